@@ -1,1 +1,1 @@
-
+"""The networks: the paper's ViT, its variants by name, and the ResNet baseline."""

@@ -1,1 +1,1 @@
-
+"""Ways to the same answer in less time; `models/` stays the readable paper."""

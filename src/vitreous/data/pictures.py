@@ -1,0 +1,323 @@
+"""Opening pictures as people have them.
+
+In go paths, bytes, open files or Pillow pictures of any mode; out come upright 8-bit RGB pictures. Whatever
+goes wrong with a picture is a `PictureError`: one line that names it and says what is the matter with it.
+Colour profiles are not applied: the models were trained on pictures read without them.
+"""
+
+import io
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from PIL import ExifTags, Image, UnidentifiedImageError
+
+# What is opened, the commonest first. Not here, on purpose: EPS, WMF and the like, which run other programs;
+# ICO and ICNS, whose headers may understate the picture inside. MPO is read as the JPEG it begins with.
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "AVIF", "TIFF", "JPEG2000")
+
+# What counts as a picture inside a folder.
+SUFFIXES = (
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".gif", ".bmp", ".ppm", ".pgm", ".pbm", ".pnm",
+    ".pfm", ".webp", ".avif", ".tif", ".tiff", ".jp2", ".j2k", ".jpx",
+)  # fmt: skip
+
+# More pixels than any camera people carry; 64 million of them are 192 MB once decoded.
+LIMIT_PIXELS = 64_000_000
+
+# EXIF orientation → what turns the stored picture upright.
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+# First bytes → why a file that no format recognised cannot be read.
+_STRANGERS = (
+    (rb"\xff\xd8\xff|\x89PNG|GIF8|II\*\0|MM\0\*|....ftypavi", "damaged or truncated: download it again"),
+    (rb"....ftyp(hei|hev|mif|msf)", "HEIC is not supported: save it as JPEG or PNG"),
+    (rb"%PDF|%!PS", "a PDF or PostScript document, not a picture: export the page as PNG"),
+    (rb"version https://git-lfs", "a Git LFS pointer, not the picture itself: run `git lfs pull`"),
+    (rb"\s*<", "a text such as HTML or SVG, not a picture: download the picture itself, or export it as PNG"),
+)  # fmt: skip
+
+
+class PictureError(ValueError):
+    """A picture that cannot be read: who and why, in one line.
+
+    >>> print(PictureError("cat.jpg", "empty file (0 bytes)"))
+    cat.jpg: empty file (0 bytes)
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)  # both in args, so that the error survives a trip between processes
+        self.name = name
+        self.reason = reason
+
+    def __str__(self) -> str:
+        name = self.name if self.name.isprintable() else repr(self.name)  # a file name may hold a line break
+        return f"{name}: {self.reason}"
+
+
+def read_picture(
+    source: str | Path | bytes | BinaryIO | Image.Image, *, limit_pixels: int = LIMIT_PIXELS
+) -> Image.Image:
+    """The picture as upright RGB on white, whatever it was; a `PictureError` says why when it cannot be read.
+
+    Animations give their first frame. The size is checked from the header, before anything is decoded. A
+    Pillow picture is read as it stands and is not changed; the answer is always a new picture.
+
+    >>> half_clear = Image.new("LA", (3, 2), (0, 128))
+    >>> picture = read_picture(half_clear)
+    >>> picture.mode, picture.size, picture.getpixel((0, 0))
+    ('RGB', (3, 2), (127, 127, 127))
+    """
+    name = _name(source)
+    with _explained(name, limit_pixels):
+        if isinstance(source, Image.Image):
+            return _decode(source, name, limit_pixels)
+        with _open_stream(source, name) as stream:
+            return _decode(_open_picture(stream, name), name, limit_pixels)
+
+
+def find_pictures(paths: Iterable[str | Path]) -> tuple[list[Path], list[PictureError]]:
+    """The pictures that paths, folders and patterns name, each once, and what was wrong with the others.
+
+    A file is taken as given, whatever its suffix. A folder is walked in natural order (2.jpg before 10.jpg)
+    for files with one of `SUFFIXES`, hidden ones left out. A name that does not exist is tried as a pattern
+    (`*.jpg`, `photos/**/*.png`).
+
+    >>> found, problems = find_pictures(["no such picture.jpg"])
+    >>> found, str(problems[0])
+    ([], 'no such picture.jpg: no such file or folder')
+    """
+    found: dict[str, Path] = {}
+    problems: list[PictureError] = []
+    for given in [paths] if isinstance(paths, (str, Path)) else paths:
+        try:
+            for path in _expand(given, problems):
+                found.setdefault(os.path.abspath(path), path)
+        except PictureError as problem:
+            problems.append(problem)
+        except OSError as error:
+            problems.append(PictureError(str(given), _reason(error, LIMIT_PIXELS)))
+    return list(found.values()), problems
+
+
+# --- reading ------------------------------------------------------------------------------------------
+
+
+def _name(source: object) -> str:
+    """What to call the picture in a message; this is also where a source of the wrong type is turned away."""
+    if isinstance(source, (str, Path)):
+        return str(source)
+    is_picture, is_bytes = isinstance(source, Image.Image), isinstance(source, (bytes, bytearray, memoryview))
+    if not (is_picture or is_bytes or hasattr(source, "read")) or isinstance(source, io.TextIOBase):
+        kind = type(source).__name__
+        raise TypeError(f"expected a path, bytes, a file opened with 'rb' or a Pillow picture, got {kind}")
+    name = getattr(source, "filename" if is_picture else "name", None)
+    return name if isinstance(name, str) and name else "picture"  # an unnamed file has a number, or nothing
+
+
+@contextmanager
+def _explained(name: str, limit_pixels: int) -> Iterator[None]:
+    """Turn whatever Pillow raises into a PictureError: its decoders raise far more than OSError.
+
+    Its warnings are let through: silencing them is unsafe where several threads read pictures, and each time
+    makes Python forget which warnings of other libraries it has shown already.
+    """
+    try:
+        yield
+    except PictureError:
+        raise
+    except Exception as error:
+        raise PictureError(name, _reason(error, limit_pixels)) from error
+
+
+def _reason(error: Exception, limit_pixels: int) -> str:
+    text = " ".join(str(error).split())  # one line
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return "no such file or folder"
+    if isinstance(error, PermissionError):
+        return "permission denied"
+    if isinstance(error, MemoryError):
+        return "not enough memory to decode it"
+    if isinstance(error, (Image.DecompressionBombError, Image.DecompressionBombWarning)):
+        pixels, *pillow_limit = [int(number) for number in re.findall(r"\d+", text)] or [0]
+        return _too_large(f"{pixels:,} pixels", min([limit_pixels, *pillow_limit]))
+    if isinstance(error, EOFError) or "truncated" in text.lower():
+        return "truncated: the file ends before the picture does; copy or download it again"
+    if isinstance(error, OSError) and error.strerror:  # from the system rather than from a decoder
+        return error.strerror.lower()
+    return f"cannot be decoded, probably damaged or truncated ({type(error).__name__}: {text})"
+
+
+def _too_large(size: str, limit_pixels: int) -> str:
+    return f"too large: {size}, the limit is {limit_pixels:,}; make it smaller first"
+
+
+def _open_stream(source: str | Path | bytes | BinaryIO, name: str) -> AbstractContextManager[BinaryIO]:
+    """The picture's bytes as a file that can be wound back; one that was handed in stays open."""
+    if isinstance(source, (str, Path)):
+        path = _at_home(source)
+        if "\0" in name:
+            raise FileNotFoundError(name)
+        kind = path.stat().st_mode
+        if stat.S_ISDIR(kind):
+            raise PictureError(name, "is a folder, not a picture: name a picture in it")
+        if not stat.S_ISREG(kind):  # a pipe or a device could keep us waiting for ever
+            raise PictureError(name, "not a regular file: save the picture to one first")
+        return path.open("rb")
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return io.BytesIO(source)
+    return nullcontext(source) if source.seekable() else io.BytesIO(source.read())
+
+
+def _at_home(path: str | Path) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # ~somebody who has no home here: as it stands, and so not found
+        return Path(path)
+
+
+def _open_picture(stream: BinaryIO, name: str) -> Image.Image:
+    """The picture with its header read and nothing decoded yet."""
+    stream.seek(0)
+    head = stream.read(32)
+    if not head:
+        raise PictureError(name, "empty file (0 bytes)")
+    try:
+        return Image.open(stream, formats=FORMATS)
+    except UnidentifiedImageError:
+        reasons = (reason for opening, reason in _STRANGERS if re.match(opening, head, re.DOTALL))
+        raise PictureError(name, next(reasons, f"not a picture: none of {', '.join(FORMATS)}")) from None
+
+
+def _decode(image: Image.Image, name: str, limit_pixels: int) -> Image.Image:
+    width, height = image.size
+    if width * height > limit_pixels:
+        raise PictureError(name, _too_large(f"{width}×{height} is {width * height:,} pixels", limit_pixels))
+    if width * height == 0:
+        raise PictureError(name, f"no pixels: it is {width}×{height}")
+    image.load()
+    turn = _UPRIGHT.get(_orientation(image))  # after loading: TIFF pictures are turned by their own decoder
+    picture = _to_rgb(image)
+    picture = picture.transpose(turn) if turn is not None else picture
+    picture.info = {}  # the orientation is used up, the transparency too
+    return picture
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return image.getexif().get(ExifTags.Base.Orientation, 1)
+    except Exception:  # broken EXIF is no reason to refuse a good picture
+        return 1
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "F" or image.mode.startswith("I"):
+        return _to_eight_bits(image).convert("RGB")
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    layer = image.convert("LA") if image.mode == "La" else image  # Pillow leads La nowhere but to LA
+    layer = layer.convert("RGBA")
+    picture = Image.new("RGB", image.size, "white")
+    picture.paste(layer, mask=layer)
+    return picture
+
+
+def _to_eight_bits(image: Image.Image) -> Image.Image:
+    """Grey values of 16 or 32 bits, or floats, brought to 0..255 (Pillow's own conversion clips them)."""
+    values = np.asarray(image)
+    finite = np.isfinite(values)
+    if not finite.all():  # only floats: what is no number becomes black
+        values = np.where(finite, values, values.min(where=finite, initial=np.inf) if finite.any() else 0)
+    low, high = float(values.min()), float(values.max())
+    if image.mode.startswith("I;16"):
+        grey = values / np.float32(257)  # 65535 is 257 × 255
+    elif image.mode == "I" and low >= 0 and high <= 65535:
+        # 32 bits say nothing about the range: take the smaller of 8 and 16 bits that holds all values
+        grey = values / np.float32(1 if high <= 255 else 257)
+    elif image.mode == "F" and low >= 0 and high <= 1:
+        grey = values * np.float32(255)
+    else:  # no range is known: darkest to black, brightest to white
+        grey = (values.astype(np.float64) - low) * (255 / ((high - low) or 1))
+    grey = np.rint(grey).astype(np.uint8)
+    clear = image.info.get("transparency")  # a PNG may name one grey value that is see-through
+    return Image.fromarray(np.where(values == clear, np.uint8(255), grey) if isinstance(clear, int) else grey)
+
+
+# --- finding ------------------------------------------------------------------------------------------
+
+
+def _expand(given: str | Path, problems: list[PictureError]) -> list[Path]:
+    if not str(given):
+        raise PictureError("''", "empty path: name a file, a folder or a pattern")
+    path = _at_home(given)
+    if path.is_dir():
+        if found := _walk([path], (), problems):
+            return found
+        raise PictureError(str(given), f"no pictures in this folder: none of {' '.join(SUFFIXES)}")
+    if path.exists():  # before patterns: a file may well be called "photo [1].jpg"
+        return [path]
+    first = next((place for place, part in enumerate(path.parts) if re.search(r"[*?\[]", part)), None)
+    if first is None:
+        raise PictureError(str(given), "no such file or folder")
+    folder, pattern = Path(*path.parts[:first]), Path(*path.parts[first:])
+    try:
+        matches = [path for path in folder.glob(str(pattern)) if _wanted(path.relative_to(folder), pattern)]
+    except ValueError as error:
+        raise PictureError(str(given), f"not a pattern ({error})") from None
+    matches.sort(key=lambda match: [_natural(part) for part in match.parts])
+    # `*` alone asks for what a folder holds; `scan_*` or `*.dat` names the very files
+    if found := _walk(matches, () if pattern.name in ("*", "**") else matches, problems):
+        return found
+    raise PictureError(str(given), "no picture matches this pattern")
+
+
+def _wanted(match: Path, pattern: Path) -> bool:
+    """Hidden files are matched only by a pattern that spells out a dot, as in a shell."""
+    return any(part.startswith(".") for part in pattern.parts) or not any(
+        part.startswith(".") for part in match.parts
+    )
+
+
+def _walk(starts: Iterable[Path], named: Iterable[Path], problems: list[PictureError]) -> list[Path]:
+    """Pictures in and under the starting paths, in natural order; links are followed, each folder once."""
+    found: list[Path] = []
+    visited: set[tuple[int, int]] = set()
+    named = set(named)
+    waiting = list(starts)[::-1]
+    while waiting:
+        path = waiting.pop()
+        if os.path.isdir(path):
+            try:
+                status = path.stat()
+                if (status.st_dev, status.st_ino) not in visited:
+                    visited.add((status.st_dev, status.st_ino))
+                    names = [name for name in os.listdir(path) if not name.startswith(".")]
+                    waiting += [path / name for name in sorted(names, key=_natural, reverse=True)]
+            except OSError as error:
+                problems.append(PictureError(str(path), _reason(error, LIMIT_PIXELS)))
+        elif path in named or (path.suffix.lower() in SUFFIXES and os.path.isfile(path)):
+            found.append(path)
+    return found
+
+
+def _natural(name: str) -> tuple[list[str | int], str]:
+    """A sorting key that reads runs of digits as numbers.
+
+    >>> sorted(["10.jpg", "9.jpg", "A.jpg"], key=_natural)
+    ['9.jpg', '10.jpg', 'A.jpg']
+    """
+    pieces = re.split(r"(\d+)", name.casefold())  # words at even places, numbers at odd ones
+    return [int(piece) if place % 2 else piece for place, piece in enumerate(pieces)], name

@@ -1,0 +1,33 @@
+"""Where a model runs and in which number format, from the words a user writes."""
+
+import torch
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """`auto` takes the best there is: a CUDA GPU, Apple's, else the CPU.
+
+    >>> pick_device("cpu")
+    device(type='cpu')
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps, got {name!r}") from error
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        if not torch.cuda.is_available() or (device.index or 0) >= count:
+            raise ValueError(f"{name} is not there: torch sees {count} CUDA device(s); try --device cpu")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise ValueError("mps is not there: torch sees no Apple GPU; try --device cpu")
+    return device
+
+
+def pick_dtype(precision: str) -> torch.dtype:
+    """The number format of a precision's name."""
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+    return PRECISIONS[precision]

@@ -1,0 +1,77 @@
+"""`embed`: pictures to feature vectors, and those to a file."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitreous.data.pictures import PictureError
+from vitreous.data.stream import batches
+from vitreous.device import pick_device, pick_dtype
+from vitreous.predict import Picture, read_ahead, run
+from vitreous.weights.load import Model, load
+from vitreous.weights.save import write_atomic
+
+
+def embedding(model: Model, x: Tensor) -> Tensor:
+    """What stands for a picture: a headless model's or a projection's output, else the features below the head."""
+    return model.features(x) if model.card.head == "classifier" else model(x)
+
+
+def embed(
+    pictures: Iterable[Picture], model: Model | str | None = None, *, batch_size: int = 8, device: str = "auto"
+) -> Tensor:
+    """The feature vectors of pictures: `[pictures d]`; one that cannot be read raises `PictureError`."""
+    rows = []
+    for _, row in embed_each(pictures, model, batch_size=batch_size, device=device):
+        if isinstance(row, PictureError):
+            raise row
+        rows.append(row)
+    return torch.stack(rows) if rows else torch.empty(0, 0)
+
+
+def embed_each(
+    pictures: Iterable[Picture],
+    model: Model | str | None = None,
+    *,
+    batch_size: int = 8,
+    device: str = "auto",
+    precision: str = "fp32",
+) -> Iterator[tuple[str, Tensor | PictureError]]:
+    """Each picture's name with its vector `[d]`, in order; a bad picture gives its error instead."""
+    if not isinstance(model, torch.nn.Module):
+        model = load(model)
+    model = model.to(device=pick_device(device), dtype=pick_dtype(precision)).eval()
+    for batch in batches(read_ahead(pictures, model, batch_size), batch_size):
+        good = [tensor for _, tensor in batch if isinstance(tensor, Tensor)]
+        rows = iter(run(model, torch.stack(good), embedding) if good else ())
+        for name, tensor in batch:
+            yield name, tensor if isinstance(tensor, PictureError) else next(rows)
+
+
+def write_features(path: str | Path, names: list[str], features: Tensor, model_name: str) -> Path:
+    """Write `picture` and `features` columns to `.parquet`, or arrays of those names to `.npz`."""
+    path = Path(path)
+    if path.suffix == ".npz":
+
+        def write(temporary: Path) -> None:
+            with temporary.open("wb") as file:
+                np.savez(file, picture=np.array(names), features=features.numpy(), model=np.array(model_name))
+
+    elif path.suffix == ".parquet":
+
+        def write(temporary: Path) -> None:
+            import pyarrow
+            import pyarrow.parquet
+
+            width = features.shape[1]
+            values = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(features.numpy().ravel()), width)
+            table = pyarrow.table({"picture": names, "features": values})
+            table = table.replace_schema_metadata({"vitreous.model": model_name})
+            pyarrow.parquet.write_table(table, temporary)
+
+    else:
+        raise ValueError(f"features go to .parquet or .npz, got {path.name}")
+    return write_atomic(path, write)

@@ -1,0 +1,180 @@
+"""`evaluate`: how often a model is right on labelled pictures, and how well it knows it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitreous.data.datasets import PictureSet
+from vitreous.data.labels import match_classes
+from vitreous.data.pictures import PictureError, read_picture
+from vitreous.data.preprocess import Preprocess
+from vitreous.data.stream import ahead, batches
+from vitreous.device import pick_device, pick_dtype
+from vitreous.embed import embedding
+from vitreous.predict import run
+from vitreous.speed.shortcut import logits_only
+from vitreous.weights.load import Model
+from vitreous.weights.save import write_atomic, write_json
+
+
+@dataclass
+class Evaluation:
+    """What came out; `confusion[i, j]` counts pictures of class i that were called j."""
+
+    top1: float
+    top5: float
+    pictures: int
+    loss: float
+    calibration_error: float
+    """Expected calibration error: how far confidence and accuracy lie apart, over 15 bins."""
+    class_names: tuple[str, ...]
+    confusion: Tensor
+    correct: list[bool]
+    """Whether each picture's first guess was right, in the set's order."""
+    problems: list[PictureError] = field(default_factory=list)
+
+    def per_class(self) -> dict[str, float]:
+        """The share of each class's pictures that were recognised; classes without pictures are left out."""
+        counts = self.confusion.sum(dim=1)
+        rates = self.confusion.diagonal() / counts
+        return {self.class_names[i]: rates[i].item() for i in counts.nonzero().flatten().tolist()}
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "top1": round(self.top1, 6),
+            "top5": round(self.top5, 6),
+            "pictures": self.pictures,
+            "loss": round(self.loss, 6),
+            "calibration_error": round(self.calibration_error, 6),
+            "unreadable": len(self.problems),
+        }
+
+    def write(self, folder: str | Path) -> list[Path]:
+        """`result.json`, `per_class.json` and `confusion.npz` in a folder."""
+        folder = Path(folder)
+
+        def write_confusion(temporary: Path) -> None:
+            with temporary.open("wb") as file:
+                np.savez_compressed(file, confusion=self.confusion.numpy(), classes=np.array(self.class_names))
+
+        return [
+            write_json(folder / "result.json", self.summary()),
+            write_json(folder / "per_class.json", self.per_class()),
+            write_atomic(folder / "confusion.npz", write_confusion),
+        ]
+
+
+def evaluate(
+    model: Model,
+    data: PictureSet,
+    *,
+    batch_size: int = 16,
+    device: str = "auto",
+    precision: str = "fp32",
+    preprocess: Preprocess | None = None,
+) -> Evaluation:
+    """Measure accuracy and calibration; the set's classes are matched to the model's by name, WordNet id or number.
+
+    `preprocess` takes the place of the model's own. Pictures that cannot be read are counted apart.
+    """
+    from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError, MulticlassConfusionMatrix
+
+    card, classes = model.card, model.config.classes
+    if card.head != "classifier":
+        raise ValueError(f"{card.name} has no classifier: use --probe knn or --probe linear")
+    places = match_classes(data.class_names, card.class_names, classes)
+    model = model.to(device=pick_device(device), dtype=pick_dtype(precision)).eval()
+    top1 = MulticlassAccuracy(classes, average="micro")
+    top5 = MulticlassAccuracy(classes, top_k=min(5, classes), average="micro")
+    calibration = MulticlassCalibrationError(classes, n_bins=15)
+    confusion = MulticlassConfusionMatrix(classes)
+    problems: list[PictureError] = []
+    loss, correct = 0.0, []
+    for tensors, labels in prepared(data, preprocess or card.preprocess, batch_size, problems):
+        logits = run(model, tensors, logits_only)
+        target = torch.tensor([places[label] for label in labels])
+        probabilities = logits.softmax(dim=-1)
+        for metric in (top1, top5, calibration, confusion):
+            metric.update(probabilities, target)
+        loss += torch.nn.functional.cross_entropy(logits, target, reduction="sum").item()
+        correct += (logits.argmax(dim=-1) == target).tolist()
+    if not correct:
+        raise problems[0] if problems else ValueError(f"{data.name} holds no pictures")
+    return Evaluation(
+        top1=top1.compute().item(),
+        top5=top5.compute().item(),
+        pictures=len(correct),
+        loss=loss / len(correct),
+        calibration_error=calibration.compute().item(),
+        class_names=tuple(card.label(i) for i in range(classes)),
+        confusion=confusion.compute(),
+        correct=correct,
+        problems=problems,
+    )
+
+
+def probe(
+    model: Model, train: PictureSet, test: PictureSet, kind: str, *, batch_size: int = 16, device: str = "auto"
+) -> dict[str, Any]:
+    """How well the features alone separate the classes: `knn` (20 nearest, cosine) or `linear` (logistic regression).
+
+    Works for every model, headless ones too, and for classes that the model has never seen.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.neighbors import KNeighborsClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    if train.class_names != test.class_names:
+        raise ValueError("the train and test pictures have different classes")
+    model = model.to(device=pick_device(device)).eval()
+    problems: list[PictureError] = []
+    seen, known = _features(model, train, batch_size, problems)
+    asked, truth = _features(model, test, batch_size, problems)
+    if len(set(known.tolist())) < 2:
+        raise ValueError(f"{train.name} has one class only: a probe needs at least two")
+    if kind == "knn":
+        classifier = KNeighborsClassifier(min(20, len(seen)), metric="cosine", weights="distance")
+    elif kind == "linear":
+        classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
+    else:
+        raise ValueError(f"a probe is knn or linear, got {kind!r}")
+    classifier.fit(seen, known)
+    top1 = float((classifier.predict(asked) == truth).mean())
+    counts = {"pictures": len(truth), "train_pictures": len(known), "unreadable": len(problems)}
+    return {"probe": kind, "top1": round(top1, 6), **counts}
+
+
+def prepared(
+    data: PictureSet, preprocess: Preprocess, batch_size: int, problems: list[PictureError]
+) -> Iterator[tuple[Tensor, list[int]]]:
+    """Batches `[b c h w]` with their labels, decoded ahead; what cannot be read goes to `problems`."""
+
+    def prepare(i: int) -> tuple[Tensor | PictureError, int]:
+        try:
+            return preprocess(read_picture(data.picture(i))), data.labels[i]
+        except PictureError as error:
+            return error, data.labels[i]
+
+    for batch in batches(ahead(prepare, range(len(data)), waiting=2 * batch_size), batch_size):
+        problems += [tensor for tensor, _ in batch if isinstance(tensor, PictureError)]
+        good = [(tensor, label) for tensor, label in batch if isinstance(tensor, Tensor)]
+        if good:
+            yield torch.stack([tensor for tensor, _ in good]), [label for _, label in good]
+
+
+def _features(
+    model: Model, data: PictureSet, batch_size: int, problems: list[PictureError]
+) -> tuple[np.ndarray, np.ndarray]:
+    rows, labels = [], []
+    for tensors, part in prepared(data, model.card.preprocess, batch_size, problems):
+        rows.append(run(model, tensors, embedding))
+        labels += part
+    if not rows:
+        raise problems[0] if problems else ValueError(f"{data.name} holds no pictures")
+    return torch.cat(rows).numpy(), np.array(labels)

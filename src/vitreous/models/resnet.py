@@ -1,0 +1,69 @@
+"""The baseline: torchvision's ResNets (18 to 152) behind the same interface as `ViT`."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchvision.models.resnet import BasicBlock, Bottleneck
+from torchvision.models.resnet import ResNet as TorchvisionResNet
+
+DEPTHS: dict[int, tuple[type[nn.Module], list[int]]] = {
+    18: (BasicBlock, [2, 2, 2, 2]),
+    34: (BasicBlock, [3, 4, 6, 3]),
+    50: (Bottleneck, [3, 4, 6, 3]),
+    101: (Bottleneck, [3, 4, 23, 3]),
+    152: (Bottleneck, [3, 8, 36, 3]),
+}
+
+
+@dataclass(frozen=True)
+class ResNetConfig:
+    """A ResNet's shape."""
+
+    depth: int = 50
+    """18, 34, 50, 101 or 152 layers."""
+    classes: int = 1000
+    """Outputs of the head; 0 means none: the model returns its pooled features."""
+    image_size: int | tuple[int, int] = 224
+    """The size of picture that its preprocessing makes; the network itself takes any."""
+
+    def __post_init__(self) -> None:
+        if self.depth not in DEPTHS:
+            known = ", ".join(str(depth) for depth in DEPTHS)
+            raise ValueError(f"a ResNet has {known} layers, got depth={self.depth}")
+
+    @property
+    def feature_width(self) -> int:
+        """Length of the pooled features."""
+        return 512 * DEPTHS[self.depth][0].expansion  # type: ignore[operator]
+
+
+class ResNet(TorchvisionResNet):
+    """torchvision's ResNet, keys and all: pictures `[b 3 H W]` → logits `[b classes]`.
+
+    >>> model = ResNet(ResNetConfig(depth=18, classes=10)).eval()
+    >>> model(torch.randn(1, 3, 64, 64)).shape, model.features(torch.randn(1, 3, 64, 64)).shape
+    (torch.Size([1, 10]), torch.Size([1, 512]))
+    """
+
+    card: Any = None
+
+    def __init__(self, config: ResNetConfig) -> None:
+        block, layers = DEPTHS[config.depth]
+        super().__init__(block, layers, num_classes=max(config.classes, 1))
+        self.config = config
+        if not config.classes:
+            self.fc = nn.Identity()
+
+    def features(self, x: Tensor) -> Tensor:
+        """Pictures to pooled features, without the head."""
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return torch.flatten(self.avgpool(x), 1)
+
+    def reset_classifier(self, classes: int) -> None:
+        """Put a new linear head in place: `classes` outputs, or none."""
+        self.config = replace(self.config, classes=classes)
+        head = nn.Linear(self.config.feature_width, classes) if classes else nn.Identity()
+        self.fc = head.to(self.conv1.weight)

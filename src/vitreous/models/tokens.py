@@ -1,0 +1,87 @@
+"""Which token is what: the one way from a sequence of tokens to the picture and back.
+
+A ViT's sequence is, in this order, the class token, the distillation token, the registers (each only where the
+model has it) and then the patches, row by row. Every view and every shortcut asks `TokenLayout` instead of
+counting by itself, so that all families and non-square pictures work alike.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class TokenLayout:
+    """The order of a model's tokens.
+
+    >>> layout = TokenLayout(grid=(2, 3), registers=4)
+    >>> layout.tokens, layout.prefix, layout.index(row=1, column=2)
+    (11, 5, 10)
+    """
+
+    grid: tuple[int, int]
+    """Rows and columns of patches."""
+    class_token: bool = True
+    distillation_token: bool = False
+    registers: int = 0
+
+    @property
+    def prefix(self) -> int:
+        """How many tokens stand before the first patch."""
+        return self.class_token + self.distillation_token + self.registers
+
+    @property
+    def patches(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def tokens(self) -> int:
+        return self.prefix + self.patches
+
+    @property
+    def class_index(self) -> int | None:
+        return 0 if self.class_token else None
+
+    @property
+    def distillation_index(self) -> int | None:
+        return int(self.class_token) if self.distillation_token else None
+
+    def index(self, row: int, column: int) -> int:
+        """The token of the patch at this row and column."""
+        rows, columns = self.grid
+        if not (0 <= row < rows and 0 <= column < columns):
+            raise ValueError(f"patch ({row}, {column}) lies outside the {rows}×{columns} grid")
+        return self.prefix + row * columns + column
+
+    def patch(self, index: int) -> tuple[int, int] | None:
+        """Row and column of a token, or None where the token is not a patch."""
+        if not 0 <= index < self.tokens:
+            raise ValueError(f"token {index} does not exist: this model has tokens 0 to {self.tokens - 1}")
+        return None if index < self.prefix else divmod(index - self.prefix, self.grid[1])
+
+    def name(self, index: int) -> str:
+        """What a token is called in tables and captions."""
+        if (place := self.patch(index)) is not None:
+            return f"patch ({place[0]}, {place[1]})"
+        if index == self.class_index:
+            return "class"
+        if index == self.distillation_index:
+            return "distillation"
+        return f"register {index - self.class_token - self.distillation_token}"
+
+    def to_grid(self, values: Tensor, dim: int = -1) -> Tensor:
+        """Lay one value a token out as the picture: `[… t …]` → `[… rows columns …]`.
+
+        `values` holds all tokens, or the patches alone.
+
+        >>> TokenLayout(grid=(2, 2)).to_grid(torch.arange(5))
+        tensor([[1, 2],
+                [3, 4]])
+        """
+        count = values.shape[dim]
+        if count == self.tokens:
+            values = values.narrow(dim, self.prefix, self.patches)
+        elif count != self.patches:
+            raise ValueError(f"expected {self.tokens} tokens or {self.patches} patches, got {count}")
+        return values.unflatten(dim, self.grid)

@@ -1,0 +1,472 @@
+"""The Vision Transformer of "An Image is Worth 16×16 Words" (Dosovitskiy et al., 2021), leaf to whole.
+
+Read top to bottom: a picture is cut into patches (`PatchEmbedding`), tokens look at each other (`Attention`), each
+token thinks by itself (`MLP`), both with a shortcut around them (`TransformerBlock`), and one token answers
+(`MLPHead`). `ViT` puts the paper's equations 1 to 4 together. One `ViTConfig` also covers DeiT, AugReg, MAE, DINO,
+DINOv2 and CLIP's vision tower: their differences are fields, not subclasses. State-dict keys are timm's.
+
+Shapes:  b pictures · c channels · H W pixels · n patches · t tokens · d width · h heads · k width of one head
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchvision.ops import StochasticDepth
+
+from vitreous.models.tokens import TokenLayout
+
+ACTIVATIONS = {
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),  # what JAX calls gelu
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),  # OpenAI's CLIP
+    "relu": F.relu,
+    "silu": F.silu,
+}
+
+
+@dataclass(frozen=True)
+class ViTConfig:
+    """Everything that decides a ViT's shape; it checks itself.
+
+    >>> ViTConfig(image_size=32, patch_size=4, width=64, heads=4, depth=2).layout.tokens
+    65
+    """
+
+    image_size: int | tuple[int, int] = 224
+    """Height and width of the pictures in pixels; one number means square."""
+    patch_size: int | tuple[int, int] = 16
+    """Height and width of a patch in pixels; one number means square."""
+    channels: int = 3
+    """Colour channels of a picture."""
+    classes: int = 1000
+    """Outputs of the head; 0 means no head: the model returns its pooled features."""
+    width: int = 768
+    """Length of a token (the paper's D)."""
+    depth: int = 12
+    """Number of transformer blocks (the paper's L)."""
+    heads: int = 12
+    """Attention heads in each block."""
+    mlp_width: int = 0
+    """Hidden width of each block's MLP; 0 means 4 × width, the paper's choice."""
+    pool: Literal["token", "mean", "token+mean"] = "token"
+    """What the head reads: the class token, the mean of the patches, or both side by side (DINOv2's classifier)."""
+    class_token: bool = True
+    """Put a learned token in front of the patches."""
+    distillation_token: bool = False
+    """Put DeiT's distillation token after the class token."""
+    distillation_head: bool = False
+    """Give the distillation token a head of its own; the two heads' logits are averaged."""
+    registers: int = 0
+    """Learned tokens that carry no patch (DINOv2 with registers)."""
+    position: Literal["learned", "sine-1d", "sine-2d", "none"] = "learned"
+    """How tokens know where they are."""
+    prefix_positions: bool = True
+    """Positions have slots for the tokens in front of the patches; DeiT-III and DINOv2-with-registers have none."""
+    patch_bias: bool = True
+    """Bias in the patch embedding; CLIP has none."""
+    qkv_bias: bool = True
+    """Bias in the projections to queries, keys and values."""
+    qk_norm: bool = False
+    """Layer-normalise queries and keys in each head."""
+    swiglu: bool = False
+    """Gated MLP, as in DINOv2 giant."""
+    activation: Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "silu"] = "gelu"
+    """The MLP's activation."""
+    norm_eps: float = 1e-6
+    """Epsilon of every layer norm."""
+    embedding_norm: bool = False
+    """Layer norm before the first block (CLIP)."""
+    final_norm: bool = True
+    """Layer norm after the last block (the LN of equation 4)."""
+    fc_norm: bool = False
+    """Layer norm after pooling (MAE's and others' mean-pooled classifiers)."""
+    layer_scale: float = 0.0
+    """First value of the learned scale on each branch (DeiT-III, DINOv2); 0 means none."""
+    representation_size: int = 0
+    """Width of the pre-training head's hidden tanh layer; 0 means the fine-tuning head, one linear layer."""
+    head_bias: bool = True
+    """Bias in the head; CLIP's projection has none."""
+    dropout: float = 0.0
+    """Dropout after the embedding and each dense layer but the head and the q, k, v projections (paper, appendix B.1)."""
+    attention_dropout: float = 0.0
+    """Dropout on attention weights."""
+    stochastic_depth: float = 0.0
+    """Chance to skip a branch of the last block in training; earlier blocks less, linearly."""
+
+    def __post_init__(self) -> None:
+        for name in ("image_size", "patch_size"):
+            value = getattr(self, name)
+            pair = (value, value) if isinstance(value, int) else tuple(value)
+            if len(pair) != 2 or not all(isinstance(side, int) and side > 0 for side in pair):
+                raise ValueError(f"{name} must be one positive whole number or a pair of them, got {value!r}")
+            object.__setattr__(self, name, pair)
+        if not self.mlp_width:
+            object.__setattr__(self, "mlp_width", 4 * self.width)
+        self._check_numbers()
+        self._check_choices()
+
+    def _check_numbers(self) -> None:
+        for name in ("channels", "width", "depth", "heads", "mlp_width"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("classes", "registers", "representation_size", "layer_scale", "norm_eps"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        for name in ("dropout", "attention_dropout", "stochastic_depth"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
+        if self.width % self.heads:
+            near = max(h for h in range(1, self.heads + 1) if self.width % h == 0)
+            raise ValueError(f"width {self.width} cannot be split over {self.heads} heads: try heads={near}")
+        (height, width), (patch_height, patch_width) = self.size, self.patch
+        if height % patch_height or width % patch_width:
+            fits = tuple(max(s // p, 1) * p for s, p in zip(self.size, self.patch, strict=True))
+            raise ValueError(
+                f"image_size {height}×{width} is not a whole number of {patch_height}×{patch_width} patches: "
+                f"try image_size={fits}"
+            )
+        if self.position.startswith("sine") and self.width % 4:
+            raise ValueError(f"sine positions need a width that 4 divides, got {self.width}")
+
+    def _check_choices(self) -> None:
+        choices = {
+            "pool": ("token", "mean", "token+mean"),
+            "position": ("learned", "sine-1d", "sine-2d", "none"),
+            "activation": tuple(ACTIVATIONS),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        if "token" in self.pool and not self.class_token:
+            raise ValueError(f"pool={self.pool!r} reads the class token, but class_token=False: use pool='mean'")
+        if self.distillation_token and not self.class_token:
+            raise ValueError("distillation_token=True needs class_token=True: it stands after the class token")
+        if self.distillation_head and not (self.distillation_token and self.classes and self.pool == "token"):
+            raise ValueError("distillation_head=True needs distillation_token=True, classes > 0 and pool='token'")
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of a picture."""
+        return self.image_size  # type: ignore[return-value]  # made a pair above
+
+    @property
+    def patch(self) -> tuple[int, int]:
+        """Height and width of a patch."""
+        return self.patch_size  # type: ignore[return-value]  # made a pair above
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        return self.size[0] // self.patch[0], self.size[1] // self.patch[1]
+
+    @property
+    def layout(self) -> TokenLayout:
+        return TokenLayout(self.grid, self.class_token, self.distillation_token, self.registers)
+
+    @property
+    def positions(self) -> int:
+        """Rows of the position embedding."""
+        return self.layout.tokens if self.prefix_positions else self.layout.patches
+
+    @property
+    def feature_width(self) -> int:
+        """Length of the pooled features."""
+        return 2 * self.width if self.pool == "token+mean" else self.width
+
+
+class PatchEmbedding(nn.Module):
+    """Cut the picture into patches and project each to a token: x_p E of equation 1.
+
+    A strided convolution says the same; as a reshape and one matrix product it is plainer and no slower. The weight
+    keeps the convolution's shape, so that `proj.weight[i]` is a filter you can look at.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.size, self.patch, self.channels = config.size, config.patch, config.channels
+        self.proj = nn.Conv2d(config.channels, config.width, config.patch, config.patch, bias=config.patch_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, c, height, width = x.shape
+        if c != self.channels or (height, width) != self.size:
+            raise ValueError(
+                f"this model takes {self.channels} channels of {self.size[0]}×{self.size[1]} pixels, got "
+                f"{c} of {height}×{width}: preprocess the picture, or load with image_size=({height}, {width})"
+            )
+        p, q = self.patch
+        x = x.reshape(b, c, height // p, p, width // q, q)
+        x = x.permute(0, 2, 4, 1, 3, 5).reshape(b, -1, c * p * q)  # [b n cpq]
+        return F.linear(x, self.proj.weight.flatten(1), self.proj.bias)  # [b n d]
+
+
+def sine_positions(config: ViTConfig) -> Tensor:
+    """Fixed position embeddings: `[1 t d]`, or `[1 n d]` without slots for the prefix tokens.
+
+    1-D counts tokens as "Attention is All You Need" does; 2-D spends half of the width on rows and half on columns.
+    """
+    rows, columns = config.grid
+    with torch.device("cpu"):  # real numbers even where the model is first built on the meta device
+        if config.position == "sine-1d":
+            return _sines(config.positions, config.width)[None]
+        half = config.width // 2
+        row_part = _sines(rows, half)[:, None].expand(rows, columns, half)
+        column_part = _sines(columns, half)[None].expand(rows, columns, half)
+        table = torch.cat([row_part, column_part], dim=-1).flatten(0, 1)  # [n d]
+        prefix = torch.zeros(config.positions - config.layout.patches, config.width)
+        return torch.cat([prefix, table])[None]
+
+
+def _sines(places: int, width: int) -> Tensor:
+    rates = 10_000.0 ** (-torch.arange(0, width, 2) / width)
+    angles = torch.arange(places)[:, None] * rates  # [places width/2]
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)  # [places width]
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention (paper, appendix A): each token gathers from all tokens what it asks for."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.dropout = config.attention_dropout
+        self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.qkv_bias)  # U_qkv, eq. 5
+        norm = partial(nn.LayerNorm, config.width // config.heads, eps=config.norm_eps)
+        self.q_norm = norm() if config.qk_norm else nn.Identity()
+        self.k_norm = norm() if config.qk_norm else nn.Identity()
+        self.proj = nn.Linear(config.width, config.width)  # U_msa, eq. 8
+        self.proj_drop = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        b, t, d = x.shape
+        qkv = self.qkv(x).reshape(b, t, 3, self.heads, d // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # [b h t k]
+        q, k = self.q_norm(q), self.k_norm(k)
+        # softmax(q kᵀ / √k) v (eq. 6 and 7), in one fused kernel that never keeps the [b h t t] matrix
+        dropout = self.dropout if self.training else 0.0
+        x = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+        x = x.transpose(1, 2).reshape(b, t, d)  # heads side by side
+        return self.proj_drop(self.proj(x))
+
+
+class MLP(nn.Module):
+    """Two dense layers with an activation between, on each token alone; gated by a third of the weights if SwiGLU."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.swiglu = config.swiglu
+        self.activation = "silu" if config.swiglu else config.activation
+        self.fc1 = nn.Linear(config.width, config.mlp_width * (2 if config.swiglu else 1))
+        self.fc2 = nn.Linear(config.mlp_width, config.width)
+        self.drop = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.fc1(x)  # [b t mlp_width], twice that if gated
+        if self.swiglu:
+            gate, x = x.chunk(2, dim=-1)
+            x = ACTIVATIONS[self.activation](gate) * x
+        else:
+            x = ACTIVATIONS[self.activation](x)
+        return self.drop(self.fc2(self.drop(x)))
+
+
+class LayerScale(nn.Module):
+    """A learned factor for each channel of a branch (CaiT; used by DeiT-III and DINOv2)."""
+
+    def __init__(self, width: int, value: float) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((width,), value))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gamma
+
+
+class TransformerBlock(nn.Module):
+    """Equations 2 and 3: attention, then MLP, each behind a layer norm and beside a shortcut."""
+
+    def __init__(self, config: ViTConfig, stochastic_depth: float = 0.0) -> None:
+        super().__init__()
+        norm = partial(nn.LayerNorm, config.width, eps=config.norm_eps)
+        scale = partial(LayerScale, config.width, config.layer_scale) if config.layer_scale else nn.Identity
+        self.norm1, self.attn, self.ls1 = norm(), Attention(config), scale()
+        self.norm2, self.mlp, self.ls2 = norm(), MLP(config), scale()
+        self.skip = StochasticDepth(stochastic_depth, "row")
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        x = x + self.skip(self.ls1(self.attn(self.norm1(x), mask)))  # z' = MSA(LN(z)) + z, eq. 2
+        return x + self.skip(self.ls2(self.mlp(self.norm2(x))))  # z = MLP(LN(z')) + z', eq. 3
+
+
+class MLPHead(nn.Module):
+    """Features to logits: one linear layer, or a hidden tanh layer before it for pre-training (paper, section 3.1).
+
+    Without classes it hands the features on.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        inputs = config.feature_width
+        self.hidden = nn.Linear(inputs, config.representation_size) if config.representation_size else None
+        inputs = config.representation_size or inputs
+        self.weight = nn.Parameter(torch.zeros(config.classes, inputs)) if config.classes else None
+        self.bias = nn.Parameter(torch.zeros(config.classes)) if config.classes and config.head_bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.hidden is not None:
+            x = torch.tanh(self.hidden(x))
+        return x if self.weight is None else F.linear(x, self.weight, self.bias)
+
+
+class ViT(nn.Module):
+    """The whole network: pictures `[b c H W]` → logits `[b classes]`.
+
+    >>> model = ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=3, classes=10))
+    >>> model(torch.randn(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    >>> model.forward_features(torch.randn(2, 3, 32, 32)).shape  # class token + 4×4 patches
+    torch.Size([2, 17, 48])
+    """
+
+    card: Any = None
+    """Where the weights came from, the preprocessing and the class names (`vitreous.weights.card.Card`)."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.config, self.layout = config, config.layout
+        norm = partial(nn.LayerNorm, config.width, eps=config.norm_eps)
+
+        def token(count: int) -> nn.Parameter | None:
+            return nn.Parameter(torch.zeros(1, count, config.width)) if count else None
+
+        self.patch_embed = PatchEmbedding(config)
+        self.cls_token = token(config.class_token)
+        self.dist_token = token(config.distillation_token)
+        self.reg_token = token(config.registers)
+        if config.position == "learned":
+            self.pos_embed: Tensor | None = token(config.positions)
+        else:  # fixed positions are computed, not stored
+            table = None if config.position == "none" else sine_positions(config)
+            self.register_buffer("pos_embed", table, persistent=False)
+        self.pos_drop = nn.Dropout(config.dropout)
+        self.norm_pre = norm() if config.embedding_norm else nn.Identity()
+        rates = torch.linspace(0, config.stochastic_depth, config.depth, device="cpu").tolist()
+        self.blocks = nn.ModuleList(TransformerBlock(config, rate) for rate in rates)
+        self.norm = norm() if config.final_norm else nn.Identity()
+        self.fc_norm = nn.LayerNorm(config.feature_width, config.norm_eps) if config.fc_norm else nn.Identity()
+        self.head = MLPHead(config)
+        self.head_dist = MLPHead(config) if config.distillation_head else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw fresh weights; heads start at zero, as in the paper's fine-tuning (section 3.2)."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Conv2d):
+                # the patch embedding by its fan-in, as the paper's JAX code; the rest as BERT and timm do
+                std = module.weight[0].numel() ** -0.5 if isinstance(module, nn.Conv2d) else 0.02
+                nn.init.trunc_normal_(module.weight, std=std)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.LayerNorm):
+                module.reset_parameters()
+        for name, std in (("pos_embed", 0.02), ("cls_token", 1e-6), ("dist_token", 0.02), ("reg_token", 1e-6)):
+            value = getattr(self, name)
+            if isinstance(value, nn.Parameter):
+                nn.init.trunc_normal_(value, std=std)
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Pictures to the first block's input: z₀ = [x_class; x_p E] + E_pos, eq. 1."""
+        x = self.patch_embed(x)  # [b n d]
+        if self.pos_embed is not None and not self.config.prefix_positions:
+            x = x + self.pos_embed
+        prefix = [token for token in (self.cls_token, self.dist_token, self.reg_token) if token is not None]
+        x = torch.cat([token.expand(len(x), -1, -1) for token in prefix] + [x], dim=1)  # [b t d]
+        if self.pos_embed is not None and self.config.prefix_positions:
+            x = x + self.pos_embed  # after the class token is put in front: it has a position too
+        return self.norm_pre(self.pos_drop(x))
+
+    def forward_features(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Pictures to the last block's normalised tokens: `[b t d]`.
+
+        `mask` is a boolean `[t t]`, or broadcastable to `[b h t t]`: True where a row's token may look at a column's.
+        """
+        x = self.embed(x)
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.norm(x)
+
+    def pool(self, tokens: Tensor) -> Tensor:
+        """What the head reads: `[b t d]` → `[b d]`, or `[b 2d]` for "token+mean"."""
+        parts = []
+        if "token" in self.config.pool:
+            parts.append(tokens[:, 0])  # y = LN(z_L⁰), eq. 4
+        if "mean" in self.config.pool:
+            parts.append(tokens[:, self.layout.prefix :].mean(dim=1))
+        return self.fc_norm(torch.cat(parts, dim=-1))
+
+    def forward_head(self, tokens: Tensor) -> Tensor:
+        """Normalised tokens `[b t d]` to logits `[b classes]`."""
+        logits = self.head(self.pool(tokens))
+        if self.head_dist is not None:  # DeiT: at inference the two heads' answers are averaged
+            logits = (logits + self.head_dist(self.fc_norm(tokens[:, 1]))) / 2
+        return logits
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.forward_head(self.forward_features(x, mask))
+
+    def features(self, x: Tensor) -> Tensor:
+        """Pictures to pooled features, without the head: `[b feature_width]`."""
+        return self.pool(self.forward_features(x))
+
+    def get_intermediate_layers(
+        self, x: Tensor, n: int | list[int] = 1, *, reshape: bool = False, norm: bool = False
+    ) -> list[Tensor]:
+        """The tokens after chosen blocks: the last `n`, or those numbered in a list. Each `[b t d]`.
+
+        With `reshape` the patches alone, laid out as `[b d rows columns]`; with `norm` after the final layer norm.
+        """
+        depth = self.config.depth
+        wanted = list(range(depth - n, depth)) if isinstance(n, int) else [i % depth for i in n if -depth <= i < depth]
+        if not wanted or wanted[0] < 0 or (not isinstance(n, int) and len(wanted) != len(n)):
+            raise ValueError(f"this model has blocks 0 to {depth - 1}, got n={n}")
+        seen: dict[int, Tensor] = {}
+        x = self.embed(x)
+        for i, block in enumerate(self.blocks[: max(wanted) + 1]):
+            x = block(x)
+            if i in wanted:
+                seen[i] = self.norm(x) if norm else x
+        tokens = [seen[i] for i in wanted]
+        return [self.layout.to_grid(y.transpose(1, 2)) for y in tokens] if reshape else tokens
+
+    def reset_classifier(self, classes: int, pool: Literal["token", "mean", "token+mean"] | None = None) -> None:
+        """Put a new linear head in place, at zero: `classes` outputs, or none. A pre-training layer goes."""
+        changes: dict[str, Any] = {"classes": classes, "representation_size": 0, "head_bias": True}
+        if pool is not None:
+            changes["pool"] = pool
+        if not classes:
+            changes["distillation_head"] = False
+        config = replace(self.config, **changes)
+        like = next(self.parameters())
+        self.head = MLPHead(config).to(like)
+        self.head_dist = MLPHead(config).to(like) if config.distillation_head else None
+        if config.fc_norm and config.feature_width != self.config.feature_width:
+            self.fc_norm = nn.LayerNorm(config.feature_width, config.norm_eps).to(like)
+        self.config = config
+
+    @classmethod
+    def from_pretrained(cls, name: str, **options: Any) -> Self:
+        """Load weights by name or path: `vitreous.load`, as the ecosystem spells it."""
+        from vitreous.weights.load import load  # here, so that this file needs torch and torchvision alone
+
+        model = load(name, **options)
+        if not isinstance(model, cls):
+            raise ValueError(f"{name} holds a {type(model).__name__}, not a ViT: use vitreous.load")
+        return model
+
+    def save_pretrained(self, folder: str) -> None:
+        """Write `config.json` and `model.safetensors`, which `from_pretrained` reads back."""
+        from vitreous.weights.save import save
+
+        save(self, folder)

@@ -1,0 +1,131 @@
+"""`classify`: pictures to ranked labels."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from PIL.Image import Image
+from torch import Tensor
+
+from vitreous.data.pictures import PictureError, read_picture
+from vitreous.data.stream import ahead, batches
+from vitreous.device import pick_device, pick_dtype
+from vitreous.speed.shortcut import logits_only
+from vitreous.weights.load import Model, load
+
+Picture = str | Path | Image
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One class and how sure the model is of it."""
+
+    index: int
+    label: str
+    probability: float
+    logit: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A picture and its best classes, best first."""
+
+    picture: str
+    predictions: tuple[Prediction, ...]
+
+    @property
+    def best(self) -> Prediction:
+        return self.predictions[0]
+
+
+def classify(
+    pictures: Picture | Iterable[Picture],
+    model: Model | str | None = None,
+    *,
+    top: int = 5,
+    batch_size: int = 8,
+    device: str = "auto",
+    precision: str = "fp32",
+) -> list[Answer]:
+    """The `top` classes of each picture; a picture that cannot be read raises `PictureError`.
+
+    `model` is a loaded model, a name or path for `load`, or None for the model inside the package.
+
+    >>> from vitreous.samples import samples
+    >>> [answer.best.label for answer in classify(list(samples().values())[:2])]  # doctest: +SKIP
+    """
+    one = isinstance(pictures, Picture)
+    answers = []
+    for answer in classify_each(
+        [pictures] if one else pictures,  # type: ignore[list-item,arg-type]
+        model,
+        top=top,
+        batch_size=batch_size,
+        device=device,
+        precision=precision,
+    ):
+        if isinstance(answer, PictureError):
+            raise answer
+        answers.append(answer)
+    return answers
+
+
+def classify_each(
+    pictures: Iterable[Picture],
+    model: Model | str | None = None,
+    *,
+    top: int = 5,
+    batch_size: int = 8,
+    device: str = "auto",
+    precision: str = "fp32",
+) -> Iterator[Answer | PictureError]:
+    """As `classify`, one answer at a time and in order; a bad picture gives its error instead of an answer."""
+    if not isinstance(model, torch.nn.Module):
+        model = load(model)
+    card = model.card
+    if card.head != "classifier":
+        what = "gives an embedding" if card.head == "projection" else "has no head"
+        raise ValueError(
+            f"{card.name} {what}, so it cannot name classes: use `vitreous embed`, "
+            "or fine-tune it to your classes first"
+        )
+    if top < 1:
+        raise ValueError(f"top must be at least 1, got {top}")
+    place, dtype = pick_device(device), pick_dtype(precision)
+    model = model.to(device=place, dtype=dtype).eval()
+    for batch in batches(read_ahead(pictures, model, batch_size), batch_size):
+        good = [tensor for _, tensor in batch if isinstance(tensor, Tensor)]
+        logits = iter(run(model, torch.stack(good), logits_only) if good else ())
+        for name, tensor in batch:
+            yield tensor if isinstance(tensor, PictureError) else Answer(name, rank(next(logits), card.label, top))
+
+
+def read_ahead(
+    pictures: Iterable[Picture], model: Model, batch_size: int
+) -> Iterator[tuple[str, Tensor | PictureError]]:
+    """Each picture's name with its preprocessed tensor `[c h w]` or the reason why there is none."""
+
+    def prepare(picture: Picture) -> tuple[str, Tensor | PictureError]:
+        name = getattr(picture, "filename", "") or "picture" if isinstance(picture, Image) else str(picture)
+        try:
+            return name, model.card.preprocess(read_picture(picture))
+        except PictureError as error:
+            return name, error
+
+    return ahead(prepare, pictures, waiting=2 * batch_size)
+
+
+@torch.inference_mode()
+def run(model: Model, batch: Tensor, function: Callable[[Model, Tensor], Tensor]) -> Tensor:
+    """A batch `[b c h w]` through `function(model, batch)` where the model lives; the result is float, on the CPU."""
+    parameter = next(model.parameters())
+    batch = batch.to(device=parameter.device, dtype=parameter.dtype, non_blocking=True)
+    return function(model, batch).float().cpu()
+
+
+def rank(logits: Tensor, label: Callable[[int], str], top: int) -> tuple[Prediction, ...]:
+    """The best classes of one picture's logits `[classes]`."""
+    probabilities = logits.softmax(dim=-1)
+    order = logits.argsort(descending=True, stable=True)[:top].tolist()  # equal logits: the lower class first
+    return tuple(Prediction(i, label(i), probabilities[i].item(), logits[i].item()) for i in order)

@@ -1,0 +1,265 @@
+"""Bytes that come over the network: from a URL, or from the Hugging Face Hub.
+
+A URL goes in and a whole, checked file comes out (`download`); a repository goes in and its file names
+(`list_hub_files`) or one of its files (`download_from_hub`) come out. Whatever goes wrong on the way becomes
+one plain line: `FileNotFoundError` (no such thing), `PermissionError` (not for you), `ConnectionError` (no
+answer, or one that broke off), `ValueError` (the wrong bytes, or an address that is not allowed).
+
+The Hub is asked through its own client, with that client's settings (`HF_HOME`, `HF_ENDPOINT`,
+`HF_HUB_OFFLINE`, `HF_TOKEN`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import ipaddress
+import os
+import ssl
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+CHUNK = 1 << 20  # bytes read at a time
+TIMEOUT = 30.0  # seconds without a single byte before a download is given up
+
+
+def cache_folder(cache_dir: str | Path | None = None) -> Path:
+    """Return the folder for our own downloads: the argument, else `VITREOUS_CACHE`, else the platform's.
+
+    >>> cache_folder("somewhere").name
+    'somewhere'
+    """
+    chosen = cache_dir or os.environ.get("VITREOUS_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    if os.name == "nt":
+        return Path(os.environ.get("LOCALAPPDATA") or "~/AppData/Local").expanduser() / "vitreous"
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vitreous"
+
+
+def check_address(url: str) -> None:
+    """Raise `ValueError` unless `url` is https, or http to this very machine.
+
+    >>> check_address("https://example.org/vit.safetensors")
+    >>> check_address("http://127.0.0.1:8000/vit.safetensors")
+    >>> check_address("http://example.org/vit.pth")
+    Traceback (most recent call last):
+    ValueError: http://example.org/vit.pth is not encrypted: use https:// (http:// is for loopback only)
+    """
+    address = urlsplit(url)
+    if address.scheme == "https" and address.hostname:
+        return
+    if address.scheme == "http" and _is_loopback(address.hostname or ""):
+        return
+    raise ValueError(f"{url} is not encrypted: use https:// (http:// is for loopback only)")
+
+
+def download(
+    url: str, target: Path, *, sha256: str = "", progress: bool = True, timeout: float = TIMEOUT
+) -> Path:
+    """Download `url` to `target` unless it is there already: afterwards it is a whole file, or there is none.
+
+    `sha256` is how the digest must begin, in hexadecimal. A file that was there already is checked as well:
+    other programs write into torchvision's cache without checking, and hashing takes under a second a GB.
+    """
+    if target.exists():
+        _check_digest(target, sha256, advice="delete that file, and it will be downloaded again")
+        return target
+    check_address(url)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f"{target.name}.{uuid.uuid4().hex[:8]}.partial")
+    try:
+        _stream(url, partial, progress=progress, timeout=timeout)
+        _check_digest(partial, sha256, source=url, advice="try again, or check the address")
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return target
+
+
+def list_hub_files(repository: str, revision: str | None) -> list[str]:
+    """Ask the Hub which files lie at the top of `repository`; `ConnectionError` where it cannot be asked."""
+    from huggingface_hub import HfApi
+
+    try:
+        # One request, no retries: with no network the answer is "no" now, not after a minute.
+        information = HfApi().model_info(repository, revision=revision, timeout=10)
+    except (
+        Exception
+    ) as error:  # the client lets its HTTP library's errors through, and that library has changed
+        raise _explain(error, repository, revision) from error
+    return [file.rfilename for file in information.siblings or [] if "/" not in file.rfilename]
+
+
+def download_from_hub(
+    repository: str, file_name: str, *, revision: str | None, cache_dir: Path | None, progress: bool
+) -> Path:
+    """Return where the Hub client's cache holds a file of `repository`, downloaded if it was not there."""
+    from huggingface_hub import hf_hub_download
+
+    try:
+        with nullcontext() if progress else _quiet_hub():
+            path = hf_hub_download(repository, file_name, revision=revision, cache_dir=_hub_cache(cache_dir))
+    except Exception as error:  # as above
+        raise _explain(error, repository, revision, file_name) from error
+    return Path(path)
+
+
+def cached_hub_snapshot(repository: str, revision: str | None, cache_dir: Path | None) -> Path | None:
+    """Return the folder of the Hub client's cache with `revision` of `repository`, whole or in part."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    folder: str | None
+    try:
+        folder = snapshot_download(
+            repository, revision=revision, cache_dir=_hub_cache(cache_dir), local_files_only=True
+        )
+    except (
+        LocalEntryNotFoundError
+    ) as error:  # nothing, or (in newer clients) a part, and then the error says where
+        folder = getattr(error, "snapshot_path", None)
+    return Path(folder) if folder else None
+
+
+def _hub_cache(cache_dir: Path | None) -> Path | None:
+    return (
+        cache_dir / "huggingface" if cache_dir else None
+    )  # None: the client's own, shared with other programs
+
+
+@contextmanager
+def _quiet_hub() -> Iterator[None]:
+    """Silence the Hub client's progress bars, and leave them as they were."""
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    were_disabled = are_progress_bars_disabled()
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        if not were_disabled:
+            enable_progress_bars()
+
+
+def _explain(error: Exception, repository: str, revision: str | None, file_name: str = "") -> Exception:
+    """Say in one line what the Hub client's `error` means for someone who asked for `repository`."""
+    from huggingface_hub import errors
+
+    what = f"{repository}/{file_name}" if file_name else repository
+    reason = f"{type(error).__name__}: {error}".strip().splitlines()[0].rstrip(".: ")
+    if isinstance(error, errors.GatedRepoError):
+        return PermissionError(
+            f"{repository} is gated and needs a token: accept its terms on its Hub page, then run "
+            "`hf auth login` or set HF_TOKEN"
+        )
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return FileNotFoundError(
+            f"the Hub has no repository {repository!r}, or it is private: check the spelling (org/name), or "
+            "run `hf auth login`"
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return FileNotFoundError(
+            f"{repository} has no revision {revision!r}: expected a branch, a tag or a whole commit hash"
+        )
+    if isinstance(error, errors.RemoteEntryNotFoundError):
+        return FileNotFoundError(f"{repository} has no file {file_name!r} at revision {revision or 'main'!r}")
+    if isinstance(error, errors.HFValidationError):
+        return ValueError(
+            f"{repository!r} cannot be the name of a Hub repository: expected org/name ({reason})"
+        )
+    network = (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, ConnectionError, TimeoutError)
+    if isinstance(error, OSError) and not isinstance(
+        error, network
+    ):  # a full disk, or a file of the wrong length
+        return OSError(f"{what} could not be downloaded: {reason}; try again")
+    return ConnectionError(
+        f"{what} is not in the cache and the hub cannot be reached: check the name, the network, or "
+        f"HF_HUB_OFFLINE ({reason})"
+    )
+
+
+def _stream(url: str, partial: Path, *, progress: bool, timeout: float) -> None:
+    """Write what `url` answers to `partial`, and raise unless it is the whole of it."""
+    request = Request(url, headers={"User-Agent": "vitreous"})  # noqa: S310  the scheme was checked
+    try:
+        with build_opener(_Redirects).open(request, timeout=timeout) as answer, partial.open("xb") as file:
+            if answer.headers.get_content_type() == "text/html":  # a login page, or a page about the file
+                raise ValueError(f"{url} answered with a web page: expected the weights file itself")
+            length = answer.headers.get("Content-Length", "")
+            expected = int(length) if length.isdigit() else None
+            with _bar(Path(urlsplit(url).path).name, expected, show=progress) as advance:
+                while chunk := answer.read(CHUNK):
+                    file.write(chunk)
+                    advance(len(chunk))
+            received = file.tell()
+    except HTTPError as error:
+        if error.code in (404, 410):
+            raise FileNotFoundError(f"there is no file at {url}: check the name") from error
+        if error.code in (401, 403):
+            raise PermissionError(
+                f"{url} refused with {error.code} {error.reason}: check the name"
+            ) from error
+        raise ConnectionError(f"{url} answered {error.code} {error.reason}: try again later") from error
+    except (URLError, http.client.HTTPException, TimeoutError, ConnectionError, ssl.SSLError) as error:
+        reason = getattr(error, "reason", error)
+        raise ConnectionError(
+            f"{url} could not be downloaded ({reason}): check the network and try again"
+        ) from error
+    if expected is not None and received != expected:
+        raise ConnectionError(f"{url} broke off: expected {expected:,} bytes, got {received:,}: try again")
+
+
+def _check_digest(path: Path, sha256: str, *, advice: str, source: str = "") -> None:
+    if not sha256:
+        return
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if not digest.startswith(sha256.lower()):
+        got = digest[: max(len(sha256), 8)]
+        raise ValueError(
+            f"{source or path} has the wrong bytes: expected sha256 {sha256}…, got {got}…: {advice}"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name, not a number
+        return host == "localhost"
+
+
+class _Redirects(HTTPRedirectHandler):
+    """Follow a redirect only where it stays as safe as the address the user gave."""
+
+    def redirect_request(
+        self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Request | None:
+        if req.type == "https" and urlsplit(newurl).scheme != "https":
+            raise ValueError(
+                f"{req.full_url} redirects to {newurl}, which is not encrypted: use another address"
+            )
+        check_address(newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+@contextmanager
+def _bar(label: str, total: int | None, *, show: bool) -> Iterator[Callable[[int], None]]:
+    """Yield a function to call with each number of bytes; it moves a bar where someone is watching."""
+    if not (show and sys.stderr.isatty()):
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda count: bar.advance(task, count)

@@ -1,0 +1,122 @@
+"""Google's `.npz` files: the original release, AugReg's, and big_vision's.
+
+The same layers in three spellings: big_vision numbers sub-layers otherwise, keeps positions at the top, and may stack
+all blocks into one array. JAX keeps matrices as `[in out]`, attention's as `[in heads k]` and `[heads k out]`, and the
+patch embedding as `[height width channels out]`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitreous.models.vit import ViTConfig
+from vitreous.weights.keymap import TRANSPOSE, Format, Rule, Tensors, Transform, rule
+
+
+def _split_heads(x: Tensor, config: ViTConfig) -> list[Tensor]:
+    heads, each = config.heads, config.width // config.heads
+    if x.dim() == 1:  # a bias: [3·h·k] → three [h k]
+        return [part.reshape(heads, each) for part in x.chunk(3)]
+    return [part.T.reshape(-1, heads, each) for part in x.chunk(3)]  # [h·k in] → [in h k]
+
+
+PATCHES = Transform(lambda parts: parts[0].permute(3, 2, 0, 1), lambda x, _: [x.permute(2, 3, 1, 0)])
+JOIN_HEADS = Transform(lambda parts: torch.cat([part.flatten(1).T for part in parts]), _split_heads)
+JOIN_HEAD_BIASES = Transform(lambda parts: torch.cat([part.flatten() for part in parts]), _split_heads)
+OUT = Transform(
+    lambda parts: parts[0].flatten(0, 1).T,  # [h k out] → [out h·k]
+    lambda x, c: [x.T.reshape(c.heads, c.width // c.heads, -1)],
+)
+
+
+def _dense(ours: str, theirs: str) -> list[Rule]:
+    return [
+        rule(f"{ours}.weight", f"{theirs}/kernel", transform=TRANSPOSE),
+        rule(f"{ours}.bias", f"{theirs}/bias"),
+    ]
+
+
+def _norm(ours: str, theirs: str) -> list[Rule]:
+    return [rule(f"{ours}.weight", f"{theirs}/scale"), rule(f"{ours}.bias", f"{theirs}/bias")]
+
+
+def _rules(attention: int, norm2: int, mlp: int, positions: str) -> tuple[Rule, ...]:
+    block = "Transformer/encoderblock_{n}"
+    heads = f"{block}/MultiHeadDotProductAttention_{attention}"
+    names = ("query", "key", "value")
+    kernels, biases = [[f"{heads}/{name}/{kind}" for name in names] for kind in ("kernel", "bias")]
+    return (
+        rule("cls_token", "cls"),
+        rule("pos_embed", positions),
+        rule("patch_embed.proj.weight", "embedding/kernel", transform=PATCHES),
+        rule("patch_embed.proj.bias", "embedding/bias"),
+        *_norm("blocks.{n}.norm1", f"{block}/LayerNorm_0"),
+        rule("blocks.{n}.attn.qkv.weight", *kernels, transform=JOIN_HEADS),
+        rule("blocks.{n}.attn.qkv.bias", *biases, transform=JOIN_HEAD_BIASES),
+        rule("blocks.{n}.attn.proj.weight", f"{heads}/out/kernel", transform=OUT),
+        rule("blocks.{n}.attn.proj.bias", f"{heads}/out/bias"),
+        *_norm("blocks.{n}.norm2", f"{block}/LayerNorm_{norm2}"),
+        *_dense("blocks.{n}.mlp.fc1", f"{block}/MlpBlock_{mlp}/Dense_0"),
+        *_dense("blocks.{n}.mlp.fc2", f"{block}/MlpBlock_{mlp}/Dense_1"),
+        *_norm("norm", "Transformer/encoder_norm"),
+        *_dense("head.hidden", "pre_logits"),
+        *_dense("head", "head"),
+    )
+
+
+ORIGINAL_RULES = _rules(attention=1, norm2=2, mlp=3, positions="Transformer/posembed_input/pos_embedding")
+BIG_VISION_RULES = _rules(attention=0, norm2=1, mlp=0, positions="pos_embedding")
+PREFIXES = ("opt/target/", "params/img/", "params/", "img/")
+STACKED = "Transformer/encoderblock/"
+
+
+def prepare(tensors: Tensors) -> Tensors:
+    """Take off the optimiser's or tower's prefix, and take stacked blocks apart."""
+    prefix = next((p for p in PREFIXES if f"{p}embedding/kernel" in tensors), "")
+    plain = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+    unstacked: Tensors = {}
+    for key, value in plain.items():
+        if key.startswith(STACKED):
+            rest = key.removeprefix(STACKED)
+            unstacked |= {f"Transformer/encoderblock_{n}/{rest}": layer for n, layer in enumerate(value.unbind())}
+        else:
+            unstacked[key] = value
+    return unstacked
+
+
+def _is_npz(tensors: Mapping[str, Tensor]) -> bool:
+    return any(key in ("embedding/kernel", *(p + "embedding/kernel" for p in PREFIXES)) for key in tensors)
+
+
+def _is_big_vision(tensors: Mapping[str, Tensor]) -> bool:
+    return _is_npz(tensors) and any(key.endswith(("/pos_embedding", "pos_embedding")) for key in tensors) and not any(
+        "posembed_input" in key for key in tensors
+    )
+
+
+def read_shapes(tensors: Tensors) -> dict[str, Any]:
+    """The number of heads, which JAX's shapes tell: `[in heads k]`."""
+    return next(({"heads": x.shape[-2]} for key, x in tensors.items() if key.endswith("query/kernel")), {})
+
+
+def assumed(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
+    # JAX's gelu is the tanh approximation; timm, whose reading of these files is the usual one, takes the exact
+    # function, and the two differ by less than 0.001 in any activation.
+    return {"norm_eps": 1e-6, "activation": "gelu", "pool": "token" if "cls_token" in tensors else "mean"}
+
+
+LEFT_OUT = ("opt/state/*", "opt/*", "states/*", "params/txt/*", "params/t", "params/b", "t", "b")
+GOOGLE = Format(
+    "google",
+    _is_npz,
+    ORIGINAL_RULES,
+    LEFT_OUT,
+    prepare=prepare,
+    read_shapes=read_shapes,
+    assumed=assumed,
+    resize="google",
+)
+BIG_VISION = replace(GOOGLE, name="google-big-vision", recognise=_is_big_vision, rules=BIG_VISION_RULES)

@@ -1,0 +1,138 @@
+"""A checkpoint's tensors to a `ViTConfig`: what the shapes tell, what a config file adds, what has to be assumed."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from math import isqrt
+from typing import Any
+
+from vitreous.models.variants import VARIANTS
+from vitreous.models.vit import ViTConfig
+from vitreous.weights.keymap import Format, Tensors
+from vitreous.weights.read import CheckpointError
+
+
+def from_shapes(tensors: Tensors) -> dict[str, Any]:
+    """Every field that our keys and their shapes tell."""
+    for key in ("patch_embed.proj.weight", "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight"):
+        if key not in tensors:
+            raise CheckpointError(f"the checkpoint has no {key}: it is incomplete")
+    patches = tensors["patch_embed.proj.weight"]
+    if patches.dim() != 4:
+        raise CheckpointError(
+            f"patch_embed.proj.weight should be [width channels height width], got {tuple(patches.shape)}"
+        )
+    width, channels, *patch = patches.shape
+    fc1, fc2 = tensors["blocks.0.mlp.fc1.weight"], tensors["blocks.0.mlp.fc2.weight"]
+    head = tensors.get("head.weight")
+    hidden = tensors.get("head.hidden.weight")
+    known: dict[str, Any] = {
+        "patch_size": tuple(patch),
+        "channels": channels,
+        "width": width,
+        "depth": count_blocks(tensors),
+        "mlp_width": fc2.shape[1],
+        "swiglu": fc1.shape[0] == 2 * fc2.shape[1],
+        "class_token": "cls_token" in tensors,
+        "distillation_token": "dist_token" in tensors,
+        "distillation_head": "head_dist.weight" in tensors,
+        "registers": tensors["reg_token"].shape[1] if "reg_token" in tensors else 0,
+        "position": "learned" if "pos_embed" in tensors else "none",
+        "patch_bias": "patch_embed.proj.bias" in tensors,
+        "qkv_bias": "blocks.0.attn.qkv.bias" in tensors,
+        "qk_norm": "blocks.0.attn.q_norm.weight" in tensors,
+        "embedding_norm": "norm_pre.weight" in tensors,
+        "final_norm": "norm.weight" in tensors,
+        "fc_norm": "fc_norm.weight" in tensors,
+        "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in tensors else 0.0,
+        "classes": 0 if head is None else head.shape[0],
+        "head_bias": "head.bias" in tensors or head is None,
+        "representation_size": 0 if hidden is None else hidden.shape[0],
+    }
+    first = hidden if hidden is not None else head
+    if first is not None and first.shape[1] == 2 * width:
+        known["pool"] = "token+mean"
+    elif known["fc_norm"] or not known["class_token"]:
+        known["pool"] = "mean"
+    return known
+
+
+def count_blocks(tensors: Mapping[str, Any]) -> int:
+    numbers = {int(match[1]) for key in tensors if (match := re.match(r"blocks\.(\d+)\.", key))}
+    if numbers != set(range(len(numbers))):
+        absent = sorted(set(range(max(numbers) + 1)) - numbers)
+        raise CheckpointError(f"block {absent[0]} is missing: the checkpoint is incomplete")
+    return len(numbers)
+
+
+def trained_grid(tensors: Tensors, known: Mapping[str, Any]) -> tuple[tuple[int, int], bool]:
+    """Rows and columns of the checkpoint's positions, and whether the prefix tokens have slots among them."""
+    prefix = known["class_token"] + known["distillation_token"] + known["registers"]
+    size, (patch_height, patch_width) = known.get("image_size"), known["patch_size"]
+    told = None
+    if size is not None:
+        height, width = (size, size) if isinstance(size, int) else size
+        told = (height // patch_height, width // patch_width)
+    if "pos_embed" not in tensors:
+        if told is None:
+            raise CheckpointError(
+                "the checkpoint has no positions to tell its picture size: pass image_size=(height, width)"
+            )
+        return told, True
+    count = tensors["pos_embed"].shape[1]
+    for slots in (prefix, 0):
+        if told is not None and told[0] * told[1] == count - slots:
+            return told, slots == prefix
+    for slots in (prefix, 0):
+        if (side := isqrt(max(count - slots, 0))) ** 2 == count - slots > 0:
+            return (side, side), slots == prefix
+    raise CheckpointError(
+        f"{count} positions make no square grid after {prefix} token(s) in front: pass "
+        "trained_size=(height, width), the pictures it was trained on"
+    )
+
+
+def settle(
+    tensors: Tensors, format: Format, told: Mapping[str, Any], hint: str, given: Mapping[str, Any]
+) -> tuple[ViTConfig, dict[str, str]]:
+    """The config of the checkpoint as it was trained, and what had to be assumed for it.
+
+    What the user gave wins; then what the shapes tell, then the config file (`told`), then the well-known variant
+    that this looks like, then what the format's library does. `hint` is a name that may be a variant's.
+    """
+    shapes = from_shapes(tensors)
+    variant = look_alike(shapes, hint)
+    assumed: dict[str, str] = {}
+    known = {**told, **shapes, **given}
+
+    grid, prefix_positions = trained_grid(tensors, known)
+    known["image_size"] = (grid[0] * shapes["patch_size"][0], grid[1] * shapes["patch_size"][1])
+    known["prefix_positions"] = prefix_positions
+    if "image_size" not in told and not prefix_positions and "image_size" not in given:
+        assumed["prefix_positions"] = f"False (the positions make a square of {grid[0]}×{grid[1]} only without slots)"
+    if "heads" not in known:
+        if variant is None:
+            raise CheckpointError(
+                f"nothing says how many heads a model of width {shapes['width']} and depth {shapes['depth']} has: "
+                f"pass heads=N ({shapes['width'] // 64 or 1} would give the usual 64 channels a head)"
+            )
+        known["heads"] = variant[1].heads
+        assumed["heads"] = f"{variant[1].heads} (as {variant[0]} has)"
+    why = f"as {format.name} has it"
+    for name, value in ({"pool": "token"} | format.assumed(tensors, variant[1] if variant else None)).items():
+        if name not in known:
+            known[name] = value
+            assumed[name] = f"{value} ({why})"
+    names = {field.name for field in fields(ViTConfig)}
+    return ViTConfig(**{name: value for name, value in known.items() if name in names}), assumed
+
+
+def look_alike(shapes: Mapping[str, Any], hint: str) -> tuple[str, ViTConfig] | None:
+    """The well-known variant of this name, else one of the same width and depth."""
+    plain = re.split(r"[./]", hint.removeprefix("timm/"))[0]
+    candidates = [plain] if plain in VARIANTS else []
+    candidates += [name for name in VARIANTS if VARIANTS[name].embedding_norm == shapes["embedding_norm"]]
+    for name in candidates:
+        if all(getattr(VARIANTS[name], field) == shapes[field] for field in ("width", "depth", "mlp_width")):
+            return name, VARIANTS[name]
+    return None

@@ -1,0 +1,166 @@
+"""Another library's tensor names to ours and back: tables of key templates with named tensor transforms.
+
+A `Rule` pairs one template of ours with one or more of theirs. In a template `{n}` is a block's number and `{p}` is
+`weight` or `bias`; the same letters mean the same thing on both sides. `to_ours` reads with the rules, `to_theirs`
+writes with them, so that one table serves both directions.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitreous.models.vit import ViTConfig
+from vitreous.weights.read import CheckpointError
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Transform:
+    """How tensors change on the way in and, given the model's config, on the way out."""
+
+    read: Callable[[Sequence[Tensor]], Tensor]
+    write: Callable[[Tensor, ViTConfig], Sequence[Tensor]]
+
+
+SAME = Transform(lambda parts: parts[0], lambda x, _: [x])
+JOIN_QKV = Transform(lambda parts: torch.cat(list(parts)), lambda x, _: x.chunk(3))  # three layers ↔ one
+JOIN_GATE = Transform(lambda parts: torch.cat(list(parts)), lambda x, _: x.chunk(2))  # SwiGLU's gate and value
+TRANSPOSE = Transform(lambda parts: parts[0].T, lambda x, _: [x.T])  # [in out] ↔ [out in]
+TOKEN = Transform(lambda parts: parts[0].reshape(1, 1, -1), lambda x, _: [x.reshape(-1)])  # [d] ↔ [1 1 d]
+TABLE = Transform(lambda parts: parts[0][None], lambda x, _: [x[0]])  # [t d] ↔ [1 t d]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One of our templates and theirs; `older` are other spellings that are read but never written."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    transform: Transform = SAME
+    older: tuple[tuple[str, ...], ...] = ()
+
+
+def rule(ours: str, *theirs: str, transform: Transform = SAME, older: Iterable[Sequence[str]] = ()) -> Rule:
+    """A `Rule`, written short; an older spelling may be one string or several."""
+    return Rule(ours, theirs, transform, tuple((o,) if isinstance(o, str) else tuple(o) for o in older))
+
+
+@cache
+def pattern(template: str) -> re.Pattern[str]:
+    """A template as a regular expression.
+
+    >>> pattern("blocks.{n}.norm1.{p}").fullmatch("blocks.3.norm1.bias").groupdict()
+    {'n': '3', 'p': 'bias'}
+    """
+    text = re.escape(template).replace(r"\{n\}", r"(?P<n>\d+)").replace(r"\{p\}", "(?P<p>weight|bias)")
+    return re.compile(text.replace(r"\*", ".*"))
+
+
+def to_ours(tensors: Mapping[str, Tensor], rules: Sequence[Rule]) -> tuple[Tensors, list[str]]:
+    """Read another library's tensors: ours by name, and the keys that no rule knows.
+
+    >>> rules = [rule("blocks.{n}.norm1.{p}", "layers.{n}.ln_1.{p}")]
+    >>> ours, stray = to_ours({"layers.0.ln_1.bias": torch.zeros(2), "extra": torch.zeros(1)}, rules)
+    >>> list(ours), stray
+    (['blocks.0.norm1.bias'], ['extra'])
+    """
+    found: Tensors = {}
+    used: set[str] = set()
+    spellings = [(r, theirs) for r in rules for theirs in (r.theirs, *r.older)]
+    for key in tensors:
+        for r, theirs in spellings:
+            if (match := pattern(theirs[0]).fullmatch(key)) is None:
+                continue
+            names = [template.format(**match.groupdict()) for template in theirs]
+            if absent := [name for name in names if name not in tensors]:
+                raise CheckpointError(f"the checkpoint has {key} but not {', '.join(absent)}: it is incomplete")
+            found[r.ours.format(**match.groupdict())] = r.transform.read([tensors[name] for name in names])
+            used.update(names)
+            break
+    return found, [key for key in tensors if key not in used]
+
+
+def to_theirs(tensors: Mapping[str, Tensor], rules: Sequence[Rule], config: ViTConfig) -> Tensors:
+    """Write our tensors under another library's names.
+
+    >>> rules = [rule("blocks.{n}.attn.qkv.{p}", "q{n}.{p}", "k{n}.{p}", "v{n}.{p}", transform=JOIN_QKV)]
+    >>> sorted(to_theirs({"blocks.0.attn.qkv.bias": torch.arange(6)}, rules, ViTConfig()))
+    ['k0.bias', 'q0.bias', 'v0.bias']
+    """
+    written: Tensors = {}
+    for key, value in tensors.items():
+        for r in rules:
+            if (match := pattern(r.ours).fullmatch(key)) is None:
+                continue
+            names = [template.format(**match.groupdict()) for template in r.theirs]
+            parts = r.transform.write(value, config)
+            written.update((name, part.contiguous()) for name, part in zip(names, parts, strict=True))
+            break
+        else:
+            raise ValueError(f"the target format has no place for {key}")
+    return written
+
+
+def unchanged(tensors: Tensors) -> Tensors:
+    return tensors
+
+
+def nothing_known(sidecar: Mapping[str, Any]) -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Format:
+    """How one library names a ViT's tensors and describes it beside them."""
+
+    name: str
+    """As the command line spells it: `timm`, `huggingface`, …"""
+    recognise: Callable[[Mapping[str, Tensor]], bool]
+    """Whether these keys are of this format."""
+    rules: tuple[Rule, ...]
+    left_out: tuple[str, ...] = ()
+    """Templates of keys that we know and do not need (`*` stands for anything), such as mask tokens."""
+    prepare: Callable[[Tensors], Tensors] = unchanged
+    """Done to their keys first: a prefix taken off, stacked layers taken apart."""
+    adjust: Callable[[Tensors], Tensors] = unchanged
+    """Done to our keys last: a class position folded into the class token."""
+    read_shapes: Callable[[Tensors], dict[str, Any]] = nothing_known
+    """Fields of `ViTConfig` that their tensors' shapes tell and ours no longer do."""
+    read_config: Callable[[Mapping[str, Any]], dict[str, Any]] = nothing_known
+    """Their config file to fields of `ViTConfig`."""
+    assumed: Callable[[Tensors, ViTConfig | None], dict[str, Any]] = lambda tensors, variant: {}
+    """Fields that neither keys nor a config file told, as this library has them; reported as assumed."""
+    resize: str = "timm"
+    """The convention by which this library resizes position embeddings."""
+
+
+def strip_prefix(*prefixes: str) -> Callable[[Tensors], Tensors]:
+    """A `prepare` step: take a base model's name off the keys that carry it."""
+
+    def strip(tensors: Tensors) -> Tensors:
+        renamed: Tensors = {}
+        for key, value in tensors.items():
+            prefix = next((p for p in prefixes if key.startswith(p)), "")
+            renamed[key.removeprefix(prefix)] = value
+        return renamed
+
+    return strip
+
+
+def fold_class_position(tensors: Tensors) -> Tensors:
+    """An `adjust` step: where registers stand between class token and patches, only the first has a position.
+
+    The class token's position is a constant added to a constant: it goes into the token itself.
+    """
+    if "reg_token" not in tensors:
+        return tensors
+    folded = dict(tensors)
+    folded["cls_token"] = tensors["cls_token"] + tensors["pos_embed"][:, :1]
+    folded["pos_embed"] = tensors["pos_embed"][:, 1:]
+    return folded

@@ -1,0 +1,51 @@
+"""Position embeddings for another grid, by the convention of the library that trained them.
+
+The libraries agree on nothing but the idea; a wrong one costs accuracy without a word. `dinov2-registers` and `timm`
+are the same formula today and keep their own names, since they belong to different code bases.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Grid = tuple[int, int]
+
+
+def _offset_scale(x: Tensor, size: Grid, offset: float) -> Tensor:
+    """DINO and DINOv2 hand over a scale that is a little too large, to be safe from rounding, and so move the samples."""
+    factors = [(new + offset) / old for new, old in zip(size, x.shape[-2:], strict=True)]
+    return F.interpolate(x, scale_factor=factors, mode="bicubic")
+
+
+CONVENTIONS: dict[str, Callable[[Tensor, Grid], Tensor]] = {  # [1 d rows columns], new grid → [1 d rows' columns']
+    # Google's code calls scipy.ndimage.zoom with order 1: bilinear, corners on corners
+    "google": lambda x, size: F.interpolate(x, size, mode="bilinear", align_corners=True),
+    "timm": lambda x, size: F.interpolate(x, size, mode="bicubic", antialias=True),
+    "torchvision": lambda x, size: F.interpolate(x, size, mode="bicubic", align_corners=True),
+    "huggingface": lambda x, size: F.interpolate(x, size, mode="bicubic"),
+    "dinov2": partial(_offset_scale, offset=0.1),
+    "dinov2-registers": lambda x, size: F.interpolate(x, size, mode="bicubic", antialias=True),
+}
+
+
+def resize_positions(positions: Tensor, old: Grid, new: Grid, convention: str, prefix: int = 0) -> Tensor:
+    """Resize `[1 prefix+n d]` from one grid to another; the first `prefix` rows stay as they are.
+
+    >>> resize_positions(torch.randn(1, 1 + 14 * 14, 8), (14, 14), (24, 16), "timm", prefix=1).shape
+    torch.Size([1, 385, 8])
+    """
+    if convention not in CONVENTIONS:
+        raise ValueError(f"resize must be one of {', '.join(CONVENTIONS)}, got {convention!r}")
+    if positions.shape[1] != prefix + old[0] * old[1]:
+        raise ValueError(
+            f"expected {prefix} + {old[0]}×{old[1]} positions, got {positions.shape[1]}: "
+            "pass image_size as the checkpoint was trained"
+        )
+    if old == new:
+        return positions
+    table = positions[:, prefix:].float().unflatten(1, old).permute(0, 3, 1, 2)  # [1 d rows columns]
+    table = CONVENTIONS[convention](table, new).flatten(2).transpose(1, 2)  # [1 n d]
+    return torch.cat([positions[:, :prefix], table.to(positions.dtype)], dim=1)

@@ -1,0 +1,536 @@
+"""A weights file becomes a plain dict of named tensors, safely, whoever made the file.
+
+In goes a path, out come the tensors, the plain extras beside them and what was peeled off on the way. What a
+file is, its first bytes say, not its suffix. Nothing in a file is ever run, and no size in it is believed
+before it is compared with the bytes that are there.
+
+A torch pickle is a list of instructions. It is rehearsed before torch sees it: every instruction is followed
+with stand-ins, so that the name of each class it wants and the size of each tensor are known while nothing
+has been built. What passes is built by `torch.load(weights_only=True)`, the second lock on the same door.
+
+Tensors of safetensors and of zipped pickles stay in the file until they are touched (memory-mapped, copy on
+write): do not overwrite a file whose tensors are in use.
+"""
+
+import argparse
+import io
+import json
+import math
+import mmap
+import pickle
+import pickletools
+import threading
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+
+from vitreous.weights.npz import ALWAYS_FINE, MOST_EXPANSION, NUMBERS, checked_members, read_npz
+from vitreous.weights.unwrap import READABLE, CheckpointError, unwrap
+
+LARGEST_INDEX = 100 * 2**20  # bytes of an index.json
+
+
+@dataclass(frozen=True)
+class RawCheckpoint:
+    """The tensors of a file under their own names, before anyone asks which library made them."""
+
+    tensors: dict[str, torch.Tensor]
+    metadata: dict[str, Any]
+    """A safetensors file's strings; a pickle's plain extras: `arch`, `epoch`, `args` as a dict."""
+    path: Path
+    wrappers: tuple[str, ...]
+    """What was peeled off, outermost first: `("state_dict", "module.")`."""
+    left_out: tuple[str, ...] = ()
+    """What the file holds besides: `("student", "optimizer")`, a projection head's tensors."""
+
+
+def read(path: Path) -> RawCheckpoint:
+    """Read one weights file: safetensors, a torch pickle (zipped or old), or an `.npz` of NumPy arrays.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     torch.save({"epoch": 7, "state_dict": {"module.head.bias": torch.ones(2)}}, f"{folder}/tiny.pth")
+    ...     checkpoint = read(Path(folder, "tiny.pth"))
+    >>> checkpoint.tensors, checkpoint.wrappers, checkpoint.metadata
+    ({'head.bias': tensor([1., 1.])}, ('state_dict', 'module.'), {'epoch': 7})
+    """
+    with _naming(path):
+        loaded, metadata = _load(path)
+        return _finish(path, loaded, metadata, path.stat().st_size)
+
+
+def read_sharded(index: Path, shards: Sequence[Path]) -> RawCheckpoint:
+    """Read a checkpoint cut into several files, `index` saying which tensor is in which (`weight_map`).
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     index, shard = Path(folder, "model.index.json"), Path(folder, "model-1.bin")
+    ...     torch.save({"head.bias": torch.ones(2)}, shard)
+    ...     _ = index.write_text('{"weight_map": {"head.bias": "model-1.bin"}}')
+    ...     read_sharded(index, [shard]).tensors
+    {'head.bias': tensor([1., 1.])}
+    """
+    with _naming(index):
+        metadata, weight_map = _read_index(index)
+        files = {shard.name: shard for shard in shards}
+        if missing := sorted(set(weight_map.values()) - set(files)):
+            raise CheckpointError(f"expected the shards {', '.join(missing)}, got none: fetch them too")
+    tensors: dict[str, torch.Tensor] = {}
+    for name in sorted(set(weight_map.values())):
+        with _naming(files[name]):
+            loaded, strings = _load(files[name])
+            metadata = strings | metadata
+            if not isinstance(loaded, Mapping):
+                raise CheckpointError(f"expected named tensors, got {type(loaded).__name__}: fetch it again")
+            if twice := sorted(map(str, set(loaded) & set(tensors))):
+                raise CheckpointError(f"{twice[0]} is in another shard too: fetch the shards of one model")
+            promised = (tensor for tensor, shard in weight_map.items() if shard == name)
+            if lost := [tensor for tensor in promised if not isinstance(loaded.get(tensor), torch.Tensor)]:
+                raise CheckpointError(f"lacks {lost[0]}, which {index.name} promises: fetch it again")
+            tensors |= loaded
+    with _naming(index):
+        unlisted = [name for name in tensors if name not in weight_map]
+        listed = {name: tensors[name] for name in weight_map}
+        size = sum(files[name].stat().st_size for name in set(weight_map.values()))
+        found = _finish(index, listed, metadata, size)
+        return replace(found, left_out=(*found.left_out, *unlisted))
+
+
+def nonfinite(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """How many numbers of each tensor are NaN or infinite; tensors without any are not listed.
+
+    >>> nonfinite({"weight": torch.tensor([1.0, float("nan"), float("inf")]), "bias": torch.zeros(2)})
+    {'weight': 2}
+    """
+    counts = {}
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point():
+            numbers = tensor.float() if tensor.itemsize == 1 else tensor
+            counts[name] = tensor.numel() - int(torch.isfinite(numbers).sum())
+    return {name: count for name, count in counts.items() if count}
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Whatever goes wrong inside becomes one line that begins with the file's name."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"{path.name}: {error}") from error
+    except PermissionError as error:
+        raise CheckpointError(f"{path.name}: may not be opened: check its permissions") from error
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise CheckpointError(f"{path.name}: cut short or damaged ({reason}): fetch it again") from error
+
+
+def _finish(path: Path, loaded: object, metadata: dict[str, Any], file_bytes: int) -> RawCheckpoint:
+    """Unwrap, and see that tied weights do not cover their file too many times over."""
+    found = unwrap(loaded)
+    total = sum(tensor.numel() * tensor.itemsize for tensor in found.tensors.values())
+    if total > max(MOST_EXPANSION * file_bytes, ALWAYS_FINE):
+        raise CheckpointError(f"tensors of {total:,} bytes in {file_bytes:,} bytes of file: do not trust it")
+    return RawCheckpoint(found.tensors, found.extras | metadata, path, found.wrappers, found.left_out)
+
+
+# What is not read, by its first bytes in lower case.
+STRANGERS = {
+    b"version https://git-lfs": "is a Git LFS pointer, not the weights: run `git lfs pull` in its repository",
+    b"<!doctype": "is a web page, not weights: open the link in a browser and copy the download address",
+    b"<html": "is a web page, not weights: open the link in a browser and copy the download address",
+    b"<?xml": "is an XML answer of a web server, not weights: look inside for its error message",
+    b"{": "is JSON, not weights: if it lists shards, pass them together with it",
+    b"\x93numpy": "is one NumPy array without a name: save named arrays with numpy.savez",
+    b"\x89hdf": "is an HDF5 file (Keras): load it there and save the arrays with numpy.savez",
+    b"\x1f\x8b": "is compressed with gzip: unpack it first",
+}
+
+
+def _load(path: Path) -> tuple[object, dict[str, Any]]:
+    """What a file holds, still wrapped, and a safetensors file's own strings."""
+    if path.is_dir():
+        raise CheckpointError("is a folder: pass the weights file inside it")
+    if not path.is_file():
+        raise CheckpointError("no such file: check the path")
+    with path.open("rb") as file:
+        head = file.read(512)
+    if not head:
+        raise CheckpointError("is empty: fetch it again")
+    # Eight bytes of length, then JSON. Asked first: a length may look like any other format's first bytes.
+    if head[8:9] == b"{" and not head[:8].decode("latin1").isprintable():
+        return _load_safetensors(path)
+    if head.startswith(b"PK\x03\x04"):
+        return _load_zip(path), {}
+    if head.startswith(b"\x80"):
+        return _load_old_pickle(path), {}
+    if head[257:262] == b"ustar":
+        raise CheckpointError("is a tar archive: unpack it first")
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    for beginning, complaint in STRANGERS.items():
+        if text.startswith(beginning):
+            raise CheckpointError(complaint)
+    raise CheckpointError(
+        f"expected safetensors, a torch pickle or an npz, got {head[:8]!r}…: fetch it again"
+    )
+
+
+def _load_safetensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    with safe_open(path, framework="pt") as file:  # checks lengths and offsets against the file
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+
+
+def _load_zip(path: Path) -> object:
+    with zipfile.ZipFile(path) as archive:
+        members = checked_members(archive)
+        root = next(iter(members), "").split("/")[0]
+        if f"{root}/constants.pkl" in members or any(name.startswith(f"{root}/code/") for name in members):
+            raise CheckpointError("is a TorchScript program: torch.jit.load it and save its state_dict()")
+        if members and all(name.endswith(".npy") for name in members):
+            return read_npz(path)
+        if f"{root}/data.pkl" not in members:
+            raise CheckpointError(f"is a zip archive of {', '.join([*members][:3])} …: unpack it first")
+        if any(member.compress_type != zipfile.ZIP_STORED for member in members.values()):
+            raise CheckpointError("has compressed tensors, which torch never writes: save it with torch.save")
+        if sum(member.file_size for member in members.values()) > path.stat().st_size:
+            raise CheckpointError("has tensors that overlap in the file: do not trust it")
+        rehearsal = Rehearsal()
+        rehearsal.follow(io.BytesIO(archive.read(f"{root}/data.pkl")))
+    for key, size in rehearsal.storages.items():
+        member = members.get(f"{root}/data/{key}")
+        if member is None or member.file_size != size:
+            held = f"{member.file_size:,}" if member else "none"
+            raise CheckpointError(f"expected {size:,} bytes for storage {key}, got {held}: fetch it again")
+    return _build(
+        path, memory_mapped=not path.name.endswith(".safetensors")
+    )  # torch.load goes by that suffix
+
+
+def _load_old_pickle(path: Path) -> object:
+    """torch.save before version 1.6: five pickles in a row, then each storage's length and bytes."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as stream:
+        if Rehearsal().follow(stream) != OLD_MAGIC:
+            raise CheckpointError(
+                "is a pickle that torch.save did not write: save model.state_dict() with it"
+            )
+        for _ in ("protocol", "machine"):
+            Rehearsal().follow(stream)
+        rehearsal = Rehearsal()
+        rehearsal.follow(stream)
+        keys = Rehearsal().follow(stream)
+        held = len(stream) - stream.tell()
+    if not isinstance(keys, list) or set(keys) != set(rehearsal.storages):
+        raise CheckpointError("has tensors without their numbers: fetch it again")
+    claimed = sum(8 + size for size in rehearsal.storages.values())
+    if claimed > held:
+        raise CheckpointError(f"expected {claimed:,} bytes of numbers, got {held:,}: fetch it again")
+    return _build(path, memory_mapped=False)
+
+
+def _build(path: Path, memory_mapped: bool) -> object:
+    with ONE_AT_A_TIME, torch.serialization.safe_globals([*INERT]), path.open("rb") as file:
+        source = path if memory_mapped else file
+        try:
+            return torch.load(source, map_location="cpu", weights_only=True, mmap=memory_mapped)
+        except pickle.UnpicklingError as error:  # its text would recommend weights_only=False
+            raise CheckpointError(
+                "torch refuses its pickle as unsafe: save the state_dict() alone"
+            ) from error
+
+
+def _read_index(index: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """The metadata and the weight map of an `index.json`."""
+    if not index.is_file():
+        raise CheckpointError("no such file: check the path")
+    if index.stat().st_size > LARGEST_INDEX:
+        raise CheckpointError(f"expected an index under {LARGEST_INDEX:,} bytes: fetch it again")
+    content = json.loads(index.read_bytes())
+    weight_map = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError('expected a JSON object with a "weight_map": pass the index.json of the shards')
+    for name, shard in weight_map.items():
+        if not isinstance(shard, str) or shard in ("", ".", "..") or "/" in shard or "\\" in shard:
+            raise CheckpointError(f"expected a plain file name for {name}, got {shard!r}: do not trust it")
+    metadata = content.get("metadata")
+    return metadata if isinstance(metadata, dict) else {}, weight_map
+
+
+# ---- The rehearsal of a pickle ----
+
+OLD_MAGIC = 0x1950A86A20F9469CFC6C  # the number that torch.save put in front before version 1.6
+ONE_AT_A_TIME = threading.Lock()  # torch keeps its list of safe globals for the whole process
+
+
+class _NumberType:
+    """Stands for numpy.dtype: remembers its code (`f8`) and its byte order."""
+
+    def __init__(self, code: str = "", *_: object) -> None:
+        self.code, self.order = code, "="
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.order = state[1]
+
+
+class _Dropped:
+    """Stands for a NumPy array among the extras: its content is not kept."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+def _number(kind: _NumberType, raw: bytes) -> int | float | bool | None:
+    """Stands for NumPy's maker of scalars: a Python number, or None when it is no plain number."""
+    plain = kind.code in NUMBERS and kind.order in ("<", ">", "|", "=")
+    return np.frombuffer(raw, kind.order + kind.code, count=1)[0].item() if plain else None
+
+
+def _plain_dict(*_: object) -> dict[Any, Any]:
+    """Stands for defaultdict, which forgets its factory and comes back as a dict."""
+    return {}
+
+
+# What a pickle may name besides tensors, and what is put in its place. Each only keeps values: none imports,
+# opens, evaluates or calls anything that the file chose.
+INERT: tuple[tuple[Callable[..., Any], str], ...] = (
+    (argparse.Namespace, "argparse.Namespace"),  # a training script's options: attributes and no more
+    (_plain_dict, "collections.defaultdict"),
+    (_plain_dict, "builtins.dict"),  # these four only as a defaultdict's factory
+    (_plain_dict, "builtins.list"),
+    (_plain_dict, "builtins.int"),
+    (_plain_dict, "builtins.float"),
+    (PurePosixPath, "pathlib.PosixPath"),  # a pure path cannot touch the disk
+    (PurePosixPath, "pathlib._local.PosixPath"),  # as Python 3.13 calls it
+    (PureWindowsPath, "pathlib.WindowsPath"),
+    (PureWindowsPath, "pathlib._local.WindowsPath"),
+    (_NumberType, "numpy.dtype"),
+    (_number, "numpy.core.multiarray.scalar"),  # a loss or an accuracy
+    (_number, "numpy._core.multiarray.scalar"),  # as NumPy 2 calls it
+    (_Dropped, "numpy.ndarray"),  # the state of a random generator
+    (_Dropped, "numpy.core.multiarray._reconstruct"),
+    (_Dropped, "numpy._core.multiarray._reconstruct"),
+)
+# The same, where torch rebuilds them itself. `_codecs.encode` is how protocol 2 writes bytes.
+HARMLESS = (
+    "collections.OrderedDict",
+    "collections.Counter",
+    "builtins.set",
+    "torch.Size",
+    "torch.device",
+    "_codecs.encode",
+)
+TENSORS = (
+    "torch._utils._rebuild_tensor",
+    "torch._utils._rebuild_tensor_v2",
+    "torch._utils._rebuild_tensor_v3",
+)
+PARAMETER = "torch._utils._rebuild_parameter"
+CALLABLE = (*(name for _, name in INERT), *HARMLESS, *TENSORS, PARAMETER)
+STORAGES = {
+    "torch.DoubleStorage": torch.float64,
+    "torch.FloatStorage": torch.float32,
+    "torch.HalfStorage": torch.float16,
+    "torch.BFloat16Storage": torch.bfloat16,
+    "torch.LongStorage": torch.int64,
+    "torch.IntStorage": torch.int32,
+    "torch.ShortStorage": torch.int16,
+    "torch.CharStorage": torch.int8,
+    "torch.ByteStorage": torch.uint8,
+    "torch.BoolStorage": torch.bool,
+    "torch.storage.UntypedStorage": torch.uint8,
+}
+DTYPES = {str(dtype): dtype for dtype in READABLE}
+CONSTANTS = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINSTRING")
+MOST_DIMENSIONS = 32
+SAVE_PLAIN = "save dense real ones, e.g. float32"
+SAVE_AGAIN = "save the state_dict() with torch.save as it is, or as safetensors"
+
+
+@dataclass(frozen=True)
+class _Global:
+    name: str
+
+
+@dataclass(frozen=True)
+class _Storage:
+    dtype: torch.dtype
+    size: int
+
+
+class _Made(list[Any]):
+    """Stands for anything a pickle makes: the maker's name, and the items put in since."""
+
+    def __init__(self, maker: str) -> None:
+        self.maker = maker
+
+
+class Rehearsal:
+    """Follows a pickle's instructions with stand-ins: finds what it wants and how large, and builds nothing.
+
+    >>> import pickle
+    >>> Rehearsal().follow(io.BytesIO(pickle.dumps(["a", "b"], protocol=2)))
+    ['a', 'b']
+    """
+
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+        self.marks: list[int] = []
+        self.memo: dict[int, Any] = {}
+        self.storages: dict[str, int] = {}  # key → bytes the pickle says it has
+        self.effort = 0  # items handed to calls: a file can hand one long list to very many
+
+    def follow(self, stream: Any) -> Any:
+        """Follow one pickle to its end; the stream is left behind it."""
+        stack = self.stack
+        instructions: Iterable[tuple[Any, Any, Any]] = pickletools.genops(stream)
+        for opcode, argument, position in instructions:
+            match opcode.name:
+                case "PROTO":
+                    if argument != 2:
+                        raise CheckpointError(f"expected pickle protocol 2, got {argument}: {SAVE_AGAIN}")
+                case "STOP":
+                    break
+                case "NONE":
+                    stack.append(None)
+                case "NEWTRUE" | "NEWFALSE":
+                    stack.append(opcode.name == "NEWTRUE")
+                case name if name in CONSTANTS:
+                    stack.append(argument)
+                case "BINPUT" | "LONG_BINPUT":
+                    self.memo[argument] = stack[-1]
+                case "BINGET" | "LONG_BINGET":
+                    stack.append(self.memo[argument])
+                case "MARK":
+                    self.marks.append(len(stack))
+                case "EMPTY_LIST" | "EMPTY_DICT" | "EMPTY_SET":
+                    stack.append(_Made(opcode.name))
+                case "EMPTY_TUPLE":
+                    stack.append(())
+                case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                    stack.append(self._pop(int(opcode.name[-1])))
+                case "TUPLE":
+                    stack.append(self._pop_to_mark())
+                case "APPEND":
+                    self._put_in(self._pop(1))
+                case "SETITEM":
+                    self._put_in(self._pop(2))
+                case "APPENDS" | "SETITEMS":
+                    self._put_in(self._pop_to_mark())
+                case "GLOBAL":
+                    stack.append(_Global(_allowed(argument)))
+                case "BINPERSID":
+                    stack.append(self._storage(stack.pop()))
+                case "REDUCE" | "NEWOBJ":
+                    function, arguments = self._pop(2)
+                    stack.append(self._call(function, arguments, position))
+                case "BUILD":
+                    (state,) = self._pop(1)
+                    self._set_state(stack[-1], state, position)
+                case _:
+                    raise CheckpointError(f"uses pickle's {opcode.name}, as torch never does: {SAVE_AGAIN}")
+        return stack.pop()
+
+    def _pop(self, count: int) -> tuple[Any, ...]:
+        if len(self.stack) < count:
+            raise IndexError("the pickle takes more than it put down")
+        items = tuple(self.stack[-count:])
+        del self.stack[-count:]
+        return items
+
+    def _pop_to_mark(self) -> tuple[Any, ...]:
+        mark = self.marks.pop()
+        items = tuple(self.stack[mark:])
+        del self.stack[mark:]
+        return items
+
+    def _put_in(self, items: tuple[Any, ...]) -> None:
+        if not isinstance(self.stack[-1], _Made):
+            raise TypeError("the pickle adds items to what is no container")
+        self.stack[-1].extend(items)
+
+    def _spend(self, items: Sequence[Any], position: int) -> None:
+        self.effort += sum(len(item) for item in items if isinstance(item, list | tuple | str))
+        if self.effort > 16 * position + 1024:
+            raise CheckpointError("copies its own content over and over: do not trust it")
+
+    def _storage(self, identity: object) -> _Storage:
+        match identity:
+            case ("storage", _Global(name), str(key), str(), int(count), *rest) if name in STORAGES:
+                storage = _Storage(STORAGES[name], count * STORAGES[name].itemsize)
+                known = self.storages.setdefault(key, storage.size)
+                if count >= 0 and known == storage.size and not any(rest):
+                    return storage
+        raise CheckpointError("describes a tensor's numbers in a way that torch never does: fetch it again")
+
+    def _call(self, function: object, arguments: object, position: int) -> _Made:
+        if not isinstance(function, _Global) or function.name not in CALLABLE:
+            raise CheckpointError("calls what is not to be called: do not trust it")
+        if not isinstance(arguments, tuple):
+            raise TypeError("the pickle calls without arguments")
+        self._spend((arguments, *arguments), position)
+        if function.name in TENSORS:
+            _check_tensor(function.name, *arguments)
+        elif function.name == PARAMETER:
+            data, _, hooks = arguments
+            if getattr(data, "maker", None) not in TENSORS or not _is_empty_dict(hooks):
+                raise TypeError("the pickle makes a parameter of what is no tensor")
+        elif function.name == "_codecs.encode" and arguments[1:] != ("latin1",):
+            raise CheckpointError(f"expected bytes written as latin1, got {arguments[1:]}: do not trust it")
+        return _Made(function.name)
+
+    def _set_state(self, made: object, state: object, position: int) -> None:
+        maker = getattr(made, "maker", "nothing")
+        self._spend((state,), position)
+        if maker == "collections.OrderedDict" and isinstance(state, _Made) and state[::2] == ["_metadata"]:
+            return  # nn.Module.state_dict() hangs its version numbers on the dict it returns
+        if maker == "argparse.Namespace" and getattr(state, "maker", None) == "EMPTY_DICT":
+            return
+        if not maker.startswith("numpy."):
+            raise CheckpointError(f"sets the inner state of {maker}, as torch never does: do not trust it")
+
+
+def _allowed(wanted: str) -> str:
+    """A global's dotted name, when it is on one of the lists."""
+    name = wanted.replace(" ", ".", 1)
+    name = name.replace("__builtin__.", "builtins.", 1) if name.startswith("__builtin__.") else name
+    if name in CALLABLE or name in STORAGES or name in DTYPES:
+        return name
+    if name.endswith("Storage") or name.startswith(("torch._utils._rebuild", "torch.complex", "torch.q")):
+        raise CheckpointError(f"holds complex, quantised or other special tensors ({name}): {SAVE_PLAIN}")
+    advice = "if you trust its maker, save the state_dict() alone, as safetensors"
+    raise CheckpointError(f"asks for {name}, which could run code, so nothing was loaded: {advice}")
+
+
+def _check_tensor(
+    maker: str, storage: _Storage, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *rest: Any
+) -> None:
+    """See that a tensor lies in its storage and does not repeat it: an expanded view can claim terabytes.
+
+    `rest` is what torch's makers take besides: whether gradients are wanted, hooks, for `_v3` the type,
+    and marks for lazily negated or conjugated numbers.
+    """
+    dtype = DTYPES[rest[2].name] if maker.endswith("_v3") else storage.dtype
+    marks = rest[3:] if maker.endswith("_v3") else rest[2:]
+    if any(marks) or not all(_is_empty_dict(hooks) for hooks in rest[1:2]):
+        raise CheckpointError(f"holds a tensor with hooks or with marks of its own: {SAVE_AGAIN}")
+    numbers = (offset, *size, *stride)
+    if not all(isinstance(number, int) and number >= 0 for number in numbers) or len(size) > MOST_DIMENSIONS:
+        raise CheckpointError(f"describes a tensor of impossible shape {size[:8]}: fetch it again")
+    steps = sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+    count = math.prod(size)
+    claimed = max(count, offset + steps + 1) * dtype.itemsize if count else 0
+    if claimed > storage.size:
+        held = f"{storage.size:,} bytes are there"
+        raise CheckpointError(f"a tensor {size} claims {claimed:,} bytes, {held}: do not trust it")
+
+
+def _is_empty_dict(made: object) -> bool:
+    return isinstance(made, _Made) and made.maker == "collections.OrderedDict" and not made

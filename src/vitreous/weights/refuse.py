@@ -1,0 +1,45 @@
+"""Families that look like a ViT but are built otherwise: refused by name, since half-read weights mislead."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from vitreous.weights.read import CheckpointError
+
+REFUSED: dict[str, tuple[str, str]] = {  # family: (pattern of its keys, pattern of its name in a config file)
+    "Swin Transformer": (r"relative_position_index$|layers\.\d+\.(blocks\.\d+\.att|downsample)", r"swin"),
+    "DINOv3": (r"^(backbone\.)?(rope_embed\.periods|storage_tokens)$", r"dinov3"),
+    "EVA": (r"blocks\.\d+\.attn\.(rope|inner_attn_ln|q_proj)|^rope\.freqs|blocks\.\d+\.mlp\.w1\.weight$", r"^eva(?!_)|eva02"),
+    "BEiT": (r"relative_position_bias_table|attn\.q_bias$", r"beit"),
+    "SigLIP": (r"attn_pool\.(latent|probe)|vision_model\.head\.probe|MAPHead_0/probe", r"siglip"),
+    "Perception Encoder": (r"attn_pool\.(?!latent|probe)", r"vit_pe_|^pe_"),
+    "hybrid ViT with a convolutional stem": (
+        r"patch_embed\.(backbone|conv)|conv_root/kernel|conv_proj\.conv_bn_relu",
+        r"vit_.*_(r26|r50|r_s16|resnet)|hybrid",
+    ),
+    "ViT with parallel or post-norm blocks": (r"blocks\.\d+\.(attns|ffns)\.\d|blocks\.\d+\.in_norm", r"parallel|_rpn_|_18x2_"),
+    "NaFlex ViT": (r"^embeds\.(proj|pos_embed)", r"naflex"),
+    "hierarchical or convolutional network": (
+        r"^stages\.\d+\.|^(features|downsample_layers)\.\d|^stem\.\d",
+        r"^(convnext|efficientnet|mvit|pvt|maxvit|levit|twins|cait|crossvit|xcit)",
+    ),
+    "relative-position ViT": (r"rel_pos\.(relative|mlp)|rel_pos_[hw]$", r"relpos|^sam|samvit"),
+}
+
+
+def refuse_other_families(keys: Iterable[str], sidecar: Mapping[str, Any]) -> None:
+    """Raise for a checkpoint of a family that is not built here.
+
+    >>> refuse_other_families(["cls_token", "blocks.0.norm1.weight"], {})
+    """
+    names = [str(sidecar.get(field, "")).lower() for field in ("model_type", "architecture")]
+    keys = list(keys)
+    for family, (key_pattern, name_pattern) in REFUSED.items():
+        proof = next((f"its config says {name!r}" for name in names if name and re.search(name_pattern, name)), None)
+        if proof is None:
+            proof = next((f"it has {key}" for key in keys if re.search(key_pattern, key)), None)
+        if proof is not None:
+            raise CheckpointError(
+                f"this is a {family} ({proof}), which is not built here: known are ViT, DeiT, AugReg, MAE, DINO, "
+                "DINOv2, CLIP and torchvision's ResNets"
+            )

@@ -1,0 +1,90 @@
+"""Models to files, in our own layout: `config.json` and `model.safetensors`. Every write is whole or not at all."""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from vitreous.data.preprocess import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.weights.card import Card
+from vitreous.weights.keymap import Tensors
+
+
+def save(model: ViT, folder: str | Path) -> list[Path]:
+    """Write a ViT with its preprocessing and class names; `load(folder)` gives it back.
+
+    >>> import tempfile
+    >>> from vitreous.models.variants import variant
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [path.name for path in save(ViT(variant("vit_femto_patch4_32")), folder)]
+    ['model.safetensors', 'config.json']
+    """
+    folder = Path(folder)
+    config = model.config
+    card = model.card or Card(name=folder.name, preprocess=usual_preprocess(config))
+    described = {
+        "vitreous": {"version": 1, "config": asdict(config), **card.described()},
+        "num_classes": config.classes,
+    }
+    tensors = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
+    return [
+        write_safetensors(folder / "model.safetensors", tensors),
+        write_json(folder / "config.json", described),
+    ]
+
+
+def usual_preprocess(config: ViTConfig) -> Preprocess:
+    """For a model that was made in memory: ImageNet's statistics for colour, 0.5 for grey, no crop."""
+    mean, std = (HALF[:1], HALF[:1]) if config.channels == 1 else (IMAGENET_MEAN, IMAGENET_STD)
+    return Preprocess(size=config.size, resize=config.size, mean=mean, std=std)
+
+
+def write_atomic(path: Path, write: Callable[[Path], object]) -> Path:
+    """Let `write` fill a temporary file beside `path`, then put it in place in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)  # mkstemp's files are private; ours are as any other
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def write_json(path: Path, value: object) -> Path:
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    return write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def write_safetensors(path: Path, tensors: Tensors) -> Path:
+    return write_atomic(path, lambda temporary: save_file(tensors, temporary, metadata={"format": "pt"}))
+
+
+def write_pickle(path: Path, tensors: Tensors) -> Path:
+    return write_atomic(path, lambda temporary: torch.save(tensors, temporary))
+
+
+def write_npz(path: Path, tensors: Tensors) -> Path:
+
+
+    arrays = {key: value.numpy() for key, value in tensors.items()}
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:  # given a name, NumPy would add a suffix of its own
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+
+    return write_atomic(path, write)

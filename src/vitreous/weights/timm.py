@@ -1,0 +1,119 @@
+"""timm's checkpoints, and everybody's who kept timm's names: DeiT, AugReg, DeiT-III, MAE, DINO, and our own files.
+
+Our keys are timm's, so the rules say which keys there are; only a few older spellings differ.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from torch import Tensor
+
+from vitreous.models.variants import VARIANTS
+from vitreous.models.vit import ViTConfig
+from vitreous.weights.keymap import Format, Rule, Tensors, rule
+
+BLOCK = ("norm1", "attn.qkv", "attn.q_norm", "attn.k_norm", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
+POOLS = {"token": "token", "avg": "mean"}
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "quick_gelu": "quick_gelu",
+    "gelu_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+}
+
+
+def own_rules() -> tuple[Rule, ...]:
+    """Our keys by themselves; each family below adds what it spells differently."""
+    singles = ("cls_token", "dist_token", "reg_token", "pos_embed")
+    layers = ("patch_embed.proj", "norm_pre", "norm", "fc_norm", "head", "head_dist")
+    return (
+        *(rule(name, name) for name in singles),
+        *(rule(f"{name}.{{p}}", f"{name}.{{p}}") for name in layers),
+        rule("head.hidden.{p}", "head.hidden.{p}", older=["pre_logits.fc.{p}"]),  # timm before 0.8
+        *(rule(f"blocks.{{n}}.{name}.{{p}}", f"blocks.{{n}}.{name}.{{p}}") for name in BLOCK),
+        rule("blocks.{n}.ls1.gamma", "blocks.{n}.ls1.gamma", older=["blocks.{n}.gamma_1"]),  # DeiT-III's own files
+        rule("blocks.{n}.ls2.gamma", "blocks.{n}.ls2.gamma", older=["blocks.{n}.gamma_2"]),
+    )
+
+
+def recognise(tensors: Mapping[str, Tensor]) -> bool:
+    return "patch_embed.proj.weight" in tensors and "blocks.0.norm1.weight" in tensors
+
+
+def read_config(sidecar: Mapping[str, Any]) -> dict[str, Any]:
+    """The architecture's name gives what keys cannot tell; `model_args` and the rest come on top."""
+    known: dict[str, Any] = {}
+    name = str(sidecar.get("architecture", ""))
+    if name in VARIANTS:
+        known |= {field: getattr(VARIANTS[name], field) for field in ("heads", "norm_eps", "activation", "pool")}
+    pretrained = sidecar.get("pretrained_cfg") or sidecar
+    arguments = sidecar.get("model_args") or {}
+    if isinstance(size := pretrained.get("input_size"), list | tuple) and len(size) == 3:
+        known["image_size"] = (size[1], size[2])
+    if "img_size" in arguments:
+        size = arguments["img_size"]
+        known["image_size"] = tuple(size) if isinstance(size, list | tuple) else size
+    if "num_heads" in arguments:
+        known["heads"] = arguments["num_heads"]
+    if arguments.get("act_layer") in ACTIVATIONS:
+        known["activation"] = ACTIVATIONS[arguments["act_layer"]]
+    pool = arguments.get("global_pool", sidecar.get("global_pool"))
+    if pool in POOLS:
+        known["pool"] = POOLS[pool]
+    elif pool:
+        raise ValueError(f"timm's global_pool={pool!r} is not built here; known are {', '.join(POOLS)}")
+    return known
+
+
+def assumed(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
+    clip = "norm_pre.weight" in tensors
+    return {
+        "norm_eps": known.norm_eps if known else 1e-5 if clip else 1e-6,
+        "activation": known.activation if known else "gelu",
+    }
+
+
+TIMM = Format("timm", recognise, own_rules(), read_config=read_config, assumed=assumed, resize="timm")
+
+
+def architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
+    """The timm entry point that builds this config, and the arguments that differ from its defaults."""
+    for name, known in VARIANTS.items():
+        if asdict(config) | {"classes": known.classes} == asdict(known) and config.size[0] > 64:
+            return name, {}
+    if config.distillation_token:
+        name = "deit_base_distilled_patch16_224"
+    elif config.swiglu:
+        name = "vit_giant_patch14_dinov2"  # the one entry point whose MLP is gated: a class, which JSON cannot name
+    elif config.embedding_norm:
+        name = "vit_base_patch16_clip_224"
+    else:
+        name = "vit_base_patch16_224"
+    arguments: dict[str, Any] = {
+        "img_size": list(config.size),
+        "patch_size": list(config.patch),
+        "in_chans": config.channels,
+        "embed_dim": config.width,
+        "depth": config.depth,
+        "num_heads": config.heads,
+        # half a unit more, so that timm's int(width × ratio) does not round down
+        "mlp_ratio": (config.mlp_width * (2 if config.swiglu else 1) + 0.5) / config.width,
+        "qkv_bias": config.qkv_bias,
+        "qk_norm": config.qk_norm,
+        "init_values": config.layer_scale or None,
+        "no_embed_class": not config.prefix_positions,
+        "pos_embed": "none" if config.position == "none" else "learn",
+        "fc_norm": config.fc_norm,
+        "final_norm": config.final_norm or config.fc_norm,
+    }
+    if not config.swiglu:
+        arguments["act_layer"] = config.activation
+    if not config.distillation_token:
+        arguments |= {
+            "class_token": config.class_token,
+            "reg_tokens": config.registers,
+            "global_pool": {"token": "token", "mean": "avg"}[config.pool],
+        }
+    return name, arguments

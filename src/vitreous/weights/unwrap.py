@@ -1,0 +1,215 @@
+"""What a checkpoint file held becomes one flat state dict: containers opened, prefixes taken off.
+
+Training scripts wrap the weights: `{"model": {…}, "optimizer": {…}}`, keys that begin with `module.`, a
+teacher beside its student. In goes whatever was in the file, out come the tensors, the plain extras, and the
+names of what was peeled off and of what was left behind, for the loading report.
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+import torch
+
+# The first of these that holds tensors is opened.
+CONTAINERS = (
+    "state_dict_ema",  # averaged weights come before raw ones, as timm loads them
+    "model_ema",
+    "ema_state_dict",
+    "ema",
+    "teacher",  # DINO, iBOT: the teacher is the one that is evaluated
+    "target_encoder",  # I-JEPA's teacher
+    "state_dict",
+    "model_state_dict",
+    "model_state",
+    "model",
+    "net",
+    "network",
+    "module",
+    "params",
+    "weights",
+    "student",
+    "encoder",  # I-JEPA's student
+)
+# These hold tensors that are not the model's: never opened.
+# fmt: off
+NOT_WEIGHTS = (
+    "optimizer", "optimizer_state", "optimizer_state_dict", "optimizer_states", "optim", "opt",
+    "scheduler", "lr_scheduler", "scaler", "loss_scaler", "amp", "amp_scaler", "fp16_scaler",
+    "loss", "criterion", "dino_loss", "ibot_loss", "callbacks", "rng_state",
+)
+# fmt: on
+# Taken off when every tensor's name begins with one, as often as one fits.
+# `encoder.` is not here: torchvision's and Hugging Face's own names begin with it.
+PREFIXES = (
+    "module.",  # DistributedDataParallel
+    "_orig_mod.",  # torch.compile
+    "model.",  # Lightning, timm's feature wrappers
+    "base_model.",
+    "teacher.backbone.",
+    "student.backbone.",
+    "backbone.",
+    "image_encoder.",
+    "params/",  # Flax trees flattened into an npz
+    "opt/target/",
+)
+# Under one of these a Vision Transformer may lie beside a projection head that only its training needed.
+BACKBONES = ("teacher.backbone.", "student.backbone.", "backbone.")
+# The number types a weight may have. Complex, quantised and bit-packed ones are not here.
+# fmt: off
+READABLE = (
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e4m3fnuz,
+    torch.float8_e5m2, torch.float8_e5m2fnuz, torch.float8_e8m0fnu,
+    torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint64, torch.uint32, torch.uint16, torch.uint8, torch.bool,
+)
+# fmt: on
+MOST_NESTING = 8  # containers inside one another
+MOST_LEAVES = 100_000  # values among the extras: a file may point at one list from many places
+
+Known = dict[tuple[int, Any], bool]
+
+
+class CheckpointError(ValueError):
+    """A weights file that is not read: "<file>: <what is wrong>: <what to try>"."""
+
+
+@dataclass(frozen=True)
+class Unwrapped:
+    """What `unwrap` found."""
+
+    tensors: dict[str, torch.Tensor]
+    extras: dict[str, Any]
+    """Plain values that lay beside the weights: `epoch`, `arch`, the training script's `args`."""
+    wrappers: tuple[str, ...]
+    """Containers opened and prefixes taken off, outermost first."""
+    left_out: tuple[str, ...]
+    """Tensors, and containers of tensors, that are in the file but not in `tensors`."""
+
+
+def unwrap(loaded: object) -> Unwrapped:
+    """Find the state dict inside a loaded checkpoint.
+
+    >>> weights = {"module.cls_token": torch.zeros(1, 1, 8)}
+    >>> found = unwrap({"epoch": 3, "teacher": weights, "student": weights})
+    >>> list(found.tensors), found.extras, found.wrappers, found.left_out
+    (['cls_token'], {'epoch': 3}, ('teacher', 'module.'), ('student',))
+    """
+    level, extras, wrappers, left_out = loaded, dict[str, Any](), list[str](), list[str]()
+    known, budget = Known(), iter(range(MOST_LEAVES))
+    for _ in range(MOST_NESTING):
+        if not isinstance(level, Mapping):
+            kind = type(level).__name__
+            raise CheckpointError(f"expected named tensors, got a {kind}: save model.state_dict()")
+        container = _container(level, known)
+        for name, value in level.items():
+            if name == container or not isinstance(name, str):
+                continue
+            if _holds_tensors(value, known):
+                if container or not isinstance(value, torch.Tensor):
+                    left_out.append(name)
+            elif (plain := _plain(value, budget)) is not None:
+                extras.setdefault(name, plain)
+        if container is None:
+            break
+        wrappers.append(container)
+        level = level[container]
+    else:
+        raise CheckpointError(
+            f"weights lie over {MOST_NESTING} containers deep: save model.state_dict() alone"
+        )
+    tensors = {name: value for name, value in level.items() if isinstance(value, torch.Tensor)}
+    if not tensors:
+        raise CheckpointError(f"holds no weights under {_list(loaded)}: save model.state_dict()")
+    if unnamed := [name for name in tensors if not isinstance(name, str)]:
+        raise CheckpointError(f"expected tensors with names, got {_list(unnamed)}: save model.state_dict()")
+    dense = {name: _dense(name, value) for name, value in tensors.items()}
+    tensors, prefixes, others = _without_prefixes(dense)
+    return Unwrapped(tensors, extras, (*wrappers, *prefixes), (*left_out, *others))
+
+
+def _container(level: Mapping[Any, Any], known: Known) -> str | None:
+    """The key to open next, or None when the tensors lie here."""
+    inner = [name for name, value in level.items() if _holds_tensors(value, known, through=Mapping)]
+    inner = [name for name in inner if isinstance(level[name], Mapping) and name not in NOT_WEIGHTS]
+    if preferred := [name for name in CONTAINERS if name in inner]:
+        return preferred[0]
+    if not inner or any(isinstance(value, torch.Tensor) for value in level.values()):
+        return None
+    if len(inner) > 1 or not isinstance(inner[0], str):
+        raise CheckpointError(f"cannot tell which of {_list(inner)} is the model: save that one alone")
+    return inner[0]
+
+
+def _holds_tensors(
+    value: object, known: Known, through: Any = Mapping | list | tuple, depth: int = MOST_NESTING
+) -> bool:
+    """Whether a tensor is in here. `known` keeps each container's answer: many names may point at one."""
+    if isinstance(value, torch.Tensor):
+        return True
+    if not isinstance(value, through) or not depth:
+        return False
+    key = (id(value), through)
+    if key not in known:
+        known[key] = False  # what a container that holds itself finds
+        items = value.values() if isinstance(value, Mapping) else value
+        known[key] = any(_holds_tensors(item, known, through, depth - 1) for item in items)
+    return known[key]
+
+
+def _without_prefixes(
+    tensors: dict[str, torch.Tensor],
+) -> tuple[dict[str, torch.Tensor], list[str], list[str]]:
+    """The tensors under shorter names, the prefixes taken off, the tensors left out on the way."""
+    prefixes, left_out = list[str](), list[str]()
+    while len(prefixes) < MOST_NESTING and (prefix := _shared_prefix(tensors) or _backbone_prefix(tensors)):
+        left_out += [name for name in tensors if not name.startswith(prefix)]
+        tensors = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        prefixes.append(prefix)
+    return tensors, prefixes, left_out
+
+
+def _shared_prefix(tensors: Mapping[str, torch.Tensor]) -> str | None:
+    shared = (p for p in PREFIXES if all(name.startswith(p) and name != p for name in tensors))
+    return next(shared, None)
+
+
+def _backbone_prefix(tensors: Mapping[str, torch.Tensor]) -> str | None:
+    transformer_parts = ("cls_token", "patch_embed.")
+    for prefix in BACKBONES:
+        if any(name.startswith(prefix + part) for name in tensors for part in transformer_parts):
+            return prefix
+    return None
+
+
+def _dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """The plain tensor inside a parameter; refuses what a Vision Transformer's weights never are."""
+    if tensor.dtype not in READABLE or tensor.layout != torch.strided or tensor.device.type != "cpu":
+        kind = f"{tensor.dtype}, {tensor.layout}, on {tensor.device.type}"
+        raise CheckpointError(f"expected real numbers in {name}, got {kind}: save it dense, as float32")
+    return tensor.detach()
+
+
+def _plain(value: object, budget: Iterator[int], depth: int = MOST_NESTING) -> Any:
+    """A copy made of scalars, lists and dicts; None for anything else, or when the budget is spent."""
+    if next(budget, None) is None or not depth:
+        return None
+    if isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, PurePath | torch.device | torch.dtype):
+        return str(value)
+    if isinstance(value, argparse.Namespace):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        named = ((name, item) for name, item in value.items() if isinstance(name, str))
+        return {name: _plain(item, budget, depth - 1) for name, item in named}
+    if isinstance(value, list | tuple):
+        return [_plain(item, budget, depth - 1) for item in value]
+    return None
+
+
+def _list(names: object) -> str:
+    shown = [str(name)[:60] for name in (names if isinstance(names, Mapping | list) else [])]
+    return (", ".join(shown[:8]) + (" …" if len(shown) > 8 else "")) or "any key"

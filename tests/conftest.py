@@ -1,0 +1,44 @@
+"""Shared by all tests: noise for models, the tolerance of "the same logits", and where real data may lie."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("vitreous", deadline=None, max_examples=25)
+settings.load_profile("vitreous")
+torch.set_num_threads(1)  # two test processes on two cores
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+VIT_TI = SHARED / "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def shared():
+    """Real weights and pictures, where they are at hand."""
+    if not SHARED.is_dir():
+        pytest.skip("the real pictures and weights are not on this machine")
+    return SHARED
+
+
+@torch.no_grad()
+def noise(model):
+    """Fill every tensor with noise: fresh heads are zero and fresh layer scales tiny, which hides mistakes."""
+    for tensor in [*model.parameters(), *model.buffers()]:
+        if tensor.is_floating_point():
+            spread = 0.5 if tensor.dim() < 2 else tensor[0].numel() ** -0.5 if tensor.dim() != 3 else 0.5
+            tensor.normal_(std=spread)
+    return model.eval()
+
+
+def assert_same(ours, theirs, factor=1e-4):
+    """Equal but for rounding: within 1e-4 × max(1, largest value)."""
+    assert ours.shape == theirs.shape, (ours.shape, theirs.shape)
+    assert theirs.abs().max() > 1e-2, "the reference says almost nothing: the comparison would be empty"
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=factor * max(1.0, theirs.abs().max().item()))

@@ -1,0 +1,137 @@
+"""Tiny noisy timm models → saved → loaded here → the same numbers; written back → timm gives the same."""
+
+import json
+
+import pytest
+import timm
+import torch
+from conftest import assert_same, noise
+from safetensors.torch import save_file
+from timm.layers import SwiGLUPacked
+
+from vitreous.weights.convert import convert
+from vitreous.weights.load import load
+
+SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 3, "num_heads": 4, "num_classes": 7}
+CASES = {
+    "vit": ("vit_base_patch16_224", {}),
+    "vit_no_qkv_bias": ("vit_base_patch16_224", {"qkv_bias": False}),
+    "vit_grey": ("vit_base_patch16_224", {"in_chans": 1}),
+    "vit_not_square": ("vit_base_patch16_224", {"img_size": (24, 40), "patch_size": (8, 4)}),
+    "vit_mlp_ratio": ("vit_base_patch16_224", {"mlp_ratio": 48 / 11}),
+    "vit_qk_norm": ("vit_base_patch16_224", {"qk_norm": True}),
+    "vit_gap": ("vit_base_patch16_224", {"class_token": False, "global_pool": "avg", "fc_norm": False}),
+    "mae_fine_tuned": ("vit_base_patch16_224", {"global_pool": "avg"}),
+    "no_positions": ("vit_base_patch16_224", {"pos_embed": "none"}),
+    "deit": ("deit_base_patch16_224", {}),
+    "deit_distilled": ("deit_base_distilled_patch16_224", {}),
+    "deit3": ("deit3_base_patch16_224", {"init_values": 1e-6, "no_embed_class": True}),
+    "dino": ("vit_base_patch16_224", {"num_classes": 0}),
+    "dinov2": ("vit_base_patch14_dinov2", {"num_classes": 0}),
+    "dinov2_swiglu": ("vit_giant_patch14_dinov2", {"num_classes": 0, "mlp_ratio": 2.66667 * 2}),
+    "dinov2_registers": ("vit_base_patch14_reg4_dinov2", {}),
+    "clip": ("vit_base_patch16_clip_224", {}),
+    "clip_quickgelu": ("vit_base_patch16_clip_quickgelu_224", {}),
+}
+
+
+def saved(tmp_path, model, architecture, arguments):
+    """As timm's `save_for_hf` lays a folder out."""
+    plain = {k: list(v) if isinstance(v, tuple) else v for k, v in arguments.items() if k != "num_classes"}
+    config = {
+        "architecture": architecture,
+        "num_classes": model.num_classes,
+        "global_pool": model.global_pool,
+        "model_args": plain,
+        "pretrained_cfg": {
+            "input_size": [model.patch_embed.proj.in_channels, *model.patch_embed.img_size],
+            "mean": [0.5, 0.5, 0.5],
+            "std": [0.5, 0.5, 0.5],
+            "crop_pct": 0.9,
+            "interpolation": "bicubic",
+        },
+    }
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+@pytest.mark.parametrize("case", CASES)
+@torch.no_grad()
+def test_logits_and_tokens_are_timms_there_and_back(case, tmp_path):
+    architecture, changes = CASES[case]
+    arguments = SMALL | changes
+    theirs = noise(timm.create_model(architecture, **arguments))
+    ours = load(saved(tmp_path, theirs, architecture, arguments))
+    x = torch.randn(2, ours.config.channels, *ours.config.size)
+    assert_same(ours.forward_features(x), theirs.forward_features(x))
+    assert_same(ours(x), theirs(x))
+    if not ours.config.distillation_token and ours.config.pool == "token":
+        assert_same(ours.features(x), theirs.forward_head(theirs.forward_features(x), pre_logits=True))
+    assert not ours.card.report.unexpected
+
+    convert(ours, tmp_path / "back", to="timm")
+    back = timm.create_model(f"local-dir:{tmp_path / 'back'}", pretrained=True).eval()
+    assert_same(back(x), theirs(x))
+
+
+@torch.no_grad()
+def test_a_full_vit_base_gives_timms_logits(tmp_path):
+    theirs = noise(timm.create_model("vit_base_patch16_224"))
+    torch.save(theirs.state_dict(), tmp_path / "vit_base_patch16_224.pth")
+    ours = load(tmp_path / "vit_base_patch16_224.pth")
+    x = torch.randn(1, 3, 224, 224)
+    assert_same(ours(x), theirs(x))
+    assert ours.card.report.assumed["heads"].startswith("12 (as vit_base_patch16_224")
+
+
+@torch.no_grad()
+def test_deit3s_own_file_spells_layer_scale_differently(tmp_path):
+    theirs = noise(timm.create_model("deit3_small_patch16_224", **SMALL))
+    state = {k.replace("ls1.gamma", "gamma_1").replace("ls2.gamma", "gamma_2"): v for k, v in theirs.state_dict().items()}
+    torch.save({"model": state}, tmp_path / "deit_3.pth")
+    ours = load(tmp_path / "deit_3.pth", heads=4)
+    x = torch.randn(2, 3, 32, 32)
+    assert_same(ours(x), theirs(x))
+    assert not ours.config.prefix_positions
+
+
+def test_without_a_config_the_number_of_heads_is_asked_for(tmp_path):
+    torch.save(timm.create_model("vit_base_patch16_224", **SMALL).state_dict(), tmp_path / "mine.pth")
+    with pytest.raises(ValueError, match="heads=N"):
+        load(tmp_path / "mine.pth")
+
+
+def test_a_grid_that_is_not_square_is_asked_for(tmp_path):
+    model = timm.create_model("vit_base_patch16_224", **SMALL | {"img_size": (24, 48)})
+    torch.save(model.state_dict(), tmp_path / "mine.pth")
+    with pytest.raises(ValueError, match="trained_size="):
+        load(tmp_path / "mine.pth", heads=4)
+    assert load(tmp_path / "mine.pth", heads=4, trained_size=(24, 48)).config.grid == (3, 6)
+
+
+def test_a_missing_weight_is_an_error(tmp_path):
+    state = timm.create_model("vit_base_patch16_224", **SMALL).state_dict()
+    del state["blocks.1.norm2.bias"]
+    torch.save(state, tmp_path / "mine.pth")
+    with pytest.raises(ValueError, match=r"blocks\.1\.norm2\.bias"):
+        load(tmp_path / "mine.pth", heads=4)
+
+
+def test_an_unknown_part_inside_a_block_is_an_error(tmp_path):
+    state = timm.create_model("vit_base_patch16_224", **SMALL).state_dict()
+    state["blocks.0.attn.gate.weight"] = torch.zeros(48, 48)
+    torch.save(state, tmp_path / "mine.pth")
+    with pytest.raises(ValueError, match=r"blocks\.0\.attn\.gate\.weight"):
+        load(tmp_path / "mine.pth", heads=4)
+
+
+@torch.no_grad()
+def test_another_number_of_classes_replaces_the_head_and_says_so(tmp_path):
+    theirs = noise(timm.create_model("vit_base_patch16_224", **SMALL))
+    torch.save(theirs.state_dict(), tmp_path / "mine.pth")
+    ours = load(tmp_path / "mine.pth", heads=4, classes=3)
+    assert ours(torch.randn(1, 3, 32, 32)).shape == (1, 3)
+    assert ours.card.report.reinitialised == ["head.weight", "head.bias"]
+    x = torch.randn(2, 3, 32, 32)
+    assert_same(ours.forward_features(x), theirs.forward_features(x))

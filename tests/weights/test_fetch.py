@@ -1,0 +1,841 @@
+"""Names become files: every form of name, against servers on loopback, broken ones included."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from loopback_hub import Answer, LoopbackFiles, LoopbackHub
+
+from vitreous.weights import download as downloading
+from vitreous.weights import fetch as fetching
+from vitreous.weights.fetch import DEFAULT_TAGS, TORCHVISION_MODELS, Name, fetch, parse
+
+WEIGHTS = bytes(range(256)) * 40
+AUGREG = (
+    "B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.01-res_224.npz"
+)
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every cache, and the working folder, lie in the test's own folder."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    for variable in (
+        "HF_TOKEN",
+        "HUGGING_FACE_HUB_TOKEN",
+        "http_proxy",
+        "HTTP_PROXY",
+        "ALL_PROXY",
+        "all_proxy",
+    ):
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
+    with LoopbackHub() as server:
+        server.patch_client(monkeypatch, tmp_path / "hub")
+        yield server
+
+
+@pytest.fixture
+def files() -> Iterator[LoopbackFiles]:
+    with LoopbackFiles() as server:
+        yield server
+
+
+def write(folder: Path, *names: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).write_bytes(WEIGHTS)
+    return folder
+
+
+def index_of(*shards: object) -> bytes:
+    return json.dumps(
+        {"weight_map": {f"blocks.{i}.weight": shard for i, shard in enumerate(shards)}}
+    ).encode()
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Files in a cache that hold contents: not the Hub client's locks, refs and marks."""
+    return [
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file()
+        and not {".locks", "refs", ".no_exist"} & set(path.relative_to(folder).parts)
+        and path.name != "CACHEDIR.TAG"
+    ]
+
+
+# What a name means
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "target", "version"),
+    [
+        ("google/vit-base-patch16-224", "hub", "google/vit-base-patch16-224", None),
+        ("google/vit-base-patch16-224@v1", "hub", "google/vit-base-patch16-224", "v1"),
+        ("hf-hub:timm/vit_x.tag", "hub", "timm/vit_x.tag", None),
+        ("hf_hub:org/name@refs/pr/1", "hub", "org/name", "refs/pr/1"),
+        (
+            "vit_base_patch16_224.augreg2_in21k_ft_in1k",
+            "hub",
+            "timm/vit_base_patch16_224.augreg2_in21k_ft_in1k",
+            None,
+        ),
+        ("flexivit_base.1200ep_in1k@main", "hub", "timm/flexivit_base.1200ep_in1k", "main"),
+        ("resnet50.a1_in1k", "hub", "timm/resnet50.a1_in1k", None),
+        ("vit_base_patch16_224", "hub", "timm/vit_base_patch16_224.augreg2_in21k_ft_in1k", None),
+        ("timm/deit_tiny_patch16_224", "hub", "timm/deit_tiny_patch16_224.fb_in1k", None),
+        ("torchvision:vit_b_16", "torchvision", "vit_b_16", None),
+        ("torchvision:vit_b_16.IMAGENET1K_V1", "torchvision", "vit_b_16", "IMAGENET1K_V1"),
+        ("torchvision:vit_b_16/IMAGENET1K_V1", "torchvision", "vit_b_16", "IMAGENET1K_V1"),
+        ("resnet152", "torchvision", "resnet152", None),
+        ("resnet50.IMAGENET1K_V2", "torchvision", "resnet50", "IMAGENET1K_V2"),
+        ("ViT-B_16.npz", "google", "imagenet21k/ViT-B_16.npz", None),
+        ("R50+ViT-B_16.npz", "google", "imagenet21k/R50+ViT-B_16.npz", None),
+        ("ViT-B_16-224.npz", "google", "imagenet21k+imagenet2012/ViT-B_16-224.npz", None),
+        ("imagenet21k+imagenet2012/ViT-L_16.npz", "google", "imagenet21k+imagenet2012/ViT-L_16.npz", None),
+        (AUGREG, "google", f"augreg/{AUGREG}", None),
+        (f"augreg/{AUGREG}", "google", f"augreg/{AUGREG}", None),
+        ("gs://vit_models/sam/ViT-B_16.npz", "google", "sam/ViT-B_16.npz", None),
+        (
+            "https://storage.googleapis.com/vit_models/imagenet21k%2Bimagenet2012/ViT-B_16.npz",
+            "google",
+            "imagenet21k+imagenet2012/ViT-B_16.npz",
+            None,
+        ),
+        ("https://example.org/a/vit.pth?download=1", "url", "https://example.org/a/vit.pth?download=1", None),
+        ("http://localhost:80/vit.pth", "url", "http://localhost:80/vit.pth", None),
+        ("packaged", "packaged", "digits", None),
+        ("digits", "packaged", "digits", None),
+    ],
+)
+def test_a_name_says_where_it_leads(name: str, kind: str, target: str, version: str | None) -> None:
+    assert parse(name) == Name(kind, target, version)
+
+
+def test_what_exists_on_the_disk_wins_over_every_name_but_the_packaged_model() -> None:
+    for name in ("google/vit", "resnet50", "vit_base_patch16_224", "ViT-B_16.npz"):
+        assert parse(name).kind not in ("file", "folder")
+        Path(name).mkdir(parents=True)
+        assert parse(name) == Name("folder", name)
+    Path("digits").mkdir()
+    assert parse("digits").kind == "packaged"
+    assert parse("./digits") == Name("folder", "./digits")
+    assert parse(Path("digits")) == Name("folder", "digits")
+
+
+def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    write(tmp_path, "vit.pth")
+    assert fetch("~/vit.pth").weights == (tmp_path / "vit.pth",)
+    assert fetch("~/vit.pth").name == "~/vit.pth"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["./none", "../none/model.safetensors", "/none/at/all", "~/none", "none.pth", "org/none.safetensors"],
+)
+def test_a_path_that_does_not_exist_is_not_looked_up_on_the_hub(name: str) -> None:
+    with pytest.raises(FileNotFoundError, match=r"there is no file or folder .*none.*: check the path"):
+        parse(name)
+
+
+def test_a_path_object_is_always_a_path() -> None:
+    with pytest.raises(FileNotFoundError, match="no file or folder"):
+        parse(Path("google/vit-base-patch16-224"))
+    with pytest.raises(FileNotFoundError, match="no file or folder"):
+        parse(Path("ViT-B_16.npz"))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("", "the model has no name"),
+        (
+            "vit_base_patch16_225",
+            r"did you mean vit_base_patch16_224 .*add its tag \(vit_base_patch16_225\.<tag>\)",
+        ),
+        ("vit_huge_patch14_224", r"add its tag \(vit_huge_patch14_224\.<tag>\)"),
+        ("reznet50", "did you mean resnet50"),
+        ("Some Model", "no model is known by the name 'Some Model'"),
+        ("org/name@", "expected a revision after it"),
+        ("a/b/c", "write org/name"),
+        ("gs://another/ViT-B_16.npz", "expected gs://vit_models/"),
+        ("gs://vit_models/augreg/../../secret.npz", r"expected gs://vit_models/<folder>/<name>\.npz"),
+        ("http://example.org/vit.pth", "use https://"),
+        ("https://example.org/page", "does not end as a weights file does"),
+        ("https://example.org/model.safetensors.index.json", "does not end as a weights file does"),
+    ],
+)
+def test_an_unknown_name_says_what_to_try(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse(name)
+
+
+def test_google_names_cannot_climb_out_of_the_cache() -> None:
+    for name in ("B_16-i/../../../x.npz", "augreg/../../x.npz", "augreg/..\\x.npz"):
+        with pytest.raises(FileNotFoundError):
+            parse(name)
+
+
+def test_default_tags_are_tags_that_timm_has() -> None:
+    timm = pytest.importorskip("timm")
+    known = set(timm.list_pretrained())
+    assert [name for name, tag in DEFAULT_TAGS.items() if f"{name}.{tag}" not in known] == []
+
+
+def test_torchvision_knows_the_bare_names() -> None:
+    from torchvision.models import list_models
+
+    assert set(TORCHVISION_MODELS) <= set(list_models())
+
+
+def test_importing_fetch_is_cheap() -> None:
+    code = "import sys, vitreous.weights.fetch; print([m for m in sys.argv[1:] if m in sys.modules])"
+    heavy = ["torch", "torchvision", "huggingface_hub", "rich", "numpy"]
+    answer = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, text=True, timeout=60)
+    assert answer.stdout.strip() == "[]", answer.stderr
+
+
+# Files and folders
+
+
+def test_a_folder_of_the_hub_is_found_whole(tmp_path: Path) -> None:
+    names = (
+        "model.safetensors",
+        "config.json",
+        "preprocessor_config.json",
+        "pytorch_model.bin",
+        "optimizer.pt",
+    )
+    folder = write(tmp_path / "vit", *names)
+    source = fetch(folder)
+    assert source.origin == "folder"
+    assert source.name == str(folder)
+    assert source.weights == (folder / "model.safetensors",)
+    assert source.config == folder / "config.json"
+    assert source.preprocessor == folder / "preprocessor_config.json"
+    assert source.index is None
+    assert source.revision is None
+
+
+def test_weights_of_a_folder_are_preferred_in_order(tmp_path: Path) -> None:
+    order = ["model.safetensors", "open_clip_model.safetensors", "pytorch_model.bin", "other.pth"]
+    folder = write(tmp_path / "vit", *order)
+    for name in order:
+        assert [path.name for path in fetch(folder).weights] == [name]
+        (folder / name).unlink()
+
+
+@pytest.mark.parametrize("name", ["vit.safetensors", "vit.pth", "vit.pt", "vit.npz"])
+def test_a_single_weights_file_of_any_name_will_do(tmp_path: Path, name: str) -> None:
+    folder = write(tmp_path / "vit", name, "config.json", "notes.txt")
+    source = fetch(folder)
+    assert source.weights == (folder / name,)
+    assert source.config == folder / "config.json"
+
+
+def test_a_folder_with_two_candidates_names_both(tmp_path: Path) -> None:
+    folder = write(tmp_path / "vit", "best.pth", "last.pth")
+    with pytest.raises(
+        ValueError, match=r"several weights files \(best\.pth, last\.pth\): give the path of one"
+    ):
+        fetch(folder)
+
+
+def test_a_folder_without_weights_says_what_it_found(tmp_path: Path) -> None:
+    folder = write(tmp_path / "vit", "README.md", "config.json")
+    with pytest.raises(
+        FileNotFoundError, match=r"no weights: expected model\.safetensors .*found README\.md, config"
+    ):
+        fetch(folder)
+    with pytest.raises(FileNotFoundError, match="found nothing"):
+        fetch(write(tmp_path / "empty"))
+
+
+def test_a_file_takes_the_configuration_that_is_surely_its_own(tmp_path: Path) -> None:
+    folder = write(tmp_path / "vit", "model.safetensors", "a.pth", "b.pth", "b.json", "config.json")
+    assert fetch(folder / "model.safetensors").config == folder / "config.json"
+    assert fetch(folder / "a.pth").config is None
+    assert fetch(folder / "b.pth").config == folder / "b.json"
+    alone = write(tmp_path / "alone", "a.pth", "config.json", "preprocessor_config.json")
+    assert fetch(alone / "a.pth").config == alone / "config.json"
+    assert fetch(alone / "a.pth").preprocessor == alone / "preprocessor_config.json"
+    assert fetch(alone / "a.pth").origin == "file"
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path / "vit", "photo.jpg", "model-00001-of-00002.safetensors")
+    with pytest.raises(
+        ValueError, match=r"photo\.jpg is not a weights file: expected one ending in \.safetensors"
+    ):
+        fetch(folder / "photo.jpg")
+    with pytest.raises(ValueError, match="one shard of several: give its folder"):
+        fetch(folder / "model-00001-of-00002.safetensors")
+
+
+@pytest.mark.parametrize("stem", ["model.safetensors", "pytorch_model.bin", "own.safetensors"])
+def test_a_sharded_folder_gives_its_index_and_its_shards(tmp_path: Path, stem: str) -> None:
+    name, suffix = stem.split(".")
+    shards = [f"{name}-0000{i}-of-00002.{suffix}" for i in (1, 2)]
+    folder = write(tmp_path / "vit", *shards, "config.json")
+    index = folder / f"{stem}.index.json"
+    index.write_bytes(index_of(shards[1], shards[0], shards[1]))
+    for source in (fetch(folder), fetch(index)):
+        assert source.index == index
+        assert source.weights == (folder / shards[0], folder / shards[1])
+        assert source.config == folder / "config.json"
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    folder = write(tmp_path / "vit", "a.safetensors")
+    (folder / "model.safetensors.index.json").write_bytes(index_of("a.safetensors", "b.safetensors"))
+    with pytest.raises(FileNotFoundError, match=r"lacks b\.safetensors"):
+        fetch(folder)
+
+
+HOSTILE = ["/etc/x.safetensors", "../x.safetensors", "a/b.safetensors", "a\\b.safetensors", "C:x.safetensors"]
+HOSTILE += ["x.pth", "..", "", ".hidden.safetensors", "x.safetensors\n", 7]
+
+
+@pytest.mark.parametrize("shard", HOSTILE)
+def test_an_index_may_name_only_plain_files_of_its_kind(tmp_path: Path, shard: object) -> None:
+    write(tmp_path, "x.safetensors", "x.pth")
+    folder = write(tmp_path / "vit", "x.pth", ".hidden.safetensors")
+    (folder / "model.safetensors.index.json").write_bytes(index_of(shard))
+    with pytest.raises(
+        ValueError, match=r"names the shard .*expected a plain file name ending in '.safetensors'"
+    ):
+        fetch(folder)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": ["b"]}}', "[" * 10**5]
+)
+def test_a_file_that_is_no_index_is_refused(tmp_path: Path, text: str) -> None:
+    folder = write(tmp_path / "vit")
+    (folder / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(ValueError, match=r'not the index of a checkpoint: expected {"weight_map"'):
+        fetch(folder)
+
+
+def test_an_index_without_shards_is_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path / "vit")
+    (folder / "model.safetensors.index.json").write_bytes(index_of())
+    with pytest.raises(ValueError, match="names no shards"):
+        fetch(folder)
+
+
+def test_a_link_out_of_the_folder_is_refused_unless_the_user_named_it(tmp_path: Path) -> None:
+    outside = write(tmp_path, "secret.safetensors") / "secret.safetensors"
+    folder = write(tmp_path / "vit")
+    (folder / "model.safetensors").symlink_to(outside)
+    with pytest.raises(ValueError, match=r"is a link to .*secret\.safetensors, outside its folder"):
+        fetch(folder)
+    assert fetch(folder / "model.safetensors").weights == (folder / "model.safetensors",)
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_bytes(index_of("a.safetensors"))
+    (folder / "a.safetensors").symlink_to(outside)
+    with pytest.raises(ValueError, match="outside its folder"):
+        fetch(folder)
+
+
+def test_links_within_the_folder_and_into_a_hub_cache_are_followed(tmp_path: Path) -> None:
+    folder = write(tmp_path / "vit", "real.bin")
+    (folder / "model.safetensors").symlink_to("real.bin")
+    assert fetch(folder).weights == (folder / "model.safetensors",)
+    repository = tmp_path / "hub" / "models--tiny--vit"
+    snapshot = write(repository / "snapshots" / ("a" * 40))
+    write(repository / "blobs", "one")
+    write(tmp_path / "hub" / "blobs", "two")
+    (snapshot / "model.safetensors").symlink_to("../../blobs/one")
+    (snapshot / "config.json").symlink_to("../../../blobs/two")
+    assert fetch(snapshot).weights == (snapshot / "model.safetensors",)
+    assert fetch(snapshot).config == snapshot / "config.json"
+    (snapshot / "config.json").unlink()
+    (snapshot / "config.json").symlink_to(folder / "real.bin")
+    with pytest.raises(ValueError, match="outside its folder"):
+        fetch(snapshot)
+
+
+def test_the_packaged_model_comes_from_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "vitreous"
+    monkeypatch.setattr(fetching.resources, "files", lambda name: package)
+    with pytest.raises(
+        FileNotFoundError, match=r"this installation lacks the model 'digits'.*install vitreous again"
+    ):
+        fetch("packaged")
+    folder = write(package / "packaged" / "digits", "model.safetensors", "config.json")
+    for name in ("packaged", "digits"):
+        source = fetch(name)
+        assert (source.origin, source.name) == ("packaged", name)
+        assert source.weights == (folder / "model.safetensors",)
+        assert source.config == folder / "config.json"
+
+
+def test_a_revision_is_for_hub_names_only(tmp_path: Path) -> None:
+    folder = write(tmp_path / "vit", "model.safetensors")
+    with pytest.raises(ValueError, match=r"'v1'.*for Hub names only"):
+        fetch(folder, revision="v1")
+    with pytest.raises(ValueError, match="asks for revision 'a', the argument for 'b'"):
+        fetch("tiny/vit@a", revision="b")
+
+
+# The Hub
+
+
+@pytest.mark.parametrize(
+    ("name", "repository"),
+    [
+        ("tiny/vit", "tiny/vit"),
+        ("hf-hub:tiny/vit", "tiny/vit"),
+        ("hf_hub:tiny/vit@main", "tiny/vit"),
+        ("vit_tiny_patch16_224", "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"),
+        ("vit_small_patch14_dinov2.lvd142m", "timm/vit_small_patch14_dinov2.lvd142m"),
+    ],
+)
+def test_a_repository_is_downloaded(hub: LoopbackHub, tmp_path: Path, name: str, repository: str) -> None:
+    contents = {
+        "model.safetensors": WEIGHTS,
+        "config.json": b"{}",
+        "preprocessor_config.json": b"[]",
+        "README.md": b"",
+    }
+    commit = hub.add(repository, {**contents, "pytorch_model.bin": b"another"})
+    source = fetch(name)
+    assert (source.name, source.origin, source.revision) == (name, "hub", commit)
+    assert [path.read_bytes() for path in source.weights] == [WEIGHTS]
+    assert source.config is not None
+    assert source.config.read_bytes() == b"{}"
+    assert source.preprocessor is not None
+    assert source.preprocessor.read_bytes() == b"[]"
+    assert source.weights[0].is_relative_to(tmp_path / "hub")
+    assert not any("pytorch_model.bin" in asked or "README" in asked for asked in hub.asked)
+
+
+def test_an_old_repository_gives_its_pickle_and_no_preprocessor(hub: LoopbackHub) -> None:
+    hub.add("tiny/old", {"pytorch_model.bin": WEIGHTS})
+    source = fetch("tiny/old")
+    assert [path.name for path in source.weights] == ["pytorch_model.bin"]
+    assert (source.config, source.preprocessor) == (None, None)
+
+
+def test_a_repository_with_one_file_of_another_name_will_do(hub: LoopbackHub) -> None:
+    hub.add("tiny/odd", {"dino_vits16.pth": WEIGHTS, "nested/other.pth": b""})
+    assert [path.name for path in fetch("tiny/odd").weights] == ["dino_vits16.pth"]
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix"), [("model.safetensors", "safetensors"), ("pytorch_model.bin", "bin")]
+)
+def test_a_sharded_repository_is_downloaded_whole(hub: LoopbackHub, name: str, suffix: str) -> None:
+    shards = {f"part-0000{i}-of-00002.{suffix}": bytes([i]) * 100 for i in (1, 2)}
+    hub.add("tiny/big", {**shards, f"{name}.index.json": index_of(*shards)})
+    for attempt in ("online", "offline"):
+        source = fetch("tiny/big")
+        assert [path.read_bytes() for path in source.weights] == list(shards.values()), attempt
+        assert source.index is not None
+        assert source.index.name == f"{name}.index.json"
+        hub.close()
+
+
+@pytest.mark.parametrize(
+    "shard", ["../other/model.safetensors", "/etc/passwd", "a/b.safetensors", "evil.bin"]
+)
+def test_a_hostile_index_of_a_repository_is_refused_before_asking(hub: LoopbackHub, shard: str) -> None:
+    hub.add("tiny/evil", {"model.safetensors.index.json": index_of(shard), shard: b"gotcha"})
+    with pytest.raises(ValueError, match="expected a plain file name"):
+        fetch("tiny/evil")
+    assert {asked.rpartition("/")[2] for asked in hub.asked if "resolve" in asked} == {
+        "model.safetensors.index.json"
+    }
+
+
+def test_a_shard_that_the_repository_lacks_is_named(hub: LoopbackHub) -> None:
+    hub.add("tiny/vit", {"model.safetensors.index.json": index_of("a.safetensors")})
+    with pytest.raises(FileNotFoundError, match=r"tiny/vit has no file 'a\.safetensors'"):
+        fetch("tiny/vit")
+
+
+def test_a_revision_is_pinned(hub: LoopbackHub) -> None:
+    first = hub.add("tiny/vit", {"model.safetensors": b"first"})
+    hub.add("tiny/vit", {"model.safetensors": b"draft"}, branch="draft")
+    second = hub.add("tiny/vit", {"model.safetensors": b"second"})
+    wanted = {None: b"second", "main": b"second", first: b"first", second: b"second", "draft": b"draft"}
+    for revision, content in wanted.items():
+        assert fetch("tiny/vit", revision=revision).weights[0].read_bytes() == content
+        at = fetch(f"tiny/vit@{revision}" if revision else "tiny/vit")
+        assert at.weights[0].read_bytes() == content
+    assert fetch("tiny/vit", revision=first).revision == first
+
+
+def test_all_files_are_of_one_commit_even_if_the_branch_moves(hub: LoopbackHub) -> None:
+    hub.add("tiny/vit", {"model.safetensors": b"old", "config.json": b"old"})
+    answer = hub.answer
+
+    def move(path: str) -> Answer:
+        result = answer(path)
+        if path.endswith("main/model.safetensors") and "GET" in hub.asked[-1]:
+            hub.add("tiny/vit", {"model.safetensors": b"new", "config.json": b"new"})
+        return result
+
+    hub.answer = move  # type: ignore[method-assign]
+    source = fetch("tiny/vit")
+    assert source.config is not None
+    assert (source.weights[0].read_bytes(), source.config.read_bytes()) == (b"old", b"old")
+    assert fetch("tiny/vit").weights[0].read_bytes() == b"new"
+
+
+def test_the_cache_serves_when_the_hub_is_gone(hub: LoopbackHub) -> None:
+    commit = hub.add("tiny/vit", {"model.safetensors": WEIGHTS, "config.json": b"{}"})
+    online = fetch("tiny/vit")
+    hub.close()
+    assert fetch("tiny/vit") == online
+    assert fetch("tiny/vit", revision=commit) == dataclasses.replace(online, name="tiny/vit")
+    with pytest.raises(ConnectionError, match="tiny/vit is not in the cache and the hub cannot be reached"):
+        fetch("tiny/vit", revision="never-seen")
+
+
+def test_the_cache_serves_in_offline_mode(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.add("tiny/vit", {"model.safetensors": WEIGHTS})
+    online = fetch("tiny/vit")
+    asked = len(hub.asked)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert fetch("tiny/vit") == online
+    with pytest.raises(ConnectionError, match=r"tiny/other is not in the cache .* HF_HUB_OFFLINE"):
+        fetch("tiny/other")
+    assert len(hub.asked) == asked
+
+
+def test_a_second_fetch_downloads_nothing(hub: LoopbackHub) -> None:
+    hub.add("tiny/vit", {"model.safetensors": WEIGHTS, "config.json": b"{}"})
+    online = fetch("tiny/vit")
+    del hub.asked[:]
+    assert fetch("tiny/vit") == online
+    assert [asked for asked in hub.asked if "GET" in asked and "resolve" in asked] == []
+
+
+def test_a_cache_with_only_a_part_says_so_when_the_hub_is_gone(hub: LoopbackHub) -> None:
+    from huggingface_hub import hf_hub_download
+
+    hub.add("tiny/vit", {"model.safetensors": WEIGHTS, "config.json": b"{}"})
+    hf_hub_download("tiny/vit", "config.json")
+    hub.close()
+    with pytest.raises(ConnectionError, match="tiny/vit is not in the cache and the hub cannot be reached"):
+        fetch("tiny/vit")
+
+
+def test_a_cache_folder_may_be_given(hub: LoopbackHub, tmp_path: Path) -> None:
+    hub.add("tiny/vit", {"model.safetensors": WEIGHTS})
+    source = fetch("tiny/vit", cache_dir=tmp_path / "mine")
+    assert source.weights[0].is_relative_to(tmp_path / "mine" / "huggingface")
+    assert not (tmp_path / "hub").exists()
+    hub.close()
+    assert fetch("tiny/vit", cache_dir=tmp_path / "mine") == source
+
+
+def test_a_snapshot_folder_of_the_cache_can_be_given_as_a_path(hub: LoopbackHub) -> None:
+    hub.add("tiny/vit", {"model.safetensors": WEIGHTS, "config.json": b"{}"})
+    source = fetch("tiny/vit")
+    folder = source.weights[0].parent
+    assert fetch(folder).weights == source.weights
+    assert fetch(folder).origin == "folder"
+
+
+def test_a_repository_that_does_not_exist_asks_for_the_spelling(hub: LoopbackHub) -> None:
+    with pytest.raises(
+        FileNotFoundError, match=r"the Hub has no repository 'tiny/vti', .*: check the spelling"
+    ):
+        fetch("tiny/vti")
+
+
+def test_a_revision_that_does_not_exist_is_named(hub: LoopbackHub) -> None:
+    hub.add("tiny/vit", {"model.safetensors": WEIGHTS})
+    with pytest.raises(FileNotFoundError, match="tiny/vit has no revision 'v9': expected a branch"):
+        fetch("tiny/vit@v9")
+
+
+def test_a_gated_repository_asks_for_a_token(hub: LoopbackHub, tmp_path: Path) -> None:
+    hub.add("tiny/vit", {"model.safetensors": WEIGHTS})
+    hub.gated.add("tiny/vit")
+    with pytest.raises(PermissionError, match="tiny/vit is gated and needs a token"):
+        fetch("tiny/vit")
+    assert leftovers(tmp_path / "hub") == []
+
+
+def test_a_repository_without_weights_lists_its_files(hub: LoopbackHub) -> None:
+    hub.add("tiny/vit", {"README.md": b"", "flax_model.msgpack": b""})
+    with pytest.raises(
+        FileNotFoundError, match=r"tiny/vit holds no weights: .* found README\.md, flax_model\.msgpack"
+    ):
+        fetch("tiny/vit")
+
+
+def test_a_name_the_hub_cannot_have_is_one_plain_line(hub: LoopbackHub) -> None:
+    with pytest.raises(ValueError, match="'tiny/vit--x' cannot be the name of a Hub repository") as caught:
+        fetch("tiny/vit--x")
+    assert "\n" not in str(caught.value)
+
+
+def hasten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the Hub client try again at once rather than after a second."""
+    from huggingface_hub import file_download
+
+    monkeypatch.setattr(file_download, "time", types.SimpleNamespace(sleep=lambda seconds: None))
+
+
+def test_a_broken_hub_download_leaves_nothing_and_a_retry_succeeds(
+    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hasten(monkeypatch)
+    hub.add("tiny/vit", {"model.safetensors": WEIGHTS})
+    hub.broken.add("/tiny/vit/resolve/main/model.safetensors")
+    with pytest.raises(ConnectionError, match=r"tiny/vit/model\.safetensors.*cannot be reached") as caught:
+        fetch("tiny/vit")
+    assert "\n" not in str(caught.value)
+    assert leftovers(tmp_path / "hub") == []
+    hub.broken.clear()
+    assert fetch("tiny/vit").weights[0].read_bytes() == WEIGHTS
+
+
+def test_hub_bytes_of_another_length_are_refused(
+    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hasten(monkeypatch)
+    hub.add("tiny/vit", {"model.safetensors": WEIGHTS})
+    hub.wrong["/tiny/vit/resolve/main/model.safetensors"] = b"short"
+    with pytest.raises(OSError, match=r"tiny/vit/model\.safetensors"):
+        fetch("tiny/vit")
+    assert leftovers(tmp_path / "hub") == []
+
+
+def test_the_users_own_hub_settings_are_kept(tmp_path: Path) -> None:
+    code = "from vitreous.weights.fetch import fetch; print(fetch('tiny/vit').weights[0].read_text())"
+    with LoopbackHub() as hub:
+        hub.add("tiny/vit", {"model.safetensors": b"from the mirror"})
+        environment = {**os.environ, **hub.environment(tmp_path / "home")}
+        for _ in ("online", "offline"):
+            answer = subprocess.run(
+                [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60
+            )
+            assert answer.stdout.strip() == "from the mirror", answer.stderr
+            environment["HF_HUB_OFFLINE"] = "1"
+            hub.close()
+    assert (tmp_path / "home" / "hub" / "models--tiny--vit").is_dir()
+
+
+def test_no_progress_leaves_the_clients_bars_as_they_were(
+    hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+    from huggingface_hub.utils import are_progress_bars_disabled
+
+    hub.add("tiny/vit", {"model.safetensors": WEIGHTS})
+    original, seen = huggingface_hub.hf_hub_download, []
+
+    def spy(*arguments, **options):
+        seen.append(are_progress_bars_disabled())
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", spy)
+    before = are_progress_bars_disabled()
+    fetch("tiny/vit", progress=False)
+    assert set(seen) == {True}
+    assert are_progress_bars_disabled() == before
+
+
+# torchvision
+
+
+@pytest.fixture
+def torchvision_file(files: LoopbackFiles, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Let torchvision's own ResNet-18 weights be a small file on loopback; return its path there."""
+    from torchvision.models import ResNet18_Weights
+
+    path = f"/models/resnet18-{hashlib.sha256(WEIGHTS).hexdigest()[:8]}.pth"
+    files.files[path] = WEIGHTS
+    member = ResNet18_Weights.IMAGENET1K_V1
+    monkeypatch.setattr(member, "_value_", dataclasses.replace(member.value, url=files.url + path))
+    return path
+
+
+@pytest.mark.parametrize("name", ["resnet18", "torchvision:resnet18", "torchvision:resnet18/IMAGENET1K_V1"])
+def test_torchvision_weights_come_to_its_own_cache(
+    files: LoopbackFiles, torchvision_file: str, tmp_path: Path, name: str
+) -> None:
+    from torchvision.models import ResNet18_Weights
+
+    source = fetch(name)
+    assert (source.name, source.origin) == (name, "torchvision")
+    assert source.weights_enum is ResNet18_Weights.IMAGENET1K_V1
+    assert source.weights == (tmp_path / "torch" / "hub" / "checkpoints" / Path(torchvision_file).name,)
+    assert source.weights[0].read_bytes() == WEIGHTS
+    files.close()
+    assert fetch(name) == source
+    with pytest.raises(ConnectionError):
+        fetch(name, cache_dir=tmp_path / "mine")
+
+
+def test_torchvision_bytes_with_the_wrong_hash_are_refused(
+    files: LoopbackFiles, torchvision_file: str, tmp_path: Path
+) -> None:
+    expected, got = (hashlib.sha256(data).hexdigest()[:8] for data in (WEIGHTS, WEIGHTS[::-1]))
+    files.wrong[torchvision_file] = WEIGHTS[::-1]
+    with pytest.raises(ValueError, match=f"wrong bytes: expected sha256 {expected}…, got {got}…"):
+        fetch("resnet18")
+    assert leftovers(tmp_path / "torch") == []
+    files.wrong.clear()
+    path = fetch("resnet18").weights[0]
+    path.write_bytes(WEIGHTS[::-1])  # as another program may leave it
+    with pytest.raises(ValueError, match=f"expected sha256 {expected}…, got {got}…: delete that file"):
+        fetch("resnet18")
+    assert path.exists()
+
+
+def test_torchvision_names_that_do_not_exist_list_those_that_do() -> None:
+    with pytest.raises(ValueError, match=r"torchvision has no model 'vit_b_61': .*resnet18.*vit_b_16"):
+        fetch("torchvision:vit_b_61")
+    with pytest.raises(
+        ValueError, match="vit_b_16 has no weights 'NONE': it has IMAGENET1K_V1, IMAGENET1K_SWAG"
+    ):
+        fetch("torchvision:vit_b_16.NONE")
+
+
+# Google's bucket, and any address
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("ViT-B_16.npz", "imagenet21k/ViT-B_16.npz"),
+        ("imagenet21k+imagenet2012/ViT-B_16.npz", "imagenet21k+imagenet2012/ViT-B_16.npz"),
+        (AUGREG, f"augreg/{AUGREG}"),
+        ("gs://vit_models/sam/ViT-B_16.npz", "sam/ViT-B_16.npz"),
+    ],
+)
+def test_googles_files_come_from_its_bucket(
+    files: LoopbackFiles, tmp_path: Path, name: str, path: str
+) -> None:
+    files.files[f"/vit_models/{path}"] = WEIGHTS
+    source = fetch(name, bucket=f"{files.url}/vit_models")
+    assert (source.name, source.origin) == (name, "google")
+    assert source.weights == (tmp_path / "cache" / "google" / path,)
+    assert source.weights[0].read_bytes() == WEIGHTS
+    files.close()
+    assert fetch(name, bucket=f"{files.url}/vit_models") == source
+
+
+def test_a_file_that_google_does_not_have_says_so(files: LoopbackFiles, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"there is no file at http://.*/imagenet21k/ViT-Z_9\.npz"):
+        fetch("ViT-Z_9.npz", bucket=files.url)
+    assert leftovers(tmp_path / "cache") == []
+
+
+def test_an_address_is_downloaded_once(files: LoopbackFiles, tmp_path: Path) -> None:
+    files.files["/a/vit.safetensors"] = WEIGHTS
+    files.files["/b/vit.safetensors"] = WEIGHTS[::-1]
+    first, second = (fetch(f"{files.url}/{folder}/vit.safetensors") for folder in "ab")
+    assert first.origin == "url"
+    assert first.weights[0].name == "vit.safetensors"
+    assert first.weights[0].is_relative_to(tmp_path / "cache")
+    assert first.weights[0].read_bytes() == WEIGHTS
+    assert second.weights[0].read_bytes() == WEIGHTS[::-1]
+    files.close()
+    assert fetch(f"{files.url}/a/vit.safetensors") == first
+    with pytest.raises(ConnectionError, match="check the network and try again"):
+        fetch(f"{files.url}/c/vit.safetensors")
+
+
+def test_a_broken_download_leaves_nothing_and_a_retry_succeeds(files: LoopbackFiles, tmp_path: Path) -> None:
+    files.files["/vit.pth"] = WEIGHTS
+    files.broken.add("/vit.pth")
+    half = len(WEIGHTS) // 2
+    with pytest.raises(ConnectionError, match=f"broke off: expected {len(WEIGHTS):,} bytes, got {half:,}"):
+        fetch(f"{files.url}/vit.pth")
+    assert leftovers(tmp_path / "cache") == []
+    files.broken.clear()
+    assert fetch(f"{files.url}/vit.pth").weights[0].read_bytes() == WEIGHTS
+
+
+def test_an_interrupted_download_leaves_nothing(
+    files: LoopbackFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    files.files["/vit.pth"] = WEIGHTS
+    monkeypatch.setattr(downloading.os, "replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(f"{files.url}/vit.pth")
+    assert leftovers(tmp_path / "cache") == []
+
+
+def test_a_server_that_falls_silent_is_given_up(files: LoopbackFiles, tmp_path: Path) -> None:
+    silent = threading.Event()
+
+    def wait(path: str) -> Answer:
+        silent.wait(5)
+        return Answer(404)
+
+    files.answer = wait  # type: ignore[method-assign]
+    with pytest.raises(ConnectionError, match="timed out"):
+        downloading.download(f"{files.url}/vit.pth", tmp_path / "vit.pth", timeout=0.2)
+    silent.set()
+    assert not (tmp_path / "vit.pth").exists()
+
+
+def test_a_web_page_is_not_a_weights_file(files: LoopbackFiles, tmp_path: Path) -> None:
+    files.files["/vit.pth"] = b"<html>please log in</html>"
+    files.headers["Content-Type"] = "text/html; charset=utf-8"
+    with pytest.raises(ValueError, match="answered with a web page: expected the weights file itself"):
+        fetch(f"{files.url}/vit.pth")
+    assert leftovers(tmp_path / "cache") == []
+
+
+def test_a_redirect_may_not_leave_for_an_unencrypted_address(files: LoopbackFiles) -> None:
+    files.files["/vit.pth"] = WEIGHTS
+    files.redirects["/moved.pth"] = "/vit.pth"
+    files.redirects["/away.pth"] = "http://example.org/vit.pth"
+    files.redirects["/file.pth"] = "file:///etc/hostname"
+    assert fetch(f"{files.url}/moved.pth").weights[0].read_bytes() == WEIGHTS
+    with pytest.raises(ValueError, match=r"http://example.org/vit.pth is not encrypted"):
+        fetch(f"{files.url}/away.pth")
+    with pytest.raises((ValueError, ConnectionError)):
+        fetch(f"{files.url}/file.pth")
+
+
+def test_the_cache_folder_is_the_argument_else_the_variable_else_the_platforms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert downloading.cache_folder(tmp_path / "mine") == tmp_path / "mine"
+    assert downloading.cache_folder() == tmp_path / "cache"
+    monkeypatch.setenv("VITREOUS_CACHE", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    if os.name == "posix":
+        assert downloading.cache_folder() == tmp_path / ".cache" / "vitreous"
+
+
+def test_a_bar_is_shown_only_where_someone_watches(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    for watched, show, drawn in [(True, True, True), (True, False, False), (False, True, False)]:
+        monkeypatch.setattr("sys.stderr.isatty", lambda watched=watched: watched)
+        with downloading._bar("vit.pth", 10, show=show) as advance:
+            advance(10)
+        assert ("vit.pth" in capsys.readouterr().err) is drawn
