@@ -2,3 +2,52 @@
 
 The public names, imported when they are first used: `import vitreous` is instant and torch-free.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {  # public name → the module it lives in
+    "load": "vitreous.weights.load",
+    "save": "vitreous.weights.save",
+    "convert": "vitreous.weights.convert",
+    "classify": "vitreous.predict",
+    "embed": "vitreous.embed",
+    "evaluate": "vitreous.evaluate",
+    "open_set": "vitreous.data.datasets",
+    "read_picture": "vitreous.data.pictures",
+    "Preprocess": "vitreous.data.preprocess",
+    "TokenLayout": "vitreous.models.tokens",
+    "ViT": "vitreous.models.vit",
+    "ViTConfig": "vitreous.models.vit",
+    "ResNet": "vitreous.models.resnet",
+    "VARIANTS": "vitreous.models.variants",
+    "variant": "vitreous.models.variants",
+}
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604  # names, all of them
+
+if TYPE_CHECKING:  # so that editors and type checkers see what the lazy import gives
+    from vitreous.data.datasets import open_set
+    from vitreous.data.pictures import read_picture
+    from vitreous.data.preprocess import Preprocess
+    from vitreous.embed import embed
+    from vitreous.evaluate import evaluate
+    from vitreous.models.resnet import ResNet
+    from vitreous.models.tokens import TokenLayout
+    from vitreous.models.variants import VARIANTS, variant
+    from vitreous.models.vit import ViT, ViTConfig
+    from vitreous.predict import classify
+    from vitreous.weights.convert import convert
+    from vitreous.weights.load import load
+    from vitreous.weights.save import save
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"vitreous has no {name!r}: its names are {', '.join(_HOMES)}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -26,7 +26,7 @@ import pytest
 
 @dataclass(frozen=True)
 class Answer:
-    """What a request gets back; `announced` is the length in the headers, where it is not the body's."""
+    """What a request gets back; `announced` is the length a HEAD is told, where it is not the body's."""
 
     status: int
     body: bytes = b""
@@ -51,12 +51,14 @@ class Loopback:
         class Handler(BaseHTTPRequestHandler):  # HTTP/1.0: no connection outlives its request
             def do_GET(self) -> None:
                 path = unquote(urlsplit(self.path).path)
-                owner.asked.append(f"{self.command} {path}")
+                owner.asked.append(f"{self.command} {self.path}")
                 answer = owner.answer(path)
                 self.send_response(answer.status)
                 for key, value in answer.headers.items():
                     self.send_header(key, value)
-                length = len(answer.body) if answer.announced is None else answer.announced
+                length = len(answer.body)
+                if self.command == "HEAD" and answer.announced is not None:
+                    length = answer.announced
                 self.send_header("Content-Length", str(length))
                 self.end_headers()
                 if self.command == "GET":
@@ -88,17 +90,20 @@ class Loopback:
 
 
 class LoopbackFiles(Loopback):
-    """Files by path, with `redirects` from one path to an address and `headers` for all of them."""
+    """Files by path; `redirects` lead to addresses, `refused` are forbidden; `headers` go with all."""
 
     def __init__(self, files: Mapping[str, bytes] | None = None) -> None:
         super().__init__()
         self.files = dict(files or {})
         self.redirects: dict[str, str] = {}
+        self.refused: set[str] = set()
         self.headers: dict[str, str] = {}
 
     def answer(self, path: str) -> Answer:
         if path in self.redirects:
             return Answer(302, headers={"Location": self.redirects[path]})
+        if path in self.refused:
+            return Answer(403)
         if path not in self.files:
             return Answer(404, b"no such file")
         return Answer(200, self.wrong.get(path, self.files[path]), self.headers)

@@ -12,6 +12,8 @@ import threading
 import types
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
+from urllib.request import Request
 
 import pytest
 from loopback_hub import Answer, LoopbackFiles, LoopbackHub
@@ -237,6 +239,7 @@ def test_a_folder_of_the_hub_is_found_whole(tmp_path: Path) -> None:
 
 
 def test_weights_of_a_folder_are_preferred_in_order(tmp_path: Path) -> None:
+    (tmp_path / "vit" / "model.safetensors.index.json").mkdir(parents=True)  # not a file, so no candidate
     order = ["model.safetensors", "open_clip_model.safetensors", "pytorch_model.bin", "other.pth"]
     folder = write(tmp_path / "vit", *order)
     for name in order:
@@ -355,6 +358,12 @@ def test_a_link_out_of_the_folder_is_refused_unless_the_user_named_it(tmp_path: 
     (folder / "a.safetensors").symlink_to(outside)
     with pytest.raises(ValueError, match="outside its folder"):
         fetch(folder)
+    (folder / "a.safetensors").unlink()
+    write(tmp_path / "blobs", "one")  # only a Hub snapshot has a claim on blobs
+    (folder / "a.safetensors").symlink_to(tmp_path / "blobs" / "one")
+    deeper = folder.rename(write(tmp_path / "folders") / "vit")
+    with pytest.raises(ValueError, match="outside its folder"):
+        fetch(deeper)
 
 
 def test_links_within_the_folder_and_into_a_hub_cache_are_followed(tmp_path: Path) -> None:
@@ -363,7 +372,8 @@ def test_links_within_the_folder_and_into_a_hub_cache_are_followed(tmp_path: Pat
     assert fetch(folder).weights == (folder / "model.safetensors",)
     repository = tmp_path / "hub" / "models--tiny--vit"
     snapshot = write(repository / "snapshots" / ("a" * 40))
-    write(repository / "blobs", "one")
+    write(tmp_path / "another disk", "one")
+    (repository / "blobs").symlink_to(tmp_path / "another disk")
     write(tmp_path / "hub" / "blobs", "two")
     (snapshot / "model.safetensors").symlink_to("../../blobs/one")
     (snapshot / "config.json").symlink_to("../../../blobs/two")
@@ -519,6 +529,7 @@ def test_the_cache_serves_in_offline_mode(hub: LoopbackHub, monkeypatch: pytest.
     asked = len(hub.asked)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert fetch("tiny/vit") == online
+    write(Path(), "model.safetensors")  # which is not what was asked for
     with pytest.raises(ConnectionError, match=r"tiny/other is not in the cache .* HF_HUB_OFFLINE"):
         fetch("tiny/other")
     assert len(hub.asked) == asked
@@ -540,6 +551,25 @@ def test_a_cache_with_only_a_part_says_so_when_the_hub_is_gone(hub: LoopbackHub)
     hub.close()
     with pytest.raises(ConnectionError, match="tiny/vit is not in the cache and the hub cannot be reached"):
         fetch("tiny/vit")
+
+
+def test_a_part_that_the_client_calls_incomplete_will_do_if_the_weights_are_in_it(
+    hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    hub.add("tiny/vit", {"model.safetensors": WEIGHTS})
+    online = fetch("tiny/vit")
+    hub.close()
+
+    def refuse(*arguments: object, **options: object) -> None:
+        error = LocalEntryNotFoundError("some files are missing")
+        error.snapshot_path = str(online.weights[0].parent)  # type: ignore[attr-defined]
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    assert fetch("tiny/vit") == online
 
 
 def test_a_cache_folder_may_be_given(hub: LoopbackHub, tmp_path: Path) -> None:
@@ -615,14 +645,13 @@ def test_a_broken_hub_download_leaves_nothing_and_a_retry_succeeds(
     assert fetch("tiny/vit").weights[0].read_bytes() == WEIGHTS
 
 
-def test_hub_bytes_of_another_length_are_refused(
-    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hasten(monkeypatch)
+def test_hub_bytes_of_another_length_are_refused(hub: LoopbackHub, tmp_path: Path) -> None:
     hub.add("tiny/vit", {"model.safetensors": WEIGHTS})
     hub.wrong["/tiny/vit/resolve/main/model.safetensors"] = b"short"
-    with pytest.raises(OSError, match=r"tiny/vit/model\.safetensors"):
+    message = rf"tiny/vit/model\.safetensors could not be downloaded: .*size {len(WEIGHTS)} but has size 5"
+    with pytest.raises(OSError, match=message) as caught:
         fetch("tiny/vit")
+    assert "\n" not in str(caught.value)
     assert leftovers(tmp_path / "hub") == []
 
 
@@ -736,6 +765,7 @@ def test_googles_files_come_from_its_bucket(
     files.files[f"/vit_models/{path}"] = WEIGHTS
     source = fetch(name, bucket=f"{files.url}/vit_models")
     assert (source.name, source.origin) == (name, "google")
+    assert files.asked == [f"GET /vit_models/{quote(path)}"]
     assert source.weights == (tmp_path / "cache" / "google" / path,)
     assert source.weights[0].read_bytes() == WEIGHTS
     files.close()
@@ -744,6 +774,9 @@ def test_googles_files_come_from_its_bucket(
 
 def test_a_file_that_google_does_not_have_says_so(files: LoopbackFiles, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"there is no file at http://.*/imagenet21k/ViT-Z_9\.npz"):
+        fetch("ViT-Z_9.npz", bucket=files.url)
+    files.refused.add("/imagenet21k/ViT-Z_9.npz")
+    with pytest.raises(PermissionError, match=r"ViT-Z_9\.npz refused with 403"):
         fetch("ViT-Z_9.npz", bucket=files.url)
     assert leftovers(tmp_path / "cache") == []
 
@@ -819,6 +852,11 @@ def test_a_redirect_may_not_leave_for_an_unencrypted_address(files: LoopbackFile
         fetch(f"{files.url}/away.pth")
     with pytest.raises((ValueError, ConnectionError)):
         fetch(f"{files.url}/file.pth")
+    encrypted, plain = Request("https://example.org/vit.pth"), "http://127.0.0.1/vit.pth"
+    with pytest.raises(
+        ValueError, match=r"redirects to http://127\.0\.0\.1/vit\.pth, which is not encrypted"
+    ):
+        downloading._Redirects().redirect_request(encrypted, None, 302, "Found", {}, plain)
 
 
 def test_the_cache_folder_is_the_argument_else_the_variable_else_the_platforms(
@@ -836,6 +874,8 @@ def test_the_cache_folder_is_the_argument_else_the_variable_else_the_platforms(
 def test_a_bar_is_shown_only_where_someone_watches(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     for watched, show, drawn in [(True, True, True), (True, False, False), (False, True, False)]:
         monkeypatch.setattr("sys.stderr.isatty", lambda watched=watched: watched)
+        if not drawn:
+            monkeypatch.setitem(sys.modules, "rich.progress", None)  # not even imported
         with downloading._bar("vit.pth", 10, show=show) as advance:
             advance(10)
         assert ("vit.pth" in capsys.readouterr().err) is drawn

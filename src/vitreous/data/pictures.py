@@ -147,8 +147,6 @@ def _reason(error: Exception, limit_pixels: int) -> str:
     text = " ".join(str(error).split())  # one line
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return "no such file or folder"
-    if isinstance(error, PermissionError):
-        return "permission denied"
     if isinstance(error, MemoryError):
         return "not enough memory to decode it"
     if isinstance(error, (Image.DecompressionBombError, Image.DecompressionBombWarning)):

@@ -25,6 +25,12 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)  # mean and std of the first ViTs: pixels from -1 to 1
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+STATISTICS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {  # name → mean and std
+    "half": (HALF, HALF),
+    "imagenet": (IMAGENET_MEAN, IMAGENET_STD),
+    "clip": (CLIP_MEAN, CLIP_STD),
+    "unit": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),  # pixels from 0 to 1, as they are
+}
 
 # How Pillow computes new pixels. It averages over all that a new pixel covers, which others call antialias.
 INTERPOLATIONS = {

@@ -122,17 +122,13 @@ def cached_hub_snapshot(repository: str, revision: str | None, cache_dir: Path |
         folder = snapshot_download(
             repository, revision=revision, cache_dir=_hub_cache(cache_dir), local_files_only=True
         )
-    except (
-        LocalEntryNotFoundError
-    ) as error:  # nothing, or (in newer clients) a part, and then the error says where
-        folder = getattr(error, "snapshot_path", None)
+    except LocalEntryNotFoundError as error:
+        folder = getattr(error, "snapshot_path", None)  # newer clients refuse a part, but say where it is
     return Path(folder) if folder else None
 
 
 def _hub_cache(cache_dir: Path | None) -> Path | None:
-    return (
-        cache_dir / "huggingface" if cache_dir else None
-    )  # None: the client's own, shared with other programs
+    return cache_dir / "huggingface" if cache_dir else None  # None is the client's own
 
 
 @contextmanager
@@ -176,9 +172,7 @@ def _explain(error: Exception, repository: str, revision: str | None, file_name:
             f"{repository!r} cannot be the name of a Hub repository: expected org/name ({reason})"
         )
     network = (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, ConnectionError, TimeoutError)
-    if isinstance(error, OSError) and not isinstance(
-        error, network
-    ):  # a full disk, or a file of the wrong length
+    if isinstance(error, OSError) and not isinstance(error, network):  # a full disk, or the wrong length
         return OSError(f"{what} could not be downloaded: {reason}; try again")
     return ConnectionError(
         f"{what} is not in the cache and the hub cannot be reached: check the name, the network, or "

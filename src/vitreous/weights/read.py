@@ -12,6 +12,7 @@ Tensors of safetensors and of zipped pickles stay in the file until they are tou
 write): do not overwrite a file whose tensors are in use.
 """
 
+import _compat_pickle
 import argparse
 import io
 import json
@@ -228,7 +229,7 @@ def _load_old_pickle(path: Path) -> object:
     if not isinstance(keys, list) or set(keys) != set(rehearsal.storages):
         raise CheckpointError("has tensors without their numbers: fetch it again")
     claimed = sum(8 + size for size in rehearsal.storages.values())
-    if claimed > held:
+    if claimed != held:
         raise CheckpointError(f"expected {claimed:,} bytes of numbers, got {held:,}: fetch it again")
     return _build(path, memory_mapped=False)
 
@@ -499,8 +500,10 @@ class Rehearsal:
 
 def _allowed(wanted: str) -> str:
     """A global's dotted name, when it is on one of the lists."""
-    name = wanted.replace(" ", ".", 1)
-    name = name.replace("__builtin__.", "builtins.", 1) if name.startswith("__builtin__.") else name
+    module, _, attribute = wanted.partition(" ")
+    # Protocol 2 writes Python 2's names for the standard library: __builtin__ for builtins.
+    renamed = (_compat_pickle.IMPORT_MAPPING.get(module, module), attribute)
+    name = ".".join(_compat_pickle.NAME_MAPPING.get((module, attribute), renamed))
     if name in CALLABLE or name in STORAGES or name in DTYPES:
         return name
     if name.endswith("Storage") or name.startswith(("torch._utils._rebuild", "torch.complex", "torch.q")):

@@ -52,8 +52,6 @@ PREFIXES = (
     "student.backbone.",
     "backbone.",
     "image_encoder.",
-    "params/",  # Flax trees flattened into an npz
-    "opt/target/",
 )
 # Under one of these a Vision Transformer may lie beside a projection head that only its training needed.
 BACKBONES = ("teacher.backbone.", "student.backbone.", "backbone.")

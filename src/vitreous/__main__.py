@@ -1,0 +1,5 @@
+"""`python -m vitreous` is `vitreous`."""
+
+from vitreous.cli import main
+
+main()

@@ -1,0 +1,56 @@
+"""The command line: `vitreous VERB …`.
+
+`COMMANDS` pairs each verb with a function in `verbs/`, whose parameters become flags and whose docstring becomes its
+`--help`. Nothing heavy is imported before a verb runs. A user's mistake is one line and exit code 2; `--debug` anywhere
+on the line shows the traceback.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tyro
+
+from vitreous.verbs.classify import classify
+from vitreous.verbs.convert import convert
+from vitreous.verbs.doctor import doctor
+from vitreous.verbs.embed import embed
+from vitreous.verbs.evaluate import evaluate
+from vitreous.verbs.listing import datasets, models
+
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "classify": classify,
+    "evaluate": evaluate,
+    "embed": embed,
+    "convert": convert,
+    "doctor": doctor,
+    "models": models,
+    "datasets": datasets,
+}
+
+DESCRIPTION = "Vision Transformers you can see through. Start with: vitreous classify"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command; what went wrong is one line on standard error."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"] or ["--help"]
+    if words == ["--version"]:
+        from vitreous import __version__
+
+        print(f"vitreous {__version__}")
+        return
+    try:
+        tyro.extras.subcommand_cli_from_dict(COMMANDS, args=words, prog="vitreous", description=DESCRIPTION)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output, such as `head`, has gone
+        sys.stderr.close()
+        sys.exit(0)
+    except (ValueError, OSError, ImportError, MemoryError) as error:
+        if debug:
+            raise
+        line = " ".join(str(error).split()) or type(error).__name__
+        print(f"vitreous: {line}", file=sys.stderr)
+        sys.exit(2)

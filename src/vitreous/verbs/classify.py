@@ -1,0 +1,121 @@
+"""`vitreous classify`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from vitreous.verbs.options import ModelOptions, Pictures, Precision, SharedModel, messages
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from vitreous.predict import Answer
+
+ONE_BY_ONE = 4
+"""Up to so many pictures get a table of their own; more share one."""
+
+
+def classify(
+    pictures: Pictures = (),
+    options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
+    top: int = 5,
+    json: bool = False,
+    batch_size: int = 8,
+    device: str = "auto",
+    precision: Precision = "fp32",
+) -> None:
+    """Name what is in pictures.
+
+    Args:
+        pictures: Files, folders or globs. Without any, sample pictures that the packaged model knows.
+        options: Which model.
+        top: How many classes to show for each picture.
+        json: Print JSON instead of tables.
+        batch_size: Pictures run at once.
+        device: auto, cpu, cuda, cuda:N or mps.
+        precision: Number format: fp32, or bf16 and fp16 for speed.
+    """
+    from rich.progress import track
+
+    from vitreous.data.pictures import PictureError, find_pictures
+    from vitreous.predict import classify_each
+
+    console = messages()
+    model = options.load(console)
+    found: list[Any]
+    found, problems = find_pictures(pictures) if pictures else (_samples(), [])
+    answers: list[Answer] = []
+    results = classify_each(found, model, top=top, batch_size=batch_size, device=device, precision=precision)
+    if len(found) > 32:
+        results = track(results, "classifying", total=len(found), console=console, transient=True)  # type: ignore[assignment]
+    for result in results:
+        if isinstance(result, PictureError):
+            problems.append(result)
+        else:
+            answers.append(result)
+    if json:
+        _print_json(answers)
+    else:
+        _print_tables(answers)
+    for problem in problems:
+        console.print(f"vitreous: {problem}", markup=False)
+    if problems:
+        sys.exit(2)
+
+
+def _samples() -> list[Any]:
+    from vitreous.samples import samples
+
+    pictures = samples()
+    for name, picture in pictures.items():
+        picture.filename = name  # type: ignore[attr-defined]
+    return list(pictures.values())
+
+
+def _print_json(answers: list[Answer]) -> None:
+    rows = [{"picture": a.picture, "predictions": [asdict(p) for p in a.predictions]} for a in answers]
+    print(json.dumps(rows, indent=2, ensure_ascii=False))
+
+
+def _print_tables(answers: list[Answer]) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if len(answers) > ONE_BY_ONE:
+        console.print(_one_table(answers))
+        return
+    for answer in answers:
+        console.print(_own_table(answer))
+
+
+def _own_table(answer: Answer) -> Table:
+    from rich.table import Table
+
+    table = Table(title=answer.picture, title_justify="left", box=None, pad_edge=False)
+    for name, side in (("class", "left"), ("probability", "right"), ("", "left"), ("logit", "right"), ("index", "right")):
+        table.add_column(name, justify=side)  # type: ignore[arg-type]
+    for p in answer.predictions:
+        table.add_row(p.label, f"{p.probability:.1%}", _bar(p.probability), f"{p.logit:.2f}", str(p.index))
+    return table
+
+
+def _one_table(answers: list[Answer]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name, side in (("picture", "left"), ("class", "left"), ("probability", "right"), ("", "left"), ("then", "left")):
+        table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
+    for answer in answers:
+        best, rest = answer.predictions[0], answer.predictions[1:3]
+        then = ", ".join(f"{p.label} {p.probability:.1%}" for p in rest)
+        table.add_row(answer.picture, best.label, f"{best.probability:.1%}", _bar(best.probability), then)
+    return table
+
+
+def _bar(share: float, width: int = 20) -> str:
+    """A bar of block characters, in eighths of one."""
+    eighths = round(share * width * 8)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()

@@ -1,0 +1,60 @@
+"""`vitreous doctor`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vitreous.verbs.options import ModelOptions, SharedModel, messages
+
+
+def doctor(
+    options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
+    trace: bool = False,
+    data: str | None = None,
+    limit: int = 500,
+    json: bool = False,
+    data_root: Path | None = None,
+) -> None:
+    """Say what was loaded, what was resized or assumed, and whether the preprocessing is right.
+
+    Args:
+        options: Which model.
+        trace: Also print the shape at each step of a picture's way through the model.
+        data: Labelled pictures (a folder with a sub-folder for each class, or a data set's name): the plausible
+            preprocessings are tried on them and the one that fits is named.
+        limit: Use so many pictures of it at the most, taken evenly.
+        json: Print JSON.
+        data_root: Where named data sets are kept.
+    """
+    from vitreous.data.datasets import open_set
+    from vitreous.doctor import examine
+    from vitreous.doctor import trace as follow
+    from vitreous.fitting import fit_preprocessing
+
+    pictures = None if data is None else open_set(data, "test", data_root).spread(limit)
+    model = options.load()
+    sections = examine(model)
+    if trace:
+        sections["shapes"] = follow(model)  # type: ignore[arg-type]  # a ResNet is refused there
+    if pictures is not None:
+        with messages().status(f"trying preprocessings on {len(pictures)} pictures"):
+            fit = fit_preprocessing(model, pictures)
+        sections["preprocessings tried"] = [(trial.name, f"{trial.top1:.1%}") for trial in fit.trials]
+        sections["verdict"] = [("", fit.verdict())]
+    if json:
+        _print_json(sections)
+        return
+    width = max(len(label) for rows in sections.values() for label, _ in rows) + 2
+    for title, rows in sections.items():
+        print(title)
+        for label, text in rows:
+            print(f"  {label:<{width}}{text}" if label else f"  {text}")
+
+
+def _print_json(sections: dict[str, list[tuple[str, str]]]) -> None:
+    import json
+
+    listed = {
+        title: [{"label": label, "text": text} for label, text in rows] for title, rows in sections.items()
+    }
+    print(json.dumps(listed, indent=2, ensure_ascii=False))

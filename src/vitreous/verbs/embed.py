@@ -1,0 +1,60 @@
+"""`vitreous embed`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from vitreous.verbs.options import ModelOptions, Pictures, Precision, SharedModel, messages
+
+
+def embed(
+    pictures: Pictures,
+    options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
+    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("features.parquet"),
+    batch_size: int = 8,
+    device: str = "auto",
+    precision: Precision = "fp32",
+) -> None:
+    """Turn pictures into feature vectors, for search, clustering or a classifier of your own.
+
+    Args:
+        pictures: Files, folders or globs.
+        options: Which model.
+        output: A .parquet file (columns picture, features) or an .npz file (arrays of those names).
+        batch_size: Pictures run at once.
+        device: auto, cpu, cuda, cuda:N or mps.
+        precision: Number format: fp32, or bf16 and fp16 for speed.
+    """
+    import torch
+    from rich.progress import track
+
+    from vitreous.data.pictures import PictureError, find_pictures
+    from vitreous.embed import embed_each, write_features
+
+    if output.suffix not in (".parquet", ".npz"):  # said before the work rather than after it
+        raise ValueError(f"features go to .parquet or .npz, got {output.name}")
+    if not pictures:
+        raise ValueError("name the pictures to embed: files, folders or globs")
+    console = messages()
+    found, problems = find_pictures(pictures)
+    model = options.load(console)
+    results = embed_each(found, model, batch_size=batch_size, device=device, precision=precision)
+    names, rows = [], []
+    for name, row in track(results, "embedding", total=len(found), console=console, transient=True):
+        if isinstance(row, PictureError):
+            problems.append(row)
+        else:
+            names.append(name)
+            rows.append(row)
+    if rows:
+        features = torch.stack(rows)
+        path = write_features(output, names, features, model.card.name)
+        print(f"wrote {path}: {features.shape[0]} pictures × {features.shape[1]} features")
+    for problem in problems:
+        console.print(f"vitreous: {problem}", markup=False)
+    if problems:
+        sys.exit(2)

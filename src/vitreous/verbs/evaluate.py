@@ -1,0 +1,76 @@
+"""`vitreous evaluate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from vitreous.verbs.options import ModelOptions, Output, Precision, SharedModel, messages
+
+
+def evaluate(
+    data: str = "digits",
+    options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
+    probe: Literal["knn", "linear"] | None = None,
+    limit: int | None = None,
+    output: Output = None,
+    json: bool = False,
+    batch_size: int = 16,
+    device: str = "auto",
+    precision: Precision = "fp32",
+    data_root: Path | None = None,
+) -> None:
+    """Measure how often a model is right on labelled pictures.
+
+    Args:
+        data: A folder with a sub-folder for each class (named by class, WordNet id or class index), or a data set's
+            name; `vitreous datasets` lists them.
+        options: Which model.
+        probe: Leave the head aside and measure the features: 20 nearest neighbours, or logistic regression. Needs
+            train/ and test/ (or val/) folders.
+        limit: Use so many pictures at the most, taken evenly.
+        output: Write result.json, per_class.json and confusion.npz to this folder.
+        json: Print JSON.
+        batch_size: Pictures run at once.
+        device: auto, cpu, cuda, cuda:N or mps.
+        precision: Number format: fp32, or bf16 and fp16 for speed.
+        data_root: Where named data sets are kept.
+    """
+    from vitreous.data.datasets import open_set
+    from vitreous.evaluate import evaluate as measure
+    from vitreous.evaluate import probe as measure_probe
+    from vitreous.weights.save import write_json
+
+    console = messages()
+    pictures = open_set(data, "test", data_root)
+    if limit is not None:
+        pictures = pictures.spread(limit)
+    model = options.load(console)
+    about = {"model": model.card.name, "data": data}
+    if probe is not None:
+        train = open_set(data, "train", data_root)
+        summary = measure_probe(model, train, pictures, probe, batch_size=batch_size, device=device)
+        if output is not None:
+            write_json(output / "result.json", summary | about)
+        _show(summary | about, json)
+        return
+    with console.status(f"evaluating {len(pictures)} pictures"):
+        result = measure(model, pictures, batch_size=batch_size, device=device, precision=precision)
+    if output is not None:
+        for path in result.write(output):
+            console.print(f"wrote {path}")
+    _show(result.summary() | about, json)
+    for problem in result.problems:
+        console.print(f"vitreous: {problem}", markup=False)
+
+
+def _show(summary: dict[str, Any], as_json: bool) -> None:
+    import json
+
+    if as_json:
+        print(json.dumps(summary, ensure_ascii=False))
+        return
+    shares = ("top1", "top5", "calibration_error")
+    for name, value in summary.items():
+        text = f"{value:.2%}" if name in shares else f"{value:,}" if isinstance(value, int) else str(value)
+        print(f"{name.replace('_', ' '):<18} {text}")

@@ -1,0 +1,85 @@
+"""Flags that several verbs share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vitreous.weights.load import Model
+
+Precision = Literal["fp32", "bf16", "fp16"]
+Statistics = Literal["half", "imagenet", "clip", "unit"]
+Sides = tuple[int, int] | int
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model, and what its files do not tell."""
+
+    model: str | None = None
+    """A name (`vit_base_patch16_224.augreg2_in21k_ft_in1k`, `google/vit-base-patch16-224`, `torchvision:vit_b_16`,
+    `ViT-B_16.npz`, …), a file or a folder. Without it, the model inside the package."""
+    revision: str | None = None
+    """Branch, tag or commit of a Hub repository."""
+    image_size: Sides | None = None
+    """Height and width to run at (or one number); positions are resized as the checkpoint's library does."""
+    resize: str | None = None
+    """Another resizing convention: google, timm, torchvision, huggingface, dinov2 or dinov2-registers."""
+    trained_size: Sides | None = None
+    """Height and width the checkpoint was trained at, where its positions make no square."""
+    heads: int | None = None
+    """Attention heads, where no file tells."""
+    pool: Literal["token", "mean", "token+mean"] | None = None
+    """What the head reads, where no file tells."""
+    activation: Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "silu"] | None = None
+    """The MLP's activation, where no file tells."""
+    norm_eps: float | None = None
+    """Epsilon of the layer norms, where no file tells."""
+    statistics: Statistics | None = None
+    """Normalise pictures by these statistics instead of the checkpoint's own."""
+
+    def load(self, console: Console | None = None) -> Model:
+        """Load the model, and say on `console` what had to be assumed."""
+        from dataclasses import replace
+
+        from vitreous.data.preprocess import STATISTICS
+        from vitreous.weights.load import load
+
+        known: dict[str, Any] = {
+            name: getattr(self, name)
+            for name in ("heads", "pool", "activation", "norm_eps")
+            if getattr(self, name) is not None
+        }
+        model = load(
+            self.model,
+            revision=self.revision,
+            image_size=self.image_size,
+            resize=self.resize,
+            trained_size=self.trained_size,
+            **known,
+        )
+        if self.statistics is not None:
+            mean, std = STATISTICS[self.statistics]
+            model.card.preprocess = replace(model.card.preprocess, mean=mean, std=std)
+        if console is not None:
+            for line in model.card.report.remarks():
+                console.print(f"[dim]{line}[/dim]")
+        return model
+
+
+SharedModel = Annotated[ModelOptions, tyro.conf.arg(name="")]  # flags without a prefix
+Pictures = tyro.conf.Positional[tuple[str, ...]]
+Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"])]
+
+
+def messages() -> Console:
+    """Where remarks and progress go: standard error, so that standard output stays clean for a program."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=True)

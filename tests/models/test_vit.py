@@ -1,0 +1,198 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import assert_same, noise
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vitreous.models.vit import ViT, ViTConfig, sine_positions
+
+SMALL = {"image_size": 32, "patch_size": 8, "width": 48, "depth": 2, "heads": 4, "classes": 5}
+
+
+def small(**changes):
+    return noise(ViT(ViTConfig(**SMALL | changes)))
+
+
+@given(
+    grid=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    patch=st.tuples(st.integers(1, 6), st.integers(1, 6)),
+    channels=st.integers(1, 5),
+)
+@torch.no_grad()
+def test_patch_embedding_equals_the_strided_convolution(grid, patch, channels):
+    size = (grid[0] * patch[0], grid[1] * patch[1])
+    model = small(image_size=size, patch_size=patch, channels=channels)
+    x = torch.randn(2, channels, *size)
+    convolved = F.conv2d(x, model.patch_embed.proj.weight, model.patch_embed.proj.bias, stride=patch)
+    torch.testing.assert_close(model.patch_embed(x), convolved.flatten(2).transpose(1, 2), rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_equations_1_to_4_written_out_in_float64():
+    model = small().double()
+    x = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+
+    def norm(z, layer):
+        centred = z - z.mean(-1, keepdim=True)
+        return centred / (centred.square().mean(-1, keepdim=True) + 1e-6).sqrt() * layer.weight + layer.bias
+
+    z = torch.cat([model.cls_token.expand(2, -1, -1), model.patch_embed(x)], dim=1) + model.pos_embed  # eq. 1
+    for block in model.blocks:
+        parts = []
+        for head in range(4):
+            rows = [slice(part * 48 + head * 12, part * 48 + head * 12 + 12) for part in range(3)]
+            q, k, v = (
+                norm(z, block.norm1) @ block.attn.qkv.weight[r].T + block.attn.qkv.bias[r] for r in rows
+            )
+            parts.append((q @ k.transpose(1, 2) / 12**0.5).softmax(-1) @ v)
+        z = z + torch.cat(parts, -1) @ block.attn.proj.weight.T + block.attn.proj.bias  # eq. 2
+        hidden = norm(z, block.norm2) @ block.mlp.fc1.weight.T + block.mlp.fc1.bias
+        z = z + hidden * 0.5 * (1 + torch.erf(hidden / 2**0.5)) @ block.mlp.fc2.weight.T + block.mlp.fc2.bias  # eq. 3
+    y = norm(z[:, 0], model.norm)  # eq. 4
+    torch.testing.assert_close(model(x), y @ model.head.weight.T + model.head.bias)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pool": "mean"},
+        {"pool": "token+mean"},
+        {"pool": "mean", "class_token": False},
+        {"pool": "mean", "fc_norm": True, "final_norm": False},
+        {"position": "sine-1d"},
+        {"position": "sine-2d"},
+        {"position": "none"},
+        {"registers": 3, "prefix_positions": False},
+        {"registers": 3},
+        {"distillation_token": True, "distillation_head": True},
+        {"representation_size": 20},
+        {"swiglu": True, "mlp_width": 40},
+        {"qk_norm": True, "layer_scale": 1e-5, "embedding_norm": True, "patch_bias": False},
+        {"image_size": (16, 40), "patch_size": (8, 4), "channels": 2},
+        {"classes": 0},
+    ],
+    ids=str,
+)
+@torch.no_grad()
+def test_every_option_reaches_the_output(changes):
+    model = small(**changes)
+    config = model.config
+    x = torch.randn(2, config.channels, *config.size)
+    out = model(x)
+    assert out.shape == (2, config.classes or config.feature_width)
+    assert model.forward_features(x).shape == (2, config.layout.tokens, 48)
+    for name, parameter in model.named_parameters():  # no weight is decoration
+        if "k_norm.bias" in name:  # the same shift of every key moves no softmax
+            continue
+        before = parameter.clone()
+        parameter.add_(torch.randn_like(parameter))
+        assert not torch.allclose(model(x), out, atol=1e-6), name
+        parameter.copy_(before)
+
+
+def test_every_parameter_learns():
+    model = small(distillation_token=True, distillation_head=True, layer_scale=0.1, qk_norm=True).train()
+    model(torch.randn(2, 3, 32, 32)).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        if "k_norm.bias" not in name:  # see above
+            assert parameter.grad.abs().sum() > 0, name
+
+
+@torch.no_grad()
+def test_a_masked_token_cannot_be_seen():
+    model = small()
+    x = torch.randn(1, 3, 32, 32)
+    mask = torch.ones(17, 17, dtype=torch.bool)
+    mask[:, 6] = False
+    mask[6, 6] = True  # patch (1, 1) is seen by itself alone
+    changed = x.clone()
+    changed[:, :, 8:16, 8:16] += 1
+    torch.testing.assert_close(model(x, mask), model(changed, mask))
+    assert not torch.allclose(model(x), model(changed))
+
+
+def test_dropout_and_stochastic_depth_act_in_training_only():
+    model = small(dropout=0.3, attention_dropout=0.3, stochastic_depth=0.5)
+    x = torch.randn(4, 3, 32, 32)
+    assert torch.equal(model(x), model(x))
+    model.train()
+    assert not torch.equal(model(x), model(x))
+
+
+def test_stochastic_depth_grows_linearly():
+    blocks = ViT(ViTConfig(**SMALL | {"depth": 5, "stochastic_depth": 0.4})).blocks
+    assert [round(block.skip.p, 6) for block in blocks] == [0, 0.1, 0.2, 0.3, 0.4]
+
+
+def test_sine_positions_by_their_formula():
+    config = ViTConfig(**SMALL | {"position": "sine-1d"})
+    table = sine_positions(config)[0]
+    assert table.shape == (17, 48)
+    torch.testing.assert_close(table[3, 10], torch.tensor(3.0 * 10_000 ** (-10 / 48)).sin())
+    torch.testing.assert_close(table[3, 11], torch.tensor(3.0 * 10_000 ** (-10 / 48)).cos())
+    config = ViTConfig(**SMALL | {"position": "sine-2d", "image_size": (16, 32)})
+    table = config.layout.to_grid(sine_positions(config)[0], dim=0)  # [2 4 48]
+    assert torch.equal(table[0, :, :24], table[0, :1, :24].expand(4, 24))  # the first half knows rows alone
+    assert torch.equal(table[:, 2, 24:], table[:1, 2, 24:].expand(2, 24))  # the second half columns
+    assert not sine_positions(config)[0, 0].any()  # the class token stands nowhere
+
+
+def test_intermediate_layers_are_those_of_the_forward_pass():
+    model = small(registers=2)
+    x = torch.randn(2, 3, 32, 32)
+    first, last = model.get_intermediate_layers(x, n=2)
+    assert_same(model.norm(last), model.forward_features(x))
+    assert torch.equal(model.get_intermediate_layers(x, n=[0])[0], first)
+    (grid,) = model.get_intermediate_layers(x, n=[-1], reshape=True, norm=True)
+    assert torch.equal(grid[:, :, 1, 2], model.forward_features(x)[:, model.layout.index(1, 2)])
+    for wrong in (0, 3, [2], [-3]):
+        with pytest.raises(ValueError, match="blocks 0 to 1"):
+            model.get_intermediate_layers(x, n=wrong)
+
+
+def test_a_reset_classifier_is_linear_and_starts_at_zero():
+    model = small(representation_size=20)
+    model.reset_classifier(9)
+    x = torch.randn(2, 3, 32, 32)
+    assert model(x).shape == (2, 9)
+    assert not model(x).any()
+    assert model.head.hidden is None
+    model.reset_classifier(0)
+    assert torch.equal(model(x), model.features(x))
+
+
+def test_a_model_without_class_or_position_does_not_know_the_order_of_patches():
+    model = small(position="none", pool="mean", class_token=False)
+    x = torch.randn(1, 3, 32, 32)
+    torch.testing.assert_close(model(x), model(x.roll(8, dims=-1)), rtol=1e-3, atol=1e-4)
+    assert not torch.allclose(small()(x), small()(x.roll(8, dims=-1)), atol=1e-3)
+
+
+def test_the_wrong_picture_size_says_what_to_do():
+    with pytest.raises(ValueError, match=r"3 channels of 32×32 pixels, got 3 of 40×32.*image_size=\(40, 32\)"):
+        small()(torch.randn(1, 3, 40, 32))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"width": 50}, "try heads=2"),
+        ({"image_size": 33}, r"try image_size=\(32, 32\)"),
+        ({"image_size": 0}, "positive whole number"),
+        ({"image_size": (1, 2, 3)}, "positive whole number"),
+        ({"depth": 0}, "depth must be at least 1"),
+        ({"classes": -1}, "classes must not be negative"),
+        ({"dropout": 1.0}, r"dropout must lie in \[0, 1\)"),
+        ({"pool": "max"}, "pool must be one of token, mean"),
+        ({"activation": "tanh"}, "activation must be one of gelu"),
+        ({"class_token": False}, "use pool='mean'"),
+        ({"distillation_head": True}, "needs distillation_token=True"),
+        ({"class_token": False, "pool": "mean", "distillation_token": True}, "needs class_token=True"),
+        ({"position": "sine-2d", "width": 6, "heads": 1}, "4 divides"),
+    ],
+)
+def test_a_config_says_what_to_change(changes, message):
+    with pytest.raises(ValueError, match=message):
+        ViTConfig(**SMALL | changes)

@@ -1,0 +1,49 @@
+import pytest
+import torch
+from conftest import noise
+
+from vitreous.models.resnet import ResNet, ResNetConfig
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.speed.shortcut import logits_only
+
+SMALL = {"image_size": 32, "patch_size": 8, "width": 48, "depth": 3, "heads": 4, "classes": 5}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"depth": 1},
+        {"qkv_bias": False, "qk_norm": True},
+        {"layer_scale": 0.1, "swiglu": True, "registers": 4, "prefix_positions": False},
+        {"distillation_token": True, "distillation_head": True},
+        {"representation_size": 20},
+        {"pool": "mean"},
+        {"pool": "token+mean"},
+        {"classes": 0},
+    ],
+    ids=str,
+)
+@torch.no_grad()
+def test_the_shortcut_gives_the_whole_networks_logits(changes):
+    model = noise(ViT(ViTConfig(**SMALL | changes)))
+    x = torch.randn(3, 3, 32, 32)
+    whole = model(x)
+    torch.testing.assert_close(logits_only(model, x), whole, rtol=0, atol=1e-5 * whole.abs().max().item())
+
+
+@torch.no_grad()
+def test_the_last_mlp_sees_the_class_token_alone():
+    model = noise(ViT(ViTConfig(**SMALL)))
+    shapes = []
+    model.blocks[-1].mlp.register_forward_hook(lambda _, inputs, output: shapes.append(tuple(output.shape)))
+    logits_only(model, torch.randn(2, 3, 32, 32))
+    model(torch.randn(2, 3, 32, 32))
+    assert shapes == [(2, 1, 48), (2, 17, 48)]
+
+
+@torch.no_grad()
+def test_other_models_just_run():
+    model = ResNet(ResNetConfig(18, classes=4)).eval()
+    x = torch.randn(1, 3, 32, 32)
+    assert torch.equal(logits_only(model, x), model(x))

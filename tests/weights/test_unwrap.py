@@ -1,0 +1,210 @@
+"""Containers and prefixes around a state dict, as training scripts really write them."""
+
+import argparse
+import time
+from collections import OrderedDict
+
+import pytest
+import torch
+
+from vitreous.weights.unwrap import CONTAINERS, MOST_LEAVES, MOST_NESTING, CheckpointError, unwrap
+
+
+def weights(prefix="", value=0.0):
+    names = ("cls_token", "patch_embed.proj.weight", "blocks.0.attn.qkv.weight")
+    return {prefix + name: torch.full((2,), value) for name in names}
+
+
+PLAIN_NAMES = list(weights())
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_every_known_container_is_opened(container):
+    found = unwrap({container: weights(), "epoch": 3})
+    assert list(found.tensors) == PLAIN_NAMES
+    assert found.wrappers == (container,)
+    assert found.extras == {"epoch": 3}
+
+
+def test_a_bare_state_dict_is_left_as_it_is():
+    found = unwrap(OrderedDict(weights()))
+    assert list(found.tensors) == PLAIN_NAMES
+    assert (found.wrappers, found.left_out, found.extras) == ((), (), {})
+
+
+@pytest.mark.parametrize("average", ["state_dict_ema", "model_ema", "ema"])
+def test_averaged_weights_are_preferred_and_the_raw_ones_reported(average):
+    found = unwrap({"state_dict": weights(value=1), average: weights(value=2)})
+    assert found.tensors["cls_token"].tolist() == [2, 2]
+    assert found.wrappers == (average,)
+    assert found.left_out == ("state_dict",)
+
+
+@pytest.mark.parametrize("absent", [None, {}, {"decay": 0.9}, [torch.ones(1)], {"shadow": [torch.ones(1)]}])
+def test_an_average_without_named_tensors_is_passed_over(absent):
+    assert unwrap({"model_ema": absent, "model": weights(value=1)}).wrappers == ("model",)
+
+
+def test_the_teacher_is_preferred_to_its_student():
+    found = unwrap({"student": weights("module.", 1), "teacher": weights(value=2)})
+    assert found.tensors["cls_token"].tolist() == [2, 2]
+    assert (found.wrappers, found.left_out) == (("teacher",), ("student",))
+
+
+def test_a_student_alone_is_read():
+    assert unwrap({"student": weights("module.")}).wrappers == ("student", "module.")
+
+
+def test_containers_inside_containers_are_opened():
+    found = unwrap({"checkpoint": {"model": {"state_dict": weights("module.")}, "epoch": 9}, "arch": "vit"})
+    assert list(found.tensors) == PLAIN_NAMES
+    assert found.wrappers == ("checkpoint", "model", "state_dict", "module.")
+    assert found.extras == {"arch": "vit", "epoch": 9}
+
+
+def test_the_optimizer_is_never_taken_for_the_model():
+    optimizer = {"state": {0: {"exp_avg": torch.ones(1)}}, "param_groups": [{"lr": 0.1}]}
+    found = unwrap({"optimizer": optimizer, "my_vit": weights()})
+    assert (found.wrappers, found.left_out) == (("my_vit",), ("optimizer",))
+    assert "optimizer" not in found.extras
+
+
+def test_two_unknown_containers_are_not_guessed_between():
+    with pytest.raises(CheckpointError, match="which of left, right"):
+        unwrap({"left": weights(), "right": weights()})
+
+
+@pytest.mark.parametrize(
+    "prefixes",
+    [
+        ("module.",),
+        ("_orig_mod.",),
+        ("module.", "_orig_mod."),
+        ("_orig_mod.", "module."),
+        ("module.", "model.", "backbone."),
+        ("base_model.", "model."),
+        ("image_encoder.",),
+        ("teacher.backbone.",),
+    ],
+)
+def test_prefixes_that_all_names_share_come_off_in_any_order(prefixes):
+    found = unwrap(weights("".join(prefixes)))
+    assert list(found.tensors) == PLAIN_NAMES
+    assert found.wrappers == prefixes
+
+
+@pytest.mark.parametrize("prefix", ["encoder.", "vit.", "visual.", "vision_model.", "blocks."])
+def test_prefixes_that_belong_to_a_library_stay(prefix):
+    assert list(unwrap(weights(prefix)).tensors) == [prefix + name for name in PLAIN_NAMES]
+
+
+def test_a_prefix_that_one_name_lacks_stays():
+    tensors = {"model.weight": torch.ones(1), "bias": torch.ones(1)}
+    assert list(unwrap(tensors).tensors) == list(tensors)
+
+
+def test_a_name_that_is_only_a_prefix_keeps_it():
+    assert list(unwrap({"module.": torch.ones(1)}).tensors) == ["module."]
+
+
+def test_values_that_are_no_tensors_do_not_hold_a_prefix_back():
+    found = unwrap(weights("module.") | {"version": 2})
+    assert list(found.tensors) == PLAIN_NAMES
+    assert found.extras == {"version": 2}
+
+
+def test_dino_keeps_the_backbone_and_reports_the_projection_head():
+    head = {"head.mlp.0.weight": torch.ones(1), "head.last_layer.weight_v": torch.ones(1)}
+    found = unwrap({"teacher": weights("backbone.") | head, "student": weights("module.backbone.")})
+    assert list(found.tensors) == PLAIN_NAMES
+    assert found.wrappers == ("teacher", "backbone.")
+    assert found.left_out == ("student", *head)
+
+
+def test_in_a_flat_file_the_teachers_backbone_is_preferred():
+    flat = (
+        weights("student.backbone.", 1)
+        | weights("teacher.backbone.", 2)
+        | {"student.dino_head.w": torch.ones(1)}
+    )
+    found = unwrap({"model": flat})
+    assert found.tensors["cls_token"].tolist() == [2, 2]
+    assert found.wrappers == ("model", "teacher.backbone.")
+    assert "student.dino_head.w" in found.left_out
+    assert "student.backbone.cls_token" in found.left_out
+
+
+def test_a_backbone_that_is_no_transformer_keeps_its_neighbours():
+    tensors = {"backbone.conv1.weight": torch.ones(1), "head.weight": torch.ones(1)}
+    assert list(unwrap(tensors).tensors) == list(tensors)
+
+
+def test_parameters_become_plain_tensors():
+    found = unwrap({"w": torch.nn.Parameter(torch.ones(2))}).tensors["w"]
+    assert type(found) is torch.Tensor
+    assert not found.requires_grad
+
+
+def test_extras_become_plain_values():
+    arguments = argparse.Namespace(
+        lr=0.1, betas=(0.9, 0.99), nested=argparse.Namespace(deep=True), fn=object()
+    )
+    found = unwrap({"model": weights(), "args": arguments, "device": torch.device("cuda:1"), "odd": object()})
+    plain = {"lr": 0.1, "betas": [0.9, 0.99], "nested": {"deep": True}, "fn": None}
+    assert found.extras == {"args": plain, "device": "cuda:1"}
+
+
+@pytest.mark.parametrize(
+    ("loaded", "reason"),
+    [
+        ({"epoch": 1, "arch": "vit"}, "no weights under epoch, arch"),
+        ({"optimizer": {"state": torch.ones(1)}, "epoch": 1}, "no weights under optimizer, epoch"),
+        ({}, "no weights under any key"),
+        (torch.ones(1), "got a Tensor"),
+        ([torch.ones(1)], "got a list"),
+        ({0: torch.ones(1)}, "expected tensors with names, got 0"),
+        ({"w": torch.ones(1, dtype=torch.complex64)}, "w, got torch.complex64"),
+        ({"w": torch.eye(2).to_sparse()}, "w, got torch.float32, torch.sparse_coo"),
+        ({"w": torch.empty(2, device="meta")}, "on meta"),
+    ],
+)
+def test_what_holds_no_weights_is_refused_by_what_it_holds(loaded, reason):
+    with pytest.raises(CheckpointError, match=reason):
+        unwrap(loaded)
+
+
+def test_nesting_is_bounded():
+    nested = weights()
+    for _ in range(MOST_NESTING - 1):
+        nested = {"model": nested}
+    assert len(unwrap(nested).wrappers) == MOST_NESTING - 1
+    with pytest.raises(CheckpointError):
+        unwrap({"model": nested})
+
+
+def test_prefixes_are_bounded():
+    found = unwrap({"module." * 10_000 + "w": torch.ones(1)})
+    assert found.wrappers == ("module.",) * MOST_NESTING
+
+
+def test_a_dict_that_holds_itself_is_read():
+    loaded = {"model": weights()}
+    loaded["again"] = loaded["model"]["again"] = loaded
+    assert list(unwrap(loaded).tensors) == PLAIN_NAMES
+
+
+def test_one_list_under_many_names_costs_no_more_than_the_budget():
+    shared = list(range(MOST_LEAVES // 10))
+    started = time.perf_counter()
+    found = unwrap({"model": weights()} | {f"extra{n}": [shared] * 1000 for n in range(1000)})
+    kept = sum(len(inner or []) for extra in found.extras.values() for inner in extra)
+    assert kept <= MOST_LEAVES + len(shared)
+    assert time.perf_counter() - started < 5
+
+
+def test_one_container_under_many_names_is_searched_once():
+    shared = {f"k{n}": n for n in range(20_000)} | {"last": torch.ones(1)}
+    started = time.perf_counter()
+    found = unwrap({"model": weights()} | {f"extra{n}": [shared] for n in range(20_000)})
+    assert len(found.left_out) == 20_000
+    assert time.perf_counter() - started < 5
