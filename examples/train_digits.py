@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from vitreous import Preprocess, ViT, open_set, variant
-from vitreous.evaluate import evaluate
+from vitreous.evaluation import evaluate
 from vitreous.weights.card import Card
 from vitreous.weights.save import save
 
@@ -29,6 +29,7 @@ def shifted(pixels: torch.Tensor) -> torch.Tensor:
 
 def main(folder: str) -> None:
     torch.manual_seed(SEED)
+    torch.set_num_threads(1)  # the work is too small to share
     preprocess = Preprocess(size=(8, 8), resize=(8, 8), mean=(0.5,), std=(0.5,), interpolation="bicubic")
     train = open_set("digits", split="train")
     pixels = torch.stack([preprocess(train.picture(i)) for i in range(len(train))])  # [n 1 8 8]

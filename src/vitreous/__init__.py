@@ -13,8 +13,8 @@ _HOMES = {  # public name → the module it lives in
     "save": "vitreous.weights.save",
     "convert": "vitreous.weights.convert",
     "classify": "vitreous.predict",
-    "embed": "vitreous.embed",
-    "evaluate": "vitreous.evaluate",
+    "embed": "vitreous.features",
+    "evaluate": "vitreous.evaluation",
     "open_set": "vitreous.data.datasets",
     "read_picture": "vitreous.data.pictures",
     "Preprocess": "vitreous.data.preprocess",
@@ -25,14 +25,14 @@ _HOMES = {  # public name → the module it lives in
     "VARIANTS": "vitreous.models.variants",
     "variant": "vitreous.models.variants",
 }
-__all__ = ["__version__", *_HOMES]  # noqa: PLE0604  # names, all of them
+__all__ = ["__version__", *_HOMES]  # names, all of them
 
 if TYPE_CHECKING:  # so that editors and type checkers see what the lazy import gives
     from vitreous.data.datasets import open_set
     from vitreous.data.pictures import read_picture
     from vitreous.data.preprocess import Preprocess
-    from vitreous.embed import embed
-    from vitreous.evaluate import evaluate
+    from vitreous.evaluation import evaluate
+    from vitreous.features import embed
     from vitreous.models.resnet import ResNet
     from vitreous.models.tokens import TokenLayout
     from vitreous.models.variants import VARIANTS, variant

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import TransformerBlock, ViT, ViTConfig
 from vitreous.weights.load import Model
 
 Rows = list[tuple[str, str]]
@@ -81,7 +81,7 @@ def count_flops(model: Model) -> int:
 
 
 @torch.no_grad()
-def trace(model: ViT) -> Rows:
+def trace(model: Model) -> Rows:
     """The shape at each step of one picture's way through the model, read off a real forward pass.
 
     >>> from vitreous.models.variants import variant
@@ -91,12 +91,14 @@ def trace(model: ViT) -> Rows:
     if not isinstance(model, ViT):
         raise ValueError("--trace follows a ViT's tokens; this is a ResNet")
     config, block = model.config, model.blocks[0]
+    assert isinstance(config, ViTConfig)
+    assert isinstance(block, TransformerBlock)
     seen: dict[str, Tensor] = {}
 
     def watch(name: str, module: nn.Module) -> torch.utils.hooks.RemovableHandle:
         return module.register_forward_hook(lambda _, inputs, output: seen.__setitem__(name, output))
 
-    parts = {
+    parts: dict[str, nn.Module] = {
         "patches": model.patch_embed,
         "norm1": block.norm1,
         "qkv": block.attn.qkv,

@@ -119,9 +119,7 @@ def test_timm_at_its_test_size_takes_the_share_for_tests():
     config = {
         "input_size": (3, 32, 32), "crop_pct": 0.9, "test_input_size": [3, 48, 48], "test_crop_pct": 1.0,
     }  # fmt: skip
-    theirs = timm.data.create_transform(
-        **timm.data.resolve_data_config({}, pretrained_cfg=config, use_test_size=True)
-    )
+    theirs = timm.data.create_transform(**timm.data.resolve_data_config({}, pretrained_cfg=config, use_test_size=True))
     assert torch.equal(Preprocess.from_timm(config, image_size=48)(picture(60, 99)), theirs(picture(60, 99)))
     assert Preprocess.from_timm(config, image_size=48).resize == 48
     assert Preprocess.from_timm(config).resize == 35
@@ -237,9 +235,7 @@ def test_against_hugging_faces_pillow_processors_to_the_last_bit(processor, conf
             assert torch.equal(ours(picture(*shape)), expected), shape
 
 
-@pytest.mark.parametrize(
-    "processor", [ViTImageProcessor, DeiTImageProcessor, BitImageProcessor, CLIPImageProcessor]
-)
+@pytest.mark.parametrize("processor", [ViTImageProcessor, DeiTImageProcessor, BitImageProcessor, CLIPImageProcessor])
 def test_near_hugging_faces_tensor_processors(processor):
     """Tensors are rounded otherwise than Pillow's pictures: by 0 or 1 of 255 grey levels, rarely up to 4."""
     theirs = processor()
@@ -411,11 +407,11 @@ def test_grey_is_described_as_grey():
     assert plain(mean=[0.1307], std=[0.3081]).describe().endswith("32×32, grey, mean 0.1307, std 0.3081")
 
 
-@pytest.mark.parametrize(
-    "recipe", [recipe for recipe, _ in RECIPES] + [plain(crop_rounding="down", mean=CLIP_MEAN)]
-)
+@pytest.mark.parametrize("recipe", [recipe for recipe, _ in RECIPES] + [plain(crop_rounding="down", mean=CLIP_MEAN)])
 def test_json_there_and_back_changes_nothing(recipe):
-    back = Preprocess.from_dict(json.loads(json.dumps(recipe.to_dict())))
+    written = json.loads(json.dumps(recipe.to_dict()))
+    assert written == recipe.to_dict()
+    back = Preprocess.from_dict(written)
     assert back == recipe
     assert hash(back) == hash(recipe)
 

@@ -1,10 +1,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import assert_same, noise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import assert_same, noise
 from vitreous.models.vit import ViT, ViTConfig, sine_positions
 
 SMALL = {"image_size": 32, "patch_size": 8, "width": 48, "depth": 2, "heads": 4, "classes": 5}
@@ -42,9 +42,7 @@ def test_equations_1_to_4_written_out_in_float64():
         parts = []
         for head in range(4):
             rows = [slice(part * 48 + head * 12, part * 48 + head * 12 + 12) for part in range(3)]
-            q, k, v = (
-                norm(z, block.norm1) @ block.attn.qkv.weight[r].T + block.attn.qkv.bias[r] for r in rows
-            )
+            q, k, v = (norm(z, block.norm1) @ block.attn.qkv.weight[r].T + block.attn.qkv.bias[r] for r in rows)
             parts.append((q @ k.transpose(1, 2) / 12**0.5).softmax(-1) @ v)
         z = z + torch.cat(parts, -1) @ block.attn.proj.weight.T + block.attn.proj.bias  # eq. 2
         hidden = norm(z, block.norm2) @ block.mlp.fc1.weight.T + block.mlp.fc1.bias

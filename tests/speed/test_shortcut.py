@@ -1,7 +1,7 @@
 import pytest
 import torch
-from conftest import noise
 
+from conftest import noise
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.speed.shortcut import logits_only

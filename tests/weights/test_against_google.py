@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import timm
 import torch
-from conftest import assert_same, noise
 
+from conftest import assert_same, noise
 from vitreous.weights.convert import convert
 from vitreous.weights.load import load
 

@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 import transformers
-from conftest import assert_same, noise
 from safetensors.torch import load_file, save_file
 
+from conftest import assert_same, noise
 from vitreous.weights.convert import convert
 from vitreous.weights.load import load
 
@@ -96,7 +96,13 @@ def test_a_clip_classifier_averages_tokens_before_the_norm(tmp_path):
 
 @torch.no_grad()
 def test_a_whole_clip_gives_its_vision_tower(tmp_path):
-    text = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 99}
+    text = {
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "vocab_size": 99,
+    }
     config = transformers.CLIPConfig(vision_config=SMALL, text_config=text, projection_dim=24)
     theirs = noise(transformers.CLIPModel(config))
     theirs.save_pretrained(tmp_path)

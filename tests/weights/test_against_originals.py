@@ -6,9 +6,9 @@ timm's own converters, which read the originals, are the reference.
 import pytest
 import timm
 import torch
-from conftest import assert_same, noise
 from timm.models.vision_transformer import checkpoint_filter_fn
 
+from conftest import assert_same, noise
 from vitreous.weights.load import load
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 3, "num_heads": 4}
@@ -48,7 +48,10 @@ def dinov2_original(registers, swiglu):
         else:
             shapes |= {"mlp.fc1.weight": (192, width), "mlp.fc1.bias": (192,)}
             shapes |= {"mlp.fc2.weight": (width, 192), "mlp.fc2.bias": (width,)}
-        state |= {f"blocks.{n}.{key}": torch.randn(shape) * (0.5 if len(shape) == 1 else 0.15) for key, shape in shapes.items()}
+        state |= {
+            f"blocks.{n}.{key}": torch.randn(shape) * (0.5 if len(shape) == 1 else 0.15)
+            for key, shape in shapes.items()
+        }
     return state
 
 
@@ -108,7 +111,9 @@ def test_openais_clip_gives_timms_embedding(prefix, tmp_path):
             "mlp.c_proj.weight": (width, 192),
             "mlp.c_proj.bias": (width,),
         }
-        state |= {f"transformer.resblocks.{n}.{k}": torch.randn(s) * (0.5 if len(s) == 1 else 0.15) for k, s in shapes.items()}
+        state |= {
+            f"transformer.resblocks.{n}.{k}": torch.randn(s) * (0.5 if len(s) == 1 else 0.15) for k, s in shapes.items()
+        }
     whole = {prefix + key: value for key, value in state.items()}
     whole |= {f"{prefix.removesuffix('visual.')}token_embedding.weight": torch.zeros(9, 4)}
     torch.save(whole, tmp_path / "clip.pt")

@@ -5,10 +5,9 @@ import json
 import pytest
 import timm
 import torch
-from conftest import assert_same, noise
 from safetensors.torch import save_file
-from timm.layers import SwiGLUPacked
 
+from conftest import assert_same, noise
 from vitreous.weights.convert import convert
 from vitreous.weights.load import load
 
@@ -88,7 +87,9 @@ def test_a_full_vit_base_gives_timms_logits(tmp_path):
 @torch.no_grad()
 def test_deit3s_own_file_spells_layer_scale_differently(tmp_path):
     theirs = noise(timm.create_model("deit3_small_patch16_224", **SMALL))
-    state = {k.replace("ls1.gamma", "gamma_1").replace("ls2.gamma", "gamma_2"): v for k, v in theirs.state_dict().items()}
+    state = {
+        k.replace("ls1.gamma", "gamma_1").replace("ls2.gamma", "gamma_2"): v for k, v in theirs.state_dict().items()
+    }
     torch.save({"model": state}, tmp_path / "deit_3.pth")
     ours = load(tmp_path / "deit_3.pth", heads=4)
     x = torch.randn(2, 3, 32, 32)

@@ -3,9 +3,9 @@
 import pytest
 import torch
 import torchvision
-from conftest import assert_same, noise
 from torchvision.models.vision_transformer import VisionTransformer
 
+from conftest import assert_same, noise
 from vitreous.weights.convert import convert
 from vitreous.weights.load import load
 
@@ -47,7 +47,10 @@ def test_a_full_vit_b_16_gives_torchvisions_logits(tmp_path):
 @torch.no_grad()
 def test_the_first_spelling_of_the_mlp_is_read(tmp_path):
     theirs = noise(VisionTransformer(**SMALL, num_classes=7))
-    state = {k.replace("mlp.0.", "mlp.linear_1.").replace("mlp.3.", "mlp.linear_2."): v for k, v in theirs.state_dict().items()}
+    state = {
+        k.replace("mlp.0.", "mlp.linear_1.").replace("mlp.3.", "mlp.linear_2."): v
+        for k, v in theirs.state_dict().items()
+    }
     torch.save(state, tmp_path / "vit.pth")
     x = torch.randn(2, 3, 32, 32)
     assert_same(load(tmp_path / "vit.pth", heads=4)(x), theirs(x))

@@ -20,12 +20,11 @@ from loopback_hub import Answer, LoopbackFiles, LoopbackHub
 
 from vitreous.weights import download as downloading
 from vitreous.weights import fetch as fetching
-from vitreous.weights.fetch import DEFAULT_TAGS, TORCHVISION_MODELS, Name, fetch, parse
+from vitreous.weights.fetch import fetch
+from vitreous.weights.names import DEFAULT_TAGS, TORCHVISION_MODELS, Name, parse
 
 WEIGHTS = bytes(range(256)) * 40
-AUGREG = (
-    "B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.01-res_224.npz"
-)
+AUGREG = "B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.01-res_224.npz"
 
 
 @pytest.fixture(autouse=True)
@@ -67,9 +66,7 @@ def write(folder: Path, *names: str) -> Path:
 
 
 def index_of(*shards: object) -> bytes:
-    return json.dumps(
-        {"weight_map": {f"blocks.{i}.weight": shard for i, shard in enumerate(shards)}}
-    ).encode()
+    return json.dumps({"weight_map": {f"blocks.{i}.weight": shard for i, shard in enumerate(shards)}}).encode()
 
 
 def leftovers(folder: Path) -> list[str]:
@@ -257,17 +254,13 @@ def test_a_single_weights_file_of_any_name_will_do(tmp_path: Path, name: str) ->
 
 def test_a_folder_with_two_candidates_names_both(tmp_path: Path) -> None:
     folder = write(tmp_path / "vit", "best.pth", "last.pth")
-    with pytest.raises(
-        ValueError, match=r"several weights files \(best\.pth, last\.pth\): give the path of one"
-    ):
+    with pytest.raises(ValueError, match=r"several weights files \(best\.pth, last\.pth\): give the path of one"):
         fetch(folder)
 
 
 def test_a_folder_without_weights_says_what_it_found(tmp_path: Path) -> None:
     folder = write(tmp_path / "vit", "README.md", "config.json")
-    with pytest.raises(
-        FileNotFoundError, match=r"no weights: expected model\.safetensors .*found README\.md, config"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"no weights: expected model\.safetensors .*found README\.md, config"):
         fetch(folder)
     with pytest.raises(FileNotFoundError, match="found nothing"):
         fetch(write(tmp_path / "empty"))
@@ -286,9 +279,7 @@ def test_a_file_takes_the_configuration_that_is_surely_its_own(tmp_path: Path) -
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     folder = write(tmp_path / "vit", "photo.jpg", "model-00001-of-00002.safetensors")
-    with pytest.raises(
-        ValueError, match=r"photo\.jpg is not a weights file: expected one ending in \.safetensors"
-    ):
+    with pytest.raises(ValueError, match=r"photo\.jpg is not a weights file: expected one ending in \.safetensors"):
         fetch(folder / "photo.jpg")
     with pytest.raises(ValueError, match="one shard of several: give its folder"):
         fetch(folder / "model-00001-of-00002.safetensors")
@@ -323,15 +314,11 @@ def test_an_index_may_name_only_plain_files_of_its_kind(tmp_path: Path, shard: o
     write(tmp_path, "x.safetensors", "x.pth")
     folder = write(tmp_path / "vit", "x.pth", ".hidden.safetensors")
     (folder / "model.safetensors.index.json").write_bytes(index_of(shard))
-    with pytest.raises(
-        ValueError, match=r"names the shard .*expected a plain file name ending in '.safetensors'"
-    ):
+    with pytest.raises(ValueError, match=r"names the shard .*expected a plain file name ending in '.safetensors'"):
         fetch(folder)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": ["b"]}}', "[" * 10**5]
-)
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": ["b"]}}', "[" * 10**5])
 def test_a_file_that_is_no_index_is_refused(tmp_path: Path, text: str) -> None:
     folder = write(tmp_path / "vit")
     (folder / "model.safetensors.index.json").write_text(text)
@@ -388,9 +375,7 @@ def test_links_within_the_folder_and_into_a_hub_cache_are_followed(tmp_path: Pat
 def test_the_packaged_model_comes_from_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "vitreous"
     monkeypatch.setattr(fetching.resources, "files", lambda name: package)
-    with pytest.raises(
-        FileNotFoundError, match=r"this installation lacks the model 'digits'.*install vitreous again"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"this installation lacks the model 'digits'.*install vitreous again"):
         fetch("packaged")
     folder = write(package / "packaged" / "digits", "model.safetensors", "config.json")
     for name in ("packaged", "digits"):
@@ -452,9 +437,7 @@ def test_a_repository_with_one_file_of_another_name_will_do(hub: LoopbackHub) ->
     assert [path.name for path in fetch("tiny/odd").weights] == ["dino_vits16.pth"]
 
 
-@pytest.mark.parametrize(
-    ("name", "suffix"), [("model.safetensors", "safetensors"), ("pytorch_model.bin", "bin")]
-)
+@pytest.mark.parametrize(("name", "suffix"), [("model.safetensors", "safetensors"), ("pytorch_model.bin", "bin")])
 def test_a_sharded_repository_is_downloaded_whole(hub: LoopbackHub, name: str, suffix: str) -> None:
     shards = {f"part-0000{i}-of-00002.{suffix}": bytes([i]) * 100 for i in (1, 2)}
     hub.add("tiny/big", {**shards, f"{name}.index.json": index_of(*shards)})
@@ -466,16 +449,12 @@ def test_a_sharded_repository_is_downloaded_whole(hub: LoopbackHub, name: str, s
         hub.close()
 
 
-@pytest.mark.parametrize(
-    "shard", ["../other/model.safetensors", "/etc/passwd", "a/b.safetensors", "evil.bin"]
-)
+@pytest.mark.parametrize("shard", ["../other/model.safetensors", "/etc/passwd", "a/b.safetensors", "evil.bin"])
 def test_a_hostile_index_of_a_repository_is_refused_before_asking(hub: LoopbackHub, shard: str) -> None:
     hub.add("tiny/evil", {"model.safetensors.index.json": index_of(shard), shard: b"gotcha"})
     with pytest.raises(ValueError, match="expected a plain file name"):
         fetch("tiny/evil")
-    assert {asked.rpartition("/")[2] for asked in hub.asked if "resolve" in asked} == {
-        "model.safetensors.index.json"
-    }
+    assert {asked.rpartition("/")[2] for asked in hub.asked if "resolve" in asked} == {"model.safetensors.index.json"}
 
 
 def test_a_shard_that_the_repository_lacks_is_named(hub: LoopbackHub) -> None:
@@ -590,9 +569,7 @@ def test_a_snapshot_folder_of_the_cache_can_be_given_as_a_path(hub: LoopbackHub)
 
 
 def test_a_repository_that_does_not_exist_asks_for_the_spelling(hub: LoopbackHub) -> None:
-    with pytest.raises(
-        FileNotFoundError, match=r"the Hub has no repository 'tiny/vti', .*: check the spelling"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"the Hub has no repository 'tiny/vti', .*: check the spelling"):
         fetch("tiny/vti")
 
 
@@ -612,9 +589,7 @@ def test_a_gated_repository_asks_for_a_token(hub: LoopbackHub, tmp_path: Path) -
 
 def test_a_repository_without_weights_lists_its_files(hub: LoopbackHub) -> None:
     hub.add("tiny/vit", {"README.md": b"", "flax_model.msgpack": b""})
-    with pytest.raises(
-        FileNotFoundError, match=r"tiny/vit holds no weights: .* found README\.md, flax_model\.msgpack"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"tiny/vit holds no weights: .* found README\.md, flax_model\.msgpack"):
         fetch("tiny/vit")
 
 
@@ -670,9 +645,7 @@ def test_the_users_own_hub_settings_are_kept(tmp_path: Path) -> None:
     assert (tmp_path / "home" / "hub" / "models--tiny--vit").is_dir()
 
 
-def test_no_progress_leaves_the_clients_bars_as_they_were(
-    hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_progress_leaves_the_clients_bars_as_they_were(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
     from huggingface_hub.utils import are_progress_bars_disabled
 
@@ -741,9 +714,7 @@ def test_torchvision_bytes_with_the_wrong_hash_are_refused(
 def test_torchvision_names_that_do_not_exist_list_those_that_do() -> None:
     with pytest.raises(ValueError, match=r"torchvision has no model 'vit_b_61': .*resnet18.*vit_b_16"):
         fetch("torchvision:vit_b_61")
-    with pytest.raises(
-        ValueError, match="vit_b_16 has no weights 'NONE': it has IMAGENET1K_V1, IMAGENET1K_SWAG"
-    ):
+    with pytest.raises(ValueError, match="vit_b_16 has no weights 'NONE': it has IMAGENET1K_V1, IMAGENET1K_SWAG"):
         fetch("torchvision:vit_b_16.NONE")
 
 
@@ -759,9 +730,7 @@ def test_torchvision_names_that_do_not_exist_list_those_that_do() -> None:
         ("gs://vit_models/sam/ViT-B_16.npz", "sam/ViT-B_16.npz"),
     ],
 )
-def test_googles_files_come_from_its_bucket(
-    files: LoopbackFiles, tmp_path: Path, name: str, path: str
-) -> None:
+def test_googles_files_come_from_its_bucket(files: LoopbackFiles, tmp_path: Path, name: str, path: str) -> None:
     files.files[f"/vit_models/{path}"] = WEIGHTS
     source = fetch(name, bucket=f"{files.url}/vit_models")
     assert (source.name, source.origin) == (name, "google")
@@ -853,9 +822,7 @@ def test_a_redirect_may_not_leave_for_an_unencrypted_address(files: LoopbackFile
     with pytest.raises((ValueError, ConnectionError)):
         fetch(f"{files.url}/file.pth")
     encrypted, plain = Request("https://example.org/vit.pth"), "http://127.0.0.1/vit.pth"
-    with pytest.raises(
-        ValueError, match=r"redirects to http://127\.0\.0\.1/vit\.pth, which is not encrypted"
-    ):
+    with pytest.raises(ValueError, match=r"redirects to http://127\.0\.0\.1/vit\.pth, which is not encrypted"):
         downloading._Redirects().redirect_request(encrypted, None, 302, "Found", {}, plain)
 
 

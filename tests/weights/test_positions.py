@@ -5,10 +5,10 @@ import pytest
 import timm.layers
 import torch
 import transformers
-from conftest import assert_same, noise
 from scipy import ndimage
 from torchvision.models.vision_transformer import VisionTransformer, interpolate_embeddings
 
+from conftest import assert_same, noise
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights.load import load
 from vitreous.weights.positions import CONVENTIONS, resize_positions
@@ -69,7 +69,9 @@ def test_huggingface_is_transformers_own_function(family, old, new):
     tokens = torch.zeros(1, new[0] * new[1] + 1, 6)
     expected = embeddings.interpolate_pos_encoding(tokens, new[0] * 8, new[1] * 8)
     positions = embeddings.position_embeddings.detach()
-    torch.testing.assert_close(resize_positions(positions, old, new, convention, 1), expected.detach(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        resize_positions(positions, old, new, convention, 1), expected.detach(), rtol=0, atol=1e-6
+    )
 
 
 def cubic(x, a=-0.75):

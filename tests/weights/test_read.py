@@ -155,9 +155,7 @@ def test_the_content_says_what_a_file_is_whatever_its_suffix(tmp_path, write, su
     assert (found.path, found.wrappers, found.left_out) == (path, (), ())
 
 
-NUMBER_TYPES = (
-    "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 int64 int32 int16 int8 uint16 uint8 bool"
-)
+NUMBER_TYPES = "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 int64 int32 int16 int8 uint16 uint8 bool"
 
 
 @pytest.mark.parametrize("name", NUMBER_TYPES.split())
@@ -174,9 +172,7 @@ def test_every_number_type_survives(tmp_path, name, save):
 @pytest.mark.parametrize("name", ["f2", "f4", "f8", ">f4", "i1", "i2", "i4", "i8", "u1", "u2", "b1"])
 def test_every_numpy_number_survives(tmp_path, name):
     array = np.array([[0, 1, 2], [3, 4, 5]]).astype(name)
-    np.savez(
-        tmp_path / "w.npz", w=array, fortran=np.asfortranarray(array), scalar=array[1, 2], empty=array[:0]
-    )
+    np.savez(tmp_path / "w.npz", w=array, fortran=np.asfortranarray(array), scalar=array[1, 2], empty=array[:0])
     found = read(tmp_path / "w.npz").tensors
     assert found["w"].tolist() == found["fortran"].tolist() == array.tolist()
     assert found["scalar"].shape == ()
@@ -208,9 +204,7 @@ def test_tensors_may_be_written_to_and_the_file_stays_as_it_was(tmp_path, write)
 def test_zipped_pickles_are_mapped_and_loaded_with_weights_only(tmp_path, monkeypatch):
     torch.save(WEIGHTS, tmp_path / "w.pth")
     seen, load = {}, torch.load
-    monkeypatch.setattr(
-        torch, "load", lambda *source, **options: seen.update(options) or load(*source, **options)
-    )
+    monkeypatch.setattr(torch, "load", lambda *source, **options: seen.update(options) or load(*source, **options))
     read(tmp_path / "w.pth")
     assert seen == {"map_location": "cpu", "weights_only": True, "mmap": True}
 
@@ -234,9 +228,7 @@ def test_a_training_checkpoint_is_unwrapped_and_its_plain_extras_kept(tmp_path, 
     optimizer = {"state": {0: moments}, "param_groups": [{"lr": 0.1, "betas": (0.9, 0.99), "params": [0]}]}
     options = argparse.Namespace(lr=0.1, out=pathlib.Path("runs/1"), sizes=(1, 2))
     checkpoint = {
-        "model": OrderedDict(
-            (f"module.{name}", torch.nn.Parameter(p)) for name, p in model.state_dict().items()
-        ),
+        "model": OrderedDict((f"module.{name}", torch.nn.Parameter(p)) for name, p in model.state_dict().items()),
         "optimizer": optimizer,
         "args": options,
         "epoch": 7,
@@ -627,9 +619,7 @@ HOSTILE_TENSORS = {
     "hooks that are no dict": tensor(hooks=5),
     "marks": Call(rebuild, Storage(), 0, (4,), (1,), False, OrderedDict(), {"neg": True}),
     "type as marks": Call(rebuild, Storage(), 0, (16,), (1,), False, OrderedDict(), torch.uint8),
-    "wider type": Call(
-        torch._utils._rebuild_tensor_v3, Storage(), 0, (4,), (1,), False, OrderedDict(), torch.float64
-    ),
+    "wider type": Call(torch._utils._rebuild_tensor_v3, Storage(), 0, (4,), (1,), False, OrderedDict(), torch.float64),
     "state of a tensor": Call(
         rebuild, Storage(), 0, (4,), (1,), False, OrderedDict(), state=(Storage(), 0, (TERABYTES,), (1,))
     ),
@@ -741,9 +731,7 @@ def test_names_that_repeat_or_leave_the_archive_are_refused(tmp_path, name, unbu
         archive.writestr(name, npy(np.ones(3)))
     refused(tmp_path / "w.npz", name)
     with pytest.warns(UserWarning, match="Duplicate name"):
-        refused(
-            zipped(tmp_path / "w.pth", {"w": tensor()}, extra=[("archive/data.pkl", pickled({}))]), "twice"
-        )
+        refused(zipped(tmp_path / "w.pth", {"w": tensor()}, extra=[("archive/data.pkl", pickled({}))]), "twice")
 
 
 def npy(array, **options):
@@ -864,9 +852,7 @@ def test_a_safetensors_header_of_more_than_a_hundred_megabytes_is_refused(tmp_pa
 def test_complex_and_packed_and_absent_tensors_in_safetensors_are_refused_by_name(tmp_path):
     write_header(tmp_path / "w", {"a": ENTRY | {"dtype": "C64", "data_offsets": [0, 8]}}, bytes(8))
     refused(tmp_path / "w", "in a, got torch.complex64")
-    write_header(
-        tmp_path / "w", {"a": ENTRY | {"dtype": "F4", "shape": [2], "data_offsets": [0, 1]}}, bytes(1)
-    )
+    write_header(tmp_path / "w", {"a": ENTRY | {"dtype": "F4", "shape": [2], "data_offsets": [0, 1]}}, bytes(1))
     refused(tmp_path / "w", "in a, got torch.float4")
     write_header(tmp_path / "w", {"__metadata__": {"format": "pt"}})
     refused(tmp_path / "w", "no weights")

@@ -122,11 +122,7 @@ def test_dino_keeps_the_backbone_and_reports_the_projection_head():
 
 
 def test_in_a_flat_file_the_teachers_backbone_is_preferred():
-    flat = (
-        weights("student.backbone.", 1)
-        | weights("teacher.backbone.", 2)
-        | {"student.dino_head.w": torch.ones(1)}
-    )
+    flat = weights("student.backbone.", 1) | weights("teacher.backbone.", 2) | {"student.dino_head.w": torch.ones(1)}
     found = unwrap({"model": flat})
     assert found.tensors["cls_token"].tolist() == [2, 2]
     assert found.wrappers == ("model", "teacher.backbone.")
@@ -146,9 +142,7 @@ def test_parameters_become_plain_tensors():
 
 
 def test_extras_become_plain_values():
-    arguments = argparse.Namespace(
-        lr=0.1, betas=(0.9, 0.99), nested=argparse.Namespace(deep=True), fn=object()
-    )
+    arguments = argparse.Namespace(lr=0.1, betas=(0.9, 0.99), nested=argparse.Namespace(deep=True), fn=object())
     found = unwrap({"model": weights(), "args": arguments, "device": torch.device("cuda:1"), "odd": object()})
     plain = {"lr": 0.1, "betas": [0.9, 0.99], "nested": {"deep": True}, "fn": None}
     assert found.extras == {"args": plain, "device": "cuda:1"}

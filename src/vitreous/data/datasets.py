@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitreous.data.pictures import find_pictures
 
@@ -109,7 +109,7 @@ def digits(root: Path, split: str) -> PictureSet:
     return whole.take(keep)
 
 
-def _torchvision(kind: str, **splits: dict[str, object]) -> Callable[[Path, str], PictureSet]:
+def _torchvision(kind: str, **splits: dict[str, Any]) -> Callable[[Path, str], PictureSet]:
     """A set that torchvision knows how to download; `splits` are its arguments for `train` and `test`."""
 
     def build(root: Path, split: str) -> PictureSet:
@@ -128,7 +128,10 @@ def _torchvision(kind: str, **splits: dict[str, object]) -> Callable[[Path, str]
     return build
 
 
-_FLAG = {"train": {"train": True, "download": True}, "test": {"train": False, "download": True}}
+_FLAG: dict[str, dict[str, Any]] = {
+    "train": {"train": True, "download": True},
+    "test": {"train": False, "download": True},
+}
 DATASETS: dict[str, Callable[[Path, str], PictureSet]] = {
     "digits": digits,
     "mnist": _torchvision("MNIST", **_FLAG),

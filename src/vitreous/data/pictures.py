@@ -284,9 +284,7 @@ def _expand(given: str | Path, problems: list[PictureError]) -> list[Path]:
 
 def _wanted(match: Path, pattern: Path) -> bool:
     """Hidden files are matched only by a pattern that spells out a dot, as in a shell."""
-    return any(part.startswith(".") for part in pattern.parts) or not any(
-        part.startswith(".") for part in match.parts
-    )
+    return any(part.startswith(".") for part in pattern.parts) or not any(part.startswith(".") for part in match.parts)
 
 
 def _walk(starts: Iterable[Path], named: Iterable[Path], problems: list[PictureError]) -> list[Path]:

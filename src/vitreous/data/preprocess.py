@@ -115,9 +115,7 @@ class Preprocess:
         (6, 4)
         """
         mode = "RGB" if len(self.mean) == 3 else "L"
-        if (
-            picture.mode != mode or picture.info
-        ):  # `read_picture` leaves nothing behind that needs a second look
+        if picture.mode != mode or picture.info:  # `read_picture` leaves nothing behind that needs a second look
             picture = read_picture(picture).convert(mode)
         height, width = self._resized(picture.height, picture.width)
         if height * width > LIMIT_PIXELS:
@@ -138,7 +136,7 @@ class Preprocess:
         if tensor.ndim < 3 or tensor.shape[-3] != len(self.mean):
             raise ValueError(f"expected a tensor [... {len(self.mean)} h w], got {list(tensor.shape)}")
         mean, std = _column(self.mean).to(tensor.device), _column(self.std).to(tensor.device)
-        colours = (tensor.detach().to(torch.float32) * std + mean) * 255  # [... c h w]
+        colours = (tensor.to(torch.float32) * std + mean) * 255  # [... c h w]
         return colours.round().clamp(0, 255).to(torch.uint8).movedim(-3, -1)  # [... h w c]
 
     def _resized(self, height: int, width: int) -> tuple[int, int]:
@@ -219,9 +217,7 @@ class Preprocess:
     # --- reading what other libraries say -----------------------------------------------------------------
 
     @classmethod
-    def from_timm(
-        cls, pretrained_cfg: Mapping[str, Any], image_size: int | tuple[int, int] | None = None
-    ) -> Self:
+    def from_timm(cls, pretrained_cfg: Mapping[str, Any], image_size: int | tuple[int, int] | None = None) -> Self:
         """What timm's evaluation does for a `pretrained_cfg`, at its own size or at `image_size`.
 
         >>> Preprocess.from_timm({"crop_pct": 0.9, "mean": HALF, "std": HALF}).resize

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, Bottleneck
 from torchvision.models.resnet import ResNet as TorchvisionResNet
 
-DEPTHS: dict[int, tuple[type[nn.Module], list[int]]] = {
+DEPTHS: dict[int, tuple[type[BasicBlock | Bottleneck], list[int]]] = {
     18: (BasicBlock, [2, 2, 2, 2]),
     34: (BasicBlock, [3, 4, 6, 3]),
     50: (Bottleneck, [3, 4, 6, 3]),
@@ -36,7 +36,7 @@ class ResNetConfig:
     @property
     def feature_width(self) -> int:
         """Length of the pooled features."""
-        return 512 * DEPTHS[self.depth][0].expansion  # type: ignore[operator]
+        return 512 * DEPTHS[self.depth][0].expansion
 
 
 class ResNet(TorchvisionResNet):
@@ -54,7 +54,7 @@ class ResNet(TorchvisionResNet):
         super().__init__(block, layers, num_classes=max(config.classes, 1))
         self.config = config
         if not config.classes:
-            self.fc = nn.Identity()
+            self.reset_classifier(0)
 
     def features(self, x: Tensor) -> Tensor:
         """Pictures to pooled features, without the head."""
@@ -65,5 +65,5 @@ class ResNet(TorchvisionResNet):
     def reset_classifier(self, classes: int) -> None:
         """Put a new linear head in place: `classes` outputs, or none."""
         self.config = replace(self.config, classes=classes)
-        head = nn.Linear(self.config.feature_width, classes) if classes else nn.Identity()
-        self.fc = head.to(self.conv1.weight)
+        self.fc: nn.Module = nn.Linear(self.config.feature_width, classes) if classes else nn.Identity()
+        self.fc.to(self.conv1.weight)

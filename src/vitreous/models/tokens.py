@@ -7,7 +7,6 @@ counting by itself, so that all families and non-square pictures work alike.
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 

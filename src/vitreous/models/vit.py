@@ -8,6 +8,7 @@ DINOv2 and CLIP's vision tower: their differences are fields, not subclasses. St
 Shapes:  b pictures · c channels · H W pixels · n patches · t tokens · d width · h heads · k width of one head
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Self
@@ -19,7 +20,7 @@ from torchvision.ops import StochasticDepth
 
 from vitreous.models.tokens import TokenLayout
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),  # what JAX calls gelu
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),  # OpenAI's CLIP
@@ -91,7 +92,7 @@ class ViTConfig:
     head_bias: bool = True
     """Bias in the head; CLIP's projection has none."""
     dropout: float = 0.0
-    """Dropout after the embedding and each dense layer but the head and the q, k, v projections (paper, appendix B.1)."""
+    """Dropout after the embedding and every dense layer but q, k, v and the head (paper, appendix B.1)."""
     attention_dropout: float = 0.0
     """Dropout on attention weights."""
     stochastic_depth: float = 0.0

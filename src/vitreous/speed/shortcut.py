@@ -4,7 +4,6 @@ All tokens still speak in the last block (keys and values), but only the class t
 it goes through the last MLP. On ViT-B/16 that is 7 % of the work; the logits are the same but for rounding.
 """
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 

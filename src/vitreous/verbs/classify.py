@@ -95,7 +95,13 @@ def _own_table(answer: Answer) -> Table:
     from rich.table import Table
 
     table = Table(title=answer.picture, title_justify="left", box=None, pad_edge=False)
-    for name, side in (("class", "left"), ("probability", "right"), ("", "left"), ("logit", "right"), ("index", "right")):
+    for name, side in (
+        ("class", "left"),
+        ("probability", "right"),
+        ("", "left"),
+        ("logit", "right"),
+        ("index", "right"),
+    ):
         table.add_column(name, justify=side)  # type: ignore[arg-type]
     for p in answer.predictions:
         table.add_row(p.label, f"{p.probability:.1%}", _bar(p.probability), f"{p.logit:.2f}", str(p.index))
@@ -106,7 +112,13 @@ def _one_table(answers: list[Answer]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for name, side in (("picture", "left"), ("class", "left"), ("probability", "right"), ("", "left"), ("then", "left")):
+    for name, side in (
+        ("picture", "left"),
+        ("class", "left"),
+        ("probability", "right"),
+        ("", "left"),
+        ("then", "left"),
+    ):
         table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
     for answer in answers:
         best, rest = answer.predictions[0], answer.predictions[1:3]

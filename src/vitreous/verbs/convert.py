@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import tyro
 
@@ -31,8 +31,9 @@ def convert(
     from vitreous.weights.load import load
 
     console = messages()
-    model = load(source, trained_size=trained_size, **({} if heads is None else {"heads": heads}))
+    known: dict[str, Any] = {} if heads is None else {"heads": heads}
+    model = load(source, trained_size=trained_size, **known)
     for line in model.card.report.remarks():
         console.print(f"[dim]{line}[/dim]")
-    for path in write(model, out, to):  # type: ignore[arg-type]  # a ResNet is refused there
+    for path in write(model, out, to):
         print(f"wrote {path}")

@@ -35,7 +35,7 @@ def doctor(
     model = options.load()
     sections = examine(model)
     if trace:
-        sections["shapes"] = follow(model)  # type: ignore[arg-type]  # a ResNet is refused there
+        sections["shapes"] = follow(model)
     if pictures is not None:
         with messages().status(f"trying preprocessings on {len(pictures)} pictures"):
             fit = fit_preprocessing(model, pictures)
@@ -54,7 +54,5 @@ def doctor(
 def _print_json(sections: dict[str, list[tuple[str, str]]]) -> None:
     import json
 
-    listed = {
-        title: [{"label": label, "text": text} for label, text in rows] for title, rows in sections.items()
-    }
+    listed = {title: [{"label": label, "text": text} for label, text in rows] for title, rows in sections.items()}
     print(json.dumps(listed, indent=2, ensure_ascii=False))

@@ -33,7 +33,7 @@ def embed(
     from rich.progress import track
 
     from vitreous.data.pictures import PictureError, find_pictures
-    from vitreous.embed import embed_each, write_features
+    from vitreous.features import embed_each, write_features
 
     if output.suffix not in (".parquet", ".npz"):  # said before the work rather than after it
         raise ValueError(f"features go to .parquet or .npz, got {output.name}")

@@ -37,8 +37,8 @@ def evaluate(
         data_root: Where named data sets are kept.
     """
     from vitreous.data.datasets import open_set
-    from vitreous.evaluate import evaluate as measure
-    from vitreous.evaluate import probe as measure_probe
+    from vitreous.evaluation import evaluate as measure
+    from vitreous.evaluation import probe as measure_probe
     from vitreous.weights.save import write_json
 
     console = messages()

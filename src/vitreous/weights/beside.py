@@ -93,5 +93,3 @@ def usual(format: str, source: Source) -> tuple[tuple[float, ...], tuple[float, 
     if format == "timm" and Path(name).name.startswith("vit_") and "dino" not in name and "mae" not in name:
         return HALF, HALF, "timm's vit_* models"
     return IMAGENET_MEAN, IMAGENET_STD, "models trained with ImageNet's statistics"
-
-

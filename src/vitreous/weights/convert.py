@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from vitreous.data.preprocess import INTERPOLATIONS, Preprocess
 from vitreous.models.vit import ViT, ViTConfig
@@ -40,7 +41,7 @@ class Written:
     beside: dict[str, dict[str, Any]]
 
 
-def convert(model: ViT, out: str | Path, to: str) -> list[Path]:
+def convert(model: nn.Module, out: str | Path, to: str) -> list[Path]:
     """Write `model` for another library; `out` is a folder, or a file by its suffix.
 
     `to` is one of `TARGETS`. A folder gets `model.safetensors` (Google: `model.npz`) and the config files that the
@@ -183,7 +184,11 @@ def _vit(model: ViT) -> tuple[Tensors, dict[str, Any]]:
     distilled = model.config.distillation_token
     tensors, config = smoothed(model, class_slots=2 if distilled else 1)
     name, kind = ("DeiT", "deit") if distilled else ("ViT", "vit")
-    refuse(config, f"transformers' {name}", PLAIN | {"distillation_token": (distilled,), "distillation_head": (True, False), "patch_bias": (True,)})
+    refuse(
+        config,
+        f"transformers' {name}",
+        PLAIN | {"distillation_token": (distilled,), "distillation_head": (True, False), "patch_bias": (True,)},
+    )
     if config.classes and config.representation_size:
         raise ValueError(f"transformers' {name} cannot hold this model: it has a pooler or a classifier, not both")
     rules: tuple[Rule, ...] = huggingface.VIT_RULES
@@ -247,7 +252,12 @@ def _dinov2(model: ViT) -> tuple[Tensors, dict[str, Any]]:
 
 def _clip(model: ViT) -> tuple[Tensors, dict[str, Any]]:
     tensors, config = smoothed(model, class_slots=1, head_bias=False)
-    limits = PLAIN | {"embedding_norm": (True,), "patch_bias": (False,), "qkv_bias": (True,), "representation_size": (0,)}
+    limits = PLAIN | {
+        "embedding_norm": (True,),
+        "patch_bias": (False,),
+        "qkv_bias": (True,),
+        "representation_size": (0,),
+    }
     refuse(config, "transformers' CLIP", limits)
     if "head.bias" in tensors and tensors.pop("head.bias").any():
         raise ValueError("transformers' CLIP cannot hold this model: its projection has no bias, this head has one")

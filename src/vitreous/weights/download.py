@@ -61,9 +61,7 @@ def check_address(url: str) -> None:
     raise ValueError(f"{url} is not encrypted: use https:// (http:// is for loopback only)")
 
 
-def download(
-    url: str, target: Path, *, sha256: str = "", progress: bool = True, timeout: float = TIMEOUT
-) -> Path:
+def download(url: str, target: Path, *, sha256: str = "", progress: bool = True, timeout: float = TIMEOUT) -> Path:
     """Download `url` to `target` unless it is there already: afterwards it is a whole file, or there is none.
 
     `sha256` is how the digest must begin, in hexadecimal. A file that was there already is checked as well:
@@ -91,9 +89,7 @@ def list_hub_files(repository: str, revision: str | None) -> list[str]:
     try:
         # One request, no retries: with no network the answer is "no" now, not after a minute.
         information = HfApi().model_info(repository, revision=revision, timeout=10)
-    except (
-        Exception
-    ) as error:  # the client lets its HTTP library's errors through, and that library has changed
+    except Exception as error:  # the client lets its HTTP library's errors through, and that library has changed
         raise _explain(error, repository, revision) from error
     return [file.rfilename for file in information.siblings or [] if "/" not in file.rfilename]
 
@@ -168,9 +164,7 @@ def _explain(error: Exception, repository: str, revision: str | None, file_name:
     if isinstance(error, errors.RemoteEntryNotFoundError):
         return FileNotFoundError(f"{repository} has no file {file_name!r} at revision {revision or 'main'!r}")
     if isinstance(error, errors.HFValidationError):
-        return ValueError(
-            f"{repository!r} cannot be the name of a Hub repository: expected org/name ({reason})"
-        )
+        return ValueError(f"{repository!r} cannot be the name of a Hub repository: expected org/name ({reason})")
     network = (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, ConnectionError, TimeoutError)
     if isinstance(error, OSError) and not isinstance(error, network):  # a full disk, or the wrong length
         return OSError(f"{what} could not be downloaded: {reason}; try again")
@@ -198,15 +192,11 @@ def _stream(url: str, partial: Path, *, progress: bool, timeout: float) -> None:
         if error.code in (404, 410):
             raise FileNotFoundError(f"there is no file at {url}: check the name") from error
         if error.code in (401, 403):
-            raise PermissionError(
-                f"{url} refused with {error.code} {error.reason}: check the name"
-            ) from error
+            raise PermissionError(f"{url} refused with {error.code} {error.reason}: check the name") from error
         raise ConnectionError(f"{url} answered {error.code} {error.reason}: try again later") from error
     except (URLError, http.client.HTTPException, TimeoutError, ConnectionError, ssl.SSLError) as error:
         reason = getattr(error, "reason", error)
-        raise ConnectionError(
-            f"{url} could not be downloaded ({reason}): check the network and try again"
-        ) from error
+        raise ConnectionError(f"{url} could not be downloaded ({reason}): check the network and try again") from error
     if expected is not None and received != expected:
         raise ConnectionError(f"{url} broke off: expected {expected:,} bytes, got {received:,}: try again")
 
@@ -218,9 +208,7 @@ def _check_digest(path: Path, sha256: str, *, advice: str, source: str = "") -> 
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if not digest.startswith(sha256.lower()):
         got = digest[: max(len(sha256), 8)]
-        raise ValueError(
-            f"{source or path} has the wrong bytes: expected sha256 {sha256}…, got {got}…: {advice}"
-        )
+        raise ValueError(f"{source or path} has the wrong bytes: expected sha256 {sha256}…, got {got}…: {advice}")
 
 
 def _is_loopback(host: str) -> bool:
@@ -233,13 +221,9 @@ def _is_loopback(host: str) -> bool:
 class _Redirects(HTTPRedirectHandler):
     """Follow a redirect only where it stays as safe as the address the user gave."""
 
-    def redirect_request(
-        self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
-    ) -> Request | None:
+    def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Request | None:
         if req.type == "https" and urlsplit(newurl).scheme != "https":
-            raise ValueError(
-                f"{req.full_url} redirects to {newurl}, which is not encrypted: use another address"
-            )
+            raise ValueError(f"{req.full_url} redirects to {newurl}, which is not encrypted: use another address")
         check_address(newurl)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 

@@ -1,25 +1,12 @@
 """A name or a path becomes files on this disk. Nothing here reads weights.
 
-| name                                                  | means                                              |
-|-------------------------------------------------------|----------------------------------------------------|
-| `vit.safetensors`, `runs/7/`, `~/vit.pth`             | a file or a folder: what exists on the disk wins   |
-| `org/name`, `hf-hub:org/name`, `org/name@revision`    | a repository of the Hugging Face Hub               |
-| `vit_base_patch16_224.augreg2_in21k_ft_in1k`          | timm's name with its tag: `timm/…` on the Hub      |
-| `vit_base_patch16_224`                                | the same, with the tag it has in `DEFAULT_TAGS`    |
-| `torchvision:vit_b_16`, `torchvision:vit_b_16.MEMBER` | torchvision's weights: the default, or `MEMBER`    |
-| `resnet50`, `vit_b_16`                                | the same, for the names in `TORCHVISION_MODELS`    |
-| `ViT-B_16.npz`, `augreg/….npz`, `gs://vit_models/…`   | a file of Google's public bucket                   |
-| `https://…/vit.safetensors`                           | any other weights file on the web                  |
-| `packaged`, `digits`                                  | the model inside this package: no download         |
-
-`parse` says which of these a name is, without asking anyone; `fetch` brings the files and says where they
-lie. Files of the Hub and of torchvision go to those libraries' own caches, shared with other programs; the
-rest goes to `VITREOUS_CACHE`, by default `~/.cache/vitreous`. The argument `cache_dir` replaces all three.
+`names.parse` says what a name means; `fetch` brings the files and says where they lie. Files of the Hub and of
+torchvision go to those libraries' own caches, shared with other programs; the rest goes to `VITREOUS_CACHE`, by
+default `~/.cache/vitreous`. The argument `cache_dir` replaces all three.
 """
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import os
@@ -34,14 +21,11 @@ from urllib.parse import quote, unquote, urlsplit
 from vitreous.weights.download import (
     cache_folder,
     cached_hub_snapshot,
-    check_address,
     download,
     download_from_hub,
     list_hub_files,
 )
-
-SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".npz", ".ckpt", ".tar", ".index.json")
-"""How the name of a weights file may end."""
+from vitreous.weights.names import GOOGLE_BUCKET, SAFE_FILE_NAME, SUFFIXES, TORCHVISION_MODELS, parse
 
 FOLDER_FILES = (
     "model.safetensors",
@@ -55,56 +39,7 @@ file with one of `LOOSE_SUFFIXES` is taken."""
 
 LOOSE_SUFFIXES = (".safetensors", ".pth", ".pt", ".npz", ".safetensors.index.json", ".bin.index.json")
 
-DEFAULT_TAGS = {
-    **dict.fromkeys(
-        (
-            *("vit_tiny_patch16_224", "vit_tiny_patch16_384"),
-            *("vit_small_patch16_224", "vit_small_patch16_384"),
-            *("vit_small_patch32_224", "vit_small_patch32_384"),
-            *("vit_base_patch16_384", "vit_base_patch32_224", "vit_base_patch32_384"),
-            *("vit_large_patch16_224", "vit_large_patch16_384"),
-        ),
-        "augreg_in21k_ft_in1k",
-    ),
-    "vit_base_patch16_224": "augreg2_in21k_ft_in1k",
-    "vit_large_patch32_384": "orig_in21k_ft_in1k",
-    **{f"deit_{size}_patch16_224": "fb_in1k" for size in ("tiny", "small", "base")},
-    **{f"deit_{size}_distilled_patch16_224": "fb_in1k" for size in ("tiny", "small", "base")},
-    **{f"deit3_{size}_patch16_224": "fb_in22k_ft_in1k" for size in ("small", "medium", "base", "large")},
-    **{f"vit_{size}_patch14_dinov2": "lvd142m" for size in ("small", "base", "large", "giant")},
-    **{f"vit_{size}_patch14_reg4_dinov2": "lvd142m" for size in ("small", "base", "large", "giant")},
-}
-"""timm's names that may be given without a tag, and the tag they then get."""
-
-TORCHVISION_MODELS = (
-    *("resnet18", "resnet34", "resnet50", "resnet101", "resnet152"),
-    *("vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14"),
-)
-"""torchvision's names that may be given without `torchvision:`."""
-
-PACKAGED = ("packaged", "digits")
-GOOGLE_BUCKET = "https://storage.googleapis.com/vit_models"
-GOOGLE_FOLDERS = {  # how a bare file name looks → the folder of the bucket it lies in
-    r"(R\d+\+)?ViT-[A-Za-z]+_\d+\.npz": "imagenet21k",
-    r"(R\d+\+)?ViT-[A-Za-z]+_\d+-\d+\.npz": "imagenet21k+imagenet2012",
-    r"(R\d*_)?(Ti|S|B|L)_\d+-i[A-Za-z0-9_.-]+\.npz": "augreg",
-}
-GOOGLE_PATH = re.compile(r"(imagenet21k|imagenet21k\+imagenet2012|augreg|sam|gsam)/[A-Za-z0-9_.+-]+\.npz")
-
-LOOKS_LIKE_A_PATH = re.compile(r"[./\\~]|[A-Za-z]:[\\/]")
-SAFE_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 SHARD = re.compile(r"-\d{5}-of-\d{5}\.")
-
-
-@dataclass(frozen=True)
-class Name:
-    """What a name means: `target` is a path, a repository, a model or an address, by `kind`."""
-
-    kind: str
-    """`file`, `folder`, `hub`, `torchvision`, `google`, `url` or `packaged`."""
-    target: str
-    version: str | None = None
-    """The revision of a Hub repository, or the member of torchvision's weights."""
 
 
 @dataclass(frozen=True)
@@ -127,35 +62,6 @@ class Source:
     """The commit of a Hub repository."""
     weights_enum: Any = None
     """torchvision's member of a `WeightsEnum`, for the origin `torchvision`."""
-
-
-def parse(name: str | Path) -> Name:
-    """Say what `name` means, without opening a file or asking the network. A `Path` is always a path.
-
-    >>> parse("google/vit-base-patch16-224@main")
-    Name(kind='hub', target='google/vit-base-patch16-224', version='main')
-    >>> parse("vit_tiny_patch16_224").target
-    'timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k'
-    >>> parse("ViT-B_16.npz")
-    Name(kind='google', target='imagenet21k/ViT-B_16.npz', version=None)
-    """
-    text = os.path.expanduser(name)
-    if not text:
-        raise ValueError("the model has no name: expected a path, a Hub name such as org/name, or 'packaged'")
-    if isinstance(name, str):
-        if text in PACKAGED:  # before the disk: a folder of data must not hide the default model
-            return Name("packaged", "digits")
-        if (prefixed := _parse_prefixed(text)) is not None:
-            return prefixed
-    if os.path.exists(text):
-        return Name("folder" if os.path.isdir(text) else "file", text)
-    if isinstance(name, str) and (google := _parse_google(text)) is not None:
-        return google
-    if isinstance(name, Path) or LOOKS_LIKE_A_PATH.match(text) or text.endswith(SUFFIXES):
-        raise FileNotFoundError(f"there is no file or folder {os.path.abspath(text)}: check the path")
-    if (match := re.fullmatch(r"(\w+)(?:\.([A-Z]\w*))?", text)) and match[1] in TORCHVISION_MODELS:
-        return Name("torchvision", match[1], match[2])
-    return _parse_hub(text)
 
 
 def fetch(
@@ -216,9 +122,7 @@ def choose(names: Collection[str], where: str) -> str:
     if len(loose) == 1:
         return loose[0]
     if loose:
-        raise ValueError(
-            f"{where} holds several weights files ({_list(loose)}): give the path of one of them"
-        )
+        raise ValueError(f"{where} holds several weights files ({_list(loose)}): give the path of one of them")
     raise FileNotFoundError(
         f"{where} holds no weights: expected {FOLDER_FILES[0]} or one file ending in "
         f"{', '.join(LOOSE_SUFFIXES[:4])}; found {_list(sorted(names)) or 'nothing'}"
@@ -248,68 +152,6 @@ def shards(index: Path) -> list[str]:
     return names
 
 
-def _parse_prefixed(text: str) -> Name | None:
-    """Read the names that begin by saying what they are."""
-    prefix, colon, rest = text.partition(":")
-    if not colon:
-        return None
-    if prefix in ("hf-hub", "hf_hub"):
-        return _parse_hub(rest)
-    if prefix == "torchvision":
-        model, _, member = rest.replace("/", ".").partition(".")
-        return Name("torchvision", model, member or None)
-    if prefix not in ("gs", "http", "https") or not rest.startswith("//"):
-        return None
-    for bucket in ("gs://vit_models/", f"{GOOGLE_BUCKET}/"):
-        if text.startswith(bucket):
-            path = unquote(text.removeprefix(bucket))
-            safe = all(SAFE_FILE_NAME.fullmatch(part) for part in path.split("/"))
-            if not safe or not path.endswith(".npz"):
-                raise ValueError(f"{text} is not a model: expected {bucket}<folder>/<name>.npz")
-            return Name("google", path)
-    if prefix == "gs":
-        raise ValueError(
-            f"{text} is in a bucket that is not known here: expected gs://vit_models/…, or an https:// URL"
-        )
-    check_address(text)
-    if not urlsplit(text).path.endswith(SUFFIXES[:-1]):  # an index alone would come without its shards
-        raise ValueError(
-            f"{text} does not end as a weights file does ({', '.join(SUFFIXES[:-1])}): give the address of "
-            "the file, or org/name for a repository of the Hub"
-        )
-    return Name("url", text)
-
-
-def _parse_google(text: str) -> Name | None:
-    """Read the names of Google's files, with or without their folder."""
-    if GOOGLE_PATH.fullmatch(text):
-        return Name("google", text)
-    for pattern, folder in GOOGLE_FOLDERS.items():
-        if re.fullmatch(pattern, text):
-            return Name("google", f"{folder}/{text}")
-    return None
-
-
-def _parse_hub(text: str) -> Name:
-    """Read `org/name`, `name.tag` and the bare names of `DEFAULT_TAGS`, each with or without `@revision`."""
-    repository, at, revision = text.partition("@")
-    if at and not revision:
-        raise ValueError(f"{text} ends in @: expected a revision after it, such as {repository}@main")
-    bare = repository.removeprefix("timm/")
-    if bare in DEFAULT_TAGS:
-        repository = f"timm/{bare}.{DEFAULT_TAGS[bare]}"
-    elif re.fullmatch(r"[a-z0-9_]+\.[a-z0-9_]+", repository):
-        repository = f"timm/{repository}"
-    elif not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", repository, re.ASCII):
-        close = difflib.get_close_matches(bare, [*DEFAULT_TAGS, *TORCHVISION_MODELS, *PACKAGED], n=3)
-        hint = f" (did you mean {' or '.join(close)}?)" if close else ""
-        raise ValueError(
-            f"no model is known by the name {text!r}{hint}: for a timm name add its tag ({bare}.<tag>), for "
-            "the Hub write org/name, for a file or folder a path that exists"
-        )
-    return Name("hub", repository, revision or None)
-
-
 def _from_file(written: str, path: Path) -> Source:
     if not path.name.endswith(SUFFIXES):
         raise ValueError(f"{path} is not a weights file: expected one ending in {', '.join(SUFFIXES)}")
@@ -324,9 +166,7 @@ def _from_file(written: str, path: Path) -> Source:
 
 def _from_folder(written: str, folder: Path, origin: str) -> Source:
     names = _file_names(folder)
-    return _gather(
-        written, origin, choose(names, str(folder)), names, lambda file_name: _find(folder, file_name)
-    )
+    return _gather(written, origin, choose(names, str(folder)), names, lambda file_name: _find(folder, file_name))
 
 
 def _from_packaged(written: str, model: str) -> Source:
@@ -338,13 +178,9 @@ def _from_packaged(written: str, model: str) -> Source:
     return _from_folder(written, folder, "packaged")
 
 
-def _from_hub(
-    written: str, repository: str, revision: str | None, cache_dir: Path | None, progress: bool
-) -> Source:
+def _from_hub(written: str, repository: str, revision: str | None, cache_dir: Path | None, progress: bool) -> Source:
     def bring(file_name: str, commit: str | None) -> Path:
-        return download_from_hub(
-            repository, file_name, revision=commit, cache_dir=cache_dir, progress=progress
-        )
+        return download_from_hub(repository, file_name, revision=commit, cache_dir=cache_dir, progress=progress)
 
     try:
         names = list_hub_files(repository, revision)
@@ -365,9 +201,7 @@ def _from_hub(
     return _gather(written, "hub", chosen, names, lambda name: bring(name, commit), commit)
 
 
-def _from_torchvision(
-    written: str, model: str, member: str | None, cache_dir: Path | None, progress: bool
-) -> Source:
+def _from_torchvision(written: str, model: str, member: str | None, cache_dir: Path | None, progress: bool) -> Source:
     import torch.hub
     from torchvision.models import get_model_weights
 
@@ -378,9 +212,7 @@ def _from_torchvision(
             f"torchvision has no model {model!r}: those used here are {', '.join(TORCHVISION_MODELS)}"
         ) from error
     if (member or "DEFAULT") not in members.__members__:
-        raise ValueError(
-            f"torchvision's {model} has no weights {member!r}: it has {', '.join(members.__members__)}"
-        )
+        raise ValueError(f"torchvision's {model} has no weights {member!r}: it has {', '.join(members.__members__)}")
     chosen = members[member or "DEFAULT"]
     file_name = urlsplit(chosen.url).path.rsplit("/", 1)[-1]
     folder = cache_dir / "torchvision" if cache_dir else Path(torch.hub.get_dir()) / "checkpoints"
@@ -426,17 +258,13 @@ def _find(folder: Path, file_name: str) -> Path:
     """
     path = folder / file_name
     if not path.is_file():
-        raise FileNotFoundError(
-            f"{folder} lacks {file_name}, which the checkpoint needs: copy or download it again"
-        )
+        raise FileNotFoundError(f"{folder} lacks {file_name}, which the checkpoint needs: copy or download it again")
     home = folder.resolve()
     allowed = [home]
     if home.parent.name == "snapshots":
         allowed += [(parent / "blobs").resolve() for parent in home.parents[1:3]]
     if not any(path.resolve().is_relative_to(place) for place in allowed):
-        raise ValueError(
-            f"{path} is a link to {path.resolve()}, outside its folder: copy the file, or give its path"
-        )
+        raise ValueError(f"{path} is a link to {path.resolve()}, outside its folder: copy the file, or give its path")
     return path
 
 

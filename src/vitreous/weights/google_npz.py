@@ -92,8 +92,10 @@ def _is_npz(tensors: Mapping[str, Tensor]) -> bool:
 
 
 def _is_big_vision(tensors: Mapping[str, Tensor]) -> bool:
-    return _is_npz(tensors) and any(key.endswith(("/pos_embedding", "pos_embedding")) for key in tensors) and not any(
-        "posembed_input" in key for key in tensors
+    return (
+        _is_npz(tensors)
+        and any(key.endswith(("/pos_embedding", "pos_embedding")) for key in tensors)
+        and not any("posembed_input" in key for key in tensors)
     )
 
 

@@ -91,8 +91,9 @@ def _load_vit(
     ours, stray = to_ours(theirs, format.rules)
     ours = format.adjust(ours)
     own = sidecar.get("vitreous")
+    assumed: dict[str, str] = {}
     if own is not None:
-        trained, assumed = _own_config(own), {}
+        trained = _own_config(own)
     else:
         if image_size is not None and "pos_embed" not in ours:
             known.setdefault("image_size", image_size)  # without positions any size is the trained one
@@ -161,7 +162,8 @@ def _own_config(own: Mapping[str, Any]) -> ViTConfig:
     names = {field.name for field in fields(ViTConfig)}
     if not isinstance(described, Mapping) or set(described) - names:
         raise CheckpointError("config.json was not written by this version: its model has unknown fields")
-    return ViTConfig(**{k: tuple(v) if isinstance(v, list) else v for k, v in described.items()})
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in described.items()}
+    return ViTConfig(**values)
 
 
 def _card(
@@ -200,9 +202,7 @@ def _card(
     )
 
 
-def _load_resnet(
-    raw: RawCheckpoint, source: Source, sidecar: Mapping[str, Any], classes: int | None
-) -> ResNet:
+def _load_resnet(raw: RawCheckpoint, source: Source, sidecar: Mapping[str, Any], classes: int | None) -> ResNet:
     """torchvision's ResNets, whose keys are ours too; the number of blocks tells which."""
     tensors = raw.tensors
     layers = [len({key.split(".")[1] for key in tensors if key.startswith(f"layer{i}.")}) for i in (1, 2, 3, 4)]

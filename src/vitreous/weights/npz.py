@@ -34,9 +34,7 @@ def read_npz(path: Path) -> dict[str, torch.Tensor]:
         members = checked_members(archive)
         total, on_disk = sum(member.file_size for member in members.values()), path.stat().st_size
         if total > max(MOST_EXPANSION * on_disk, ALWAYS_FINE):
-            raise CheckpointError(
-                f"{on_disk:,} bytes unpack to {total:,}, as weights never do: do not trust it"
-            )
+            raise CheckpointError(f"{on_disk:,} bytes unpack to {total:,}, as weights never do: do not trust it")
         headers = {name: _header(archive, member) for name, member in members.items()}
         tensors = {name: _tensor(archive, members[name], header) for name, header in headers.items()}
     return {name.removesuffix(".npy"): tensor for name, tensor in tensors.items()}
@@ -50,13 +48,9 @@ def checked_members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
         if member.filename in members:
             raise CheckpointError(f"{member.filename} is in the archive twice: save it again")
         if name.is_absolute() or ".." in name.parts or "\\" in member.filename:
-            raise CheckpointError(
-                f"expected plain names in the archive, got {member.filename}: do not trust it"
-            )
+            raise CheckpointError(f"expected plain names in the archive, got {member.filename}: do not trust it")
         if member.flag_bits & 1:
-            raise CheckpointError(
-                f"{member.filename} is encrypted: unpack it with its password and save it again"
-            )
+            raise CheckpointError(f"{member.filename} is encrypted: unpack it with its password and save it again")
         members[member.filename] = member
     return members
 
@@ -97,7 +91,5 @@ def _tensor(archive: zipfile.ZipFile, member: zipfile.ZipInfo, header: _Header) 
     is_bfloat16 = header.dtype.kind == "V"
     numbers = np.frombuffer(raw, "<i2" if is_bfloat16 else header.dtype)
     numbers = numbers.reshape(header.shape, order="F" if header.fortran_order else "C")
-    tensor = torch.from_numpy(
-        numbers.astype(numbers.dtype.newbyteorder("="))
-    )  # a copy that may be written to
+    tensor = torch.from_numpy(numbers.astype(numbers.dtype.newbyteorder("=")))  # a copy that may be written to
     return tensor.view(torch.bfloat16) if is_bfloat16 else tensor

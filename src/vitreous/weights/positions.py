@@ -15,7 +15,7 @@ Grid = tuple[int, int]
 
 
 def _offset_scale(x: Tensor, size: Grid, offset: float) -> Tensor:
-    """DINO and DINOv2 hand over a scale that is a little too large, to be safe from rounding, and so move the samples."""
+    """DINO and DINOv2 pass a scale a little too large, to be safe from rounding, which also moves the samples."""
     factors = [(new + offset) / old for new, old in zip(size, x.shape[-2:], strict=True)]
     return F.interpolate(x, scale_factor=factors, mode="bicubic")
 

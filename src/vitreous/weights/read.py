@@ -177,9 +177,7 @@ def _load(path: Path) -> tuple[object, dict[str, Any]]:
     for beginning, complaint in STRANGERS.items():
         if text.startswith(beginning):
             raise CheckpointError(complaint)
-    raise CheckpointError(
-        f"expected safetensors, a torch pickle or an npz, got {head[:8]!r}…: fetch it again"
-    )
+    raise CheckpointError(f"expected safetensors, a torch pickle or an npz, got {head[:8]!r}…: fetch it again")
 
 
 def _load_safetensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -208,18 +206,14 @@ def _load_zip(path: Path) -> object:
         if member is None or member.file_size != size:
             held = f"{member.file_size:,}" if member else "none"
             raise CheckpointError(f"expected {size:,} bytes for storage {key}, got {held}: fetch it again")
-    return _build(
-        path, memory_mapped=not path.name.endswith(".safetensors")
-    )  # torch.load goes by that suffix
+    return _build(path, memory_mapped=not path.name.endswith(".safetensors"))  # torch.load goes by that suffix
 
 
 def _load_old_pickle(path: Path) -> object:
     """torch.save before version 1.6: five pickles in a row, then each storage's length and bytes."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as stream:
         if Rehearsal().follow(stream) != OLD_MAGIC:
-            raise CheckpointError(
-                "is a pickle that torch.save did not write: save model.state_dict() with it"
-            )
+            raise CheckpointError("is a pickle that torch.save did not write: save model.state_dict() with it")
         for _ in ("protocol", "machine"):
             Rehearsal().follow(stream)
         rehearsal = Rehearsal()
@@ -240,9 +234,7 @@ def _build(path: Path, memory_mapped: bool) -> object:
         try:
             return torch.load(source, map_location="cpu", weights_only=True, mmap=memory_mapped)
         except pickle.UnpicklingError as error:  # its text would recommend weights_only=False
-            raise CheckpointError(
-                "torch refuses its pickle as unsafe: save the state_dict() alone"
-            ) from error
+            raise CheckpointError("torch refuses its pickle as unsafe: save the state_dict() alone") from error
 
 
 def _read_index(index: Path) -> tuple[dict[str, Any], dict[str, str]]:

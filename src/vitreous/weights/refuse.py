@@ -9,7 +9,10 @@ from vitreous.weights.read import CheckpointError
 REFUSED: dict[str, tuple[str, str]] = {  # family: (pattern of its keys, pattern of its name in a config file)
     "Swin Transformer": (r"relative_position_index$|layers\.\d+\.(blocks\.\d+\.att|downsample)", r"swin"),
     "DINOv3": (r"^(backbone\.)?(rope_embed\.periods|storage_tokens)$", r"dinov3"),
-    "EVA": (r"blocks\.\d+\.attn\.(rope|inner_attn_ln|q_proj)|^rope\.freqs|blocks\.\d+\.mlp\.w1\.weight$", r"^eva(?!_)|eva02"),
+    "EVA": (
+        r"blocks\.\d+\.attn\.(rope|inner_attn_ln|q_proj)|^rope\.freqs|blocks\.\d+\.mlp\.w1\.weight$",
+        r"^eva(?!_)|eva02",
+    ),
     "BEiT": (r"relative_position_bias_table|attn\.q_bias$", r"beit"),
     "SigLIP": (r"attn_pool\.(latent|probe)|vision_model\.head\.probe|MAPHead_0/probe", r"siglip"),
     "Perception Encoder": (r"attn_pool\.(?!latent|probe)", r"vit_pe_|^pe_"),
@@ -17,7 +20,10 @@ REFUSED: dict[str, tuple[str, str]] = {  # family: (pattern of its keys, pattern
         r"patch_embed\.(backbone|conv)|conv_root/kernel|conv_proj\.conv_bn_relu",
         r"vit_.*_(r26|r50|r_s16|resnet)|hybrid",
     ),
-    "ViT with parallel or post-norm blocks": (r"blocks\.\d+\.(attns|ffns)\.\d|blocks\.\d+\.in_norm", r"parallel|_rpn_|_18x2_"),
+    "ViT with parallel or post-norm blocks": (
+        r"blocks\.\d+\.(attns|ffns)\.\d|blocks\.\d+\.in_norm",
+        r"parallel|_rpn_|_18x2_",
+    ),
     "NaFlex ViT": (r"^embeds\.(proj|pos_embed)", r"naflex"),
     "hierarchical or convolutional network": (
         r"^stages\.\d+\.|^(features|downsample_layers)\.\d|^stem\.\d",

@@ -80,7 +80,6 @@ def write_pickle(path: Path, tensors: Tensors) -> Path:
 
 def write_npz(path: Path, tensors: Tensors) -> Path:
 
-
     arrays = {key: value.numpy() for key, value in tensors.items()}
 
     def write(temporary: Path) -> None:

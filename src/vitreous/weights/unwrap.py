@@ -115,9 +115,7 @@ def unwrap(loaded: object) -> Unwrapped:
         wrappers.append(container)
         level = level[container]
     else:
-        raise CheckpointError(
-            f"weights lie over {MOST_NESTING} containers deep: save model.state_dict() alone"
-        )
+        raise CheckpointError(f"weights lie over {MOST_NESTING} containers deep: save model.state_dict() alone")
     tensors = {name: value for name, value in level.items() if isinstance(value, torch.Tensor)}
     if not tensors:
         raise CheckpointError(f"holds no weights under {_list(loaded)}: save model.state_dict()")

@@ -15,7 +15,7 @@ from vitreous.data.pictures import PictureError, read_picture
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.stream import ahead, batches
 from vitreous.device import pick_device, pick_dtype
-from vitreous.embed import embedding
+from vitreous.features import embedding
 from vitreous.predict import run
 from vitreous.speed.shortcut import logits_only
 from vitreous.weights.load import Model

@@ -1,0 +1,185 @@
+"""The command line as a user meets it: real processes for start-up and exit codes, calls for the rest."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import noise
+from PIL import Image
+
+from vitreous.cli import COMMANDS, main
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.weights.save import save
+
+
+def run(*words, **options):
+    environment = os.environ | {"COLUMNS": "100", "HF_HUB_OFFLINE": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "vitreous", *words], capture_output=True, text=True, env=environment, **options
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("model")
+    save(noise(ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=7))), path)
+    return str(path)
+
+
+@pytest.fixture
+def picture(tmp_path):
+    Image.new("RGB", (40, 30), "teal").save(tmp_path / "teal.png")
+    return str(tmp_path / "teal.png")
+
+
+def test_import_and_help_are_quick_and_torch_free():
+    code = "import sys, vitreous, vitreous.cli; print('torch' in sys.modules, 'numpy' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.split() == ["False", "False"]
+    resource = pytest.importorskip("resource", reason="processor time of a child is read by a POSIX call")
+    took = []
+    for _ in range(3):  # processor time, which a busy machine does not stretch as it does the clock
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "vitreous", "--help"], capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+    assert min(took) < 0.3
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_every_verb_has_help(verb, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([verb, "--help"])
+    assert stop.value.code == 0
+    assert len(capsys.readouterr().out.splitlines()) > 5
+
+
+def test_every_public_name_can_be_imported():
+    import vitreous
+
+    for name in vitreous.__all__:
+        assert getattr(vitreous, name) is not None
+    assert callable(vitreous.embed)  # no module hides a function of the same name
+    assert callable(vitreous.evaluate)
+    with pytest.raises(AttributeError, match="no 'nothing'"):
+        vitreous.nothing  # noqa: B018
+
+
+def test_classify_prints_json(folder, picture, capsys):
+    main(["classify", picture, "--model", folder, "--json", "--top", "2"])
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["picture"] == picture
+    assert [set(p) for p in row["predictions"]] == [{"index", "label", "probability", "logit"}] * 2
+
+
+def test_classify_without_arguments_reads_the_sample_digits():
+    done = run("classify")
+    assert done.returncode == 0, done.stderr
+    lines = [line.split()[:2] for line in done.stdout.splitlines()[1:]]
+    assert lines == [[f"digit-{i}", str(i)] for i in range(10)]
+
+
+def test_good_pictures_are_answered_and_bad_ones_listed(folder, picture, tmp_path):
+    (tmp_path / "empty.jpg").write_bytes(b"")
+    (tmp_path / "text.png").write_text("hello")
+    (tmp_path / "nothing").mkdir()
+    paths = [picture, *(str(tmp_path / name) for name in ("empty.jpg", "text.png", "nothing", "absent.png", "*.gif"))]
+    done = run("classify", *paths, "--model", folder, "--json")
+    assert done.returncode == 2
+    assert [row["picture"] for row in json.loads(done.stdout)] == [picture]
+    for name in ("empty.jpg", "text.png", "nothing", "absent.png", "*.gif"):
+        assert sum(name in line for line in done.stderr.splitlines()) == 1, name
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["classify", "--model", "/nowhere/model.pth"], "no file or folder"),
+        (["classify", "--model", "vit_bse_patch16_224"], "vit_base_patch16_224"),
+        (["classify", "--device", "cuda:9"], "--device cpu"),
+        (["classify", "--batch-size", "0"], "at least one picture"),
+        (["evaluate", "--data", "/nowhere"], "neither a folder nor a known data set"),
+        (["embed", "x.png", "-o", "features.csv"], ".parquet or .npz"),
+        (["convert", "digits", "out.npz", "--to", "timm"], "is not written as .npz"),
+        (["convert", "digits", "out", "--to", "pytorch"], "pytorch"),
+        (["nonsense"], "nonsense"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(words, message, tmp_path):
+    done = run(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_debug_shows_the_traceback():
+    assert "Traceback" in run("classify", "--model", "/nowhere/model.pth", "--debug").stderr
+
+
+def test_a_headless_model_is_sent_to_embed(folder, picture, tmp_path, capsys):
+    from vitreous.weights.load import load
+
+    save(load(folder, classes=0), tmp_path / "headless")
+    with pytest.raises(SystemExit) as stop:
+        main(["classify", picture, "--model", str(tmp_path / "headless")])
+    assert stop.value.code == 2
+    assert "vitreous embed" in capsys.readouterr().err
+    main(["embed", picture, "--model", str(tmp_path / "headless"), "-o", str(tmp_path / "f.npz")])
+    assert "1 pictures × 48 features" in capsys.readouterr().out
+
+
+def test_evaluate_prints_json_and_writes(tmp_path, capsys):
+    main(["evaluate", "--data", "digits", "--limit", "50", "--json", "--output", str(tmp_path / "out")])
+    result = json.loads(capsys.readouterr().out)
+    assert result["pictures"] == 50
+    assert 0.9 < result["top1"] <= 1
+    assert (tmp_path / "out/confusion.npz").exists()
+
+
+def test_convert_and_doctor(folder, tmp_path, capsys):
+    main(["convert", folder, str(tmp_path / "hf"), "--to", "huggingface"])
+    assert "wrote" in capsys.readouterr().out
+    main(["doctor", "--model", str(tmp_path / "hf"), "--trace", "--json"])
+    sections = json.loads(capsys.readouterr().out)
+    rows = {row["label"]: row["text"] for section in sections.values() for row in section}
+    assert rows["format"] == "huggingface"
+    assert rows["attention: queries × keys"] == "4×17×17"
+    assert rows["queries, keys and values, joined"] == "17×144"
+
+
+def test_doctor_prints_the_shapes_of_seed_report_000(tmp_path, capsys):
+    from vitreous.doctor import trace
+    from vitreous.models.variants import variant
+
+    rows = dict(trace(ViT(variant("vit_base_patch16_224", depth=1)).eval()))
+    shapes = list(rows.values())
+    for shape in ("196×768", "197×768", "197×2304", "12×197×64", "12×197×197"):
+        assert shape in shapes
+
+
+def test_flops_agree_with_the_formula():
+    from vitreous.doctor import count_flops
+    from vitreous.models.variants import variant
+
+    config = variant("vit_base_patch16_224")
+    t, d, m = 197, 768, 3072
+    block = 2 * (t * d * 3 * d + 2 * t * t * d + t * d * d + 2 * t * d * m)
+    whole = 2 * 196 * 768 * d + 12 * block + 2 * d * 1000
+    with torch.device("meta"):
+        assert count_flops(ViT(config)) == whole
+    assert whole / 1e9 == pytest.approx(35.13, abs=0.03)
+
+
+def test_models_and_datasets_are_listed(capsys):
+    main(["models", "--search", "tiny_patch16_224"])
+    out = capsys.readouterr().out
+    assert "vit_tiny_patch16_224" in out
+    assert "5,717,416" in out
+    main(["datasets"])
+    assert "cifar10" in capsys.readouterr().out

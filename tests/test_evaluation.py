@@ -1,0 +1,174 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import VIT_TI, noise
+from PIL import Image
+
+from vitreous.data.datasets import DATASETS, from_folder, open_set
+from vitreous.data.labels import match_classes
+from vitreous.evaluation import evaluate, probe
+from vitreous.fitting import Fit, Trial, fit_preprocessing
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.weights.beside import imagenet_names, imagenet_wordnet_ids
+from vitreous.weights.load import load
+from vitreous.weights.save import save
+
+
+def colour_folder(root, names, each=6, size=32):
+    """A class a colour: easy to tell apart."""
+    draw = np.random.default_rng(0)
+    for label, name in enumerate(names):
+        (root / name).mkdir(parents=True)
+        for i in range(each):
+            pixels = draw.integers(0, 60, (size, size, 3))
+            pixels[:, :, label % 3] += 180
+            Image.fromarray(pixels.astype(np.uint8)).save(root / name / f"{i}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("model")
+    save(noise(ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=7))), path)
+    return load(path)
+
+
+def test_accuracy_agrees_with_counting_by_hand(model, tmp_path):
+    data = from_folder(colour_folder(tmp_path, ["0", "3", "6"]))
+    result = evaluate(model, data, batch_size=4, device="cpu")
+    right, among, loss = 0, 0, 0.0
+    with torch.no_grad():
+        for i, label in enumerate(data.labels):
+            logits = model(model.card.preprocess(Image.open(data.picture(i)))[None])[0]
+            target = int(data.class_names[label])
+            right += logits.argmax().item() == target
+            among += target in logits.topk(5).indices
+            loss -= logits.log_softmax(-1)[target].item()
+            assert result.correct[i] == (logits.argmax().item() == target)
+    assert result.pictures == 18
+    assert result.top1 == pytest.approx(right / 18)
+    assert result.top5 == pytest.approx(among / 18)
+    assert result.loss == pytest.approx(loss / 18, rel=1e-4)
+    assert result.confusion.sum() == 18
+    assert set(result.per_class()) == {"class 0", "class 3", "class 6"}
+
+
+def test_results_are_written(model, tmp_path):
+    data = from_folder(colour_folder(tmp_path / "data", ["0", "1"]))
+    result = evaluate(model, data, device="cpu")
+    result.write(tmp_path / "out")
+    assert json.loads((tmp_path / "out/result.json").read_text())["pictures"] == 12
+    with np.load(tmp_path / "out/confusion.npz") as saved:
+        assert saved["confusion"].shape == (7, 7)
+
+
+def test_unreadable_pictures_are_counted_apart(model, tmp_path):
+    root = colour_folder(tmp_path, ["0", "1"])
+    (root / "0" / "broken.png").write_bytes(b"")
+    result = evaluate(model, from_folder(root), device="cpu")
+    assert result.pictures == 12
+    assert [problem.reason for problem in result.problems] == [str(result.problems[0]).split(": ", 1)[1]]
+
+
+def test_probes_tell_colours_apart_with_any_model(model, tmp_path):
+    for split in ("train", "val"):
+        colour_folder(tmp_path / split, ["red", "green", "blue"])
+    train, test = open_set(tmp_path, "train"), open_set(tmp_path, "test")
+    for kind in ("knn", "linear"):
+        result = probe(model, train, test, kind, device="cpu")
+        assert result["top1"] > 0.9
+        assert (result["pictures"], result["train_pictures"]) == (18, 18)
+    with pytest.raises(ValueError, match="knn or linear"):
+        probe(model, train, test, "svm", device="cpu")
+
+
+def test_classes_are_matched_by_name_id_or_number():
+    names = imagenet_names()
+    assert match_classes(["church", "Egyptian_cat"], names, 1000) == [497, 285]
+    assert match_classes(["n03028079"], names, 1000) == [497]
+    assert match_classes(["0497", "7"], names, 1000) == [497, 7]
+    assert match_classes(["7", "0"], [str(i) for i in range(10)], 10) == [7, 0]
+    for wrong, message in (
+        (["zebra", "unicorn"], "1 of 2 classes are not the model's, such as 'unicorn'"),
+        (["1000"], "0 to 999"),
+        (["n00000000"], "WordNet"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            match_classes(wrong, names, 1000)
+    with pytest.raises(ValueError, match="not ImageNet-1k's"):
+        match_classes(["n03028079"], ["a", "b"], 2)
+
+
+def test_wordnet_ids_are_sorted_and_complete():
+    ids = imagenet_wordnet_ids()
+    assert len(set(ids)) == 1000
+    assert list(ids) == sorted(ids)  # ImageNet's class order is that of the ids
+    assert len(imagenet_names()) == 1000
+
+
+def test_folders_and_splits(tmp_path):
+    with pytest.raises(FileNotFoundError, match="neither a folder nor a known data set"):
+        open_set(tmp_path / "nothing")
+    with pytest.raises(ValueError, match="no sub-folders"):
+        open_set(tmp_path)
+    (tmp_path / "cat").mkdir()
+    with pytest.raises(ValueError, match="no pictures"):
+        open_set(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no train/ folder"):
+        open_set(tmp_path, "train")
+    colour_folder(tmp_path / "whole", ["a", "b"], each=5)
+    found = open_set(tmp_path / "whole")
+    assert (len(found), found.class_names, found.labels) == (10, ("a", "b"), (0,) * 5 + (1,) * 5)
+    assert found.spread(4).labels == (0, 0, 1, 1)
+
+
+def test_digits_are_split_without_overlap():
+    train, test = DATASETS["digits"](None, "train"), DATASETS["digits"](None, "test")
+    assert len(train) + len(test) == 1797
+    seen = {np.asarray(train.picture(i)).tobytes() for i in range(len(train))}
+    assert sum(np.asarray(test.picture(i)).tobytes() in seen for i in range(len(test))) == 0
+    assert test.picture(0).size == (8, 8)
+
+
+def test_the_verdict_needs_more_than_chance():
+    def trial(name, right, count):
+        return Trial(name, None, tuple(i < right for i in range(count)))
+
+    clear = Fit((trial("in use", 40, 100), trial("other", 70, 100)))
+    assert clear.verdict().startswith("other fits better than what is in use: 70.0% against 40.0%")
+    assert clear.chance == pytest.approx(2 / 2**30)
+    assert "no clear difference" in Fit((trial("in use", 40, 100), trial("other", 42, 100))).verdict()
+    assert "in use fits best" in Fit((trial("in use", 40, 100), trial("other", 40, 100))).verdict()
+
+
+@pytest.mark.skipif(not VIT_TI.exists(), reason="the real ViT-Ti is not on this machine")
+def test_real_pictures_tell_which_statistics_fit(shared):
+    from dataclasses import replace
+
+    from vitreous.data.preprocess import STATISTICS
+
+    model = load(VIT_TI)
+    mean, std = STATISTICS["imagenet"]
+    model.card.preprocess = replace(model.card.preprocess, mean=mean, std=std)
+    fit = fit_preprocessing(model, open_set(shared / "data/imagenet-val-500").spread(60))
+    assert "mean 0.5, std 0.5" in fit.best.name
+    assert "fits better" in fit.verdict()
+
+
+@pytest.mark.skipif(not VIT_TI.exists(), reason="the real ViT-Ti is not on this machine")
+def test_a_real_vit_calls_santorini_a_dome(shared):
+    from vitreous.predict import classify
+
+    (answer,) = classify(shared / "data/santorini.png", str(VIT_TI))
+    found = {p.label: p.probability for p in answer.predictions}
+    assert found["dome"] == pytest.approx(0.67, abs=0.01)
+    assert found["church"] == pytest.approx(0.20, abs=0.01)
+
+
+def test_the_packaged_model_reads_digits():
+    result = evaluate(load(), open_set("digits"), device="cpu", batch_size=64)
+    assert result.top1 >= 0.97
+    assert result.pictures == 360
