@@ -7,9 +7,9 @@ import sys
 
 import pytest
 import torch
-from conftest import noise
 from PIL import Image
 
+from conftest import noise
 from vitreous.cli import COMMANDS, main
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights.save import save

@@ -3,13 +3,13 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import VIT_TI, noise
 from PIL import Image
 
+from conftest import VIT_TI, noise
 from vitreous.data.datasets import DATASETS, from_folder, open_set
 from vitreous.data.labels import match_classes
 from vitreous.evaluation import evaluate, probe
-from vitreous.fitting import Fit, Trial, fit_preprocessing
+from vitreous.fitting import Fit, Trial, chance, fit_preprocessing
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights.beside import imagenet_names, imagenet_wordnet_ids
 from vitreous.weights.load import load
@@ -137,11 +137,17 @@ def test_the_verdict_needs_more_than_chance():
     def trial(name, right, count):
         return Trial(name, None, tuple(i < right for i in range(count)))
 
-    clear = Fit((trial("in use", 40, 100), trial("other", 70, 100)))
-    assert clear.verdict().startswith("other fits better than what is in use: 70.0% against 40.0%")
-    assert clear.chance == pytest.approx(2 / 2**30)
-    assert "no clear difference" in Fit((trial("in use", 40, 100), trial("other", 42, 100))).verdict()
-    assert "in use fits best" in Fit((trial("in use", 40, 100), trial("other", 40, 100))).verdict()
+    used, better, same = trial("in use", 40, 100), trial("other", 70, 100), trial("third", 42, 100)
+    assert chance(used, better) == pytest.approx(2 / 2**30)
+    fit = Fit((used, same, better), (trial("crop", 71, 100),))
+    assert fit.chosen is better
+    statistics, crop = fit.verdict()
+    assert statistics.startswith("other fits better than what is in use: 70.0% against 40.0% of 100 pictures")
+    assert crop == "no other crop is clearly better than the one in use"
+    kept = Fit((used, same), (trial("crop", 90, 100),))
+    assert kept.chosen is used
+    assert "no other is clearly better" in kept.verdict()[0]
+    assert kept.verdict()[1].startswith("crop fits better than the crop in use: 90.0% against 40.0%")
 
 
 @pytest.mark.skipif(not VIT_TI.exists(), reason="the real ViT-Ti is not on this machine")
@@ -154,8 +160,8 @@ def test_real_pictures_tell_which_statistics_fit(shared):
     mean, std = STATISTICS["imagenet"]
     model.card.preprocess = replace(model.card.preprocess, mean=mean, std=std)
     fit = fit_preprocessing(model, open_set(shared / "data/imagenet-val-500").spread(60))
-    assert "mean 0.5, std 0.5" in fit.best.name
-    assert "fits better" in fit.verdict()
+    assert fit.chosen.name == "mean 0.5, std 0.5"
+    assert "fits better" in fit.verdict()[0]
 
 
 @pytest.mark.skipif(not VIT_TI.exists(), reason="the real ViT-Ti is not on this machine")

@@ -2,9 +2,9 @@ import json
 
 import pytest
 import torch
-from conftest import noise
 from PIL import Image
 
+from conftest import noise
 from vitreous.data.pictures import PictureError
 from vitreous.features import embed, embed_each, write_features
 from vitreous.models.vit import ViT, ViTConfig

@@ -3,7 +3,7 @@
 Wrong statistics cost up to 30 points without any error; the pictures themselves tell which are right.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import comb
 
@@ -38,59 +38,72 @@ class Trial:
 
 @dataclass(frozen=True)
 class Fit:
-    """All trials, the one in use first, and what follows from them."""
+    """What was tried: first the preprocessing in use, then other statistics, then other crops with the better ones."""
 
-    trials: tuple[Trial, ...]
-
-    @property
-    def current(self) -> Trial:
-        return self.trials[0]
+    statistics: tuple[Trial, ...]
+    crops: tuple[Trial, ...]
 
     @property
-    def best(self) -> Trial:
-        return max(self.trials, key=lambda trial: trial.top1)  # the one in use where it is as good as any
+    def trials(self) -> tuple[Trial, ...]:
+        return self.statistics + self.crops
 
     @property
-    def chance(self) -> float:
-        """How likely so large a difference is if the two are equally good (exact McNemar test)."""
-        pairs = list(zip(self.current.correct, self.best.correct, strict=True))
-        lost, won = sum(a and not b for a, b in pairs), sum(b and not a for a, b in pairs)
-        n = lost + won
-        tail = sum(comb(n, k) for k in range(min(lost, won) + 1)) / 2**n
-        return min(1.0, 2 * tail)
+    def chosen(self) -> Trial:
+        """The best statistics where they are clearly better than those in use, else what is in use."""
+        return clearly_better(self.statistics[0], self.statistics[1:]) or self.statistics[0]
 
-    def verdict(self) -> str:
-        """One sentence."""
-        now, best = self.current, self.best
-        count = len(now.correct)
-        if best is now:
-            return f"the preprocessing in use fits best: {now.top1:.1%} of {count} pictures"
-        comparison = f"{best.top1:.1%} against {now.top1:.1%} of {count} pictures, p = {self.chance:.2g}"
-        if self.chance < 0.01:
-            return f"{best.name} fits better than what is in use: {comparison}"
-        return f"no clear difference: {best.name} is ahead ({comparison}); keep what is in use"
+    def verdict(self) -> list[str]:
+        """One sentence on the statistics and one on the crop."""
+        used, chosen = self.statistics[0], self.chosen
+        if chosen is used:
+            lines = [
+                f"mean and std in use fit: {used.top1:.1%} of {len(used.correct)} pictures, no other is clearly better"
+            ]
+        else:
+            lines = [f"{chosen.name} fits better than what is in use: {compared(chosen, used)}"]
+        crop = clearly_better(chosen, self.crops)
+        if crop is not None:
+            lines.append(f"{crop.name} fits better than the crop in use: {compared(crop, chosen)}")
+        elif self.crops:
+            lines.append("no other crop is clearly better than the one in use")
+        return lines
+
+
+def clearly_better(used: Trial, others: Iterable[Trial]) -> Trial | None:
+    """The best of `others`, if chance alone would hardly make it so much better than `used`."""
+    best = max(others, key=lambda trial: trial.top1, default=used)
+    return best if best.top1 > used.top1 and chance(used, best) < 0.01 else None
+
+
+def chance(one: Trial, other: Trial) -> float:
+    """How likely so large a difference is if the two are equally good (exact McNemar test)."""
+    pairs = list(zip(one.correct, other.correct, strict=True))
+    lost, won = sum(a and not b for a, b in pairs), sum(b and not a for a, b in pairs)
+    n = lost + won
+    tail = sum(comb(n, k) for k in range(min(lost, won) + 1)) / 2**n
+    return min(1.0, 2 * tail)
+
+
+def compared(better: Trial, worse: Trial) -> str:
+    count = len(better.correct)
+    return f"{better.top1:.1%} against {worse.top1:.1%} of {count} pictures, p = {chance(worse, better):.1g}"
 
 
 def fit_preprocessing(model: Model, data: PictureSet, batch_size: int = 16) -> Fit:
-    """Try other statistics, then other crops with the best statistics, on the same pictures."""
+    """Try other statistics, then other crops with the better statistics, on the same pictures."""
     if model.card.head != "classifier":
         raise ValueError(f"{model.card.name} has no classifier to try preprocessings with")
     places = match_classes(data.class_names, model.card.class_names, model.config.classes)
     used = model.card.preprocess
-    same_statistics = next((name for name, pair in STATISTICS.items() if pair == (used.mean, used.std)), None)
-    trials = [_try(model, data, places, {"in use": used}, batch_size)[0]]
+    candidates = {"in use": used}
     if len(used.mean) == 3:
-        statistics = {
-            _say(name): replace(used, mean=mean, std=std)
-            for name, (mean, std) in STATISTICS.items()
-            if name != same_statistics
-        }
-        trials += _try(model, data, places, statistics, batch_size)
-    best = max(trials, key=lambda trial: trial.top1)
-    crops = {f"{name}, {best.name}": p for name, p in _crops(best.preprocess) if p != best.preprocess}
-    for name, preprocess in crops.items():
-        trials += _try(model, data, places, {name: preprocess}, batch_size)
-    return Fit(tuple(trials))
+        for name, (mean, std) in STATISTICS.items():
+            if (mean, std) != (used.mean, used.std):
+                candidates[_say(name)] = replace(used, mean=mean, std=std)
+    fit = Fit(tuple(_try(model, data, places, candidates, batch_size)), ())
+    crops = [(name, crop) for name, crop in _crops(fit.chosen.preprocess) if crop != fit.chosen.preprocess]
+    tried = [_try(model, data, places, {f"{name}, {fit.chosen.name}": crop}, batch_size)[0] for name, crop in crops]
+    return replace(fit, crops=tuple(tried))
 
 
 def _say(name: str) -> str:

@@ -24,6 +24,7 @@ from transformers.models.siglip.image_processing_pil_siglip import SiglipImagePr
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 from transformers.models.vit.image_processing_vit import ViTImageProcessor
 
+from vitreous.data.foreign import from_huggingface, from_timm, from_torchvision
 from vitreous.data.pictures import PictureError
 from vitreous.data.preprocess import (
     CLIP_MEAN,
@@ -77,7 +78,7 @@ def timm_transform(config: dict, **options: object) -> object:
 )
 def test_against_timm_to_the_last_bit(config, input_size, crop_mode):
     config = config | {"input_size": input_size, "crop_mode": crop_mode}
-    ours, theirs = Preprocess.from_timm(config), timm_transform(config)
+    ours, theirs = from_timm(config), timm_transform(config)
     for shape in SHAPES:
         assert torch.equal(ours(picture(*shape)), theirs(picture(*shape))), shape
 
@@ -92,18 +93,18 @@ def test_against_timm_to_the_last_bit(config, input_size, crop_mode):
 def test_against_timm_at_any_size(shape, size, crop_pct, crop_mode):
     config = {"input_size": (3, *size), "crop_pct": crop_pct, "crop_mode": crop_mode}
     expected = timm_transform(config)(picture(*shape))
-    assert torch.equal(Preprocess.from_timm(config)(picture(*shape)), expected)
+    assert torch.equal(from_timm(config)(picture(*shape)), expected)
 
 
 def test_against_timm_with_its_defaults_at_full_size():
-    ours = Preprocess.from_timm({})
+    ours = from_timm({})
     assert (ours.size, ours.resize) == ((224, 224), 256)
     assert torch.equal(ours(picture(333, 250)), timm_transform({"url": ""})(picture(333, 250)))
 
 
 def test_fields_of_a_timm_config_that_say_none_take_the_defaults():
     names = ("input_size", "crop_pct", "crop_mode", "interpolation", "mean", "std", "test_input_size")
-    assert Preprocess.from_timm(dict.fromkeys(names)) == Preprocess.from_timm({})
+    assert from_timm(dict.fromkeys(names)) == from_timm({})
 
 
 @pytest.mark.parametrize("size", [64, (64, 64), (40, 64)])
@@ -111,7 +112,7 @@ def test_timm_at_another_image_size_keeps_the_share_that_is_cropped(size):
     config = {"input_size": (3, 32, 32), "crop_pct": 0.9}
     height, width = (size, size) if isinstance(size, int) else size
     theirs = timm_transform(config, input_size=(3, height, width))
-    ours = Preprocess.from_timm(config, image_size=size)
+    ours = from_timm(config, image_size=size)
     assert torch.equal(ours(picture(90, 120)), theirs(picture(90, 120)))
 
 
@@ -120,21 +121,21 @@ def test_timm_at_its_test_size_takes_the_share_for_tests():
         "input_size": (3, 32, 32), "crop_pct": 0.9, "test_input_size": [3, 48, 48], "test_crop_pct": 1.0,
     }  # fmt: skip
     theirs = timm.data.create_transform(**timm.data.resolve_data_config({}, pretrained_cfg=config, use_test_size=True))
-    assert torch.equal(Preprocess.from_timm(config, image_size=48)(picture(60, 99)), theirs(picture(60, 99)))
-    assert Preprocess.from_timm(config, image_size=48).resize == 48
-    assert Preprocess.from_timm(config).resize == 35
-    assert Preprocess.from_timm(config, image_size=64).resize == 71
+    assert torch.equal(from_timm(config, image_size=48)(picture(60, 99)), theirs(picture(60, 99)))
+    assert from_timm(config, image_size=48).resize == 48
+    assert from_timm(config).resize == 35
+    assert from_timm(config, image_size=64).resize == 71
 
 
 def test_grey_timm_models_get_one_channel():
     config = {"input_size": (1, 28, 28), "crop_pct": 1.0, "mean": (0.1307,), "std": (0.3081,)}
-    ours, theirs = Preprocess.from_timm(config), timm_transform(config)
+    ours, theirs = from_timm(config), timm_transform(config)
     assert torch.equal(ours(picture(40, 30, "L")), theirs(picture(40, 30, "L")))
     assert ours(picture(40, 30)).shape == (1, 28, 28)
-    assert Preprocess.from_timm(config | {"mean": HALF, "std": HALF}).mean == (0.5,)
-    assert Preprocess.from_timm({"mean": (0.5,), "std": (0.5,)}).mean == HALF
+    assert from_timm(config | {"mean": HALF, "std": HALF}).mean == (0.5,)
+    assert from_timm({"mean": (0.5,), "std": (0.5,)}).mean == HALF
     with pytest.raises(ValueError, match="mean has 3 values, the model 1 channels"):
-        Preprocess.from_timm(config | {"mean": IMAGENET_MEAN})
+        from_timm(config | {"mean": IMAGENET_MEAN})
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_grey_timm_models_get_one_channel():
 )
 def test_timm_configs_that_cannot_be_followed_are_refused(config, message):
     with pytest.raises(ValueError, match=message):
-        Preprocess.from_timm(config)
+        from_timm(config)
 
 
 # --- against torchvision ------------------------------------------------------------------------------------
@@ -166,7 +167,7 @@ def test_timm_configs_that_cannot_be_followed_are_refused(config, message):
     ids=str,
 )
 def test_against_torchvision_to_the_last_bit(weights):
-    ours = Preprocess.from_torchvision(weights.transforms())
+    ours = from_torchvision(weights.transforms())
     for shape in [(301, 200), (180, 270), (384, 384), (9, 7)]:
         assert torch.equal(ours(picture(*shape)), weights.transforms()(picture(*shape))), shape
 
@@ -180,7 +181,7 @@ def test_against_torchvision_to_the_last_bit(weights):
 )
 def test_against_torchvision_at_any_size(shape, crop, resize, interpolation):
     theirs = ImageClassification(crop_size=crop, resize_size=resize, interpolation=interpolation)
-    ours = Preprocess.from_torchvision(theirs)
+    ours = from_torchvision(theirs)
     assert torch.equal(ours(picture(*shape)), theirs(picture(*shape)))
 
 
@@ -194,14 +195,14 @@ def test_every_interpolation_is_the_one_torchvision_calls_so():
 def test_torchvision_pairs_and_exact_nearest_are_understood():
     theirs = ImageClassification(crop_size=8, interpolation=InterpolationMode.NEAREST_EXACT)
     theirs.crop_size, theirs.resize_size = [8, 12], [16, 20]
-    assert Preprocess.from_torchvision(theirs) == Preprocess(
+    assert from_torchvision(theirs) == Preprocess(
         size=(8, 12), resize=(16, 20), mean=IMAGENET_MEAN, std=IMAGENET_STD, interpolation="nearest"
     )
 
 
 def test_other_torchvision_transforms_are_refused():
     with pytest.raises(ValueError, match=r"weights.transforms\(\).*got ObjectDetection"):
-        Preprocess.from_torchvision(ObjectDetection())
+        from_torchvision(ObjectDetection())
 
 
 # --- against Hugging Face -----------------------------------------------------------------------------------
@@ -229,7 +230,7 @@ PROCESSORS = [
 def test_against_hugging_faces_pillow_processors_to_the_last_bit(processor, config):
     theirs = processor(**config)
     named = {**config, "image_processor_type": processor.__name__}
-    for ours in (Preprocess.from_huggingface(named), Preprocess.from_huggingface(theirs.to_dict())):
+    for ours in (from_huggingface(named), from_huggingface(theirs.to_dict())):
         for shape in SHAPES:
             expected = torch.as_tensor(np.asarray(theirs(picture(*shape))["pixel_values"][0]))
             assert torch.equal(ours(picture(*shape)), expected), shape
@@ -239,7 +240,7 @@ def test_against_hugging_faces_pillow_processors_to_the_last_bit(processor, conf
 def test_near_hugging_faces_tensor_processors(processor):
     """Tensors are rounded otherwise than Pillow's pictures: by 0 or 1 of 255 grey levels, rarely up to 4."""
     theirs = processor()
-    ours = Preprocess.from_huggingface(theirs.to_dict())
+    ours = from_huggingface(theirs.to_dict())
     for shape in [(301, 200), (180, 271), (300, 300)]:
         expected = theirs(picture(*shape), return_tensors="pt")["pixel_values"][0]
         levels = (ours(picture(*shape)) - expected).abs() * torch.tensor(ours.std).view(3, 1, 1) * 255
@@ -259,7 +260,7 @@ def test_near_hugging_faces_tensor_processors(processor):
 def test_other_rescale_factors_are_folded_into_mean_and_std(options):
     theirs = ViTImageProcessorPil(size=40, **options)
     expected = torch.as_tensor(np.asarray(theirs(picture(60, 70))["pixel_values"][0], dtype=np.float32))
-    ours = Preprocess.from_huggingface(theirs.to_dict())(picture(60, 70))
+    ours = from_huggingface(theirs.to_dict())(picture(60, 70))
     torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -271,29 +272,29 @@ def test_one_crop_in_four_begins_elsewhere_at_hugging_face():
 
 
 def test_old_configs_name_a_feature_extractor_or_nothing():
-    vit = Preprocess.from_huggingface({"size": 40, "image_mean": list(HALF), "image_std": list(HALF)})
+    vit = from_huggingface({"size": 40, "image_mean": list(HALF), "image_std": list(HALF)})
     assert vit.describe() == "squash to 40×40 (bilinear), mean 0.5 0.5 0.5, std 0.5 0.5 0.5"
-    clip = Preprocess.from_huggingface({"size": 40, "feature_extractor_type": "CLIPFeatureExtractor"})
+    clip = from_huggingface({"size": 40, "feature_extractor_type": "CLIPFeatureExtractor"})
     assert (clip.resize, clip.size, clip.mean) == (40, (224, 224), CLIP_MEAN)
-    fast = Preprocess.from_huggingface({"image_processor_type": "DeiTImageProcessorFast", "size": 40})
+    fast = from_huggingface({"image_processor_type": "DeiTImageProcessorFast", "size": 40})
     assert (fast.resize, fast.size) == ((40, 40), (224, 224))
-    assert Preprocess.from_huggingface({"image_processor": {"size": 40}}) == vit
-    assert Preprocess.from_huggingface({"size": [30, 40], "image_mean": 0.5}).size == (30, 40)
+    assert from_huggingface({"image_processor": {"size": 40}}) == vit
+    assert from_huggingface({"size": [30, 40], "image_mean": 0.5}).size == (30, 40)
 
 
 def test_hugging_face_at_another_image_size_keeps_the_recipe():
     dinov2 = DINOV2 | {"image_processor_type": "BitImageProcessor"}
-    assert Preprocess.from_huggingface(dinov2, image_size=84).resize == 96
-    assert Preprocess.from_huggingface({"size": 224}, image_size=384).resize == (384, 384)
-    assert Preprocess.from_huggingface({"size": 224}, image_size=224).size == (224, 224)
+    assert from_huggingface(dinov2, image_size=84).resize == 96
+    assert from_huggingface({"size": 224}, image_size=384).resize == (384, 384)
+    assert from_huggingface({"size": 224}, image_size=224).size == (224, 224)
 
 
 def test_a_config_without_a_fixed_size_needs_the_models():
     for config in ({"size": {"shortest_edge": 40}}, {"do_resize": False}):
         with pytest.raises(ValueError, match="pass image_size"):
-            Preprocess.from_huggingface(config)
-        assert Preprocess.from_huggingface(config, image_size=32).size == (32, 32)
-    assert Preprocess.from_huggingface({"do_resize": False}, image_size=32).resize is None
+            from_huggingface(config)
+        assert from_huggingface(config, image_size=32).size == (32, 32)
+    assert from_huggingface({"do_resize": False}, image_size=32).resize is None
 
 
 @pytest.mark.parametrize(
@@ -311,12 +312,12 @@ def test_a_config_without_a_fixed_size_needs_the_models():
 )
 def test_hugging_face_configs_that_cannot_be_followed_are_refused(config, message):
     with pytest.raises(ValueError, match=message):
-        Preprocess.from_huggingface(config)
+        from_huggingface(config)
 
 
 def test_an_unknown_processor_whose_config_says_everything_is_followed():
     config = {"image_processor_type": "NewImageProcessor", "size": 40, "resample": 3, **IMAGENET}
-    assert Preprocess.from_huggingface(config).describe().startswith("squash to 40×40 (bicubic), mean 0.485")
+    assert from_huggingface(config).describe().startswith("squash to 40×40 (bicubic), mean 0.485")
 
 
 # --- doing it -----------------------------------------------------------------------------------------------

@@ -147,3 +147,16 @@ def test_a_family_that_is_not_built_is_refused_by_name(tmp_path):
     with pytest.raises(ValueError, match="Swin"):
         load(tmp_path)
     assert load_file(tmp_path / "model.safetensors")
+
+
+@torch.no_grad()
+def test_a_dinov2_runs_at_the_size_that_its_processor_prepares(tmp_path):
+    theirs = noise(transformers.Dinov2Model(transformers.Dinov2Config(**SMALL | {"image_size": 56})))
+    theirs.save_pretrained(tmp_path)
+    transformers.BitImageProcessor(size={"shortest_edge": 40}, crop_size=32).save_pretrained(tmp_path)
+    ours = load(tmp_path)
+    x = torch.randn(2, 3, 32, 32)
+    assert_same(ours(x), theirs(x).pooler_output)
+    assert ours.card.report.resized == ["pos_embed from 7×7 to 4×4 (huggingface's convention)"]
+    assert (ours.card.preprocess.size, ours.card.preprocess.resize) == ((32, 32), 40)
+    assert load(tmp_path, image_size=56).card.preprocess.resize == 70

@@ -135,6 +135,16 @@ def test_a_backbone_that_is_no_transformer_keeps_its_neighbours():
     assert list(unwrap(tensors).tensors) == list(tensors)
 
 
+def test_a_container_beside_named_tensors_is_left_out_and_reported():
+    found = unwrap(weights() | {"teacher_scores": {"w": torch.ones(1)}, "history": [torch.ones(1)]})
+    assert list(found.tensors) == PLAIN_NAMES
+    assert found.left_out == ("teacher_scores", "history")
+
+
+def test_a_tensor_may_be_named_like_a_container():
+    assert list(unwrap({"weights": torch.ones(1), "model": torch.ones(1)}).tensors) == ["weights", "model"]
+
+
 def test_parameters_become_plain_tensors():
     found = unwrap({"w": torch.nn.Parameter(torch.ones(2))}).tensors["w"]
     assert type(found) is torch.Tensor

@@ -74,6 +74,7 @@ class TokenLayout:
 
         `values` holds all tokens, or the patches alone.
 
+        >>> import torch
         >>> TokenLayout(grid=(2, 2)).to_grid(torch.arange(5))
         tensor([[1, 2],
                 [3, 4]])

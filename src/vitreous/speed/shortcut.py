@@ -14,6 +14,7 @@ def logits_only(model: nn.Module, x: Tensor) -> Tensor:
     """`model(x)`, without the work that cannot reach the logits; any other model just runs.
 
     >>> from vitreous.models.variants import variant
+    >>> import torch
     >>> model = ViT(variant("vit_femto_patch4_32")).eval()
     >>> x = torch.randn(2, 3, 32, 32)
     >>> torch.allclose(logits_only(model, x), model(x), atol=1e-5)

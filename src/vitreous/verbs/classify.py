@@ -85,13 +85,13 @@ def _print_tables(answers: list[Answer]) -> None:
 
     console = Console(highlight=False)
     if len(answers) > ONE_BY_ONE:
-        console.print(_one_table(answers))
+        console.print(one_table(answers))
         return
     for answer in answers:
-        console.print(_own_table(answer))
+        console.print(own_table(answer))
 
 
-def _own_table(answer: Answer) -> Table:
+def own_table(answer: Answer) -> Table:
     from rich.table import Table
 
     table = Table(title=answer.picture, title_justify="left", box=None, pad_edge=False)
@@ -108,7 +108,7 @@ def _own_table(answer: Answer) -> Table:
     return table
 
 
-def _one_table(answers: list[Answer]) -> Table:
+def one_table(answers: list[Answer]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)

@@ -40,7 +40,7 @@ def doctor(
         with messages().status(f"trying preprocessings on {len(pictures)} pictures"):
             fit = fit_preprocessing(model, pictures)
         sections["preprocessings tried"] = [(trial.name, f"{trial.top1:.1%}") for trial in fit.trials]
-        sections["verdict"] = [("", fit.verdict())]
+        sections["verdict"] = [("", line) for line in fit.verdict()]
     if json:
         _print_json(sections)
         return

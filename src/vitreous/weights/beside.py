@@ -6,6 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from vitreous.data.foreign import from_huggingface, from_timm, from_torchvision
 from vitreous.data.preprocess import CLIP_MEAN, CLIP_STD, HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitreous.weights.fetch import Source
 from vitreous.weights.read import CheckpointError
@@ -66,21 +67,35 @@ def _told_names(source: Source, sidecar: Mapping[str, Any]) -> Names:
 
 
 def preprocessing(
-    source: Source, sidecar: Mapping[str, Any], format: str, trained_size: tuple[int, int], channels: int
+    source: Source, sidecar: Mapping[str, Any], format: str, size: tuple[int, int], channels: int
 ) -> tuple[Preprocess, str | None]:
-    """How to prepare a picture for the size trained on and, where that was assumed, why."""
+    """How to prepare a picture for a model of this size and, where that was assumed, why."""
     if source.weights_enum is not None:
-        return Preprocess.from_torchvision(source.weights_enum.transforms()), None
+        return from_torchvision(source.weights_enum.transforms()), None
     if source.preprocessor is not None:
-        return Preprocess.from_huggingface(read_json(source.preprocessor), image_size=trained_size), None
+        return from_huggingface(read_json(source.preprocessor), image_size=size), None
     pretrained = sidecar.get("pretrained_cfg") or sidecar
     if "mean" in pretrained and "std" in pretrained:
-        return Preprocess.from_timm(dict(pretrained), image_size=trained_size), None
+        return from_timm(dict(pretrained), image_size=size), None
     mean, std, why = usual(format, source)
     if channels != len(mean):
         mean, std, why = (0.5,) * channels, (0.5,) * channels, f"a model of {channels} channel(s)"
     settings = {"mean": list(mean), "std": list(std), "crop_pct": 0.9, "interpolation": "bicubic"}
-    return Preprocess.from_timm(settings, image_size=trained_size), f"as is usual for {why}"
+    return from_timm(settings, image_size=size), f"as is usual for {why}"
+
+
+def run_size(source: Source, trained_size: tuple[int, int]) -> tuple[int, int] | None:
+    """The size that a Hugging Face processor prepares, where the model was trained at another.
+
+    DINOv2 was trained at 518 px, but its processor crops to 224 and its library resizes positions as it runs.
+    """
+    if source.preprocessor is None:
+        return None
+    try:
+        size = from_huggingface(read_json(source.preprocessor)).size
+    except ValueError:  # a processor that leads to no one size
+        return None
+    return size if size != trained_size else None
 
 
 def usual(format: str, source: Source) -> tuple[tuple[float, ...], tuple[float, ...], str]:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.resnet import DEPTHS, ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.weights.beside import class_names, preprocessing, read_json
+from vitreous.weights.beside import class_names, preprocessing, read_json, run_size
 from vitreous.weights.card import Card, LoadReport
 from vitreous.weights.fetch import Source, fetch
 from vitreous.weights.formats import recognise
@@ -109,6 +109,8 @@ def _load_vit(
             f"{' …' if len(inside) > 4 else ''}; the logits would be wrong"
         )
     config = trained
+    if image_size is None:
+        image_size = run_size(source, trained.size)
     if image_size is not None:
         config = replace(config, image_size=image_size)
         if "pos_embed" in ours and config.grid != trained.grid:
@@ -180,7 +182,7 @@ def _card(
         head = own.get("head", "classifier")
         names = tuple(names) if names and len(names) == config.classes else None
     else:
-        preprocess, why = preprocessing(source, sidecar, report.format, trained.size, trained.channels)
+        preprocess, why = preprocessing(source, sidecar, report.format, config.size, config.channels)
         if why:
             report.assumed["preprocessing"] = f"{preprocess.describe()} ({why})"
         head = "projection" if "clip" in report.format and not config.head_bias and config.classes else "classifier"

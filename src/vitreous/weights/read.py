@@ -113,7 +113,7 @@ def nonfinite(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
     counts = {}
     for name, tensor in tensors.items():
         if tensor.is_floating_point():
-            numbers = tensor.float() if tensor.itemsize == 1 else tensor
+            numbers = tensor.float() if tensor.itemsize == 1 else tensor  # not every torch compares float8
             counts[name] = tensor.numel() - int(torch.isfinite(numbers).sum())
     return {name: count for name, count in counts.items() if count}
 

@@ -1,0 +1,185 @@
+"""What other libraries say about a checkpoint's preprocessing, read into a `Preprocess`.
+
+timm says it in a `pretrained_cfg`, Hugging Face in a `preprocessor_config.json`, torchvision in a transform.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vitreous.data.preprocess import (
+    CLIP_MEAN,
+    CLIP_STD,
+    HALF,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    INTERPOLATIONS,
+    Preprocess,
+    colours,
+    is_count,
+    one_of,
+    pair,
+    square,
+)
+
+
+def from_timm(pretrained_cfg: Mapping[str, Any], image_size: int | tuple[int, int] | None = None) -> Preprocess:
+    """What timm's evaluation does for a `pretrained_cfg`, at its own size or at `image_size`.
+
+    >>> from_timm({"crop_pct": 0.9, "mean": HALF, "std": HALF}).resize
+    248
+    """
+    config = {name: value for name, value in pretrained_cfg.items() if value is not None}
+    channels, *size = config.get("input_size", (3, 224, 224))
+    crop_share = config.get("crop_pct", 0.875)
+    if image_size is not None:
+        size = list(square("image_size", image_size))
+        if list(config.get("test_input_size", ()))[1:] == size:
+            crop_share = config.get("test_crop_pct", crop_share)
+    height, width = pair("input_size", size)
+    crop_mode = config.get("crop_mode", "center")
+    if crop_mode == "border":
+        raise ValueError("crop_mode border (shrink, then pad) is not supported: use center or squash")
+    one_of("crop_mode", crop_mode, ("center", "squash"))
+    resize = (math.floor(height / crop_share), math.floor(width / crop_share))
+    cover = crop_mode == "center" and resize[0] != resize[1]
+    interpolation = config.get("interpolation", "bicubic")
+    return Preprocess(
+        size=(height, width),
+        resize=resize[0] if crop_mode == "center" and not cover else resize,
+        mean=for_channels("mean", config.get("mean", IMAGENET_MEAN), channels),
+        std=for_channels("std", config.get("std", IMAGENET_STD), channels),
+        # timm loses the interpolation on its way when a centre crop is not square, and falls back to this
+        interpolation="bilinear" if cover else interpolation,
+        cover=cover,
+    )
+
+
+def from_huggingface(
+    preprocessor_config: Mapping[str, Any], image_size: int | tuple[int, int] | None = None
+) -> Preprocess:
+    """What the image processor of a `preprocessor_config.json` does, at its own size or at `image_size`.
+
+    >>> dinov2 = {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 256}}
+    >>> from_huggingface(dinov2).describe()[:50]
+    'shorter side to 256 (bicubic), centre crop 224×224'
+    """
+    config, kind = _huggingface_config(preprocessor_config)
+    resize = _huggingface_size(config["size"], kind) if config.get("do_resize", True) else None
+    if config.get("do_center_crop"):
+        size = square("crop_size", _huggingface_size(config.get("crop_size", 224)))
+    elif isinstance(resize, tuple):
+        size = resize
+    elif image_size is not None:
+        size = square("image_size", image_size)
+    else:
+        raise ValueError("the preprocessor config leads to no one height and width: pass image_size")
+    mean, std = _huggingface_colours(config)
+    interpolation = _pillow_name(config["resample"])
+    preprocess = Preprocess(
+        size=size, resize=resize, mean=mean, std=std, interpolation=interpolation, crop_rounding="down"
+    )
+    return preprocess if image_size is None else preprocess.with_size(image_size)
+
+
+def from_torchvision(transforms: Any) -> Preprocess:
+    """What torchvision's `ImageClassification` does: what `transforms()` of its weights gives.
+
+    >>> from torchvision.models import ViT_B_16_Weights
+    >>> from_torchvision(ViT_B_16_Weights.IMAGENET1K_V1.transforms()).resize
+    256
+    """
+    names = ("crop_size", "resize_size", "mean", "std", "interpolation")
+    if not all(hasattr(transforms, name) for name in names):
+        kind = type(transforms).__name__
+        raise ValueError(f"expected what weights.transforms() of a torchvision model gives, got {kind}")
+    crop, resize = tuple(transforms.crop_size), tuple(transforms.resize_size)
+    return Preprocess(
+        size=square("crop_size", crop[0] if len(crop) == 1 else crop),
+        resize=resize[0] if len(resize) == 1 else resize,
+        mean=tuple(transforms.mean),
+        std=tuple(transforms.std),
+        interpolation=transforms.interpolation.value.removesuffix("-exact"),  # Pillow's nearest is exact
+    )
+
+
+def for_channels(name: str, values: Any, channels: int) -> tuple[float, ...]:
+    """As many values as the model has input channels; where all are alike, their number does not matter."""
+    values = colours(name, values)
+    if len(set(values)) == 1:
+        values = values[:1] * channels
+    if len(values) != channels:
+        raise ValueError(f"{name} has {len(values)} values, the model {channels} channels: give as many")
+    return values
+
+
+# --- how Hugging Face says it -------------------------------------------------------------------------------
+
+_SQUASH, _SHORTER_SIDE = {"height": 224, "width": 224}, {"shortest_edge": 224}
+_CROP = {"do_center_crop": True, "crop_size": 224}
+_HALVES = {"image_mean": HALF, "image_std": HALF}
+_CLIP = {"image_mean": CLIP_MEAN, "image_std": CLIP_STD}
+
+# What each image processor takes for the fields that a preprocessor_config.json leaves out.
+_HUGGINGFACE: dict[str, dict[str, Any]] = {
+    "ViT": {"size": _SQUASH, "resample": 2, **_HALVES},
+    "DeiT": {"size": {"height": 256, "width": 256}, "resample": 3, **_CROP, **_HALVES},
+    "Bit": {"size": _SHORTER_SIDE, "resample": 3, **_CROP, **_CLIP},  # the one that DINOv2 uses
+    "CLIP": {"size": _SHORTER_SIDE, "resample": 3, **_CROP, **_CLIP},
+    "Siglip": {"size": _SQUASH, "resample": 3, **_HALVES},
+}
+
+# Steps of other image processors that change the pixels and that no `Preprocess` takes.
+_FOREIGN_STEPS = ("do_pad", "do_thumbnail", "do_align_long_axis", "do_flip_channel_order", "crop_pct")
+
+
+def _huggingface_config(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The config with nothing left out, and which image processor it is for."""
+    config = given.get("image_processor", given)  # processor_config.json holds it a level deeper
+    config = {name: value for name, value in config.items() if value is not None}
+    # ViTImageProcessorFast, ViTFeatureExtractor → ViT; the oldest configs, which name nothing, are ViT's
+    name = config.get("image_processor_type", config.get("feature_extractor_type", "ViT"))
+    kind = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", str(name))
+    config = {**_HUGGINGFACE.get(kind, {}), **config}
+    if missing := [name for name in ("size", "resample", "image_mean", "image_std") if name not in config]:
+        known = f"the defaults of {kind} are not known here, only those of {', '.join(_HUGGINGFACE)}"
+        raise ValueError(f"the preprocessor config lacks {', '.join(missing)}: add them ({known})")
+    if foreign := [name for name in _FOREIGN_STEPS if config.get(name)]:
+        raise ValueError(f"the preprocessor config asks for {', '.join(foreign)}, which is not supported")
+    return config, kind
+
+
+def _huggingface_size(size: Any, kind: str = "") -> int | tuple[int, int]:
+    """One number for the shorter side, or a height and width."""
+    if isinstance(size, Mapping):
+        size = {name: value for name, value in size.items() if value is not None}
+        if set(size) == {"shortest_edge"} and is_count(size["shortest_edge"]):
+            return int(size["shortest_edge"])
+        if set(size) == {"height", "width"}:
+            return pair("size", (size["height"], size["width"]))
+        raise ValueError(f"size has to be height and width, or shortest_edge, got {size}")
+    if is_count(size) and kind in ("Bit", "CLIP", "Siglip"):  # in old configs; for all others it is a square
+        return int(size)
+    return square("size", size)
+
+
+def _huggingface_colours(config: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and std for pixels from 0 to 1: another rescale factor, or none, amounts to others of these."""
+    factor = config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0
+    share = 1.0 if math.isclose(factor * 255, 1, rel_tol=1e-6) else 1 / (factor * 255)
+    if not config.get("do_normalize", True):
+        return (0.0, 0.0, 0.0), (share, share, share)
+    both = [
+        colours(name, config[name] if isinstance(config[name], Sequence) else [config[name]] * 3)
+        for name in ("image_mean", "image_std")
+    ]
+    mean, std = (tuple(value * share for value in values) for values in both)
+    return mean, std
+
+
+def _pillow_name(resample: Any) -> str:
+    names = {int(number): name for name, number in INTERPOLATIONS.items()}
+    if resample not in names:
+        raise ValueError(f"resample has to be one of Pillow's numbers {sorted(names)}, got {resample!r}")
+    return names[resample]

@@ -1,0 +1,51 @@
+"""What the README says can be typed can be typed, and what it points to is there."""
+
+import functools
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import tyro
+
+from vitreous.cli import COMMANDS
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "results").glob("*.md"))]
+
+
+def commands(page):
+    blocks = re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL)
+    for line in "\n".join(blocks).splitlines():
+        for part in line.split("&&"):
+            if part.strip().startswith("vitreous "):
+                yield part.split("#")[0].strip()
+
+
+@pytest.mark.parametrize("line", sorted({line for page in PAGES for line in commands(page)}))
+def test_every_command_is_understood(line):
+    called = []
+
+    def stand_in(verb):
+        @functools.wraps(COMMANDS[verb])  # the same parameters, so the same flags
+        def record(*arguments, **options):
+            called.append(verb)
+
+        return record
+
+    words = shlex.split(line)[1:]
+    tyro.extras.subcommand_cli_from_dict({verb: stand_in(verb) for verb in COMMANDS}, args=words)
+    assert called == [words[0]]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target
+
+
+def test_the_two_commands_that_ci_runs_are_there():
+    text = (ROOT / "README.md").read_text()
+    assert "\npip install . && vitreous classify\n" in text
+    assert "\npip install -e '.[test]' && pytest\n" in text
