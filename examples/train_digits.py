@@ -10,21 +10,23 @@ import sys
 
 import torch
 import torch.nn.functional as F
+from torchvision.transforms.v2 import MixUp
 
 from vitreous import Preprocess, ViT, open_set, variant
 from vitreous.evaluation import evaluate
 from vitreous.weights.card import Card
 from vitreous.weights.save import save
 
-EPOCHS, BATCH, RATE, SEED = 120, 64, 2e-3, 0
+EPOCHS, BATCH, RATE, SEED = 150, 64, 2e-3, 0  # chosen on a fifth of the training digits, then trained on all
 
 
 def shifted(pixels: torch.Tensor) -> torch.Tensor:
-    """Move each picture `[b 1 8 8]` by up to one pixel each way."""
+    """Move half of the pictures `[b 1 8 8]` by up to one pixel each way."""
     padded = F.pad(pixels, (1, 1, 1, 1), value=-1.0)  # black, after normalising
     windows = padded.unfold(2, 8, 1).unfold(3, 8, 1)  # [b 1 3 3 8 8]
     rows, columns = torch.randint(3, (2, len(pixels)))
-    return windows[torch.arange(len(pixels)), :, rows, columns]
+    moved = windows[torch.arange(len(pixels)), :, rows, columns]
+    return torch.where(torch.rand(len(pixels), 1, 1, 1) < 0.5, moved, pixels)
 
 
 def main(folder: str) -> None:
@@ -35,14 +37,16 @@ def main(folder: str) -> None:
     pixels = torch.stack([preprocess(train.picture(i)) for i in range(len(train))])  # [n 1 8 8]
     labels = torch.tensor(train.labels)
 
-    model = ViT(variant("vit_pico_patch2_8", channels=1, dropout=0.1))
+    model = ViT(variant("vit_pico_patch2_8", channels=1))
     optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.05)
     steps = EPOCHS * (len(train) // BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, total_steps=steps, pct_start=0.1)
+    mix = MixUp(alpha=0.8, num_classes=10)
     for epoch in range(EPOCHS):
         model.train()
         for batch in torch.randperm(len(train))[: steps // EPOCHS * BATCH].split(BATCH):
-            loss = F.cross_entropy(model(shifted(pixels[batch])), labels[batch], label_smoothing=0.1)
+            mixed, targets = mix(shifted(pixels[batch]), labels[batch])
+            loss = F.cross_entropy(model(mixed), targets)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()

@@ -3,7 +3,8 @@
 Read top to bottom: a picture is cut into patches (`PatchEmbedding`), tokens look at each other (`Attention`), each
 token thinks by itself (`MLP`), both with a shortcut around them (`TransformerBlock`), and one token answers
 (`MLPHead`). `ViT` puts the paper's equations 1 to 4 together. One `ViTConfig` also covers DeiT, AugReg, MAE, DINO,
-DINOv2 and CLIP's vision tower: their differences are fields, not subclasses. State-dict keys are timm's.
+DINOv2 and CLIP's vision tower: their differences are fields, not subclasses. State-dict keys are timm's. `see` names a
+value for those who look inside; to everybody else it is the value.
 
 Shapes:  b pictures · c channels · H W pixels · n patches · t tokens · d width · h heads · k width of one head
 """
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from torchvision.ops import StochasticDepth
 
 from vitreous.models.tokens import TokenLayout
+from vitreous.models.watch import attend, see
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -201,7 +203,7 @@ class PatchEmbedding(nn.Module):
         p, q = self.patch
         x = x.reshape(b, c, height // p, p, width // q, q)
         x = x.permute(0, 2, 4, 1, 3, 5).reshape(b, -1, c * p * q)  # [b n cpq]
-        return F.linear(x, self.proj.weight.flatten(1), self.proj.bias)  # [b n d]
+        return see(self, "patches", F.linear(x, self.proj.weight.flatten(1), self.proj.bias))  # [b n d]
 
 
 def sine_positions(config: ViTConfig) -> Tensor:
@@ -245,12 +247,14 @@ class Attention(nn.Module):
         b, t, d = x.shape
         qkv = self.qkv(x).reshape(b, t, 3, self.heads, d // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # [b h t k]
-        q, k = self.q_norm(q), self.k_norm(k)
-        # softmax(q kᵀ / √k) v (eq. 6 and 7), in one fused kernel that never keeps the [b h t t] matrix
-        dropout = self.dropout if self.training else 0.0
-        x = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
-        x = x.transpose(1, 2).reshape(b, t, d)  # heads side by side
-        return self.proj_drop(self.proj(x))
+        q, k, v = see(self, "q", self.q_norm(q)), see(self, "k", self.k_norm(k)), see(self, "v", v)
+        x = attend(self, q, k, v, mask)  # None unless someone steps in here
+        if x is None:
+            # softmax(q kᵀ / √k) v (eq. 6 and 7), in one fused kernel that never keeps the [b h t t] matrix
+            dropout = self.dropout if self.training else 0.0
+            x = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+        x = see(self, "mixed", x).transpose(1, 2).reshape(b, t, d)  # heads side by side
+        return see(self, "attention_output", self.proj_drop(self.proj(x)))
 
 
 class MLP(nn.Module):
@@ -271,7 +275,8 @@ class MLP(nn.Module):
             x = ACTIVATIONS[self.activation](gate) * x
         else:
             x = ACTIVATIONS[self.activation](x)
-        return self.drop(self.fc2(self.drop(x)))
+        x = see(self, "mlp_hidden", self.drop(x))
+        return see(self, "mlp_output", self.drop(self.fc2(x)))
 
 
 class LayerScale(nn.Module):
@@ -297,8 +302,11 @@ class TransformerBlock(nn.Module):
         self.skip = StochasticDepth(stochastic_depth, "row")
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        x = x + self.skip(self.ls1(self.attn(self.norm1(x), mask)))  # z' = MSA(LN(z)) + z, eq. 2
-        return x + self.skip(self.ls2(self.mlp(self.norm2(x))))  # z = MLP(LN(z')) + z', eq. 3
+        x = see(self, "input", x)
+        y = see(self, "norm1", self.norm1(x))
+        x = see(self, "middle", x + self.skip(self.ls1(self.attn(y, mask))))  # z' = MSA(LN(z)) + z, eq. 2
+        y = see(self, "norm2", self.norm2(x))
+        return see(self, "output", x + self.skip(self.ls2(self.mlp(y))))  # z = MLP(LN(z')) + z', eq. 3
 
 
 class MLPHead(nn.Module):
@@ -386,7 +394,7 @@ class ViT(nn.Module):
         x = torch.cat([token.expand(len(x), -1, -1) for token in prefix] + [x], dim=1)  # [b t d]
         if self.pos_embed is not None and self.config.prefix_positions:
             x = x + self.pos_embed  # after the class token is put in front: it has a position too
-        return self.norm_pre(self.pos_drop(x))
+        return see(self, "embedding", self.norm_pre(self.pos_drop(x)))
 
     def forward_features(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Pictures to the last block's normalised tokens: `[b t d]`.
@@ -396,7 +404,7 @@ class ViT(nn.Module):
         x = self.embed(x)
         for block in self.blocks:
             x = block(x, mask)
-        return self.norm(x)
+        return see(self, "tokens", self.norm(x))
 
     def pool(self, tokens: Tensor) -> Tensor:
         """What the head reads: `[b t d]` → `[b d]`, or `[b 2d]` for "token+mean"."""
@@ -405,7 +413,7 @@ class ViT(nn.Module):
             parts.append(tokens[:, 0])  # y = LN(z_L⁰), eq. 4
         if "mean" in self.config.pool:
             parts.append(tokens[:, self.layout.prefix :].mean(dim=1))
-        return self.fc_norm(torch.cat(parts, dim=-1))
+        return see(self, "pooled", self.fc_norm(torch.cat(parts, dim=-1)))
 
     def forward_head(self, tokens: Tensor) -> Tensor:
         """Normalised tokens `[b t d]` to logits `[b classes]`."""
@@ -415,7 +423,7 @@ class ViT(nn.Module):
         return logits
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self.forward_head(self.forward_features(x, mask))
+        return see(self, "logits", self.forward_head(self.forward_features(x, mask)))
 
     def features(self, x: Tensor) -> Tensor:
         """Pictures to pooled features, without the head: `[b feature_width]`."""

@@ -73,6 +73,7 @@ def load(
     except CheckpointError as error:
         raise CheckpointError(f"{source.name}: {error}") from error
     model.card.report.wrappers = raw.wrappers
+    model.card.report.left_out += raw.left_out
     model.card.report.nonfinite = nonfinite(model.state_dict())
     return model.to(device=device, dtype=dtype).eval()
 

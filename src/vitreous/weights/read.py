@@ -124,12 +124,18 @@ def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except CheckpointError as error:
-        raise CheckpointError(f"{path.name}: {error}") from error
+        raise CheckpointError(f"{path.name}: {_one_line(str(error))}") from error
     except PermissionError as error:
         raise CheckpointError(f"{path.name}: may not be opened: check its permissions") from error
     except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        reason = _one_line(f"{type(error).__name__}: {error}")
         raise CheckpointError(f"{path.name}: cut short or damaged ({reason}): fetch it again") from error
+
+
+def _one_line(text: str) -> str:
+    """Fit for a terminal: names inside come from the file, and may be endless or hold control characters."""
+    text = text if len(text) <= 400 else f"{text[:200]} … {text[-199:]}"
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
 
 
 def _finish(path: Path, loaded: object, metadata: dict[str, Any], file_bytes: int) -> RawCheckpoint:

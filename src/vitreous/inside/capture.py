@@ -1,0 +1,229 @@
+"""`capture`: the internals of a forward pass, kept while it runs.
+
+    with capture(model, ["attention"], queries=[0]) as seen:
+        logits = model(x)
+    seen["blocks.11.attention"]      # [b h 1 t]
+
+The forward pass is untouched: the fused kernel runs and the logits are the same bits. Attention is worked out beside
+it from the queries and keys, for the layers, heads and query rows that were asked for and no others.
+"""
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.inside.glossary import BLOCK, WHOLE, full_name
+from vitreous.models.vit import ViT
+from vitreous.models.watch import WATCHERS
+
+DERIVED = ("scores", "attention")
+"""Worked out from q and k rather than met on the way."""
+
+
+class Internals(Mapping[str, Tensor]):
+    """What was seen, by full name: `seen["blocks.3.attention"]`."""
+
+    def __init__(self, layers: Sequence[int]) -> None:
+        self.layers = tuple(layers)
+        self._values: dict[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._values:
+            raise KeyError(f"{name!r} was not captured; there is {', '.join(self._values) or 'nothing yet'}")
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def stack(self, name: str) -> Tensor:
+        """One internal of every captured layer, on top of each other: `[layers …]`."""
+        return torch.stack([self[full_name(name, layer)] for layer in self.layers])
+
+    def gradient(self, name: str) -> Tensor:
+        """The gradient at an internal, after `backward`; capture with `gradients=True`.
+
+        For attention it is dA = dO vᵀ, from the gradient at `mixed`: the fused kernel may stay.
+        """
+        if name.endswith(".attention") and name not in self._values:
+            raise KeyError(f"{name!r} was not captured")
+        if name.endswith(".attention"):
+            block = name.removesuffix("attention")
+            return self.gradient(block + "mixed") @ self[block + "v"].detach().transpose(-2, -1)
+        gradient = self[name].grad
+        if gradient is None:
+            raise ValueError(f"{name} has no gradient: capture with gradients=True and call backward first")
+        return gradient
+
+
+class _Recorder:
+    """The watcher that keeps what was asked for."""
+
+    def __init__(
+        self,
+        model: ViT,
+        names: Iterable[str],
+        seen: Internals,
+        heads: Sequence[int] | None,
+        queries: Sequence[int] | None,
+        gradients: bool,
+        to: str | torch.device | None,
+    ) -> None:
+        self.names, self.seen = set(names), seen
+        self.heads, self.queries, self.gradients, self.to = heads, queries, gradients, to
+        self.places: dict[int, str] = {id(model): "", id(model.patch_embed): ""}  # module → what its names begin with
+        for layer in seen.layers:
+            block = model.blocks[layer]
+            for module in block.modules():
+                self.places[id(module)] = f"blocks.{layer}."
+
+    def see(self, module: nn.Module, name: str, value: Tensor) -> Tensor:
+        place = self.places.get(id(module))
+        if place is None:  # another model, or a layer that was not asked for
+            return value
+        if name in self.names:
+            self.keep(place + name, self.chosen(value) if name in DERIVED else value)
+        return value
+
+    def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor | None:
+        """Work out scores and attention beside the kernel, for the chosen heads and rows alone: `[b h q t]`."""
+        place = self.places.get(id(module))
+        if place is None or not self.names.intersection(DERIVED):
+            return None
+        with torch.no_grad():
+            if self.heads is not None:
+                k = k[:, self.heads]
+            scores = masked(scaled(self.chosen(q)) @ k.transpose(-2, -1), mask, self.heads, self.queries)
+            if "scores" in self.names:
+                self.keep(place + "scores", scores)
+            if "attention" in self.names:
+                self.keep(place + "attention", scores.softmax(dim=-1))
+        return None
+
+    def chosen(self, value: Tensor) -> Tensor:
+        """The chosen heads and rows of `[b h t …]`."""
+        if self.heads is not None:
+            value = value[:, self.heads]
+        return value if self.queries is None else value[:, :, self.queries]
+
+    def keep(self, name: str, value: Tensor) -> None:
+        if self.gradients and value.requires_grad:
+            value.retain_grad()
+            self.seen._values[name] = value
+            return
+        value = value.detach()
+        if self.to is not None:
+            value = value.to(self.to)
+        if value.untyped_storage().nbytes() > value.nbytes:  # a view, such as q in qkv, would hold on to the rest
+            value = value.clone()
+        self.seen._values[name] = value
+
+
+def scaled(q: Tensor) -> Tensor:
+    """Queries divided by √k, as the softmax wants them."""
+    return q * q.shape[-1] ** -0.5
+
+
+def masked(
+    scores: Tensor, mask: Tensor | None, heads: Sequence[int] | None = None, queries: Sequence[int] | None = None
+) -> Tensor:
+    """Scores `[b h q t]` with a mask (for all heads and rows) applied: where it is False, nothing is seen."""
+    if mask is None:
+        return scores
+    while mask.dim() < 4:
+        mask = mask[None]
+    if heads is not None and mask.shape[1] > 1:
+        mask = mask[:, heads]
+    if queries is not None and mask.shape[2] > 1:
+        mask = mask[:, :, queries]
+    return scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+
+
+@contextmanager
+def capture(
+    model: nn.Module,
+    names: str | Iterable[str] = "attention",
+    *,
+    layers: Iterable[int] | None = None,
+    heads: Sequence[int] | None = None,
+    queries: Sequence[int] | None = None,
+    gradients: bool = False,
+    to: str | torch.device | None = None,
+) -> Iterator[Internals]:
+    """Keep chosen internals of every forward pass of `model` inside the `with`; a later pass replaces an earlier one's.
+
+    `names` are from the glossary (`inside/glossary.py`). `layers` chooses blocks (negative counts from the end),
+    `heads` and `queries` choose heads and query rows of attention and scores. `gradients` keeps the values in the graph,
+    so that `seen.gradient(name)` works after `backward`. `to="cpu"` moves each value away as soon as it is seen.
+
+    >>> from vitreous.models.variants import variant
+    >>> model = ViT(variant("vit_femto_patch4_32")).eval()
+    >>> with capture(model, "attention", layers=[-1], queries=[0]) as seen:
+    ...     logits = model(torch.randn(2, 3, 32, 32))
+    >>> list(seen), seen["blocks.3.attention"].shape
+    (['blocks.3.attention'], torch.Size([2, 8, 1, 65]))
+    """
+    plain, compiled = underneath(model)
+    wanted = {names} if isinstance(names, str) else set(names)
+    known = WHOLE.keys() | BLOCK.keys()
+    if strange := wanted - known:
+        raise ValueError(f"no internal is called {', '.join(sorted(strange))}; there are {', '.join(sorted(known))}")
+    if gradients and "attention" in wanted:
+        wanted |= {"v", "mixed"}
+    depth, count = plain.config.depth, plain.config.heads
+    chosen = sorted({_within(layer, depth, "block") for layer in (range(depth) if layers is None else layers)})
+    if heads is not None:
+        heads = [_within(head, count, "head") for head in heads]
+    if queries is not None:
+        queries = [_within(query, plain.layout.tokens, "token") for query in queries]
+    seen = Internals(chosen)
+    recorder = _Recorder(plain, wanted, seen, heads, queries, gradients, to)
+    with watching(recorder), plain_running(compiled):
+        yield seen
+
+
+def _within(index: int, count: int, what: str) -> int:
+    if not -count <= index < count:
+        raise ValueError(f"there is no {what} {index}: this model has 0 to {count - 1}")
+    return index % count
+
+
+@contextmanager
+def watching(watcher: object) -> Iterator[None]:
+    """Put a watcher in place for this thread and take it away again, whatever happens."""
+    token = WATCHERS.set((*WATCHERS.get(), watcher))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        WATCHERS.reset(token)
+
+
+def underneath(model: nn.Module) -> tuple[ViT, bool]:
+    """The plain ViT inside a compiled or wrapped model, and whether it was compiled."""
+    compiled = False
+    for _ in range(8):
+        if isinstance(model, ViT):
+            return model, compiled
+        inner = getattr(model, "_orig_mod", None)
+        compiled = compiled or inner is not None
+        inner = inner if inner is not None else getattr(model, "module", None)
+        if not isinstance(inner, nn.Module):
+            break
+        model = inner
+    raise ValueError(f"only a ViT's internals have names, got a {type(model).__name__}")
+
+
+@contextmanager
+def plain_running(compiled: bool) -> Iterator[None]:
+    """Run a compiled model's plain code meanwhile, and say so: a compiled graph has no internals to show."""
+    if not compiled:
+        yield
+        return
+    warnings.warn("the model is compiled: inside capture its plain code runs", stacklevel=4)
+    with torch.compiler.set_stance("force_eager"):
+        yield
