@@ -12,10 +12,10 @@ def samples() -> dict[str, Image]:
     ['digit-0', 'digit-1']
     """
     found = open_set("digits", split="test")
-    first = {label: i for i, label in reversed(list(enumerate(found.labels)))}
+    last = {label: i for i, label in enumerate(found.labels)}
     pictures: dict[str, Image] = {}
-    for label in sorted(first):
-        picture = found.picture(first[label])
+    for label in sorted(last):
+        picture = found.picture(last[label])
         assert isinstance(picture, Image)
         pictures[f"digit-{found.class_names[label]}"] = picture
     return pictures

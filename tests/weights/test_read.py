@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import save_file
 
 from vitreous.weights import read as reading
+from vitreous.weights import rehearse
 from vitreous.weights.npz import ALWAYS_FINE
 from vitreous.weights.read import CheckpointError, nonfinite, read, read_sharded
 
@@ -107,7 +108,7 @@ def zipped(path, content, storages=None, compression=zipfile.ZIP_STORED, extra=(
 
 def old(path, value, keys=("0",), numbers=bytes(16)):
     """torch.save before version 1.6."""
-    parts = [reading.OLD_MAGIC, 1001, {"little_endian": True}, value, list(keys)]
+    parts = [rehearse.OLD_MAGIC, 1001, {"little_endian": True}, value, list(keys)]
     storages = b"".join(struct.pack("<q", len(numbers) // 4) + numbers for _ in keys)
     path.write_bytes(b"".join(pickled(part) for part in parts) + storages)
     return path
@@ -272,7 +273,7 @@ def test_a_modules_own_state_dict_with_its_version_numbers_is_read(tmp_path):
 def test_no_global_allow_list_is_left_behind(tmp_path):
     torch.save({"model": WEIGHTS, "args": argparse.Namespace(a=1)}, tmp_path / "w.pth")
     read(tmp_path / "w.pth")
-    assert not set(torch.serialization.get_safe_globals()) & set(reading.INERT)
+    assert not set(torch.serialization.get_safe_globals()) & set(rehearse.INERT)
 
 
 def test_our_hand_made_archives_are_ones_that_torch_reads(tmp_path):
@@ -542,7 +543,7 @@ def test_code_under_another_protocol_is_refused_too(tmp_path, protocol, unbuilt)
 @pytest.mark.parametrize("name", ["system", "eval", "_load_from_bytes"])
 def test_torch_is_a_second_lock(tmp_path, name, monkeypatch):
     path = zipped(tmp_path / "w.pth", {"w": tensor(), "extra": evil(name, tmp_path / "ran")})
-    monkeypatch.setattr(reading.Rehearsal, "follow", lambda self, stream: [])
+    monkeypatch.setattr(rehearse.Rehearsal, "follow", lambda self, stream: [])
     refused(path, "torch refuses")
     assert not (tmp_path / "ran").exists()
 

@@ -71,7 +71,9 @@ class _Intervention:
             scores = scores.masked_fill(self.blocked(knock).to(scores.device), float("-inf"))
         if changes["scores"] is not None:
             scores = apply(f"blocks.{layer}.scores", changes["scores"], scores)
-        attention = see(module, "scores", scores).softmax(dim=-1).nan_to_num()  # a row with nothing left gathers nothing
+        attention = (
+            see(module, "scores", scores).softmax(dim=-1).nan_to_num()
+        )  # a row with nothing left gathers nothing
         if changes["attention"] is not None:
             attention = apply(f"blocks.{layer}.attention", changes["attention"], attention)
         return see(module, "attention", attention) @ v
