@@ -158,8 +158,8 @@ def capture(
     """Keep chosen internals of every forward pass of `model` inside the `with`; a later pass replaces an earlier one's.
 
     `names` are from the glossary (`inside/glossary.py`). `layers` chooses blocks (negative counts from the end),
-    `heads` and `queries` choose heads and query rows of attention and scores. `gradients` keeps the values in the graph,
-    so that `seen.gradient(name)` works after `backward`. `to="cpu"` moves each value away as soon as it is seen.
+    `heads` and `queries` choose heads and query rows of attention and scores. `gradients` keeps values in the graph, so
+    that `seen.gradient(name)` works after `backward`. `to="cpu"` moves each value away as soon as it is seen.
 
     >>> from vitreous.models.variants import variant
     >>> model = ViT(variant("vit_femto_patch4_32")).eval()

@@ -1,0 +1,242 @@
+import threading
+import warnings
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import noise
+from vitreous.inside.capture import capture
+from vitreous.inside.glossary import BLOCK, WHOLE
+from vitreous.models.resnet import ResNet, ResNetConfig
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.watch import WATCHERS
+
+SMALL = {"image_size": 32, "patch_size": 8, "width": 48, "depth": 3, "heads": 4, "classes": 5}
+FAMILIES = {
+    "plain": {},
+    "distilled": {"distillation_token": True, "distillation_head": True},
+    "registers": {"registers": 4, "prefix_positions": False, "layer_scale": 0.1, "swiglu": True},
+    "clip": {"embedding_norm": True, "patch_bias": False, "activation": "quick_gelu", "qk_norm": True},
+    "no_class_token": {"class_token": False, "pool": "mean", "image_size": (24, 40)},
+}
+ALL = [*WHOLE, *BLOCK]
+
+
+def build(family="plain"):
+    return noise(ViT(ViTConfig(**SMALL | FAMILIES[family])))
+
+
+def picture(model, batch=2):
+    return torch.randn(batch, 3, *model.config.size)
+
+
+def explicit(model, x):
+    """Every internal, worked out by the equations, without the fused kernel."""
+    found, z = {}, model.embed(x)
+    found["embedding"] = z
+    for i, block in enumerate(model.blocks):
+        b, t, d = z.shape
+        y = block.norm1(z)
+        q, k, v = block.attn.qkv(y).reshape(b, t, 3, block.attn.heads, -1).permute(2, 0, 3, 1, 4)
+        q, k = block.attn.q_norm(q), block.attn.k_norm(k)
+        scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+        mixed = scores.softmax(-1) @ v
+        found |= {f"blocks.{i}.{n}": value for n, value in zip(("input", "norm1", "q", "k", "v"), (z, y, q, k, v), strict=True)}
+        found |= {f"blocks.{i}.scores": scores, f"blocks.{i}.attention": scores.softmax(-1), f"blocks.{i}.mixed": mixed}
+        out = block.attn.proj(mixed.transpose(1, 2).reshape(b, t, d))
+        middle = z + block.ls1(out)
+        y = block.norm2(middle)
+        after = block.mlp(y)
+        z = middle + block.ls2(after)
+        found |= {f"blocks.{i}.attention_output": out, f"blocks.{i}.middle": middle, f"blocks.{i}.norm2": y}
+        found |= {f"blocks.{i}.mlp_output": after, f"blocks.{i}.output": z}
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_bit_equal_with_and_without_capture(family):
+    model = build(family)
+    x = picture(model)
+    before = model(x)
+    with capture(model, ALL) as seen:
+        during = model(x)
+    assert torch.equal(during, before)
+    assert torch.equal(model(x), before)
+    assert torch.equal(seen["logits"], before)
+    assert WATCHERS.get() == ()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_every_internal_is_what_the_equations_say(family):
+    model = build(family)
+    x = picture(model)
+    with capture(model, ALL) as seen:
+        model(x)
+    assert set(seen) == {*WHOLE, *(f"blocks.{i}.{name}" for i in range(3) for name in BLOCK)}
+    for name, value in explicit(model, x).items():
+        torch.testing.assert_close(seen[name], value, rtol=1e-4, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
+    sums = seen.stack("attention").sum(-1)
+    torch.testing.assert_close(sums, torch.ones_like(sums))
+
+
+@given(
+    layers=st.lists(st.integers(-3, 2), min_size=1, max_size=3),
+    heads=st.lists(st.integers(-4, 3), min_size=1, max_size=4),
+    queries=st.lists(st.integers(-17, 16), min_size=1, max_size=5),
+)
+@torch.no_grad()
+def test_a_choice_is_a_part_of_the_whole(layers, heads, queries):
+    torch.manual_seed(1)
+    model = build()
+    x = picture(model)
+    with capture(model, ["attention", "scores"]) as whole, capture(
+        model, ["attention", "scores"], layers=layers, heads=heads, queries=queries
+    ) as part:
+        model(x)
+    assert part.layers == tuple(sorted({layer % 3 for layer in layers}))
+    for name in part:
+        torch.testing.assert_close(part[name], whole[name][:, heads][:, :, queries], rtol=1e-5, atol=1e-6)
+
+
+def test_nothing_survives_an_exception():
+    model = build()
+    before = {name: (dict(module._forward_hooks), set(vars(module))) for name, module in model.named_modules()}
+    with pytest.raises(RuntimeError, match="stop"), capture(model, ALL):
+        model(picture(model))
+        raise RuntimeError("stop")
+    with pytest.raises(ValueError, match="pixels"), capture(model):
+        model(torch.randn(1, 3, 8, 8))
+    assert WATCHERS.get() == ()
+    assert before == {name: (dict(module._forward_hooks), set(vars(module))) for name, module in model.named_modules()}
+
+
+@torch.no_grad()
+def test_threads_capture_each_their_own():
+    model = build()
+    pictures = [picture(model, 1) for _ in range(8)]
+    expected = []
+    for x in pictures:
+        with capture(model) as seen:
+            model(x)
+        expected.append(seen.stack("attention"))
+    results = [None] * 8
+    barrier = threading.Barrier(8)
+
+    def work(i):
+        with torch.no_grad(), capture(model) as seen:
+            barrier.wait()
+            for _ in range(5):
+                model(pictures[i])
+            results[i] = seen.stack("attention")
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result, wanted in zip(results, expected, strict=True):
+        assert torch.equal(result, wanted)
+
+
+@torch.no_grad()
+def test_another_model_inside_the_with_is_not_mixed_in():
+    one, other = build(), build()
+    x = picture(one)
+    with capture(one) as seen:
+        one(x)
+        kept = seen["blocks.0.attention"].clone()
+        other(x)
+    assert torch.equal(seen["blocks.0.attention"], kept)
+
+
+def test_gradients_are_those_of_explicit_attention_in_float64():
+    model = build().double()
+    x = picture(model).double()
+    with capture(model, ["attention", "middle"], gradients=True) as seen:
+        model(x)[:, 2].sum().backward()
+    model.zero_grad()
+
+    z = model.embed(x)
+    leaves = []
+    for block in model.blocks:
+        q, k, v = block.attn.qkv(block.norm1(z)).reshape(2, 17, 3, 4, 12).permute(2, 0, 3, 1, 4)
+        attention = (q @ k.transpose(-2, -1) / 12**0.5).softmax(-1)
+        attention.retain_grad()
+        mixed = (attention @ v).transpose(1, 2).reshape(2, 17, 48)
+        middle = z + block.attn.proj(mixed)
+        middle.retain_grad()
+        leaves.append((attention, middle))
+        z = middle + block.mlp(block.norm2(middle))
+    model.forward_head(model.norm(z))[:, 2].sum().backward()
+    for i, (attention, middle) in enumerate(leaves):
+        torch.testing.assert_close(seen[f"blocks.{i}.attention"], attention.detach())
+        torch.testing.assert_close(seen.gradient(f"blocks.{i}.attention"), attention.grad)
+        torch.testing.assert_close(seen.gradient(f"blocks.{i}.middle"), middle.grad)
+
+
+def test_a_gradient_that_was_not_asked_for_says_so():
+    model = build()
+    with capture(model, "middle") as seen:
+        model(picture(model)).sum().backward()
+    with pytest.raises(ValueError, match="gradients=True"):
+        seen.gradient("blocks.0.middle")
+    with pytest.raises(KeyError, match="was not captured"):
+        seen["blocks.0.q"]
+
+
+@torch.no_grad()
+def test_a_mask_shows_in_the_attention():
+    model = build()
+    mask = torch.ones(17, 17, dtype=torch.bool)
+    mask[:, 5] = False
+    with capture(model) as seen:
+        model(picture(model), mask)
+    assert not seen.stack("attention")[..., 5].any()
+
+
+@torch.no_grad()
+def test_a_compiled_model_shows_its_plain_code_and_says_so():
+    model = build()
+    x = picture(model)
+    compiled = torch.compile(model, backend="eager")
+    plain = model(x)
+    assert torch.equal(compiled(x), plain)
+    with pytest.warns(UserWarning, match="compiled"), capture(compiled) as seen:
+        assert torch.equal(compiled(x), plain)
+    assert len(seen) == 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with capture(model):
+            model(x)
+
+
+@torch.no_grad()
+def test_kept_queries_do_not_hold_on_to_keys_and_values():
+    model = build()
+    with capture(model, ["q", "v"]) as seen:
+        model(picture(model))
+    for value in seen.values():
+        assert value.untyped_storage().nbytes() == value.nbytes
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"names": ["atention"]}, "no internal is called atention"),
+        ({"layers": [3]}, "no block 3: this model has 0 to 2"),
+        ({"heads": [-5]}, "no head -5"),
+        ({"queries": [17]}, "no token 17"),
+    ],
+)
+def test_what_does_not_exist_is_named(options, message):
+    model = build()
+    with pytest.raises(ValueError, match=message), capture(model, **options):
+        pass
+
+
+def test_a_resnet_is_refused():
+    with pytest.raises(ValueError, match="only a ViT's internals have names"), capture(ResNet(ResNetConfig(18))):
+        pass

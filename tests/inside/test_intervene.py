@@ -1,0 +1,140 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from conftest import noise
+from vitreous.inside.capture import capture
+from vitreous.inside.intervene import KnockOut, ablate_heads, intervene
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.watch import WATCHERS
+
+SMALL = {"image_size": 32, "patch_size": 8, "width": 48, "depth": 3, "heads": 4, "classes": 5}
+
+
+@pytest.fixture
+def model():
+    return noise(ViT(ViTConfig(**SMALL))).requires_grad_(False)
+
+
+@pytest.fixture
+def x():
+    return torch.randn(2, 3, 32, 32)
+
+
+def test_a_head_switched_off_equals_its_output_weights_at_zero(model, x):
+    with intervene(model, heads_off=[(1, 2)]):
+        off = model(x)
+    before = model(x)
+    model.blocks[1].attn.proj.weight[:, 24:36] = 0
+    torch.testing.assert_close(off, model(x))
+    assert not torch.allclose(off, before)
+
+
+def test_each_picture_may_lose_another_head(model, x):
+    weights = torch.ones(2, 3, 4)
+    weights[0, 1, 2] = 0
+    with intervene(model, head_weights=weights):
+        mixed = model(x)
+    with intervene(model, heads_off=[(1, 2)]):
+        off = model(x)
+    torch.testing.assert_close(mixed[0], off[0])
+    torch.testing.assert_close(mixed[1], model(x)[1])
+
+
+def test_knocked_out_attention_equals_a_mask(model, x):
+    mask = torch.ones(17, 17, dtype=torch.bool)
+    mask[0, 3:6] = False
+    with intervene(model, knock_out=KnockOut(queries=[0], keys=[3, 4, 5])), capture(model) as seen:
+        out = model(x)
+    torch.testing.assert_close(out, model(x, mask))
+    attention = seen.stack("attention")
+    assert not attention[..., 0, 3:6].any()
+    torch.testing.assert_close(attention.sum(-1), torch.ones(3, 2, 4, 17))
+
+
+def test_what_capture_shows_does_not_depend_on_who_came_first(model, x):
+    knock = KnockOut(keys=[7], layers=[1], heads=[0])
+    with capture(model) as outer, intervene(model, knock_out=knock), capture(model) as inner:
+        model(x)
+    for name in outer:
+        assert torch.equal(outer[name], inner[name])
+    assert not outer["blocks.1.attention"][:, 0, :, 7].any()
+    assert outer["blocks.1.attention"][:, 1, :, 7].all()
+
+
+def test_only_the_touched_layer_leaves_the_fused_kernel(model, x, monkeypatch):
+    calls = []
+    fused = F.scaled_dot_product_attention
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *a, **k: calls.append(1) or fused(*a, **k))
+    with intervene(model, knock_out=KnockOut(keys=[1], layers=[1])):
+        model(x)
+    assert len(calls) == 2
+    calls.clear()
+    with intervene(model, heads_off=[(0, 0)]):
+        model(x)
+    assert len(calls) == 3
+
+
+def test_a_row_that_may_look_nowhere_gathers_nothing(model, x):
+    with intervene(model, knock_out=KnockOut(queries=[0])), capture(model, "mixed") as seen:
+        assert model(x).isfinite().all()
+    assert not seen.stack("mixed")[:, :, :, 0].any()
+
+
+def test_a_patched_activation_carries_the_other_picture_on(model, x):
+    with capture(model, ["output"]) as seen:
+        other = model(x[1:])
+    with intervene(model, replace={"blocks.2.output": seen["blocks.2.output"]}):
+        torch.testing.assert_close(model(x[:1]), other)
+    with intervene(model, replace={"blocks.0.attention": lambda a: torch.eye(17).expand_as(a)}), capture(model, ["v", "mixed"]) as seen:
+        model(x)
+    torch.testing.assert_close(seen["blocks.0.mixed"], seen["blocks.0.v"])
+
+
+def test_replacing_a_value_by_itself_changes_nothing(model, x):
+    before = model(x)
+    for name in ("embedding", "blocks.1.q", "blocks.1.middle", "blocks.2.mlp_hidden", "tokens", "pooled"):
+        with intervene(model, replace={name: lambda value: value}):
+            assert torch.equal(model(x), before), name
+    with intervene(model, replace={"pooled": lambda value: value + 1}):
+        assert not torch.allclose(model(x), before)
+
+
+def test_ablation_equals_switching_heads_off_one_by_one(model, x):
+    effect = ablate_heads(model, x[:1], target=3)
+    before = model(x[:1])[0, 3]
+    for layer in range(3):
+        for head in range(4):
+            with intervene(model, heads_off=[(layer, head)]):
+                change = model(x[:1])[0, 3] - before
+            torch.testing.assert_close(effect[layer, head], change, rtol=1e-4, atol=1e-5)
+    predicted = int(model(x[:1]).argmax())
+    assert torch.equal(ablate_heads(model, x[:1]), ablate_heads(model, x[:1], target=predicted))
+
+
+def test_nothing_stays_behind(model, x):
+    before = model(x)
+    with pytest.raises(RuntimeError), intervene(model, heads_off=[(0, 0)]):
+        raise RuntimeError
+    assert torch.equal(model(x), before)
+    assert WATCHERS.get() == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"heads_off": [(3, 0)]}, "no head \\(3, 0\\): blocks are 0 to 2, heads 0 to 3"),
+        ({"head_weights": torch.ones(4, 3)}, "should end in \\(3, 4\\), got \\(4, 3\\)"),
+        ({"replace": {"blocks.9.q": torch.zeros(1)}}, "no internal is called blocks.9.q"),
+    ],
+)
+def test_what_does_not_exist_is_named(model, options, message):
+    with pytest.raises(ValueError, match=message), intervene(model, **options):
+        pass
+
+
+def test_a_replacement_of_the_wrong_shape_is_refused(model, x):
+    with pytest.raises(ValueError, match="pooled is \\(2, 48\\), the replacement is \\(2, 47\\)"), intervene(
+        model, replace={"pooled": lambda value: value[:, 1:]}
+    ):
+        model(x)
