@@ -16,19 +16,22 @@ from vitreous.verbs.convert import convert
 from vitreous.verbs.doctor import doctor
 from vitreous.verbs.embed import embed
 from vitreous.verbs.evaluate import evaluate
+from vitreous.verbs.explain import explain, views
 from vitreous.verbs.listing import datasets, models
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "classify": classify,
+    "explain": explain,
     "evaluate": evaluate,
     "embed": embed,
     "convert": convert,
     "doctor": doctor,
     "models": models,
     "datasets": datasets,
+    "views": views,
 }
 
-DESCRIPTION = "Vision Transformers you can see through. Start with: vitreous classify"
+DESCRIPTION = "Vision Transformers you can see through. Start with: vitreous explain"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -42,7 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"vitreous {__version__}")
         return
     try:
-        tyro.extras.subcommand_cli_from_dict(COMMANDS, args=words, prog="vitreous", description=DESCRIPTION)
+        tyro.extras.subcommand_cli_from_dict(
+            COMMANDS,
+            args=words,
+            prog="vitreous",
+            description=DESCRIPTION,
+            config=(tyro.conf.FlagCreatePairsOff,),  # --json, and no --no-json beside it
+        )
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output, such as `head`, has gone

@@ -43,7 +43,10 @@ def explicit(model, x):
         q, k = block.attn.q_norm(q), block.attn.k_norm(k)
         scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
         mixed = scores.softmax(-1) @ v
-        found |= {f"blocks.{i}.{n}": value for n, value in zip(("input", "norm1", "q", "k", "v"), (z, y, q, k, v), strict=True)}
+        found |= {
+            f"blocks.{i}.{n}": value
+            for n, value in zip(("input", "norm1", "q", "k", "v"), (z, y, q, k, v), strict=True)
+        }
         found |= {f"blocks.{i}.scores": scores, f"blocks.{i}.attention": scores.softmax(-1), f"blocks.{i}.mixed": mixed}
         out = block.attn.proj(mixed.transpose(1, 2).reshape(b, t, d))
         middle = z + block.ls1(out)
@@ -77,7 +80,9 @@ def test_every_internal_is_what_the_equations_say(family):
         model(x)
     assert set(seen) == {*WHOLE, *(f"blocks.{i}.{name}" for i in range(3) for name in BLOCK)}
     for name, value in explicit(model, x).items():
-        torch.testing.assert_close(seen[name], value, rtol=1e-4, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            seen[name], value, rtol=1e-4, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}"
+        )
     sums = seen.stack("attention").sum(-1)
     torch.testing.assert_close(sums, torch.ones_like(sums))
 
@@ -92,9 +97,10 @@ def test_a_choice_is_a_part_of_the_whole(layers, heads, queries):
     torch.manual_seed(1)
     model = build()
     x = picture(model)
-    with capture(model, ["attention", "scores"]) as whole, capture(
-        model, ["attention", "scores"], layers=layers, heads=heads, queries=queries
-    ) as part:
+    with (
+        capture(model, ["attention", "scores"]) as whole,
+        capture(model, ["attention", "scores"], layers=layers, heads=heads, queries=queries) as part,
+    ):
         model(x)
     assert part.layers == tuple(sorted({layer % 3 for layer in layers}))
     for name in part:
@@ -104,7 +110,7 @@ def test_a_choice_is_a_part_of_the_whole(layers, heads, queries):
 def test_nothing_survives_an_exception():
     model = build()
     before = {name: (dict(module._forward_hooks), set(vars(module))) for name, module in model.named_modules()}
-    with pytest.raises(RuntimeError, match="stop"), capture(model, ALL):
+    with pytest.raises(RuntimeError, match="stop"), capture(model, ALL):  # noqa: PT012
         model(picture(model))
         raise RuntimeError("stop")
     with pytest.raises(ValueError, match="pixels"), capture(model):
@@ -175,6 +181,16 @@ def test_gradients_are_those_of_explicit_attention_in_float64():
         torch.testing.assert_close(seen[f"blocks.{i}.attention"], attention.detach())
         torch.testing.assert_close(seen.gradient(f"blocks.{i}.attention"), attention.grad)
         torch.testing.assert_close(seen.gradient(f"blocks.{i}.middle"), middle.grad)
+
+
+def test_gradients_of_chosen_heads_and_rows_are_a_part_of_all():
+    model = build()
+    x = picture(model)
+    with capture(model, gradients=True) as whole, capture(model, gradients=True, heads=[2, 0], queries=[0, 5]) as part:
+        model(x)[:, 2].sum().backward()
+    for name in ("blocks.0.attention", "blocks.2.attention"):
+        assert part[name].shape == (2, 2, 2, 17)
+        torch.testing.assert_close(part.gradient(name), whole.gradient(name)[:, [2, 0]][:, :, [0, 5]])
 
 
 def test_a_gradient_that_was_not_asked_for_says_so():

@@ -86,7 +86,10 @@ def test_a_patched_activation_carries_the_other_picture_on(model, x):
         other = model(x[1:])
     with intervene(model, replace={"blocks.2.output": seen["blocks.2.output"]}):
         torch.testing.assert_close(model(x[:1]), other)
-    with intervene(model, replace={"blocks.0.attention": lambda a: torch.eye(17).expand_as(a)}), capture(model, ["v", "mixed"]) as seen:
+    with (
+        intervene(model, replace={"blocks.0.attention": lambda a: torch.eye(17).expand_as(a)}),
+        capture(model, ["v", "mixed"]) as seen,
+    ):
         model(x)
     torch.testing.assert_close(seen["blocks.0.mixed"], seen["blocks.0.v"])
 
@@ -134,7 +137,8 @@ def test_what_does_not_exist_is_named(model, options, message):
 
 
 def test_a_replacement_of_the_wrong_shape_is_refused(model, x):
-    with pytest.raises(ValueError, match="pooled is \\(2, 48\\), the replacement is \\(2, 47\\)"), intervene(
-        model, replace={"pooled": lambda value: value[:, 1:]}
+    with (
+        pytest.raises(ValueError, match="pooled is \\(2, 48\\), the replacement is \\(2, 47\\)"),
+        intervene(model, replace={"pooled": lambda value: value[:, 1:]}),
     ):
         model(x)

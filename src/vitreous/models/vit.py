@@ -380,6 +380,8 @@ class ViT(nn.Module):
                     nn.init.zeros_(module.bias)
             elif isinstance(module, nn.LayerNorm):
                 module.reset_parameters()
+            elif isinstance(module, LayerScale):
+                nn.init.constant_(module.gamma, self.config.layer_scale)
         for name, std in (("pos_embed", 0.02), ("cls_token", 1e-6), ("dist_token", 0.02), ("reg_token", 1e-6)):
             value = getattr(self, name)
             if isinstance(value, nn.Parameter):

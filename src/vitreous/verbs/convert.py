@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
-from vitreous.verbs.options import messages
+from vitreous.verbs.options import Number, Sides, messages
 
 
 def convert(
-    source: tyro.conf.Positional[str],
-    out: tyro.conf.Positional[Path],
+    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="IN")],
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")],
     to: Literal["timm", "torchvision", "huggingface", "google", "vitreous"],
-    heads: int | None = None,
-    trained_size: tuple[int, int] | int | None = None,
+    heads: Number = None,
+    trained_size: Sides = None,
 ) -> None:
     """Write a checkpoint for another library; what the library cannot hold is named and nothing is written.
 
     Args:
         source: The checkpoint: a name, a file or a folder.
-        out: A folder, which gets the weights and the config files that the library reads; or a .safetensors, .pth,
-            .pt or .npz file, which gets the weights alone.
+        out: A folder for weights and config files, or a .safetensors, .pth, .pt or .npz file for weights alone.
         to: The library.
         heads: Attention heads, where no file tells.
         trained_size: Height and width the checkpoint was trained at, where its positions make no square.

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from vitreous.verbs.options import ModelOptions, SharedModel, messages
 
@@ -10,18 +13,17 @@ from vitreous.verbs.options import ModelOptions, SharedModel, messages
 def doctor(
     options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
     trace: bool = False,
-    data: str | None = None,
+    data: Annotated[str | None, tyro.conf.arg(metavar="NAME|FOLDER")] = None,
     limit: int = 500,
     json: bool = False,
-    data_root: Path | None = None,
+    data_root: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
 ) -> None:
     """Say what was loaded, what was resized or assumed, and whether the preprocessing is right.
 
     Args:
         options: Which model.
         trace: Also print the shape at each step of a picture's way through the model.
-        data: Labelled pictures (a folder with a sub-folder for each class, or a data set's name): the plausible
-            preprocessings are tried on them and the one that fits is named.
+        data: Labelled pictures, on which the plausible preprocessings are tried and the one that fits is named.
         limit: Use so many pictures of it at the most, taken evenly.
         json: Print JSON.
         data_root: Where named data sets are kept.

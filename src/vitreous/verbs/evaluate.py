@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from vitreous.verbs.options import ModelOptions, Output, Precision, SharedModel, messages
+import tyro
+
+from vitreous.verbs.options import ModelOptions, Number, Output, Precision, SharedModel, messages
 
 
 def evaluate(
-    data: str = "digits",
+    data: Annotated[str, tyro.conf.arg(metavar="NAME|FOLDER")] = "digits",
     options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
     probe: Literal["knn", "linear"] | None = None,
-    limit: int | None = None,
+    limit: Number = None,
     output: Output = None,
     json: bool = False,
     batch_size: int = 16,
     device: str = "auto",
     precision: Precision = "fp32",
-    data_root: Path | None = None,
+    data_root: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
 ) -> None:
     """Measure how often a model is right on labelled pictures.
 
     Args:
-        data: A folder with a sub-folder for each class (named by class, WordNet id or class index), or a data set's
-            name; `vitreous datasets` lists them.
+        data: A folder with a sub-folder a class (named by class, WordNet id or index), or a data set's name.
         options: Which model.
-        probe: Leave the head aside and measure the features: 20 nearest neighbours, or logistic regression. Needs
-            train/ and test/ (or val/) folders.
+        probe: Measure the features instead of the head, by k-NN or logistic regression; needs train/ and test/.
         limit: Use so many pictures at the most, taken evenly.
         output: Write result.json, per_class.json and confusion.npz to this folder.
         json: Print JSON.

@@ -15,31 +15,33 @@ if TYPE_CHECKING:
 
 Precision = Literal["fp32", "bf16", "fp16"]
 Statistics = Literal["half", "imagenet", "clip", "unit"]
-Sides = tuple[int, int] | int
+Text = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
+Number = Annotated[int | None, tyro.conf.arg(metavar="N")]
+Sides = Annotated[tuple[int, int] | int | None, tyro.conf.arg(metavar="HEIGHT [WIDTH]")]
 
 
 @dataclass(frozen=True)
 class ModelOptions:
     """Which model, and what its files do not tell."""
 
-    model: str | None = None
+    model: Text = None
     """A name (`vit_base_patch16_224.augreg2_in21k_ft_in1k`, `google/vit-base-patch16-224`, `torchvision:vit_b_16`,
     `ViT-B_16.npz`, …), a file or a folder. Without it, the model inside the package."""
-    revision: str | None = None
+    revision: Text = None
     """Branch, tag or commit of a Hub repository."""
-    image_size: Sides | None = None
+    image_size: Sides = None
     """Height and width to run at (or one number); positions are resized as the checkpoint's library does."""
-    resize: str | None = None
+    resize: Text = None
     """Another resizing convention: google, timm, torchvision, huggingface, dinov2 or dinov2-registers."""
-    trained_size: Sides | None = None
+    trained_size: Sides = None
     """Height and width the checkpoint was trained at, where its positions make no square."""
-    heads: int | None = None
+    heads: Number = None
     """Attention heads, where no file tells."""
     pool: Literal["token", "mean", "token+mean"] | None = None
     """What the head reads, where no file tells."""
     activation: Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "silu"] | None = None
     """The MLP's activation, where no file tells."""
-    norm_eps: float | None = None
+    norm_eps: Annotated[float | None, tyro.conf.arg(metavar="EPS")] = None
     """Epsilon of the layer norms, where no file tells."""
     statistics: Statistics | None = None
     """Normalise pictures by these statistics instead of the checkpoint's own."""
@@ -74,8 +76,8 @@ class ModelOptions:
 
 
 SharedModel = Annotated[ModelOptions, tyro.conf.arg(name="")]  # flags without a prefix
-Pictures = tyro.conf.Positional[tuple[str, ...]]
-Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"])]
+Pictures = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PICTURE …")]
+Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="PATH")]
 
 
 def messages() -> Console:

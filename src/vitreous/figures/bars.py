@@ -1,0 +1,183 @@
+"""Bars: what the model predicts, what it would say after each layer, and which parts matter most.
+
+Each is a table whose numbers are drawn as well as written: one row a thing, in the order given, the first on top.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from vitreous.figures.shapes import Floats, array_of, labels_of
+from vitreous.figures.style import (
+    ABOVE,
+    ACCENT,
+    BELOW,
+    FAINT,
+    INK,
+    MUTED,
+    PALE,
+    TALLEST,
+    TRACK,
+    WIDTH,
+    Card,
+    new_figure,
+    tidy,
+)
+from vitreous.figures.text import SMALL, elide, line_height, percent, text_width
+
+_LONGEST = 2.9  # inches of a name
+_HEADER = line_height(SMALL) + 0.06  # inches for the names of the columns
+
+
+def draw_predictions(
+    labels: Sequence[str], probabilities: ArrayLike, logits: ArrayLike | None = None, *, title: str = ""
+) -> Figure:
+    """Classes in the order given, each with its probability `[n]` as a bar, and its logit `[n]`.
+
+    >>> figure = draw_predictions(["tabby", "tiger cat"], [0.8, 0.1], [12.1, 10.0])
+    >>> [float(bar.get_width()) for bar in figure.axes[0].containers[1]]
+    [0.8, 0.1]
+    """
+    probabilities = array_of("probabilities", probabilities, "n")
+    count = len(probabilities)
+    scores = None if logits is None else array_of("logits", logits, "n")
+    if scores is not None and len(scores) != count:
+        raise ValueError(f"logits must be {count} numbers, one for each probability, got {len(scores)}")
+    names = [elide(label, _LONGEST) for label in labels_of("labels", labels, count)]
+    row, left = 0.27, max(0.6, *(text_width(name) for name in names)) + 0.16
+    share, score = text_width("probability", SMALL), 0.0 if scores is None else 0.62
+    with new_figure(WIDTH, _HEADER + count * row, title) as card:
+        axes = _rows(card, left, _HEADER, WIDTH - left - share - score - 0.12, row, count)
+        axes.set_xlim(0, 1)
+        _bars(axes, probabilities, [ACCENT] + [PALE] * (count - 1))
+        _header(card, WIDTH - score, "probability", ha="right")
+        if scores is not None:
+            _header(card, WIDTH, "logit", ha="right")
+        for number, name in enumerate(names):
+            top = _HEADER + (number + 0.5) * row
+            look = {"va": "center_baseline", "color": INK if number == 0 else MUTED}
+            card.write(0, top, name, **look)
+            card.write(WIDTH - score, top, percent(probabilities[number]), ha="right", **look)
+            if scores is not None:
+                card.write(WIDTH, top, _signed(scores[number], 2), ha="right", **{**look, "color": MUTED})
+    return card
+
+
+def draw_lens(
+    labels: Sequence[str],
+    probabilities: ArrayLike,
+    target: ArrayLike,
+    *,
+    target_label: str = "the final class",
+    layers: Sequence[str] | None = None,
+    title: str = "",
+) -> Figure:
+    """The logit lens: after each layer the best class and its probability `[layers]`, and the final class's `[layers]`.
+
+    The curve runs down beside the rows. Rows that already say `target_label` stand out. `layers` names the rows, which
+    are otherwise numbered from 0.
+
+    >>> figure = draw_lens(["web", "cat", "cat"], [0.1, 0.4, 0.9], [0.0, 0.4, 0.9], target_label="cat")
+    >>> figure.axes[1].lines[0].get_xdata().tolist()
+    [0.0, 0.4, 0.9]
+    """
+    probabilities = array_of("probabilities", probabilities, "layers")
+    count = len(probabilities)
+    curve = array_of("target", target, "layers")
+    if len(curve) != count:
+        raise ValueError(f"target must be {count} numbers, one for each layer, got {len(curve)}")
+    labels = labels_of("labels", labels, count)
+    steps = [str(layer) for layer in range(count)] if layers is None else labels_of("layers", layers, count)
+    steps = [elide(step, 1.1, SMALL) for step in steps]
+    row = min(max(TALLEST / count, 0.165), 0.235)
+    panel, share = 1.9, text_width("probability", SMALL)
+    first = max(text_width("layer", SMALL), *(text_width(step, SMALL) for step in steps)) + 0.16
+    names = [elide(label, 2.3, SMALL) for label in labels]
+    second = first + max(0.8, *(text_width(name, SMALL) for name in names)) + 0.14
+    third = WIDTH - panel - 0.3  # where the numbers end and the curve's panel begins, with a gap
+    with new_figure(WIDTH, _HEADER + count * row + 0.24, title) as card:
+        bars = _rows(card, second, _HEADER, third - share - 0.1 - second, row, count)
+        bars.set_xlim(0, 1)
+        said = [label == target_label for label in labels]
+        _bars(bars, probabilities, [ACCENT if same else PALE for same in said])
+        beside = _rows(card, WIDTH - panel, _HEADER, panel, row, count)
+        _curve(beside, curve)
+        _header(card, 0, "layer")
+        _header(card, first, "best class")
+        _header(card, third, "probability", ha="right")
+        _header(card, WIDTH - panel, elide(f"probability of {target_label}", panel, SMALL))
+        for number, (step, name) in enumerate(zip(steps, names, strict=True)):
+            top = _HEADER + (number + 0.5) * row
+            look = {"va": "center_baseline", "size": SMALL, "color": INK if said[number] else MUTED}
+            card.write(first - 0.16, top, step, ha="right", **{**look, "color": MUTED})
+            card.write(first, top, name, **look)
+            card.write(third, top, percent(probabilities[number]), ha="right", **look)
+    return card
+
+
+def draw_ranking(
+    names: Sequence[str], values: ArrayLike, *, title: str = "", label: str = "", decimals: int = 3
+) -> Figure:
+    """Things in the order given, each with its signed value `[n]`: red bars above zero, blue ones below.
+
+    >>> figure = draw_ranking(["layer 3, head 1", "layer 0, head 7"], [0.12, -0.01], label="accuracy lost")
+    >>> [float(bar.get_width()) for bar in figure.axes[0].containers[0]]
+    [0.12, -0.01]
+    """
+    values = array_of("values", values, "n")
+    count = len(values)
+    names = [elide(name, _LONGEST, SMALL) for name in labels_of("names", names, count)]
+    texts = [_signed(value, decimals) for value in values]
+    row, left = 0.21, max(0.5, *(text_width(name, SMALL) for name in names)) + 0.16
+    right = max(text_width(text, SMALL) for text in texts) + 0.12
+    low, high = float(np.nanmin(values, initial=0)), float(np.nanmax(values, initial=0))
+    with new_figure(WIDTH, (_HEADER if label else 0) + count * row, title) as card:
+        top = _HEADER if label else 0.0
+        axes = _rows(card, left, top, WIDTH - left - right, row, count)
+        axes.set_xlim((low, high) if low < high else (0, 1))
+        axes.barh(range(count), values, height=0.6, color=[ABOVE if value > 0 else BELOW for value in values])
+        axes.axvline(0, color=FAINT, linewidth=0.8, zorder=0)
+        if label:
+            _header(card, left, elide(label, WIDTH - left, SMALL))
+        for number, (name, text) in enumerate(zip(names, texts, strict=True)):
+            middle = top + (number + 0.5) * row
+            card.write(0, middle, name, size=SMALL, color=INK, va="center_baseline")
+            card.write(WIDTH, middle, text, size=SMALL, color=MUTED, ha="right", va="center_baseline")
+    return card
+
+
+def _rows(card: Card, left: float, top: float, width: float, row: float, count: int) -> Axes:
+    """Bare axes beside a table: row i of the table is y = i, the first on top."""
+    axes = card.place(left, top, width, count * row)
+    tidy(axes, grid="none")
+    axes.spines[:].set_visible(False)
+    axes.set(xticks=[], yticks=[], ylim=(count - 0.5, -0.5))
+    return axes
+
+
+def _bars(axes: Axes, shares: Floats, colours: Sequence[str]) -> None:
+    """Bars on pale tracks that show what the whole would be."""
+    axes.barh(range(len(colours)), [1.0] * len(colours), height=0.5, color=TRACK)
+    axes.barh(range(len(colours)), shares, height=0.5, color=list(colours))
+
+
+def _curve(axes: Axes, shares: Floats) -> None:
+    """A probability by depth, running down."""
+    axes.set_xlim(0, 1)
+    axes.set_xticks([0, 0.5, 1], ["0", "50 %", "100 %"])
+    axes.grid(axis="x", color=TRACK, linewidth=0.8)
+    axes.plot(shares, range(len(shares)), color=ACCENT, linewidth=1.6, marker="o", markersize=3.4, clip_on=False)
+    first, _, last = axes.get_xticklabels()  # kept within the panel
+    first.set_horizontalalignment("left")
+    last.set_horizontalalignment("right")
+
+
+def _header(card: Card, left: float, text: str, **options: str) -> None:
+    card.write(left, 0, text, size=SMALL, color=MUTED, va="top", **options)
+
+
+def _signed(value: float, decimals: int) -> str:
+    return "–" if np.isnan(value) else f"{value:z.{decimals}f}".replace("-", "−")

@@ -1,0 +1,257 @@
+"""Lines and dots: anything against anything, heads by depth, and how faithful explanations are.
+
+Lines are named at their right end, in their own colour, not in a legend.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from vitreous.figures.scale import round_ticks
+from vitreous.figures.shapes import Floats, array_of
+from vitreous.figures.style import ACCENT, CAPTION, INK, MUTED, PALETTE, WIDTH, Card, caption, new_figure, tidy
+from vitreous.figures.text import SMALL, elide, line_height, text_width
+
+_TALL = 2.9  # inches of a chart
+_LONGEST = 1.7  # inches of a line's name
+_ROW = line_height(SMALL)
+_DASHES = ("-", "--", ":")
+
+
+def draw_lines(
+    series: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    *,
+    xlabel: str = "",
+    ylabel: str = "",
+    title: str = "",
+    y_limits: tuple[float, float] | None = None,
+) -> Figure:
+    """Lines by name, each (x `[n]`, y `[n]`), named at their right ends.
+
+    >>> figure = draw_lines({"ViT": ([0, 1, 2], [0.1, 0.5, 0.7]), "ResNet": ([0, 1, 2], [0.2, 0.4, 0.6])})
+    >>> [text.get_text() for text in figure.axes[0].texts]
+    ['ViT', 'ResNet']
+    """
+    if not series:
+        raise ValueError("series must hold at least one line, got none")
+    lines = {name: _line(name, x, y) for name, (x, y) in series.items()}
+    xs, ys = (np.concatenate(parts) for parts in zip(*lines.values(), strict=True))
+    names = [elide(name, _LONGEST, SMALL) for name in lines]
+    tall = max(_TALL, len(names) * _ROW)
+    limits = y_limits or _span(ys)
+    with new_figure(WIDTH, tall + _below(xlabel), title) as card:
+        room = max(text_width(name, SMALL) for name in names) + 0.1
+        axes = _chart(
+            card, (0, 0, WIDTH - room, tall), _span(xs), limits, xlabel, ylabel, whole=bool((xs % 1 == 0).all())
+        )
+        ends = [_plot(axes, x, y, number) for number, (x, y) in enumerate(lines.values())]
+        _name_ends(axes, names, ends, [_colour(number) for number in range(len(names))], tall)
+    return card
+
+
+def draw_distance(distances: ArrayLike, *, unit: str = "px", title: str = "") -> Figure:
+    """How far each head looks, by depth (the paper's figure 7, right): mean distance in pixels `[layers heads]`.
+
+    >>> len(draw_distance(np.random.rand(12, 3) * 100).axes[0].lines)
+    1
+    """
+    distances = array_of("distances", distances, "layers heads")
+    return _draw_heads(distances, f"mean attention distance ({unit})", title)
+
+
+def draw_entropy(entropies: ArrayLike, *, ceiling: float | None = None, title: str = "") -> Figure:
+    """How widely each head looks, by depth: entropy in nats `[layers heads]`; `ceiling`, log t, is uniform attention.
+
+    >>> len(draw_entropy(np.random.rand(12, 3), ceiling=np.log(197)).axes[0].lines)
+    2
+    """
+    return _draw_heads(array_of("entropies", entropies, "layers heads"), "entropy (nats)", title, ceiling)
+
+
+def draw_faithfulness(
+    curves: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    areas: Mapping[str, tuple[float, float]],
+    *,
+    title: str = "",
+    ylabel: str = "probability of the class",
+) -> Figure:
+    """Methods by name: the class's probability as the patches they rank highest are deleted, and as they are inserted.
+
+    `curves` holds (deletion y `[n]`, insertion y `[n]`), over 0 to 100 % of the patches; `areas` the areas under both.
+    Under each panel the methods are ranked, the best first.
+
+    >>> curves = {"rollout": ([0.9, 0.3, 0.1], [0.1, 0.6, 0.9]), "random": ([0.9, 0.6, 0.1], [0.1, 0.4, 0.9])}
+    >>> figure = draw_faithfulness(curves, {"rollout": (0.4, 0.55), "random": (0.55, 0.45)})
+    >>> len(figure.axes)
+    2
+    """
+    if not curves or curves.keys() != areas.keys():
+        raise ValueError(f"curves and areas must name the same methods, got {list(curves)} and {list(areas)}")
+    lines = {
+        name: [_steps(f"{kind} of {name}", y) for kind, y in zip(("deletion", "insertion"), pair, strict=True)]
+        for name, pair in curves.items()
+    }
+    high = max(1.0, *(np.nanmax(y, initial=0) for pair in lines.values() for y in pair))
+    low = min(0.0, *(np.nanmin(y, initial=0) for pair in lines.values() for y in pair))
+    wide, tall, gap = (WIDTH - 0.24) / 2, 2.2, 0.24
+    under = CAPTION + tall + _below("patches") + 0.1  # where the ranking begins
+    panels = (
+        ("Deletion: lower is better", "patches deleted (%)"),
+        ("Insertion: higher is better", "patches inserted (%)"),
+    )
+    with new_figure(WIDTH, under + (len(lines) + 1) * _ROW, title) as card:
+        for side, (name, xlabel) in enumerate(panels):
+            left = side * (wide + gap)
+            axes = _chart(card, (left, CAPTION, wide, tall), (0, 100), (low, high), xlabel, "" if side else ylabel)
+            caption(axes, name)
+            for number, pair in enumerate(lines.values()):
+                _plot(axes, np.linspace(0, 100, len(pair[side])), pair[side], number, marks=False)
+            start = left + _beside((low, high), "" if side else ylabel)
+            ranked = sorted(enumerate(lines), key=lambda item: areas[item[1]][side] * (-1 if side else 1))
+            card.write(left + wide, under, "area", size=SMALL, color=MUTED, ha="right", va="top")
+            for row, (number, method) in enumerate(ranked, start=1):
+                look = {"size": SMALL, "color": _colour(number), "va": "top"}
+                card.write(start, under + row * _ROW, "● " + elide(method, 2.2, SMALL), **look)
+                card.write(left + wide, under + row * _ROW, f"{areas[method][side]:.3f}", ha="right", **look)
+    return card
+
+
+def _draw_heads(values: Floats, ylabel: str, title: str, ceiling: float | None = None) -> Figure:
+    """A dot for each head over its layer's number, the mean as a line, and perhaps a ceiling."""
+    layers, heads = values.shape
+    high = float(np.nanmax(values, initial=0))
+    high = max(high, ceiling or 0) * 1.06 or 1.0
+    low = min(float(np.nanmin(values, initial=0)) * 1.06, 0.0)
+    counts = np.isfinite(values).sum(axis=1)
+    mean = np.where(counts, np.nansum(values, axis=1) / np.maximum(counts, 1), np.nan)
+    names, ends, colours = (["mean of heads"], [_end(mean)], [INK]) if heads > 1 else ([], [], [])
+    if ceiling is not None:
+        names, ends, colours = [*names, "uniform attention"], [*ends, ceiling], [*colours, MUTED]
+    room = max((text_width(name, SMALL) for name in names), default=0.0) + 0.1
+    with new_figure(WIDTH, _TALL + _below("layer"), title) as card:
+        axes = _chart(card, (0, 0, WIDTH - room, _TALL), (-0.5, layers - 0.5), (low, high), "layer", ylabel, whole=True)
+        depth = np.arange(layers)
+        axes.scatter(
+            depth.repeat(heads), values.ravel(), s=16, color=ACCENT, alpha=0.55, linewidth=0, zorder=2, clip_on=False
+        )
+        axes.plot(depth, mean, color=INK if heads > 1 else ACCENT, linewidth=1.4, zorder=3)
+        if ceiling is not None:
+            axes.axhline(ceiling, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+        _name_ends(axes, names, ends, colours, _TALL)
+    return card
+
+
+def _chart(
+    card: Card,
+    box: tuple[float, float, float, float],
+    x_limits: tuple[float, float],
+    y_limits: tuple[float, float],
+    xlabel: str,
+    ylabel: str,
+    whole: bool = False,
+) -> Axes:
+    """Axes with ticks and names, in a box (left, top, width, height) that holds the numbers on the left too."""
+    left, top, width, height = box
+    beside = _beside(y_limits, ylabel)
+    axes = card.place(left + beside, top, width - beside, height)
+    tidy(axes)
+    x_ticks, y_ticks = round_ticks(*x_limits, most=12 if whole else 8, whole=whole), round_ticks(*y_limits, most=6)
+    axes.set_xticks(list(x_ticks), list(x_ticks.values()))
+    axes.set_yticks(list(y_ticks), list(y_ticks.values()))
+    axes.set(xlim=x_limits, ylim=y_limits)
+    axes.set_xlabel(xlabel, size=SMALL, color=MUTED, labelpad=3)
+    card.write(left, top + height / 2, elide(ylabel, height, SMALL), size=SMALL, color=MUTED, rotation=90, va="center")
+    return axes
+
+
+def _beside(limits: tuple[float, float], ylabel: str) -> float:
+    """Inches to the left of a chart for its numbers and its name."""
+    widest = max(text_width(text, SMALL) for text in round_ticks(*limits, most=6).values())
+    return widest + 0.08 + (_ROW + 0.04 if ylabel else 0)
+
+
+def _below(xlabel: str) -> float:
+    """Inches under a chart for its numbers and its name."""
+    return 0.06 + _ROW + (_ROW + 0.06 if xlabel else 0)
+
+
+def _plot(axes: Axes, x: Floats, y: Floats, number: int, marks: bool = True) -> float:
+    """One line in the colour of its number; where it ends."""
+    dashes = _DASHES[number // len(PALETTE) % len(_DASHES)]
+    marker = "o" if marks and len(x) <= 24 else ""
+    axes.plot(x, y, dashes, color=_colour(number), linewidth=1.6, marker=marker, markersize=3.2, clip_on=False)
+    return _end(y)
+
+
+def _end(y: Floats) -> float:
+    finite = y[np.isfinite(y)]
+    return float(finite[-1]) if len(finite) else 0.0
+
+
+def _colour(number: int) -> str:
+    return PALETTE[number % len(PALETTE)]
+
+
+def _name_ends(axes: Axes, names: Sequence[str], ends: Sequence[float], colours: Sequence[str], tall: float) -> None:
+    """Names to the right of the axes, each as near to its line's end as the others let it."""
+    low, high = axes.get_ylim()
+    wanted = [float(np.clip((end - low) / (high - low), 0, 1)) * tall for end in ends]
+    for name, place, colour in zip(names, spread(wanted, _ROW, tall), colours, strict=True):
+        axes.annotate(
+            name,
+            (1, place / tall),
+            xytext=(6, 0),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            size=SMALL,
+            color=colour,
+            va="center",
+            annotation_clip=False,
+        )
+
+
+def spread(wanted: Sequence[float], gap: float, top: float) -> list[float]:
+    """Places from 0 to `top`, at least `gap` apart, as near to the wanted ones as can be (least squares).
+
+    >>> spread([1.0, 1.0, 5.0], gap=1.0, top=5.0)
+    [0.5, 1.5, 5.0]
+    """
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    # without the gaps, the problem is to make a sequence not decrease: neighbours that do are pooled at their mean
+    pools: list[list[float]] = []
+    for rank, i in enumerate(order):
+        pools.append([wanted[i] - rank * gap])
+        while len(pools) > 1 and np.mean(pools[-2]) > np.mean(pools[-1]):
+            last = pools.pop()
+            pools[-1] += last
+    most = max(top - (len(wanted) - 1) * gap, 0.0)
+    level = [float(np.clip(np.mean(pool), 0.0, most)) for pool in pools for _ in pool]
+    places = [0.0] * len(wanted)
+    for rank, i in enumerate(order):
+        places[i] = level[rank] + rank * gap
+    return places
+
+
+def _line(name: str, x: ArrayLike, y: ArrayLike) -> tuple[Floats, Floats]:
+    x, y = array_of(f"x of {name}", x, "n"), array_of(f"y of {name}", y, "n")
+    if len(x) != len(y):
+        raise ValueError(f"{name} must have as many x as y, got {len(x)} and {len(y)}")
+    return x, y
+
+
+def _steps(name: str, y: ArrayLike) -> Floats:
+    y = array_of(name, y, "n")
+    if len(y) < 2:
+        raise ValueError(f"{name} must have at least 2 points, before the first step and after the last, got {len(y)}")
+    return y
+
+
+def _span(values: Floats) -> tuple[float, float]:
+    """From least to most with a little room, and never nothing."""
+    finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    room = 0.04 * (high - low) or 0.5 * abs(high) or 0.5
+    return low - room, high + room

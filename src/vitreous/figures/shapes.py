@@ -1,0 +1,79 @@
+"""Arrays are checked at the door, with errors that state the expected and the received shape."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+Bytes = NDArray[np.uint8]
+
+
+def array_of(name: str, values: ArrayLike, shape: str) -> Floats:
+    """Numbers of the shape that `shape` spells, as floats; a word that occurs twice must mean the same length.
+
+    Infinities become NaN: a drawing has one way to say "no number here".
+
+    >>> array_of("heat", [[1, 2]], "rows columns").shape
+    (1, 2)
+    >>> array_of("matrix", [[1, 2]], "tokens tokens")
+    Traceback (most recent call last):
+    ...
+    ValueError: matrix must have shape [tokens tokens], got [1 2]
+    """
+    array = np.asarray(values)
+    if array.dtype.kind not in "buif":
+        raise ValueError(f"{name} must hold real numbers, got {array.dtype}")
+    _check(name, array.shape, shape)
+    array = array.astype(np.float64)
+    return np.where(np.isfinite(array), array, np.nan)
+
+
+def picture_of(picture: ArrayLike) -> Bytes:
+    """A picture as the figures take it: uint8 `[height width 3]`."""
+    array = np.asarray(picture)
+    if array.dtype != np.uint8:
+        raise ValueError(
+            f"picture must be uint8 of shape [height width 3], got {array.dtype} of shape {_spell(array.shape)}: "
+            "undo the normalisation, scale to 0..255 and call .astype('uint8')"
+        )
+    _check("picture", array.shape, "height width 3")
+    return array
+
+
+def colours_of(name: str, values: ArrayLike, shape: str) -> Floats:
+    """Colours in 0..1, from floats in that range or from uint8."""
+    array = np.asarray(values)
+    floats = array_of(name, array, shape)
+    if array.dtype == np.uint8:
+        return floats / 255
+    low, high = np.nanmin(floats, initial=np.inf), np.nanmax(floats, initial=-np.inf)
+    if low < -1e-6 or high > 1 + 1e-6:
+        raise ValueError(f"{name} must be scaled to 0..1, got {low:.4g} to {high:.4g}")
+    return np.clip(floats, 0, 1)
+
+
+def labels_of(name: str, labels: Sequence[str], count: int) -> list[str]:
+    """One label for each of `count` things."""
+    if isinstance(labels, str) or len(labels) != count:
+        got = repr(labels) if isinstance(labels, str) else len(labels)
+        raise ValueError(f"{name} must be {count} strings, got {got}")
+    return [str(label) for label in labels]
+
+
+def check_place(name: str, place: tuple[int, int], grid: Sequence[int]) -> None:
+    """A (row, column) must lie in the grid."""
+    if len(place) != 2 or not all(0 <= at < side for at, side in zip(place, grid, strict=True)):
+        raise ValueError(f"{name} must be a (row, column) in a grid of {grid[0]}×{grid[1]}, got {place}")
+
+
+def _check(name: str, got: tuple[int, ...], shape: str) -> None:
+    words = shape.split()
+    lengths: dict[str, int] = {word: int(word) for word in words if word.isdigit()}
+    fits = len(words) == len(got) and all(got)
+    if not fits or any(lengths.setdefault(word, length) != length for word, length in zip(words, got, strict=True)):
+        raise ValueError(f"{name} must have shape [{shape}]{'' if all(got) else ', none of them 0'}, got {_spell(got)}")
+
+
+def _spell(shape: tuple[int, ...]) -> str:
+    return f"[{' '.join(map(str, shape))}]"

@@ -1,0 +1,191 @@
+"""One look for every figure: the colours, and the white card that everything is drawn on.
+
+A figure here is a `Card`: opaque, so that it reads on dark pages too, padded, and measured in inches from the top left
+corner of its body, so that panels, captions and bars line up to the pixel. `encode` turns it into PNG, SVG or PDF
+bytes, the same bytes every time.
+"""
+
+import io
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
+
+from vitreous.figures.text import BODY, SMALL, TITLE, families, line_height, text_width, wrap
+
+WIDTH = 6.88
+"""Inches of a full-width body; with the padding a card is 7.2 inches, 1440 pixels, wide."""
+TALLEST = 9.5
+"""Inches that a body should stay below, where its parts can be made smaller."""
+PADDING = 0.16
+"""Inches of paper around the body."""
+DPI = 200
+"""Pixels for an inch: twice what an 800 pixel wide page shows, for sharp screens."""
+CAPTION = 0.2
+"""Inches above a panel for the line that names it."""
+
+PAPER, INK, MUTED, FAINT, TRACK = "#ffffff", "#1f2328", "#59636e", "#d1d6dc", "#eef0f3"
+"""Background; text; secondary text; frames and grid lines; the empty part of a bar."""
+MISSING = "#c4c8cd"
+"""Where there is no number."""
+PALETTE = ("#0072b2", "#d55e00", "#00896a", "#a8538c", "#8a6d00", "#4a4e57")
+"""Colours of things that differ in kind: Okabe and Ito's, some of them darker, to be read as text on white."""
+ACCENT, PALE = PALETTE[0], "#a9c9de"
+"""The thing to look at, and its likes beside it."""
+ABOVE, BELOW = "#b2182b", "#2166ac"
+"""More than zero and less, as in `DIVERGING`."""
+
+HEAT = matplotlib.colormaps["inferno"].with_extremes(bad=MISSING)
+"""Amounts: dark is little, bright is much."""
+DIVERGING = matplotlib.colormaps["RdBu_r"].with_extremes(bad=MISSING)
+"""Signed numbers: blue below zero, white at zero, red above."""
+
+_LOCK = threading.RLock()  # matplotlib's settings belong to the whole process: one drawing at a time
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Matplotlib's settings for the drawings here, whatever the user's own are; they come back afterwards.
+
+    >>> with style():
+    ...     matplotlib.rcParams["font.size"]
+    9.0
+    """
+    with _LOCK, matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(
+            {
+                "font.family": families(),
+                "font.size": BODY,
+                "text.color": INK,
+                "text.parse_math": False,  # a class name may hold dollar signs
+                "text.hinting": "none",  # words are as wide in pixels as they were measured
+                "axes.edgecolor": FAINT,
+                "axes.linewidth": 0.6,
+                "axes.labelcolor": MUTED,
+                "axes.labelsize": SMALL,
+                "svg.hashsalt": "vitreous",
+                "pdf.fonttype": 42,
+            }
+        )
+        yield
+
+
+class Card(Figure):
+    """A white card with a title; its body is measured in inches from the body's top left corner."""
+
+    def __init__(self, width: float, height: float, title: str = "") -> None:
+        width = max(width, min(0.6 * text_width(title, TITLE, "bold"), WIDTH))  # two lines hold the title
+        lines = wrap(title, width, TITLE, "bold", lines=2)
+        self.top = PADDING + (len(lines) * line_height(TITLE) + 0.08 if lines else 0)
+        size = [(round(side * DPI) + 1e-6) / DPI for side in (width + 2 * PADDING, self.top + height + PADDING)]
+        super().__init__(figsize=(size[0], size[1]), dpi=100, facecolor=PAPER)
+        for number, line in enumerate(lines):
+            top = PADDING - self.top + number * line_height(TITLE)
+            self.write(0, top, line, size=TITLE, weight="bold", va="top")
+
+    def place(self, left: float, top: float, width: float, height: float) -> Axes:
+        """Axes with their corner at (left, top) of the body, all in inches, snapped to whole pixels."""
+        left, top, width, height = (round(side * DPI) / DPI for side in (left + PADDING, top + self.top, width, height))
+        across, down = self.get_size_inches()
+        axes = self.add_axes((left / across, 1 - (top + height) / down, width / across, height / down))
+        axes.set_facecolor("none")
+        return axes
+
+    def write(self, left: float, top: float, text: str, **options: Any) -> Text:
+        """A line of text at (left, top) of the body in inches."""
+        across, down = self.get_size_inches()
+        return self.text((left + PADDING) / across, 1 - (top + self.top) / down, text, **options)
+
+    def rule(self, top: float) -> None:
+        """A thin line across the body."""
+        across, down = self.get_size_inches()
+        height = 1 - (top + self.top) / down
+        ends = [PADDING / across, 1 - PADDING / across]
+        self.add_artist(Line2D(ends, [height, height], color=FAINT, linewidth=0.6))
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        """Notebooks show a card as it is, without pyplot."""
+        across, down = self.get_size_inches()
+        return encode(self), {"width": round(across * 100), "height": round(down * 100)}
+
+
+@contextmanager
+def new_figure(width: float, height: float, title: str = "") -> Iterator[Card]:
+    """A card with a body of `width` × `height` inches under its title, to be filled inside the `with`.
+
+    >>> with new_figure(WIDTH, 2.0, "Title") as card:
+    ...     axes = card.place(0, 0, 2.0, 2.0)
+    >>> round(float(card.get_size_inches()[0]), 3)
+    7.2
+    """
+    with style():
+        yield Card(width, height, title)
+
+
+def frame(axes: Axes) -> None:
+    """Around a picture or a heat map: a thin line, no ticks."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set(visible=True, color=FAINT, linewidth=0.6)
+
+
+def tidy(axes: Axes, grid: Literal["x", "y", "none"] = "y") -> None:
+    """A chart: a base line, faint lines to read values by, small muted ticks."""
+    for side, spine in axes.spines.items():
+        spine.set(visible=side == ("left" if grid == "x" else "bottom"), color=FAINT, linewidth=0.8)
+    axes.tick_params(length=0, labelsize=SMALL, labelcolor=MUTED, pad=4)
+    axes.set_axisbelow(True)
+    if grid != "none":
+        axes.grid(axis=grid, color=TRACK, linewidth=0.8)
+
+
+def caption(axes: Axes, text: str) -> Text:
+    """The line above a panel that names it, flush with its left edge."""
+    return axes.annotate(
+        text,
+        (0, 1),
+        xytext=(0, 3.5),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        size=SMALL,
+        color=MUTED,
+        va="bottom",
+        annotation_clip=False,
+    )
+
+
+def outline(axes: Axes, left: float, top: float, width: float, height: float) -> None:
+    """A square that shows on any colour: white on a wider dark line."""
+    for colour, linewidth in ((INK, 2.2), (PAPER, 1.0)):
+        square = Rectangle((left, top), width, height, fill=False, edgecolor=colour, linewidth=linewidth, clip_on=False)
+        axes.add_patch(square).set_joinstyle("miter")
+
+
+def encode(figure: Figure, format: Literal["png", "svg", "pdf"] = "png", dpi: int = DPI) -> bytes:
+    """The figure as a file's bytes: equal figures give equal bytes, for no date or random name goes in.
+
+    >>> with new_figure(1.0, 1.0) as card:
+    ...     _ = card.write(0, 0, "hello")
+    >>> encode(card)[1:4], encode(card, "pdf")[:4]
+    (b'PNG', b'%PDF')
+    """
+    undated: dict[str, dict[str, Any]] = {
+        "png": {"Software": "vitreous"},
+        "svg": {"Creator": "vitreous", "Date": None},
+        "pdf": {"Creator": "vitreous", "Producer": "matplotlib", "CreationDate": None},
+    }
+    if format not in undated:
+        raise ValueError(f"format must be one of {', '.join(undated)}, got {format!r}")
+    buffer = io.BytesIO()
+    with style():
+        figure.savefig(buffer, format=format, dpi=dpi, metadata=undated[format])
+    return buffer.getvalue()

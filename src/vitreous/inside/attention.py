@@ -1,0 +1,120 @@
+"""Attention as pictures and numbers: where a token looks, how far and how sharply.
+
+In goes attention as `capture` keeps it, one layer or several on top of each other; out come heat maps on the grid of
+patches, distances in pixels, entropies in nats, and the matrix made readable.
+
+Shapes:  l layers · b pictures · h heads · q query rows · t tokens · n patches
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitreous.inside.capture import Internals, capture
+from vitreous.inside.glossary import full_name
+from vitreous.models.tokens import TokenLayout
+from vitreous.models.vit import TransformerBlock, ViT
+
+
+def class_maps(attention: Tensor | Internals, layout: TokenLayout, *, query: int | None = None) -> Tensor:
+    """Where one token looks: attention `[… q t]`, or all that was captured, → `[… rows columns]`.
+
+    `query` is a token, `layout.index(row, column)` for a patch; by default the class token, and in a model without one
+    the mean over all patches' rows. Attention captured with `queries=[i]` has one row, which is taken as it is.
+
+    >>> class_maps(torch.eye(5).expand(2, 3, 5, 5), TokenLayout(grid=(2, 2)), query=4)[0, 0]
+    tensor([[0., 0.],
+            [0., 1.]])
+    """
+    if isinstance(attention, Internals):
+        attention = attention.stack("attention")  # [l b h q t]
+    count = attention.shape[-2]
+    if count not in (1, layout.tokens):
+        raise ValueError(f"expected the rows of one token or of all {layout.tokens}, got {count}")
+    query = layout.class_index if query is None else query
+    if count == 1:
+        row = attention[..., 0, :]
+    elif query is None:
+        row = layout.to_grid(attention, dim=-2).mean(dim=(-3, -2))  # [… t]
+    else:
+        layout.patch(query)  # refuses a token that does not exist
+        row = attention[..., query, :]
+    return layout.to_grid(row)
+
+
+def mean_distance(attention: Tensor, layout: TokenLayout, patch_size: int | tuple[int, int]) -> Tensor:
+    """How far each head looks on average, in pixels (the paper's figure 7, right): `[… h t t]` → `[… h]`.
+
+    Only attention among patches counts, scaled to sum to 1 for each query patch; a patch's distance to another is that
+    of their centres. A query patch that attends to no patch at all has no distance and is left out of the mean.
+
+    >>> mean_distance(torch.eye(4)[None], TokenLayout((2, 2), class_token=False), patch_size=16)
+    tensor([0.])
+    """
+    height, width = (patch_size, patch_size) if isinstance(patch_size, int) else patch_size
+    rows, columns = (torch.arange(side) for side in layout.grid)
+    centres = torch.cartesian_prod(rows * height, columns * width)  # [n 2]
+    among = layout.to_grid(layout.to_grid(attention).flatten(-2), dim=-2).flatten(-3, -2)  # [… h n n]
+    among = among.to(torch.promote_types(among.dtype, torch.float32))
+    between = (centres[:, None] - centres).to(among).norm(dim=-1)  # [n n]
+    return ((among * between).sum(dim=-1) / among.sum(dim=-1)).nanmean(dim=-1)
+
+
+def entropy(attention: Tensor) -> Tensor:
+    """How spread out attention is, in nats, averaged over the query rows: `[… q t]` → `[…]`; uniform gives log t.
+
+    >>> torch.allclose(entropy(torch.full((3, 8, 8), 1 / 8)).exp(), torch.tensor(8.0))
+    True
+    """
+    attention = attention.to(torch.promote_types(attention.dtype, torch.float32))
+    return torch.special.entr(attention).sum(dim=-1).mean(dim=-1)
+
+
+def layer_normed(matrix: Tensor, eps: float = 1e-5) -> Tensor:
+    """The matrix with each row layer-normalised, so that rows of different sharpness can be read side by side.
+
+    `eps` is torch's own: a row as flat as uniform attention over 200 tokens stays pale, rather than showing its noise.
+
+    >>> layer_normed(torch.tensor([[0.0, 2.0], [4.0, 0.0]]), eps=0.0)
+    tensor([[-1.,  1.],
+            [ 1., -1.]])
+    """
+    return F.layer_norm(matrix, matrix.shape[-1:], eps=eps)
+
+
+def log_scaled(matrix: Tensor, floor: float = 1e-6) -> Tensor:
+    """The matrix's decimal logarithm; all that is smaller than `floor` counts as `floor`.
+
+    >>> log_scaled(torch.tensor([1.0, 0.01, 0.0]))
+    tensor([ 0., -2., -6.])
+    """
+    return matrix.clamp_min(floor).log10()
+
+
+@torch.no_grad()
+def attention_of(model: ViT, layer: int, normed: Tensor) -> Tensor:
+    """One block's attention `[b h t t]`, worked out again from what it reads: `blocks.{layer}.norm1`, `[b t d]`.
+
+    For views that need every layer's whole matrix, but one at a time: keeping `norm1` of all layers is cheap.
+    """
+    block = model.blocks[layer]
+    assert isinstance(block, TransformerBlock)
+    with capture(model, "attention", layers=[layer]) as seen:
+        block.attn(normed)
+    return seen[full_name("attention", layer)]
+
+
+def readout(model: ViT) -> Tensor:
+    """How the head reads the tokens: a weight for each, `[t]`, summing to 1.
+
+    All on the class token, shared with a distillation token that has a head, or spread over the patches.
+    """
+    layout, weights = model.layout, []
+    rows = torch.eye(layout.tokens, device=next(model.parameters()).device)
+    if "token" in model.config.pool:
+        weights.append(rows[layout.class_index])
+    if model.head_dist is not None:
+        weights.append(rows[layout.distillation_index])
+    if "mean" in model.config.pool:
+        weights.append(layout.to_grid(rows, dim=0).mean(dim=(0, 1)))
+    return torch.stack(weights).mean(dim=0)

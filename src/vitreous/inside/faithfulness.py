@@ -1,0 +1,164 @@
+"""Is a heat map true? Take away what it points at, and see whether the model stops seeing it.
+
+Deletion and insertion curves (Petsiuk et al., 2018), the maps that any good one should beat (random, centre), and the
+sanity check that a map should change when the weights do (Adebayo et al., 2018).
+
+Shapes:  m maps · b pictures · c colours · H W pixels · s steps
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchvision.transforms.functional import gaussian_blur
+
+from vitreous.inside.integrated import black
+from vitreous.inside.relevance import Target, chosen_classes
+from vitreous.models.resnet import ResNet
+from vitreous.models.vit import ViT
+
+BASELINES = ("blur", "mean", "black")
+
+
+@torch.no_grad()
+def curves(
+    model: nn.Module,
+    x: Tensor,
+    maps: Tensor,
+    target: Target = None,
+    *,
+    steps: int = 28,
+    baseline: str | Tensor = "blur",
+    batch_size: int = 32,
+) -> tuple[Tensor, Tensor]:
+    """A class's probability as a map's patches are taken away, and as they are put in: `[… s+1]` each.
+
+    `x` is one picture `[1 c H W]`, `maps` any number of its maps `[… rows columns]`. The highest patches go first, ties
+    row by row. What is missing shows `baseline`: the picture blurred, its mean colour, black, or a tensor.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 2))
+    >>> deletion, insertion = curves(model, torch.randn(1, 3, 4, 4), torch.rand(5, 2, 2), steps=4, baseline="mean")
+    >>> deletion.shape, torch.equal(deletion[:, 0], insertion[:, -1])
+    (torch.Size([5, 5]), True)
+    """
+    if len(x) != 1:
+        raise ValueError(f"expected one picture [1 c H W], got {tuple(x.shape)}")
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    shape = maps.shape[:-2]
+    empty = _empty(model, x, baseline)
+    ends = model(torch.cat([x, empty]))
+    chosen = chosen_classes(ends[:1], target)
+    whole, nothing = _probability(ends, chosen)
+    places = _ranks(maps.reshape(-1, *maps.shape[-2:])).to(x.device)  # [m rows columns]
+    counts = [round(step * places[0].numel() / steps) for step in range(1, steps)]
+    first = places[:, None] < torch.tensor(counts, device=x.device)[:, None, None]  # [m s-1 rows columns]
+    kept = torch.cat([~first, first]).flatten(0, 1)  # what deletion leaves, then what insertion shows
+    found = [
+        _probability(model(torch.where(_enlarged(masks, x), x, empty)), chosen)
+        for masks in kept.split(batch_size)
+        if len(masks)
+    ]
+    middle = torch.cat([whole.new_empty(0), *found]).view(2, *shape, steps - 1)
+    full, none = (end.expand(*shape, 1) for end in (whole, nothing))
+    return torch.cat([full, middle[0], none], dim=-1), torch.cat([none, middle[1], full], dim=-1)
+
+
+def area(curve: Tensor) -> Tensor:
+    """The area under curves over 0…1, by trapezoids: `[… s+1]` → `[…]`.
+
+    Small is good for deletion, large for insertion.
+
+    >>> area(torch.tensor([1.0, 0.5, 0.0]))
+    tensor(0.5000)
+    """
+    return torch.trapezoid(curve, dx=1 / (curve.shape[-1] - 1))
+
+
+def _empty(model: nn.Module, x: Tensor, baseline: str | Tensor) -> Tensor:
+    if isinstance(baseline, Tensor):
+        return baseline.to(x).expand_as(x)
+    if baseline == "blur":
+        spread = min(x.shape[-2:]) / 16  # 14 pixels of 224: nothing the size of a patch survives
+        reach = 2 * round(3 * spread) + 1
+        return gaussian_blur(x, [reach, reach], [spread, spread])
+    if baseline == "mean":
+        return x.mean(dim=(-2, -1), keepdim=True).expand_as(x)
+    if baseline == "black":
+        return black(model).to(x).expand_as(x)
+    raise ValueError(f"baseline must be one of {', '.join(BASELINES)} or a tensor, got {baseline!r}")
+
+
+def _probability(logits: Tensor, chosen: Tensor) -> Tensor:
+    return logits.float().softmax(dim=-1)[:, chosen[0]]
+
+
+def _ranks(maps: Tensor) -> Tensor:
+    """When each patch's turn comes: 0 is the highest."""
+    order = maps.flatten(1).argsort(dim=1, descending=True, stable=True)
+    return order.argsort(dim=1).view(maps.shape)
+
+
+def _enlarged(masks: Tensor, x: Tensor) -> Tensor:
+    """Masks of patches `[k rows columns]` as masks of pixels `[k 1 H W]`."""
+    return F.interpolate(masks[:, None].to(x), size=x.shape[-2:], mode="nearest-exact") > 0
+
+
+def random_map(grid: tuple[int, int], seed: int = 0) -> Tensor:
+    """A map that knows nothing: `[rows columns]` of noise.
+
+    >>> torch.equal(random_map((2, 3), seed=1), random_map((2, 3), seed=1))
+    True
+    """
+    return torch.rand(grid, generator=torch.Generator().manual_seed(seed))
+
+
+def centre_map(grid: tuple[int, int], spread: float = 0.25) -> Tensor:
+    """A map that only knows that photographers aim: a bell around the centre, `[rows columns]`, 1 at the centre.
+
+    `spread` is its standard deviation as a share of each side.
+    """
+    rows, columns = (((torch.arange(side) + 0.5) / side - 0.5) / spread for side in grid)
+    return torch.exp(-(rows[:, None].square() + columns.square()) / 2)
+
+
+def reinitialised(model: ViT | ResNet, seed: int = 0) -> ViT | ResNet:
+    """A new model of the same shape with weights fresh from the seed; the global random state stays as it was.
+
+    A fresh ViT's head is zero, and would explain nothing: here it is drawn like the other layers.
+    """
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.random.default_generator.manual_seed(seed)  # the CPU's alone: `torch.manual_seed` reseeds GPUs too
+        fresh = type(model)(model.config)  # type: ignore[arg-type]
+        for head in (getattr(fresh, "head", None), getattr(fresh, "head_dist", None)):
+            if head is not None and head.weight is not None:
+                nn.init.trunc_normal_(head.weight, std=0.02)
+    fresh.card = model.card
+    return fresh.to(next(model.parameters())).train(model.training)
+
+
+def sanity(explain: Callable[[nn.Module, Tensor], Tensor], model: ViT | ResNet, x: Tensor, *, seed: int = 0) -> Tensor:
+    """How alike a map of the model and of a re-initialised one are: pictures `[b c H W]` → rank correlations `[b]`.
+
+    Near 0 is good: a map that survives fresh weights does not show what the model has learned. Let `explain` name its
+    class, since the two models predict different ones.
+    """
+    return rank_correlation(explain(model, x), explain(reinitialised(model, seed), x))
+
+
+def rank_correlation(first: Tensor, second: Tensor) -> Tensor:
+    """Spearman's rank correlation of maps: two `[… rows columns]` → `[…]`; 0 where a map is constant.
+
+    >>> rank_correlation(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[1.0, 20.0, 300.0]]))
+    tensor(1.)
+    """
+    ranks = []
+    for values in (first.flatten(-2), second.flatten(-2)):
+        below = (values[..., None] > values[..., None, :]).sum(dim=-1)
+        equal = (values[..., None] == values[..., None, :]).sum(dim=-1)
+        rank = below + equal / 2  # ties share the mean of their ranks
+        ranks.append(rank - rank.mean(dim=-1, keepdim=True))
+    a, b = ranks
+    scale = (a.square().sum(dim=-1) * b.square().sum(dim=-1)).sqrt()
+    return torch.where(scale > 0, (a * b).sum(dim=-1) / scale, 0.0)

@@ -1,0 +1,85 @@
+"""Integrated gradients: each pixel's part in a logit, all the way from an empty picture (Sundararajan et al., 2017).
+
+The gradient is averaged along the straight line from the baseline to the picture and multiplied by their difference.
+The parts add up to the difference of the two logits ("completeness"), but for the error of the sum over steps.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitreous.inside.relevance import Target, chosen_classes, class_score, differentiable
+
+RULES = ("gauss-legendre", "midpoint")
+
+
+def integrated_gradients(
+    model: nn.Module,
+    x: Tensor,
+    target: Target = None,
+    *,
+    baseline: Tensor | None = None,
+    steps: int = 32,
+    rule: str = "gauss-legendre",
+    batch_size: int = 16,
+) -> Tensor:
+    """Each input value's part in a class's logit: pictures `[b c H W]` → `[b c H W]`.
+
+    `baseline` is the empty picture as the model would get it, in any shape that broadcasts to `x`; by default black,
+    after the model's own preprocessing. `batch_size` pictures on the way from there to `x` run at once.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
+    >>> x = torch.randn(1, 3, 2, 2)
+    >>> parts = integrated_gradients(model, x, target=1, baseline=torch.zeros(1))
+    >>> torch.allclose(parts.flatten(), x.flatten() * model[1].weight[1], atol=1e-6)
+    True
+    """
+    baseline = black(model) if baseline is None else baseline
+    baseline = baseline.to(x).expand_as(x)
+    with torch.no_grad():
+        classes = chosen_classes(model(x), target)  # [b]
+    places, weights = (part.to(x) for part in _nodes(steps, rule))
+    b, total = len(x), torch.zeros_like(x)
+    at_once = max(batch_size // b, 1)
+    for place, weight in zip(places.split(at_once), weights.split(at_once), strict=True):
+        points = torch.lerp(baseline, x, place[:, None, None, None, None])  # [s b c H W]
+        with differentiable(points.flatten(0, 1)) as pictures:
+            score = class_score(model(pictures), classes.repeat(len(place)))
+            (gradient,) = torch.autograd.grad(score, pictures)
+        total += torch.einsum("s, s b c h w -> b c h w", weight, gradient.unflatten(0, (-1, b)))
+    return total * (x - baseline)
+
+
+def _nodes(steps: int, rule: str) -> tuple[Tensor, Tensor]:
+    """Where on the way from 0 to 1 to look, and what each look weighs: `[steps]` each."""
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    if rule == "midpoint":
+        return (torch.arange(steps, dtype=torch.float64) + 0.5) / steps, torch.full((steps,), 1 / steps)
+    if rule != "gauss-legendre":
+        raise ValueError(f"rule must be one of {', '.join(RULES)}, got {rule!r}")
+    places, weights = np.polynomial.legendre.leggauss(steps)  # on -1 … 1
+    return torch.from_numpy(places + 1) / 2, torch.from_numpy(weights) / 2
+
+
+def to_patches(pixels: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Values of pixels added up over each patch and all colours: `[b c H W]` → `[b rows columns]`.
+
+    `grid` is the layout's, or any that divides the picture.
+
+    >>> to_patches(torch.ones(1, 3, 4, 6), grid=(2, 3))
+    tensor([[[12., 12., 12.],
+             [12., 12., 12.]]])
+    """
+    (rows, columns), (height, width) = grid, pixels.shape[-2:]
+    if height % rows or width % columns:
+        raise ValueError(f"{height}×{width} pixels are not a whole number of patches on a {rows}×{columns} grid")
+    return pixels.unflatten(-1, (columns, -1)).unflatten(-3, (rows, -1)).sum(dim=(-5, -3, -1))
+
+
+def black(model: nn.Module) -> Tensor:
+    """What a black pixel is after the model's preprocessing: `[c 1 1]`."""
+    preprocess = getattr(getattr(model, "card", None), "preprocess", None)
+    if preprocess is None:
+        raise ValueError("this model does not say how pictures are preprocessed: pass a tensor as baseline")
+    return -(torch.tensor(preprocess.mean) / torch.tensor(preprocess.std))[:, None, None]

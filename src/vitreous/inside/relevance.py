@@ -1,0 +1,101 @@
+"""Gradient relevance: which patches speak for a chosen class.
+
+Attention tells where a token looks, not what for. Weighted by its gradient, and kept where that is positive, it tells
+what speaks for one class (Chefer, Gur & Wolf, 2021, "Generic Attention-model Explainability"). No parameter's `.grad`
+is touched, frozen models work, and so do callers inside `torch.no_grad()`.
+
+Shapes:  b pictures · h heads · t tokens · k width of one head
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.inside.attention import attention_of, readout
+from vitreous.inside.capture import capture, underneath
+from vitreous.inside.glossary import full_name
+
+Target = int | Sequence[int] | Tensor | None
+"""The class to explain: one for all pictures, one for each, or None for each picture's predicted class."""
+
+
+def relevance(model: nn.Module, x: Tensor, target: Target = None) -> Tensor:
+    """How much each patch speaks for a class, through all layers: pictures `[b c H W]` → `[b rows columns]`.
+
+    R ← R + Ā R in each layer, with Ā = mean over heads of (∇A ⊙ A)⁺, from R = identity; what the head reads of R is
+    the answer, without the identity's own part. Carried as a row from the last layer to the first, as in rollout.
+
+    >>> from vitreous.models.variants import variant
+    >>> from vitreous.models.vit import ViT
+    >>> relevance(ViT(variant("vit_femto_patch4_32")), torch.randn(2, 3, 32, 32), target=3).shape
+    torch.Size([2, 8, 8])
+    """
+    plain, _ = underneath(model)
+    start = readout(plain)
+    row = start.expand(len(x), -1)  # [b t]
+    for matrix in _weighted_attention(model, x, target):
+        row = row.to(matrix)
+        row = row + (row[:, None] @ matrix)[:, 0]
+    return plain.layout.to_grid(row - start.to(row))
+
+
+def gradient_attention(model: nn.Module, x: Tensor, target: Target = None, *, layer: int = -1) -> Tensor:
+    """One layer's attention that speaks for a class, (∇A ⊙ A)⁺, averaged over heads: `[b c H W]` → `[b rows columns]`.
+
+    The row of what the head reads: the class token's, or the mean of the patches'.
+    """
+    plain, _ = underneath(model)
+    (matrix,) = _weighted_attention(model, x, target, layers=[layer])
+    return plain.layout.to_grid(readout(plain).to(matrix) @ matrix)
+
+
+def _weighted_attention(
+    model: nn.Module, x: Tensor, target: Target, layers: Sequence[int] | None = None
+) -> Iterator[Tensor]:
+    """(∇A ⊙ A)⁺ averaged over heads, `[b t t]`, from the last of the chosen layers to the first."""
+    plain, _ = underneath(model)
+    names = ["norm1", "v", "mixed"]
+    with differentiable(x) as x, capture(model, names, layers=layers, gradients=True) as seen:
+        score = class_score(model(x), target)
+        mixed = [seen[full_name("mixed", layer)] for layer in seen.layers]
+        gradients = torch.autograd.grad(score, mixed, materialize_grads=True)  # dO of each layer, [b h t k]
+    for layer, gradient in reversed(list(zip(seen.layers, gradients, strict=True))):
+        attention = attention_of(plain, layer, seen[full_name("norm1", layer)].detach())  # [b h t t]
+        values = seen[full_name("v", layer)].detach()
+        by_gradient = gradient @ values.transpose(-2, -1)  # O = A v, so that dA = dO vᵀ: the fused kernel may stay
+        yield (by_gradient * attention).clamp_min(0).mean(dim=1)
+        del attention, by_gradient  # [b h t t] each: gone before the next layer's are made
+
+
+@contextmanager
+def differentiable(x: Tensor) -> Iterator[Tensor]:
+    """A copy of `x` to take gradients through, whatever the caller has switched off.
+
+    Gradients start at the picture, so that a model whose parameters are all frozen has them too.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        yield x.detach().clone().requires_grad_()
+
+
+def chosen_classes(logits: Tensor, target: Target = None) -> Tensor:
+    """The class to explain for each picture: logits `[b classes]` → `[b]`.
+
+    >>> chosen_classes(torch.eye(3)), chosen_classes(torch.eye(3), 1)
+    (tensor([0, 1, 2]), tensor([1, 1, 1]))
+    """
+    if target is None:
+        return logits.argmax(dim=-1)
+    b, count = logits.shape
+    chosen = torch.as_tensor(target, device=logits.device).long()
+    if chosen.shape not in ((), (1,), (b,)):
+        raise ValueError(f"target should be one class, or one for each of {b} pictures, got {tuple(chosen.shape)}")
+    if chosen.min() < 0 or chosen.max() >= count:
+        raise ValueError(f"target should be a class from 0 to {count - 1}, got {target}")
+    return chosen.expand(b)
+
+
+def class_score(logits: Tensor, target: Target = None) -> Tensor:
+    """The chosen classes' logits, summed over pictures: pictures do not meet, so each has its own gradient."""
+    return logits.gather(1, chosen_classes(logits, target)[:, None]).sum()

@@ -1,0 +1,94 @@
+"""Tokens as they are: their main directions as colours, their lengths, and how much layers resemble each other.
+
+From the middle layers on, some models hold a few tokens dozens of times as long as the rest. They then decide variance
+and CKA alone: give `principal_colours` and `similarity_of_layers` tokens after a norm (`tokens`, `norm1`), and `norms`
+those before it (`output`).
+
+Shapes:  l layers · b pictures · t tokens · d width · n examples
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from vitreous.inside.filters import signed
+from vitreous.models.tokens import TokenLayout
+
+
+@torch.no_grad()
+def principal_colours(tokens: Tensor, layout: TokenLayout) -> Tensor:
+    """The patches' first three principal components as red, green, blue: `[b t d]` → `[b rows columns 3]` in 0…1.
+
+    The components are those of all pictures together, so that a colour means the same in each (as DINOv2 shows them);
+    each is stretched to 0…1. A component has no sign of its own: here its largest weight is positive.
+
+    >>> principal_colours(torch.randn(2, 13, 8), TokenLayout(grid=(3, 4))).shape
+    torch.Size([2, 3, 4, 3])
+    """
+    if tokens.shape[-1] < 3:
+        raise ValueError(f"three colours need tokens of width 3 or more, got {tokens.shape[-1]}")
+    patches = layout.to_grid(tokens.to(torch.promote_types(tokens.dtype, torch.float32)), dim=1)  # [b rows columns d]
+    flat = patches.flatten(0, 2)
+    flat = flat - flat.mean(dim=0)
+    _, directions = torch.linalg.eigh(flat.mT @ flat)  # columns, the largest variance last
+    colours = flat @ signed(directions.mT[-3:].flip(0)).mT  # [brc 3]
+    low, high = colours.amin(dim=0), colours.amax(dim=0)
+    visible = high - low > 1e-4 * (high - low).amax()  # a component without variance is rounding: grey
+    return torch.where(visible, (colours - low) / (high - low), 0.5).unflatten(0, patches.shape[:3])
+
+
+def norms(tokens: Tensor, layout: TokenLayout) -> Tensor:
+    """Each patch token's length: `[… t d]` → `[… rows columns]`. A few very long ones are a known artefact
+    (Darcet et al., 2024, "Vision Transformers Need Registers").
+
+    >>> norms(torch.ones(1, 5, 4), TokenLayout(grid=(2, 2)))
+    tensor([[[2., 2.],
+             [2., 2.]]])
+    """
+    return layout.to_grid(tokens.norm(dim=-1))
+
+
+@torch.no_grad()
+def similarity_of_layers(outputs: Tensor | Sequence[Tensor], *, unbiased: bool = True) -> Tensor:
+    """Linear CKA between layers (Kornblith et al., 2019): `[l b t d]`, or a list of `[b t d]`, → `[l l]`.
+
+    Every token of every picture is an example. 1 means the same but for rotation and scale. Unbiased by default
+    (Song et al., 2012; Nguyen et al., 2021): unrelated layers come out near 0. The paper's own estimate is biased: with
+    no more examples than the width it finds even noise alike.
+
+    >>> x = torch.randn(1, 2, 50, 8)
+    >>> similarity_of_layers(torch.cat([x, 3 * x])).round(decimals=4)
+    tensor([[1., 1.],
+            [1., 1.]], dtype=torch.float64)
+    """
+    features = [_centred(layer) for layer in outputs]  # [n d] each
+    if unbiased and len(features[0]) < 4:
+        raise ValueError(f"the unbiased estimate needs at least 4 tokens, got {len(features[0])}")
+    dependence = torch.eye(len(features), dtype=torch.float64, device=features[0].device)
+    for i, first in enumerate(features):
+        for j, second in enumerate(features[: i + 1]):
+            dependence[i, j] = dependence[j, i] = _hsic(first, second, unbiased)
+    scale = dependence.diagonal().sqrt()
+    return dependence / (scale[:, None] * scale)
+
+
+def _centred(layer: Tensor) -> Tensor:
+    """Tokens `[b t d]` as examples `[n d]` around zero, in double precision: the estimate is a small difference."""
+    layer = layer.cpu() if layer.device.type == "mps" else layer  # Apple's GPUs have no double precision
+    flat = layer.flatten(0, -2).double()
+    return flat - flat.mean(dim=0)
+
+
+def _hsic(x: Tensor, y: Tensor, unbiased: bool) -> Tensor:
+    """Hilbert-Schmidt independence criterion of centred features `[n d]`, up to a factor that CKA does not see.
+
+    The unbiased one uses K = x xᵀ and L = y yᵀ without their diagonals; neither is ever formed.
+    """
+    together = (x.mT @ y).square().sum()  # tr(K L)
+    if not unbiased:
+        return together
+    n, own_x, own_y = len(x), x.square().sum(dim=1), y.square().sum(dim=1)  # the diagonals
+    # x is centred, so K's rows sum to zero with the diagonal, and to -own_x without
+    together = together - own_x @ own_y + own_x.sum() * own_y.sum() / ((n - 1) * (n - 2))
+    return together - 2 / (n - 2) * (own_x @ own_y)

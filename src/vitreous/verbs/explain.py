@@ -1,0 +1,183 @@
+"""`vitreous explain` and `vitreous views`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from vitreous.verbs.options import ModelOptions, Number, Pictures, SharedModel, messages
+
+if TYPE_CHECKING:
+    from vitreous.report import Page
+    from vitreous.weights.load import Model
+
+Range = Annotated[str | None, tyro.conf.arg(metavar="0-7")]
+
+
+def explain(
+    pictures: Pictures = (),
+    options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
+    views: Annotated[str, tyro.conf.arg(metavar="all|NAME,…")] = "all",
+    layer: int = -1,
+    head: Number = None,
+    heads_shown: Range = None,
+    query: Number = None,
+    target: Annotated[str | None, tyro.conf.arg(metavar="CLASS")] = None,
+    scale: Literal["raw", "log", "layer-norm"] | None = None,
+    fusion: Literal["mean", "max", "min"] = "mean",
+    discard: float = 0.0,
+    residual: float = 0.5,
+    trust: bool = False,
+    ablate: Literal["heads"] | None = None,
+    figures: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
+    format: Literal["png", "svg", "pdf"] = "png",
+    output: Annotated[Path, tyro.conf.arg(aliases=["-o"], metavar="REPORT.html")] = Path("report.html"),
+    device: str = "auto",
+) -> None:
+    """Look inside: a report of what the model sees, where it looks, and which picture of that to trust.
+
+    Args:
+        pictures: Files, folders or globs. Without any, sample pictures that the packaged model knows.
+        options: Which model.
+        views: Which views; `vitreous views` lists them.
+        layer: The block, for views of one block; -1 is the last.
+        head: The head, for views of one head; without it, the mean over heads.
+        heads_shown: Heads that are shown side by side, such as 0-7 or 0,3,5; without it, all.
+        query: The token that looks: its row of the attention matrix. 0 is the class token.
+        target: The class to explain, by name or number; without it, the predicted one.
+        scale: How the attention matrix is shown; without it, all three ways.
+        fusion: How rollout joins heads.
+        discard: The share of smallest attention that rollout drops.
+        residual: The shortcut's share in rollout.
+        trust: Also measure which map to trust: deletion, insertion, and maps of fresh weights.
+        ablate: Also switch every head off by itself and rank them by what that does to the class.
+        figures: Also write every figure to this folder.
+        format: The format of those figures.
+        output: Where the report goes.
+        device: auto, cpu, cuda, cuda:N or mps.
+    """
+    from vitreous.data.pictures import PictureError, find_pictures, read_picture
+    from vitreous.device import pick_device
+    from vitreous.report import explain as draw
+    from vitreous.report import html
+    from vitreous.scene import Choice, Scene
+    from vitreous.weights.save import write_atomic
+
+    console = messages()
+    model = options.load(console).to(pick_device(device))
+    choice = Choice(
+        layer=layer,
+        head=head,
+        heads=_numbers(heads_shown),
+        query=query,
+        target=_class(target, model),
+        scale=scale,
+        fusion=fusion,
+        discard=discard,
+        residual=residual,
+    )
+    named, problems = _pictures(pictures, find_pictures, read_picture, PictureError, options.model)
+    views = _with_asked(views, trust, ablate)
+    pages: list[Page] = []
+    scene = Scene(model, None, choice)
+    for name, picture in named:
+        scene = Scene(model, picture, choice, name)
+        with console.status(f"looking into {name or 'the model'}"):
+            page = draw(scene, views)
+        pages.append(page)
+        if page.answer:
+            print(f"{name}: {page.answer}")
+        if figures is not None:
+            _write_figures(scene, page, figures, format, many=len(named) > 1)
+    if pages:
+        path = write_atomic(output, lambda temporary: temporary.write_text(html(pages, scene), encoding="utf-8"))
+        print(f"wrote {path} ({path.stat().st_size / 2**20:.1f} MB)")
+    if figures is not None and pages:
+        print(f"wrote {sum(len(s.pictures) for p in pages for s in p.sections)} figures to {figures}")
+    for problem in problems:
+        console.print(f"vitreous: {problem}", markup=False)
+    if problems:
+        sys.exit(2)
+
+
+def views() -> None:
+    """List the views that `explain` can draw."""
+    from vitreous.views import VIEWS
+
+    width = max(len(name) for name in VIEWS) + 2
+    for name, view in VIEWS.items():
+        print(f"{name:<{width}}{view.title}{' (when asked for)' if view.asked else ''}")
+
+
+def _pictures(
+    asked: tuple[str, ...], find: Any, read: Any, error_type: type[Exception], model: str | None
+) -> tuple[list[tuple[str, Any]], list[Any]]:
+    """Names with opened pictures, and what could not be opened. A checkpoint without a picture has views too."""
+    if not asked:
+        if model is not None:
+            return [("", None)], []
+        from vitreous.samples import samples
+
+        return list(samples().items())[:3], []
+    found, problems = find(asked)
+    opened: list[tuple[str, Any]] = []
+    for path in found:
+        try:
+            opened.append((str(path), read(path)))
+        except error_type as error:
+            problems.append(error)
+    return opened, problems
+
+
+def _with_asked(views: str, trust: bool, ablate: str | None) -> str:
+    extra = ["trust"] * trust + ["ablation"] * (ablate is not None)
+    if not extra:
+        return views
+    return ",".join([views, *(name for name in extra if name not in views.split(","))])
+
+
+def _write_figures(scene: Any, page: Page, folder: Path, format: str, many: bool) -> None:
+    from vitreous.figures.style import encode
+    from vitreous.weights.save import write_atomic
+
+    folder = folder / Path(page.title).stem if many else folder
+    for section in page.sections:
+        drawn = section.pictures
+        if format != "png":
+            drawn = {part: encode(figure, format) for part, figure in section.view.draw(scene).items()}
+        for part, content in drawn.items():
+            name = f"{section.name}-{part}" if part else section.name
+            write_atomic(folder / f"{name}.{format}", lambda temporary, content=content: temporary.write_bytes(content))
+
+
+def _numbers(text: str | None) -> tuple[int, ...] | None:
+    """`0-7` or `0,3,5` as numbers."""
+    if text is None:
+        return None
+    found: list[int] = []
+    try:
+        for part in text.split(","):
+            first, dash, last = part.partition("-")
+            found += range(int(first), int(last) + 1) if dash else [int(first)]
+    except ValueError as error:
+        raise ValueError(f"heads are numbers such as 0-7 or 0,3,5, got {text!r}") from error
+    return tuple(found)
+
+
+def _class(text: str | None, model: Model) -> int | None:
+    """A class by number or by name."""
+    if text is None:
+        return None
+    names = model.card.class_names or ()
+    if text in names:
+        return names.index(text)
+    if text.isdigit():
+        return int(text)
+    import difflib
+
+    close = difflib.get_close_matches(text, names, n=3)
+    hint = f"did you mean {' or '.join(close)}?" if close else "give a class name or number"
+    raise ValueError(f"the model has no class {text!r}: {hint}")

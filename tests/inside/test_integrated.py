@@ -1,0 +1,104 @@
+from types import SimpleNamespace
+
+import pytest
+import torch
+from families import FAMILIES, family, pictures
+
+from vitreous.inside.integrated import black, integrated_gradients, to_patches
+from vitreous.models.resnet import ResNet, ResNetConfig
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_parts_add_up_to_the_difference_of_the_logits(name):
+    model = family(name).double()
+    x, empty = pictures(model), torch.full((3, 1, 1), -0.5)
+    parts = integrated_gradients(model, x, 2, baseline=empty, steps=64)
+    with torch.no_grad():
+        difference = (model(x) - model(empty.double().expand_as(x)))[:, 2]
+    torch.testing.assert_close(parts.sum(dim=(1, 2, 3)), difference, rtol=0, atol=1e-3)
+    patches = to_patches(parts, model.layout.grid)
+    assert patches.shape == (2, *model.layout.grid)
+    torch.testing.assert_close(patches.sum(dim=(1, 2)), difference, rtol=0, atol=1e-3)
+
+
+def test_both_rules_find_the_same_and_gauss_legendre_sooner():
+    model = family("class token").double()
+    x = pictures(model)
+    near = {"baseline": torch.zeros(1)}
+    exact = integrated_gradients(model, x, 0, steps=200, **near)
+    errors = {
+        rule: (integrated_gradients(model, x, 0, steps=24, rule=rule, **near) - exact).abs().max().item()
+        for rule in ("gauss-legendre", "midpoint")
+    }
+    assert errors["gauss-legendre"] < errors["midpoint"] < 0.05 * exact.abs().max()
+
+
+class Cube(torch.nn.Module):
+    def forward(self, x):
+        return torch.stack([x.pow(3).sum(dim=(1, 2, 3)), x.sum(dim=(1, 2, 3))], dim=1)
+
+
+def test_a_cube_from_zero_gives_the_cube_back():
+    x = torch.randn(2, 1, 2, 3).double()
+    parts = integrated_gradients(Cube(), x, 0, baseline=torch.zeros(1), steps=2)  # exact up to the third degree
+    torch.testing.assert_close(parts, x**3)
+
+
+def test_a_midpoint_is_in_the_middle_of_its_step():
+    x = torch.full((1, 1, 1, 1), 2.0)
+    parts = integrated_gradients(Cube(), x, 0, baseline=torch.zeros(1), steps=2, rule="midpoint")
+    torch.testing.assert_close(parts.item(), 2 * (3 * 0.5**2 + 3 * 1.5**2) / 2)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 7, 100])
+def test_the_batch_size_changes_nothing(batch_size):
+    model = family("no class token").double()
+    x, empty = pictures(model, 3), torch.zeros(1)
+    expected = integrated_gradients(model, x, [0, 1, 2], baseline=empty, steps=5)
+    torch.testing.assert_close(
+        integrated_gradients(model, x, [0, 1, 2], baseline=empty, steps=5, batch_size=batch_size), expected
+    )
+
+
+@pytest.mark.parametrize(("rule", "method"), [("gauss-legendre", "gausslegendre"), ("midpoint", "riemann_middle")])
+def test_against_captum(rule, method):
+    attr = pytest.importorskip("captum.attr")
+    model = family("registers").double()
+    x, empty = pictures(model), torch.full((2, 3, 12, 24), -1.0).double()
+    theirs = attr.IntegratedGradients(model).attribute(x, baselines=empty, target=[1, 4], n_steps=9, method=method)
+    ours = integrated_gradients(model, x, [1, 4], baseline=empty, steps=9, rule=rule)
+    torch.testing.assert_close(ours, theirs.detach())
+
+
+def test_pixels_are_added_up_over_their_own_patch():
+    pixels = torch.zeros(1, 2, 4, 9)
+    pixels[0, :, 2, 7] = torch.tensor([1.0, 2.0])
+    found = to_patches(pixels, grid=(2, 3))
+    assert found.nonzero().tolist() == [[0, 1, 2]]
+    assert found[0, 1, 2] == 3
+    with pytest.raises(ValueError, match="4×9 pixels are not a whole number of patches on a 2×4 grid"):
+        to_patches(pixels, grid=(2, 4))
+
+
+def test_black_is_what_the_models_own_preprocessing_makes_of_it():
+    model = family("class token")
+    with pytest.raises(ValueError, match="pass a tensor as baseline"):
+        black(model)
+    model.card = SimpleNamespace(preprocess=SimpleNamespace(mean=(0.5, 0.2, 0.4), std=(0.5, 0.1, 0.2)))
+    torch.testing.assert_close(black(model), torch.tensor([-1.0, -2.0, -2.0])[:, None, None])
+    x = pictures(model)
+    torch.testing.assert_close(
+        integrated_gradients(model, x, 0, steps=3), integrated_gradients(model, x, 0, steps=3, baseline=black(model))
+    )
+
+
+def test_a_resnet_has_them_too():
+    model = ResNet(ResNetConfig(18, classes=3)).eval()
+    x = torch.randn(1, 3, 32, 32)
+    assert integrated_gradients(model, x, baseline=torch.zeros(1), steps=2).shape == x.shape
+
+
+@pytest.mark.parametrize(("options", "message"), [({"steps": 0}, "at least 1"), ({"rule": "simpson"}, "rule must be")])
+def test_options_out_of_range_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        integrated_gradients(Cube(), torch.zeros(1, 1, 2, 2), 0, baseline=torch.zeros(1), **options)

@@ -1,0 +1,26 @@
+import pytest
+import torch
+from families import FAMILIES, family, pictures
+from torch import nn
+
+from vitreous.inside.lens import lens
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@torch.no_grad()
+def test_each_entry_is_the_answer_of_the_network_cut_off_there(name):
+    model = family(name)
+    x, blocks = pictures(model), model.blocks
+    found = lens(model, x)
+    assert found.shape == (4, 2, 5)
+    assert torch.equal(found[-1], model(x))
+    for layers in range(4):
+        model.blocks = nn.ModuleList(blocks[:layers])
+        assert torch.equal(found[layers], model(x))
+
+
+@torch.no_grad()
+def test_without_a_head_the_lens_shows_features():
+    model = family("registers", classes=0)
+    x = pictures(model)
+    assert torch.equal(lens(model, x)[-1], model.features(x))

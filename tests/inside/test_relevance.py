@@ -1,0 +1,158 @@
+import pytest
+import torch
+from families import FAMILIES, family, pictures
+
+from vitreous.inside.attention import readout
+from vitreous.inside.cam import cam
+from vitreous.inside.capture import capture
+from vitreous.inside.importance import head_importance
+from vitreous.inside.integrated import integrated_gradients
+from vitreous.inside.intervene import intervene
+from vitreous.inside.relevance import chosen_classes, gradient_attention, relevance
+
+BY_GRADIENT = {
+    "relevance": relevance,
+    "gradient_attention": gradient_attention,
+    "cam": cam,
+    "head_importance": head_importance,
+    "integrated_gradients": lambda model, x, target=None: integrated_gradients(
+        model, x, target, baseline=torch.zeros(1), steps=2
+    ),
+}
+
+
+def explicit(model, x, target):
+    """Attention and its gradient, by autograd through a softmax that is written out: two lists of `[b h t t]`."""
+    kept = {}
+
+    def keep(layer):
+        def change(attention):
+            attention.retain_grad()
+            kept[layer] = attention
+            return attention
+
+        return change
+
+    layers = range(model.config.depth)
+    with intervene(model, replace={f"blocks.{layer}.attention": keep(layer) for layer in layers}):
+        model(x)[:, target].sum().backward()
+    model.zero_grad()
+    return [kept[layer].detach() for layer in layers], [kept[layer].grad for layer in layers]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_relevance_against_the_papers_update_on_whole_matrices(name):
+    model = family(name).double()
+    x = pictures(model)
+    attention, gradients = explicit(model, x, target=3)
+    tokens = model.layout.tokens
+    total = torch.eye(tokens).double().expand(2, tokens, tokens)
+    for weights, gradient in zip(attention, gradients, strict=True):
+        positive = (gradient * weights).clamp_min(0).mean(dim=1)
+        total = total + positive @ total  # Chefer, Gur & Wolf 2021, eq. 5 and 6
+    total = total - torch.eye(tokens)
+    expected = torch.einsum("t, b t s -> b s", readout(model).double(), total)
+    assert expected.abs().max() > 1e-3
+    torch.testing.assert_close(relevance(model, x, 3), model.layout.to_grid(expected))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("layer", [-1, 1])
+def test_gradient_attention_against_autograd(name, layer):
+    model = family(name).double()
+    x = pictures(model)
+    attention, gradients = explicit(model, x, target=1)
+    matrix = (attention[layer] * gradients[layer]).clamp_min(0).mean(dim=1)
+    expected = model.layout.to_grid(readout(model).double() @ matrix)
+    assert expected.max() > 1e-4
+    torch.testing.assert_close(gradient_attention(model, x, 1, layer=layer), expected)
+
+
+def test_the_captured_attention_gradient_is_autograds():
+    model = family("registers").double()
+    x = pictures(model)
+    _, gradients = explicit(model, x, target=2)
+    with capture(model, ["attention"], gradients=True) as seen:
+        model(x)[:, 2].sum().backward()
+    for layer, expected in enumerate(gradients):
+        torch.testing.assert_close(seen.gradient(f"blocks.{layer}.attention"), expected)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@torch.no_grad()
+def test_a_class_that_the_head_does_not_use_has_no_relevance(name):
+    model = family(name)
+    for head in (model.head, model.head_dist):
+        if head is not None:
+            head.weight[2] = 0.0
+    x = pictures(model)
+    for explain in (relevance, gradient_attention, cam):
+        assert not explain(model, x, 2).any()
+        assert any(explain(model, x, target).any() for target in (0, 1, 3, 4))
+
+
+@pytest.mark.parametrize("explain", BY_GRADIENT.values(), ids=BY_GRADIENT)
+def test_gradients_of_parameters_stay_as_they_were_even_after_an_error(explain):
+    model = family("class token")
+    x = pictures(model)
+    for i, parameter in enumerate(model.parameters()):
+        parameter.grad = torch.full_like(parameter, 7.0) if i % 2 else None
+    explain(model, x, 1)
+    with pytest.raises(ValueError, match="class from 0 to 4, got 5"):
+        explain(model, x, 5)
+    for i, parameter in enumerate(model.parameters()):
+        assert (parameter.grad == 7.0).all() if i % 2 else parameter.grad is None
+    assert x.grad is None
+    assert not x.requires_grad
+
+
+@pytest.mark.parametrize("explain", BY_GRADIENT.values(), ids=BY_GRADIENT)
+def test_frozen_models_and_callers_without_gradients_get_the_same(explain):
+    model = family("distilled")
+    x = pictures(model)
+    expected = explain(model, x, 1)
+    assert not expected.requires_grad
+    with torch.no_grad():
+        torch.testing.assert_close(explain(model, x, 1), expected)
+    with torch.inference_mode():
+        torch.testing.assert_close(explain(model, x.clone(), 1), expected)
+    model.requires_grad_(False)
+    torch.testing.assert_close(explain(model, x, 1), expected)
+
+
+@pytest.mark.parametrize("explain", [relevance, gradient_attention, cam])
+def test_each_picture_is_explained_by_itself_for_its_own_class(explain):
+    model = family("token and mean").double()
+    x = pictures(model, 3)
+    predicted = model(x).argmax(dim=-1)
+    together = explain(model, x)
+    for i in range(3):
+        torch.testing.assert_close(explain(model, x[i : i + 1], int(predicted[i])), together[i : i + 1])
+    torch.testing.assert_close(explain(model, x, predicted), together)
+
+
+def test_classes_are_one_for_all_one_for_each_or_the_predicted():
+    logits = torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 1.0]])
+    assert chosen_classes(logits).tolist() == [1, 0]
+    assert chosen_classes(logits, 2).tolist() == [2, 2]
+    assert chosen_classes(logits, [2, 1]).tolist() == [2, 1]
+    with pytest.raises(ValueError, match=r"one for each of 2 pictures, got \(3,\)"):
+        chosen_classes(logits, [0, 1, 2])
+    with pytest.raises(ValueError, match="class from 0 to 2, got -1"):
+        chosen_classes(logits, -1)
+
+
+def test_relevance_finds_the_patch_that_matters_in_a_real_model(shared):
+    """A picture pasted into one corner of an empty one: what speaks for its class should lie in that corner."""
+    import torch.nn.functional as F
+    from PIL import Image
+
+    import vitreous
+
+    model = vitreous.load(shared / "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k")
+    picture = model.card.preprocess(Image.open(sorted((shared / "data/imagenet-val-500").rglob("*.JPEG"))[3]))
+    x = torch.zeros(1, 3, 224, 224)
+    x[:, :, 112:, :112] = F.interpolate(picture[None], size=(112, 112), mode="bilinear", antialias=True)
+    for explain in (relevance, gradient_attention):
+        heat = explain(model, x)[0]
+        assert heat[7:, :7].sum() / heat.sum() > 0.5  # a quarter of the picture
