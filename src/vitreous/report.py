@@ -72,7 +72,7 @@ def _summary(scene: Scene) -> str:
         f"{config.size[0]}×{config.size[1]} px, {config.depth} blocks, {config.heads} heads"
         if isinstance(scene.model, ViT)
         else f"{scene.model.config.depth} layers"
-    )  # type: ignore[union-attr]
+    )
     return f"{scene.model.card.family}, {kind}, {parameters / 1e6:.1f} million parameters"
 
 

@@ -123,9 +123,10 @@ class Scene:
     @property
     def query_name(self) -> str:
         """What the looking token is called in titles."""
-        return (
-            "all patches" if self.query is None else f"{self.vit.layout.name(self.query)} token".replace(") token", ")")
-        )
+        if self.query is None:
+            return "average patch"
+        name = self.vit.layout.name(self.query)
+        return f"{name} token" if self.query_place is None else name
 
     @property
     def query_place(self) -> tuple[int, int] | None:

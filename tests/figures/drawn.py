@@ -51,10 +51,10 @@ def assert_legible(figure):
     """No word leaves the card, touches another one, or lies on a panel that it does not belong to."""
     with style():
         figure.set_dpi(DPI)
-        canvas = FigureCanvasAgg(figure)
-        canvas.draw()
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        figure.draw_without_rendering()  # puts tick labels in their places
         texts = texts_of(figure)
-        boxes = np.array([text.get_window_extent(canvas.get_renderer()).extents for text in texts])
+        boxes = np.array([text.get_window_extent(renderer).extents for text in texts])
     width, height = figure.bbox.size
     assert width <= 1440.5, f"the card is {width} pixels wide"
     for text, (left, bottom, right, top) in zip(texts, boxes, strict=True):

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
-from drawn import colours_at, photo, pixels, tiles_of
+from drawn import colours_at, photo, tiles_of
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
 from vitreous.figures.maps import draw_colours, draw_grid, draw_map, draw_maps, draw_patches
 from vitreous.figures.scale import scale_of
-from vitreous.figures.style import MISSING
+from vitreous.figures.style import MISSING, encode
 
 GREY = np.round(np.array(to_rgb(MISSING)) * 255)
 
@@ -81,7 +81,7 @@ def test_a_missing_number_is_grey_in_its_cell_and_nowhere_else():
 )
 @pytest.mark.parametrize("diverging", [False, True])
 def test_degenerate_maps_are_drawn_without_a_warning(heat, diverging):
-    pixels(draw_map(photo(), heat, label="x", diverging=diverging))
+    encode(draw_map(photo(), heat, label="x", diverging=diverging), dpi=50)
 
 
 def test_a_constant_map_says_what_its_constant_is():

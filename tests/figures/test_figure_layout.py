@@ -7,7 +7,7 @@ from drawn import assert_legible, photo
 from vitreous.figures import bars, curves, filters, maps, matrix, position, table
 
 LONG = "Maltese dog, Maltese terrier, Maltese, and more words until the name of this class is a hundred long"
-NAMES = [LONG[i:] for i in range(7)]
+MANY = [LONG[i:] for i in range(7)]
 RANDOM = np.random.default_rng(0)
 
 
@@ -31,11 +31,11 @@ CASES = {
     "patches": lambda: maps.draw_patches(photo(96, 32), (12, 4), title=LONG),
     "colours": lambda: maps.draw_colours(photo(90, 9), RANDOM.random((10, 1, 3)), title=LONG, label=LONG),
     "matrix": lambda: matrix.draw_matrix(RANDOM.random((197, 197)), prefix=5, title=LONG, label=LONG),
-    "matrix of 1374": lambda: matrix.draw_matrix(RANDOM.random((1374, 1374)).astype(np.float32), title="x"),
+    "matrix of 1374": lambda: matrix.draw_matrix(np.ones((1374, 1374)), title="x"),
     "matrix of one": lambda: matrix.draw_matrix([[1.0]]),
     "heads": lambda: matrix.draw_layers_heads(RANDOM.random((24, 16)) - 0.5, title=LONG, label=LONG, diverging=True),
     "heads of 48": lambda: matrix.draw_layers_heads(RANDOM.random((48, 25)), title="x", label="y"),
-    "numbers forced": lambda: matrix.draw_layers_heads(RANDOM.random((24, 25)) * 1000, label="y", numbers=True),
+    "numbers forced": lambda: matrix.draw_layers_heads(RANDOM.random((6, 25)) * 1000, label="y", numbers=True),
     "one layer": lambda: matrix.draw_layers_heads(RANDOM.random((1, 12)), title="x", label="importance"),
     "one head": lambda: matrix.draw_layers_heads(RANDOM.random((12, 1)), title=LONG, label="importance"),
     "similarity": lambda: matrix.draw_similarity(np.eye(49), [f"block {i}" for i in range(49)], title="x", label="CKA"),
@@ -45,12 +45,12 @@ CASES = {
     "one tile": lambda: position.draw_similarity_tiles(np.ones((1, 1, 1, 1))),
     "one place": lambda: position.draw_similarity_one([[1.0]], (0, 0)),
     "filters": lambda: filters.draw_filters(RANDOM.random((28, 16, 16, 3)), explained=[1 / 28] * 28, title=LONG),
-    "many filters": lambda: filters.draw_filters(RANDOM.random((384, 4, 4, 3)), explained=[1 / 384] * 384, title="x"),
+    "many filters": lambda: filters.draw_filters(RANDOM.random((150, 4, 4, 3)), explained=[1 / 150] * 150, title="x"),
     "lines": lambda: curves.draw_lines({f"{i} {LONG}": ([0, 99], [0, 1]) for i in range(9)}, xlabel="x", ylabel=LONG),
     "many lines": lambda: curves.draw_lines({str(i): ([0, 1], [0, 1e-6]) for i in range(30)}, xlabel="x", ylabel="y"),
     "distance": lambda: curves.draw_distance(RANDOM.random((48, 25)) * 200, title=LONG),
     "entropy": lambda: curves.draw_entropy(np.full((12, 3), 5.2), ceiling=np.log(197), title="x"),
-    "faithfulness": lambda: curves.draw_faithfulness(dict.fromkeys(NAMES, ([1, 0], [0, 1])), dict.fromkeys(NAMES, (0.5, 0.5))),
+    "faithful": lambda: curves.draw_faithfulness(dict.fromkeys(MANY, ([1, 0], [0, 1])), dict.fromkeys(MANY, (0, 1))),
     "predictions": lambda: bars.draw_predictions([LONG] * 5, [0.99999, 0.1, 0.01, 1e-5, 0], [123.456, -23.4, 0, 0, 0]),
     "lens": lambda: bars.draw_lens([LONG] * 48, [1.0] * 48, [1.0] * 48, target_label=LONG, layers=[LONG] * 48),
     "lens of one": lambda: bars.draw_lens(["a"], [0.5], [0.5]),

@@ -80,7 +80,7 @@ def test_the_users_own_settings_do_not_change_a_figure():
 def test_threads_do_not_disturb_each_other():
     before, alone = dict(matplotlib.rcParams), encode(sample())
     with ThreadPoolExecutor(4) as pool:
-        assert all(drawn == alone for drawn in pool.map(lambda _: encode(sample()), range(8)))
+        assert all(drawn == alone for drawn in pool.map(lambda _: encode(sample()), range(4)))
     assert dict(matplotlib.rcParams) == before
 
 

@@ -60,8 +60,8 @@ class Internals(Mapping[str, Tensor]):
         """
         if name.endswith(".attention"):
             wanted, block = self[name].shape, name.removesuffix("attention")
-            gradient = self.gradient(block + "mixed") @ self[block + "v"].detach().transpose(-2, -1)
-            return self.choose(gradient).reshape(wanted)
+            whole = self.gradient(block + "mixed") @ self[block + "v"].detach().transpose(-2, -1)
+            return self.choose(whole).reshape(wanted)
         gradient = self[name].grad
         if gradient is None:
             raise ValueError(f"{name} has no gradient: capture with gradients=True and call backward first")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -139,7 +140,7 @@ def _with_asked(views: str, trust: bool, ablate: str | None) -> str:
     return ",".join([views, *(name for name in extra if name not in views.split(","))])
 
 
-def _write_figures(scene: Any, page: Page, folder: Path, format: str, many: bool) -> None:
+def _write_figures(scene: Any, page: Page, folder: Path, format: Literal["png", "svg", "pdf"], many: bool) -> None:
     from vitreous.figures.style import encode
     from vitreous.weights.save import write_atomic
 
@@ -150,7 +151,7 @@ def _write_figures(scene: Any, page: Page, folder: Path, format: str, many: bool
             drawn = {part: encode(figure, format) for part, figure in section.view.draw(scene).items()}
         for part, content in drawn.items():
             name = f"{section.name}-{part}" if part else section.name
-            write_atomic(folder / f"{name}.{format}", lambda temporary, content=content: temporary.write_bytes(content))
+            write_atomic(folder / f"{name}.{format}", partial(Path.write_bytes, data=content))
 
 
 def _numbers(text: str | None) -> tuple[int, ...] | None:

@@ -1,0 +1,68 @@
+"""Which heat map finds what the model uses: deletion and insertion areas of every map, beside a random and a centre map.
+
+    python benchmarks/faithfulness.py --model vit_tiny_patch16_224.augreg_in21k_ft_in1k --data imagenet/val --pictures 64
+
+Deletion takes patches away in the order of the map (a small area is good), insertion puts them in (a large one is good).
+Differences are paired by picture; ± is the standard error over pictures.
+"""
+
+import argparse
+
+import torch
+
+from vitreous import load, open_set, read_picture
+from vitreous.device import pick_device
+from vitreous.drawing import own_map, own_maps, scene_maps
+from vitreous.inside import faithfulness
+from vitreous.scene import Choice, Scene
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--pictures", type=int, default=64)
+    parser.add_argument("--baseline", default="blur", choices=faithfulness.BASELINES)
+    options = parser.parse_args()
+    device = pick_device("auto")
+    model = load(options.model).to(device)
+    pictures = open_set(options.data).spread(options.pictures)
+    fresh = faithfulness.reinitialised(model)
+    areas: dict[str, list[tuple[float, float]]] = {}
+    alike: dict[str, list[float]] = {}
+    for i in range(len(pictures)):
+        scene = Scene(model, read_picture(pictures.picture(i)))
+        found = scene_maps(scene)
+        stacked = torch.stack(list(found.values()))
+        deletion, insertion = faithfulness.curves(
+            model, scene.x, stacked, scene.target, baseline=options.baseline, batch_size=128
+        )
+        for name, d, s in zip(found, faithfulness.area(deletion), faithfulness.area(insertion), strict=True):
+            areas.setdefault(name, []).append((d.item(), s.item()))
+        other = Scene(fresh, scene.picture, Choice(target=scene.target))
+        for name in own_maps(scene):
+            correlation = faithfulness.rank_correlation(found[name], own_map(name, other))
+            alike.setdefault(name, []).append(correlation.item())
+    where = torch.cuda.get_device_name() if device.type == "cuda" else device.type
+    print(f"{len(pictures)} pictures, baseline {options.baseline}, {where}, torch {torch.__version__}\n")
+    print("| map | deletion ↓ | insertion ↑ | insertion − deletion | over random | over centre | with fresh weights |")
+    print("|---|---|---|---|---|---|---|")
+    scores = {name: torch.tensor(each) for name, each in areas.items()}  # [pictures 2]
+    gains = {name: each[:, 1] - each[:, 0] for name, each in scores.items()}
+    for name in sorted(gains, key=lambda name: -gains[name].mean()):
+        cells = [f"{scores[name][:, k].mean():.3f}" for k in (0, 1)]
+        cells.append(f"{gains[name].mean():+.3f} ± {error(gains[name]):.3f}")
+        for other_name in ("random", "centre"):
+            difference = gains[name] - gains[other_name]
+            cells.append("" if name == other_name else f"{difference.mean():+.3f} ± {error(difference):.3f}")
+        cells.append(f"{sum(alike[name]) / len(alike[name]):+.2f}" if name in alike else "")
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
+def error(values: torch.Tensor) -> float:
+    """Standard error of the mean."""
+    return (values.std() / len(values) ** 0.5).item()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""Every view on every family, square or not; and `explain` as a user runs it."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from conftest import VIT_TI, noise
+from vitreous.cli import main
+from vitreous.figures.style import encode
+from vitreous.models.resnet import ResNet, ResNetConfig
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.report import explain, html
+from vitreous.scene import Choice, Scene
+from vitreous.views import VIEWS, choose
+from vitreous.weights.card import Card
+from vitreous.weights.load import load
+from vitreous.weights.save import save, usual_preprocess
+
+SMALL = {"image_size": 32, "patch_size": 8, "width": 48, "depth": 2, "heads": 3, "classes": 7}
+FAMILIES = {
+    "torchvision": {},
+    "torchvision_tall": {"image_size": (48, 24)},
+    "deit_distilled": {"distillation_token": True, "distillation_head": True},
+    "deit_distilled_wide": {"distillation_token": True, "distillation_head": True, "image_size": (24, 48)},
+    "dinov2_registers": {"registers": 4, "prefix_positions": False, "layer_scale": 0.1, "swiglu": True, "classes": 0},
+    "dinov2_registers_wide": {"registers": 4, "prefix_positions": False, "pool": "token+mean", "image_size": (24, 48)},
+    "clip": {"embedding_norm": True, "patch_bias": False, "activation": "quick_gelu", "classes": 0},
+    "mean_pooled": {"class_token": False, "pool": "mean", "position": "none"},
+    "grey": {"channels": 1, "position": "sine-2d"},
+}
+
+
+def build(family):
+    model = noise(ViT(ViTConfig(**SMALL | FAMILIES[family])))
+    head = "classifier" if model.config.classes else "none"
+    model.card = Card(name=family, preprocess=usual_preprocess(model.config), head=head)
+    return model
+
+
+@pytest.fixture(scope="module")
+def photo():
+    pixels = np.random.default_rng(0).integers(0, 255, (50, 70, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_view_draws_every_family(family, photo):
+    scene = Scene(build(family), photo)
+    available = {name: view for name, view in VIEWS.items() if view.missing(scene) is None}
+    lacking = set(VIEWS) - set(available)
+    if scene.model.config.classes:
+        assert lacking == ({"positions"} if family == "mean_pooled" else set())
+    else:
+        assert "relevance" in lacking
+        assert "rollout" in available
+    for name, view in available.items():
+        figures = view.draw(scene)
+        assert figures, name
+        for figure in figures.values():
+            assert encode(figure).startswith(b"\x89PNG"), name
+
+
+def test_a_resnet_has_its_own_few(photo):
+    model = ResNet(ResNetConfig(18, classes=5)).eval()
+    model.card = Card(name="resnet", preprocess=usual_preprocess(ViTConfig(image_size=64)), family="ResNet")
+    page = explain(Scene(model, photo))
+    assert [section.name for section in page.sections] == ["predictions", "filters", "cam"]
+    assert "trust" in choose("trust", Scene(model, photo))
+
+
+def test_a_checkpoint_without_a_picture_shows_what_it_can():
+    page = explain(Scene(build("torchvision")))
+    assert [section.name for section in page.sections] == ["shapes", "positions", "filters"]
+    assert page.answer == ""
+
+
+def test_what_cannot_be_had_is_said(photo):
+    scene = Scene(build("dinov2_registers"), photo)
+    with pytest.raises(ValueError, match="'relevance' cannot be had: the model has no classifier"):
+        choose("relevance", scene)
+    with pytest.raises(ValueError, match="there is no view 'rolout': there are predictions, "):
+        choose("rolout", scene)
+    with pytest.raises(ValueError, match="layer 2 does not exist: this model has layer 0 to 1"):
+        Scene(scene.model, photo, Choice(layer=2))
+    with pytest.raises(ValueError, match="it needs a picture"):
+        choose("rollout", Scene(scene.model))
+
+
+def test_the_query_is_a_row_of_the_attention_matrix(photo):
+    model = build("deit_distilled")
+    layout = model.layout
+    scene = Scene(model, photo, Choice(query=7, layer=1))
+    whole = scene.matrix(1)  # [heads t t]
+    torch.testing.assert_close(scene.rows[1], whole[:, 7], rtol=1e-4, atol=1e-5)
+    assert scene.query_place == layout.patch(7) == (1, 1)
+    assert scene.query_name == "patch (1, 1)"
+    assert Scene(model, photo).query_name == "class token"
+
+
+def test_a_model_without_class_token_looks_as_its_average_patch(photo):
+    scene = Scene(build("mean_pooled"), photo)
+    torch.testing.assert_close(scene.rows[0], scene.matrix(0).mean(dim=1), rtol=1e-4, atol=1e-5)
+    assert scene.query_name == "average patch"
+
+
+def test_every_view_says_how_to_read_it_and_what_it_does_not_show():
+    for name, view in VIEWS.items():
+        assert view.read.endswith("."), name
+        assert view.beware.endswith("."), name
+
+
+def test_the_report_is_one_safe_file(photo):
+    scene = Scene(build("torchvision"), photo, name="<b>evil</b>.png")
+    page = explain(scene, "predictions,rollout")
+    text = html([page], scene)
+    assert text.count("<img ") == 2
+    assert "<b>evil" not in text
+    assert "<script" not in text
+    assert not re.findall(r"""(?:src|href)=["'](?!data:|#)""", text)  # nothing outside the file
+    assert VIEWS["rollout"].beware.split(":")[0] in text
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("model")
+    save(build("torchvision"), path)
+    return str(path)
+
+
+def test_explain_writes_a_report_and_figures(folder, photo, tmp_path, capsys):
+    photo.save(tmp_path / "photo.png")
+    words = ["explain", str(tmp_path / "photo.png"), "--model", folder, "-o", str(tmp_path / "out.html")]
+    main([*words, "--figures", str(tmp_path / "figures"), "--views", "rollout,attention-rows", "--heads-shown", "0-1"])
+    out = capsys.readouterr().out
+    assert "photo.png: class " in out
+    assert "wrote 2 figures" in out
+    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["attention-rows.png", "rollout.png"]
+    assert (tmp_path / "out.html").read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize("format", ["svg", "pdf"])
+def test_figures_come_as_svg_and_pdf_too(format, folder, photo, tmp_path):
+    photo.save(tmp_path / "photo.png")
+    words = ["explain", str(tmp_path / "photo.png"), "--model", folder, "-o", str(tmp_path / "out.html")]
+    main([*words, "--figures", str(tmp_path / "f"), "--views", "relevance", "--format", format, "--target", "3"])
+    content = (tmp_path / "f" / f"relevance.{format}").read_bytes()
+    assert content.startswith(b"%PDF") if format == "pdf" else b"<svg" in content
+
+
+def test_trust_and_ablation_are_drawn_when_asked_for(folder, photo, tmp_path):
+    photo.save(tmp_path / "photo.png")
+    words = ["explain", str(tmp_path / "photo.png"), "--model", folder, "-o", str(tmp_path / "out.html")]
+    main([*words, "--figures", str(tmp_path / "f"), "--views", "cam", "--trust", "--ablate", "heads"])
+    names = sorted(path.name for path in (tmp_path / "f").iterdir())
+    assert names == ["ablation-heads.png", "ablation.png", "cam.png", "trust-sanity.png", "trust.png"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--views", "nonsense"], "there is no view 'nonsense'"),
+        (["--layer", "9"], "layer 9 does not exist"),
+        (["--query", "17"], "query 17 does not exist: this model has query 0 to 16"),
+        (["--target", "unicorn"], "the model has no class 'unicorn'"),
+        (["--target", "99"], "target 99 does not exist"),
+        (["--heads-shown", "a-b"], "heads are numbers such as 0-7"),
+    ],
+)
+def test_a_wrong_choice_is_one_line_and_nothing_is_written(words, message, folder, photo, tmp_path, capsys):
+    photo.save(tmp_path / "photo.png")
+    with pytest.raises(SystemExit) as stop:
+        main(["explain", str(tmp_path / "photo.png"), "--model", folder, "-o", str(tmp_path / "out.html"), *words])
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out.html").exists()
+
+
+def test_explain_of_the_packaged_model_needs_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    main(["explain", "--views", "predictions,relevance"])
+    assert "wrote report.html" in capsys.readouterr().out
+    assert (tmp_path / "report.html").read_text().count("<article>") == 3
+
+
+def test_views_are_listed(capsys):
+    main(["views"])
+    out = capsys.readouterr().out
+    assert all(name in out for name in VIEWS)
+
+
+@pytest.mark.skipif(not VIT_TI.exists(), reason="the real ViT-Ti is not on this machine")
+def test_relevance_for_dome_lies_on_the_dome(shared):
+    from vitreous.data.pictures import read_picture
+    from vitreous.drawing import MAPS
+
+    model = load(VIT_TI)
+    scene = Scene(model, read_picture(shared / "data/santorini.png"))
+    assert scene.target_label == "dome"
+    heat = MAPS["relevance"](scene)
+    inside = heat[5:10, :8].mean()  # the blue dome
+    outside = heat[:5, 4:].mean()  # the sea
+    assert inside > 3 * outside
