@@ -1,9 +1,9 @@
-"""Which heat map finds what the model uses: deletion and insertion areas of every map, beside a random and a centre map.
+"""Which heat map finds what the model uses: deletion and insertion areas of every map, and of two blind ones.
 
-    python benchmarks/faithfulness.py --model vit_tiny_patch16_224.augreg_in21k_ft_in1k --data imagenet/val --pictures 64
+    python benchmarks/faithfulness.py --model vit_tiny_patch16_224.augreg_in21k_ft_in1k --data imagenet/val
 
-Deletion takes patches away in the order of the map (a small area is good), insertion puts them in (a large one is good).
-Differences are paired by picture; ± is the standard error over pictures.
+Deletion takes patches away in the order of the map (a small area is good), insertion puts them in (a large one is
+good). Differences are paired by picture; ± is the standard error over pictures.
 """
 
 import argparse

@@ -47,5 +47,5 @@ def test_every_link_leads_somewhere(page):
 
 def test_the_two_commands_that_ci_runs_are_there():
     text = (ROOT / "README.md").read_text()
-    assert "\npip install . && vitreous classify\n" in text
+    assert "\npip install . && vitreous explain\n" in text
     assert "\npip install -e '.[test]' && pytest\n" in text

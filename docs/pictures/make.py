@@ -1,26 +1,26 @@
-"""Draw the README's picture: what `vitreous classify` prints, as an SVG.
+"""Draw the README's picture: `vitreous explain` on scikit-image's photograph of Chelsea the cat (CC0).
 
-python docs/pictures/make.py
+python docs/pictures/make.py vit_tiny_patch16_224.augreg_in21k_ft_in1k
 """
 
+import sys
 from pathlib import Path
 
-from rich.console import Console
+from PIL import Image
+from skimage import data
 
-from vitreous.predict import classify
-from vitreous.samples import samples
-from vitreous.verbs.classify import one_table
+from vitreous import load, read_picture
+from vitreous.figures.style import encode
+from vitreous.scene import Scene
+from vitreous.views import VIEWS
 
 
-def main() -> None:
-    pictures = samples()
-    answers = classify(list(pictures.values()), device="cpu")
-    named = [type(answer)(name, answer.predictions) for name, answer in zip(pictures, answers, strict=True)]
-    console = Console(record=True, width=86, highlight=False)
-    console.print("$ vitreous classify", style="bold")
-    console.print(one_table(named))
-    console.save_svg(str(Path(__file__).with_name("classify.svg")), title="vitreous")
+def main(model: str) -> None:
+    scene = Scene(load(model), read_picture(Image.fromarray(data.chelsea())))
+    path = Path(__file__).with_name("relevance.png")
+    path.write_bytes(encode(VIEWS["relevance"].draw(scene)[""], dpi=120))
+    print(f"wrote {path.name} ({path.stat().st_size / 1024:.0f} KB)")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

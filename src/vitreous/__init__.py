@@ -18,6 +18,8 @@ _HOMES = {  # public name → the module it lives in
     "open_set": "vitreous.data.datasets",
     "read_picture": "vitreous.data.pictures",
     "Preprocess": "vitreous.data.preprocess",
+    "capture": "vitreous.inside.capture",
+    "intervene": "vitreous.inside.intervene",
     "TokenLayout": "vitreous.models.tokens",
     "ViT": "vitreous.models.vit",
     "ViTConfig": "vitreous.models.vit",
@@ -33,6 +35,8 @@ if TYPE_CHECKING:  # so that editors and type checkers see what the lazy import 
     from vitreous.data.preprocess import Preprocess
     from vitreous.evaluation import evaluate
     from vitreous.features import embed
+    from vitreous.inside.capture import capture
+    from vitreous.inside.intervene import intervene
     from vitreous.models.resnet import ResNet
     from vitreous.models.tokens import TokenLayout
     from vitreous.models.variants import VARIANTS, variant

@@ -44,7 +44,11 @@ def predictions(scene: Scene) -> Figures:
     order = scene.logits.argsort(descending=True, stable=True)[:8].tolist()
     probabilities = scene.logits.softmax(dim=-1)
     labels = [scene.model.card.label(i) for i in order]
-    return {"": bars.draw_predictions(labels, probabilities[order].tolist(), scene.logits[order].tolist())}
+    return {
+        "": bars.draw_predictions(
+            labels, probabilities[order].tolist(), scene.logits[order].tolist(), title="What it sees"
+        )
+    }
 
 
 def patches(scene: Scene) -> Figures:
@@ -62,7 +66,7 @@ def positions(scene: Scene) -> Figures:
     place = scene.query_place or (rows // 2, columns // 2)
     return {
         "": position.draw_similarity_tiles(similarity, title="Similarity of position embeddings"),
-        "one": position.draw_similarity_one(similarity[place], place=place),
+        "one": position.draw_similarity_one(similarity[place], place=place, title=f"Position {place} and all others"),
     }
 
 
@@ -146,12 +150,14 @@ def _by_layer(scene: Scene, measure: Callable[[Tensor], Tensor]) -> Tensor:
 def distance(scene: Scene) -> Figures:
     layout, patch = scene.vit.layout, scene.vit.config.patch
     values = _by_layer(scene, lambda a: attention.mean_distance(a, layout, patch))
-    return {"": curves.draw_distance(values.numpy())}
+    return {"": curves.draw_distance(values.numpy(), title="How far heads look")}
 
 
 def entropy(scene: Scene) -> Figures:
     values = _by_layer(scene, attention.entropy)
-    return {"": curves.draw_entropy(values.numpy(), ceiling=log(scene.vit.layout.tokens))}
+    return {
+        "": curves.draw_entropy(values.numpy(), ceiling=log(scene.vit.layout.tokens), title="How sharply heads look")
+    }
 
 
 def head_importance(scene: Scene) -> Figures:
@@ -216,6 +222,7 @@ def trust(scene: Scene) -> Figures:
         "": curves.draw_faithfulness(
             {name: (d.numpy(), i.numpy()) for name, d, i in pairs},
             {name: (faithfulness.area(d).item(), faithfulness.area(i).item()) for name, d, i in pairs},
+            title=f"Which map finds what makes it {scene.target_label}?",
         ),
         "sanity": bars.draw_ranking(
             list(alike),

@@ -53,6 +53,15 @@ VIEWS: dict[str, View] = {
         drawing.predictions,
         frozenset({"picture", "classes"}),
     ),
+    "relevance": View(
+        "Relevance for a class",
+        "Attention weighted by its gradient and carried through all blocks: the patches whose attention speaks for the "
+        "class in the title.",
+        "Only what speaks for the class is kept; what speaks against it is cut off. A map exists even when the model is "
+        "wrong: compare the trust view.",
+        one_map("relevance", "Relevance for {target}", "relevance"),
+        CLASSES,
+    ),
     "patches": View(
         "Patches",
         "The picture as the model gets it, cut into the patches that become its tokens. It never sees anything else.",
@@ -109,15 +118,6 @@ VIEWS: dict[str, View] = {
         "can have reached the answer.",
         "It is the same for every class and knows neither values nor MLPs: it shows a possibility of flow, not a reason.",
         one_map("rollout", "Attention rollout", "share of the answer's token"),
-    ),
-    "relevance": View(
-        "Relevance for a class",
-        "Attention weighted by its gradient and carried through all blocks: the patches whose attention speaks for the "
-        "class in the title.",
-        "Only what speaks for the class is kept; what speaks against it is cut off. A map exists even when the model is "
-        "wrong: compare the trust view.",
-        one_map("relevance", "Relevance for {target}", "relevance"),
-        CLASSES,
     ),
     "gradient-attention": View(
         "Gradient × attention",

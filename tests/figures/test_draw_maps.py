@@ -129,6 +129,12 @@ def test_every_tiny_map_stands_in_its_row_and_column_in_its_colours(grid, shared
     assert axes.get_ylim()[0] > axes.get_ylim()[1]
 
 
+def test_many_layers_are_made_small_enough_for_a_page():
+    figure = draw_grid(np.ones((48, 2, 4, 4)), [str(i) for i in range(48)], ["0", "1"])
+    assert figure.get_size_inches()[1] < 11
+    assert len(figure.axes[0].get_yticklabels()) == 48
+
+
 def test_patches_are_the_pictures_own():
     picture = photo(12, 20)
     whole, apart = draw_patches(picture, (3, 4)).axes

@@ -10,6 +10,7 @@ from drawn import photo, pixels
 
 from vitreous.figures.curves import draw_lines
 from vitreous.figures.maps import draw_map
+from vitreous.figures.matrix import draw_layers_heads
 from vitreous.figures.style import DIVERGING, HEAT, PALETTE, encode, new_figure, style
 
 FORMATS = ["png", "svg", "pdf"]
@@ -126,6 +127,13 @@ def test_the_style_is_in_force_inside_alone():
     with style():
         assert matplotlib.rcParams["font.size"] != size
     assert matplotlib.rcParams["font.size"] == size
+
+
+def test_a_narrow_figure_widens_until_two_lines_hold_its_title():
+    title = "What switching off the only head of each layer costs"
+    lines = [text for text in draw_layers_heads(np.ones((12, 1)), title=title).texts if text.get_weight() == "bold"]
+    assert " ".join(text.get_text() for text in lines) == title
+    assert len(lines) == 2
 
 
 def test_a_long_title_takes_two_lines_and_makes_room_for_itself():
