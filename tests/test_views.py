@@ -134,7 +134,7 @@ def folder(tmp_path_factory):
 def test_explain_writes_a_report_and_figures(folder, photo, tmp_path, capsys):
     photo.save(tmp_path / "photo.png")
     words = ["explain", str(tmp_path / "photo.png"), "--model", folder, "-o", str(tmp_path / "out.html")]
-    main([*words, "--figures", str(tmp_path / "figures"), "--views", "rollout,attention-rows", "--heads-shown", "0-1"])
+    main([*words, "--figures", str(tmp_path / "figures"), "--views", "rollout,attention-rows", "--heads", "0-1"])
     out = capsys.readouterr().out
     assert "photo.png: class " in out
     assert "wrote 2 figures" in out
@@ -167,7 +167,7 @@ def test_trust_and_ablation_are_drawn_when_asked_for(folder, photo, tmp_path):
         (["--query", "17"], "query 17 does not exist: this model has query 0 to 16"),
         (["--target", "unicorn"], "the model has no class 'unicorn'"),
         (["--target", "99"], "target 99 does not exist"),
-        (["--heads-shown", "a-b"], "heads are numbers such as 0-7"),
+        (["--heads", "a-b"], "heads are numbers such as 0-7"),
     ],
 )
 def test_a_wrong_choice_is_one_line_and_nothing_is_written(words, message, folder, photo, tmp_path, capsys):

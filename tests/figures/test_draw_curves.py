@@ -21,6 +21,14 @@ def test_lines_are_the_series_and_their_names_stand_by_their_ends():
     assert low.xy[1] == pytest.approx((0.1 - bottom) / (top - bottom))
 
 
+def test_lines_are_cut_off_at_limits_that_were_asked_for():
+    series = {"a": ([0, 1], [0.0, 50.0])}
+    (cut,) = draw_lines(series, y_limits=(0, 1)).axes[0].lines
+    assert cut.get_clip_on()
+    assert cut.axes.get_ylim() == (0, 1)
+    assert not draw_lines(series).axes[0].lines[0].get_clip_on()
+
+
 @given(st.lists(st.floats(0, 10), max_size=8), st.floats(0.1, 1))
 def test_spread_names_keep_their_order_their_distance_and_the_frame(wanted, gap):
     places = spread(wanted, gap, top=10)
@@ -91,6 +99,7 @@ def test_one_layer_one_head_nothing_finite():
         (lambda: draw_lines({}), "series must hold at least one line, got none"),
         (lambda: draw_lines({"a": ([0, 1], [0])}), "a must have as many x as y, got 2 and 1"),
         (lambda: draw_lines({"a": ([[0]], [0])}), r"x of a must have shape \[n\], got \[1 1\]"),
+        (lambda: draw_lines({"a": ([0], [0])}, y_limits=(1, 0)), r"y_limits must be .*, got \(1, 0\)"),
         (lambda: draw_distance([1.0]), r"distances must have shape \[layers heads\], got \[1\]"),
         (lambda: draw_entropy(np.ones((1, 2, 3))), r"entropies must have shape \[layers heads\], got \[1 2 3\]"),
         (lambda: draw_faithfulness(CURVES, {"good": (0, 0)}), r"same methods, got \['good', 'poor'\] and \['good'\]"),

@@ -41,13 +41,15 @@ def draw_lines(
     xs, ys = (np.concatenate(parts) for parts in zip(*lines.values(), strict=True))
     names = [elide(name, _LONGEST, SMALL) for name in lines]
     tall = max(_TALL, len(names) * _ROW)
+    if y_limits is not None and not y_limits[0] < y_limits[1]:
+        raise ValueError(f"y_limits must be (low, high) with low < high, got {y_limits}")
     limits = y_limits or _span(ys)
     with new_figure(WIDTH, tall + _below(xlabel), title) as card:
         room = max(text_width(name, SMALL) for name in names) + 0.1
         axes = _chart(
             card, (0, 0, WIDTH - room, tall), _span(xs), limits, xlabel, ylabel, whole=bool((xs % 1 == 0).all())
         )
-        ends = [_plot(axes, x, y, number) for number, (x, y) in enumerate(lines.values())]
+        ends = [_plot(axes, x, y, number, clip=y_limits is not None) for number, (x, y) in enumerate(lines.values())]
         _name_ends(axes, names, ends, [_colour(number) for number in range(len(names))], tall)
     return card
 
@@ -96,7 +98,8 @@ def draw_faithfulness(
     }
     high = max(1.0, *(np.nanmax(y, initial=0) for pair in lines.values() for y in pair))
     low = min(0.0, *(np.nanmin(y, initial=0) for pair in lines.values() for y in pair))
-    wide, tall, gap = (WIDTH - 0.24) / 2, 2.2, 0.24
+    gap, tall = 0.24, 2.2
+    wide = (WIDTH - gap) / 2 - 0.06
     under = CAPTION + tall + _below("patches") + 0.1  # where the ranking begins
     panels = (
         ("Deletion: lower is better", "patches deleted (%)"),
@@ -175,14 +178,14 @@ def _beside(limits: tuple[float, float], ylabel: str) -> float:
 
 def _below(xlabel: str) -> float:
     """Inches under a chart for its numbers and its name."""
-    return 0.06 + _ROW + (_ROW + 0.06 if xlabel else 0)
+    return 0.06 + _ROW + (_ROW if xlabel else 0)
 
 
-def _plot(axes: Axes, x: Floats, y: Floats, number: int, marks: bool = True) -> float:
-    """One line in the colour of its number; where it ends."""
+def _plot(axes: Axes, x: Floats, y: Floats, number: int, marks: bool = True, clip: bool = False) -> float:
+    """One line in the colour of its number; where it ends. Unclipped, a line along the edge keeps its whole width."""
     dashes = _DASHES[number // len(PALETTE) % len(_DASHES)]
     marker = "o" if marks and len(x) <= 24 else ""
-    axes.plot(x, y, dashes, color=_colour(number), linewidth=1.6, marker=marker, markersize=3.2, clip_on=False)
+    axes.plot(x, y, dashes, color=_colour(number), linewidth=1.6, marker=marker, markersize=3.2, clip_on=clip)
     return _end(y)
 
 

@@ -14,8 +14,8 @@ from vitreous.figures.text import TINY, line_height, percent, text_width
 
 def draw_filters(
     filters: ArrayLike,
-    *,
     explained: Sequence[float] | None = None,
+    *,
     columns: int | None = None,
     title: str = "",
 ) -> Figure:

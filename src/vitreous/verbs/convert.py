@@ -7,14 +7,14 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from vitreous.verbs.options import Number, Sides, messages
+from vitreous.verbs.options import Sides, messages
 
 
 def convert(
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="IN")],
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")],
     to: Literal["timm", "torchvision", "huggingface", "google", "vitreous"],
-    heads: Number = None,
+    heads: Annotated[int | None, tyro.conf.arg(name="model-heads", metavar="N")] = None,
     trained_size: Sides = None,
 ) -> None:
     """Write a checkpoint for another library; what the library cannot hold is named and nothing is written.

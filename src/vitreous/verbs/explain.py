@@ -24,7 +24,7 @@ def explain(
     views: Annotated[str, tyro.conf.arg(metavar="all|NAME,…")] = "all",
     layer: int = -1,
     head: Number = None,
-    heads_shown: Range = None,
+    heads: Range = None,
     query: Number = None,
     target: Annotated[str | None, tyro.conf.arg(metavar="CLASS")] = None,
     scale: Literal["raw", "log", "layer-norm"] | None = None,
@@ -46,7 +46,7 @@ def explain(
         views: Which views; `vitreous views` lists them.
         layer: The block, for views of one block; -1 is the last.
         head: The head, for views of one head; without it, the mean over heads.
-        heads_shown: Heads that are shown side by side, such as 0-7 or 0,3,5; without it, all.
+        heads: Heads that are shown side by side, such as 0-7 or 0,3,5; without it, all.
         query: The token that looks: its row of the attention matrix. 0 is the class token.
         target: The class to explain, by name or number; without it, the predicted one.
         scale: How the attention matrix is shown; without it, all three ways.
@@ -72,7 +72,7 @@ def explain(
     choice = Choice(
         layer=layer,
         head=head,
-        heads=_numbers(heads_shown),
+        heads=_numbers(heads),
         query=query,
         target=_class(target, model),
         scale=scale,

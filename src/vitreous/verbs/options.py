@@ -35,7 +35,7 @@ class ModelOptions:
     """Another resizing convention: google, timm, torchvision, huggingface, dinov2 or dinov2-registers."""
     trained_size: Sides = None
     """Height and width the checkpoint was trained at, where its positions make no square."""
-    heads: Number = None
+    heads: Annotated[int | None, tyro.conf.arg(name="model-heads", metavar="N")] = None
     """Attention heads, where no file tells."""
     pool: Literal["token", "mean", "token+mean"] | None = None
     """What the head reads, where no file tells."""

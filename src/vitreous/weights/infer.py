@@ -114,7 +114,7 @@ def settle(
         if variant is None:
             raise CheckpointError(
                 f"nothing says how many heads a model of width {shapes['width']} and depth {shapes['depth']} has: "
-                f"pass heads=N ({shapes['width'] // 64 or 1} would give the usual 64 channels a head)"
+                f"pass heads=N, --model-heads N ({shapes['width'] // 64 or 1} would give the usual 64 channels a head)"
             )
         known["heads"] = variant[1].heads
         assumed["heads"] = f"{variant[1].heads} (as {variant[0]} has)"
