@@ -103,7 +103,7 @@ def test_good_pictures_are_answered_and_bad_ones_listed(folder, picture, tmp_pat
         (["classify", "--model", "/nowhere/model.pth"], "no file or folder"),
         (["classify", "--model", "vit_bse_patch16_224"], "vit_base_patch16_224"),
         (["classify", "--device", "cuda:9"], "--device cpu"),
-        (["classify", "--batch-size", "0"], "at least one picture"),
+        (["classify", "--batch-size", "0"], "must be at least 1"),
         (["evaluate", "--data", "/nowhere"], "neither a folder nor a known data set"),
         (["embed", "x.png", "-o", "features.csv"], ".parquet or .npz"),
         (["convert", "digits", "out.npz", "--to", "timm"], "is not written as .npz"),
@@ -147,11 +147,13 @@ def test_convert_and_doctor(folder, tmp_path, capsys):
     main(["convert", folder, str(tmp_path / "hf"), "--to", "huggingface"])
     assert "wrote" in capsys.readouterr().out
     main(["doctor", "--model", str(tmp_path / "hf"), "--trace", "--json"])
-    sections = json.loads(capsys.readouterr().out)
-    rows = {row["label"]: row["text"] for section in sections.values() for row in section}
-    assert rows["format"] == "huggingface"
-    assert rows["attention: queries × keys"] == "4×17×17"
-    assert rows["queries, keys and values, joined"] == "17×144"
+    found = json.loads(capsys.readouterr().out)
+    assert found["report"]["format"] == "huggingface"
+    assert found["parameters"] == sum(p.numel() for p in ViT(ViTConfig(**found["config"])).parameters())
+    assert found["shapes"]["attention: queries × keys"] == "4×17×17"
+    assert found["shapes"]["queries, keys and values, joined"] == "17×144"
+    main(["doctor", "--model", str(tmp_path / "hf")])
+    assert "FLOPs a picture" in capsys.readouterr().out
 
 
 def test_doctor_prints_the_shapes_of_seed_report_000(tmp_path, capsys):
@@ -184,3 +186,41 @@ def test_models_and_datasets_are_listed(capsys):
     assert "5,717,416" in out
     main(["datasets"])
     assert "cifar10" in capsys.readouterr().out
+
+
+def test_brackets_in_names_are_shown_as_they_are(folder, tmp_path, capsys):
+    place = tmp_path / "q[" / "b] [red]x"  # read as markup, the path closes a tag that was never opened
+    place.mkdir(parents=True)
+    for i in range(6):
+        Image.new("RGB", (40, 30), "teal").save(place / f"{i} [bold].png")
+    main(["classify", str(place / "0 [bold].png"), "--model", folder])
+    assert "[bold].png" in capsys.readouterr().out.replace("\n", "")
+    main(["classify", str(place), "--model", folder])
+    assert "5 [bold].png" in capsys.readouterr().out.replace("\n", "")
+
+
+def test_a_terminal_of_few_letters_gets_an_answer(folder, picture):
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "100"}
+    words = [sys.executable, "-m", "vitreous", "classify", picture, "--model", folder]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "probability" in done.stdout
+
+
+def test_the_packaged_model_says_that_it_answers(picture, capsys):
+    main(["classify", picture])
+    assert "handwritten digits" in capsys.readouterr().err
+
+
+def test_statistics_of_colour_do_not_fit_a_grey_model(picture, capsys):
+    with pytest.raises(SystemExit):
+        main(["classify", picture, "--statistics", "clip"])
+    assert "takes grey pictures" in capsys.readouterr().err
+
+
+def test_names_of_models_are_never_cut(capsys):
+    main(["models", "--search", "deit_tiny_distilled"])
+    assert "deit_tiny_distilled_patch16_224 " in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["models", "--search", "zzz"])
+    assert "no model's name contains 'zzz'" in capsys.readouterr().err

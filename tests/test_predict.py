@@ -139,3 +139,31 @@ def test_nan_in_the_weights_is_reported(folder, tmp_path):
         model.norm.bias[3] = float("nan")
     save(model, tmp_path)
     assert load(tmp_path).card.report.nonfinite == {"norm.bias": 1}
+
+
+def test_the_callers_model_stays_as_it_was(folder, pictures):
+    model = load(folder).train()
+    before = next(model.parameters()).dtype
+    classify(pictures, model, precision="bf16")
+    embed(pictures, model)
+    assert model.training
+    assert next(model.parameters()).dtype == before
+
+
+def test_a_model_that_answers_nan_says_so(folder, pictures):
+    model = load(folder)
+    with torch.no_grad():
+        model.norm.bias[0] = float("nan")
+    with pytest.raises(ValueError, match="answers NaN"):
+        classify(pictures, model)
+
+
+def test_a_picture_too_thin_to_crop_is_named(folder, tmp_path):
+    from dataclasses import replace
+
+    model = load(folder)
+    model.card.preprocess = replace(model.card.preprocess, resize=32)
+    Image.new("RGB", (1, 60_000)).resize((1, 60_000)).save(tmp_path / "thread.png")
+    model.card.preprocess = replace(model.card.preprocess, resize=2000, size=(32, 32))
+    with pytest.raises(PictureError, match=r"thread\.png: too long and thin"):
+        classify(tmp_path / "thread.png", model)

@@ -5,6 +5,7 @@
 on the line shows the traceback.
 """
 
+import io
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,12 +32,15 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "views": views,
 }
 
-DESCRIPTION = "Vision Transformers you can see through. Start with: vitreous explain"
+DESCRIPTION = "Vision Transformers you can see through. Start with: vitreous explain (or --version, --debug)"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command; what went wrong is one line on standard error."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):  # a terminal that knows no █ shows ? instead of failing
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"] or ["--help"]
     if words == ["--version"]:

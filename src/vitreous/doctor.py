@@ -1,6 +1,7 @@
 """`doctor`: what was loaded, from where, what was done to it, what it costs, and the shape at each step."""
 
-from dataclasses import fields
+from dataclasses import asdict, fields
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +43,26 @@ def examine(model: Model) -> dict[str, Rows]:
         "pictures": [("preprocessing", card.preprocess.describe())],
     }
     return sections
+
+
+def facts(model: Model) -> dict[str, Any]:
+    """The same as plain values, for a program to read."""
+    card = model.card
+    return {
+        "name": card.name,
+        "origin": card.origin,
+        "revision": card.revision,
+        "files": list(card.files),
+        "family": card.family,
+        "config": asdict(model.config),
+        "head": card.head,
+        "class_names": list(card.class_names) if card.class_names else None,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "flops": count_flops(model),
+        "preprocess": card.preprocess.to_dict(),
+        "report": asdict(card.report),
+        "remarks": card.report.remarks(),
+    }
 
 
 def describe(model: Model) -> str:

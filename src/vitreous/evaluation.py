@@ -14,9 +14,8 @@ from vitreous.data.labels import match_classes
 from vitreous.data.pictures import PictureError, read_picture
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.stream import ahead, batches
-from vitreous.device import pick_device, pick_dtype
 from vitreous.features import embedding
-from vitreous.predict import run
+from vitreous.predict import placed, run
 from vitreous.speed.shortcut import logits_only
 from vitreous.weights.load import Model
 from vitreous.weights.save import write_atomic, write_json
@@ -88,7 +87,7 @@ def evaluate(
     if card.head != "classifier":
         raise ValueError(f"{card.name} has no classifier: use --probe knn or --probe linear")
     places = match_classes(data.class_names, card.class_names, classes)
-    model = model.to(device=pick_device(device), dtype=pick_dtype(precision)).eval()
+    model = placed(model, device, precision)
     top1 = MulticlassAccuracy(classes, average="micro")
     top5 = MulticlassAccuracy(classes, top_k=min(5, classes), average="micro")
     calibration = MulticlassCalibrationError(classes, n_bins=15)
@@ -132,7 +131,7 @@ def probe(
 
     if train.class_names != test.class_names:
         raise ValueError("the train and test pictures have different classes")
-    model = model.to(device=pick_device(device)).eval()
+    model = placed(model, device, "fp32")
     problems: list[PictureError] = []
     seen, known = _features(model, train, batch_size, problems)
     asked, truth = _features(model, test, batch_size, problems)

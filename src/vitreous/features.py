@@ -9,8 +9,7 @@ from torch import Tensor
 
 from vitreous.data.pictures import PictureError
 from vitreous.data.stream import batches
-from vitreous.device import pick_device, pick_dtype
-from vitreous.predict import Picture, read_ahead, run
+from vitreous.predict import Picture, placed, read_ahead, run
 from vitreous.weights.load import Model, load
 from vitreous.weights.save import write_atomic
 
@@ -43,7 +42,7 @@ def embed_each(
     """Each picture's name with its vector `[d]`, in order; a bad picture gives its error instead."""
     if not isinstance(model, torch.nn.Module):
         model = load(model)
-    model = model.to(device=pick_device(device), dtype=pick_dtype(precision)).eval()
+    model = placed(model, device, precision)
     for batch in batches(read_ahead(pictures, model, batch_size), batch_size):
         good = [tensor for _, tensor in batch if isinstance(tensor, Tensor)]
         rows = iter(run(model, torch.stack(good), embedding) if good else ())

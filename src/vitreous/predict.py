@@ -1,5 +1,6 @@
 """`classify`: pictures to ranked labels."""
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,11 +93,13 @@ def classify_each(
         )
     if top < 1:
         raise ValueError(f"top must be at least 1, got {top}")
-    place, dtype = pick_device(device), pick_dtype(precision)
-    model = model.to(device=place, dtype=dtype).eval()
+    model = placed(model, device, precision)
     for batch in batches(read_ahead(pictures, model, batch_size), batch_size):
         good = [tensor for _, tensor in batch if isinstance(tensor, Tensor)]
-        logits = iter(run(model, torch.stack(good), logits_only) if good else ())
+        answers = run(model, torch.stack(good), logits_only) if good else torch.empty(0)
+        if not answers.isfinite().all():
+            raise ValueError(f"{card.name} answers NaN: `vitreous doctor` tells whether its weights hold any")
+        logits = iter(answers)
         for name, tensor in batch:
             yield tensor if isinstance(tensor, PictureError) else Answer(name, rank(next(logits), card.label, top))
 
@@ -110,10 +113,20 @@ def read_ahead(
         name = getattr(picture, "filename", "") or "picture" if isinstance(picture, Image) else str(picture)
         try:
             return name, model.card.preprocess(read_picture(picture))
-        except PictureError as error:
-            return name, error
+        except PictureError as error:  # preprocessing knows no names
+            return name, error if error.name != "picture" else PictureError(name, error.reason)
 
     return ahead(prepare, pictures, waiting=2 * batch_size)
+
+
+def placed(model: Model, device: str, precision: str) -> Model:
+    """The model where and as it is to run, evaluating; the caller's own stays as it is."""
+    place, dtype = pick_device(device), pick_dtype(precision)
+    parameter = next(model.parameters())
+    place = torch.device(place.type, place.index if place.index is not None else parameter.device.index)
+    if parameter.device == place and parameter.dtype == dtype and not model.training:
+        return model
+    return copy.deepcopy(model).to(device=place, dtype=dtype).eval()
 
 
 @torch.inference_mode()

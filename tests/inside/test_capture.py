@@ -113,7 +113,7 @@ def test_nothing_survives_an_exception():
     with pytest.raises(RuntimeError, match="stop"), capture(model, ALL):  # noqa: PT012
         model(picture(model))
         raise RuntimeError("stop")
-    with pytest.raises(ValueError, match="pixels"), capture(model):
+    with pytest.raises(ValueError, match="image_size"), capture(model):
         model(torch.randn(1, 3, 8, 8))
     assert WATCHERS.get() == ()
     assert before == {name: (dict(module._forward_hooks), set(vars(module))) for name, module in model.named_modules()}

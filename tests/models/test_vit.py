@@ -168,9 +168,21 @@ def test_a_model_without_class_or_position_does_not_know_the_order_of_patches():
     assert not torch.allclose(small()(x), small()(x.roll(8, dims=-1)), atol=1e-3)
 
 
-def test_the_wrong_picture_size_says_what_to_do():
-    with pytest.raises(ValueError, match=r"3 channels of 32×32 pixels, got 3 of 40×32.*image_size=\(40, 32\)"):
-        small()(torch.randn(1, 3, 40, 32))
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((1, 3, 41, 32), r"takes \[b 3 32 32\], got \[1, 3, 41, 32\].*image_size=\(40, 32\)"),
+        ((1, 4, 32, 32), "model.card.preprocess"),
+        ((3, 32, 32), "stack pictures to a batch"),
+    ],
+)
+def test_the_wrong_input_says_what_to_do(shape, message):
+    with pytest.raises(ValueError, match=message):
+        small()(torch.randn(shape))
+
+
+def test_an_empty_batch_gives_an_empty_answer():
+    assert small()(torch.randn(0, 3, 32, 32)).shape == (0, 5)
 
 
 @pytest.mark.parametrize(

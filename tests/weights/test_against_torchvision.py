@@ -22,7 +22,7 @@ def test_logits_are_torchvisions_there_and_back(extra, suffix, tmp_path):
     x = torch.randn(2, 3, 32, 32)
     assert_same(ours(x), theirs(x))
 
-    (path,) = convert(ours, tmp_path / f"back{suffix}", to="torchvision")
+    path, _ = convert(ours, tmp_path / f"back{suffix}", to="torchvision")
     back = VisionTransformer(**SMALL, num_classes=7, **extra).eval()
     state = torch.load(path) if suffix == ".pth" else load_safetensors(path)
     back.load_state_dict(state, strict=True)

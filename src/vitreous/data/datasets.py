@@ -40,6 +40,8 @@ class PictureSet:
 
     def spread(self, limit: int) -> PictureSet:
         """At most `limit` pictures, taken evenly over the whole set."""
+        if limit < 1:
+            raise ValueError(f"limit must be at least 1, got {limit}")
         if limit >= len(self):
             return self
         return self.take([i * len(self) // limit for i in range(limit)])
@@ -67,6 +69,10 @@ def open_set(name: str | Path, split: str = "test", root: Path | None = None) ->
             return from_folder(folder / part)
     if split == "train":
         raise FileNotFoundError(f"{folder} has no train/ folder: expected {folder}/train/<class>/<picture>")
+    if any((folder / part).is_dir() for part in SPLITS["train"]):
+        raise FileNotFoundError(
+            f"{folder} has a train/ but no test/ or val/ folder: add {folder}/test/<class>/<picture>"
+        )
     return from_folder(folder)
 
 
@@ -124,7 +130,8 @@ def _torchvision(kind: str, **splits: dict[str, Any]) -> Callable[[Path, str], P
         names = tuple(name[0] if isinstance(name, tuple) else str(name) for name in found.classes)
         return PictureSet(kind, names, tuple(int(label) for label in labels), lambda i: found[i][0])
 
-    build.__doc__ = f"torchvision's {kind}, downloaded on first use."
+    first = "downloaded on first use" if "download" in splits["train"] else "to be put into the data folder by hand"
+    build.__doc__ = f"torchvision's {kind}, {first}."
     return build
 
 

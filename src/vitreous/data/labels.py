@@ -1,6 +1,7 @@
 """A data set's classes to a model's: by name, by WordNet id, or by number."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from vitreous.weights.beside import imagenet_names, imagenet_wordnet_ids
@@ -15,9 +16,17 @@ def match_classes(names: Sequence[str], model_names: Sequence[str] | None, class
     [718, 3]
     """
     if model_names is not None:
-        place = {_plain(name): i for i, name in reversed(list(enumerate(model_names)))}
+        exact = {name: i for i, name in enumerate(model_names)}
+        if all(name in exact for name in names):
+            return [exact[name] for name in names]
+        place = {_plain(name): i for i, name in enumerate(model_names)}
         if all(_plain(name) in place for name in names):
-            return [place[_plain(name)] for name in names]
+            counts = Counter(_plain(name) for name in model_names)
+            if twice := [name for name in names if name not in exact and counts[_plain(name)] > 1]:
+                raise ValueError(
+                    f"the model has {counts[_plain(twice[0])]} classes called {twice[0]!r}: use class indices"
+                )
+            return [exact.get(name, place[_plain(name)]) for name in names]
     if all(re.fullmatch(r"n\d{8}", name) for name in names):
         if model_names is None or tuple(model_names) != imagenet_names():
             raise ValueError("the folders are WordNet ids, but the model's classes are not ImageNet-1k's")

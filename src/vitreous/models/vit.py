@@ -194,16 +194,19 @@ class PatchEmbedding(nn.Module):
         self.proj = nn.Conv2d(config.channels, config.width, config.patch, config.patch, bias=config.patch_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        b, c, height, width = x.shape
-        if c != self.channels or (height, width) != self.size:
-            raise ValueError(
-                f"this model takes {self.channels} channels of {self.size[0]}×{self.size[1]} pixels, got "
-                f"{c} of {height}×{width}: preprocess the picture, or load with image_size=({height}, {width})"
-            )
-        p, q = self.patch
+        if x.dim() != 4 or x.shape[1:] != (self.channels, *self.size):
+            raise ValueError(self._wrong(x))
+        (b, c, height, width), (p, q) = x.shape, self.patch
         x = x.reshape(b, c, height // p, p, width // q, q)
-        x = x.permute(0, 2, 4, 1, 3, 5).reshape(b, -1, c * p * q)  # [b n cpq]
+        x = x.permute(0, 2, 4, 1, 3, 5).reshape(b, height // p * (width // q), c * p * q)  # [b n cpq]
         return see(self, "patches", F.linear(x, self.proj.weight.flatten(1), self.proj.bias))  # [b n d]
+
+    def _wrong(self, x: Tensor) -> str:
+        takes = f"this model takes [b {self.channels} {self.size[0]} {self.size[1]}], got {list(x.shape)}"
+        if x.dim() != 4 or x.shape[1] != self.channels:
+            return f"{takes}: preprocess the picture with model.card.preprocess and stack pictures to a batch"
+        fits = tuple(max(side // p, 1) * p for side, p in zip(x.shape[2:], self.patch, strict=True))
+        return f"{takes}: preprocess the picture, or load the model with image_size={fits}"
 
 
 def sine_positions(config: ViTConfig) -> Tensor:

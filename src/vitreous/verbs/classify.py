@@ -41,10 +41,16 @@ def classify(
     from rich.progress import track
 
     from vitreous.data.pictures import PictureError, find_pictures
+    from vitreous.device import pick_device
     from vitreous.predict import classify_each
 
     console = messages()
+    if top < 1 or batch_size < 1:
+        raise ValueError(f"top and batch size must be at least 1, got {top} and {batch_size}")
+    pick_device(device)  # said before the model is loaded rather than after
     model = options.load(console)
+    if pictures:
+        options.say_packaged(console)
     found: list[Any]
     found, problems = find_pictures(pictures) if pictures else (_samples(), [])
     answers: list[Answer] = []
@@ -92,38 +98,31 @@ def _print_tables(answers: list[Answer]) -> None:
 
 
 def own_table(answer: Answer) -> Table:
+    """A table of one picture's classes."""
     from rich.table import Table
+    from rich.text import Text  # names are shown as they are, not read as markup
 
-    table = Table(title=answer.picture, title_justify="left", box=None, pad_edge=False)
-    for name, side in (
-        ("class", "left"),
-        ("probability", "right"),
-        ("", "left"),
-        ("logit", "right"),
-        ("index", "right"),
-    ):
+    table = Table(title=Text(answer.picture), title_justify="left", box=None, pad_edge=False)
+    columns = (("class", "left"), ("probability", "right"), ("", "left"), ("logit", "right"), ("index", "right"))
+    for name, side in columns:
         table.add_column(name, justify=side)  # type: ignore[arg-type]
     for p in answer.predictions:
-        table.add_row(p.label, f"{p.probability:.1%}", _bar(p.probability), f"{p.logit:.2f}", str(p.index))
+        table.add_row(Text(p.label), f"{p.probability:.1%}", _bar(p.probability), f"{p.logit:.2f}", str(p.index))
     return table
 
 
 def one_table(answers: list[Answer]) -> Table:
+    """A table with a row for each picture."""
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
-    for name, side in (
-        ("picture", "left"),
-        ("class", "left"),
-        ("probability", "right"),
-        ("", "left"),
-        ("then", "left"),
-    ):
-        table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
+    for name in ("picture", "class", "probability", "then"):
+        table.add_column(name, justify="right" if name == "probability" else "left", overflow="fold")
     for answer in answers:
         best, rest = answer.predictions[0], answer.predictions[1:3]
         then = ", ".join(f"{p.label} {p.probability:.1%}" for p in rest)
-        table.add_row(answer.picture, best.label, f"{best.probability:.1%}", _bar(best.probability), then)
+        table.add_row(Text(answer.picture), Text(best.label), f"{best.probability:.1%}", Text(then, style="dim"))
     return table
 
 

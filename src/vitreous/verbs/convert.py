@@ -33,6 +33,6 @@ def convert(
     known: dict[str, Any] = {} if heads is None else {"heads": heads}
     model = load(source, trained_size=trained_size, **known)
     for line in model.card.report.remarks():
-        console.print(f"[dim]{line}[/dim]")
+        console.print(line, style="dim", markup=False)
     for path in write(model, out, to):
         print(f"wrote {path}")

@@ -29,7 +29,7 @@ def doctor(
         data_root: Where named data sets are kept.
     """
     from vitreous.data.datasets import open_set
-    from vitreous.doctor import examine
+    from vitreous.doctor import examine, facts
     from vitreous.doctor import trace as follow
     from vitreous.fitting import fit_preprocessing
 
@@ -44,17 +44,22 @@ def doctor(
         sections["preprocessings tried"] = [(trial.name, f"{trial.top1:.1%}") for trial in fit.trials]
         sections["verdict"] = [("", line) for line in fit.verdict()]
     if json:
-        _print_json(sections)
+        found = facts(model)
+        if trace:
+            found["shapes"] = dict(sections["shapes"])
+        if pictures is not None:
+            found["preprocessings"] = [{"name": trial.name, "top1": trial.top1} for trial in fit.trials]
+            found["verdict"] = fit.verdict()
+        _print_json(found)
         return
-    width = max(len(label) for rows in sections.values() for label, _ in rows) + 2
     for title, rows in sections.items():
         print(title)
+        width = max(18, *(len(label) + 2 for label, _ in rows))
         for label, text in rows:
             print(f"  {label:<{width}}{text}" if label else f"  {text}")
 
 
-def _print_json(sections: dict[str, list[tuple[str, str]]]) -> None:
+def _print_json(found: dict[str, object]) -> None:
     import json
 
-    listed = {title: [{"label": label, "text": text} for label, text in rows] for title, rows in sections.items()}
-    print(json.dumps(listed, indent=2, ensure_ascii=False))
+    print(json.dumps(found, indent=2, ensure_ascii=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -40,8 +41,12 @@ def embed(
     if not pictures:
         raise ValueError("name the pictures to embed: files, folders or globs")
     console = messages()
+    folder = output.expanduser().resolve().parent
+    if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise ValueError(f"{folder} cannot be written to: choose another place with -o")
     found, problems = find_pictures(pictures)
     model = options.load(console)
+    options.say_packaged(console)
     results = embed_each(found, model, batch_size=batch_size, device=device, precision=precision)
     names, rows = [], []
     for name, row in track(results, "embedding", total=len(found), console=console, transient=True):

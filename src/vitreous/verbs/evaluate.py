@@ -58,7 +58,7 @@ def evaluate(
         result = measure(model, pictures, batch_size=batch_size, device=device, precision=precision)
     if output is not None:
         for path in result.write(output):
-            console.print(f"wrote {path}")
+            console.print(f"wrote {path}", markup=False)
     _show(result.summary() | about, json)
     for problem in result.problems:
         console.print(f"vitreous: {problem}", markup=False)

@@ -60,6 +60,8 @@ def explain(
         output: Where the report goes.
         device: auto, cpu, cuda, cuda:N or mps.
     """
+    from rich.text import Text
+
     from vitreous.data.pictures import PictureError, find_pictures, read_picture
     from vitreous.device import pick_device
     from vitreous.report import explain as draw
@@ -68,7 +70,10 @@ def explain(
     from vitreous.weights.save import write_atomic
 
     console = messages()
-    model = options.load(console).to(pick_device(device))
+    place = pick_device(device)
+    model = options.load(console).to(place)
+    if pictures:
+        options.say_packaged(console)
     choice = Choice(
         layer=layer,
         head=head,
@@ -86,7 +91,7 @@ def explain(
     scene = Scene(model, None, choice)
     for name, picture in named:
         scene = Scene(model, picture, choice, name)
-        with console.status(f"looking into {name or 'the model'}"):
+        with console.status(Text(f"looking into {name or 'the model'}")):
             page = draw(scene, views)
         pages.append(page)
         if page.answer:

@@ -10,26 +10,28 @@ def models(search: str = "") -> None:
         search: Only names that contain this.
     """
     import torch
-    from rich.console import Console
-    from rich.table import Table
 
-    from vitreous.models.resnet import DEPTHS
+    from vitreous.models.resnet import DEPTHS, ResNet, ResNetConfig
     from vitreous.models.variants import VARIANTS
     from vitreous.models.vit import ViT
 
-    table = Table(box=None, pad_edge=False)
-    for name in ("name", "parameters", "image", "patch", "width", "depth", "heads"):
-        table.add_column(name, justify="left" if name == "name" else "right")
+    rows: list[tuple[object, ...]] = []
     for name, config in VARIANTS.items():
         if search in name:
             with torch.device("meta"):  # counted, not allocated
                 count = sum(p.numel() for p in ViT(config).parameters())
-            numbers = (config.size[0], config.patch[0], config.width, config.depth, config.heads)
-            table.add_row(name, f"{count:,}", *(str(number) for number in numbers))
+            rows.append((name, f"{count:,}", config.size[0], config.patch[0], config.width, config.depth, config.heads))
     for depth in DEPTHS:
         if search in (name := f"resnet{depth}"):
-            table.add_row(name, "", "any", "", "", str(depth), "")
-    Console(highlight=False).print(table)
+            with torch.device("meta"):
+                count = sum(p.numel() for p in ResNet(ResNetConfig(depth)).parameters())
+            rows.append((name, f"{count:,}", "any", "", "", depth, ""))
+    if not rows:
+        raise ValueError(f"no model's name contains {search!r}: `vitreous models` lists all")
+    line = "{:<44}{:>14}{:>8}{:>8}{:>8}{:>8}{:>8}"
+    print(line.format("name", "parameters", "image", "patch", "width", "depth", "heads"))
+    for row in rows:
+        print(line.format(*row))
 
 
 def datasets() -> None:

@@ -68,11 +68,21 @@ class ModelOptions:
         )
         if self.statistics is not None:
             mean, std = STATISTICS[self.statistics]
+            if len(mean) != len(model.card.preprocess.mean):
+                raise ValueError(
+                    f"the statistics {self.statistics!r} are for colour, and this model takes grey pictures"
+                )
             model.card.preprocess = replace(model.card.preprocess, mean=mean, std=std)
         if console is not None:
             for line in model.card.report.remarks():
-                console.print(f"[dim]{line}[/dim]")
+                console.print(line, style="dim", markup=False)
         return model
+
+    def say_packaged(self, console: Console) -> None:
+        """Say which model answers when none was named."""
+        if self.model is None:
+            text = "no --model was named: the packaged one answers, which knows handwritten digits alone"
+            console.print(text, style="dim", markup=False)
 
 
 SharedModel = Annotated[ModelOptions, tyro.conf.arg(name="")]  # flags without a prefix

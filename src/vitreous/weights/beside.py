@@ -101,9 +101,14 @@ def run_size(source: Source, trained_size: tuple[int, int]) -> tuple[int, int] |
 def usual(format: str, source: Source) -> tuple[tuple[float, ...], tuple[float, ...], str]:
     """Mean and standard deviation that the family is usually trained with."""
     name = source.name.lower()
-    if "clip" in format:
+    if "clip" in format or "clip" in name:
         return CLIP_MEAN, CLIP_STD, "CLIP"
-    if format.startswith("google") or "augreg" in name or (format == "huggingface" and "deit" not in name):
+    if (
+        format.startswith("google")
+        or "augreg" in name
+        or "flexivit" in name
+        or (format == "huggingface" and "deit" not in name)
+    ):
         return HALF, HALF, "Google's ViTs"
     if format == "timm" and Path(name).name.startswith("vit_") and "dino" not in name and "mae" not in name:
         return HALF, HALF, "timm's vit_* models"

@@ -32,6 +32,8 @@ class LoadReport:
     def remarks(self) -> list[str]:
         """What a careful user should read, one line each; empty when all was told by the files."""
         lines = [f"assumed {name} = {why}" for name, why in self.assumed.items()]
+        averaged = [wrapper for wrapper in self.wrappers if "ema" in wrapper or "teacher" in wrapper]
+        lines += [f"took the averaged weights ({wrapper}) of several in the file" for wrapper in averaged]
         lines += [f"resized {line}" for line in self.resized]
         lines += [f"re-initialised {key}" for key in self.reinitialised]
         lines += [f"not used: {key}" for key in self.unexpected]
@@ -67,4 +69,5 @@ class Card:
             "class_names": list(self.class_names) if self.class_names else None,
             "head": self.head,
             "source": {"name": self.name, "origin": self.origin, "revision": self.revision},
+            "assumed": {k: v for k, v in self.report.assumed.items() if k in ("preprocessing", "class names")},
         }

@@ -73,6 +73,10 @@ def keep_visual(tensors: Tensors) -> Tensors:
     return {key.removeprefix("visual."): value for key, value in tensors.items() if key.startswith("visual.")}
 
 
+def read_classifier_config(sidecar: Mapping[str, Any]) -> dict[str, Any]:
+    return read_config(sidecar) | {"final_norm": False, "pool": "mean"}
+
+
 def mean_pooled_classifier(tensors: Tensors) -> Tensors:
     """transformers' CLIPForImageClassification averages tokens that no norm has seen: its norm goes unused."""
     return {key: value for key, value in tensors.items() if not key.startswith("norm.")}
@@ -102,7 +106,7 @@ HUGGINGFACE_CLIP_CLASSIFIER = Format(
     LEFT_OUT,
     prepare=strip_prefix("vision_model."),
     adjust=mean_pooled_classifier,
-    read_config=read_config,
+    read_config=read_classifier_config,
     assumed=lambda tensors, known: {"norm_eps": 1e-5, "activation": "quick_gelu", "pool": "mean"},
     resize="huggingface",
 )

@@ -45,7 +45,8 @@ def convert(model: nn.Module, out: str | Path, to: str) -> list[Path]:
     """Write `model` for another library; `out` is a folder, or a file by its suffix.
 
     `to` is one of `TARGETS`. A folder gets `model.safetensors` (Google: `model.npz`) and the config files that the
-    library reads; a `.safetensors`, `.pth`, `.pt` or `.npz` file gets the tensors alone.
+    library reads. A `.safetensors`, `.pth`, `.pt` or `.npz` file gets the tensors alone; preprocessing and class names,
+    for which such a file has no place, go to a `.json` of the same name, which `load` reads.
     """
     if to not in TARGETS:
         raise ValueError(f"the format must be one of {', '.join(TARGETS)}, got {to!r}")
@@ -59,13 +60,15 @@ def convert(model: nn.Module, out: str | Path, to: str) -> list[Path]:
     if (out.suffix == ".npz") != (to == "google") and out.suffix:
         raise ValueError(f"{to} is not written as {out.suffix}: try {out.with_suffix(SUFFIX[to]).name}")
     written = TARGETS[to](model)
+    travelling = {"vitreous": _card(model).described()}  # what the format has no place for; we read it back
     if out.suffix in WRITERS:
-        return [WRITERS[out.suffix](out, written.tensors)]
+        return [WRITERS[out.suffix](out, written.tensors), save.write_json(out.with_suffix(".json"), travelling)]
     if out.suffix:
         raise ValueError(f"{out.suffix} is no file format known here: {', '.join(WRITERS)}, or a folder")
+    beside = written.beside or {"config.json": travelling}
     suffix = ".npz" if to == "google" else ".safetensors"
     paths = [WRITERS[suffix](out / f"model{suffix}", written.tensors)]
-    return paths + [save.write_json(out / name, value) for name, value in written.beside.items()]
+    return paths + [save.write_json(out / name, value) for name, value in beside.items()]
 
 
 WRITERS: dict[str, Callable[[Path, Tensors], Path]] = {

@@ -105,6 +105,8 @@ def read_config(sidecar: Mapping[str, Any]) -> dict[str, Any]:
         "num_hidden_layers": "depth",
     }
     known = {ours: sidecar[theirs] for theirs, ours in names.items() if theirs in sidecar}
+    if sidecar:
+        known["pool"] = "token"  # unless the head's shape says more
     for field in ("image_size", "patch_size"):
         if field in sidecar:
             known[field] = tuple(sidecar[field]) if isinstance(sidecar[field], list) else sidecar[field]

@@ -37,7 +37,6 @@ def from_shapes(tensors: Tensors) -> dict[str, Any]:
         "distillation_token": "dist_token" in tensors,
         "distillation_head": "head_dist.weight" in tensors,
         "registers": tensors["reg_token"].shape[1] if "reg_token" in tensors else 0,
-        "position": "learned" if "pos_embed" in tensors else "none",
         "patch_bias": "patch_embed.proj.bias" in tensors,
         "qkv_bias": "blocks.0.attn.qkv.bias" in tensors,
         "qk_norm": "blocks.0.attn.q_norm.weight" in tensors,
@@ -74,10 +73,13 @@ def trained_grid(tensors: Tensors, known: Mapping[str, Any]) -> tuple[tuple[int,
         height, width = (size, size) if isinstance(size, int) else size
         told = (height // patch_height, width // patch_width)
     if "pos_embed" not in tensors:
-        if told is None:
+        if known.get("position") != "none":
             raise CheckpointError(
-                "the checkpoint has no positions to tell its picture size: pass image_size=(height, width)"
+                "the checkpoint has no position embeddings: models with rotary positions are not built here; if it "
+                "truly has none, pass position='none' and image_size"
             )
+        if told is None:
+            raise CheckpointError("a model without positions fits any size: pass image_size=(height, width)")
         return told, True
     count = tensors["pos_embed"].shape[1]
     for slots in (prefix, 0):
@@ -104,10 +106,24 @@ def settle(
     variant = look_alike(shapes, hint)
     assumed: dict[str, str] = {}
     known = {**told, **shapes, **given}
+    if "pos_embed" in tensors:
+        known["position"] = "learned"
+    if "heads" in given and told.get("heads", given["heads"]) != given["heads"]:
+        assumed["heads"] = f"{given['heads']} (as given; the files say {told['heads']})"
+    if shapes["fc_norm"] and "pool" not in told and "pool" not in given:
+        assumed["pool"] = "mean (it has a norm after pooling)"
+    if not (shapes["final_norm"] or shapes["fc_norm"] or "final_norm" in told or "final_norm" in given):
+        raise CheckpointError(
+            "there is no norm after the last block: the checkpoint is incomplete; if the model has none, pass "
+            "final_norm=False"
+        )
 
     grid, prefix_positions = trained_grid(tensors, known)
     known["image_size"] = (grid[0] * shapes["patch_size"][0], grid[1] * shapes["patch_size"][1])
     known["prefix_positions"] = prefix_positions
+    if "image_size" not in told and "image_size" not in given:
+        size = "×".join(str(side) for side in known["image_size"])
+        assumed["image size"] = f"{size} (its positions make a square of {grid[0]}×{grid[1]})"
     if "image_size" not in told and not prefix_positions and "image_size" not in given:
         assumed["prefix_positions"] = f"False (the positions make a square of {grid[0]}×{grid[1]} only without slots)"
     if "heads" not in known:

@@ -24,11 +24,14 @@ from vitreous.weights.fetch import Source, fetch
 from vitreous.weights.formats import recognise
 from vitreous.weights.infer import settle
 from vitreous.weights.keymap import Tensors, pattern, to_ours
-from vitreous.weights.positions import resize_positions
+from vitreous.weights.positions import CONVENTIONS, resize_positions
 from vitreous.weights.read import CheckpointError, RawCheckpoint, nonfinite, read, read_sharded
 from vitreous.weights.refuse import refuse_other_families
 
 PACKAGED = "packaged"
+PARTS = r"(blocks?|layers?|resblocks|encoderblock)[._]\d+|norm|(^|\.)ln_|embed|rope"
+"""Keys of what every token passes through: one that no rule knows would be missed in the answer."""
+MOST_PATCHES = 65_536
 Model = ViT | ResNet
 
 
@@ -56,13 +59,15 @@ def load(
     >>> model = load()
     >>> model.card.preprocess.size, model(torch.zeros(1, *model.input_shape)).shape  # doctest: +SKIP
     """
+    if resize is not None and resize not in CONVENTIONS:
+        raise ValueError(f"resize must be one of {', '.join(CONVENTIONS)}, got {resize!r}")
     strange = set(known) - {field.name for field in fields(ViTConfig)}
     if strange:
         raise ValueError(f"unknown option {', '.join(sorted(strange))}: see vitreous.ViTConfig for the known fields")
     source = fetch(name if name is not None else PACKAGED, revision=revision, cache_dir=cache_dir, progress=progress)
     raw = read_sharded(source.index, source.weights) if source.index else read(source.weights[0])
     sidecar = read_json(source.config)
-    refuse_other_families(raw.tensors, sidecar)
+    refuse_other_families(raw.tensors, sidecar, Path(str(source.name)).name)
     try:
         if {"conv1.weight", "layer1.0.conv1.weight"} <= set(raw.tensors):
             model: Model = _load_resnet(raw, source, sidecar, classes)
@@ -91,29 +96,37 @@ def _load_vit(
     theirs = format.prepare(dict(raw.tensors))
     ours, stray = to_ours(theirs, format.rules)
     ours = format.adjust(ours)
-    own = sidecar.get("vitreous")
-    assumed: dict[str, str] = {}
-    if own is not None:
+    own = sidecar.get("vitreous") or {}
+    assumed: dict[str, str] = dict(own.get("assumed", {}))
+    if whole := [key for key, value in ours.items() if not value.is_floating_point()]:
+        raise CheckpointError(f"{whole[0]} holds whole numbers: quantised weights are not read without their scales")
+    if "config" in own:
         trained = _own_config(own)
     else:
         if image_size is not None and "pos_embed" not in ours:
             known.setdefault("image_size", image_size)  # without positions any size is the trained one
         told = {**format.read_config(sidecar), **format.read_shapes(theirs)}
-        trained, assumed = settle(ours, format, told, str(sidecar.get("architecture") or _hint(source)), known)
+        trained, guessed = settle(ours, format, told, str(sidecar.get("architecture") or _hint(source)), known)
+        assumed |= guessed
     report = LoadReport(format=format.name, tensors=len(ours), stored_as=_dtypes(ours), assumed=assumed)
     for key in stray:
         known_key = any(pattern(template).fullmatch(key) for template in format.left_out)
         (report.left_out if known_key else report.unexpected).append(key)
-    if inside := [key for key in report.unexpected if re.search(r"(blocks?|layers?|encoderblock)[._]\d+", key)]:
+    if inside := [key for key in report.unexpected if re.search(PARTS, key)]:
         raise CheckpointError(
-            f"its blocks have parts that this model does not: {', '.join(inside[:4])}"
-            f"{' …' if len(inside) > 4 else ''}; the logits would be wrong"
+            f"it has parts that this model does not: {', '.join(inside[:4])}{' …' if len(inside) > 4 else ''}; "
+            "the logits would be wrong"
         )
     config = trained
     if image_size is None:
         image_size = run_size(source, trained.size)
     if image_size is not None:
         config = replace(config, image_size=image_size)
+        if config.layout.patches > MOST_PATCHES:
+            height, width = config.size
+            raise ValueError(
+                f"image_size {height}×{width} makes {config.layout.patches:,} patches: {MOST_PATCHES:,} at most"
+            )
         if "pos_embed" in ours and config.grid != trained.grid:
             convention = resize or format.resize
             prefix = trained.positions - trained.layout.patches
@@ -177,8 +190,8 @@ def _card(
     trained: ViTConfig,
     raw: RawCheckpoint,
 ) -> Card:
-    own = sidecar.get("vitreous")
-    if own is not None:
+    own = sidecar.get("vitreous") or {}
+    if "preprocess" in own:
         preprocess, names = Preprocess.from_dict(own["preprocess"]), own.get("class_names")
         head = own.get("head", "classifier")
         names = tuple(names) if names and len(names) == config.classes else None

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from vitreous.weights.read import CheckpointError
 
 REFUSED: dict[str, tuple[str, str]] = {  # family: (pattern of its keys, pattern of its name in a config file)
     "Swin Transformer": (r"relative_position_index$|layers\.\d+\.(blocks\.\d+\.att|downsample)", r"swin"),
+    "ViT with rotary positions": (r"^(rope|rope_embed)\.|\.rope\.", r"_rope_|rope_vit"),
     "DINOv3": (r"^(backbone\.)?(rope_embed\.periods|storage_tokens)$", r"dinov3"),
     "EVA": (
         r"blocks\.\d+\.attn\.(rope|inner_attn_ln|q_proj)|^rope\.freqs|blocks\.\d+\.mlp\.w1\.weight$",
@@ -33,19 +34,26 @@ REFUSED: dict[str, tuple[str, str]] = {  # family: (pattern of its keys, pattern
 }
 
 
-def refuse_other_families(keys: Iterable[str], sidecar: Mapping[str, Any]) -> None:
-    """Raise for a checkpoint of a family that is not built here.
+def refuse_other_families(keys: Iterable[str], sidecar: Mapping[str, Any], file_name: str = "") -> None:
+    """Raise for a checkpoint of a family that is not built here: by its config, by its file's name, by its keys.
 
-    >>> refuse_other_families(["cls_token", "blocks.0.norm1.weight"], {})
+    >>> refuse_other_families(["cls_token", "blocks.0.norm1.weight"], {}, "vit_base_patch16_224.pth")
     """
-    names = [str(sidecar.get(field, "")).lower() for field in ("model_type", "architecture")]
+    told = {f"its config says {name!r}": name for name in (sidecar.get("model_type"), sidecar.get("architecture"))}
+    told[f"its name is {file_name}"] = file_name
+    for family, (_, name_pattern) in REFUSED.items():
+        for proof, name in told.items():
+            if name and re.search(name_pattern, str(name).lower()):
+                _refuse(family, proof)
     keys = list(keys)
-    for family, (key_pattern, name_pattern) in REFUSED.items():
-        proof = next((f"its config says {name!r}" for name in names if name and re.search(name_pattern, name)), None)
-        if proof is None:
-            proof = next((f"it has {key}" for key in keys if re.search(key_pattern, key)), None)
-        if proof is not None:
-            raise CheckpointError(
-                f"this is a {family} ({proof}), which is not built here: known are ViT, DeiT, AugReg, MAE, DINO, "
-                "DINOv2, CLIP and torchvision's ResNets"
-            )
+    for family, (key_pattern, _) in REFUSED.items():
+        for key in keys:
+            if re.search(key_pattern, key):
+                _refuse(family, f"it has {key}")
+
+
+def _refuse(family: str, proof: str) -> NoReturn:
+    raise CheckpointError(
+        f"this is of the family {family} ({proof}), which is not built here: known are ViT, DeiT, AugReg, MAE, DINO, "
+        "DINOv2, CLIP and torchvision's ResNets"
+    )

@@ -130,7 +130,7 @@ class _Made(list[Any]):
 class Rehearsal:
     """Follows a pickle's instructions with stand-ins: finds what it wants and how large, and builds nothing.
 
-    >>> import pickle
+    >>> import io, pickle
     >>> Rehearsal().follow(io.BytesIO(pickle.dumps(["a", "b"], protocol=2)))
     ['a', 'b']
     """

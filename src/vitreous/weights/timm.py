@@ -55,6 +55,10 @@ def read_config(sidecar: Mapping[str, Any]) -> dict[str, Any]:
     if "img_size" in arguments:
         size = arguments["img_size"]
         known["image_size"] = tuple(size) if isinstance(size, list | tuple) else size
+    if arguments.get("pos_embed") in ("", "none"):
+        known["position"] = "none"
+    if arguments.get("final_norm") is False:
+        known["final_norm"] = False
     if "num_heads" in arguments:
         known["heads"] = arguments["num_heads"]
     if arguments.get("act_layer") in ACTIVATIONS:

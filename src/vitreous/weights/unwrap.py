@@ -54,7 +54,7 @@ PREFIXES = (
     "image_encoder.",
 )
 # Under one of these a Vision Transformer may lie beside a projection head that only its training needed.
-BACKBONES = ("teacher.backbone.", "student.backbone.", "backbone.")
+BACKBONES = ("teacher.backbone.", "student.backbone.", "backbone.", "model.", "net.", "network.")
 # The number types a weight may have. Complex, quantised and bit-packed ones are not here.
 # fmt: off
 READABLE = (
@@ -173,7 +173,7 @@ def _shared_prefix(tensors: Mapping[str, torch.Tensor]) -> str | None:
 
 
 def _backbone_prefix(tensors: Mapping[str, torch.Tensor]) -> str | None:
-    transformer_parts = ("cls_token", "patch_embed.")
+    transformer_parts = ("cls_token", "patch_embed.", "conv_proj.", "class_token")
     for prefix in BACKBONES:
         if any(name.startswith(prefix + part) for name in tensors for part in transformer_parts):
             return prefix
