@@ -89,7 +89,7 @@ def _print_json(answers: list[Answer]) -> None:
 def _print_tables(answers: list[Answer]) -> None:
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)  # a file has no margin to wrap at
     if len(answers) > ONE_BY_ONE:
         console.print(one_table(answers))
         return
