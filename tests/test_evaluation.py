@@ -7,9 +7,9 @@ from PIL import Image
 
 from conftest import VIT_TI, noise
 from vitreous.data.datasets import DATASETS, from_folder, open_set
-from vitreous.data.labels import match_classes
 from vitreous.evaluation import evaluate, probe
 from vitreous.fitting import Fit, Trial, chance, fit_preprocessing
+from vitreous.labels import match_classes
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights.beside import imagenet_names, imagenet_wordnet_ids
 from vitreous.weights.load import load

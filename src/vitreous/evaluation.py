@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from vitreous.data.datasets import PictureSet
-from vitreous.data.labels import match_classes
 from vitreous.data.pictures import PictureError, read_picture
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.stream import ahead, batches
 from vitreous.features import embedding
+from vitreous.labels import match_classes
 from vitreous.predict import placed, run
 from vitreous.speed.shortcut import logits_only
 from vitreous.weights.load import Model

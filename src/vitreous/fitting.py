@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from vitreous.data.datasets import PictureSet
-from vitreous.data.labels import match_classes
 from vitreous.data.pictures import PictureError, read_picture
 from vitreous.data.preprocess import STATISTICS, Preprocess
 from vitreous.data.stream import ahead, batches
+from vitreous.labels import match_classes
 from vitreous.predict import run
 from vitreous.speed.shortcut import logits_only
 from vitreous.weights.load import Model

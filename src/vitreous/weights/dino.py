@@ -4,6 +4,7 @@ DINO's (the first) files are timm's names exactly and are read as such.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -39,12 +40,10 @@ def _with_registers(tensors: Mapping[str, Tensor]) -> bool:
 
 
 DINOV2 = Format("dinov2", recognise, rules(), ("mask_token",), assumed=assumed, resize="dinov2")
-DINOV2_REGISTERS = Format(
-    "dinov2-registers",
-    _with_registers,
-    rules(),
-    ("mask_token",),
+DINOV2_REGISTERS = replace(
+    DINOV2,
+    name="dinov2-registers",
+    recognise=_with_registers,
     adjust=fold_class_position,
-    assumed=assumed,
     resize="dinov2-registers",
 )

@@ -4,6 +4,7 @@ transformers 5 renamed most keys in memory but still writes the old ones to disk
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -144,14 +145,9 @@ DINOV2 = Format(
     assumed=assumed,
     resize="huggingface",
 )
-DINOV2_REGISTERS = Format(
-    "huggingface-dinov2-registers",
-    lambda tensors: _is(tensors, dino=True) and any(key.endswith("register_tokens") for key in tensors),
-    (*DINO_RULES, *DINO_SWIGLU, _GATE_NEW),
-    LEFT_OUT,
-    prepare=strip_prefix(*PREFIXES.values()),
-    adjust=fold_class_position,
-    read_config=read_config,
-    assumed=assumed,
+DINOV2_REGISTERS = replace(
+    DINOV2,
+    name="huggingface-dinov2-registers",
+    recognise=lambda tensors: _is(tensors, dino=True) and any(key.endswith("register_tokens") for key in tensors),
     resize="dinov2-registers",  # transformers antialiases for this one alone
 )

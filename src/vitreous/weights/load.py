@@ -13,20 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from vitreous.data.preprocess import Preprocess
-from vitreous.models.resnet import DEPTHS, ResNet, ResNetConfig
+from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights.beside import class_names, preprocessing, read_json, run_size
 from vitreous.weights.card import Card, LoadReport
 from vitreous.weights.fetch import Source, fetch
+from vitreous.weights.fill import data_types, fill
 from vitreous.weights.formats import recognise
 from vitreous.weights.infer import settle
-from vitreous.weights.keymap import Tensors, pattern, to_ours
+from vitreous.weights.keymap import Format, Tensors, pattern, to_ours
 from vitreous.weights.positions import CONVENTIONS, resize_positions
 from vitreous.weights.read import CheckpointError, RawCheckpoint, nonfinite, read, read_sharded
 from vitreous.weights.refuse import refuse_other_families
+from vitreous.weights.resnet import load_resnet
 
 PACKAGED = "packaged"
 PARTS = r"(blocks?|layers?|resblocks|encoderblock)[._]\d+|norm|(^|\.)ln_|embed|rope"
@@ -57,7 +58,8 @@ def load(
     `heads=6`, fills in or overrides what the files tell.
 
     >>> model = load()
-    >>> model.card.preprocess.size, model(torch.zeros(1, *model.input_shape)).shape  # doctest: +SKIP
+    >>> model.config.classes, model.card.preprocess.size, model.card.class_names[:3]
+    (10, (8, 8), ('0', '1', '2'))
     """
     if resize is not None and resize not in CONVENTIONS:
         raise ValueError(f"resize must be one of {', '.join(CONVENTIONS)}, got {resize!r}")
@@ -70,7 +72,7 @@ def load(
     refuse_other_families(raw.tensors, sidecar, Path(str(source.name)).name)
     try:
         if {"conv1.weight", "layer1.0.conv1.weight"} <= set(raw.tensors):
-            model: Model = _load_resnet(raw, source, sidecar, classes)
+            model: Model = load_resnet(raw, source, sidecar, classes)
         else:
             if trained_size is not None:
                 known["image_size"] = trained_size
@@ -94,83 +96,59 @@ def _load_vit(
 ) -> ViT:
     format = recognise(raw.tensors)
     theirs = format.prepare(dict(raw.tensors))
-    ours, stray = to_ours(theirs, format.rules)
-    ours = format.adjust(ours)
+    tensors, stray = to_ours(theirs, format.rules)
+    tensors = format.adjust(tensors)
     own = sidecar.get("vitreous") or {}
-    assumed: dict[str, str] = dict(own.get("assumed", {}))
-    if whole := [key for key, value in ours.items() if not value.is_floating_point()]:
-        raise CheckpointError(f"{whole[0]} holds whole numbers: quantised weights are not read without their scales")
+    report = LoadReport(format=format.name, tensors=len(tensors), stored_as=data_types(tensors))
+    report.assumed |= own.get("assumed", {})
+    _sort_stray(stray, format, report)
     if "config" in own:
         trained = _own_config(own)
     else:
-        if image_size is not None and "pos_embed" not in ours:
+        if image_size is not None and "pos_embed" not in tensors:
             known.setdefault("image_size", image_size)  # without positions any size is the trained one
         told = {**format.read_config(sidecar), **format.read_shapes(theirs)}
-        trained, guessed = settle(ours, format, told, str(sidecar.get("architecture") or _hint(source)), known)
-        assumed |= guessed
-    report = LoadReport(format=format.name, tensors=len(ours), stored_as=_dtypes(ours), assumed=assumed)
+        hint = str(sidecar.get("architecture") or _hint(source))
+        trained, assumed = settle(tensors, format, told, hint, known)
+        report.assumed |= assumed
+    size = image_size if image_size is not None else run_size(source, trained.size)
+    config = trained if size is None else _resized(tensors, trained, size, resize or format.resize, report)
+    if classes is not None and classes != config.classes:
+        tensors = {key: value for key, value in tensors.items() if not key.startswith("head")}
+        two = config.distillation_head and classes > 0
+        config = replace(config, classes=classes, representation_size=0, head_bias=True, distillation_head=two)
+    model = fill(config, tensors, report, replaced=None if classes is None else "head")
+    model.card = _card(source, sidecar, report, config)
+    return model
+
+
+def _sort_stray(stray: list[str], format: Format, report: LoadReport) -> None:
+    """Keys that no rule took: known and not needed, or unexpected; a part of the network itself is an error."""
     for key in stray:
-        known_key = any(pattern(template).fullmatch(key) for template in format.left_out)
-        (report.left_out if known_key else report.unexpected).append(key)
+        known = any(pattern(template).fullmatch(key) for template in format.left_out)
+        (report.left_out if known else report.unexpected).append(key)
     if inside := [key for key in report.unexpected if re.search(PARTS, key)]:
         raise CheckpointError(
             f"it has parts that this model does not: {', '.join(inside[:4])}{' …' if len(inside) > 4 else ''}; "
             "the logits would be wrong"
         )
-    config = trained
-    if image_size is None:
-        image_size = run_size(source, trained.size)
-    if image_size is not None:
-        config = replace(config, image_size=image_size)
-        if config.layout.patches > MOST_PATCHES:
-            height, width = config.size
-            raise ValueError(
-                f"image_size {height}×{width} makes {config.layout.patches:,} patches: {MOST_PATCHES:,} at most"
-            )
-        if "pos_embed" in ours and config.grid != trained.grid:
-            convention = resize or format.resize
-            prefix = trained.positions - trained.layout.patches
-            ours["pos_embed"] = resize_positions(ours["pos_embed"], trained.grid, config.grid, convention, prefix)
-            grids = [f"{rows}×{columns}" for rows, columns in (trained.grid, config.grid)]
-            report.resized.append(f"pos_embed from {grids[0]} to {grids[1]} ({convention}'s convention)")
-    if classes is not None and classes != config.classes:
-        ours = {key: value for key, value in ours.items() if not key.startswith("head")}
-        config = replace(config, classes=classes, representation_size=0, head_bias=True)
-        if not classes:
-            config = replace(config, distillation_head=False)
-    model = fill(config, ours, report, replaced="head" if classes is not None else None)
-    model.card = _card(source, sidecar, report, config, trained, raw)
-    return model
 
 
-def fill(config: ViTConfig, tensors: Tensors, report: LoadReport, replaced: str | None = None) -> ViT:
-    """Build the model and put the tensors in; every shape is checked before memory is taken.
-
-    Keys under `replaced` may be absent: they keep their fresh values and are reported.
-    """
-    with torch.device("meta"):
-        model = ViT(config)
-    wanted = model.state_dict()
-    check_shapes(wanted, tensors)
-    missing = [key for key in wanted if key not in tensors]
-    if lacking := [key for key in missing if replaced is None or not key.startswith(replaced)]:
-        raise CheckpointError(
-            f"{len(lacking)} weight(s) that the model needs are not in the checkpoint: {', '.join(lacking[:4])}"
-            f"{' …' if len(lacking) > 4 else ''}"
-        )
-    own = {key: value.float().clone(memory_format=torch.contiguous_format) for key, value in tensors.items()}
-    own |= {key: torch.zeros(wanted[key].shape) for key in missing}  # a fresh head starts at zero
-    model.load_state_dict(own, assign=True)
-    report.reinitialised += missing
-    return model
-
-
-def check_shapes(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-    for key, value in tensors.items():
-        if key not in wanted:
-            raise CheckpointError(f"the model that its config describes has no {key}")
-        if value.shape != wanted[key].shape:
-            raise CheckpointError(f"{key} should be {tuple(wanted[key].shape)}, got {tuple(value.shape)}")
+def _resized(
+    tensors: Tensors, trained: ViTConfig, size: int | tuple[int, int], convention: str, report: LoadReport
+) -> ViTConfig:
+    """The config for another picture size; position embeddings in `tensors` are resized along."""
+    config = replace(trained, image_size=size)
+    if (count := config.layout.patches) > MOST_PATCHES:
+        size_text = "×".join(str(side) for side in config.size)
+        raise ValueError(f"image_size {size_text} makes {count:,} patches: {MOST_PATCHES:,} at most")
+    if "pos_embed" in tensors and config.grid != trained.grid:
+        prefix = trained.positions - trained.layout.patches
+        positions = resize_positions(tensors["pos_embed"], trained.grid, config.grid, convention, prefix)
+        tensors["pos_embed"] = positions
+        old, new = (f"{rows}×{columns}" for rows, columns in (trained.grid, config.grid))
+        report.resized.append(f"pos_embed from {old} to {new} ({convention}'s convention)")
+    return config
 
 
 def _own_config(own: Mapping[str, Any]) -> ViTConfig:
@@ -182,14 +160,7 @@ def _own_config(own: Mapping[str, Any]) -> ViTConfig:
     return ViTConfig(**values)
 
 
-def _card(
-    source: Source,
-    sidecar: Mapping[str, Any],
-    report: LoadReport,
-    config: ViTConfig,
-    trained: ViTConfig,
-    raw: RawCheckpoint,
-) -> Card:
+def _card(source: Source, sidecar: Mapping[str, Any], report: LoadReport, config: ViTConfig) -> Card:
     own = sidecar.get("vitreous") or {}
     if "preprocess" in own:
         preprocess, names = Preprocess.from_dict(own["preprocess"]), own.get("class_names")
@@ -218,53 +189,6 @@ def _card(
     )
 
 
-def _load_resnet(raw: RawCheckpoint, source: Source, sidecar: Mapping[str, Any], classes: int | None) -> ResNet:
-    """torchvision's ResNets, whose keys are ours too; the number of blocks tells which."""
-    tensors = raw.tensors
-    layers = [len({key.split(".")[1] for key in tensors if key.startswith(f"layer{i}.")}) for i in (1, 2, 3, 4)]
-    bottleneck = "layer1.0.conv3.weight" in tensors
-    depth = next((d for d, (_, n) in DEPTHS.items() if n == layers and (d >= 50) == bottleneck), None)
-    if depth is None:
-        raise CheckpointError(f"a ResNet with {layers} blocks a stage is none of {', '.join(map(str, DEPTHS))}")
-    head = tensors.get("fc.weight")
-    stored = 0 if head is None else head.shape[0]
-    with torch.device("meta"):
-        model = ResNet(ResNetConfig(depth, stored))
-    wanted = model.state_dict()
-    check_shapes(wanted, tensors)
-    if missing := [key for key in wanted if key not in tensors and not key.endswith("num_batches_tracked")]:
-        raise CheckpointError(f"{len(missing)} weight(s) are missing: {', '.join(missing[:4])}")
-    zeros = {key: torch.zeros_like(value, device="cpu") for key, value in wanted.items() if key not in tensors}
-    model.load_state_dict({**{k: v.clone() for k, v in tensors.items()}, **zeros}, assign=True)
-    report = LoadReport(format="torchvision-resnet", tensors=len(tensors), stored_as=_dtypes(tensors))
-    if classes is not None and classes != stored:
-        model.reset_classifier(classes)
-        if isinstance(model.fc, nn.Linear):
-            report.reinitialised = ["fc.weight", "fc.bias"]
-    preprocess, why = preprocessing(source, sidecar, report.format, (224, 224), 3)
-    if why:
-        report.assumed["preprocessing"] = f"{preprocess.describe()} ({why})"
-    names, why = class_names(source, sidecar, stored) if not report.reinitialised else (None, None)
-    if why:
-        report.assumed["class names"] = why
-    model.config = replace(model.config, image_size=preprocess.size)
-    model.card = Card(
-        name=str(source.name),
-        preprocess=preprocess,
-        class_names=names,
-        head="classifier" if model.config.classes else "none",
-        origin=source.origin,
-        files=tuple(str(path) for path in source.weights),
-        family="ResNet",
-        report=report,
-    )
-    return model
-
-
 def _hint(source: Source) -> str:
     """A name that may tell the variant: the Hub's repository, or the file's stem."""
     return source.name.split("/")[-1] if source.origin == "hub" else Path(source.name).stem
-
-
-def _dtypes(tensors: Mapping[str, Tensor]) -> str:
-    return ", ".join(sorted({str(value.dtype).removeprefix("torch.") for value in tensors.values()}))

@@ -1,0 +1,48 @@
+"""A config and tensors under our names to a model: every shape checked before memory is taken."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.weights.card import LoadReport
+from vitreous.weights.keymap import Tensors
+from vitreous.weights.read import CheckpointError
+
+
+def fill(config: ViTConfig, tensors: Tensors, report: LoadReport, replaced: str | None = None) -> ViT:
+    """Build the model and put the tensors in; every shape is checked before memory is taken.
+
+    Keys under `replaced` may be absent: they keep their fresh values and are reported.
+    """
+    with torch.device("meta"):
+        model = ViT(config)
+    wanted = model.state_dict()
+    check_shapes(wanted, tensors)
+    if whole := [key for key, value in tensors.items() if not value.is_floating_point()]:
+        raise CheckpointError(f"{whole[0]} holds whole numbers: quantised weights are not read without their scales")
+    missing = [key for key in wanted if key not in tensors]
+    if lacking := [key for key in missing if replaced is None or not key.startswith(replaced)]:
+        raise CheckpointError(
+            f"{len(lacking)} weight(s) that the model needs are not in the checkpoint: {', '.join(lacking[:4])}"
+            f"{' …' if len(lacking) > 4 else ''}"
+        )
+    own = {key: value.float().clone(memory_format=torch.contiguous_format) for key, value in tensors.items()}
+    own |= {key: torch.zeros(wanted[key].shape) for key in missing}  # a fresh head starts at zero
+    model.load_state_dict(own, assign=True)
+    report.reinitialised += missing
+    return model
+
+
+def check_shapes(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    for key, value in tensors.items():
+        if key not in wanted:
+            raise CheckpointError(f"the model that its config describes has no {key}")
+        if value.shape != wanted[key].shape:
+            raise CheckpointError(f"{key} should be {tuple(wanted[key].shape)}, got {tuple(value.shape)}")
+
+
+def data_types(tensors: Mapping[str, Tensor]) -> str:
+    """The number formats of tensors, in words."""
+    return ", ".join(sorted({str(value.dtype).removeprefix("torch.") for value in tensors.values()}))

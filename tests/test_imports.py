@@ -1,0 +1,45 @@
+"""Imports point one way: cli → views → inside, figures; weights → models, data."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src/vitreous"
+ALLOWED = {  # folder → what of vitreous it may import
+    "models": {"models"},
+    "figures": {"figures"},
+    "data": {"data"},
+    "weights": {"weights", "models", "data"},
+    "inside": {"inside", "models"},
+    "speed": {"speed", "models"},
+}
+FORBIDDEN = {"figures": {"torch", "torchvision"}, "models": {"numpy", "PIL", "matplotlib", "safetensors"}}
+
+
+def imports(path):
+    """Modules that a file imports at its top; imports inside functions wait until they are called."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("folder", ALLOWED)
+def test_a_folder_imports_only_what_lies_below_it(folder):
+    files = sorted((SOURCE / folder).glob("*.py"))
+    assert files
+    for path in files:
+        for name in imports(path):
+            parts = name.split(".")
+            assert parts[0] not in FORBIDDEN.get(folder, set()), f"{path.name} imports {name}"
+            if parts[0] == "vitreous" and len(parts) > 1:
+                assert parts[1] in ALLOWED[folder], f"{path.name} imports {name}"
+
+
+def test_nothing_below_imports_the_command_line():
+    for path in SOURCE.rglob("*.py"):
+        if path.parent.name != "verbs" and path.name not in ("cli.py", "__main__.py"):
+            assert not any(name.startswith(("vitreous.verbs", "vitreous.cli")) for name in imports(path)), path
