@@ -62,6 +62,60 @@ def test_what_capture_shows_does_not_depend_on_who_came_first(model, x):
     assert outer["blocks.1.attention"][:, 1, :, 7].all()
 
 
+def test_interventions_one_inside_the_other_both_act(model, x):
+    one, two = KnockOut(keys=[1], layers=[-1]), KnockOut(keys=[2], layers=[2])
+    with intervene(model, knock_out=one), intervene(model, knock_out=two), capture(model) as seen:
+        nested = model(x)
+    assert not seen["blocks.2.attention"][..., 1:3].any()
+    assert seen["blocks.0.attention"][..., 1:3].all()
+    with intervene(model, knock_out=[one, two]):
+        torch.testing.assert_close(model(x), nested)
+    double = {"blocks.0.attention": lambda attention: attention * 2}
+    triple = {"blocks.0.attention": lambda attention: attention * 3}
+    with intervene(model, replace=double), intervene(model, replace=triple), capture(model) as seen:
+        model(x)
+    torch.testing.assert_close(seen["blocks.0.attention"].sum(-1), torch.full((2, 4, 17), 6.0))
+
+
+def test_a_record_shows_what_an_intervention_inside_it_did(model, x):
+    zeros = {"blocks.0.q": torch.zeros_like}
+    names = ["q", "mixed", "attention"]
+    with capture(model, names) as seen, intervene(model, heads_off=[(1, 1)], replace=zeros):
+        model(x)
+    assert not seen["blocks.1.mixed"][:, 1].any()
+    assert seen["blocks.1.mixed"][:, 0].any()
+    assert not seen["blocks.0.q"].any()
+    torch.testing.assert_close(seen["blocks.0.attention"], torch.full((2, 4, 17, 17), 1 / 17))
+
+
+def test_an_open_layer_keeps_its_dropout_in_training():
+    model = noise(ViT(ViTConfig(**SMALL | {"attention_dropout": 0.5}))).train()
+    x = torch.randn(2, 3, 32, 32)
+    with (
+        intervene(model, knock_out=KnockOut(keys=[16], layers=[0])),
+        capture(model, ["attention", "v", "mixed"]) as seen,
+    ):
+        model(x)
+    plain = seen["blocks.0.attention"] @ seen["blocks.0.v"]
+    assert not torch.allclose(plain, seen["blocks.0.mixed"])
+
+
+def test_generators_that_overlap_leave_nothing_behind(model, x):
+    def looking():
+        with capture(model) as seen:
+            while True:
+                yield seen
+
+    first, second = looking(), looking()
+    next(first)
+    kept = next(second)
+    first.close()
+    model(x)
+    assert len(kept) == 3  # the other one still watches
+    second.close()
+    assert WATCHERS.get() == ()
+
+
 def test_only_the_touched_layer_leaves_the_fused_kernel(model, x, monkeypatch):
     calls = []
     fused = F.scaled_dot_product_attention
@@ -126,7 +180,9 @@ def test_nothing_stays_behind(model, x):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"heads_off": [(3, 0)]}, "no head \\(3, 0\\): blocks are 0 to 2, heads 0 to 3"),
+        ({"heads_off": [(3, 0)]}, "no block 3: this model has 0 to 2"),
+        ({"knock_out": KnockOut(layers=[99])}, "no block 99"),
+        ({"knock_out": KnockOut(keys=[17])}, "no token 17: this model has 0 to 16"),
         ({"head_weights": torch.ones(4, 3)}, "should end in \\(3, 4\\), got \\(4, 3\\)"),
         ({"replace": {"blocks.9.q": torch.zeros(1)}}, "no internal is called blocks.9.q"),
     ],

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vitreous.inside.glossary import BLOCK, WHOLE, full_name
 from vitreous.models.vit import ViT
-from vitreous.models.watch import WATCHERS
+from vitreous.models.watch import masked, scaled, watching
 
 DERIVED = ("scores", "attention")
 """Worked out from q and k rather than met on the way."""
@@ -64,12 +64,18 @@ class Internals(Mapping[str, Tensor]):
             return self.choose(whole).reshape(wanted)
         gradient = self[name].grad
         if gradient is None:
+            if name.endswith(".scores"):
+                raise ValueError(
+                    "scores are worked out beside the forward pass and have no gradient: ask for attention's"
+                )
             raise ValueError(f"{name} has no gradient: capture with gradients=True and call backward first")
         return gradient
 
 
 class _Recorder:
     """The watcher that keeps what was asked for."""
+
+    records = True
 
     def __init__(
         self,
@@ -95,26 +101,29 @@ class _Recorder:
                 self.keep(place + name, self.seen.choose(value) if name in DERIVED else value)
         return value
 
-    def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor | None:
+    def opens(self, module: nn.Module) -> bool:
+        return False
+
+    def beside(self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None) -> None:
         """Work out scores and attention beside the kernel, for the chosen heads and rows alone: `[b h q t]`."""
         place = self.places.get(id(module))
         if place is None or not self.names.intersection(DERIVED):
-            return None
+            return
         with torch.no_grad():
-            heads, queries = self.seen.heads, self.seen.queries
-            if heads is not None:
-                k = k[:, span(heads)]
+            chosen, heads = self.seen.choose(q), self.seen.heads
+            k = k if heads is None else k[:, span(heads)]
             if q.is_cuda and q.dtype != torch.float32 and mask is None and "scores" not in self.names:
                 if self.identity is None or self.identity.shape[0] != k.shape[-2]:
                     self.identity = padded_identity(k)
-                self.keep(place + "attention", read_out(self.seen.choose(q), k, self.identity))
-                return None
-            scores = masked(scaled(self.seen.choose(q)) @ k.transpose(-2, -1), mask, heads, queries)
+                self.keep(place + "attention", read_out(chosen, k, self.identity))
+                return
+            if mask is not None:
+                mask = self.seen.choose(mask.expand(*q.shape[:3], k.shape[-2]))
+            scores = masked(scaled(chosen) @ k.transpose(-2, -1), mask)
             if "scores" in self.names:
                 self.keep(place + "scores", scores)
             if "attention" in self.names:
                 self.keep(place + "attention", scores.softmax(dim=-1))
-        return None
 
     def keep(self, name: str, value: Tensor) -> None:
         if self.gradients and value.requires_grad:
@@ -155,26 +164,6 @@ def padded_identity(k: Tensor) -> Tensor:
     return torch.eye(tokens, tokens + -tokens % 8, device=k.device, dtype=k.dtype)
 
 
-def scaled(q: Tensor) -> Tensor:
-    """Queries divided by √k, as the softmax wants them."""
-    return q * q.shape[-1] ** -0.5
-
-
-def masked(
-    scores: Tensor, mask: Tensor | None, heads: Sequence[int] | None = None, queries: Sequence[int] | None = None
-) -> Tensor:
-    """Scores `[b h q t]` with a mask (for all heads and rows) applied: where it is False, nothing is seen."""
-    if mask is None:
-        return scores
-    while mask.dim() < 4:
-        mask = mask[None]
-    if heads is not None and mask.shape[1] > 1:
-        mask = mask[:, heads]
-    if queries is not None and mask.shape[2] > 1:
-        mask = mask[:, :, queries]
-    return scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
-
-
 @contextmanager
 def capture(
     model: nn.Module,
@@ -207,31 +196,21 @@ def capture(
     if gradients and "attention" in wanted:
         wanted |= {"v", "mixed"}
     depth, count = plain.config.depth, plain.config.heads
-    chosen = sorted({_within(layer, depth, "block") for layer in (range(depth) if layers is None else layers)})
+    chosen = sorted({within(layer, depth, "block") for layer in (range(depth) if layers is None else layers)})
     if heads is not None:
-        heads = [_within(head, count, "head") for head in heads]
+        heads = [within(head, count, "head") for head in heads]
     if queries is not None:
-        queries = [_within(query, plain.layout.tokens, "token") for query in queries]
+        queries = [within(query, plain.layout.tokens, "token") for query in queries]
     seen = Internals(chosen, heads, queries)
     recorder = _Recorder(plain, wanted, seen, gradients, to)
     with watching(recorder), plain_running(compiled):
         yield seen
 
 
-def _within(index: int, count: int, what: str) -> int:
+def within(index: int, count: int, what: str) -> int:
     if not -count <= index < count:
         raise ValueError(f"there is no {what} {index}: this model has 0 to {count - 1}")
     return index % count
-
-
-@contextmanager
-def watching(watcher: object) -> Iterator[None]:
-    """Put a watcher in place for this thread and take it away again, whatever happens."""
-    token = WATCHERS.set((*WATCHERS.get(), watcher))  # type: ignore[arg-type]
-    try:
-        yield
-    finally:
-        WATCHERS.reset(token)
 
 
 def underneath(model: nn.Module) -> tuple[ViT, bool]:

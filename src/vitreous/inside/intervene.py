@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vitreous.inside.capture import masked, plain_running, scaled, underneath, watching
-from vitreous.inside.glossary import BLOCK, WHOLE
+from vitreous.inside.capture import DERIVED, plain_running, underneath, within
+from vitreous.inside.glossary import BLOCK, WHOLE, full_name
 from vitreous.models.vit import ViT
-from vitreous.models.watch import see
+from vitreous.models.watch import watching
 
 Change = Tensor | Callable[[Tensor], Tensor]
 
@@ -34,60 +34,72 @@ class KnockOut:
     layers: Sequence[int] | None = None
     heads: Sequence[int] | None = None
 
+    def within(self, model: ViT) -> "KnockOut":
+        """The same with every index checked against the model, negative ones counted from the end."""
+        config, tokens = model.config, model.layout.tokens
+
+        def checked(indices: Sequence[int] | None, count: int, what: str) -> list[int] | None:
+            return None if indices is None else [within(index, count, what) for index in indices]
+
+        return KnockOut(
+            checked(self.queries, tokens, "token"),
+            checked(self.keys, tokens, "token"),
+            checked(self.layers, config.depth, "block"),
+            checked(self.heads, config.heads, "head"),
+        )
+
+    def forbidden(self, heads: int, tokens: int) -> Tensor:
+        """True where attention is forbidden: `[h t t]`."""
+        parts = []
+        for chosen, count in ((self.heads, heads), (self.queries, tokens), (self.keys, tokens)):
+            part = torch.full((count,), chosen is None)
+            if chosen is not None:
+                part[list(chosen)] = True
+            parts.append(part)
+        return parts[0][:, None, None] & parts[1][:, None] & parts[2]
+
 
 class _Intervention:
     """The watcher that steps in."""
 
+    records = False
+
     def __init__(
         self, model: ViT, head_weights: Tensor | None, knock_outs: Sequence[KnockOut], changes: Mapping[str, Change]
     ) -> None:
-        self.head_weights, self.knock_outs, self.changes = head_weights, knock_outs, changes
-        self.tokens, self.heads = model.layout.tokens, model.config.heads
-        self.layers = {id(module): i for i, block in enumerate(model.blocks) for module in block.modules()}
+        self.head_weights, self.changes = head_weights, changes
+        self.layers = {
+            id(module): layer for layer, block in enumerate(model.blocks) for module in (block, block.attn, block.mlp)
+        }
         self.whole = {id(model), id(model.patch_embed)}
+        self.blocked: dict[int, Tensor] = {}  # layer → True where attention is forbidden, [h t t]
+        for knock in knock_outs:
+            for layer in range(model.config.depth) if knock.layers is None else knock.layers:
+                forbidden = knock.forbidden(model.config.heads, model.layout.tokens)
+                self.blocked[layer] = self.blocked.get(layer, torch.zeros_like(forbidden)) | forbidden
+
+    def opens(self, module: nn.Module) -> bool:
+        layer = self.layers.get(id(module))
+        if layer is None:
+            return False
+        return layer in self.blocked or any(f"blocks.{layer}.{name}" in self.changes for name in DERIVED)
+
+    def beside(self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None) -> None:
+        return None
 
     def see(self, module: nn.Module, name: str, value: Tensor) -> Tensor:
         layer = self.layers.get(id(module))
         if layer is None and id(module) not in self.whole:
             return value
-        full = name if layer is None else f"blocks.{layer}.{name}"
-        if (change := self.changes.get(full)) is not None and name not in ("scores", "attention"):
+        if name == "scores" and layer in self.blocked:
+            value = value.masked_fill(self.blocked[layer].to(value.device), float("-inf"))
+        full = name if layer is None else full_name(name, layer)
+        if (change := self.changes.get(full)) is not None:
             value = apply(full, change, value)
         if name == "mixed" and self.head_weights is not None and layer is not None:
             weights = self.head_weights.to(value)[..., layer, :]  # [h] or [b h]
             value = value * weights[..., None, None]
         return value
-
-    def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor | None:
-        layer = self.layers.get(id(module))
-        if layer is None:
-            return None
-        blocked = [knock for knock in self.knock_outs if knock.layers is None or layer in knock.layers]
-        changes = {name: self.changes.get(f"blocks.{layer}.{name}") for name in ("scores", "attention")}
-        if not blocked and not any(change is not None for change in changes.values()):
-            return None  # the fused kernel stays
-        scores = masked(scaled(q) @ k.transpose(-2, -1), mask)
-        for knock in blocked:
-            scores = scores.masked_fill(self.blocked(knock).to(scores.device), float("-inf"))
-        if changes["scores"] is not None:
-            scores = apply(f"blocks.{layer}.scores", changes["scores"], scores)
-        attention = (
-            see(module, "scores", scores).softmax(dim=-1).nan_to_num()
-        )  # a row with nothing left gathers nothing
-        if changes["attention"] is not None:
-            attention = apply(f"blocks.{layer}.attention", changes["attention"], attention)
-        return see(module, "attention", attention) @ v
-
-    def blocked(self, knock: KnockOut) -> Tensor:
-        """True where attention is forbidden: `[h t t]`."""
-        parts = []
-        for chosen, count in ((knock.heads, self.heads), (knock.queries, self.tokens), (knock.keys, self.tokens)):
-            part = torch.ones(count, dtype=torch.bool) if chosen is None else torch.zeros(count, dtype=torch.bool)
-            if chosen is not None:
-                part[list(chosen)] = True
-            parts.append(part)
-        heads, queries, keys = parts
-        return heads[:, None, None] & queries[:, None] & keys
 
 
 def apply(name: str, change: Change, value: Tensor) -> Tensor:
@@ -122,10 +134,7 @@ def intervene(
     """
     plain, compiled = underneath(model)
     depth, heads = plain.config.depth, plain.config.heads
-    pairs = list(heads_off)
-    for layer, head in pairs:
-        if not (0 <= layer < depth and 0 <= head < heads):
-            raise ValueError(f"there is no head ({layer}, {head}): blocks are 0 to {depth - 1}, heads 0 to {heads - 1}")
+    pairs = [(within(layer, depth, "block"), within(head, heads, "head")) for layer, head in heads_off]
     if pairs:
         off = torch.ones(depth, heads)
         off[[layer for layer, _ in pairs], [head for _, head in pairs]] = 0.0
@@ -135,13 +144,13 @@ def intervene(
     known = WHOLE.keys() | {f"blocks.{layer}.{name}" for layer in range(depth) for name in BLOCK}
     if strange := set(replace or ()) - known:
         raise ValueError(f"no internal is called {', '.join(sorted(strange))}: see inside/glossary.py")
-    knocks = (knock_out,) if isinstance(knock_out, KnockOut) else tuple(knock_out)
+    knocks = [knock.within(plain) for knock in ([knock_out] if isinstance(knock_out, KnockOut) else knock_out)]
     with watching(_Intervention(plain, head_weights, knocks, replace or {})), plain_running(compiled):
         yield
 
 
 @torch.no_grad()
-def ablate_heads(model: ViT, x: Tensor, target: int | None = None) -> Tensor:
+def ablate_heads(model: nn.Module, x: Tensor, target: int | None = None) -> Tensor:
     """What switching each head off does to a class's logit: `[layers heads]`, negative where the head had helped.
 
     `x` is one picture `[1 c h w]`; `target` is a class, by default the predicted one. Blocks before the head are run
@@ -149,13 +158,14 @@ def ablate_heads(model: ViT, x: Tensor, target: int | None = None) -> Tensor:
     """
     if len(x) != 1:
         raise ValueError(f"expected one picture [1 c h w], got {tuple(x.shape)}")
+    model, _ = underneath(model)
     depth, heads = model.config.depth, model.config.heads
     inputs, tokens = [], model.embed(x)
     for block in model.blocks:
         inputs.append(tokens)
         tokens = block(tokens)
     logits = model.forward_head(model.norm(tokens))
-    target = int(logits.argmax()) if target is None else target
+    target = int(logits.argmax()) if target is None else within(target, model.config.classes, "class")
     effect = torch.empty(depth, heads)
     for layer, start in enumerate(inputs):
         weights = torch.ones(heads, depth, heads)

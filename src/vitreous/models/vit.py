@@ -251,10 +251,10 @@ class Attention(nn.Module):
         qkv = self.qkv(x).reshape(b, t, 3, self.heads, d // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # [b h t k]
         q, k, v = see(self, "q", self.q_norm(q)), see(self, "k", self.k_norm(k)), see(self, "v", v)
-        mixed = attend(self, q, k, v, mask)  # None unless someone steps in here
+        dropout = self.dropout if self.training else 0.0
+        mixed = attend(self, q, k, v, mask, dropout)  # None unless someone steps in here
         if mixed is None:
             # softmax(q kᵀ / √k) v (eq. 6 and 7), in one fused kernel that never keeps the [b h t t] matrix
-            dropout = self.dropout if self.training else 0.0
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)  # [b h t k]
         x = see(self, "mixed", mixed).transpose(1, 2).reshape(b, t, d)  # heads side by side
         return see(self, "attention_output", self.proj_drop(self.proj(x)))
