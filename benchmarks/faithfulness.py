@@ -10,11 +10,10 @@ import argparse
 
 import torch
 
-from vitreous import load, open_set, read_picture
+from vitreous import heat, load, open_set, read_picture
 from vitreous.device import pick_device
-from vitreous.drawing import own_map, own_maps, scene_maps
 from vitreous.inside import faithfulness
-from vitreous.scene import Choice, Scene
+from vitreous.scene import Scene
 
 
 def main() -> None:
@@ -27,22 +26,16 @@ def main() -> None:
     device = pick_device("auto")
     model = load(options.model).to(device)
     pictures = open_set(options.data).spread(options.pictures)
-    fresh = faithfulness.reinitialised(model)
     areas: dict[str, list[tuple[float, float]]] = {}
     alike: dict[str, list[float]] = {}
     for i in range(len(pictures)):
         scene = Scene(model, read_picture(pictures.picture(i)))
-        found = scene_maps(scene)
-        stacked = torch.stack(list(found.values()))
-        deletion, insertion = faithfulness.curves(
-            model, scene.x, stacked, scene.target, baseline=options.baseline, batch_size=128
-        )
+        found = heat.comparable(scene)
+        deletion, insertion = heat.curves(found, scene, options.baseline)
         for name, d, s in zip(found, faithfulness.area(deletion), faithfulness.area(insertion), strict=True):
             areas.setdefault(name, []).append((d.item(), s.item()))
-        other = Scene(fresh, scene.picture, Choice(target=scene.target))
-        for name in own_maps(scene):
-            correlation = faithfulness.rank_correlation(found[name], own_map(name, other))
-            alike.setdefault(name, []).append(correlation.item())
+        for name, correlation in heat.survives(found, scene).items():
+            alike.setdefault(name, []).append(correlation)
     where = torch.cuda.get_device_name() if device.type == "cuda" else device.type
     print(f"{len(pictures)} pictures, baseline {options.baseline}, {where}, torch {torch.__version__}\n")
     print("| map | deletion ↓ | insertion ↑ | insertion − deletion | over random | over centre | with fresh weights |")

@@ -151,6 +151,27 @@ def test_figures_come_as_svg_and_pdf_too(format, folder, photo, tmp_path):
     assert content.startswith(b"%PDF") if format == "pdf" else b"<svg" in content
 
 
+def test_pictures_of_one_name_get_folders_of_their_own(folder, photo, tmp_path):
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        photo.save(tmp_path / place / "x.png")
+    words = [str(tmp_path / "a/x.png"), str(tmp_path / "b/x.png"), "--model", folder, "-o", str(tmp_path / "out.html")]
+    main(["explain", *words, "--figures", str(tmp_path / "f"), "--views", "patches"])
+    assert sorted(str(p.relative_to(tmp_path / "f")) for p in (tmp_path / "f").rglob("*.png")) == [
+        "x-2/patches.png",
+        "x/patches.png",
+    ]
+
+
+def test_of_all_views_one_that_cannot_be_drawn_is_left_out_and_said(photo):
+    model = noise(ViT(ViTConfig(image_size=8, patch_size=8, width=48, depth=1, heads=3, classes=7)))
+    model.card = Card(name="one patch", preprocess=usual_preprocess(model.config))
+    page = explain(Scene(model, photo))
+    assert [line.split(":")[0] for line in page.skipped] == ["layers"]
+    with pytest.raises(ValueError, match="at least 4 tokens"):
+        explain(Scene(model, photo), "layers")
+
+
 def test_trust_and_ablation_are_drawn_when_asked_for(folder, photo, tmp_path):
     photo.save(tmp_path / "photo.png")
     words = ["explain", str(tmp_path / "photo.png"), "--model", folder, "-o", str(tmp_path / "out.html")]
@@ -168,6 +189,9 @@ def test_trust_and_ablation_are_drawn_when_asked_for(folder, photo, tmp_path):
         (["--target", "unicorn"], "the model has no class 'unicorn'"),
         (["--target", "99"], "target 99 does not exist"),
         (["--heads", "a-b"], "heads are numbers such as 0-7"),
+        (["--heads", "2-0"], "which is none"),
+        (["--views", ","], "no view was named"),
+        (["-o", "."], "is a folder: name the report's file"),
     ],
 )
 def test_a_wrong_choice_is_one_line_and_nothing_is_written(words, message, folder, photo, tmp_path, capsys):
@@ -195,7 +219,7 @@ def test_views_are_listed(capsys):
 @pytest.mark.skipif(not VIT_TI.exists(), reason="the real ViT-Ti is not on this machine")
 def test_relevance_for_dome_lies_on_the_dome(shared):
     from vitreous.data.pictures import read_picture
-    from vitreous.drawing import MAPS
+    from vitreous.heat import MAPS
 
     model = load(VIT_TI)
     scene = Scene(model, read_picture(shared / "data/santorini.png"))

@@ -4,40 +4,26 @@
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import log
 
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from vitreous import heat
 from vitreous.doctor import trace
 from vitreous.figures import bars, curves, filters, maps, matrix, position, table
-from vitreous.inside import attention, cam, faithfulness, importance, integrated, intervene, lens, relevance, rollout
+from vitreous.inside import attention, faithfulness, importance, intervene, lens
 from vitreous.inside import filters as inside_filters
 from vitreous.inside import position as inside_position
 from vitreous.inside import tokens as inside_tokens
 from vitreous.inside.attention import attention_of
 from vitreous.inside.capture import capture
 from vitreous.models.resnet import ResNet
-from vitreous.models.vit import ViT
-from vitreous.scene import Scene
+from vitreous.scene import Choice, Scene
 
 Figures = dict[str, Figure]
 """Figures by what sets them apart within the view; one alone has the name ''."""
-
-MAPS: dict[str, Callable[[Scene], Tensor]] = {  # heat maps of one picture that can be compared: → [rows columns]
-    "attention": lambda s: s.vit.layout.to_grid(s.rows[-1].mean(dim=0)),
-    "rollout": lambda s: rollout.rollout_map(
-        s.vit, s.x, fusion=s.choice.fusion, discard=s.choice.discard, residual=s.choice.residual
-    )[0],
-    "relevance": lambda s: relevance.relevance(s.vit, s.x, s.target)[0],
-    "gradient × attention": lambda s: relevance.gradient_attention(s.vit, s.x, s.target)[0],
-    "CAM": lambda s: cam.cam(s.model, s.x, s.target)[0],
-    "integrated gradients": lambda s: integrated.to_patches(
-        integrated.integrated_gradients(s.vit, s.x, s.target, steps=16), s.vit.layout.grid
-    )[0],
-}
 
 
 def predictions(scene: Scene) -> Figures:
@@ -131,11 +117,23 @@ def one_map(name: str, title: str, label: str, diverging: bool = False) -> Calla
     """A view that lays one of `MAPS` over the picture; `{target}` in the title is the class explained."""
 
     def draw(scene: Scene) -> Figures:
-        heat = MAPS[name](scene).float().cpu().numpy()
         words = title.format(target=scene.target_label) if "{target}" in title else title
-        return {"": maps.draw_map(scene.pixels, heat, title=words, label=label, diverging=diverging)}
+        if name == "rollout":
+            words += rollout_options(scene)
+        values = heat.heat(name, scene).numpy()
+        return {"": maps.draw_map(scene.pixels, values, title=words, label=label, diverging=diverging)}
 
     return draw
+
+
+def rollout_options(scene: Scene) -> str:
+    """What was chosen for rollout, where it is not the usual."""
+    choice, usual = scene.choice, Choice()
+    said = [] if choice.query is None else [f"of the {scene.query_name}"]
+    said += [f"{choice.fusion} over heads"] if choice.fusion != usual.fusion else []
+    said += [f"{choice.discard:.0%} dropped"] if choice.discard else []
+    said += [f"shortcut's share {choice.residual:g}"] if choice.residual != usual.residual else []
+    return f" ({', '.join(said)})" if said else ""
 
 
 def _by_layer(scene: Scene, measure: Callable[[Tensor], Tensor]) -> Tensor:
@@ -161,7 +159,7 @@ def entropy(scene: Scene) -> Figures:
 
 
 def head_importance(scene: Scene) -> Figures:
-    values = importance.head_importance(scene.vit, scene.x, scene.target).cpu().numpy()
+    values = importance.head_importance(scene.vit, scene.x, scene.target).float().cpu().numpy()
     title = f"How much the logit of {scene.target_label} hangs on each head"
     return {"": matrix.draw_layers_heads(values, title=title, label="|slope of the logit|")}
 
@@ -192,13 +190,13 @@ def logit_lens(scene: Scene) -> Figures:
 
 def token_colours(scene: Scene) -> Figures:
     normed = scene.vit.norm(scene.outputs[scene.layer])  # else a few very long tokens would decide the colours
-    colours = inside_tokens.principal_colours(normed[None], scene.vit.layout)[0]
+    colours = inside_tokens.principal_colours(normed[None].float(), scene.vit.layout)[0]
     title = f"Tokens after block {scene.layer}: three principal components as colours"
     return {"": maps.draw_colours(scene.pixels, colours.cpu().numpy(), title=title)}
 
 
 def token_norms(scene: Scene) -> Figures:
-    lengths = inside_tokens.norms(scene.outputs[scene.layer], scene.vit.layout).cpu().numpy()
+    lengths = inside_tokens.norms(scene.outputs[scene.layer].float(), scene.vit.layout).cpu().numpy()
     return {
         "": maps.draw_map(scene.pixels, lengths, title=f"Length of the tokens after block {scene.layer}", label="norm")
     }
@@ -213,40 +211,26 @@ def layers(scene: Scene) -> Figures:
 
 
 def trust(scene: Scene) -> Figures:
-    found = scene_maps(scene)
-    deletion, insertion = faithfulness.curves(scene.model, scene.x, torch.stack(list(found.values())), scene.target)
-    pairs = list(zip(found, deletion.cpu(), insertion.cpu(), strict=True))
-    fresh = Scene(faithfulness.reinitialised(scene.model), scene.picture, replace(scene.choice, target=scene.target))
-    alike = {name: faithfulness.rank_correlation(found[name], own_map(name, fresh)).item() for name in own_maps(scene)}
+    found = heat.comparable(scene)
+    deletion, insertion = heat.curves(found, scene)
+    missing = "blurred"
+    if deletion[0, -1] > deletion[0, 0] / 2:  # a blur that the model still sees through takes nothing away
+        deletion, insertion = heat.curves(found, scene, baseline="mean")
+        missing = "in the mean colour"
+    pairs = list(zip(found, deletion, insertion, strict=True))
+    alike = heat.survives(found, scene)
     return {
         "": curves.draw_faithfulness(
             {name: (d.numpy(), i.numpy()) for name, d, i in pairs},
             {name: (faithfulness.area(d).item(), faithfulness.area(i).item()) for name, d, i in pairs},
-            title=f"Which map finds what makes it {scene.target_label}?",
+            title=f"Which map finds what makes it {scene.target_label}? Missing patches are shown {missing}",
+            plain=heat.BLIND,
         ),
         "sanity": bars.draw_ranking(
             list(alike),
             list(alike.values()),
             title="Maps of this model and of one with fresh weights: how alike?",
-            label="rank correlation",
+            label="rank correlation, −1 to 1: near 0 is good",
+            limits=(-1, 1),
         ),
-    }
-
-
-def own_maps(scene: Scene) -> list[str]:
-    """The names of `MAPS` that this model can give."""
-    return list(MAPS) if isinstance(scene.model, ViT) else ["CAM"]
-
-
-def own_map(name: str, scene: Scene) -> Tensor:
-    return MAPS[name](scene).detach().float().cpu()
-
-
-def scene_maps(scene: Scene) -> dict[str, Tensor]:
-    """Every map of the scene, and two that know nothing of the model: `[rows columns]` each."""
-    found = {name: own_map(name, scene) for name in own_maps(scene)}
-    rows, columns = next(iter(found.values())).shape
-    return found | {
-        "random": faithfulness.random_map((rows, columns)),
-        "centre": faithfulness.centre_map((rows, columns)),
     }

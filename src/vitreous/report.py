@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 from vitreous.doctor import examine
+from vitreous.drawing import Figures
 from vitreous.figures.style import encode
 from vitreous.models.vit import ViT
 from vitreous.scene import Scene
@@ -18,8 +19,7 @@ class Section:
 
     name: str
     view: View
-    pictures: dict[str, bytes]
-    """PNG files by what sets them apart."""
+    figures: Figures
 
 
 @dataclass
@@ -30,14 +30,20 @@ class Page:
     answer: str
     """What the model predicts, in a line; empty without a picture or classes."""
     sections: list[Section] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    """Views among `all` that this model or picture cannot give, and why."""
 
 
 def explain(scene: Scene, views: str = "all") -> Page:
-    """Draw the chosen views of a scene."""
+    """Draw the chosen views of a scene; of `all`, one that cannot be drawn is left out and said."""
     page = Page(scene.name or "the model", answer(scene))
     for name, view in choose(views, scene).items():
-        pictures = {part: encode(figure) for part, figure in view.draw(scene).items()}
-        page.sections.append(Section(name, view, pictures))
+        try:
+            page.sections.append(Section(name, view, view.draw(scene)))
+        except ValueError as error:
+            if name in views.split(","):
+                raise
+            page.skipped.append(f"{name}: {error}")
     return page
 
 
@@ -77,13 +83,12 @@ def _summary(scene: Scene) -> str:
 
 
 def _contents(pages: Sequence[Page]) -> str:
-    links = [
-        f'<a href="#{number}-{section.name}">{escape(section.view.title)}</a>'
-        for number, page in enumerate(pages)
-        if number == 0
-        for section in page.sections
-    ]
-    return f"<nav>{' '.join(links)}</nav>"
+    lines = []
+    for number, page in enumerate(pages):
+        links = [f'<a href="#{number}-{s.name}">{escape(s.view.title)}</a>' for s in page.sections]
+        named = f"<strong>{escape(_short(page.title))}</strong> " if len(pages) > 1 else ""
+        lines.append(f"<nav>{named}{' '.join(links)}</nav>")
+    return "".join(lines)
 
 
 def _page(page: Page, number: int) -> str:
@@ -95,9 +100,9 @@ def _page(page: Page, number: int) -> str:
 def _section(section: Section, number: int) -> str:
     view = section.view
     images = "".join(
-        f'<img src="data:image/png;base64,{base64.b64encode(png).decode()}" '
+        f'<img src="data:image/png;base64,{base64.b64encode(encode(figure)).decode()}" '
         f'alt="{escape(view.title)}{escape(f" ({part})" if part else "")}: {escape(view.read, quote=True)}">'
-        for part, png in section.pictures.items()
+        for part, figure in section.figures.items()
     )
     return (
         f'<section id="{number}-{section.name}"><h3>{escape(view.title)}</h3>{images}'
@@ -134,7 +139,7 @@ h2 { font-size: 1.35rem; margin: 3rem 0 .25rem; overflow-wrap: anywhere; }
 h3 { font-size: 1.05rem; margin: 0 0 .75rem; }
 header p, .beware { color: var(--soft); }
 .answer { font-size: 1.1rem; margin: 0 0 1.5rem; }
-nav { display: flex; flex-wrap: wrap; gap: .35rem .9rem; font-size: .9rem; }
+nav { margin-top: .75rem; display: flex; flex-wrap: wrap; gap: .35rem .9rem; font-size: .9rem; }
 nav a { color: inherit; text-decoration-color: var(--line); text-underline-offset: .25em; }
 section { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 1.25rem; margin: 1.25rem 0; }
 section p { margin: .75rem 0 0; max-width: 46rem; }

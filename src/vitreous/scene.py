@@ -46,20 +46,21 @@ class Scene:
     ) -> None:
         self.model, self.name, self.choice = model.eval(), name, choice or Choice()
         self.picture = picture
-        if isinstance(model, ViT):
-            self._check(model)
+        self._check()
 
-    def _check(self, model: ViT) -> None:
-        config, choice = model.config, self.choice
-        for what, value, count in (
-            ("layer", choice.layer, config.depth),
-            ("head", choice.head, config.heads),
-            *(("head", head, config.heads) for head in choice.heads or ()),
-            ("query", choice.query, model.layout.tokens),
-            ("target", choice.target, config.classes),
-        ):
-            if value is not None and not -count <= value < count:
-                raise ValueError(f"{what} {value} does not exist: this model has {what} 0 to {count - 1}")
+    def _check(self) -> None:
+        config, choice = self.model.config, self.choice
+        if choice.target is not None and not config.classes:
+            raise ValueError("this model has no classes to explain: leave the target out")
+        counts = {"target": config.classes}
+        if isinstance(self.model, ViT):
+            layout = self.model.layout
+            counts |= {"layer": self.model.config.depth, "head": self.model.config.heads, "query": layout.tokens}
+        for what, count in counts.items():
+            values = [getattr(choice, what), *((choice.heads or ()) if what == "head" else ())]
+            for value in values:
+                if value is not None and not -count <= value < count:
+                    raise ValueError(f"{what} {value} does not exist: this model has {what} 0 to {count - 1}")
 
     @property
     def vit(self) -> ViT:
@@ -154,4 +155,4 @@ class Scene:
         """The tokens that leave each block: `[layers t d]`."""
         with torch.inference_mode(), capture(self.vit, "output") as captured:
             self.vit(self.x)
-        return captured.stack("output")[:, 0].float()
+        return captured.stack("output")[:, 0]

@@ -77,7 +77,7 @@ VIEWS: dict[str, View] = {
     ),
     "positions": View(
         "Position embeddings",
-        "Each tile belongs to one patch and shows how similar its position embedding is to every other. Bright crosses "
+        "Each tile belongs to one patch and shows how similar its position embedding is to every other. Red crosses "
         "mean that the model has learned rows and columns.",
         "Similarity of embeddings says what the model can tell apart, not how it uses it.",
         drawing.positions,
@@ -86,8 +86,8 @@ VIEWS: dict[str, View] = {
     "filters": View(
         "Embedding filters",
         "The patterns that the first layer responds to: for a ViT the principal components of its patch filters, for a "
-        "ResNet the filters of its first convolution. Waves and colour blobs are what one expects to find.",
-        "Components are directions, not single filters, and their sign means nothing.",
+        "ResNet the filters of its first convolution. Waves and blobs are what one expects to find.",
+        "A ViT's components are directions, not single filters, and their sign means nothing.",
         drawing.embedding_filters,
         frozenset(),
     ),
@@ -114,7 +114,7 @@ VIEWS: dict[str, View] = {
     ),
     "rollout": View(
         "Attention rollout",
-        "Attention multiplied through all blocks, half of each token passing by the shortcut: how much of each patch "
+        "Attention multiplied through all blocks, a part of each token passing by the shortcut: how much of each patch "
         "can have reached the answer.",
         "It is the same for every class and knows neither values nor MLPs: it shows a possibility of flow, not a reason.",
         one_map("rollout", "Attention rollout", "share of the answer's token"),
@@ -137,7 +137,7 @@ VIEWS: dict[str, View] = {
     "integrated-gradients": View(
         "Integrated gradients",
         "Each patch's part in the logit of the class in the title, on the way from a black picture. Parts add up to the "
-        "difference of the two logits; blue speaks against the class.",
+        "difference of the two logits, but for the error of 32 steps; blue speaks against the class.",
         "It depends on the black picture it starts from: a black object can hardly get a part.",
         one_map("integrated gradients", "Integrated gradients for {target}", "part of the logit", diverging=True),
         CLASSES,
@@ -184,8 +184,9 @@ VIEWS: dict[str, View] = {
     ),
     "layers": View(
         "Similarity of blocks",
-        "How alike the tokens of any two blocks are (linear CKA): bright squares are blocks that change little.",
-        "Measured on the tokens of this one picture.",
+        "How alike what any two blocks read is (linear CKA of their normed input): bright squares are blocks that change "
+        "little.",
+        "Measured on the tokens of this one picture; what the last block writes is not among them.",
         drawing.layers,
     ),
     "ablation": View(
@@ -225,4 +226,6 @@ def choose(names: str, scene: Scene) -> dict[str, View]:
         if (reason := VIEWS[name].missing(scene)) is not None:
             raise ValueError(f"the view {name!r} cannot be had: {reason}")
         chosen[name] = VIEWS[name]
+    if not chosen:
+        raise ValueError(f"no view was named: there are {', '.join(VIEWS)}, or all")
     return chosen

@@ -141,7 +141,7 @@ def test_patches_are_the_pictures_own():
     cut = apart.images[0].get_array()
     assert cut.shape == (12 + 2, 20 + 3, 3)
     np.testing.assert_array_equal(cut[5:9, 12:17], picture[4:8, 10:15])  # row 1, column 2
-    assert (cut[4] == 255).all()
+    assert (cut[4] == 225).all()
     lines = [{point for segment in group.get_segments() for point in segment[:, axis]} for axis, group in
              zip((1, 0), whole.collections, strict=True)]  # fmt: skip
     assert lines == [{3.5, 7.5}, {4.5, 9.5, 14.5}]

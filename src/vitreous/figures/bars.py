@@ -119,9 +119,17 @@ def draw_lens(
 
 
 def draw_ranking(
-    names: Sequence[str], values: ArrayLike, *, title: str = "", label: str = "", decimals: int = 3
+    names: Sequence[str],
+    values: ArrayLike,
+    *,
+    title: str = "",
+    label: str = "",
+    decimals: int = 3,
+    limits: tuple[float, float] | None = None,
 ) -> Figure:
     """Things in the order given, each with its signed value `[n]`: red bars above zero, blue ones below.
+
+    Bars run over the values' own range, or over `limits`.
 
     >>> figure = draw_ranking(["layer 3, head 1", "layer 0, head 7"], [0.12, -0.01], label="accuracy lost")
     >>> [float(bar.get_width()) for bar in figure.axes[0].containers[0]]
@@ -133,7 +141,7 @@ def draw_ranking(
     texts = [_signed(value, decimals) for value in values]
     row, left = 0.21, max(0.5, *(text_width(name, SMALL) for name in names)) + 0.16
     right = max(text_width(text, SMALL) for text in texts) + 0.12
-    low, high = float(np.nanmin(values, initial=0)), float(np.nanmax(values, initial=0))
+    low, high = limits or (float(np.nanmin(values, initial=0)), float(np.nanmax(values, initial=0)))
     with new_figure(WIDTH, (_HEADER if label else 0) + count * row, title) as card:
         top = _HEADER if label else 0.0
         axes = _rows(card, left, top, WIDTH - left - right, row, count)

@@ -79,11 +79,12 @@ def draw_faithfulness(
     *,
     title: str = "",
     ylabel: str = "probability of the class",
+    plain: Sequence[str] = (),
 ) -> Figure:
     """Methods by name: the class's probability as the patches they rank highest are deleted, and as they are inserted.
 
     `curves` holds (deletion y `[n]`, insertion y `[n]`), over 0 to 100 % of the patches; `areas` the areas under both.
-    Under each panel the methods are ranked, the best first.
+    Under each panel the methods are ranked, the best first. Those named in `plain` are drawn in grey: what to beat.
 
     >>> curves = {"rollout": ([0.9, 0.3, 0.1], [0.1, 0.6, 0.9]), "random": ([0.9, 0.6, 0.1], [0.1, 0.4, 0.9])}
     >>> figure = draw_faithfulness(curves, {"rollout": (0.4, 0.55), "random": (0.55, 0.45)})
@@ -96,6 +97,9 @@ def draw_faithfulness(
         name: [_steps(f"{kind} of {name}", y) for kind, y in zip(("deletion", "insertion"), pair, strict=True)]
         for name, pair in curves.items()
     }
+    coloured = [name for name in lines if name not in plain]
+    colours = {name: MUTED if name in plain else _colour(coloured.index(name)) for name in lines}
+    dashes = {name: _DASHES[1 + list(plain).index(name) % 2] if name in plain else "-" for name in lines}
     high = max(1.0, *(np.nanmax(y, initial=0) for pair in lines.values() for y in pair))
     low = min(0.0, *(np.nanmin(y, initial=0) for pair in lines.values() for y in pair))
     gap, tall = 0.24, 2.2
@@ -110,13 +114,14 @@ def draw_faithfulness(
             left = side * (wide + gap)
             axes = _chart(card, (left, CAPTION, wide, tall), (0, 100), (low, high), xlabel, "" if side else ylabel)
             caption(axes, name)
-            for number, pair in enumerate(lines.values()):
-                _plot(axes, np.linspace(0, 100, len(pair[side])), pair[side], number, marks=False)
+            for name, pair in lines.items():
+                x = np.linspace(0, 100, len(pair[side]))
+                axes.plot(x, pair[side], dashes[name], color=colours[name], linewidth=1.6, clip_on=False)
             start = left + _beside((low, high), "" if side else ylabel)
-            ranked = sorted(enumerate(lines), key=lambda item: areas[item[1]][side] * (-1 if side else 1))
+            ranked = sorted(lines, key=lambda method: areas[method][side] * (-1 if side else 1))
             card.write(left + wide, under, "area", size=SMALL, color=MUTED, ha="right", va="top")
-            for row, (number, method) in enumerate(ranked, start=1):
-                look = {"size": SMALL, "color": _colour(number), "va": "top"}
+            for row, method in enumerate(ranked, start=1):
+                look = {"size": SMALL, "color": colours[method], "va": "top"}
                 card.write(start, under + row * _ROW, "● " + elide(method, 2.2, SMALL), **look)
                 card.write(left + wide, under + row * _ROW, f"{areas[method][side]:.3f}", ha="right", **look)
     return card

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from numpy.typing import ArrayLike
 
 from vitreous.figures.shapes import array_of, colours_of
-from vitreous.figures.style import DPI, INK, MISSING, MUTED, WIDTH, new_figure
+from vitreous.figures.style import DPI, FAINT, INK, MISSING, MUTED, WIDTH, new_figure
 from vitreous.figures.text import TINY, line_height, percent, text_width
 
 
@@ -55,6 +56,7 @@ def draw_filters(
             row, column = divmod(number, columns)
             left, top = column * (across + gap), row * (band + down + gap) + band
             axes.imshow(image, extent=(left, left + across, top + down, top), interpolation="nearest", aspect="auto")
+            axes.add_patch(Rectangle((left, top), across, down, fill=False, edgecolor=FAINT, linewidth=0.6))
             if band:
                 axes.text(left, top - 0.035, str(number + 1), size=TINY, color=INK)
             if paired:

@@ -47,7 +47,7 @@ def curves(
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
     shape = maps.shape[:-2]
-    empty = _empty(model, x, baseline)
+    empty = _empty(model, x, baseline, maps.shape[-2:])
     ends = model(torch.cat([x, empty]))
     chosen = chosen_classes(ends[:1], target)
     whole, nothing = _probability(ends, chosen)
@@ -76,13 +76,13 @@ def area(curve: Tensor) -> Tensor:
     return torch.trapezoid(curve, dx=1 / (curve.shape[-1] - 1))
 
 
-def _empty(model: nn.Module, x: Tensor, baseline: str | Tensor) -> Tensor:
+def _empty(model: nn.Module, x: Tensor, baseline: str | Tensor, grid: tuple[int, ...]) -> Tensor:
     if isinstance(baseline, Tensor):
         return baseline.to(x).expand_as(x)
     if baseline == "blur":
-        spread = min(x.shape[-2:]) / 16  # 14 pixels of 224: nothing the size of a patch survives
-        reach = 2 * round(3 * spread) + 1
-        return gaussian_blur(x, [reach, reach], [spread, spread])
+        spreads = [side / cells for side, cells in zip(x.shape[-2:], grid, strict=True)]  # as wide as a patch
+        reach = [2 * min(round(3 * spread), side - 1) + 1 for spread, side in zip(spreads, x.shape[-2:], strict=True)]
+        return gaussian_blur(x, reach[::-1], spreads[::-1])  # width first
     if baseline == "mean":
         return x.mean(dim=(-2, -1), keepdim=True).expand_as(x)
     if baseline == "black":

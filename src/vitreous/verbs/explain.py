@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -62,7 +63,6 @@ def explain(
     """
     from rich.text import Text
 
-    from vitreous.data.pictures import PictureError, find_pictures, read_picture
     from vitreous.device import pick_device
     from vitreous.report import explain as draw
     from vitreous.report import html
@@ -71,6 +71,7 @@ def explain(
 
     console = messages()
     place = pick_device(device)
+    _check_places(output, figures)
     model = options.load(console).to(place)
     if pictures:
         options.say_packaged(console)
@@ -85,9 +86,10 @@ def explain(
         discard=discard,
         residual=residual,
     )
-    named, problems = _pictures(pictures, find_pictures, read_picture, PictureError, options.model)
+    named, problems = _open(pictures, options.model)
     views = _with_asked(views, trust, ablate)
     pages: list[Page] = []
+    folders: set[Path] = set()
     scene = Scene(model, None, choice)
     for name, picture in named:
         scene = Scene(model, picture, choice, name)
@@ -96,13 +98,15 @@ def explain(
         pages.append(page)
         if page.answer:
             print(f"{name}: {page.answer}")
+        for line in page.skipped:
+            console.print(f"left out {line}", style="dim", markup=False)
         if figures is not None:
-            _write_figures(scene, page, figures, format, many=len(named) > 1)
+            _write_figures(page, _own_folder(figures, name, folders) if len(named) > 1 else figures, format)
     if pages:
         path = write_atomic(output, lambda temporary: temporary.write_text(html(pages, scene), encoding="utf-8"))
         print(f"wrote {path} ({path.stat().st_size / 2**20:.1f} MB)")
     if figures is not None and pages:
-        print(f"wrote {sum(len(s.pictures) for p in pages for s in p.sections)} figures to {figures}")
+        print(f"wrote {sum(len(s.figures) for p in pages for s in p.sections)} figures to {figures}")
     for problem in problems:
         console.print(f"vitreous: {problem}", markup=False)
     if problems:
@@ -118,24 +122,46 @@ def views() -> None:
         print(f"{name:<{width}}{view.title}{' (when asked for)' if view.asked else ''}")
 
 
-def _pictures(
-    asked: tuple[str, ...], find: Any, read: Any, error_type: type[Exception], model: str | None
-) -> tuple[list[tuple[str, Any]], list[Any]]:
+def _open(asked: tuple[str, ...], model: str | None) -> tuple[list[tuple[str, Any]], list[Any]]:
     """Names with opened pictures, and what could not be opened. A checkpoint without a picture has views too."""
+    from vitreous.data.pictures import PictureError, find_pictures, read_picture
+
     if not asked:
         if model is not None:
             return [("", None)], []
         from vitreous.samples import samples
 
         return list(samples().items())[:3], []
-    found, problems = find(asked)
+    found, problems = find_pictures(asked)
     opened: list[tuple[str, Any]] = []
     for path in found:
         try:
-            opened.append((str(path), read(path)))
-        except error_type as error:
+            opened.append((str(path), read_picture(path)))
+        except PictureError as error:
             problems.append(error)
     return opened, problems
+
+
+def _check_places(output: Path, figures: Path | None) -> None:
+    """Say that something cannot be written before the work rather than after it."""
+    if output.is_dir():
+        raise ValueError(f"{output} is a folder: name the report's file, such as {output / 'report.html'}")
+    if figures is not None and figures.exists() and not figures.is_dir():
+        raise ValueError(f"{figures} is a file: --figures wants a folder")
+    for place in (output.parent, figures):
+        if place is not None and place.exists() and not os.access(place, os.W_OK):
+            raise ValueError(f"{place} cannot be written to: choose another place")
+
+
+def _own_folder(figures: Path, name: str, taken: set[Path]) -> Path:
+    """A folder for one picture of several; two of one name do not share it."""
+    stem, count = Path(name).stem, 1
+    folder = figures / stem
+    while folder in taken:
+        count += 1
+        folder = figures / f"{stem}-{count}"
+    taken.add(folder)
+    return folder
 
 
 def _with_asked(views: str, trust: bool, ablate: str | None) -> str:
@@ -145,18 +171,14 @@ def _with_asked(views: str, trust: bool, ablate: str | None) -> str:
     return ",".join([views, *(name for name in extra if name not in views.split(","))])
 
 
-def _write_figures(scene: Any, page: Page, folder: Path, format: Literal["png", "svg", "pdf"], many: bool) -> None:
+def _write_figures(page: Page, folder: Path, format: Literal["png", "svg", "pdf"]) -> None:
     from vitreous.figures.style import encode
     from vitreous.weights.save import write_atomic
 
-    folder = folder / Path(page.title).stem if many else folder
     for section in page.sections:
-        drawn = section.pictures
-        if format != "png":
-            drawn = {part: encode(figure, format) for part, figure in section.view.draw(scene).items()}
-        for part, content in drawn.items():
+        for part, figure in section.figures.items():
             name = f"{section.name}-{part}" if part else section.name
-            write_atomic(folder / f"{name}.{format}", partial(Path.write_bytes, data=content))
+            write_atomic(folder / f"{name}.{format}", partial(Path.write_bytes, data=encode(figure, format)))
 
 
 def _numbers(text: str | None) -> tuple[int, ...] | None:
@@ -170,6 +192,8 @@ def _numbers(text: str | None) -> tuple[int, ...] | None:
             found += range(int(first), int(last) + 1) if dash else [int(first)]
     except ValueError as error:
         raise ValueError(f"heads are numbers such as 0-7 or 0,3,5, got {text!r}") from error
+    if not found:
+        raise ValueError(f"heads are numbers such as 0-7 or 0,3,5, got {text!r}, which is none")
     return tuple(found)
 
 
