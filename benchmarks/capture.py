@@ -7,6 +7,7 @@ python benchmarks/capture.py --model vit_small_patch16_224 --image-size 896 --ba
 import argparse
 import gc
 import json
+import os
 import re
 import statistics
 import subprocess
@@ -103,7 +104,9 @@ def main() -> None:
         if mode == "all matrices" and options.image_size > 600:
             continue
         words = [sys.executable, __file__, *sys.argv[1:], "--peak", mode]
-        peaks[mode] = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+        # large blocks are to be returned at once, else the C library's own hoard hides what was used
+        exact = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
+        peaks[mode] = json.loads(subprocess.run(words, capture_output=True, text=True, check=True, env=exact).stdout)
     itemsize = 2 if device == "cuda" else 4
     tokens, heads = config.layout.tokens, config.heads
     one_layer = options.batch * itemsize * (2 * tokens * config.width + heads * tokens * tokens)
