@@ -122,7 +122,8 @@ def draw_faithfulness(
             card.write(left + wide, under, "area", size=SMALL, color=MUTED, ha="right", va="top")
             for row, method in enumerate(ranked, start=1):
                 look = {"size": SMALL, "color": colours[method], "va": "top"}
-                card.write(start, under + row * _ROW, "● " + elide(method, 2.2, SMALL), **look)
+                mark = {"-": "●", "--": "╌", ":": "┈"}[dashes[method]]
+                card.write(start, under + row * _ROW, f"{mark} {elide(method, 2.2, SMALL)}", **look)
                 card.write(left + wide, under + row * _ROW, f"{areas[method][side]:.3f}", ha="right", **look)
     return card
 
