@@ -21,6 +21,7 @@ from vitreous.models.watch import masked, scaled, watching
 
 DERIVED = ("scores", "attention")
 """Worked out from q and k rather than met on the way."""
+HALF = (torch.float16, torch.bfloat16)
 
 
 class Internals(Mapping[str, Tensor]):
@@ -112,7 +113,7 @@ class _Recorder:
         with torch.no_grad():
             chosen, heads = self.seen.choose(q), self.seen.heads
             k = k if heads is None else k[:, span(heads)]
-            if q.is_cuda and q.dtype != torch.float32 and mask is None and "scores" not in self.names:
+            if q.is_cuda and q.dtype in HALF and mask is None and "scores" not in self.names:
                 if self.identity is None or self.identity.shape[0] != k.shape[-2]:
                     self.identity = padded_identity(k)
                 self.keep(place + "attention", read_out(chosen, k, self.identity))
