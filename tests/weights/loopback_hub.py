@@ -16,6 +16,7 @@ import json
 import re
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -63,7 +64,8 @@ class Loopback:
                 self.end_headers()
                 if self.command == "GET":
                     broken = path in owner.broken
-                    self.wfile.write(answer.body[: len(answer.body) // 2] if broken else answer.body)
+                    with suppress(BrokenPipeError, ConnectionResetError):  # a client that refuses hangs up
+                        self.wfile.write(answer.body[: len(answer.body) // 2] if broken else answer.body)
 
             do_HEAD = do_GET
 
