@@ -19,16 +19,19 @@ from vitreous.verbs.embed import embed
 from vitreous.verbs.evaluate import evaluate
 from vitreous.verbs.explain import explain, views
 from vitreous.verbs.listing import datasets, models
+from vitreous.verbs.train import choose, recipes
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "classify": classify,
     "explain": explain,
+    **choose(()),
     "evaluate": evaluate,
     "embed": embed,
     "convert": convert,
     "doctor": doctor,
     "models": models,
     "datasets": datasets,
+    "recipes": recipes,
     "views": views,
 }
 
@@ -50,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     try:
         tyro.extras.subcommand_cli_from_dict(
-            COMMANDS,
+            {**COMMANDS, **choose(words)},
             args=words,
             prog="vitreous",
             description=DESCRIPTION,
@@ -61,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # the reader of our output, such as `head`, has gone
         sys.stderr.close()
         sys.exit(0)
-    except (ValueError, OSError, ImportError, MemoryError) as error:
+    except (ValueError, OSError, ImportError, MemoryError, FloatingPointError) as error:
         if debug:
             raise
         line = " ".join(str(error).split()) or type(error).__name__

@@ -1,14 +1,13 @@
 """Figures and sentences in one HTML file that opens anywhere: no script, no request, nothing beside it."""
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 
 from vitreous.doctor import examine
 from vitreous.drawing import Figures
-from vitreous.figures.style import encode
 from vitreous.models.vit import ViT
+from vitreous.page import document, image, short
 from vitreous.scene import Scene
 from vitreous.views import View, choose
 
@@ -59,16 +58,10 @@ def answer(scene: Scene) -> str:
 def html(pages: Sequence[Page], scene: Scene) -> str:
     """The whole report; the scene tells of the model."""
     card = scene.model.card
-    body = [f"<header><h1>{escape(_short(card.name))}</h1><p>{escape(_summary(scene))}</p>{_contents(pages)}</header>"]
+    body = [f"<header><h1>{escape(short(card.name))}</h1><p>{escape(_summary(scene))}</p>{_contents(pages)}</header>"]
     body += [_page(page, number) for number, page in enumerate(pages)]
     body.append(_about(scene))
-    style = "".join(line.strip() for line in STYLE.splitlines())
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(_short(card.name))} · vitreous</title><style>{style}</style></head>\n"
-        f"<body><main>{''.join(body)}</main></body></html>\n"
-    )
+    return document(short(card.name), "".join(body))
 
 
 def _summary(scene: Scene) -> str:
@@ -86,7 +79,7 @@ def _contents(pages: Sequence[Page]) -> str:
     lines = []
     for number, page in enumerate(pages):
         links = [f'<a href="#{number}-{s.name}">{escape(s.view.title)}</a>' for s in page.sections]
-        named = f"<strong>{escape(_short(page.title))}</strong> " if len(pages) > 1 else ""
+        named = f"<strong>{escape(short(page.title))}</strong> " if len(pages) > 1 else ""
         lines.append(f"<nav>{named}{' '.join(links)}</nav>")
     return "".join(lines)
 
@@ -94,14 +87,13 @@ def _contents(pages: Sequence[Page]) -> str:
 def _page(page: Page, number: int) -> str:
     said = f'<p class="answer">{escape(page.answer)}</p>' if page.answer else ""
     sections = "".join(_section(section, number) for section in page.sections)
-    return f"<article><h2>{escape(_short(page.title))}</h2>{said}{sections}</article>\n"
+    return f"<article><h2>{escape(short(page.title))}</h2>{said}{sections}</article>\n"
 
 
 def _section(section: Section, number: int) -> str:
     view = section.view
     images = "".join(
-        f'<img src="data:image/png;base64,{base64.b64encode(encode(figure)).decode()}" '
-        f'alt="{escape(view.title)}{escape(f" ({part})" if part else "")}: {escape(view.read, quote=True)}">'
+        image(figure, f"{view.title}{f' ({part})' if part else ''}: {view.read}")
         for part, figure in section.figures.items()
     )
     return (
@@ -118,36 +110,3 @@ def _about(scene: Scene) -> str:
         if label != "file"  # a path of this machine is nobody's business
     )
     return f"<details><summary>About the model</summary><table>{rows}</table></details>"
-
-
-def _short(name: str) -> str:
-    """The last part of a path or a name."""
-    return name.rstrip("/").replace("\\\\", "/").split("/")[-1] or name
-
-
-STYLE = """
-:root { color-scheme: light dark; --ink: #1b1f24; --soft: #5b6470; --page: #f6f5f2; --card: #ffffff; --line: #dcd9d2; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e9e7e2; --soft: #a2a8b0; --page: #15171a; --card: #1e2125; --line: #33373d; }
-}
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.55 system-ui, -apple-system, "Segoe UI",
-  Roboto, "Helvetica Neue", sans-serif; }
-main { max-width: 60rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
-h1 { font-size: 1.7rem; line-height: 1.2; margin: 0; overflow-wrap: anywhere; }
-h2 { font-size: 1.35rem; margin: 3rem 0 .25rem; overflow-wrap: anywhere; }
-h3 { font-size: 1.05rem; margin: 0 0 .75rem; }
-header p, .beware { color: var(--soft); }
-.answer { font-size: 1.1rem; margin: 0 0 1.5rem; }
-nav { margin-top: .75rem; display: flex; flex-wrap: wrap; gap: .35rem .9rem; font-size: .9rem; }
-nav a { color: inherit; text-decoration-color: var(--line); text-underline-offset: .25em; }
-section { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 1.25rem; margin: 1.25rem 0; }
-section p { margin: .75rem 0 0; max-width: 46rem; }
-section p.beware { font-size: .92rem; margin-top: .35rem; }
-img { display: block; max-width: 100%; height: auto; margin: 0 auto .75rem; border-radius: 6px; }
-details { margin-top: 3rem; } summary { cursor: pointer; }
-table { border-collapse: collapse; margin-top: 1rem; font-size: .9rem; }
-th { text-align: left; font-weight: 500; color: var(--soft); padding: .2rem 1.25rem .2rem 0; vertical-align: top; }
-td { overflow-wrap: anywhere; }
-@media print { section { break-inside: avoid; } }
-"""

@@ -1,4 +1,4 @@
-"""Labelled pictures by name or folder: `open_set("digits")`, `open_set("pics/")`.
+"""Labelled pictures by name: `open_set("digits")`, `open_set("pics/")`, `open_set("test.parquet")`.
 
 A `PictureSet` gives pictures one at a time and knows its labels without opening any.
 """
@@ -6,74 +6,55 @@ A `PictureSet` gives pictures one at a time and knows its labels without opening
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitreous.data.pictures import find_pictures
+from vitreous.data.folders import folder_source, from_folder
+from vitreous.data.hub import PREFIX, hub_source, is_hub_name, one_line
+from vitreous.data.parquet import find_parquet, parquet_source
+from vitreous.data.picture_set import PictureSet, joined
+from vitreous.data.source import SPLITS, Source, split_parts
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-SPLITS = {"train": ("train", "training"), "test": ("test", "val", "valid", "validation")}
-
-
-@dataclass(frozen=True)
-class PictureSet:
-    """Pictures with a class each."""
-
-    name: str
-    class_names: tuple[str, ...]
-    labels: tuple[int, ...]
-    """One index into `class_names` a picture."""
-    picture: Callable[[int], Image | Path]
-    """The picture of an index, or the file that holds it."""
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def take(self, indices: Sequence[int]) -> PictureSet:
-        """The same set with these pictures alone."""
-        labels, picture = tuple(self.labels[i] for i in indices), self.picture
-        return replace(self, labels=labels, picture=lambda i: picture(indices[i]))
-
-    def spread(self, limit: int) -> PictureSet:
-        """At most `limit` pictures, taken evenly over the whole set."""
-        if limit < 1:
-            raise ValueError(f"limit must be at least 1, got {limit}")
-        if limit >= len(self):
-            return self
-        return self.take([i * len(self) // limit for i in range(limit)])
+__all__ = ["DATASETS", "SPLITS", "PictureSet", "data_root", "find_source", "from_folder", "joined", "open_set"]
 
 
 def open_set(name: str | Path, split: str = "test", root: Path | None = None) -> PictureSet:
-    """A named set from `DATASETS`, or a folder with a sub-folder for each class.
+    """A named set from `DATASETS`, a folder with a sub-folder for each class, parquet files, or a set on the Hub.
 
-    A folder may hold `train/` and `val/` or `test/` folders of such; `split` chooses. Named sets are downloaded to
-    `root` on first use.
+    A folder may hold `train/` and `val/` or `test/` folders of such; `split` chooses, and `train+validation` joins two.
+    What has no splits is there to test on (`open_split` divides it). Named sets are downloaded to `root` on first use.
 
     >>> len(open_set("digits")), open_set("digits").class_names[:3]
     (360, ('0', '1', '2'))
     """
-    if split not in SPLITS:
-        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
-    if str(name) in DATASETS and not Path(name).is_dir():
-        return DATASETS[str(name)](root or data_root(), split)
-    folder = Path(name).expanduser()
-    if not folder.is_dir():
-        known = ", ".join(DATASETS)
-        raise FileNotFoundError(f"{name} is neither a folder nor a known data set ({known})")
-    for part in SPLITS[split]:
-        if (folder / part).is_dir():
-            return from_folder(folder / part)
-    if split == "train":
-        raise FileNotFoundError(f"{folder} has no train/ folder: expected {folder}/train/<class>/<picture>")
-    if any((folder / part).is_dir() for part in SPLITS["train"]):
-        raise FileNotFoundError(
-            f"{folder} has a train/ but no test/ or val/ folder: add {folder}/test/<class>/<picture>"
-        )
-    return from_folder(folder)
+    split_parts(split)  # a misspelled split is no reason to download anything
+    return find_source(name, root).open(split)
+
+
+def find_source(name: str | Path, root: Path | None = None) -> Source:
+    """What a name means: a folder or file here comes first, then the sets known by name, then the Hub."""
+    path = Path(name).expanduser()
+    if str(name) in DATASETS and not path.is_dir():
+        build = DATASETS[str(name)]
+        known = getattr(build, "splits", ("train", "test"))
+        return Source(str(name), {split: partial(build, root or data_root(), split) for split in known})
+    if not str(name).startswith(PREFIX):
+        if files := find_parquet(name):
+            return parquet_source(name, files)
+        if path.is_dir():
+            return folder_source(path)
+    if is_hub_name(name):
+        return hub_source(str(name), root)
+    if path.is_file():
+        raise ValueError(f"{name} is a single file: expected a folder with a sub-folder for each class, or .parquet")
+    if path.suffix == ".parquet":
+        raise FileNotFoundError(f"there is no parquet file {name}")
+    raise FileNotFoundError(f"{name} is neither a folder nor a known data set ({', '.join(DATASETS)})")
 
 
 def data_root() -> Path:
@@ -81,26 +62,10 @@ def data_root() -> Path:
     return Path(os.environ.get("VITREOUS_DATA") or Path.home() / ".cache/vitreous/data")
 
 
-def from_folder(folder: Path) -> PictureSet:
-    """A set from `<folder>/<class>/<picture>`."""
-    classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    if not classes:
-        raise ValueError(f"{folder} has no sub-folders: expected one for each class, {folder}/<class>/<picture>")
-    paths: list[Path] = []
-    labels: list[int] = []
-    for label, path in enumerate(classes):
-        found, _ = find_pictures([path])
-        paths += found
-        labels += [label] * len(found)
-    if not paths:
-        raise ValueError(f"{folder} has {len(classes)} sub-folders but no pictures in them")
-    return PictureSet(folder.name, tuple(path.name for path in classes), tuple(labels), paths.__getitem__)
-
-
 def digits(root: Path, split: str) -> PictureSet:
     """scikit-learn's 1,797 handwritten digits of 8×8 px, inside its wheel; every fifth is held out for testing."""
     import numpy as np
-    from PIL.Image import fromarray
+    import sklearn
     from sklearn.datasets import load_digits
 
     found = load_digits()
@@ -110,29 +75,66 @@ def digits(root: Path, split: str) -> PictureSet:
         "digits",
         tuple(str(i) for i in range(10)),
         tuple(int(label) for label in found.target),
-        lambda i: fromarray(pixels[i]),
+        partial(_from_pixels, pixels),
+        source=partial(str, f"scikit-learn {sklearn.__version__} digits"),
     )
     return whole.take(keep)
 
 
-def _torchvision(kind: str, **splits: dict[str, Any]) -> Callable[[Path, str], PictureSet]:
-    """A set that torchvision knows how to download; `splits` are its arguments for `train` and `test`."""
+def _from_pixels(pixels: Any, i: int) -> Image:
+    from PIL.Image import fromarray
 
-    def build(root: Path, split: str) -> PictureSet:
+    return fromarray(pixels[i])
+
+
+class Torchvision:
+    """A set that torchvision knows how to download; `splits` are its arguments for each split."""
+
+    def __init__(self, kind: str, **splits: dict[str, Any]) -> None:
+        self.kind, self.splits = kind, splits
+        first = "downloaded on first use" if "download" in splits["train"] else "to be put into the data folder by hand"
+        self.__doc__ = f"torchvision's {kind}, {first}."
+
+    def __call__(self, root: Path, split: str) -> PictureSet:
         import torchvision.datasets
 
-        create = getattr(torchvision.datasets, kind)
+        kind = self.kind
         try:
-            found = create(root, **splits[split])
+            found = getattr(torchvision.datasets, kind)(root, **self.splits[split])
         except (RuntimeError, OSError) as error:  # no network, no space, or (ImageNet) nothing to download
-            raise FileNotFoundError(f"{kind} is not in {root} and could not be downloaded: {error}") from error
+            reason = one_line(error)
+            if "download" not in self.splits[split]:
+                raise FileNotFoundError(f"{kind} is not in {root} and has to be put there: {reason}") from error
+            raise FileNotFoundError(
+                f"{kind} is not in {root} and could not be downloaded ({reason}): check the network, or name a folder "
+                "of pictures or parquet files"
+            ) from error
         labels = next(getattr(found, n) for n in ("targets", "_labels") if hasattr(found, n))
-        names = tuple(name[0] if isinstance(name, tuple) else str(name) for name in found.classes)
-        return PictureSet(kind, names, tuple(int(label) for label in labels), lambda i: found[i][0])
+        return PictureSet(
+            kind,
+            tuple(name[0] if isinstance(name, tuple) else str(name) for name in found.classes),
+            tuple(int(label) for label in labels),
+            partial(_from_torchvision, found),
+            partial(_where_torchvision, found, f"{kind} {split}"),
+            partial(str, f"torchvision {kind} {split} {len(labels)}"),
+        )
 
-    first = "downloaded on first use" if "download" in splits["train"] else "to be put into the data folder by hand"
-    build.__doc__ = f"torchvision's {kind}, {first}."
-    return build
+
+def _file_torchvision(found: Any, i: int) -> Path | None:
+    """The file of a picture, where the set is made of files: they are opened as all others are, one at a time."""
+    for attribute in ("samples", "_image_files", "_images"):  # ImageNet, Flowers102, OxfordIIITPet
+        if files := getattr(found, attribute, None):
+            return Path(files[i][0] if attribute == "samples" else files[i])
+    return None
+
+
+def _from_torchvision(found: Any, i: int) -> Image | Path:
+    return _file_torchvision(found, i) or found[i][0]
+
+
+def _where_torchvision(found: Any, title: str, i: int) -> str:
+    path = _file_torchvision(found, i)
+    return f"{title} #{i}" if path is None else str(path)
 
 
 _FLAG: dict[str, dict[str, Any]] = {
@@ -141,14 +143,17 @@ _FLAG: dict[str, dict[str, Any]] = {
 }
 DATASETS: dict[str, Callable[[Path, str], PictureSet]] = {
     "digits": digits,
-    "mnist": _torchvision("MNIST", **_FLAG),
-    "cifar10": _torchvision("CIFAR10", **_FLAG),
-    "cifar100": _torchvision("CIFAR100", **_FLAG),
-    "flowers102": _torchvision(
-        "Flowers102", train={"split": "train", "download": True}, test={"split": "test", "download": True}
+    "mnist": Torchvision("MNIST", **_FLAG),
+    "cifar10": Torchvision("CIFAR10", **_FLAG),
+    "cifar100": Torchvision("CIFAR100", **_FLAG),
+    "flowers102": Torchvision(
+        "Flowers102",
+        train={"split": "train", "download": True},
+        validation={"split": "val", "download": True},
+        test={"split": "test", "download": True},
     ),
-    "pets": _torchvision(
+    "pets": Torchvision(
         "OxfordIIITPet", train={"split": "trainval", "download": True}, test={"split": "test", "download": True}
     ),
-    "imagenet": _torchvision("ImageNet", train={"split": "train"}, test={"split": "val"}),
+    "imagenet": Torchvision("ImageNet", train={"split": "train"}, test={"split": "val"}),
 }

@@ -16,6 +16,7 @@ from vitreous.figures.style import ACCENT, CAPTION, INK, MUTED, PALETTE, WIDTH, 
 from vitreous.figures.text import SMALL, elide, line_height, text_width
 
 _TALL = 2.9  # inches of a chart
+_PANEL = 1.8, 1.2  # inches of a chart that is one of several
 _LONGEST = 1.7  # inches of a line's name
 _ROW = line_height(SMALL)
 _DASHES = ("-", "--", ":")
@@ -28,8 +29,9 @@ def draw_lines(
     ylabel: str = "",
     title: str = "",
     y_limits: tuple[float, float] | None = None,
+    width: float = WIDTH,
 ) -> Figure:
-    """Lines by name, each (x `[n]`, y `[n]`), named at their right ends.
+    """Lines by name, each (x `[n]`, y `[n]`), named at their right ends; `width` inches of body.
 
     >>> figure = draw_lines({"ViT": ([0, 1, 2], [0.1, 0.5, 0.7]), "ResNet": ([0, 1, 2], [0.2, 0.4, 0.6])})
     >>> [text.get_text() for text in figure.axes[0].texts]
@@ -44,10 +46,10 @@ def draw_lines(
     if y_limits is not None and not y_limits[0] < y_limits[1]:
         raise ValueError(f"y_limits must be (low, high) with low < high, got {y_limits}")
     limits = y_limits or _span(ys)
-    with new_figure(WIDTH, tall + _below(xlabel), title) as card:
+    with new_figure(width, tall + _below(xlabel), title) as card:
         room = max(text_width(name, SMALL) for name in names) + 0.1
         axes = _chart(
-            card, (0, 0, WIDTH - room, tall), _span(xs), limits, xlabel, ylabel, whole=bool((xs % 1 == 0).all())
+            card, (0, 0, width - room, tall), _span(xs), limits, xlabel, ylabel, whole=bool((xs % 1 == 0).all())
         )
         ends = [_plot(axes, x, y, number, clip=y_limits is not None) for number, (x, y) in enumerate(lines.values())]
         _name_ends(axes, names, ends, [_colour(number) for number in range(len(names))], tall)
@@ -62,6 +64,21 @@ def draw_distance(distances: ArrayLike, *, unit: str = "px", title: str = "") ->
     """
     distances = array_of("distances", distances, "layers heads")
     return _draw_heads(distances, f"mean attention distance ({unit})", title)
+
+
+def draw_distance_panel(distances: ArrayLike, *, limits: tuple[float, float]) -> Figure:
+    """The same `[layers heads]`, small, from `limits`' low to high: one of several that are to be compared.
+
+    >>> draw_distance_panel(np.random.rand(12, 3), limits=(0.0, 1.0)).axes[0].get_ylim() == (0, 1)
+    True
+    """
+    distances = array_of("distances", distances, "layers heads")
+    wide, tall = _PANEL
+    with new_figure(wide, tall + _below("block")) as card:
+        across = (-0.5, len(distances) - 0.5)
+        axes = _chart(card, (0, 0, wide, tall), across, limits, "block", "distance (px)", whole=True, most=5)
+        _dots(axes, distances)
+    return card
 
 
 def draw_entropy(entropies: ArrayLike, *, ceiling: float | None = None, title: str = "") -> Figure:
@@ -134,23 +151,33 @@ def _draw_heads(values: Floats, ylabel: str, title: str, ceiling: float | None =
     high = float(np.nanmax(values, initial=0))
     high = max(high, ceiling or 0) * 1.06 or 1.0
     low = min(float(np.nanmin(values, initial=0)) * 1.06, 0.0)
-    counts = np.isfinite(values).sum(axis=1)
-    mean = np.where(counts, np.nansum(values, axis=1) / np.maximum(counts, 1), np.nan)
-    names, ends, colours = (["mean of heads"], [_end(mean)], [INK]) if heads > 1 else ([], [], [])
+    names, ends, colours = (["mean of heads"], [_end(_mean(values))], [INK]) if heads > 1 else ([], [], [])
     if ceiling is not None:
         names, ends, colours = [*names, "uniform attention"], [*ends, ceiling], [*colours, MUTED]
     room = max((text_width(name, SMALL) for name in names), default=0.0) + 0.1
     with new_figure(WIDTH, _TALL + _below("layer"), title) as card:
         axes = _chart(card, (0, 0, WIDTH - room, _TALL), (-0.5, layers - 0.5), (low, high), "layer", ylabel, whole=True)
-        depth = np.arange(layers)
-        axes.scatter(
-            depth.repeat(heads), values.ravel(), s=16, color=ACCENT, alpha=0.55, linewidth=0, zorder=2, clip_on=False
-        )
-        axes.plot(depth, mean, color=INK if heads > 1 else ACCENT, linewidth=1.4, zorder=3)
+        _dots(axes, values)
         if ceiling is not None:
             axes.axhline(ceiling, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
         _name_ends(axes, names, ends, colours, _TALL)
     return card
+
+
+def _dots(axes: Axes, values: Floats) -> None:
+    """A dot for each head `[layers heads]` over its layer, and a line through their means."""
+    layers, heads = values.shape
+    depth = np.arange(layers)
+    axes.scatter(
+        depth.repeat(heads), values.ravel(), s=16, color=ACCENT, alpha=0.55, linewidth=0, zorder=2, clip_on=False
+    )
+    axes.plot(depth, _mean(values), color=INK if heads > 1 else ACCENT, linewidth=1.4, zorder=3)
+
+
+def _mean(values: Floats) -> Floats:
+    """Over the heads that have a number."""
+    counts = np.isfinite(values).sum(axis=1)
+    return np.where(counts, np.nansum(values, axis=1) / np.maximum(counts, 1), np.nan)
 
 
 def _chart(
@@ -161,13 +188,14 @@ def _chart(
     xlabel: str,
     ylabel: str,
     whole: bool = False,
+    most: int = 12,
 ) -> Axes:
     """Axes with ticks and names, in a box (left, top, width, height) that holds the numbers on the left too."""
     left, top, width, height = box
     beside = _beside(y_limits, ylabel)
     axes = card.place(left + beside, top, width - beside, height)
     tidy(axes)
-    x_ticks, y_ticks = round_ticks(*x_limits, most=12 if whole else 8, whole=whole), round_ticks(*y_limits, most=6)
+    x_ticks, y_ticks = round_ticks(*x_limits, most=most if whole else 8, whole=whole), round_ticks(*y_limits, most=6)
     axes.set_xticks(list(x_ticks), list(x_ticks.values()))
     axes.set_yticks(list(y_ticks), list(y_ticks.values()))
     axes.set(xlim=x_limits, ylim=y_limits)

@@ -9,7 +9,8 @@ from vitreous.figures.shapes import array_of, check_place
 from vitreous.figures.style import outline
 from vitreous.figures.tiles import draw_tiles
 
-_COSINE = Scale(-1.0, 1.0, "cosine similarity", diverging=True)
+COSINE = Scale(-1.0, 1.0, "cosine similarity", diverging=True)
+"""The scale of every drawing of positions."""
 
 
 def draw_similarity_tiles(similarity: ArrayLike, *, title: str = "") -> Figure:
@@ -22,13 +23,13 @@ def draw_similarity_tiles(similarity: ArrayLike, *, title: str = "") -> Figure:
     similarity = array_of("similarity", similarity, "rows columns rows columns")
     rows, columns = similarity.shape[:2]
     return draw_tiles(
-        _COSINE.paint(similarity),
+        COSINE.paint(similarity),
         [str(row) for row in range(rows)],
         [str(column) for column in range(columns)],
         row_title="patch row",
         column_title="patch column",
         title=title,
-        scale=_COSINE,
+        scale=COSINE,
         largest=0.6,
     )
 
@@ -47,7 +48,7 @@ def draw_similarity_one(similarity: ArrayLike, place: tuple[int, int], *, title:
     names = [str(number) for number in range(max(rows, columns))]
     with new_cells(
         similarity,
-        _COSINE,
+        COSINE,
         (cell, cell),
         rows=names[:rows],
         columns=names[:columns],

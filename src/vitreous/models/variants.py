@@ -25,7 +25,7 @@ SMALL_SIZES: dict[str, dict[str, int]] = {  # for pictures of 8 to 64 px; our ow
     "femto": {"width": 32, "depth": 4, "heads": 8},  # seed report 001's model
     "pico": {"width": 64, "depth": 4, "heads": 4},
     "nano": {"width": 128, "depth": 6, "heads": 4},
-    "micro": {"width": 256, "depth": 8, "heads": 8},
+    "micro": {"width": 256, "depth": 8, "heads": 4},
     "mini": {"width": 384, "depth": 10, "heads": 6},
 }
 LETTERS = {"Ti": "tiny", "S": "small", "B": "base", "L": "large", "H": "huge", "g": "giant", "G": "gigantic"}
@@ -84,11 +84,14 @@ def _family() -> dict[str, ViTConfig]:
         ("pico", 4, 28),
         ("nano", 4, 32),
         ("micro", 4, 32),
+        ("micro", 2, 32),
         ("mini", 4, 32),
         ("micro", 8, 64),
         ("mini", 8, 64),
     ):
         add(f"vit_{size}_patch{patch}_{image}", SMALL_SIZES[size], patch, image, classes=10)
+    for patch in (2, 4):
+        add(f"vit_tiny_patch{patch}_32", SIZES["tiny"], patch, 32, classes=10)
     return found
 
 

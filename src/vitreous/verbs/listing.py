@@ -35,9 +35,11 @@ def models(search: str = "") -> None:
 
 
 def datasets() -> None:
-    """List the data sets that are known by name."""
+    """List the data sets that are known by name, and what else can be named."""
     from vitreous.data.datasets import DATASETS
 
     for name, build in DATASETS.items():
         print(f"{name:<12} {(build.__doc__ or '').splitlines()[0]}")
-    print("\nor a folder with a sub-folder for each class, with or without train/ and test/ (or val/) above them")
+    print("\nor a folder with a sub-folder for each class, with or without train/ and test/ (or val/) above them,")
+    print("or .parquet files with a column of pictures and one of classes (a file, a 'pattern*.parquet', a folder),")
+    print("or a data set on the Hugging Face Hub: org/name, hf:name or org/name:config (needs vitreous[hub])")

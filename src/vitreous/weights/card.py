@@ -57,6 +57,8 @@ class Card:
     files: tuple[str, ...] = ()
     family: str = "ViT"
     report: LoadReport = field(default_factory=LoadReport)
+    training: dict[str, Any] | None = None
+    """How it was trained and how good it became, where it was trained here."""
 
     def label(self, index: int) -> str:
         """A class's name, or its number where names are unknown."""
@@ -69,5 +71,6 @@ class Card:
             "class_names": list(self.class_names) if self.class_names else None,
             "head": self.head,
             "source": {"name": self.name, "origin": self.origin, "revision": self.revision},
+            "training": self.training,
             "assumed": {k: v for k, v in self.report.assumed.items() if k in ("preprocessing", "class names")},
         }

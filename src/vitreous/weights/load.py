@@ -186,6 +186,7 @@ def _card(source: Source, sidecar: Mapping[str, Any], report: LoadReport, config
         revision=source.revision,
         files=tuple(str(path) for path in source.weights),
         report=report,
+        training=own.get("training"),
     )
 
 

@@ -1,0 +1,67 @@
+"""Chance without a state: each random number is a function of who asks and for what.
+
+`Chance.of(seed, epoch, indices).uniform("flip")` is the same number for the same picture in the same epoch, on every
+device, in every batch, on every rank, and after every restart. Nothing has to be saved to go on exactly.
+
+Shapes:  b pictures
+"""
+
+import zlib
+from typing import Self
+
+import torch
+from torch import Tensor
+
+MASK = 0xFFFFFFFF
+# An integer hash whose every input bit moves every output bit about half of the time (Wellons' lowbias32). The second
+# factor is written as itself less 2³²: the product then fits into int64, and its low 32 bits are the same.
+FACTORS = (0x7FEB352D, 0x846CA68B - (1 << 32))
+
+
+def scramble(x: Tensor) -> Tensor:
+    """Hash whole numbers in [0, 2³²), held as int64, to whole numbers in the same range."""
+    for factor in FACTORS:
+        x = ((x ^ (x >> 16)) * factor) & MASK
+    return x ^ (x >> 16)
+
+
+class Chance:
+    """One stream of random numbers a picture.
+
+    >>> pictures = torch.arange(3)
+    >>> early, late = Chance.of(0, 1, pictures), Chance.of(0, 2, pictures)
+    >>> torch.equal(early.uniform("flip"), Chance.of(0, 1, pictures).uniform("flip"))
+    True
+    >>> torch.equal(early.uniform("flip"), late.uniform("flip"))
+    False
+    """
+
+    def __init__(self, keys: Tensor) -> None:
+        self.keys = keys  # int64 [b], each in [0, 2³²)
+
+    @classmethod
+    def of(cls, seed: int, epoch: int | Tensor, indices: Tensor, copy: int | Tensor = 0) -> Self:
+        """The streams of pictures `indices` `[b]` in an epoch; `copy` tells repeated pictures of one epoch apart."""
+        key = torch.zeros_like(indices, dtype=torch.int64)
+        for part in (seed & MASK, (seed >> 32) & MASK, epoch, copy, indices):
+            key = scramble((key + part + 0x9E3779B9) & MASK)
+        return cls(key)
+
+    def uniform(self, purpose: str) -> Tensor:
+        """Numbers in [0, 1), one a picture: float32 `[b]`. Each purpose has its own."""
+        word = scramble(self.keys ^ zlib.crc32(purpose.encode()))
+        return (word >> 8).to(torch.float32) * 2.0**-24  # 24 bits: what float32 holds exactly
+
+    def whole(self, purpose: str, low: int, high: int) -> Tensor:
+        """Whole numbers from `low` to `high`, both included: int64 `[b]`."""
+        return low + (self.uniform(purpose) * (high - low + 1)).to(torch.int64)
+
+
+def order(seed: int, epoch: int, pictures: int) -> Tensor:
+    """The order in which an epoch goes through the pictures: a shuffle, int64 `[pictures]` on the CPU.
+
+    >>> order(0, 0, 4).sort().values
+    tensor([0, 1, 2, 3])
+    """
+    keys = Chance.of(seed, epoch, torch.arange(pictures)).keys
+    return torch.argsort(scramble(keys ^ zlib.crc32(b"order")), stable=True)

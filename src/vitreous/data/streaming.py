@@ -1,0 +1,113 @@
+"""Sets too large to keep: pictures as they come, from the Hub or from parquet files, shared among ranks and workers.
+
+`stream_set("org/name", "train")` is an iterable of (picture, label) with class names; it needs the extra `[hub]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import IterableDataset
+
+from vitreous.data.columns import choose_columns
+from vitreous.data.hub import PREFIX, decoded, hub_builder, library
+from vitreous.data.parquet import find_parquet, split_of
+from vitreous.data.source import SPLITS, split_parts
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+@dataclass(frozen=True)
+class PictureStream(IterableDataset):
+    """Pictures with a class each, in an order that only runs forwards.
+
+    A torch `DataLoader` takes it as it is: its workers share the files among themselves. A picture that cannot be read
+    raises a `PictureError`, and the next `next()` goes on behind it.
+    """
+
+    name: str
+    class_names: tuple[str, ...]
+    rows: Any
+    """The library's own iterable, with the two columns `picture` (not decoded) and `label`."""
+    rank: int = 0
+    ranks: int = 1
+    seed: int | None = None
+    """Of the shuffle; None: in the order of the files."""
+    epoch: int = 0
+    buffer: int = 1000
+    """How many rows the shuffle chooses from; the order of the files is shuffled too."""
+
+    def share(self, rank: int, ranks: int) -> PictureStream:
+        """The part of one rank: the parts of all ranks are the whole, and no two have a picture in common."""
+        if not 0 <= rank < ranks:
+            raise ValueError(f"rank has to be from 0 to {ranks - 1}, got {rank}")
+        return replace(self, rank=rank, ranks=ranks)
+
+    def shuffled(self, seed: int, epoch: int = 0, buffer: int = 1000) -> PictureStream:
+        """In another order for each seed and epoch, the same one each time; all ranks give the same seed."""
+        return replace(self, seed=seed, epoch=epoch, buffer=buffer)
+
+    def __iter__(self) -> Iterator[tuple[Image, int]]:
+        from datasets.distributed import split_dataset_by_node
+
+        rows = self.rows
+        if self.seed is not None:
+            rows = rows.shuffle(seed=self.seed, buffer_size=self.buffer)
+        if self.ranks > 1:
+            rows = split_dataset_by_node(rows, self.rank, self.ranks)
+        if self.seed is not None:
+            rows.set_epoch(self.epoch)  # last: each step above makes a new iterable, which is at epoch 0
+        return map(self._read, enumerate(rows))  # not a generator, which an error would end
+
+    def _read(self, numbered: tuple[int, dict[str, Any]]) -> tuple[Image, int]:
+        number, row = numbered
+        path = row["picture"].get("path") if isinstance(row["picture"], dict) else None
+        where = f"{self.name} {path or f'#{number} of this reader'}"
+        label = row["label"]
+        if isinstance(label, str) and label in self.class_names:
+            label = self.class_names.index(label)
+        if not isinstance(label, int) or not 0 <= label < len(self.class_names):
+            raise ValueError(f"{where} has class {label!r}: expected 0 to {len(self.class_names) - 1}")
+        return decoded(row["picture"], where), label
+
+
+def stream_set(
+    name: str | Path, split: str = "train", root: Path | None = None, class_names: Sequence[str] | None = None
+) -> PictureStream:
+    """Stream a set from the Hub, or parquet files from a folder; `class_names` where it does not name its classes."""
+    if len(split_parts(split)) > 1:
+        raise ValueError(f"a stream reads one split, got {split!r}")
+    datasets = library(str(name))
+    if files := find_parquet(name):
+        groups: dict[str, list[str]] = {}
+        for file in files:
+            groups.setdefault(split_of(file) or split, []).append(str(file))
+        chosen = groups[_spelled(split, list(groups), name)]
+        rows = datasets.load_dataset("parquet", data_files={split: chosen}, split=split, streaming=True)
+    else:
+        builder = hub_builder(str(name), root)
+        rows = builder.as_streaming_dataset(split=_spelled(split, list(builder.info.splits or SPLITS[split]), name))
+    title = str(name).removeprefix(PREFIX)
+    if rows.features is None:
+        raise ValueError(f"{title} does not say which columns it has: download it, and give the folder")
+    columns = choose_columns(rows.features.to_dict(), title)
+    names = tuple(class_names or columns.class_names or ())
+    if not names:
+        raise ValueError(f"{title} does not name its classes, and a stream cannot look ahead: give class_names")
+    rows = rows.cast_column(columns.picture, datasets.Image(decode=False))
+    rows = rows.select_columns([columns.picture, columns.label])
+    renamed = {columns.picture: "picture", columns.label: "label"}
+    rows = rows.rename_columns({old: new for old, new in renamed.items() if old != new})
+    return PictureStream(title, names, rows)
+
+
+def _spelled(split: str, have: list[str], name: str | Path) -> str:
+    """What a split is called there."""
+    for spelling in SPLITS[split]:
+        if spelling in have:
+            return spelling
+    raise FileNotFoundError(f"{name} has no {split} split (it has {', '.join(have)})")

@@ -1,0 +1,1 @@
+"""Training: a `TrainConfig` in, a run folder out."""

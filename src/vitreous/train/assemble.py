@@ -1,0 +1,150 @@
+"""A config and its data to everything that the loop turns: model, optimisers, pictures, the update and the measure."""
+
+import ctypes
+import os
+import random
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vitreous.data.augment import Augment
+from vitreous.data.chance import order
+from vitreous.data.picture_set import PictureSet
+from vitreous.data.preprocess import Preprocess
+from vitreous.data.split import open_split
+from vitreous.device import pick_device
+from vitreous.train.build import build_model
+from vitreous.train.config import TrainConfig
+from vitreous.train.fit import settle_batch
+from vitreous.train.listen import Listener
+from vitreous.train.measure import Measure
+from vitreous.train.objective import Teacher
+from vitreous.train.optim import build, materialise
+from vitreous.train.policy import learn
+from vitreous.train.source import Source
+from vitreous.train.state import State
+from vitreous.train.update import Update
+from vitreous.weights.load import Model, load
+
+
+@dataclass
+class Parts:
+    """What a run is made of."""
+
+    config: TrainConfig
+    """With the batch size that was settled on."""
+    model: Model
+    learning: list[str]
+    """Names of the parameters that learn."""
+    learned: PictureSet
+    tested: PictureSet
+    source: Source
+    held_out: Source
+    state: State
+    update: Update
+    measure: Measure
+
+    @property
+    def steps(self) -> int:
+        """Updates in an epoch."""
+        return len(self.learned) // int(self.config.batch_size)
+
+
+def assemble(config: TrainConfig, data_root: Path | None, tell: Listener) -> Parts:
+    """Open the data, build the model, and put both where they are to run."""
+    device = set_up(config)
+    learned, tested = open_data(config, data_root)
+    model = build_model(config, learned, tell.say).to(device)
+    learning = learn(model, config.policy, train_norms=config.train_norms, lora_rank=config.lora_rank)
+    config = settle_batch(config, model, len(learned), device, tell.say)
+    view = model.card.preprocess
+    source = Source(learned, view, config, device, training=True, progress=tell.decoding)
+    held_out = Source(tested, view, config, device, training=False, progress=tell.decoding)
+    augment = make_augment(config, source, len(learned.class_names)).to(device)
+    optimisers = build(model, config)
+    materialise(optimisers)
+    kept = [(n, p) for n, p in model.named_parameters() if p.requires_grad and config.average]
+    average = {name: parameter.detach().clone() for name, parameter in kept}
+    state = State(model, optimisers, device, average, torch.zeros(4, device=device))
+    update = Update(state, source, augment, config, make_teacher(config, view, model))
+    measure = Measure(state, held_out, augment, config)
+    if device.type == "cuda":  # from here on Python only says which pictures are next
+        update.capture(next(source.epoch(0, int(config.batch_size))))
+    elif config.compile:
+        update.warm_up(next(source.epoch(0, int(config.batch_size))))
+    return Parts(config, model, learning, learned, tested, source, held_out, state, update, measure)
+
+
+def set_up(config: TrainConfig) -> torch.device:
+    """Choose the device and seed every source of chance."""
+    device = pick_device(config.device)
+    if config.deterministic and device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it is first used
+        torch.use_deterministic_algorithms(True)
+    if device.type == "cpu":
+        keep_freed_memory()
+    random.seed(config.seed)
+    np.random.seed(config.seed % 2**32)  # noqa: NPY002  # a library may draw from it
+    torch.manual_seed(config.seed)
+    return device
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep large blocks that are freed instead of handing them back: the next update wants them again.
+
+    Getting them anew costs page faults, a fifth of a small model's update. Elsewhere than on Linux nothing happens.
+    """
+    if sys.platform == "linux":
+        try:
+            mallopt = ctypes.CDLL(None).mallopt
+        except (OSError, AttributeError):  # another C library
+            return
+        for parameter in (-1, -3):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
+            mallopt(parameter, 1 << 30)
+
+
+def open_data(config: TrainConfig, data_root: Path | None) -> tuple[PictureSet, PictureSet]:
+    """The pictures to learn from and those to report on."""
+    learned, tested = open_split(config.data, data_root, config.held_out, train=config.train_split)
+    if config.validation:
+        shuffled = order(0, 0, len(learned)).tolist()  # the same pictures for every seed
+        count = max(1, round(config.validation * len(learned)))
+        learned, tested = learned.take(sorted(shuffled[count:])), learned.take(sorted(shuffled[:count]))
+    return learned, tested
+
+
+def make_augment(config: TrainConfig, source: Source, classes: int) -> Augment:
+    view = source.preprocess
+    return Augment(
+        size=view.size,
+        mean=view.mean,
+        std=view.std,
+        classes=classes,
+        shift=config.shift,
+        flip=config.flip,
+        crop=config.crop if source.resident else None,  # else the pictures come cropped
+        policy=config.augment,
+        magnitude=config.magnitude,
+        erasing=config.erasing,
+        mixup=config.mixup,
+        cutmix=config.cutmix,
+        mix_share=config.mix_share,
+        label_smoothing=config.label_smoothing,
+    )
+
+
+def make_teacher(config: TrainConfig, view: Preprocess, model: Model) -> Teacher | None:
+    if config.teacher is None:
+        return None
+    teacher = load(config.teacher)
+    if teacher.card.head != "classifier" or teacher.config.classes != model.config.classes:
+        told = f"knows {teacher.config.classes} classes, the data has {model.config.classes}"
+        raise ValueError(f"teacher {config.teacher} {told}")
+    names, own = teacher.card.class_names, model.card.class_names
+    if names is not None and names != own:
+        raise ValueError(f"teacher {config.teacher} has other classes than the data: {names[0]!r} for {own[0]!r} first")
+    device = next(model.parameters()).device
+    return Teacher(teacher, view.mean, view.std).to(device)

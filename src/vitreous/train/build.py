@@ -1,0 +1,86 @@
+"""A config and its data to a model that is ready to learn, and to its preprocessing."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from vitreous.data.picture_set import PictureSet
+from vitreous.data.preprocess import STATISTICS, Preprocess
+from vitreous.models.resnet import ResNet, ResNetConfig
+from vitreous.models.variants import variant
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.train.config import TrainConfig
+from vitreous.weights.card import Card
+from vitreous.weights.load import Model, load
+
+SMALL = 64  # up to this size pictures come whole; larger ones lose an eighth at the edges, as is the field's custom
+
+
+def build_model(config: TrainConfig, data: PictureSet, say: Callable[[str], object] = print) -> Model:
+    """The model on the CPU with its card; fresh weights are drawn from the config's seed."""
+    torch.manual_seed(config.seed)
+    model = _pretrained(config, data, say) if config.pretrained else _fresh(config, data)
+    if config.statistics is not None:
+        mean, std = STATISTICS[config.statistics]
+        count = len(model.card.preprocess.mean)
+        model.card.preprocess = replace(model.card.preprocess, mean=mean[:count], std=std[:count])
+    model.card.class_names = data.class_names
+    return model.train()
+
+
+def _fresh(config: TrainConfig, data: PictureSet) -> Model:
+    classes = len(data.class_names)
+    if match := re.fullmatch(r"resnet(\d+)", config.model):
+        if config.channels == 1:
+            raise ValueError("a ResNet takes colour pictures: leave --channels out")
+        model: Model = ResNet(ResNetConfig(int(match[1]), classes, config.image_size or 224))
+        channels = 3
+    else:
+        changes: dict[str, Any] = {
+            "dropout": config.dropout,
+            "stochastic_depth": config.stochastic_depth,
+            "classes": classes,
+        }
+        if config.image_size is not None:
+            changes["image_size"] = config.image_size
+        if config.channels is not None:
+            changes["channels"] = config.channels
+        shape = variant(config.model, **changes)
+        model, channels = ViT(shape), shape.channels
+    size = _pair(model.config.image_size)
+    shorter = min(size) if max(size) <= SMALL else round(min(size) * 8 / 7)
+    resize: int | tuple[int, int] = shorter if size[0] == size[1] else size
+    mean, std = STATISTICS["half"]
+    preprocess = Preprocess(size=size, resize=resize, mean=mean[:channels], std=std[:channels])
+    model.card = Card(name=config.model, preprocess=preprocess, origin="trained")
+    return model
+
+
+def _pretrained(config: TrainConfig, data: PictureSet, say: Callable[[str], object]) -> Model:
+    model = load(config.model, image_size=config.image_size)
+    for line in model.card.report.remarks():
+        say(line)
+    card = model.card
+    if config.channels is not None and config.channels != len(card.preprocess.mean):
+        raise ValueError(
+            f"{config.model} takes pictures of {len(card.preprocess.mean)} channels, not {config.channels}"
+        )
+    shape, weights = model.config, model.state_dict()
+    if isinstance(shape, ViTConfig) and (config.dropout or config.stochastic_depth):
+        model = ViT(replace(shape, dropout=config.dropout, stochastic_depth=config.stochastic_depth))
+        model.load_state_dict(weights)
+        model.card = card
+    if card.head == "classifier" and card.class_names == data.class_names:
+        say("the data's classes are the checkpoint's own: its head goes on learning")
+    else:
+        say(f"a fresh head for {len(data.class_names)} classes takes the place of the one for {model.config.classes}")
+        model.reset_classifier(len(data.class_names))
+        card.head = "classifier"
+    return model
+
+
+def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else size

@@ -1,0 +1,89 @@
+"""Batches and memory: how many pictures an update can take on this device."""
+
+import copy
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+
+from vitreous.train.config import TrainConfig
+from vitreous.weights.load import Model
+
+MOST = 4096
+ON_A_CPU = 64
+
+
+def settle_batch(
+    config: TrainConfig, model: Model, pictures: int, device: torch.device, say: Callable[[str], object]
+) -> TrainConfig:
+    """The config with a batch size that is a number and no larger than the set."""
+    parts = config.accumulate * config.repeats
+    if config.batch_size == "auto":
+        size = min(MOST, pictures) if device.type == "cuda" else min(ON_A_CPU, pictures)
+        size = 2 ** (size.bit_length() - 1)
+        if device.type == "cuda":
+            size = largest(lambda batch: attempt(model, config, device, batch), size)
+        why = "the largest power of two that fits" if device.type == "cuda" else "the usual one on a CPU"
+        say(f"batch size {size}, {why}")
+        config = replace(config, batch_size=size)
+    if int(config.batch_size) > pictures:
+        size = pictures // parts * parts
+        if not size:
+            raise ValueError(f"{pictures} pictures are fewer than accumulate × repeats = {parts}")
+        say(f"batch size {size} instead of {config.batch_size}: there are {pictures} pictures to learn from")
+        config = replace(config, batch_size=size)
+    return config
+
+
+def largest(fits: Callable[[int], bool], most: int) -> int:
+    """The largest of `most`, `most` / 2, `most` / 4, … that fits; an error where not even 1 does.
+
+    >>> largest(lambda batch: batch <= 100, 1024)
+    64
+    """
+    size = most
+    while size and not fits(size):
+        size //= 2
+    if not size:
+        raise ValueError("not even one picture fits the memory: try a smaller --image-size or --policy head")
+    return size
+
+
+def attempt(model: Model, config: TrainConfig, device: torch.device, batch: int) -> bool:
+    """Whether an update of `batch` pictures fits, found by computing one on a copy of the model."""
+    trial = copy.deepcopy(model)
+    view = model.card.preprocess
+    try:
+        learning = [parameter for parameter in trial.parameters() if parameter.requires_grad]
+        kept = [torch.zeros_like(parameter) for parameter in learning for _ in range(3)]  # two moments, average
+        x = torch.zeros(max(1, batch // config.accumulate), len(view.mean), *view.size, device=device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):
+            loss = trial(x * 1.0).float().square().mean()
+        loss.backward()
+        del kept, x, loss
+    except torch.OutOfMemoryError:
+        return False
+    finally:
+        del trial
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+    return True
+
+
+@contextmanager
+def explained(config: TrainConfig, device: torch.device, tries: Callable[[int], bool]) -> Iterator[None]:
+    """Turn running out of memory into one line that names a batch size which fits."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        traceback.clear_frames(error.__traceback__)  # or the failed update's tensors would fill the memory still
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        asked = int(config.batch_size) if config.batch_size != "auto" else MOST
+        fits = largest(tries, asked // 2)
+        same = f"; --accumulate {asked // fits} keeps the update as it is" if asked % fits == 0 else ""
+        raise ValueError(
+            f"out of memory with batch size {asked}: {fits} fits; pass --batch-size {fits} or --batch-size auto{same}"
+        ) from None

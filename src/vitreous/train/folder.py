@@ -1,0 +1,106 @@
+"""A run's folder: `config.json`, `metrics.jsonl`, `checkpoints/`, `snapshots/`, `model/`, `result.json`, `run.html`.
+
+One process at a time may write to it: a lock that the system lets go when the process ends, however it ends.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+from vitreous.train.config import TrainConfig
+from vitreous.weights.save import write_atomic, write_json
+
+LOCK = "run.lock"
+
+
+class RunFolder:
+    """The paths of a run and what is written to them."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).expanduser()
+        self.checkpoints = self.path / "checkpoints"
+        self.snapshots = self.path / "snapshots"
+        self.model = self.path / "model"
+        self.metrics = self.path / "metrics.jsonl"
+        self.config = self.path / "config.json"
+        self.result = self.path / "result.json"
+
+    def read_config(self) -> TrainConfig | None:
+        """The config that a run here was started with; None where there is none."""
+        if not self.config.is_file():
+            return None
+        try:
+            return TrainConfig.from_dict(json.loads(self.config.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{self.config} does not describe a run ({error}): choose another --output") from error
+
+    def read_result(self) -> dict[str, Any] | None:
+        """What a finished run achieved; None where it is not finished."""
+        return json.loads(self.result.read_text(encoding="utf-8")) if self.result.is_file() else None
+
+    def check(self, config: TrainConfig) -> TrainConfig:
+        """The config to run here: refused where another lives here; a batch size that was found stays."""
+        if (before := self.read_config()) is not None:
+            if config.batch_size == "auto":
+                config = replace(config, batch_size=before.batch_size)
+            if changed := config.differs(before):
+                told = ", ".join(f"{name} {getattr(before, name)} → {getattr(config, name)}" for name in changed)
+                raise ValueError(f"{self.path} holds another run ({told}): choose another --output")
+        elif any(path.name != LOCK for path in self.path.iterdir()):
+            raise ValueError(f"{self.path} is not empty and holds no run: choose another --output")
+        return config
+
+    def begin(self, config: TrainConfig) -> None:
+        """Write down what is run here."""
+        write_json(self.config, config.to_dict())
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Hold the folder's lock, or say that another process does."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / LOCK).open("a+") as file:
+            try:
+                _lock(file)
+            except OSError as error:
+                told = f"another run is writing to {self.path}: wait for it, or choose another --output"
+                raise ValueError(told) from error
+            yield
+
+    def add_metrics(self, row: dict[str, Any]) -> None:
+        """One more line; it is on the disk when this returns."""
+        with self.metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """All whole lines; a last one that was cut short does not count."""
+        rows = []
+        if self.metrics.is_file():
+            for line in self.metrics.read_text(encoding="utf-8").splitlines():
+                try:
+                    rows.append(json.loads(line))
+                except ValueError:
+                    break
+        return rows
+
+    def forget_after(self, epoch: int) -> None:
+        """Drop lines of epochs that the restored checkpoint has yet to run."""
+        rows = [row for row in self.read_metrics() if row["epoch"] <= epoch]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        write_atomic(self.metrics, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def _lock(file: IO[str]) -> None:
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+    else:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,0 +1,46 @@
+"""Being asked to stop (Ctrl-C, a scheduler's SIGTERM) as a flag that the loop looks at between updates."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class Stopped(Exception):  # not an error: the run was saved
+    """The run was asked to stop, and everything is saved."""
+
+    def __init__(self, number: int, said: str) -> None:
+        super().__init__(said)
+        self.number = number
+
+
+class Flag:
+    """Which signal came, 0 for none yet."""
+
+    number = 0
+
+    def raise_if_set(self, epoch: int, step: int, steps: int) -> None:
+        """End the run, which the caller has just saved."""
+        if self.number:
+            raise Stopped(self.number, f"stopped and saved in epoch {epoch + 1} after {step} of {steps} updates")
+
+
+@contextmanager
+def asked_to_stop() -> Iterator[Flag]:
+    """Catch the first SIGINT or SIGTERM; a second one ends the process at once, as it would without us."""
+    flag = Flag()
+    before: dict[int, Any] = {}
+
+    def note(number: int, frame: object) -> None:
+        flag.number = number
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+    if threading.current_thread() is threading.main_thread():  # Python lets no other thread do this
+        before |= {each: signal.signal(each, note) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield flag
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,0 +1,75 @@
+"""What is minimised: cross-entropy with the labels and, with a teacher, with what the teacher says (DeiT)."""
+
+import copy
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.train.config import TrainConfig
+from vitreous.weights.load import Model
+
+NARROW = 16  # heads below this width: torch's fused CPU kernel is slower for them than plain products
+
+
+class Teacher(nn.Module):
+    """A frozen model that sees the student's very pictures, normalised and sized as it was trained on them."""
+
+    scale: Tensor
+    offset: Tensor
+
+    def __init__(self, model: Model, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        super().__init__()
+        self.model = copy.deepcopy(model).eval().requires_grad_(False)
+        own = model.card.preprocess
+        if len(own.mean) != len(mean):
+            raise ValueError("teacher and student must both take grey or both take colour pictures")
+        self.size = own.size
+        ours, theirs = torch.tensor([mean, std]), torch.tensor([own.mean, own.std])
+        self.register_buffer("scale", (ours[1] / theirs[1]).view(-1, 1, 1))
+        self.register_buffer("offset", ((ours[0] - theirs[0]) / theirs[1]).view(-1, 1, 1))
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        """The student's input `[b c h w]` → logits `[b classes]`."""
+        x = x * self.scale + self.offset
+        if x.shape[-2:] != self.size:
+            x = F.interpolate(x, self.size, mode="bicubic", antialias=True)
+        return self.model(x)
+
+
+def attention_kernel(model: Model, device: torch.device) -> AbstractContextManager[None]:
+    """The quicker way through attention where torch's choice is known to be the slower one."""
+    shape = model.config
+    narrow = isinstance(shape, ViTConfig) and shape.width // shape.heads < NARROW
+    return sdpa_kernel(SDPBackend.MATH) if narrow and device.type == "cpu" else nullcontext()
+
+
+def objective(
+    model: Model, x: Tensor, targets: Tensor, config: TrainConfig, teacher: Teacher | None
+) -> tuple[Tensor, Tensor]:
+    """Pictures `[b c h w]` and targets `[b classes]` → the mean loss, and logits `[b classes]` to count hits by.
+
+    Where the model has a distillation head, that one learns from the teacher and the class head from the labels.
+    """
+    if teacher is None:
+        with attention_kernel(model, x.device):
+            logits = model(x)
+        return F.cross_entropy(logits.float(), targets), logits
+    if isinstance(model, ViT) and model.head_dist is not None:
+        tokens = model.forward_features(x)
+        logits, student = model.head(model.pool(tokens)), model.head_dist(model.fc_norm(tokens[:, 1]))
+    else:
+        logits = student = model(x)
+    said = teacher(x).float()
+    if config.distillation == "hard":
+        taught = F.cross_entropy(student.float(), said.argmax(dim=-1))
+    else:
+        t = config.temperature  # t² keeps the gradients' size when t changes (Hinton et al., 2015)
+        goal, answer = (said / t).log_softmax(dim=-1), (student.float() / t).log_softmax(dim=-1)
+        taught = F.kl_div(answer, goal, reduction="batchmean", log_target=True) * t * t
+    share = config.distillation_share
+    return (1 - share) * F.cross_entropy(logits.float(), targets) + share * taught, logits

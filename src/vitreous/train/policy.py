@@ -1,0 +1,117 @@
+"""What learns. `POLICIES` pairs a name with a function that chooses parameters; `learn` freezes all others.
+
+A policy with a number is written `last:2`. LoRA adds its own small matrices to the attention layers (peft), which
+`merge` folds back into the weights at the end, so that what is saved is a plain ViT again.
+"""
+
+import re
+from collections.abc import Callable
+
+from torch import nn
+
+from vitreous.models.vit import ViT
+from vitreous.weights.load import Model
+
+HEAD = re.compile(r"(head|head_dist|fc)\.")  # a ResNet calls its head fc
+NORMS = re.compile(r"blocks\.\d+\.(norm1|norm2|attn\.[qk]_norm)\.")
+
+
+def _names(model: Model) -> list[str]:
+    return [name for name, _ in model.named_parameters()]
+
+
+def full(model: Model, argument: str) -> list[str]:
+    """Everything."""
+    return _names(model)
+
+
+def head(model: Model, argument: str) -> list[str]:
+    """The head alone: the rest is a fixed feature extractor."""
+    return [name for name in _names(model) if HEAD.match(name)]
+
+
+def attention(model: Model, argument: str) -> list[str]:
+    """The attention layers and the head, and nothing else (Touvron et al., 2022; seed report 004)."""
+    return [name for name in _names(model) if HEAD.match(name) or re.match(r"blocks\.\d+\.attn\.(qkv|proj)\.", name)]
+
+
+def last(model: Model, argument: str) -> list[str]:
+    """The last N blocks, the final norm and the head."""
+    depth = model.config.depth
+    if not argument.isdecimal() or not 1 <= int(argument) <= depth:
+        raise ValueError(f"last:N takes a number of blocks from 1 to {depth}, got {'last:' + argument!r}")
+    taken = "|".join(str(i) for i in range(depth - int(argument), depth))
+    return [name for name in _names(model) if HEAD.match(name) or re.match(rf"blocks\.({taken})\.|(fc_)?norm\.", name)]
+
+
+def lora(model: Model, argument: str) -> list[str]:
+    """Low-rank updates to the attention layers, and the head."""
+    return [name for name in _names(model) if HEAD.match(name) or ".lora_" in name]
+
+
+POLICIES: dict[str, Callable[[Model, str], list[str]]] = {
+    "full": full,
+    "head": head,
+    "attention": attention,
+    "last": last,
+    "lora": lora,
+}
+
+
+def learn(model: Model, policy: str, *, train_norms: bool = False, lora_rank: int = 8) -> list[str]:
+    """Let what `policy` names learn and freeze the rest; returns the names of what learns.
+
+    >>> from vitreous.models.vit import ViTConfig
+    >>> model = ViT(ViTConfig(image_size=8, patch_size=4, width=16, depth=2, heads=2, classes=3))
+    >>> learn(model, "head")
+    ['head.weight', 'head.bias']
+    """
+    name, _, argument = policy.partition(":")
+    if name not in POLICIES or (argument and name != "last"):
+        raise ValueError(f"policy must be one of {', '.join(POLICIES).replace('last', 'last:N')}, got {policy!r}")
+    if not isinstance(model, ViT) and name not in ("full", "head"):
+        raise ValueError(f"policy {policy} is about a transformer's blocks; a ResNet takes full or head")
+    if name == "lora":
+        _add_lora(model, lora_rank)
+    chosen = set(POLICIES[name](model, argument))
+    if train_norms:
+        chosen |= {each for each in _names(model) if NORMS.match(each)}
+    for each, parameter in model.named_parameters():
+        parameter.requires_grad_(each in chosen)
+    return [each for each in _names(model) if each in chosen]
+
+
+def _add_lora(model: Model, rank: int) -> None:
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as error:
+        raise ImportError("policy lora needs peft: pip install 'vitreous[lora]'") from error
+    layers = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=r"blocks\.\d+\.attn\.(qkv|proj)")
+    inject_adapter_in_model(layers, model)
+
+
+def merge(model: Model) -> Model:
+    """Fold LoRA's matrices into the layers that they belong to; a model without any stays as it is."""
+    for parent in list(model.modules()):
+        for name, layer in list(parent.named_children()):
+            if hasattr(layer, "lora_A"):
+                layer.merge()
+                setattr(parent, name, layer.get_base_layer())
+    return model
+
+
+def depth_of(name: str, depth: int) -> int:
+    """How deep in the network a parameter lies: 0 for the embedding, 1 for the first block, `depth` + 1 for the head.
+
+    >>> depth_of("pos_embed", 12), depth_of("blocks.0.attn.qkv.weight", 12), depth_of("head.weight", 12)
+    (0, 1, 13)
+    """
+    if match := re.match(r"blocks\.(\d+)\.", name):
+        return int(match[1]) + 1
+    early = ("patch_embed", "cls_token", "dist_token", "reg_token", "pos_embed", "norm_pre")
+    return 0 if name.startswith(early) else depth + 1
+
+
+def decays(name: str, parameter: nn.Parameter) -> bool:
+    """Whether weight decay may touch a parameter: matrices yes; norms, biases, tokens and positions no."""
+    return parameter.dim() > 1 and not name.endswith(("_token", "pos_embed"))

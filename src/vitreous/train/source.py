@@ -1,0 +1,158 @@
+"""Where an update's pictures come from: memory that holds them all, or threads that decode them ahead.
+
+Both hand out the same: for picture numbers `[b]`, pixels uint8 `[b c h w]` on the device. What is random about them
+(the order, and the crop of a picture that is decoded on the fly) is a function of (seed, epoch, index).
+
+Shapes:  n pictures of the set · b pictures of a batch
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from PIL.Image import Image
+from torch import Tensor
+
+from vitreous.data.chance import Chance, order
+from vitreous.data.framing import draw_crop
+from vitreous.data.picture_set import PictureSet
+from vitreous.data.pictures import PictureError, read_picture
+from vitreous.data.preprocess import INTERPOLATIONS, Preprocess
+from vitreous.data.resident import array_bytes, decode
+from vitreous.data.stream import ahead
+from vitreous.train.config import TrainConfig
+
+MARGIN = 8 / 7  # pictures that are cropped at random are kept a little larger than the model's size: 256 for 224
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One update's pictures, on the device."""
+
+    indices: Tensor
+    """Which pictures of the set: int64 `[b]`."""
+    copies: Tensor
+    """How often a picture was shown in this epoch before: int64 `[b]`, zero but for repeated augmentation."""
+    pixels: Tensor | None = None
+    """uint8 `[b c h w]`, or None where they lie in `Source.pixels`."""
+
+
+class Source:
+    """A set of pictures as a device takes them."""
+
+    def __init__(
+        self,
+        data: PictureSet,
+        preprocess: Preprocess,
+        config: TrainConfig,
+        device: torch.device,
+        *,
+        training: bool,
+        progress: Callable[[str, int, int], object] = lambda what, total, done: None,
+    ) -> None:
+        self.data, self.config, self.device = data, config, device
+        self.crop = config.crop if training else None
+        self.preprocess = preprocess
+        self.stored = with_margin(preprocess) if self.crop is not None else preprocess
+        self.labels = torch.tensor(data.labels, device=device)  # [n]
+        self.pixels: Tensor | None = None  # [n c h w]
+        if _fits(array_bytes(len(data), self.stored), config, device):
+            pixels = decode(data, self.stored, progress=lambda done: progress(data.name, len(data), done))
+            self.pixels = pixels.to(device) if device.type != "cpu" else pixels
+
+    @property
+    def resident(self) -> bool:
+        return self.pixels is not None
+
+    def epoch(self, epoch: int, batch_size: int, first: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch, from number `first` on; what is left over at the end waits for another epoch."""
+        indices, copies = epoch_order(self.config.seed, epoch, len(self.data), self.config.repeats)
+        steps = len(indices) // batch_size
+        spans = [slice(i * batch_size, (i + 1) * batch_size) for i in range(first, steps)]
+        if self.resident:
+            indices, copies = indices.to(self.device), copies.to(self.device)
+            for span in spans:
+                yield Batch(indices[span], copies[span])
+            return
+        begin = spans[0].start if spans else 0
+        wanted = zip(indices[begin:].tolist(), copies[begin:].tolist(), strict=True)
+        decoded = ahead(lambda item: self._cropped(epoch, *item), wanted, workers=self.workers, waiting=3 * batch_size)
+        for span in spans:
+            pixels = torch.stack([next(decoded) for _ in range(batch_size)])
+            moved = (pixels.pin_memory() if self.device.type == "cuda" else pixels).to(self.device, non_blocking=True)
+            yield Batch(indices[span].to(self.device), copies[span].to(self.device), moved)
+
+    def all(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """All pictures once and in order, nothing random: pixels `[b c h w]` and labels `[b]`."""
+        if self.pixels is not None:
+            for begin in range(0, len(self.data), batch_size):
+                span = slice(begin, begin + batch_size)
+                yield self.pixels[span].to(self.device), self.labels[span]
+            return
+        views = ahead(self._view, range(len(self.data)), workers=self.workers, waiting=3 * batch_size)
+        for begin in range(0, len(self.data), batch_size):
+            count = min(batch_size, len(self.data) - begin)
+            yield torch.stack([next(views) for _ in range(count)]).to(self.device), self.labels[begin : begin + count]
+
+    @property
+    def workers(self) -> int:
+        return self.config.workers or min(8, os.cpu_count() or 1)
+
+    def _read(self, i: int) -> Image:
+        try:
+            picture = read_picture(self.data.picture(i))
+        except PictureError as error:
+            raise PictureError(self.data.describe(i), error.reason) from error
+        return picture.convert("RGB" if len(self.preprocess.mean) == 3 else "L")
+
+    def _view(self, i: int) -> Tensor:
+        return _to_tensor(self.preprocess.view(self._read(i)))
+
+    def _cropped(self, epoch: int, i: int, copy: int) -> Tensor:
+        """One picture for training: a random part of the original, or the model's own view where nothing is cropped."""
+        if self.crop is None:
+            return self._view(i)
+        picture = self._read(i)
+        chance = Chance.of(self.config.seed, epoch, torch.tensor([i]), copy)
+        box = draw_crop(chance, (picture.height, picture.width), self.crop)
+        top, left, height, width = (edge.item() for edge in box)
+        size = self.preprocess.size[1], self.preprocess.size[0]
+        method = INTERPOLATIONS[self.preprocess.interpolation]
+        return _to_tensor(picture.resize(size, method, box=(left, top, left + width, top + height)))
+
+
+def epoch_order(seed: int, epoch: int, pictures: int, repeats: int = 1) -> tuple[Tensor, Tensor]:
+    """An epoch's picture numbers and their copies, int64 `[n]`; as many in an epoch whatever `repeats` is.
+
+    >>> epoch_order(0, 0, 4, repeats=2)[1]
+    tensor([0, 1, 0, 1])
+    """
+    shuffled = order(seed, epoch, pictures)[: math.ceil(pictures / repeats)]
+    indices = shuffled.repeat_interleave(repeats)[:pictures]
+    return indices, torch.arange(repeats).repeat(len(shuffled))[:pictures]
+
+
+def with_margin(preprocess: Preprocess) -> Preprocess:
+    """The same view, a little larger all round."""
+    size = math.ceil(preprocess.size[0] * MARGIN), math.ceil(preprocess.size[1] * MARGIN)
+    return replace(preprocess, size=size, resize=size, cover=True)
+
+
+def _to_tensor(picture: Image) -> Tensor:
+    pixels = np.array(picture)
+    return torch.from_numpy(pixels.reshape(picture.height, picture.width, -1).transpose(2, 0, 1).copy())  # [c h w]
+
+
+def _fits(size: int, config: TrainConfig, device: torch.device) -> bool:
+    if config.resident != "auto":
+        return config.resident == "yes"
+    if device.type == "cuda":
+        return size <= torch.cuda.mem_get_info(device)[1] // 4
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError):  # no such call on Windows
+        memory = 8 << 30
+    return size <= memory // 4

@@ -1,0 +1,114 @@
+"""One update of the weights, from picture numbers to moved parameters, and how a GPU is made to replay it.
+
+Everything that changes between updates is a tensor, so that the whole of it (gather, augment, forward, backward, clip,
+optimiser, average) can be captured once as a CUDA graph and replayed: Python then only says which pictures are next.
+"""
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.data.augment import Augment
+from vitreous.data.chance import Chance
+from vitreous.train.config import TrainConfig
+from vitreous.train.objective import Teacher, objective
+from vitreous.train.optim import set_rates
+from vitreous.train.source import Batch, Source
+from vitreous.train.state import State
+
+WARM_UPS = 3  # updates before a capture: kernels are chosen and compiled, memory is laid out
+
+
+class Update:
+    """Callable: `update(batch, epoch, number, factor)` moves the weights once."""
+
+    def __init__(
+        self, state: State, source: Source, augment: Augment, config: TrainConfig, teacher: Teacher | None = None
+    ) -> None:
+        self.state, self.source, self.config, self.teacher = state, source, config, teacher
+        self.learning = [parameter for parameter in state.model.parameters() if parameter.requires_grad]
+        self.averaged = dict(state.model.named_parameters())
+        self.objective: Callable[..., tuple[Tensor, Tensor]] = objective
+        self.augment: Callable[..., tuple[Tensor, Tensor]] = augment
+        if config.compile:
+            self.objective = torch.compile(objective, fullgraph=True, dynamic=False)
+            self.augment = torch.compile(augment, fullgraph=True, dynamic=False)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        # what differs from update to update: epoch, update number, step size, decay of the average
+        self.numbers = torch.zeros(2, dtype=torch.int64, device=state.device)
+        self.factors = torch.zeros(2, device=state.device)
+        self.batch: Batch | None = None
+
+    def __call__(self, batch: Batch, epoch: int, number: int, factor: float) -> None:
+        # the average starts as a plain mean and forgets more slowly as it goes, so that the first weights fade
+        decay = min(self.config.average, (1 + number) / (10 + number))
+        self.numbers.copy_(torch.tensor([epoch, number]), non_blocking=True)
+        self.factors.copy_(torch.tensor([factor, decay]), non_blocking=True)
+        if self.graph is None or self.batch is None:
+            self.compute(batch)
+            return
+        for held, new in ((self.batch.indices, batch.indices), (self.batch.copies, batch.copies)):
+            held.copy_(new, non_blocking=True)
+        if self.batch.pixels is not None and batch.pixels is not None:
+            self.batch.pixels.copy_(batch.pixels, non_blocking=True)
+        self.graph.replay()
+
+    def compute(self, batch: Batch) -> None:
+        """The update itself."""
+        state, config = self.state, self.config
+        parts = config.accumulate
+        set_rates(state.optimisers, self.factors[0])
+        for optimiser in state.optimisers:
+            optimiser.zero_grad(set_to_none=True)
+        for part in range(parts):
+            span = slice(part * len(batch.indices) // parts, (part + 1) * len(batch.indices) // parts)
+            indices = batch.indices[span]
+            pixels = self.source.pixels[indices] if self.source.pixels is not None else batch.pixels[span]  # type: ignore[index]
+            chance = Chance.of(config.seed, self.numbers[0], indices, batch.copies[span])
+            x, targets = self.augment(pixels, self.source.labels[indices], chance)  # [b c h w], [b classes]
+            with torch.autocast(state.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
+                loss, logits = self.objective(state.model, x, targets, config, self.teacher)
+            (loss / parts).backward()
+            self._count(loss.detach(), logits.detach(), targets)
+        if config.clip:
+            nn.utils.clip_grad_norm_(self.learning, config.clip)
+        for optimiser in state.optimisers:
+            optimiser.step()
+        if state.average:
+            with torch.no_grad():
+                held, decay = list(state.average.values()), self.factors[1]  # a lerp would ask the host for its weight
+                torch._foreach_mul_(held, decay)
+                torch._foreach_add_(held, torch._foreach_mul([self.averaged[n] for n in state.average], 1 - decay))
+
+    @torch.no_grad()
+    def _count(self, loss: Tensor, logits: Tensor, targets: Tensor) -> None:
+        totals = self.state.totals
+        totals[0] += loss.float() * len(logits)
+        totals[1] += (logits.argmax(dim=-1) == targets.argmax(dim=-1)).sum()
+        totals[2] += len(logits)
+        first = ~torch.isfinite(loss) & (totals[3] == 0)
+        totals[3] = torch.where(first, (self.numbers[1] + 1).to(totals.dtype), totals[3])
+
+    def warm_up(self, batch: Batch) -> None:
+        """Run a few updates to get everything compiled and in place, then take them all back."""
+        before = self.state.copy()
+        for _ in range(WARM_UPS):
+            self.compute(batch)
+        self.state.restore(before)
+
+    def capture(self, batch: Batch) -> None:
+        """Record the update as a CUDA graph. Nothing of the run changes: what the warm-up moved is moved back."""
+        self.batch = copy.deepcopy(batch)
+        stream = torch.cuda.Stream(self.state.device)
+        stream.wait_stream(torch.cuda.current_stream(self.state.device))
+        with torch.cuda.stream(stream):
+            self.warm_up(self.batch)
+        torch.cuda.current_stream(self.state.device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        for optimiser in self.state.optimisers:
+            optimiser.zero_grad(set_to_none=True)
+        with torch.cuda.graph(graph, stream=stream):
+            self.compute(self.batch)
+        self.graph = graph

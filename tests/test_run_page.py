@@ -1,0 +1,253 @@
+"""A run's page: every section, the right numbers, nothing fetched from elsewhere; for finished runs and others."""
+
+import json
+import re
+from dataclasses import fields
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from vitreous.field_docs import field_docs
+from vitreous.run_charts import MOST, column, curves, over_training, thin
+from vitreous.run_page import LEVELS, duration, spell, time_to_accuracy, write_run_page
+from vitreous.snapshots import Recorder, Snapshot, write_snapshot
+from vitreous.train.config import TrainConfig
+from vitreous.train.folder import RunFolder
+from vitreous.train.loop import train
+
+TRAINING = ["loss", "accuracy", "learning-rate", "time"]
+INSIDE = ["positions", "filters", "distance", "attention"]
+
+
+class Read(HTMLParser):
+    """A page taken apart: sections, addresses, images, words; and whether every tag that was opened is closed."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.ids, self.addresses, self.alts, self.open, self.words = [], [], [], [], ""
+        self.text = path.read_text(encoding="utf-8")
+        self.feed(self.text)
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.ids += [found["id"]] if tag == "section" else []
+        self.addresses += [found[name] for name in ("src", "href", "action", "srcset") if name in found]
+        self.alts += [found["alt"]] if tag == "img" else []
+        assert tag not in ("script", "link", "iframe", "object")
+        if tag not in ("img", "meta"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1:] != ["style"]:
+            self.words += data
+
+
+def assert_alone(page):
+    """Nothing is asked of anyone: images hold their bytes, links stay on the page, the style names no address."""
+    for address in page.addresses:
+        assert address.startswith(("data:image/png;base64,", "#")), address[:80]
+    for name in (address[1:] for address in page.addresses if address.startswith("#")):
+        assert name in page.ids
+    style = re.search(r"<style>(.*?)</style>", page.text, re.DOTALL)[1]
+    assert not re.search(r"url\(|@import|https?:", style)
+    assert not re.search(r"https?://", page.text)
+    assert all(page.alts)
+
+
+def row(epoch, top1=None, seconds=1.0):
+    known = {"epoch": epoch, "loss": 2.0 / epoch, "top1": 0.5, "learning_rate": 1e-3}
+    if top1 is not None:
+        known |= {"test_top1": top1, "test_top5": 1.0, "test_loss": 1.0, "test_pictures": 1234}
+    return known | {"seconds": seconds}
+
+
+def folder_of(path, config, rows, result=None, snapshots=()):
+    folder = RunFolder(path)
+    path.mkdir()
+    folder.begin(config)
+    for line in rows:
+        folder.add_metrics(line)
+    for snapshot in snapshots:
+        write_snapshot(folder.snapshots, snapshot)
+    if result is not None:
+        folder.result.write_text(json.dumps(result))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITREOUS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        path = tmp_path_factory.mktemp("runs") / "digits"
+        config = TrainConfig(epochs=2, channels=1, validation=0.9, device="cpu", learning_rate=2e-3)
+        return train(config, path, listeners=[Recorder()]), Read(write_run_page(path))
+
+
+def test_a_finished_runs_page_has_every_section(finished):
+    result, page = finished
+    assert page.ids == [*TRAINING, *INSIDE, "settings"]
+    assert f"{100 * result['top1']:.2f} %" in page.words
+    assert "vit_pico_patch2_8 on digits" in page.words
+    assert "1,293 training pictures held out for validation" in page.words
+    assert "not finished" not in page.words
+    assert_alone(page)
+
+
+def test_every_setting_is_explained_and_changed_ones_stand_out(finished):
+    _, page = finished
+    docs = field_docs(TrainConfig)
+    assert list(docs) == [field.name for field in fields(TrainConfig)]
+    table = page.text[page.text.index('id="settings"') :]
+    for name, text in docs.items():
+        assert f"<th>{name}</th>" in table
+        assert text.replace("`", "") in page.words
+    changed = re.findall(r'<tr class="changed"><th>(\w+)</th>', table)
+    assert changed == ["validation", "channels", "epochs", "learning_rate", "device"]
+    assert "<b>0.002</b> <small>default 0.001</small>" in table
+
+
+def test_a_page_is_written_from_a_path_too_and_is_the_same_each_time(tmp_path):
+    folder = folder_of(tmp_path / "run", TrainConfig(epochs=3), [row(1, 0.1), row(2, 0.55), row(3, 0.61)])
+    first = write_run_page(folder).read_bytes()
+    assert write_run_page(str(tmp_path / "run")).read_bytes() == first
+    assert {path.name for path in folder.path.iterdir()} == {"config.json", "metrics.jsonl", "run.html"}
+
+
+def test_an_unfinished_run_says_so_and_shows_what_there_is(tmp_path):
+    folder = folder_of(tmp_path / "run", TrainConfig(epochs=40), [row(1), row(2, 0.625, 75.0), row(3, None, 80.0)])
+    with folder.metrics.open("a") as file:
+        file.write('{"epoch": 4, "lo')  # cut short
+    page = Read(write_run_page(folder))
+    assert page.ids == [*TRAINING, "settings"]
+    assert "not finished" in page.words
+    assert "62.50 %" in page.words
+    assert "after epoch 2" in page.words
+    assert "3 of 40" in page.words
+    assert "1 min 20 s" in page.words
+    assert_alone(page)
+
+
+def test_a_run_that_has_just_begun_has_a_page(tmp_path):
+    page = Read(write_run_page(folder_of(tmp_path / "run", TrainConfig(), [])))
+    assert page.ids == ["settings"]
+    assert "0 of 60" in page.words
+
+
+def test_a_run_of_one_epoch_has_a_page(tmp_path):
+    result = {"top1": 0.4, "top5": 0.9, "loss": 1.5, "pictures": 360, "epochs": 1, "seconds": 2.0}
+    folder = folder_of(tmp_path / "run", TrainConfig(epochs=1), [row(1, 0.4)], result, [Snapshot(1)])
+    page = Read(write_run_page(folder))
+    assert page.ids == [*TRAINING, "settings"]
+    assert "40.00 %" in page.words
+    assert "1epoch" in page.words
+    assert "has not reached 50\N{NO-BREAK SPACE}%" in page.words
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="holds no run: expected .*config.json"):
+        write_run_page(tmp_path)
+
+
+def test_names_are_escaped_and_paths_of_this_machine_stay_here(tmp_path):
+    config = TrainConfig(data="/home/someone/<b>pets", model="/secret/place/vit", pretrained=True, policy="head")
+    page = Read(write_run_page(folder_of(tmp_path / "run", config, [row(1, 0.5)])))
+    assert "vit on <b>pets" in page.words
+    assert "Fine-tuned (head)" in page.words
+    assert "someone" not in page.text
+    assert "secret" not in page.text
+
+
+def test_times_are_those_of_the_first_look_that_was_good_enough():
+    rows = [row(1, 0.3, 10), row(2, None, 20), row(3, 0.86, 30), row(4, 0.7, 40), row(5, 0.95, 50)]
+    slow = [(level, 3, 30) for level in (0.5, 0.6, 0.7, 0.8, 0.85)]
+    assert time_to_accuracy(rows) == [*slow, (0.9, 5, 50), (0.95, 5, 50)]
+    assert time_to_accuracy(rows, [0.99]) == time_to_accuracy([], LEVELS) == []
+
+
+def test_curves_are_the_metrics_in_percent_where_they_were_looked_at():
+    rows = [row(1, 0.25), row(2), row(3, 0.75)]
+    loss, accuracy, rate = (chart.panels[""].axes[0].lines for chart in curves(rows, TrainConfig()))
+    assert loss[0].get_ydata().tolist() == [2.0, 1.0, 2 / 3]
+    assert [line.get_xdata().tolist() for line in accuracy] == [[1, 2, 3], [1, 3]]
+    assert accuracy[1].get_ydata().tolist() == [25, 75]
+    assert len(rate) == 1
+    assert column([row(1)], "test_top1") == ([], [])
+    assert curves([], TrainConfig()) == []
+
+
+def test_what_makes_training_pictures_harder_is_said():
+    charts = {chart.name: chart for chart in curves([row(1)], TrainConfig(mixup=0.4, warmup=5))}
+    assert "mixed" in charts["loss"].beware
+    assert "larger share" in charts["accuracy"].beware
+    assert "5 epochs" in charts["learning-rate"].read
+    assert "mixed" not in curves([row(1)], TrainConfig())[0].beware
+
+
+def snapshot(epoch, seed=0):
+    chance = np.random.default_rng(seed)
+    return Snapshot(
+        epoch,
+        filters=chance.integers(0, 256, (4, 2, 2, 1)).astype(np.uint8),
+        positions=chance.uniform(-1, 1, (2, 2, 2, 2)),
+        distances=chance.uniform(1, 5, (3, 2)),
+        maps=chance.uniform(0, 1, (2, 2, 2)),
+        pictures=chance.integers(0, 256, (2, 8, 8, 1)).astype(np.uint8),
+        labels=("zero", "one"),
+    )
+
+
+def test_moments_stand_side_by_side_with_their_accuracy():
+    charts = over_training([snapshot(0, 1), snapshot(2, 2), snapshot(4, 3)], [row(2, 0.5), row(4, 0.997)])
+    assert [chart.name for chart in charts] == INSIDE
+    for chart in charts[:3]:
+        assert list(chart.panels) == ["before", "epoch 2 · 50 %", "epoch 4 · 99 %"]
+    assert list(charts[3].panels) == ["picture", "before", "epoch 2", "epoch 4"]
+    assert "zero, one" in charts[3].read
+    limits = {figure.axes[0].get_ylim() for figure in charts[2].panels.values()}
+    assert len(limits) == 1  # one scale for all, or they could not be compared
+
+
+def test_what_never_changed_is_shown_once_and_said():
+    same = [Snapshot(epoch, positions=np.ones((2, 2, 2, 2))) for epoch in (0, 1, 2)]
+    (chart,) = over_training(same, [])
+    assert list(chart.panels) == ["at all times"]
+    assert "did not change" in chart.read
+
+
+def test_many_moments_are_thinned_and_the_ends_kept():
+    kept = thin([Snapshot(epoch) for epoch in range(100)], MOST)
+    assert len(kept) == MOST
+    assert (kept[0].epoch, kept[-1].epoch) == (0, 99)
+    assert len({s.epoch for s in kept}) == MOST
+
+
+def test_nothing_finite_and_nothing_at_all_are_borne():
+    assert over_training([], []) == []
+    black = np.zeros((1, 4, 4, 3), np.uint8)
+    empty = Snapshot(0, distances=np.full((2, 2), np.nan), maps=np.full((1, 2, 2), np.nan), pictures=black)
+    assert [chart.name for chart in over_training([empty], [])] == ["attention"]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0.0, "0"),
+        (1e-5, "1e-05"),
+        ("auto", "auto"),
+        ("C:\\Users\\me\\pets", "…/pets"),
+        ("~/pets", "…/pets"),
+        (64, "64"),
+    ],
+)
+def test_settings_are_spelled_as_one_reads_them(value, words):
+    assert spell(value) == words
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(0, "0.0 s"), (59.7, "1 min 00 s"), (3599.8, "1 h 00 min")])
+def test_durations_roll_over(seconds, words):
+    assert duration(seconds) == words
