@@ -88,7 +88,10 @@ def main() -> None:
             while not (folder / "result.json").exists():
                 process = start(folder, changes, log)
                 if kills < given.kills and len(where) < 5:
-                    wait_until(folder, chance.randrange(reached(folder) + 1, updates + 1), process)
+                    first = min(
+                        reached(folder) + 1, updates
+                    )  # killed after the last update, it has its result to write
+                    wait_until(folder, chance.randint(first, updates), process)
                     time.sleep(chance.uniform(0, 0.1))
                     process.kill()
                 if process.wait() == -9:

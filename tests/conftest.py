@@ -19,6 +19,12 @@ def seeded():
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path_factory):
+    """Decoded pictures go to a temporary folder, never to the user's cache."""
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
 @pytest.fixture
 def shared():
     """Real weights and pictures, where they are at hand."""

@@ -172,9 +172,3 @@ def test_a_real_vit_calls_santorini_a_dome(shared):
     found = {p.label: p.probability for p in answer.predictions}
     assert found["dome"] == pytest.approx(0.67, abs=0.01)
     assert found["church"] == pytest.approx(0.20, abs=0.01)
-
-
-def test_the_packaged_model_reads_digits():
-    result = evaluate(load(), open_set("digits"), device="cpu", batch_size=64)
-    assert result.top1 >= 0.97
-    assert result.pictures == 360

@@ -1,4 +1,4 @@
-"""Imports point one way: cli → views → inside, figures; weights → models, data."""
+"""Imports point one way: cli → views → inside, figures; train → weights → models, data."""
 
 import ast
 from pathlib import Path
@@ -13,6 +13,7 @@ ALLOWED = {  # folder → what of vitreous it may import
     "weights": {"weights", "models", "data"},
     "inside": {"inside", "models"},
     "speed": {"speed", "models"},
+    "train": {"train", "weights", "models", "data", "speed", "device"},
 }
 FORBIDDEN = {"figures": {"torch", "torchvision"}, "models": {"numpy", "PIL", "matplotlib", "safetensors"}}
 

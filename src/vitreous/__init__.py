@@ -16,6 +16,7 @@ _HOMES = {  # public name → the module it lives in
     "embed": "vitreous.features",
     "evaluate": "vitreous.evaluation",
     "open_set": "vitreous.data.datasets",
+    "open_split": "vitreous.data.split",
     "read_picture": "vitreous.data.pictures",
     "Preprocess": "vitreous.data.preprocess",
     "capture": "vitreous.inside.capture",
@@ -26,6 +27,8 @@ _HOMES = {  # public name → the module it lives in
     "ResNet": "vitreous.models.resnet",
     "VARIANTS": "vitreous.models.variants",
     "variant": "vitreous.models.variants",
+    "TrainConfig": "vitreous.train.config",
+    "RECIPES": "vitreous.train.recipes",
 }
 __all__ = ["__version__", *_HOMES]  # names, all of them
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:  # so that editors and type checkers see what the lazy import 
     from vitreous.data.datasets import open_set
     from vitreous.data.pictures import read_picture
     from vitreous.data.preprocess import Preprocess
+    from vitreous.data.split import open_split
     from vitreous.evaluation import evaluate
     from vitreous.features import embed
     from vitreous.inside.capture import capture
@@ -42,6 +46,8 @@ if TYPE_CHECKING:  # so that editors and type checkers see what the lazy import 
     from vitreous.models.variants import VARIANTS, variant
     from vitreous.models.vit import ViT, ViTConfig
     from vitreous.predict import classify
+    from vitreous.train.config import TrainConfig
+    from vitreous.train.recipes import RECIPES
     from vitreous.weights.convert import convert
     from vitreous.weights.load import load
     from vitreous.weights.save import save

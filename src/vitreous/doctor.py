@@ -42,6 +42,8 @@ def examine(model: Model) -> dict[str, Rows]:
         ],
         "pictures": [("preprocessing", card.preprocess.describe())],
     }
+    if trained := _training(card.training):
+        sections["training"] = trained
     return sections
 
 
@@ -60,6 +62,7 @@ def facts(model: Model) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in model.parameters()),
         "flops": count_flops(model),
         "preprocess": card.preprocess.to_dict(),
+        "training": card.training,
         "report": asdict(card.report),
         "remarks": card.report.remarks(),
     }
@@ -165,6 +168,19 @@ def _head(model: Model) -> str:
     if card.class_names is None:
         return f"{classes} classes without names"
     return f"{classes} classes: {', '.join(card.class_names[:4])}{' …' if classes > 4 else ''}"
+
+
+def _training(told: Any) -> Rows:
+    """How the model was trained and how good it became; `told` is what its config.json says, if anything."""
+    try:
+        config, result = told["config"], told["result"]
+        model = f"{config['model']} on {config['data']}"
+        length = f"{result['epochs']} epochs in {result['seconds']:,.0f} s"
+        accuracy = f"{result['top1']:.2%} of {result['pictures']:,} held-out pictures"
+    except (KeyError, TypeError, ValueError):  # written by somebody else
+        return []
+    command, *where = (str(told[key]) if key in told else "" for key in ("command", "hardware", "date"))
+    return [("training", ", ".join(filter(None, (command, model, length, *where)))), ("accuracy", accuracy)]
 
 
 def _shortened(keys: list[str], most: int = 6) -> list[str]:

@@ -90,7 +90,7 @@ def attention_rows(scene: Scene) -> Figures:
     title = f"Where the {scene.query_name} looks, block {scene.layer}"
     return {
         "": maps.draw_maps(
-            scene.pixels, heats.numpy(), titles, label="attention", suptitle=title, marked=scene.query_place
+            scene.backdrop, heats.numpy(), titles, label="attention", suptitle=title, marked=scene.query_place
         )
     }
 
@@ -101,7 +101,7 @@ def attention_maps(scene: Scene) -> Figures:
     titles = [f"block {layer}" for layer in range(depth)]
     title = f"Where the {scene.query_name} looks, mean over heads"
     by_block = maps.draw_maps(
-        scene.pixels, heats.mean(dim=1).numpy(), titles, label="attention", suptitle=title, marked=scene.query_place
+        scene.backdrop, heats.mean(dim=1).numpy(), titles, label="attention", suptitle=title, marked=scene.query_place
     )
     grid = maps.draw_grid(
         heats.numpy(),
@@ -121,7 +121,7 @@ def one_map(name: str, title: str, label: str, diverging: bool = False) -> Calla
         if name == "rollout":
             words += rollout_options(scene)
         values = heat.heat(name, scene).numpy()
-        return {"": maps.draw_map(scene.pixels, values, title=words, label=label, diverging=diverging)}
+        return {"": maps.draw_map(scene.backdrop, values, title=words, label=label, diverging=diverging)}
 
     return draw
 
@@ -192,13 +192,15 @@ def token_colours(scene: Scene) -> Figures:
     normed = scene.vit.norm(scene.outputs[scene.layer])  # else a few very long tokens would decide the colours
     colours = inside_tokens.principal_colours(normed[None].float(), scene.vit.layout)[0]
     title = f"Tokens after block {scene.layer}: three principal components as colours"
-    return {"": maps.draw_colours(scene.pixels, colours.cpu().numpy(), title=title)}
+    return {"": maps.draw_colours(scene.backdrop, colours.cpu().numpy(), title=title)}
 
 
 def token_norms(scene: Scene) -> Figures:
     lengths = inside_tokens.norms(scene.outputs[scene.layer].float(), scene.vit.layout).cpu().numpy()
     return {
-        "": maps.draw_map(scene.pixels, lengths, title=f"Length of the tokens after block {scene.layer}", label="norm")
+        "": maps.draw_map(
+            scene.backdrop, lengths, title=f"Length of the tokens after block {scene.layer}", label="norm"
+        )
     }
 
 

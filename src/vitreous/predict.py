@@ -54,8 +54,8 @@ def classify(
     `model` is a loaded model, a name or path for `load`, or None for the model inside the package.
 
     >>> from vitreous.samples import samples
-    >>> [answer.best.label for answer in classify(list(samples().values())[:2], device="cpu")]
-    ['0', '1']
+    >>> classify(samples()["chelsea"], device="cpu")[0].best.label
+    'cat'
     """
     one = isinstance(pictures, Picture)
     answers = []

@@ -1,21 +1,20 @@
 """Pictures to begin with: what `classify` and `explain` show when no picture is named."""
 
+from importlib import resources
+
 from PIL.Image import Image
 
-from vitreous.data.datasets import open_set
+from vitreous.data.pictures import read_picture
+
+FILES = ("chelsea.png", "coffee.png", "rocket.jpg", "astronaut.png")
+"""Photographs inside scikit-image's wheel, free to use: a cat, a cup of coffee, a rocket, an astronaut."""
 
 
 def samples() -> dict[str, Image]:
-    """One held-out picture of each class that the packaged model knows: scikit-learn's digits.
+    """Four photographs by name; nothing is downloaded.
 
-    >>> list(samples())[:2]
-    ['digit-0', 'digit-1']
+    >>> list(samples())
+    ['chelsea', 'coffee', 'rocket', 'astronaut']
     """
-    found = open_set("digits", split="test")
-    last = {label: i for i, label in enumerate(found.labels)}
-    pictures: dict[str, Image] = {}
-    for label in sorted(last):
-        picture = found.picture(last[label])
-        assert isinstance(picture, Image)
-        pictures[f"digit-{found.class_names[label]}"] = picture
-    return pictures
+    folder = resources.files("skimage") / "data"  # read here: `skimage.data` would copy them to a cache
+    return {file.partition(".")[0]: read_picture((folder / file).read_bytes()) for file in FILES}

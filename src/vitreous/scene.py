@@ -9,9 +9,13 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
+from vitreous.data.preprocess import square
 from vitreous.inside.capture import capture
 from vitreous.models.vit import ViT
 from vitreous.weights.load import Model
+
+SHARP = 256
+"""Pixels of a side that let a photograph be recognised under a heat map; a model may see as few as 32."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,18 @@ class Scene:
     def pixels(self) -> np.ndarray:
         """What the model sees, as uint8 `[H W 3]`."""
         return np.asarray(self.seen)
+
+    @cached_property
+    def backdrop(self) -> np.ndarray:
+        """What heat is laid over, uint8 `[H W 3]`: what the model sees, in more pixels where it sees few of many."""
+        pixels, preprocess = self.pixels, self.model.card.preprocess
+        if self.picture is None or preprocess.resize is None:
+            return pixels
+        times = min(SHARP, *self.picture.size) // max(*preprocess.size, *square("resize", preprocess.resize))
+        if times < 2:
+            return pixels
+        height, width = preprocess.size
+        return np.asarray(preprocess.with_size((times * height, times * width)).view(self.picture).convert("RGB"))
 
     @cached_property
     def x(self) -> Tensor:

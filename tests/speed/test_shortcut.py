@@ -47,3 +47,29 @@ def test_other_models_just_run():
     model = ResNet(ResNetConfig(18, classes=4)).eval()
     x = torch.randn(1, 3, 32, 32)
     assert torch.equal(logits_only(model, x), model(x))
+
+
+@pytest.mark.parametrize("changes", [{}, {"distillation_token": True, "distillation_head": True}, {"qk_norm": True}])
+def test_the_shortcut_gives_the_whole_networks_gradients(changes):
+    model = noise(ViT(ViTConfig(**SMALL | changes))).train()
+    x = torch.randn(3, 3, 32, 32)
+    found = []
+    for run in (model, lambda x: logits_only(model, x)):
+        model.zero_grad()
+        run(x).square().sum().backward()
+        found.append([parameter.grad.clone() for parameter in model.parameters()])
+    for short, whole in zip(*found, strict=True):
+        torch.testing.assert_close(short, whole, rtol=0, atol=1e-5 * max(1.0, whole.abs().max().item()))
+
+
+def test_the_shortcut_drops_as_training_does():
+    model = noise(ViT(ViTConfig(**SMALL | {"dropout": 0.5, "attention_dropout": 0.5, "stochastic_depth": 0.5}))).train()
+    x = torch.randn(3, 3, 32, 32)
+    last = model.blocks[-1]
+    assert not torch.equal(logits_only(model, x), logits_only(model, x))
+    for part in (model.pos_drop, *model.blocks[:-1]):
+        part.eval()  # what is left to chance is in the last block
+    assert not torch.equal(logits_only(model, x), logits_only(model, x))
+    for part in (last.skip, last.attn.proj_drop, last.mlp):
+        part.eval()
+    assert not torch.equal(logits_only(model, x), logits_only(model, x))  # attention's own dropout

@@ -120,8 +120,8 @@ def leftovers(folder: Path) -> list[str]:
         ),
         ("https://example.org/a/vit.pth?download=1", "url", "https://example.org/a/vit.pth?download=1", None),
         ("http://localhost:80/vit.pth", "url", "http://localhost:80/vit.pth", None),
-        ("packaged", "packaged", "digits", None),
-        ("digits", "packaged", "digits", None),
+        ("packaged", "packaged", "cifar10", None),
+        ("cifar10", "packaged", "cifar10", None),
     ],
 )
 def test_a_name_says_where_it_leads(name: str, kind: str, target: str, version: str | None) -> None:
@@ -133,10 +133,10 @@ def test_what_exists_on_the_disk_wins_over_every_name_but_the_packaged_model() -
         assert parse(name).kind not in ("file", "folder")
         Path(name).mkdir(parents=True)
         assert parse(name) == Name("folder", name)
-    Path("digits").mkdir()
-    assert parse("digits").kind == "packaged"
-    assert parse("./digits") == Name("folder", "./digits")
-    assert parse(Path("digits")) == Name("folder", "digits")
+    Path("cifar10").mkdir()
+    assert parse("cifar10").kind == "packaged"
+    assert parse("./cifar10") == Name("folder", "./cifar10")
+    assert parse(Path("cifar10")) == Name("folder", "cifar10")
 
 
 def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,10 +375,10 @@ def test_links_within_the_folder_and_into_a_hub_cache_are_followed(tmp_path: Pat
 def test_the_packaged_model_comes_from_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "vitreous"
     monkeypatch.setattr(fetching.resources, "files", lambda name: package)
-    with pytest.raises(FileNotFoundError, match=r"this installation lacks the model 'digits'.*install vitreous again"):
+    with pytest.raises(FileNotFoundError, match=r"this installation lacks the model 'cifar10'.*install vitreous again"):
         fetch("packaged")
-    folder = write(package / "packaged" / "digits", "model.safetensors", "config.json")
-    for name in ("packaged", "digits"):
+    folder = write(package / "packaged" / "cifar10", "model.safetensors", "config.json")
+    for name in ("packaged", "cifar10"):
         source = fetch(name)
         assert (source.origin, source.name) == ("packaged", name)
         assert source.weights == (folder / "model.safetensors",)

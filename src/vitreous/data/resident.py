@@ -8,6 +8,7 @@ from the mapped file or on a GPU that holds it all.
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,7 +47,12 @@ def decode(
     if (found := _open(path, shape)) is not None:
         progress(len(data))
         return found
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        told = f"decoded pictures cannot be kept in {folder} ({error.strerror})"
+        raise OSError(f"{told}: set VITREOUS_CACHE to another folder, or pass --resident no") from error
+    _sweep(folder)
     temporary = path.with_suffix(f".{os.getpid()}.partial")
     try:
         _need_space(folder, int(np.prod(shape)))
@@ -93,16 +99,23 @@ def unreadable(problems: list[PictureError], data: PictureSet) -> ValueError:
 def _key(data: PictureSet, preprocess: Preprocess) -> str:
     seen = {k: v for k, v in preprocess.to_dict().items() if k not in ("mean", "std")}
     text = json.dumps([data.fingerprint, len(preprocess.mean), seen], sort_keys=True)
-    return f"{Path(data.name).name}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+    return f"{Path(data.name).name[:64]}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
 
 def _open(path: Path, shape: tuple[int, ...]) -> Tensor | None:
     """The cached array, or None where there is none of this shape (a file cut short is decoded anew)."""
     try:
         pixels = np.load(path, mmap_mode="c")  # copy on write: torch wants an array that it could write to
-    except (OSError, ValueError):
+    except (OSError, ValueError, EOFError):
         return None
     return torch.from_numpy(pixels) if pixels.shape == shape and pixels.dtype == np.uint8 else None
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed processes left half written: nobody has touched it for a day."""
+    for path in folder.glob("*.partial"):
+        if time.time() - path.stat().st_mtime > 24 * 3600:
+            path.unlink(missing_ok=True)
 
 
 def _need_space(folder: Path, wanted: int) -> None:

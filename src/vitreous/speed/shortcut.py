@@ -1,7 +1,8 @@
 """Logits and nothing else: the last block worked out for the tokens that the head reads.
 
 All tokens still speak in the last block (keys and values), but only the class token has to listen (queries), and only
-it goes through the last MLP. On ViT-B/16 that is 7 % of the work; the logits are the same but for rounding.
+it goes through the last MLP. On ViT-B/16 that is 7 % of the work; the logits are the same but for rounding, and so
+are the gradients: what cannot reach the logits has none.
 """
 
 import torch.nn.functional as F
@@ -20,22 +21,24 @@ def logits_only(model: nn.Module, x: Tensor) -> Tensor:
     >>> torch.allclose(logits_only(model, x), model(x), atol=1e-5)
     True
     """
-    if not isinstance(model, ViT) or model.config.pool != "token" or model.training:
+    if not isinstance(model, ViT) or model.config.pool != "token":
+        return model(x)
+    last = model.blocks[-1]
+    assert isinstance(last, TransformerBlock)
+    if type(last.attn.qkv) is not nn.Linear:  # LoRA's layer is more than its weight
         return model(x)
     read = 2 if model.head_dist is not None else 1  # the class token, and DeiT's distillation token
     x = model.embed(x)
     for block in model.blocks[:-1]:
         x = block(x)
-    last = model.blocks[-1]
-    assert isinstance(last, TransformerBlock)
     return model.forward_head(model.norm(_block_rows(last, x, read)))
 
 
 def _block_rows(block: TransformerBlock, x: Tensor, rows: int) -> Tensor:
     """The block's first `rows` output tokens: `[b t d]` → `[b rows d]`."""
     kept = x[:, :rows]
-    kept = kept + block.ls1(_attention_rows(block.attn, block.norm1(x), rows))
-    return kept + block.ls2(block.mlp(block.norm2(kept)))
+    kept = kept + block.skip(block.ls1(_attention_rows(block.attn, block.norm1(x), rows)))
+    return kept + block.skip(block.ls2(block.mlp(block.norm2(kept))))
 
 
 def _attention_rows(attention: Attention, x: Tensor, rows: int) -> Tensor:
@@ -45,5 +48,6 @@ def _attention_rows(attention: Attention, x: Tensor, rows: int) -> Tensor:
     kv = F.linear(x, weight[d:], None if bias is None else bias[d:])
     q = q.reshape(b, rows, heads, d // heads).transpose(1, 2)  # [b h rows k]
     k, v = kv.reshape(b, t, 2, heads, d // heads).permute(2, 0, 3, 1, 4).unbind(0)  # [b h t k]
-    out = F.scaled_dot_product_attention(attention.q_norm(q), attention.k_norm(k), v)
-    return attention.proj(out.transpose(1, 2).reshape(b, rows, d))
+    dropout = attention.dropout if attention.training else 0.0
+    out = F.scaled_dot_product_attention(attention.q_norm(q), attention.k_norm(k), v, dropout_p=dropout)
+    return attention.proj_drop(attention.proj(out.transpose(1, 2).reshape(b, rows, d)))

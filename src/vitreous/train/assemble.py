@@ -12,7 +12,7 @@ import torch
 
 from vitreous.data.augment import Augment
 from vitreous.data.chance import order
-from vitreous.data.picture_set import PictureSet
+from vitreous.data.picture_set import PictureSet, digest
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.split import open_split
 from vitreous.device import pick_device
@@ -46,11 +46,18 @@ class Parts:
     state: State
     update: Update
     measure: Measure
+    peak: int | None = None
+    """The most bytes that an update takes on a GPU, beside the pictures that are kept there; None elsewhere."""
 
     @property
     def steps(self) -> int:
         """Updates in an epoch."""
         return len(self.learned) // int(self.config.batch_size)
+
+    @property
+    def data(self) -> str:
+        """What is learned from, as a hash of classes and labels."""
+        return digest([*self.learned.class_names, " ".join(map(str, self.learned.labels))])[:16]
 
 
 def assemble(config: TrainConfig, data_root: Path | None, tell: Listener) -> Parts:
@@ -71,16 +78,24 @@ def assemble(config: TrainConfig, data_root: Path | None, tell: Listener) -> Par
     state = State(model, optimisers, device, average, torch.zeros(4, device=device))
     update = Update(state, source, augment, config, make_teacher(config, view, model))
     measure = Measure(state, held_out, augment, config)
+    peak = None
     if device.type == "cuda":  # from here on Python only says which pictures are next
+        torch.cuda.reset_peak_memory_stats(device)
         update.capture(next(source.epoch(0, int(config.batch_size))))
+        peak = torch.cuda.max_memory_allocated(device)
+        peak -= sum(each.pixels.nbytes for each in (source, held_out) if each.pixels is not None)
     elif config.compile:
         update.warm_up(next(source.epoch(0, int(config.batch_size))))
-    return Parts(config, model, learning, learned, tested, source, held_out, state, update, measure)
+    return Parts(config, model, learning, learned, tested, source, held_out, state, update, measure, peak)
 
 
 def set_up(config: TrainConfig) -> torch.device:
     """Choose the device and seed every source of chance."""
     device = pick_device(config.device)
+    if device.type == "mps":  # augmentation draws in float64, for the same bits everywhere
+        if config.device != "auto":
+            raise ValueError("Apple's GPUs have no float64, which training needs: pass --device cpu")
+        device = torch.device("cpu")
     if config.deterministic and device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it is first used
         torch.use_deterministic_algorithms(True)
@@ -112,6 +127,8 @@ def open_data(config: TrainConfig, data_root: Path | None) -> tuple[PictureSet, 
     if config.validation:
         shuffled = order(0, 0, len(learned)).tolist()  # the same pictures for every seed
         count = max(1, round(config.validation * len(learned)))
+        if count == len(learned):
+            raise ValueError(f"--validation {config.validation} leaves none of {count} pictures to learn from")
         learned, tested = learned.take(sorted(shuffled[count:])), learned.take(sorted(shuffled[:count]))
     return learned, tested
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,7 +27,13 @@ def build_model(config: TrainConfig, data: PictureSet, say: Callable[[str], obje
     if config.statistics is not None:
         mean, std = STATISTICS[config.statistics]
         count = len(model.card.preprocess.mean)
+        if count == 1 and len(set(mean)) > 1:
+            raise ValueError(f"the statistics {config.statistics!r} are for colour, and this model takes grey pictures")
         model.card.preprocess = replace(model.card.preprocess, mean=mean[:count], std=std[:count])
+    if isinstance(model, ResNet):
+        unknown = {"dropout": 0.0, "stochastic_depth": 0.0, "layer_decay": 1.0}
+        if asked := [name for name, off in unknown.items() if getattr(config, name) != off]:
+            raise ValueError(f"a ResNet has no {', '.join(asked)}: leave it out")
     model.card.class_names = data.class_names
     return model.train()
 
@@ -48,6 +55,11 @@ def _fresh(config: TrainConfig, data: PictureSet) -> Model:
             changes["image_size"] = config.image_size
         if config.channels is not None:
             changes["channels"] = config.channels
+        if Path(config.model).exists():
+            told = "to begin with its weights, use vitreous finetune or --pretrained"
+            raise ValueError(
+                f"{config.model} is a checkpoint, and training from scratch takes a variant's name: {told}"
+            )
         shape = variant(config.model, **changes)
         model, channels = ViT(shape), shape.channels
     size = _pair(model.config.image_size)
@@ -61,6 +73,9 @@ def _fresh(config: TrainConfig, data: PictureSet) -> Model:
 
 def _pretrained(config: TrainConfig, data: PictureSet, say: Callable[[str], object]) -> Model:
     model = load(config.model, image_size=config.image_size)
+    if isinstance(model, ResNet) and config.image_size is not None:  # it takes any size, and was loaded at its own
+        model.config = replace(model.config, image_size=config.image_size)
+        model.card.preprocess = model.card.preprocess.with_size(_pair(config.image_size))
     for line in model.card.report.remarks():
         say(line)
     card = model.card

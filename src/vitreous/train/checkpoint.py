@@ -27,14 +27,21 @@ class Moment:
     epoch: int
     step: int
     seconds: float
+    data: str = ""
+    """What was learned from, as a hash: a run does not go on with other pictures."""
 
 
 def write(folder: Path, tensors: dict[str, Tensor], moment: Moment, keep: int = 2) -> Path:
-    """Write a checkpoint, then remove all but the newest `keep`."""
+    """Write a checkpoint, then remove all but this one and the `keep` - 1 before it.
+
+    One that claims to be newer was found damaged when the run went on from an older one, and is removed too.
+    """
     path = write_safetensors(folder / f"{NAME.format(moment.update)}.safetensors", tensors)
     described = {**asdict(moment), "sha256": digest(path), "bytes": path.stat().st_size}
     write_json(path.with_suffix(".json"), described)
-    for old in _found(folder)[keep:]:
+    found = _found(folder)
+    mine = found.index(path.with_suffix(".json"))
+    for old in found[:mine] + found[mine + keep :]:
         old.unlink(missing_ok=True)  # the .json first: a hash without its file is no checkpoint either
         old.with_suffix(".safetensors").unlink(missing_ok=True)
     _sweep(folder)
@@ -52,7 +59,7 @@ def latest(folder: Path) -> tuple[Moment, dict[str, Tensor], list[str]] | None:
                 problems.append(f"{path.name} is damaged (its hash is not what was written): took the one before")
                 continue
             return Moment(**told), load_file(path), problems
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             problems.append(f"{path.name} cannot be read ({error}): took the one before")
     if problems:
         raise ValueError(f"no checkpoint in {folder} is whole: {'; '.join(problems)}. Delete the folder to start anew")

@@ -45,7 +45,7 @@ class TrainConfig:
     resident: Literal["auto", "yes", "no"] = "auto"
     """Keep all decoded pictures in the device's memory: auto does so where they take a quarter of it at the most."""
     workers: int | None = None
-    """Processes that decode pictures which are not resident; None: one a core, eight at the most."""
+    """Threads that decode pictures which are not resident; None: one a core, eight at the most."""
 
     # --- how long ---------------------------------------------------------------------------------------------------
     epochs: int = 60
@@ -97,7 +97,7 @@ class TrainConfig:
     mix_share: float = 1.0
     """Chance that a picture is mixed at all, where MixUp or CutMix is on."""
     repeats: int = 1
-    """Repeated augmentation: each batch shows a picture so often, each time changed otherwise."""
+    """Repeated augmentation: an epoch shows fewer pictures, each so often in a row and each time changed otherwise."""
     label_smoothing: float = 0.0
     """Share of the target spread over all classes."""
     dropout: float = 0.0
@@ -119,7 +119,7 @@ class TrainConfig:
     seed: int = 0
     """Decides fresh weights, order, augmentation and dropout."""
     device: str = "auto"
-    """auto, cpu, cuda, cuda:N or mps."""
+    """auto, cpu, cuda or cuda:N."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Number format of the products; weights stay in fp32."""
     compile: bool = False
@@ -141,10 +141,19 @@ class TrainConfig:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.batch_size != "auto" and self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1 or auto, got {self.batch_size}")
-        if self.batch_size != "auto" and self.batch_size % (self.accumulate * self.repeats):
-            parts = f"accumulate {self.accumulate} × repeats {self.repeats}"
-            raise ValueError(f"batch_size {self.batch_size} is not a whole number of {parts}")
-        for name in ("held_out", "validation", "erasing", "label_smoothing", "dropout", "stochastic_depth", "average"):
+        if self.batch_size != "auto" and self.batch_size % self.accumulate:
+            told = f"batch_size {self.batch_size} cannot be computed in {self.accumulate} equal parts"
+            raise ValueError(f"{told}: accumulate has to divide it")
+        for name in (
+            "held_out",
+            "validation",
+            "erasing",
+            "label_smoothing",
+            "dropout",
+            "stochastic_depth",
+            "average",
+            "beta2",
+        ):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
         for name in ("shift", "final_rate", "distillation_share", "mix_share"):
@@ -156,6 +165,8 @@ class TrainConfig:
         for name in ("learning_rate", "layer_decay", "temperature"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed must lie in [0, 2⁶³), got {self.seed}")
         if self.crop is not None and not 0 < self.crop[0] <= self.crop[1] <= 1:
             raise ValueError(f"crop is a range of areas such as 0.3 1.0, got {self.crop}")
         if self.channels not in (None, 1, 3):
@@ -175,12 +186,10 @@ class TrainConfig:
         return cls(**values)
 
     def differs(self, other: Self) -> list[str]:
-        """Fields whose change makes another run: those that alter what is computed."""
-        return [
-            field.name
-            for field in fields(self)
-            if field.name not in NEUTRAL and getattr(self, field.name) != getattr(other, field.name)
-        ]
+        """Fields whose change makes another run: those that alter what is computed. A batch size of auto fits any."""
+        free = NEUTRAL | {"batch_size"} if self.batch_size == "auto" else NEUTRAL
+        names = [field.name for field in fields(self) if field.name not in free]
+        return [name for name in names if getattr(self, name) != getattr(other, name)]
 
 
 NEUTRAL = frozenset({"save_every", "keep", "workers", "log", "device", "evaluate_every", "snapshots"})

@@ -39,11 +39,13 @@ class Display(Listener):
         self.first = 0
 
     def __enter__(self) -> Self:
-        self.bars.start()
+        if self.console.is_interactive:  # in a log, bars would be empty lines
+            self.bars.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.bars.stop()
+        if self.console.is_interactive:
+            self.bars.stop()
 
     def _task(self, name: str, total: int) -> TaskID:
         if name not in self.tasks:

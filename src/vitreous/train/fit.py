@@ -19,19 +19,19 @@ def settle_batch(
     config: TrainConfig, model: Model, pictures: int, device: torch.device, say: Callable[[str], object]
 ) -> TrainConfig:
     """The config with a batch size that is a number and no larger than the set."""
-    parts = config.accumulate * config.repeats
+    parts = config.accumulate
+    if pictures < parts:
+        raise ValueError(f"{pictures} pictures to learn from are fewer than --accumulate {parts}")
     if config.batch_size == "auto":
-        size = min(MOST, pictures) if device.type == "cuda" else min(ON_A_CPU, pictures)
-        size = 2 ** (size.bit_length() - 1)
+        most = max(1, min(MOST if device.type == "cuda" else ON_A_CPU, pictures) // parts)
+        size = 2 ** (most.bit_length() - 1)
         if device.type == "cuda":
-            size = largest(lambda batch: attempt(model, config, device, batch), size)
+            size = largest(lambda batch: attempt(model, config, device, batch * parts), size)
         why = "the largest power of two that fits" if device.type == "cuda" else "the usual one on a CPU"
-        say(f"batch size {size}, {why}")
-        config = replace(config, batch_size=size)
+        say(f"batch size {size * parts}, {why}")
+        config = replace(config, batch_size=size * parts)
     if int(config.batch_size) > pictures:
         size = pictures // parts * parts
-        if not size:
-            raise ValueError(f"{pictures} pictures are fewer than accumulate × repeats = {parts}")
         say(f"batch size {size} instead of {config.batch_size}: there are {pictures} pictures to learn from")
         config = replace(config, batch_size=size)
     return config
@@ -63,7 +63,9 @@ def attempt(model: Model, config: TrainConfig, device: torch.device, batch: int)
             loss = trial(x * 1.0).float().square().mean()
         loss.backward()
         del kept, x, loss
-    except torch.OutOfMemoryError:
+    except RuntimeError as error:
+        if not out_of_memory(error):
+            raise
         return False
     finally:
         del trial
@@ -72,18 +74,26 @@ def attempt(model: Model, config: TrainConfig, device: torch.device, batch: int)
     return True
 
 
+def out_of_memory(error: RuntimeError) -> bool:
+    """Whether that is what went wrong; on a CPU torch has no class of its own for it."""
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+
+
 @contextmanager
-def explained(config: TrainConfig, device: torch.device, tries: Callable[[int], bool]) -> Iterator[None]:
+def explained(config: TrainConfig, model: Model, device: torch.device) -> Iterator[None]:
     """Turn running out of memory into one line that names a batch size which fits."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not out_of_memory(error):
+            raise
         traceback.clear_frames(error.__traceback__)  # or the failed update's tensors would fill the memory still
         if device.type == "cuda":
             torch.cuda.empty_cache()
-        asked = int(config.batch_size) if config.batch_size != "auto" else MOST
-        fits = largest(tries, asked // 2)
-        same = f"; --accumulate {asked // fits} keeps the update as it is" if asked % fits == 0 else ""
+        asked, parts = int(config.batch_size), config.accumulate
+        fits = parts * largest(lambda batch: attempt(model, config, device, batch * parts), asked // parts // 2)
+        pieces = parts * -(-asked // fits)
+        same = f", or --accumulate {pieces} to compute it in parts" if asked % pieces == 0 else ""
         raise ValueError(
-            f"out of memory with batch size {asked}: {fits} fits; pass --batch-size {fits} or --batch-size auto{same}"
+            f"out of memory with batch size {asked}: {fits} fits. Pass --batch-size {fits} or --batch-size auto{same}"
         ) from None

@@ -3,10 +3,12 @@
 One process at a time may write to it: a lock that the system lets go when the process ends, however it ends.
 """
 
+import errno
 import json
 import os
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -15,6 +17,8 @@ from vitreous.train.config import TrainConfig
 from vitreous.weights.save import write_atomic, write_json
 
 LOCK = "run.lock"
+NO_ROOM = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
+TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}")  # what `write_atomic` calls a file that is not whole yet
 
 
 class RunFolder:
@@ -45,30 +49,65 @@ class RunFolder:
     def check(self, config: TrainConfig) -> TrainConfig:
         """The config to run here: refused where another lives here; a batch size that was found stays."""
         if (before := self.read_config()) is not None:
-            if config.batch_size == "auto":
-                config = replace(config, batch_size=before.batch_size)
             if changed := config.differs(before):
                 told = ", ".join(f"{name} {getattr(before, name)} → {getattr(config, name)}" for name in changed)
                 raise ValueError(f"{self.path} holds another run ({told}): choose another --output")
-        elif any(path.name != LOCK for path in self.path.iterdir()):
+            if config.batch_size == "auto":
+                config = replace(config, batch_size=before.batch_size)
+        elif not self.vacant():
             raise ValueError(f"{self.path} is not empty and holds no run: choose another --output")
         return config
 
-    def begin(self, config: TrainConfig) -> None:
-        """Write down what is run here."""
-        write_json(self.config, config.to_dict())
+    def vacant(self) -> bool:
+        """Whether a new run may begin here; one that was killed before it began is none."""
+        kept = self.path.iterdir() if self.path.exists() else ()
+        return all(path.name == LOCK or TEMPORARY.fullmatch(path.name) for path in kept)
+
+    def begin(self, asked: TrainConfig, settled: TrainConfig | None = None) -> None:
+        """Write down what is run here, and remove what a killed process left half written.
+
+        A batch size that was searched for is kept; one that was cut to a small set is cut again the next time.
+        """
+        for place in (self.path, self.model, self.snapshots):
+            for path in place.glob(".*"):
+                if TEMPORARY.fullmatch(path.name):
+                    path.unlink(missing_ok=True)
+        kept = settled if settled is not None and asked.batch_size == "auto" else asked
+        write_json(self.config, kept.to_dict())
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
         """Hold the folder's lock, or say that another process does."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as error:
+            raise ValueError(f"{self.path} is a file: choose another --output") from error
         with (self.path / LOCK).open("a+") as file:
             try:
                 _lock(file)
             except OSError as error:
                 told = f"another run is writing to {self.path}: wait for it, or choose another --output"
                 raise ValueError(told) from error
+            try:
+                yield
+            finally:
+                if not self.config.is_file():  # nothing began here: leave no trace
+                    with suppress(OSError):  # there may be files of others
+                        (self.path / LOCK).unlink()
+                        self.path.rmdir()
+
+    @contextmanager
+    def full_disk_explained(self) -> Iterator[None]:
+        """Turn a full disk into one line that says what to do; all that was written before is whole."""
+        try:
             yield
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            raise OSError(
+                f"{error.filename or self.path} could not be written to ({error.strerror}): free some space and run "
+                "the same command again; it goes on from the last checkpoint"
+            ) from error
 
     def add_metrics(self, row: dict[str, Any]) -> None:
         """One more line; it is on the disk when this returns."""

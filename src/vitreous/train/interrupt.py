@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 
-class Stopped(Exception):  # not an error: the run was saved
+class Stopped(BaseException):  # no error, and as little to be swallowed on its way as KeyboardInterrupt
     """The run was asked to stop, and everything is saved."""
 
     def __init__(self, number: int, said: str) -> None:
@@ -19,6 +19,8 @@ class Flag:
     """Which signal came, 0 for none yet."""
 
     number = 0
+    watched = False
+    """Whether the loop looks at us by now. Before, in minutes of decoding perhaps, a signal ends the run at once."""
 
     def raise_if_set(self, epoch: int, step: int, steps: int) -> None:
         """End the run, which the caller has just saved."""
@@ -36,6 +38,8 @@ def asked_to_stop() -> Iterator[Flag]:
         flag.number = number
         for each, handler in before.items():
             signal.signal(each, handler)
+        if not flag.watched:
+            raise Stopped(number, "stopped while getting ready")
 
     if threading.current_thread() is threading.main_thread():  # Python lets no other thread do this
         before |= {each: signal.signal(each, note) for each in (signal.SIGINT, signal.SIGTERM)}

@@ -1,7 +1,8 @@
 """`train`: a config in, a run folder out. The whole of training, top to bottom.
 
 A run that ended early, however it ended, goes on where it was when `train` is called again with the same config and
-folder, and ends with the same bits as one that was never interrupted: always on a CPU, on CUDA with `deterministic`.
+folder, and ends with the same bits as one that was never interrupted: on a CPU with as many threads, on CUDA with
+`deterministic`.
 """
 
 import time
@@ -29,15 +30,15 @@ def train(
 ) -> dict[str, Any]:
     """Train in folder `output`, or go on training there; returns what `result.json` holds."""
     folder, tell = RunFolder(output), Everyone(listeners)
-    with folder.claimed(), asked_to_stop() as asked:
+    with folder.claimed(), folder.full_disk_explained(), asked_to_stop() as asked:
         config = folder.check(config)
         if (result := folder.read_result()) is not None:
             tell.say(f"{folder.path} is finished already: choose another --output for another run")
             return result
         started = time.monotonic()
         parts = assemble(config, data_root, tell)
+        folder.begin(config, parts.config)
         config, state, steps = parts.config, parts.state, parts.steps
-        folder.begin(config)
         before = resume(parts, folder, tell)
         total, warm = config.epochs * steps, round(config.warmup * steps)
         last_told = last_saved = time.monotonic()
@@ -47,13 +48,14 @@ def train(
 
         def save_now() -> float:
             refuse_nonfinite(parts)
-            moment = checkpoint.Moment(state.epoch * steps + state.step, state.epoch, state.step, seconds())
+            update = state.epoch * steps + state.step
+            moment = checkpoint.Moment(update, state.epoch, state.step, seconds(), parts.data)
             checkpoint.write(folder.checkpoints, state.copy(), moment, config.keep)
             return time.monotonic()
 
         tell.begin(parts, config, folder)
+        asked.watched = True
         while state.epoch < config.epochs:
-            parts.model.train()
             for batch in parts.source.epoch(state.epoch, int(config.batch_size), first=state.step):
                 number = state.epoch * steps + state.step
                 factor = rate(number, total, warm, config.final_rate)
@@ -93,6 +95,9 @@ def resume(parts: Parts, folder: RunFolder, tell: Listener) -> float:
         moment, saved, problems = found
         for problem in problems:
             tell.say(problem)
+        if moment.data and moment.data != parts.data:
+            told = "the pictures to learn from, or their classes, are not those that the run began with"
+            raise ValueError(f"{told}: put them back, or choose another --output for a new run than {folder.path}")
         state.restore(saved)
         state.epoch, state.step, seconds = moment.epoch, moment.step, moment.seconds
         if state.epoch < parts.config.epochs:
@@ -102,8 +107,13 @@ def resume(parts: Parts, folder: RunFolder, tell: Listener) -> float:
 
 
 def refuse_nonfinite(parts: Parts) -> None:
-    """Stop where the loss is NaN or infinite, before anything of it is saved."""
-    if not (bad := int(parts.state.totals[3].item())):
+    """Stop where the loss or a weight is NaN or infinite, before anything of it is saved."""
+    state = parts.state
+    if bad := int(state.totals[3].item()):
+        what = "the loss"
+    elif not state.finite():
+        what, bad = "a weight", state.epoch * parts.steps + state.step  # the loss would tell at the next update
+    else:
         return
     epoch, step = divmod(bad - 1, parts.steps)
     size = int(parts.config.batch_size)
@@ -111,9 +121,9 @@ def refuse_nonfinite(parts: Parts) -> None:
     names = [parts.learned.describe(i) for i in indices[step * size : (step + 1) * size].tolist()]
     shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     raise FloatingPointError(
-        f"the loss is not a finite number any more, in epoch {epoch + 1}, update {step + 1} (pictures: {shown}). "
+        f"{what} is not a finite number any more, in epoch {epoch + 1}, update {step + 1} (pictures: {shown}). "
         f"Try a smaller --learning-rate than {parts.config.learning_rate:g}, --clip 1, --warmup 5 or --precision fp32; "
-        "the last checkpoint is from before"
+        "what is saved is from before"
     )
 
 
@@ -121,7 +131,7 @@ def finish(parts: Parts, folder: RunFolder, tell: Listener) -> dict[str, Any]:
     """Write the model and what it achieved."""
     row = folder.read_metrics()[-1]
     result = {name: row[f"test_{name}"] for name in ("top1", "top5", "loss", "pictures")}
-    result |= {"epochs": parts.config.epochs, "seconds": row["seconds"]}
+    result |= {"epochs": parts.config.epochs, "seconds": row["seconds"], "memory": parts.peak}
     model = merge(parts.measure.refresh())
     model.card = replace(
         parts.model.card, name=folder.path.resolve().name, training={"config": parts.config.to_dict(), "result": result}

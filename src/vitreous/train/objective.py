@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from vitreous.models.vit import ViT, ViTConfig
+from vitreous.speed.shortcut import logits_only
 from vitreous.train.config import TrainConfig
 from vitreous.weights.load import Model
 
@@ -48,6 +49,14 @@ def attention_kernel(model: Model, device: torch.device) -> AbstractContextManag
     return sdpa_kernel(SDPBackend.MATH) if narrow and device.type == "cpu" else nullcontext()
 
 
+def forward(model: Model, x: Tensor) -> Tensor:
+    """Pictures to logits; on a CPU by the shortcuts that were measured to help there."""
+    if x.device.type != "cpu":
+        return model(x)
+    with attention_kernel(model, x.device):
+        return logits_only(model, x)
+
+
 def objective(
     model: Model, x: Tensor, targets: Tensor, config: TrainConfig, teacher: Teacher | None
 ) -> tuple[Tensor, Tensor]:
@@ -56,8 +65,7 @@ def objective(
     Where the model has a distillation head, that one learns from the teacher and the class head from the labels.
     """
     if teacher is None:
-        with attention_kernel(model, x.device):
-            logits = model(x)
+        logits = forward(model, x)
         return F.cross_entropy(logits.float(), targets), logits
     if isinstance(model, ViT) and model.head_dist is not None:
         tokens = model.forward_features(x)

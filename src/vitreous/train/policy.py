@@ -78,6 +78,9 @@ def learn(model: Model, policy: str, *, train_norms: bool = False, lora_rank: in
         chosen |= {each for each in _names(model) if NORMS.match(each)}
     for each, parameter in model.named_parameters():
         parameter.requires_grad_(each in chosen)
+    for module in model.modules():  # what is frozen keeps its running statistics too
+        if isinstance(module, nn.BatchNorm2d) and not module.weight.requires_grad:
+            module.eval()
     return [each for each in _names(model) if each in chosen]
 
 

@@ -41,6 +41,11 @@ class State:
                         found[f"optimiser/{place}/{i}/{name}"] = value
         return found | {"totals": self.totals}
 
+    def finite(self) -> bool:
+        """Whether every weight is still a number."""
+        largest = torch._foreach_norm([weight.detach() for weight in self.model.parameters()], float("inf"))
+        return bool(torch.isfinite(torch.stack(largest)).all())
+
     def copy(self) -> dict[str, Tensor]:
         """A copy of every tensor and of every random state, on the CPU."""
         saved = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in self.tensors().items()}

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vitreous.data.augment import Augment
 from vitreous.data.chance import Chance
 from vitreous.train.config import TrainConfig
+from vitreous.train.fit import explained
 from vitreous.train.objective import Teacher, objective
 from vitreous.train.optim import set_rates
 from vitreous.train.source import Batch, Source
@@ -47,7 +48,8 @@ class Update:
         self.numbers.copy_(torch.tensor([epoch, number]), non_blocking=True)
         self.factors.copy_(torch.tensor([factor, decay]), non_blocking=True)
         if self.graph is None or self.batch is None:
-            self.compute(batch)
+            with explained(self.config, self.state.model, self.state.device):
+                self.compute(batch)
             return
         for held, new in ((self.batch.indices, batch.indices), (self.batch.copies, batch.copies)):
             held.copy_(new, non_blocking=True)
@@ -94,8 +96,9 @@ class Update:
     def warm_up(self, batch: Batch) -> None:
         """Run a few updates to get everything compiled and in place, then take them all back."""
         before = self.state.copy()
-        for _ in range(WARM_UPS):
-            self.compute(batch)
+        with explained(self.config, self.state.model, self.state.device):
+            for _ in range(WARM_UPS):
+                self.compute(batch)
         self.state.restore(before)
 
     def capture(self, batch: Batch) -> None:

@@ -30,7 +30,7 @@ def classify(
     """Name what is in pictures.
 
     Args:
-        pictures: Files, folders or globs. Without any, sample pictures that the packaged model knows.
+        pictures: Files, folders or globs. Without any, four sample photographs.
         options: Which model.
         top: How many classes to show for each picture.
         json: Print JSON instead of tables.
@@ -49,8 +49,7 @@ def classify(
         raise ValueError(f"top and batch size must be at least 1, got {top} and {batch_size}")
     pick_device(device)  # said before the model is loaded rather than after
     model = options.load(console)
-    if pictures:
-        options.say_packaged(console)
+    options.say_packaged(console, model)
     found: list[Any]
     found, problems = find_pictures(pictures) if pictures else (_samples(), [])
     answers: list[Answer] = []

@@ -46,7 +46,7 @@ def embed(
         raise ValueError(f"{folder} cannot be written to: choose another place with -o")
     found, problems = find_pictures(pictures)
     model = options.load(console)
-    options.say_packaged(console)
+    options.say_packaged(console, model)
     results = embed_each(found, model, batch_size=batch_size, device=device, precision=precision)
     names, rows = [], []
     for name, row in track(results, "embedding", total=len(found), console=console, transient=True):

@@ -11,7 +11,7 @@ from vitreous.verbs.options import ModelOptions, Number, Output, Precision, Shar
 
 
 def evaluate(
-    data: Annotated[str, tyro.conf.arg(metavar="NAME|FOLDER")] = "digits",
+    data: Annotated[str, tyro.conf.arg(metavar="NAME|FOLDER")],
     options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
     probe: Literal["knn", "linear"] | None = None,
     limit: Number = None,

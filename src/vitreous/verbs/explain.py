@@ -42,7 +42,7 @@ def explain(
     """Look inside: a report of what the model sees, where it looks, and which picture of that to trust.
 
     Args:
-        pictures: Files, folders or globs. Without any, sample pictures that the packaged model knows.
+        pictures: Files, folders or globs. Without any, and without --model, a photograph of a cat.
         options: Which model.
         views: Which views; `vitreous views` lists them.
         layer: The block, for views of one block; -1 is the last.
@@ -73,8 +73,7 @@ def explain(
     place = pick_device(device)
     _check_places(output, figures)
     model = options.load(console).to(place)
-    if pictures:
-        options.say_packaged(console)
+    options.say_packaged(console, model)
     choice = Choice(
         layer=layer,
         head=head,
@@ -131,7 +130,7 @@ def _open(asked: tuple[str, ...], model: str | None) -> tuple[list[tuple[str, An
             return [("", None)], []
         from vitreous.samples import samples
 
-        return list(samples().items())[:3], []
+        return [("chelsea", samples()["chelsea"])], []
     found, problems = find_pictures(asked)
     opened: list[tuple[str, Any]] = []
     for path in found:

@@ -78,10 +78,14 @@ class ModelOptions:
                 console.print(line, style="dim", markup=False)
         return model
 
-    def say_packaged(self, console: Console) -> None:
+    def say_packaged(self, console: Console, model: Model) -> None:
         """Say which model answers when none was named."""
         if self.model is None:
-            text = "no --model was named: the packaged one answers, which knows handwritten digits alone"
+            *names, last = model.card.class_names or ("",)
+            text = (
+                "no --model was named: the packaged one answers, with one of its ten classes whatever it sees "
+                f"({', '.join(names)} or {last})"
+            )
             console.print(text, style="dim", markup=False)
 
 

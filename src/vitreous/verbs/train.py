@@ -9,14 +9,14 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from vitreous.train.config import TrainConfig
+from vitreous.train.config import NEUTRAL, TrainConfig
 from vitreous.train.recipes import FINETUNE, POLICY_RATES, RECIPES
 
 Flags = Annotated[TrainConfig, tyro.conf.arg(name="")]
@@ -32,7 +32,8 @@ def choose(words: Sequence[str]) -> dict[str, Callable[..., Any]]:
         close = difflib.get_close_matches(recipe, RECIPES, n=2)
         hint = f"did you mean {' or '.join(close)}?" if close else f"the recipes are {', '.join(RECIPES)}"
         raise ValueError(f"no recipe is called {recipe!r}: {hint} (a folder of your own goes to --data)")
-    policy = next((after for word, after in pairwise(words) if word == "--policy"), FINETUNE.policy)
+    spelled = [part for word in words for part in word.split("=", 1)]  # --policy=head is --policy head
+    policy = next((after for word, after in pairwise(spelled) if word == "--policy"), FINETUNE.policy)
     rate = POLICY_RATES.get(policy.partition(":")[0], FINETUNE.learning_rate)
     return {"train": _train(recipe), "finetune": _finetune(replace(FINETUNE, policy=policy, learning_rate=rate))}
 
@@ -54,11 +55,15 @@ def _train(chosen: str) -> Callable[..., None]:
             recipe: Where the defaults come from.
             config: What is trained, on what, for how long and how.
             output: The run's folder; by default runs/RECIPE, with a number where that is taken.
-            resume: Go on with the run in this folder, as it was configured; other flags are ignored.
+            resume: Go on with the run in this folder, as it was configured.
             data_root: Where named data sets are kept.
             json: Print the result as JSON.
         """
-        _go(config, output, resume, data_root, json, name=recipe)
+        if recipe != chosen:
+            raise ValueError(f"name the recipe before any flag: vitreous train {recipe} …")
+        if resume is not None:
+            config, output = _resumed(resume, output, config, RECIPES[chosen].config), resume
+        _go(config, output or _free_folder(recipe, config), data_root, json)
 
     return train
 
@@ -78,22 +83,43 @@ def _finetune(default: TrainConfig) -> Callable[..., None]:
         Args:
             config: What is trained, on what, for how long and how.
             output: The run's folder; by default runs/MODEL-POLICY, with a number where that is taken.
-            resume: Go on with the run in this folder, as it was configured; other flags are ignored.
+            resume: Go on with the run in this folder, as it was configured.
             data_root: Where named data sets are kept.
             json: Print the result as JSON.
         """
-        if resume is None and not config.data:
+        if resume is not None:
+            config, output = _resumed(resume, output, config, replace(default, policy=FINETUNE.policy)), resume
+        if not config.model:
+            raise ValueError("name the checkpoint to begin with: --model NAME, a file or a folder")
+        if not config.data:
             raise ValueError("name your pictures: --data FOLDER (one sub-folder a class), a data set or a Hub id")
         name = f"{Path(config.model).stem}-{config.policy.replace(':', '')}"
-        _go(config, output, resume, data_root, json, name=name)
+        _go(config, output or _free_folder(name, config), data_root, json)
 
     return finetune
 
 
-def _go(
-    config: TrainConfig, output: Path | None, resume: Path | None, data_root: Path | None, as_json: bool, name: str
-) -> None:
+def _resumed(folder: Path, output: Path | None, config: TrainConfig, default: TrainConfig) -> TrainConfig:
+    """The config of the run in `folder`. Flags that leave its weights alone are heeded, others refused."""
+    from vitreous.train.folder import RunFolder
+
+    found = RunFolder(folder).read_config()
+    if found is None:
+        raise FileNotFoundError(f"{folder} holds no run: expected {folder / 'config.json'}")
+    names = [field.name for field in fields(config)]
+    asked = {name: getattr(config, name) for name in names if getattr(config, name) != getattr(default, name)}
+    other = [name for name, value in asked.items() if name not in NEUTRAL and value != getattr(found, name)]
+    if output not in (None, folder):
+        other.append("output")
+    if other:
+        told = ", ".join(f"--{name.replace('_', '-')}" for name in other)
+        raise ValueError(f"--resume goes on with the run in {folder} as it is: leave out {told}")
+    return replace(found, **asked)
+
+
+def _go(config: TrainConfig, output: Path, data_root: Path | None, as_json: bool) -> None:
     import json
+    import shlex
 
     from vitreous.run_page import write_run_page
     from vitreous.snapshots import Recorder
@@ -105,12 +131,6 @@ def _go(
     from vitreous.verbs.options import messages
 
     console = messages()
-    if resume is not None:
-        found = RunFolder(resume).read_config()
-        if found is None:
-            raise FileNotFoundError(f"{resume} holds no run: expected {resume / 'config.json'}")
-        config, output = found, resume
-    output = output or _free_folder(name, config)
     display = Display(console)
     listeners: list[Listener] = [display]
     if config.snapshots:
@@ -123,8 +143,12 @@ def _go(
         with display:
             result = run(config, output, data_root=data_root, listeners=listeners)
     except Stopped as stopped:
-        write_run_page(RunFolder(output))
-        console.print(f"{stopped}; go on with: vitreous train --resume {output}", markup=False)
+        again = "begin again with the same command"
+        if RunFolder(output).config.is_file():
+            write_run_page(RunFolder(output))
+            where = ["--resume", str(output), *(["--data-root", str(data_root)] if data_root else [])]
+            again = f"go on with: vitreous train {shlex.join(where)}"
+        console.print(f"{stopped}; {again}", markup=False)
         sys.exit(128 + stopped.number)
     page = write_run_page(RunFolder(output))
     if as_json:
@@ -142,9 +166,12 @@ def _free_folder(name: str, config: TrainConfig) -> Path:
     number = 1
     while True:
         folder = RunFolder(Path("runs") / (name if number == 1 else f"{name}-{number}"))
-        if not folder.path.exists():
+        if folder.vacant():
             return folder.path
-        before = folder.read_config() if folder.config.is_file() else None
+        try:
+            before = folder.read_config()
+        except ValueError:  # of another version
+            before = None
         if before is not None and folder.read_result() is None and not config.differs(before):
             return folder.path
         number += 1

@@ -59,7 +59,7 @@ def load(
 
     >>> model = load()
     >>> model.config.classes, model.card.preprocess.size, model.card.class_names[:3]
-    (10, (8, 8), ('0', '1', '2'))
+    (10, (32, 32), ('airplane', 'automobile', 'bird'))
     """
     if resize is not None and resize not in CONVENTIONS:
         raise ValueError(f"resize must be one of {', '.join(CONVENTIONS)}, got {resize!r}")

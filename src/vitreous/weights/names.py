@@ -10,7 +10,7 @@
 | `resnet50`, `vit_b_16`                                | the same, for the names in `TORCHVISION_MODELS`    |
 | `ViT-B_16.npz`, `augreg/….npz`, `gs://vit_models/…`   | a file of Google's public bucket                   |
 | `https://…/vit.safetensors`                           | any other weights file on the web                  |
-| `packaged`, `digits`                                  | the model inside this package: no download         |
+| `packaged`, `cifar10`                                 | the model inside this package: no download         |
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ TORCHVISION_MODELS = (
 )
 """torchvision's names that may be given without `torchvision:`."""
 
-PACKAGED = ("packaged", "digits")
+PACKAGED = ("packaged", "cifar10")
 GOOGLE_BUCKET = "https://storage.googleapis.com/vit_models"
 GOOGLE_FOLDERS = {  # how a bare file name looks → the folder of the bucket it lies in
     r"(R\d+\+)?ViT-[A-Za-z]+_\d+\.npz": "imagenet21k",
@@ -93,7 +93,7 @@ def parse(name: str | Path) -> Name:
         raise ValueError("the model has no name: expected a path, a Hub name such as org/name, or 'packaged'")
     if isinstance(name, str):
         if text in PACKAGED:  # before the disk: a folder of data must not hide the default model
-            return Name("packaged", "digits")
+            return Name("packaged", "cifar10")
         if (prefixed := _parse_prefixed(text)) is not None:
             return prefixed
     if os.path.exists(text):

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from vitreous.data.preprocess import Preprocess
 from vitreous.models.resnet import DEPTHS, ResNet, ResNetConfig
 from vitreous.weights.beside import class_names, preprocessing
 from vitreous.weights.card import Card, LoadReport
@@ -38,7 +39,12 @@ def load_resnet(raw: RawCheckpoint, source: Source, sidecar: Mapping[str, Any], 
         model.reset_classifier(classes)
         if isinstance(model.fc, nn.Linear):
             report.reinitialised = ["fc.weight", "fc.bias"]
-    preprocess, why = preprocessing(source, sidecar, report.format, (224, 224), 3)
+    own = sidecar.get("vitreous") or {}
+    if "preprocess" in own:  # trained here
+        preprocess, why = Preprocess.from_dict(own["preprocess"]), None
+        sidecar = own
+    else:
+        preprocess, why = preprocessing(source, sidecar, report.format, (224, 224), 3)
     if why:
         report.assumed["preprocessing"] = f"{preprocess.describe()} ({why})"
     names, why = class_names(source, sidecar, stored) if not report.reinitialised else (None, None)
@@ -54,5 +60,6 @@ def load_resnet(raw: RawCheckpoint, source: Source, sidecar: Mapping[str, Any], 
         files=tuple(str(path) for path in source.weights),
         family="ResNet",
         report=report,
+        training=own.get("training"),
     )
     return model

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from vitreous.data.preprocess import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
@@ -71,7 +73,15 @@ def write_json(path: Path, value: object) -> Path:
 
 
 def write_safetensors(path: Path, tensors: Tensors) -> Path:
-    return write_atomic(path, lambda temporary: save_file(tensors, temporary, metadata={"format": "pt"}))
+    def write(temporary: Path) -> None:
+        try:
+            save_file(tensors, temporary, metadata={"format": "pt"})
+        except SafetensorError as error:
+            if (failed := re.search(r"os error (\d+)", str(error))) is None:
+                raise
+            raise OSError(int(failed[1]), os.strerror(int(failed[1])), str(path)) from error  # a full disk is one
+
+    return write_atomic(path, write)
 
 
 def write_pickle(path: Path, tensors: Tensors) -> Path:

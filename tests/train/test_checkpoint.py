@@ -1,0 +1,114 @@
+"""Checkpoints: whole or not at all, proven by their hash, rotated."""
+
+import json
+
+import pytest
+import torch
+
+from vitreous.train import checkpoint
+from vitreous.train.checkpoint import Moment, latest, write
+
+
+def put(folder, update, keep=2):
+    return write(
+        folder, {"weight": torch.full((50,), float(update))}, Moment(update, update // 10, update % 10, 1.5), keep
+    )
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def flip_a_byte(path, place=-20):
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+def test_what_was_written_comes_back(tmp_path):
+    put(tmp_path, 123)
+    moment, tensors, problems = latest(tmp_path)
+    assert moment == Moment(123, 12, 3, 1.5)
+    assert torch.equal(tensors["weight"], torch.full((50,), 123.0))
+    assert problems == []
+
+
+def test_no_checkpoint_is_no_error(tmp_path):
+    assert latest(tmp_path / "nowhere") is None
+    assert latest(tmp_path) is None
+
+
+def test_the_newest_are_kept(tmp_path):
+    for update in (9, 10, 100):
+        put(tmp_path, update)
+    assert names(tmp_path) == [f"step-{n:09d}.{end}" for n in (10, 100) for end in ("json", "safetensors")]
+
+
+@pytest.mark.parametrize("place", [-1, -20, 0, 9, 60])
+def test_one_flipped_bit_is_found_and_the_one_before_taken(tmp_path, place):
+    put(tmp_path, 1)
+    flip_a_byte(put(tmp_path, 2), place)
+    moment, tensors, problems = latest(tmp_path)
+    assert moment.update == 1
+    assert tensors["weight"][0] == 1
+    assert len(problems) == 1
+    assert "step-000000002.safetensors is damaged" in problems[0]
+    assert "took the one before" in problems[0]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"update": 2}', "null"])
+def test_a_damaged_description_is_passed_over_too(tmp_path, text):
+    put(tmp_path, 1)
+    put(tmp_path, 2).with_suffix(".json").write_text(text)
+    moment, _, problems = latest(tmp_path)
+    assert moment.update == 1
+    assert "step-000000002" in problems[0]
+
+
+def test_a_missing_file_is_passed_over(tmp_path):
+    put(tmp_path, 1)
+    put(tmp_path, 2).unlink()
+    assert latest(tmp_path)[0].update == 1
+
+
+def test_nothing_whole_is_an_error_that_names_all_and_says_what_to_do(tmp_path):
+    for update in (1, 2):
+        flip_a_byte(put(tmp_path, update))
+    with pytest.raises(ValueError, match=r"no checkpoint .* is whole.*000000002.*000000001.*Delete the folder"):
+        latest(tmp_path)
+
+
+def test_what_a_killed_process_left_is_ignored_and_swept(tmp_path):
+    put(tmp_path, 1)
+    (tmp_path / ".step-000000002.safetensors.abcdefgh").write_bytes(b"half")
+    (tmp_path / "step-000000002.safetensors").write_bytes(b"its .json was never written")
+    assert latest(tmp_path)[0].update == 1
+    put(tmp_path, 3)
+    assert names(tmp_path) == [f"step-{n:09d}.{end}" for n in (1, 3) for end in ("json", "safetensors")]
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_a_damaged_one_does_not_take_the_place_of_a_good_one(tmp_path, keep):
+    put(tmp_path, 10, keep)
+    flip_a_byte(put(tmp_path, 20, 2))
+    put(tmp_path, 15, keep)  # the run goes on from 10, and is saved before it comes to 20 again
+    moment, _, problems = latest(tmp_path)
+    assert moment.update == 15
+    assert problems == []
+    assert len(names(tmp_path)) == 2 * keep
+
+
+@pytest.mark.parametrize("fails", ["write_safetensors", "write_json"])
+def test_a_failed_write_leaves_the_one_before(tmp_path, fails, monkeypatch):
+    put(tmp_path, 1)
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, fails, full)
+    with pytest.raises(OSError, match="No space"):
+        put(tmp_path, 2)
+    monkeypatch.undo()
+    assert latest(tmp_path)[0].update == 1
+    put(tmp_path, 3)
+    assert [json.loads((tmp_path / name).read_text())["update"] for name in names(tmp_path) if "json" in name] == [1, 3]

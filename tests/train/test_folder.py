@@ -1,0 +1,120 @@
+"""A run's folder: one writer, one config, whole lines."""
+
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+from tiny_runs import tiny
+
+from vitreous.train.folder import LOCK, RunFolder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = RunFolder(tmp_path / "run")
+    with made.claimed():
+        made.begin(tiny("digits"))
+    return made
+
+
+def test_two_writers_are_refused_and_the_second_gets_in_when_the_first_has_gone(folder):
+    with (
+        folder.claimed(),
+        pytest.raises(ValueError, match="another run is writing to .*another --output"),
+        RunFolder(folder.path).claimed(),
+    ):
+        pass
+    with RunFolder(folder.path).claimed():
+        pass
+
+
+def test_a_writer_that_is_killed_lets_go_of_the_folder(folder):
+    code = f"""if True:
+        import os
+        from vitreous.train.folder import RunFolder
+        with RunFolder({str(folder.path)!r}).claimed():
+            print(1, flush=True)
+            os.kill(os.getpid(), 9)
+    """
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).stdout == b"1\n"
+    with folder.claimed():
+        pass
+
+
+def test_another_config_is_refused_by_the_fields_that_differ(folder):
+    with pytest.raises(ValueError, match=r"holds another run \(epochs 2 → 3, seed 0 → 1\)"):
+        folder.check(tiny("digits", epochs=3, seed=1))
+    assert folder.check(tiny("digits", save_every=1.0)).save_every == 1.0
+
+
+def test_a_batch_size_that_was_searched_for_stays(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.begin(tiny("digits", batch_size="auto"), tiny("digits", batch_size=32))
+    assert folder.check(tiny("digits", batch_size="auto")).batch_size == 32
+    with pytest.raises(ValueError, match="batch_size 32 → 64"):
+        folder.check(tiny("digits", batch_size=64))
+
+
+def test_a_batch_size_that_was_cut_is_kept_as_it_was_asked_for(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.begin(tiny("digits", batch_size=64), tiny("digits", batch_size=32))
+    assert folder.check(tiny("digits", batch_size=64)).batch_size == 64
+
+
+def test_a_folder_of_other_things_is_left_as_it_was(tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    folder = RunFolder(tmp_path)
+    with pytest.raises(ValueError, match="not empty and holds no run"), folder.claimed():
+        folder.check(tiny("digits"))
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_run_that_never_began_leaves_no_folder(tmp_path):
+    with pytest.raises(KeyError), RunFolder(tmp_path / "run").claimed():
+        raise KeyError
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_where_a_process_was_killed_before_it_began_is_vacant(tmp_path):
+    (tmp_path / LOCK).touch()
+    (tmp_path / ".config.json.k3_x9abc").write_text("{")
+    folder = RunFolder(tmp_path)
+    folder.check(tiny("digits"))
+    folder.begin(tiny("digits"))
+    assert {path.name for path in tmp_path.iterdir()} == {LOCK, "config.json"}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"magic": 1}', '{"epochs": 0}'])
+def test_a_config_that_is_none_is_said_to_be_none(folder, text):
+    folder.config.write_text(text)
+    with pytest.raises(ValueError, match="does not describe a run"):
+        folder.read_config()
+
+
+def test_a_line_that_was_cut_short_does_not_count(folder):
+    for epoch in (1, 2, 3):
+        folder.add_metrics({"epoch": epoch, "loss": 1.0})
+    with folder.metrics.open("a") as file:
+        file.write('{"epoch": 4, "lo')
+    assert [row["epoch"] for row in folder.read_metrics()] == [1, 2, 3]
+    folder.forget_after(2)
+    assert folder.metrics.read_text().count("\n") == 2
+    folder.add_metrics({"epoch": 3, "loss": 2.0})
+    assert [row["loss"] for row in folder.read_metrics()] == [1.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_is_one_line_that_says_what_to_do(folder, number):
+    with (
+        pytest.raises(OSError, match="free some space and run the same command again") as error,
+        folder.full_disk_explained(),
+    ):
+        raise OSError(number, os.strerror(number))
+    assert os.strerror(number) in str(error.value)
+
+
+def test_other_errors_of_the_system_stay_what_they_are(folder):
+    with pytest.raises(FileNotFoundError, match="gone"), folder.full_disk_explained():
+        raise FileNotFoundError(2, "gone")

@@ -1,0 +1,114 @@
+"""Which parameter is moved by which optimiser, how far, and with how much decay."""
+
+import pytest
+import torch
+
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.train.config import TrainConfig
+from vitreous.train.muon import Muon
+from vitreous.train.optim import build, materialise, set_rates
+
+DEPTH = 3
+RICH = ViTConfig(
+    image_size=8,
+    patch_size=4,
+    width=16,
+    depth=DEPTH,
+    heads=2,
+    classes=3,
+    distillation_token=True,
+    distillation_head=True,
+    registers=2,
+    qk_norm=True,
+    layer_scale=0.1,
+    embedding_norm=True,
+)
+
+
+def settings(optimisers, model, key):
+    """Parameter name → a group's setting."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    groups = [group for optimiser in optimisers for group in optimiser.param_groups]
+    found = [(names[parameter], group[key]) for group in groups for parameter in group["params"]]
+    assert len(found) == len(names) == len(dict(found)), "each parameter once"
+    return dict(found)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
+def test_norms_biases_tokens_positions_and_scales_do_not_decay(optimizer):
+    model = ViT(RICH)
+    decay = settings(build(model, TrainConfig(optimizer=optimizer, weight_decay=0.3)), model, "weight_decay")
+    spared = {name for name, value in decay.items() if value == 0}
+    assert {decay[name] for name in decay.keys() - spared} == {0.3}
+    ends = (".bias", "norm.weight", "norm1.weight", "norm2.weight", "norm_pre.weight", "gamma", "_token", "pos_embed")
+    assert spared == {name for name in decay if name.endswith(ends)}
+    assert {"cls_token", "dist_token", "reg_token", "pos_embed", "norm.weight", "head.bias"} <= spared
+    assert {"patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "head.weight", "head_dist.weight"}.isdisjoint(spared)
+
+
+def test_adam_has_no_decay_at_all():
+    model = ViT(RICH)
+    decay = settings(build(model, TrainConfig(optimizer="adam", weight_decay=0.3)), model, "weight_decay")
+    assert set(decay.values()) == {0.0}
+
+
+def test_layer_decay_gives_each_block_its_share_of_the_next():
+    model = ViT(RICH)
+    scales = settings(build(model, TrainConfig(learning_rate=2.0, layer_decay=0.5)), model, "scale")
+    for name, scale in scales.items():
+        if name.startswith(("head", "norm.")):
+            expected = 2.0
+        elif name.startswith("blocks."):
+            expected = 2.0 * 0.5 ** (DEPTH - int(name.split(".")[1]))
+        else:
+            expected = 2.0 * 0.5 ** (DEPTH + 1)
+        assert scale == expected, name
+    assert scales["blocks.2.mlp.fc1.weight"] == 1.0
+    assert scales["cls_token"] == 0.125
+
+
+def test_muon_takes_the_matrices_of_the_blocks_and_nothing_else():
+    model = ViT(RICH)
+    first, second = build(model, TrainConfig(optimizer="muon"))
+    assert isinstance(first, Muon)
+    assert isinstance(second, torch.optim.AdamW)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    taken = {names[parameter] for group in first.param_groups for parameter in group["params"]}
+    layers = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
+    assert taken == {f"blocks.{i}.{layer}.weight" for i in range(DEPTH) for layer in layers}
+
+
+def test_frozen_parameters_are_in_no_group_and_nothing_to_learn_is_an_error():
+    model = ViT(RICH).requires_grad_(False)
+    with pytest.raises(ValueError, match="nothing to learn"):
+        build(model, TrainConfig())
+    model.head.requires_grad_(True)
+    (optimiser,) = build(model, TrainConfig())
+    assert sum(len(group["params"]) for group in optimiser.param_groups) == 2
+    (optimiser,) = build(model, TrainConfig(optimizer="muon"))  # no matrix of a block learns
+    assert isinstance(optimiser, torch.optim.AdamW)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "muon", "sgd"])
+def test_materialised_states_are_zero_and_change_no_later_step(optimizer):
+    config = TrainConfig(optimizer=optimizer, learning_rate=0.01)
+    ended = []
+    for prepare in (materialise, lambda optimisers: None):
+        torch.manual_seed(0)
+        model = ViT(RICH)
+        optimisers = build(model, config)
+        begun = [parameter.detach().clone() for parameter in model.parameters()]
+        prepare(optimisers)
+        assert all(torch.equal(a, b) for a, b in zip(begun, model.parameters(), strict=True))
+        states = [v for o in optimisers for s in o.state.values() for v in s.values() if isinstance(v, torch.Tensor)]
+        assert not any(value.any() for value in states)
+        for step in range(3):
+            torch.manual_seed(step)
+            for parameter in model.parameters():
+                parameter.grad = torch.randn_like(parameter)
+            set_rates(optimisers, torch.tensor(0.5))
+            for optimiser in optimisers:
+                optimiser.step()
+        ended.append([parameter.detach().clone() for parameter in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*ended, strict=True))
+    assert not torch.equal(ended[0][0], begun[0])
