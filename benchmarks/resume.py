@@ -2,7 +2,7 @@
 
 A whole run comes first; its bits are the truth. Then the same run again and again in a process of its own, ended by
 SIGKILL at a random moment, and called once more until it finishes. A checkpoint is written after every update, so that
-many of the kills fall into a write. Compared are the model's file and every tensor of the last checkpoint: weights,
+kills fall into writes too. Compared are the model's file and every tensor of the last checkpoint: weights,
 optimiser, average of weights, random states.
 """
 

@@ -96,7 +96,7 @@ RECIPES: dict[str, Recipe] = {
     "mnist-seed": Recipe(
         "seed report 001's model and budget on MNIST",
         replace(SEED, data="mnist", channels=1),
-        "measured: 98.9 % on two CPU cores; the report's own figure is 98.10 %",
+        "measured: 98.98 % in 868 s on two CPU cores; the report's own figure is 98.10 %",
     ),
     "mnist": Recipe(
         "the same 54k parameters and 20 epochs with our recipe",
@@ -114,7 +114,7 @@ RECIPES: dict[str, Recipe] = {
             average=0.999,
             compile=True,
         ),
-        "measured: TODO",
+        "measured: 99.43 % in 853 s on two CPU cores",
     ),
     "cifar10-seed": Recipe(
         "seed report 001's model and budget on CIFAR-10",
