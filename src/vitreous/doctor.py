@@ -95,7 +95,7 @@ def describe(model: Model) -> str:
 def count_flops(model: Model) -> int:
     """Floating-point operations of one forward pass of one picture: two for each multiply-add of a product."""
     with torch.device("meta"):
-        copy = type(model)(model.config).eval()  # type: ignore[arg-type]
+        copy = type(model)(model.config).eval().to("meta")  # type: ignore[arg-type]  # sine positions are real
         size = model.config.image_size
         height, width = (size, size) if isinstance(size, int) else size
         channels = getattr(model.config, "channels", 3)

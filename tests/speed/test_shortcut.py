@@ -2,6 +2,8 @@ import pytest
 import torch
 
 from conftest import noise
+from vitreous.inside.capture import capture
+from vitreous.inside.intervene import intervene
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.speed.shortcut import logits_only
@@ -73,3 +75,16 @@ def test_the_shortcut_drops_as_training_does():
     for part in (last.skip, last.attn.proj_drop, last.mlp):
         part.eval()
     assert not torch.equal(logits_only(model, x), logits_only(model, x))  # attention's own dropout
+
+
+@torch.no_grad()
+def test_whoever_looks_or_steps_in_gets_the_whole_network():
+    model = noise(ViT(ViTConfig(**SMALL)))
+    x = torch.randn(2, 3, 32, 32)
+    with intervene(model, heads_off=[(2, 1)]):  # in the last block, which the shortcut would pass by
+        changed, truth = logits_only(model, x), model(x)
+    assert torch.equal(changed, truth)
+    assert not torch.allclose(changed, model(x))
+    with capture(model, "attention") as seen:
+        logits_only(model, x)
+    assert "blocks.2.attention" in seen

@@ -5,10 +5,12 @@ it goes through the last MLP. On ViT-B/16 that is 7 % of the work; the logits ar
 are the gradients: what cannot reach the logits has none.
 """
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.models.vit import Attention, TransformerBlock, ViT
+from vitreous.models.watch import WATCHERS
 
 
 def logits_only(model: nn.Module, x: Tensor) -> Tensor:
@@ -22,6 +24,8 @@ def logits_only(model: nn.Module, x: Tensor) -> Tensor:
     True
     """
     if not isinstance(model, ViT) or model.config.pool != "token":
+        return model(x)
+    if not torch.compiler.is_compiling() and WATCHERS.get():  # whoever looks or steps in is owed the whole network
         return model(x)
     last = model.blocks[-1]
     assert isinstance(last, TransformerBlock)
