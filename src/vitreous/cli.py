@@ -18,12 +18,14 @@ from vitreous.verbs.doctor import doctor
 from vitreous.verbs.embed import embed
 from vitreous.verbs.evaluate import evaluate
 from vitreous.verbs.explain import explain, views
+from vitreous.verbs.explore import explore
 from vitreous.verbs.listing import datasets, models
 from vitreous.verbs.train import choose, recipes
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "classify": classify,
     "explain": explain,
+    "explore": explore,
     **choose(()),
     "evaluate": evaluate,
     "embed": embed,

@@ -1,4 +1,8 @@
-"""Figures and sentences in one HTML file that opens anywhere: no script, no request, nothing beside it."""
+"""One HTML file that opens anywhere: no request, nothing beside it.
+
+For a ViT with a picture it is the interactive page, with figures below where views were asked for by name; a ResNet, or
+a model without a picture, has figures alone.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,8 +10,10 @@ from html import escape
 
 from vitreous.doctor import examine
 from vitreous.drawing import Figures
+from vitreous.interactive import interactive
 from vitreous.models.vit import ViT
 from vitreous.page import document, image, short
+from vitreous.payload import Payload
 from vitreous.scene import Scene
 from vitreous.views import View, choose
 
@@ -55,9 +61,13 @@ def answer(scene: Scene) -> str:
     return ", ".join(f"{scene.model.card.label(i)} {probabilities[i]:.1%}" for i in best)
 
 
-def html(pages: Sequence[Page], scene: Scene) -> str:
-    """The whole report; the scene tells of the model."""
+def html(pages: Sequence[Page], scene: Scene, payloads: Sequence[Payload] = ()) -> str:
+    """The whole report; the scene tells of the model. With a payload a page, it is interactive."""
     card = scene.model.card
+    if payloads:
+        named = [(short(page.title), payload) for page, payload in zip(pages, payloads, strict=True)]
+        drawn = "".join(_page(page, number) for number, page in enumerate(pages) if page.sections)
+        return interactive(named, short(card.name), _summary(scene), f'<div class="figures">{drawn}</div>' if drawn else "")
     body = [f"<header><h1>{escape(short(card.name))}</h1><p>{escape(_summary(scene))}</p>{_contents(pages)}</header>"]
     body += [_page(page, number) for number, page in enumerate(pages)]
     body.append(_about(scene))

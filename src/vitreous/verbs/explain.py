@@ -64,8 +64,10 @@ def explain(
     from rich.text import Text
 
     from vitreous.device import pick_device
+    from vitreous.models.vit import ViT
+    from vitreous.page_data import page_data
+    from vitreous.report import Page, answer, html
     from vitreous.report import explain as draw
-    from vitreous.report import html
     from vitreous.scene import Choice, Scene
     from vitreous.weights.save import write_atomic
 
@@ -86,14 +88,21 @@ def explain(
         residual=residual,
     )
     named, problems = _open(pictures, options.model)
+    interactive = isinstance(model, ViT) and bool(named) and named[0][1] is not None
+    asked = frozenset(["trust"] * trust + ["ablation"] * (ablate is not None))
+    drawn = views != "all" or figures is not None or not interactive  # the interactive page has all of them as numbers
     views = _with_asked(views, trust, ablate)
     pages: list[Page] = []
+    payloads = []
     folders: set[Path] = set()
+    counted, everything = 0, views.split(",")[0] == "all"
     scene = Scene(model, None, choice)
     for name, picture in named:
         scene = Scene(model, picture, choice, name)
         with console.status(Text(f"looking into {name or 'the model'}")):
-            page = draw(scene, views)
+            page = draw(scene, views) if drawn else Page(name, answer(scene))
+            if interactive:
+                payloads.append(page_data(scene, asked))
         pages.append(page)
         if page.answer:
             print(f"{name}: {page.answer}")
@@ -101,11 +110,14 @@ def explain(
             console.print(f"left out {line}", style="dim", markup=False)
         if figures is not None:
             _write_figures(page, _own_folder(figures, name, folders) if len(named) > 1 else figures, format)
+            counted += sum(len(section.figures) for section in page.sections)
+            if everything and interactive:
+                page.sections = []  # written as files, and on the page as numbers
     if pages:
-        path = write_atomic(output, lambda temporary: temporary.write_text(html(pages, scene), encoding="utf-8"))
+        path = write_atomic(output, lambda temporary: temporary.write_text(html(pages, scene, payloads), encoding="utf-8"))
         print(f"wrote {path} ({path.stat().st_size / 2**20:.1f} MB)")
     if figures is not None and pages:
-        print(f"wrote {sum(len(s.figures) for p in pages for s in p.sections)} figures to {figures}")
+        print(f"wrote {counted} figures to {figures}")
     for problem in problems:
         console.print(f"vitreous: {problem}", markup=False)
     if problems:

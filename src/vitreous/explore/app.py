@@ -1,0 +1,156 @@
+"""The explorer's server: the page, and an API that answers pictures with payloads.
+
+A picture comes as the raw body of a request and lives in memory alone; models are those allowed at start-up. The same
+payload that a report carries is sent back, and what takes a model again (heads switched off) is asked for apart.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi.responses import FileResponse, JSONResponse
+
+from vitreous import __version__
+from vitreous.data.pictures import PictureError, read_picture
+from vitreous.explore.work import Busy, Cancelled, Flag, Work
+from vitreous.inside.intervene import intervene
+from vitreous.models.vit import ViT
+from vitreous.page_data import page_data, predictions
+from vitreous.samples import samples
+from vitreous.scene import Scene
+
+ASSETS = Path(__file__).parent / "assets"
+FILES = {path.name: path for path in sorted(ASSETS.iterdir()) if path.suffix in (".js", ".css", ".html")}
+TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
+MOST_OFF = 4096
+
+
+def create_app(models: Mapping[str, ViT], work: Work) -> FastAPI:
+    """The application; whoever serves it puts `Guard` in front."""
+    app = FastAPI(title="vitreous explore", version=__version__, docs_url=None, redoc_url=None)
+
+    def chosen(name: str) -> ViT:
+        if name not in models:
+            raise HTTPException(404, f"no model is called {name!r}: there are {', '.join(models)}")
+        return models[name]
+
+    async def compute(request: Request, client: str, function: Any) -> Any:
+        try:
+            return await work.run(client, function, request.is_disconnected)
+        except Busy as error:
+            raise HTTPException(503, f"busy: {error}; try again", headers={"Retry-After": "5"}) from error
+        except Cancelled as error:
+            raise HTTPException(409, str(error)) from error
+        except PictureError as error:
+            raise HTTPException(400, error.reason) from error
+        except ValueError as error:
+            raise HTTPException(400, str(error)) from error
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> FileResponse:
+        return FileResponse(FILES["explorer.html"], media_type="text/html")
+
+    @app.get("/api", include_in_schema=False)
+    async def api() -> FileResponse:
+        return FileResponse(FILES["api.html"], media_type="text/html")
+
+    @app.get("/assets/{name}", include_in_schema=False)
+    async def asset(name: str) -> FileResponse:
+        if name not in FILES:  # a name is looked up, never put together to a path
+            raise HTTPException(404, "no such file")
+        return FileResponse(FILES[name], media_type=TYPES[FILES[name].suffix])
+
+    @app.get("/favicon.ico", include_in_schema=False)
+    async def icon() -> Response:
+        return Response(status_code=204)
+
+    @app.get("/api/models")
+    async def list_models() -> JSONResponse:
+        """The models that may be asked, the first one by default."""
+        return JSONResponse([describe(name, model) for name, model in models.items()])
+
+    @app.get("/api/samples")
+    async def list_samples() -> JSONResponse:
+        """Names of pictures to begin with."""
+        return JSONResponse(list(samples()))
+
+    @app.get("/api/samples/{name}", response_class=Response)
+    async def sample(name: str) -> Response:
+        """A picture to begin with, as PNG."""
+        found = samples()
+        if name not in found:
+            raise HTTPException(404, f"no sample is called {name!r}: there are {', '.join(found)}")
+        return Response(encoded(found[name]), media_type="image/png")
+
+    @app.post("/api/explain", response_class=Response, responses={400: {}, 409: {}, 413: {}, 503: {}})
+    async def explain(
+        request: Request,
+        model: str = Query(description="one of /api/models"),
+        name: str = Query("picture", max_length=200, description="what to call the picture"),
+        client: str = Query("", max_length=64, description="a newer request of the same client cancels its older one"),
+    ) -> Response:
+        """The picture in the body (JPEG, PNG, WebP, …) → a payload: see payload.js for its layout."""
+        asked, body = chosen(model), await request.body()
+
+        def run(flag: Flag) -> bytes:
+            scene = Scene(asked, read_picture(body), name=name)
+            return page_data(scene, progress=flag.check).to_bytes()
+
+        return Response(await compute(request, client, run), media_type="application/octet-stream")
+
+    @app.post("/api/ablate", responses={400: {}, 409: {}, 413: {}, 503: {}})
+    async def ablate(
+        request: Request,
+        model: str = Query(description="one of /api/models"),
+        off: str = Query("", max_length=32_000, description="heads to switch off, such as 7.0,7.3: block, dot, head"),
+        client: str = Query("", max_length=64),
+    ) -> JSONResponse:
+        """The picture in the body → what the model says of it without some of its heads."""
+        asked, body, heads = chosen(model), await request.body(), parse_heads(off)
+
+        def run(flag: Flag) -> list[dict[str, Any]]:
+            scene = Scene(asked, read_picture(body))
+            with intervene(asked, heads_off=heads):
+                return predictions(scene)
+
+        return JSONResponse(await compute(request, client and f"{client}/ablate", run))
+
+    return app
+
+
+def parse_heads(text: str) -> list[tuple[int, int]]:
+    """`7.0,7.3` as pairs of block and head.
+
+    >>> parse_heads("7.0,7.3")
+    [(7, 0), (7, 3)]
+    """
+    parts = [part for part in text.split(",") if part]
+    try:
+        pairs = [tuple(int(number) for number in part.split(".")) for part in parts[:MOST_OFF]]
+        return [(layer, head) for layer, head in pairs]
+    except ValueError as error:
+        raise HTTPException(400, f"heads are written block.head with commas between, such as 7.0,7.3: got {text[:40]!r}") from error
+
+
+def describe(name: str, model: ViT) -> dict[str, Any]:
+    config = model.config
+    return {
+        "name": name,
+        "classes": config.classes,
+        "classifier": model.card.head == "classifier",
+        "size": list(config.size),
+        "depth": config.depth,
+        "heads": config.heads,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+    }
+
+
+def encoded(picture: Any) -> bytes:
+    import io
+
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return file.getvalue()
+
+

@@ -1,0 +1,114 @@
+// Small charts as SVG: dots by block, lines, a grid of numbers, bars. They take numbers and give an element.
+
+import { make, number } from "./dom.js";
+import { paint } from "./colours.js";
+
+const WIDE = 560, TALL = 260, LEFT = 46, RIGHT = 14, TOP = 12, BOTTOM = 34;
+
+function frame({ label, low, high, steps, names, title, unit = "" }) {
+  const x = (i) => LEFT + ((WIDE - LEFT - RIGHT) * (steps > 1 ? i / (steps - 1) : 0.5));
+  const y = (value) => TOP + (TALL - TOP - BOTTOM) * (1 - (value - low) / (high - low || 1));
+  const svg = make("svg", { viewBox: `0 0 ${WIDE} ${TALL}`, class: "chart", role: "img", "aria-label": title });
+  for (const value of ticks(low, high)) {
+    svg.append(make("line", { x1: LEFT, x2: WIDE - RIGHT, y1: y(value), y2: y(value), class: "grid" }));
+    svg.append(make("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, `${number(value).replace(/\.?0+$/, "")}${unit}`));
+  }
+  const every = Math.ceil(steps / 13);
+  for (let i = 0; i < steps; i += every) svg.append(make("text", { x: x(i), y: TALL - BOTTOM + 18, "text-anchor": "middle" }, names ? names[i] : String(i)));
+  svg.append(make("text", { x: (LEFT + WIDE - RIGHT) / 2, y: TALL - 2, "text-anchor": "middle", class: "axis" }, label));
+  return { svg, x, y };
+}
+
+function ticks(low, high) {
+  const span = high - low || 1;
+  const rough = span / 4;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((m) => m * power).find((each) => each >= rough);
+  const found = [];
+  for (let value = Math.ceil(low / step) * step; value <= high + 1e-9 * span; value += step) found.push(value);
+  return found;
+}
+
+// values [layers × heads]: a dot for each head, a line through their means; the chosen one marked
+export function dots(values, layers, heads, { title, label = "block", unit = "", floor = 0, ceiling = null, chosen = null, choose = null }) {
+  const high = Math.max(...values, ceiling ?? 0) * 1.05;
+  const { svg, x, y } = frame({ label, low: floor, high, steps: layers, title, unit });
+  if (ceiling !== null) svg.append(make("line", { x1: LEFT, x2: WIDE - RIGHT, y1: y(ceiling), y2: y(ceiling), class: "limit" }));
+  const means = [];
+  for (let layer = 0; layer < layers; layer++) {
+    let sum = 0;
+    for (let head = 0; head < heads; head++) {
+      const value = values[layer * heads + head];
+      sum += value;
+      const here = chosen && chosen.layer === layer && chosen.head === head;
+      const dot = make("circle", { cx: x(layer), cy: y(value), r: here ? 6 : 4, class: here ? "dot here" : "dot", onclick: choose ? () => choose(layer, head) : null });
+      dot.append(make("title", {}, `block ${layer}, head ${head}: ${number(value)}${unit}`));
+      svg.append(dot);
+    }
+    means.push(`${x(layer)},${y(sum / heads)}`);
+  }
+  svg.insertBefore(make("polyline", { points: means.join(" "), class: "mean" }), svg.querySelector("circle"));
+  return svg;
+}
+
+// lines: [{ name, values, quiet, strong }]
+export function lines(series, { title, label, names = null, low = 0, high = 1 }) {
+  const steps = series[0].values.length;
+  const { svg, x, y } = frame({ label, low, high, steps, names, title });
+  for (const { name, values, quiet, strong, dashed } of series) {
+    const points = [...values].map((value, i) => `${x(i)},${y(value)}`).join(" ");
+    const line = make("polyline", { points, class: `line${quiet ? " quiet" : ""}${strong ? " strong" : ""}${dashed ? " dashed" : ""}` });
+    line.append(make("title", {}, name));
+    svg.append(line);
+  }
+  return svg;
+}
+
+// values [layers × heads] as a table of buttons: colour and number; `choose(layer, head)` on click
+export function cells(values, layers, heads, { title, kind = "heat", choose, chosen, off = null, describe }) {
+  const peak = Math.max(...[...values].map(Math.abs)) || 1;
+  const picture = paint(values, heads, { kind, peak }).data;
+  const rows = [];
+  rows.push(make("tr", {}, make("td", {}), ...[...Array(heads).keys()].map((head) => make("th", { scope: "col" }, String(head)))));
+  for (let layer = 0; layer < layers; layer++) {
+    const row = make("tr", {}, make("th", { scope: "row" }, String(layer)));
+    for (let head = 0; head < heads; head++) {
+      const i = layer * heads + head;
+      const [r, g, b] = [0, 1, 2].map((c) => picture[4 * i + c]);
+      const here = chosen && chosen.layer === layer && chosen.head === head;
+      const gone = off?.has(`${layer}.${head}`);
+      row.append(
+        make("td", {}, make("button", {
+          class: `cell${here ? " here" : ""}${gone ? " gone" : ""}`,
+          style: { background: `rgb(${r} ${g} ${b})` },
+          title: describe(layer, head, values[i]),
+          "aria-label": describe(layer, head, values[i]) + (gone ? ", switched off" : ""),
+          "aria-pressed": off ? String(Boolean(gone)) : null,
+          onclick: () => choose(layer, head),
+        })),
+      );
+    }
+    rows.push(row);
+  }
+  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, make("table", { class: "cells" }, make("caption", {}, title), ...rows));
+}
+
+// A square matrix as a canvas with a name for each side
+export function matrix(values, count, { title, kind = "heat", peak = null }) {
+  const canvas = make("canvas", { width: count, height: values.length / count, class: "matrix", role: "img", "aria-label": title });
+  canvas.getContext("2d").putImageData(paint(values, count, { kind, peak }), 0, 0);
+  return canvas;
+}
+
+export function ranking(rows, { title, unit = "" }) {
+  const peak = Math.max(...rows.map((row) => Math.abs(row.value))) || 1;
+  return make(
+    "ol", { class: "ranking", "aria-label": title },
+    rows.map(({ name, value, note, onclick }) =>
+      make("li", {},
+        onclick ? make("button", { class: "link", onclick }, name) : make("span", {}, name),
+        make("span", { class: "track" }, make("span", { class: value < 0 ? "bar minus" : "bar", style: { width: `${(100 * Math.abs(value)) / peak}%` } })),
+        make("span", { class: "value" }, `${value > 0 && unit === "±" ? "+" : ""}${number(value)}${note ? ` ${note}` : ""}`)),
+    ),
+  );
+}

@@ -1,0 +1,47 @@
+// Numbers to colours: matplotlib's magma for what grows from nothing, red and blue for what has a sign.
+
+const MAGMA = "000004 0a0822 1d1147 36106b 51127c 6a1c81 832681 9c2e7f b73779 d0416f e75263 f56b5c fc8961 fea772 fec488 fde2a3 fcfdbf".split(" ");
+const SIGNED = "053061 175290 2a71b2 3f8ec0 6bacd1 9bc9e0 c2ddec e0ecf3 f7f6f6 fbe5d8 fbccb4 f5aa89 e48066 d05548 ba2832 930e26 67001f".split(" ");
+
+function table(stops) {
+  const colours = stops.map((hex) => [0, 2, 4].map((i) => parseInt(hex.slice(i, i + 2), 16)));
+  const found = new Uint8ClampedArray(256 * 3);
+  for (let i = 0; i < 256; i++) {
+    const place = (i / 255) * (stops.length - 1);
+    const low = Math.min(Math.floor(place), stops.length - 2);
+    for (let c = 0; c < 3; c++) found[3 * i + c] = colours[low][c] + (place - low) * (colours[low + 1][c] - colours[low][c]);
+  }
+  return found;
+}
+
+const TABLES = { heat: table(MAGMA), signed: table(SIGNED) };
+
+// Values [rows × columns] as an ImageData of one pixel each. `peak` maps to the brightest colour (signed: to either end).
+export function paint(values, columns, { kind = "heat", peak = null, alpha = 1, fade = false } = {}) {
+  const rows = values.length / columns;
+  const picture = new ImageData(columns, rows);
+  let largest = peak;
+  if (largest === null) {
+    largest = 0;
+    for (const value of values) largest = Math.max(largest, Math.abs(value));
+  }
+  const colours = TABLES[kind];
+  for (let i = 0; i < values.length; i++) {
+    const share = largest > 0 ? Math.min(1, Math.max(-1, values[i] / largest)) : 0;
+    const place = 3 * Math.round(255 * (kind === "signed" ? (share + 1) / 2 : Math.max(0, share)));
+    for (let c = 0; c < 3; c++) picture.data[4 * i + c] = colours[place + c];
+    const weight = fade ? 0.25 + 0.75 * Math.sqrt(Math.abs(share)) : 1;
+    picture.data[4 * i + 3] = 255 * alpha * weight;
+  }
+  return picture;
+}
+
+// A scale bar's colours as a CSS gradient
+export function gradient(kind) {
+  const colours = TABLES[kind];
+  const stops = [...Array(9).keys()].map((i) => {
+    const place = 3 * Math.round((255 * i) / 8);
+    return `rgb(${colours[place]} ${colours[place + 1]} ${colours[place + 2]})`;
+  });
+  return `linear-gradient(to right, ${stops.join(", ")})`;
+}

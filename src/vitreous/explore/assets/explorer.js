@@ -1,0 +1,109 @@
+// The explorer: pictures come from the user, payloads from the server. One viewer, or two in step on the same picture.
+
+import { make } from "./dom.js";
+import { Payload } from "./payload.js";
+import { State } from "./state.js";
+import { Viewer } from "./viewer.js";
+
+const DEFAULTS = { tab: "attention", layer: -1, head: "mean", query: null, class: null, map: "relevance", picture: 0, opacity: 0.65, hover: null };
+const MOST = 20 * 2 ** 20;
+const client = crypto.randomUUID();
+const at = (id) => document.getElementById(id);
+const state = new State(DEFAULTS);
+const viewers = [];
+let picture = null; // { name, blob }
+let asked = null;
+
+async function ask(path, body) {
+  const response = await fetch(path, body ? { method: "POST", body, headers: { "Content-Type": "application/octet-stream" } } : undefined);
+  if (response.ok) return response;
+  const text = await response.text();
+  let said = text;
+  try {
+    said = JSON.parse(text).detail ?? text;
+  } catch { /* not JSON: as it is */ }
+  throw new Error(typeof said === "string" ? said : JSON.stringify(said));
+}
+
+function address(path, values) {
+  return `${path}?${new URLSearchParams(values)}`;
+}
+
+async function look() {
+  if (!picture) return;
+  const mine = (asked = Symbol("asked"));
+  const names = [at("first").value, at("second").value].filter(Boolean);
+  const begun = performance.now();
+  const clock = setInterval(() => { at("status").textContent = `Looking at ${picture.name} … ${((performance.now() - begun) / 1000).toFixed(0)} s`; }, 500);
+  at("status").textContent = `Looking at ${picture.name} …`;
+  document.documentElement.removeAttribute("data-ready");
+  const { name, blob } = picture;
+  try {
+    const found = await Promise.all(names.map(async (model, slot) => {
+      const response = await ask(address("/api/explain", { model, name, client: `${client}-${slot}` }), blob);
+      const payload = new Payload(await response.arrayBuffer());
+      payload.header.model.name = model;
+      const source = { ablate: async (off) => (await ask(address("/api/ablate", { model, off: off.join(","), client: `${client}-${slot}` }), blob)).json() };
+      return { payload, source };
+    }));
+    if (asked !== mine) return;
+    viewers.splice(0).forEach((viewer) => viewer.destroy());
+    at("viewer").replaceChildren();
+    for (const { payload, source } of found) {
+      const viewer = await Viewer.create(payload, state, source);
+      viewers.push(viewer);
+      at("viewer").append(found.length > 1 ? make("section", { "aria-label": payload.header.model.name }, make("h2", { class: "quiet" }, payload.header.model.name), viewer.element) : viewer.element);
+    }
+    at("viewer").classList.toggle("two", found.length > 1);
+    at("status").textContent = "";
+    globalThis.vitreous = { viewer: viewers[0], viewers, state };
+    document.documentElement.dataset.ready = String(found.length);
+  } catch (error) {
+    if (asked === mine) at("status").textContent = error.message;
+  } finally {
+    clearInterval(clock);
+  }
+}
+
+function take(blob, name) {
+  if (!blob) return;
+  if (blob.size > MOST) {
+    at("status").textContent = `${name} has ${(blob.size / 2 ** 20).toFixed(0)} MB: 20 are the most`;
+    return;
+  }
+  picture = { blob, name };
+  state.set({ query: null, hover: null, class: null });
+  look();
+}
+
+async function sample(name) {
+  take(await (await ask(`/api/samples/${encodeURIComponent(name)}`)).blob(), name);
+}
+
+async function start() {
+  state.set(state.read(), false);
+  const [models, samples] = await Promise.all(["/api/models", "/api/samples"].map(async (path) => (await ask(path)).json()));
+  for (const { name } of models) {
+    at("first").append(make("option", { value: name }, name));
+    at("second").append(make("option", { value: name }, name));
+  }
+  at("samples").replaceChildren(...samples.map((name) => make("button", { class: "chip", onclick: () => sample(name) }, name)));
+  at("first").addEventListener("change", look);
+  at("second").addEventListener("change", look);
+  at("file").addEventListener("change", () => take(at("file").files[0], at("file").files[0]?.name));
+  addEventListener("paste", (event) => {
+    const file = [...event.clipboardData.files].find((each) => each.type.startsWith("image/"));
+    if (file) take(file, file.name || "pasted picture");
+  });
+  for (const kind of ["dragenter", "dragover"]) addEventListener(kind, (event) => { event.preventDefault(); at("drop").classList.add("over"); });
+  addEventListener("dragleave", (event) => { if (!event.relatedTarget) at("drop").classList.remove("over"); });
+  addEventListener("drop", (event) => {
+    event.preventDefault();
+    at("drop").classList.remove("over");
+    const file = event.dataTransfer.files[0];
+    if (file) take(file, file.name);
+  });
+  if (samples.length) await sample(samples[0]);
+}
+
+start().catch((error) => { at("status").textContent = error.message; });

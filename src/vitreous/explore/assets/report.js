@@ -1,0 +1,39 @@
+// The page of a report: its payloads lie in the file itself, one for each picture.
+
+import { make } from "./dom.js";
+import { fromText } from "./payload.js";
+import { State } from "./state.js";
+import { Viewer } from "./viewer.js";
+
+export const DEFAULTS = { tab: "attention", layer: -1, head: "mean", query: null, class: null, map: "relevance", picture: 0, opacity: 0.65, hover: null };
+
+async function start() {
+  const place = document.getElementById("viewer");
+  const parts = [...document.querySelectorAll('script[type="application/vitreous"]')];
+  const state = new State(DEFAULTS);
+  state.set(state.read(), false);
+  let viewer = null;
+  let number = null;
+  const show = async (wanted) => {
+    if (wanted === number) return;
+    number = wanted;
+    const part = parts[wanted] ?? parts[0];
+    const payload = await fromText(part.textContent);
+    if (number !== wanted) return;
+    viewer?.destroy();
+    viewer = await Viewer.create(payload, state, { ablate: null });
+    place.replaceChildren(viewer.element);
+    globalThis.vitreous = { viewer, state };
+    document.documentElement.dataset.ready = String(wanted);
+  };
+  if (parts.length > 1) {
+    const buttons = parts.map((part, i) => make("button", { class: "chip", onclick: () => state.set({ picture: i }) }, part.dataset.name));
+    document.getElementById("pictures").replaceChildren(...buttons);
+    state.watch((values) => buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(i === values.picture))));
+  }
+  state.watch((values) => show(values.picture));
+}
+
+start().catch((error) => {
+  document.getElementById("viewer").replaceChildren(make("p", { role: "alert" }, `This page needs a newer browser (${error.message}).`));
+});

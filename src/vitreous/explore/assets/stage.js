@@ -1,0 +1,124 @@
+// The picture with heat laid over its patches. Hovering, touching or the arrow keys choose the patch that is asked.
+
+import { paint } from "./colours.js";
+import { make } from "./dom.js";
+
+export class Stage {
+  // `choose(token)` is called when another token is asked; `pin(token)` when a click holds it
+  constructor(payload, picture, { choose, pin, label }) {
+    this.payload = payload;
+    this.picture = picture;
+    this.choose = choose;
+    this.pin = pin;
+    const { grid, prefix } = payload.header.model;
+    [this.rows, this.columns] = grid;
+    this.prefix = prefix.length;
+    this.small = new OffscreenCanvas(this.columns, this.rows);
+    this.canvas = make("canvas", { "aria-hidden": "true" });
+    this.element = make(
+      "div",
+      { class: "stage", tabindex: "0", role: "application", "aria-roledescription": "picture of patches", "aria-label": label, "aria-describedby": "said" },
+      this.canvas,
+    );
+    this.element.style.aspectRatio = `${picture.width} / ${picture.height}`;
+    this.element.addEventListener("pointermove", (event) => this.hover(event));
+    this.element.addEventListener("pointerdown", (event) => this.click(event));
+    this.element.addEventListener("keydown", (event) => this.key(event));
+    new ResizeObserver(() => this.resize()).observe(this.element);
+    this.shown = null;
+  }
+
+  at(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const column = Math.floor(((event.clientX - box.left) / box.width) * this.columns);
+    const row = Math.floor(((event.clientY - box.top) / box.height) * this.rows);
+    if (row < 0 || column < 0 || row >= this.rows || column >= this.columns) return null;
+    return this.prefix + row * this.columns + column;
+  }
+
+  hover(event) {
+    const token = this.at(event);
+    if (token !== null) this.choose(token);
+  }
+
+  click(event) {
+    this.element.focus({ preventScroll: true });
+    const token = this.at(event);
+    if (token !== null) this.pin(token);
+  }
+
+  key(event) {
+    const moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+    const current = this.shown?.query ?? 0;
+    if (event.key in moves) {
+      const place = current < this.prefix ? Math.floor(this.rows / 2) * this.columns + Math.floor(this.columns / 2) : current - this.prefix;
+      const [down, right] = current < this.prefix ? [0, 0] : moves[event.key];
+      const row = Math.min(this.rows - 1, Math.max(0, Math.floor(place / this.columns) + down));
+      const column = Math.min(this.columns - 1, Math.max(0, (place % this.columns) + right));
+      this.pin(this.prefix + row * this.columns + column);
+    } else if (event.key === "Home" || event.key === "Escape" || event.key === "c") {
+      this.pin(null);
+    } else return;
+    event.preventDefault();
+  }
+
+  resize() {
+    const width = Math.max(1, Math.round(this.element.clientWidth * devicePixelRatio));
+    this.canvas.width = width;
+    this.canvas.height = Math.max(1, Math.round((width * this.picture.height) / this.picture.width));
+    if (this.shown) this.draw(this.shown);
+  }
+
+  // { values [patches] or null, colours [patches × 3] or null, kind, peak, opacity, query, crisp }
+  draw(shown) {
+    this.shown = shown;
+    render(this.canvas, this.picture, this.small, this, shown);
+  }
+}
+
+// Draw picture, heat and the asked patch onto a canvas of any size: the stage, or a picture to be saved.
+export function render(canvas, picture, small, { rows, columns, prefix }, { values, colours, kind = "heat", peak = null, opacity = 0.6, query = null }) {
+  const context = canvas.getContext("2d");
+  const { width, height } = canvas;
+  context.imageSmoothingEnabled = picture.width >= width / 4;
+  context.globalAlpha = 1;
+  context.drawImage(picture, 0, 0, width, height);
+  if (values || colours) {
+    if (values && kind === "heat") {
+      context.fillStyle = `rgb(0 0 0 / ${0.45 * opacity})`; // a darker picture lets the bright patches speak
+      context.fillRect(0, 0, width, height);
+    }
+    small.getContext("2d").putImageData(colours ? solid(colours, columns, opacity) : paint(values, columns, { kind, peak, alpha: opacity, fade: kind === "heat" }), 0, 0);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(small, 0, 0, width, height);
+  }
+  if (query !== null && query >= prefix) {
+    const place = query - prefix;
+    const x = ((place % columns) * width) / columns;
+    const y = (Math.floor(place / columns) * height) / rows;
+    const line = Math.max(2, width / 240);
+    for (const [colour, extra] of [["rgb(0 0 0 / .65)", line], ["#fff", 0]]) {
+      context.strokeStyle = colour;
+      context.lineWidth = line + extra;
+      context.strokeRect(x, y, width / columns, height / rows);
+    }
+  }
+}
+
+function solid(colours, columns, opacity) {
+  const picture = new ImageData(columns, colours.length / 3 / columns);
+  for (let i = 0; i < colours.length / 3; i++) {
+    for (let c = 0; c < 3; c++) picture.data[4 * i + c] = colours[3 * i + c];
+    picture.data[4 * i + 3] = 255 * Math.max(0.35, opacity);
+  }
+  return picture;
+}
+
+// A small map without the picture: one pixel a patch, enlarged by the browser
+export function thumbnail(columns, rows) {
+  return make("canvas", { width: columns, height: rows, class: "small", "aria-hidden": "true" });
+}
+
+export function fill(canvas, values, options) {
+  canvas.getContext("2d").putImageData(paint(values, canvas.width, options), 0, 0);
+}

@@ -1,0 +1,55 @@
+// What is looked at, in one place: everything on the page is drawn from it, and the address bar holds it, so that any
+// view can be linked to.
+
+const WORDS = { tab: String, layer: Number, head: (text) => (isNaN(text) ? text : Number(text)), query: Number, class: Number, map: String, picture: Number, opacity: Number };
+
+export class State {
+  constructor(defaults) {
+    this.defaults = { ...defaults };
+    this.values = { ...defaults };
+    this.listeners = new Set();
+    this.waiting = false;
+    addEventListener("hashchange", () => this.set(this.read(), false));
+  }
+
+  read() {
+    const found = {};
+    for (const [name, text] of new URLSearchParams(location.hash.slice(1))) {
+      if (!(name in WORDS)) continue;
+      const value = WORDS[name](text);
+      if (!Number.isNaN(value)) found[name] = value;
+    }
+    return found;
+  }
+
+  // change some values; everyone is told once a frame at the most
+  set(changes, write = true) {
+    let changed = false;
+    for (const [name, value] of Object.entries(changes)) {
+      if (this.values[name] !== value) changed = true;
+      this.values[name] = value;
+    }
+    if (!changed) return;
+    if (write) this.write();
+    if (this.waiting) return;
+    this.waiting = true;
+    requestAnimationFrame(() => {
+      this.waiting = false;
+      for (const listener of this.listeners) listener(this.values);
+    });
+  }
+
+  write() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => {
+      const kept = Object.entries(this.values).filter(([name, value]) => name in WORDS && value !== null && value !== this.defaults[name]);
+      const text = new URLSearchParams(kept.map(([name, value]) => [name, String(value)])).toString();
+      history.replaceState(null, "", text ? `#${text}` : location.pathname + location.search);
+    }, 150);
+  }
+
+  watch(listener) {
+    this.listeners.add(listener);
+    listener(this.values);
+  }
+}

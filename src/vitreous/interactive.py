@@ -1,0 +1,59 @@
+"""The interactive page in one file: the explorer's own modules and style sheet, inlined with their data.
+
+A module that a page opened from disk may load has to be a `data:` address, so each file of `explore/assets/` becomes
+one, and an import map gives it the name under which the others import it. The page asks nothing of any network: its
+policy forbids it.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from vitreous.payload import Payload
+
+ASSETS = Path(__file__).parent / "explore" / "assets"
+MODULES = ("dom.js", "colours.js", "payload.js", "state.js", "stage.js", "charts.js", "tabs.js", "viewer.js", "report.js")
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:; "
+    "base-uri 'none'; form-action 'none'"
+)
+LEAD = (
+    "Move over the picture, or use the arrow keys: the bright patches are those that the patch under the pointer looks "
+    "at. A click holds it. The class token is the one that answers."
+)
+
+
+def interactive(payloads: Sequence[tuple[str, Payload]], title: str, summary: str, rest: str = "") -> str:
+    """A page for pictures by name and what is known of each; `rest` is HTML that follows below."""
+    style = (ASSETS / "page.css").read_text(encoding="utf-8")
+    data = "".join(
+        f'<script type="application/vitreous" data-name="{escape(name, quote=True)}">{payload.to_text()}</script>\n'
+        for name, payload in payloads
+    )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f"<title>{escape(title)} · vitreous</title><style>{style}</style>"
+        f'<script type="importmap">{import_map()}</script></head>\n'
+        f'<body><main><header class="top"><h1>{escape(title)}</h1><p>{escape(summary)}</p></header>'
+        f'<p class="lead">{escape(LEAD)}</p><div class="chips" id="pictures" role="group" aria-label="Pictures"></div>'
+        '<div id="viewer" class="viewers"><noscript>This page draws with JavaScript, which is off.</noscript></div>'
+        f"{rest}</main>\n{data}"
+        '<script type="module">import "vitreous/report.js";</script></body></html>\n'
+    )
+
+
+def import_map() -> str:
+    """Names of modules to their text, as JSON that a page can hold."""
+    found = {f"vitreous/{name}": address((ASSETS / name).read_text(encoding="utf-8")) for name in MODULES}
+    return json.dumps({"imports": found})
+
+
+def address(module: str) -> str:
+    """A module as a `data:` address; its imports of neighbours go through the import map."""
+    text = re.sub(r'from "\./([a-z]+\.js)"', r'from "vitreous/\1"', module)
+    return f"data:text/javascript;base64,{base64.b64encode(text.encode()).decode()}"

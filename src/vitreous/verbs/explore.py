@@ -1,0 +1,48 @@
+"""`vitreous explore`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import tyro
+
+from vitreous.verbs.options import messages
+
+
+def explore(
+    model: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME …")] = (),
+    port: int = 8137,
+    host: str = "127.0.0.1",
+    device: str = "auto",
+) -> None:
+    """Open a web page on this machine: drop a picture in, and see what each patch looks at.
+
+    Args:
+        model: Models to choose among, by name, file or folder; without any, the one inside the package.
+        port: Where to listen.
+        host: Who may reach it: this machine alone by default; any other address asks for a token.
+        device: auto, cpu, cuda, cuda:N or mps.
+    """
+    from vitreous.device import pick_device
+    from vitreous.explore.serve import serve
+    from vitreous.models.vit import ViT
+    from vitreous.page import short
+    from vitreous.weights.load import load
+
+    if not 1 <= port <= 65535:
+        raise ValueError(f"a port is a number from 1 to 65535, got {port}")
+    console, place = messages(), pick_device(device)
+    models: dict[str, ViT] = {}
+    for name in model or (None,):
+        found = load(name)
+        if not isinstance(found, ViT):
+            raise ValueError(f"{name} is a ResNet: the explorer looks into Vision Transformers")
+        for line in found.card.report.remarks():
+            console.print(line, style="dim", markup=False)
+        label = base = short(name) if name else "packaged"
+        number = 1
+        while label in models:
+            number += 1
+            label = f"{base} ({number})"
+        models[label] = found.to(place).eval()
+    serve(models, host=host, port=port, say=lambda text: console.print(text, markup=False))

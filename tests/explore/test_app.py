@@ -1,0 +1,166 @@
+"""The server as a client sees it: starlette's test client in front of guard and application."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from conftest import noise
+from PIL import Image
+from starlette.testclient import TestClient
+
+from vitreous.data.preprocess import HALF, Preprocess
+from vitreous.explore.app import create_app, parse_heads
+from vitreous.explore.guard import Guard
+from vitreous.explore.serve import allowed_hosts, is_loopback
+from vitreous.explore.work import Work
+from vitreous.inside.intervene import intervene
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.predict import classify
+from vitreous.weights.card import Card
+
+HOME = "http://127.0.0.1:8137"
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = noise(ViT(ViTConfig(image_size=32, patch_size=8, width=24, depth=2, heads=4, classes=5)))
+    model.card = Card("small", Preprocess(size=(32, 32), resize=32, mean=HALF, std=HALF), tuple("abcde"))
+    return model
+
+
+def client_of(model, **options):
+    app = Guard(create_app({"small": model}, Work()), allowed_hosts("127.0.0.1", 8137), **options)
+    return TestClient(app, base_url=HOME)
+
+
+@pytest.fixture
+def client(model):
+    with client_of(model) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def picture():
+    file = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 256, (50, 40, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def header(body):
+    length = int.from_bytes(body[:4], "little")
+    return json.loads(body[4 : 4 + length])
+
+
+def test_the_page_and_its_files_are_served(client):
+    page = client.get("/")
+    assert page.status_code == 200
+    assert page.headers["content-type"].startswith("text/html")
+    for name in ("page.css", "explorer.js", "viewer.js", "api.js"):
+        assert client.get(f"/assets/{name}").status_code == 200
+    assert client.get("/api").status_code == 200
+
+
+@pytest.mark.parametrize("name", ["..%2fapp.py", "%2e%2e/app.py", "app.py", "../../cli.py", "nothing.js", ".."])
+def test_no_name_leads_out_of_the_assets(client, name):
+    answer = client.get(f"/assets/{name}")
+    assert answer.status_code == 404
+    assert "import" not in answer.text
+
+
+def test_a_picture_is_answered_with_its_payload(client, model, picture):
+    answer = client.post("/api/explain", params={"model": "small", "name": "mine"}, content=picture)
+    assert answer.status_code == 200
+    told = header(answer.content)
+    assert told["picture"]["name"] == "mine"
+    best = classify(Image.open(io.BytesIO(picture)), model, device="cpu")[0].best
+    assert told["predictions"][0]["label"] == best.label
+    assert told["predictions"][0]["probability"] == pytest.approx(best.probability, abs=1e-5)
+
+
+def test_heads_switched_off_change_the_answer_as_intervene_does(client, model, picture):
+    answer = client.post("/api/ablate", params={"model": "small", "off": "1.0,1.2"}, content=picture)
+    assert answer.status_code == 200
+    with intervene(model, heads_off=[(1, 0), (1, 2)]):
+        best = classify(Image.open(io.BytesIO(picture)), model, device="cpu")[0].best
+    assert answer.json()[0]["probability"] == pytest.approx(best.probability, abs=1e-5)
+    plain = client.post("/api/ablate", params={"model": "small", "off": ""}, content=picture).json()
+    assert plain != answer.json()
+
+
+@pytest.mark.parametrize(
+    ("body", "status"), [(b"", 400), (b"not a picture", 400), (b"\x89PNG\r\n\x1a\n" + b"\0" * 50, 400)]
+)
+def test_what_is_no_picture_gets_one_line(client, body, status):
+    answer = client.post("/api/explain", params={"model": "small"}, content=body)
+    assert answer.status_code == status
+    assert len(answer.json()["detail"].splitlines()) == 1
+
+
+def test_an_unknown_model_is_named(client, picture):
+    answer = client.post("/api/explain", params={"model": "large"}, content=picture)
+    assert answer.status_code == 404
+    assert "small" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("off", ["1", "a.b", "1.2.3", "9.0", "0.9", "-1.x"])
+def test_heads_that_do_not_exist_are_refused(client, picture, off):
+    assert client.post("/api/ablate", params={"model": "small", "off": off}, content=picture).status_code == 400
+
+
+def test_bodies_beyond_the_limit_are_refused_while_they_come_in(model):
+    with client_of(model, most=1000) as client:
+        assert client.post("/api/explain", params={"model": "small"}, content=b"x" * 1001).status_code == 413
+        pieces = (b"x" * 100 for _ in range(20))  # no length is told beforehand
+        assert client.post("/api/explain", params={"model": "small"}, content=pieces).status_code == 413
+
+
+def test_another_host_name_is_not_served(client):
+    assert client.get("/", headers={"host": "evil.example:8137"}).status_code == 421
+    assert client.get("/", headers={"host": "127.0.0.1:9999"}).status_code == 421
+    assert client.get("/", headers={"host": "localhost:8137"}).status_code == 200
+
+
+def test_another_pages_requests_are_not_answered(client, picture):
+    for headers in ({"origin": "https://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}):
+        answer = client.post("/api/explain", params={"model": "small"}, content=picture, headers=headers)
+        assert answer.status_code == 403
+    own = client.post("/api/explain", params={"model": "small"}, content=picture, headers={"origin": HOME})
+    assert own.status_code == 200
+
+
+def test_a_token_is_asked_for_where_there_is_one(model):
+    with client_of(model, token="sesame") as client:
+        assert client.get("/").status_code == 401
+        assert client.get("/", params={"token": "wrong"}).status_code == 401
+        assert client.get("/api/models", headers={"authorization": "Bearer sesame"}).status_code == 200
+        assert client.get("/", params={"token": "sesame"}).status_code == 200
+        assert client.get("/api/models").status_code == 200  # the cookie was kept
+
+
+def test_every_answer_forbids_what_the_page_does_not_need(client):
+    for path in ("/", "/assets/page.css", "/api/models", "/nowhere"):
+        headers = client.get(path).headers
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_api_describes_itself_without_outside_files(client):
+    told = client.get("/openapi.json").json()
+    assert set(told["paths"]) == {"/api/models", "/api/samples", "/api/samples/{name}", "/api/explain", "/api/ablate"}
+    assert "http" not in client.get("/api").text.replace("http-equiv", "")
+    assert client.get("/docs").status_code == 404
+
+
+def test_heads_are_parsed():
+    assert parse_heads("") == []
+    assert parse_heads("0.1,11.3") == [(0, 1), (11, 3)]
+
+
+def test_only_this_machine_needs_no_token():
+    assert is_loopback("127.0.0.1")
+    assert is_loopback("::1")
+    assert not is_loopback("0.0.0.0")
+    assert not is_loopback("192.168.0.7")

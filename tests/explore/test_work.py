@@ -1,0 +1,111 @@
+import asyncio
+import threading
+import time
+
+import pytest
+import torch
+
+from vitreous.explore.work import Busy, Cancelled, Work
+from vitreous.models.variants import variant
+from vitreous.models.vit import ViT
+
+
+def run(coroutine):
+    return asyncio.run(coroutine)
+
+
+def test_work_gives_the_functions_result():
+    async def go():
+        return await Work().run("a", lambda flag: 7)
+
+    assert run(go()) == 7
+
+
+def test_an_error_comes_back_and_the_thread_is_free_again():
+    async def go():
+        work = Work()
+        with pytest.raises(ZeroDivisionError):
+            await work.run("a", lambda flag: 1 // 0)
+        return await work.run("a", lambda flag: 1)
+
+    assert run(go()) == 1
+
+
+def test_one_too_many_is_turned_away():
+    async def go():
+        work, open_ = Work(waiting=2), threading.Event()
+        held = asyncio.create_task(work.run("0", lambda flag: open_.wait(5)))
+        await asyncio.sleep(0.05)
+        waiting = [asyncio.create_task(work.run(str(i), lambda flag: i)) for i in (1, 2)]
+        await asyncio.sleep(0.05)
+        with pytest.raises(Busy):
+            await work.run("3", lambda flag: 3)
+        open_.set()
+        await asyncio.gather(held, *waiting)
+        return await work.run("4", lambda flag: 4)
+
+    assert run(go()) == 4
+
+
+def test_one_that_waits_too_long_is_turned_away():
+    async def go():
+        work, open_ = Work(patience=0.3), threading.Event()
+        held = asyncio.create_task(work.run("0", lambda flag: open_.wait(5)))
+        await asyncio.sleep(0.05)
+        with pytest.raises(Busy):
+            await work.run("1", lambda flag: 1)
+        open_.set()
+        await held
+
+    run(go())
+
+
+def test_a_newer_request_ends_the_older_one_between_layers():
+    model = ViT(variant("vit_femto_patch4_32")).eval()
+    passes = 0
+
+    def endless(flag):
+        nonlocal passes
+        while True:
+            with torch.inference_mode():
+                model(torch.zeros(1, 3, 32, 32))
+            passes += 1
+
+    async def go():
+        work = Work()
+        older = asyncio.create_task(work.run("page", endless))
+        await asyncio.sleep(0.3)
+        newer = asyncio.create_task(work.run("page", lambda flag: "newer"))
+        with pytest.raises(Cancelled):
+            await older
+        return await newer
+
+    assert run(go()) == "newer"
+    assert passes > 0
+
+
+def test_a_client_that_goes_away_frees_its_work():
+    async def go():
+        work, left = Work(), time.monotonic() + 0.3
+
+        async def gone():
+            return time.monotonic() > left
+
+        def endless(flag):
+            while True:
+                flag.check()
+                time.sleep(0.01)
+
+        with pytest.raises(Cancelled):
+            await work.run("a", endless, gone)
+        return await work.run("b", lambda flag: 2)
+
+    assert run(go()) == 2
+
+
+def test_pages_do_not_cancel_each_other():
+    async def go():
+        work = Work(threads=2)
+        return await asyncio.gather(work.run("a", lambda flag: time.sleep(0.1) or 1), work.run("b", lambda flag: 2))
+
+    assert run(go()) == [1, 2]

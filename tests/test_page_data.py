@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+import torch
+from conftest import noise
+from PIL import Image
+from test_payload import opened
+
+from vitreous.data.preprocess import HALF, Preprocess
+from vitreous.heat import heat
+from vitreous.inside.capture import capture
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.page_data import page_data
+from vitreous.scene import Choice, Scene
+from vitreous.views import VIEWS
+from vitreous.weights.card import Card
+
+SMALL = {"image_size": (32, 48), "patch_size": 8, "width": 24, "depth": 3, "heads": 4, "classes": 7}
+
+
+def scene_of(**changes):
+    model = noise(ViT(ViTConfig(**SMALL | changes)))
+    preprocess = Preprocess(size=model.config.size, resize=model.config.size, mean=HALF, std=HALF)
+    head = "classifier" if model.config.classes else "none"
+    model.card = Card("small", preprocess, tuple("abcdefg"), head=head)
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
+    return Scene(model, Image.fromarray(pixels), name="noise")
+
+
+def test_attention_on_the_page_is_the_models_own():
+    scene = scene_of()
+    _, array, _ = opened(page_data(scene))
+    with torch.inference_mode(), capture(scene.vit, "attention") as seen:
+        scene.vit(scene.x)
+    found = array("attention") * array("attention.scale")[..., None]
+    truth = seen.stack("attention")[:, 0].numpy()
+    assert found.shape == truth.shape
+    assert np.abs(found - truth).max() <= truth.max() / 255
+    np.testing.assert_allclose(found.sum(axis=-1), 1, atol=0.05)
+
+
+def test_relevance_goes_along_for_the_likeliest_classes():
+    scene = scene_of()
+    header, array, _ = opened(page_data(scene))
+    assert [each["index"] for each in header["explained"]] == scene.logits.argsort(descending=True)[:5].tolist()
+    for place, each in enumerate(header["explained"]):
+        truth = heat("relevance", Scene(scene.model, scene.picture, Choice(target=each["index"]))).numpy()
+        found = array("map/relevance")[place] * array("map/relevance.scale")[place]
+        np.testing.assert_allclose(found, truth, atol=np.abs(truth).max() / 200 + 1e-9)
+
+
+def test_predictions_are_the_models_and_sorted():
+    scene = scene_of()
+    header, _, _ = opened(page_data(scene))
+    assert [round(each["logit"], 4) for each in header["predictions"]] == [
+        round(value, 4) for value in sorted(scene.logits.tolist(), reverse=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"class_token": False, "pool": "mean"},
+        {"registers": 4, "prefix_positions": False},
+        {"distillation_token": True, "distillation_head": True},
+        {"classes": 0},
+        {"position": "none"},
+        {"position": "sine-2d"},
+    ],
+    ids=str,
+)
+def test_every_family_has_a_page(changes):
+    header, array, _ = opened(page_data(scene_of(**changes)))
+    tokens = len(header["model"]["prefix"]) + 4 * 6
+    assert array("attention").shape == (3, 4, tokens, tokens)
+    assert ("positions" in header["arrays"]) == (changes.get("position") != "none")
+    assert ("map/relevance" in header["arrays"]) == (changes.get("classes") != 0)
+
+
+def test_what_takes_long_comes_when_asked_for():
+    plain, whole = page_data(scene_of()), page_data(scene_of(), frozenset({"ablation", "trust"}))
+    assert "ablation" not in plain.header["arrays"]
+    assert whole.header["arrays"]["ablation"]["shape"] == [3, 4]
+    assert {each["name"] for each in whole.header["trust"]} >= {"relevance", "random", "centre"}
+
+
+def test_every_sentence_of_the_views_is_on_the_page():
+    header, _, _ = opened(page_data(scene_of()))
+    assert {name: view["read"] for name, view in header["views"].items()} == {n: v.read for n, v in VIEWS.items()}
+
+
+def test_no_path_of_this_machine_is_on_the_page(tmp_path):
+    scene = scene_of()
+    scene.model.card.files = (str(tmp_path / "secret.pth"),)
+    assert b"secret" not in page_data(scene).to_bytes()
