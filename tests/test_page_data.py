@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 import torch
-from conftest import noise
 from PIL import Image
-from test_payload import opened
 
+from conftest import noise
+from test_payload import opened
 from vitreous.data.preprocess import HALF, Preprocess
 from vitreous.heat import heat
 from vitreous.inside.capture import capture

@@ -1,25 +1,44 @@
-"""Draw the README's picture: `vitreous explain` on scikit-image's photograph of Chelsea the cat (CC0).
+"""The README's picture: a screenshot of `vitreous explain`'s page, the pointer on Chelsea's eye (scikit-image, CC0).
 
-python docs/pictures/make.py vit_tiny_patch16_224.augreg_in21k_ft_in1k
+python docs/pictures/make.py vit_tiny_patch16_224.augreg_in21k_ft_in1k    # needs Playwright and a Chromium
 """
 
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
-from PIL import Image
-from skimage import data
+from playwright.sync_api import sync_playwright
 
-from vitreous import load, read_picture
-from vitreous.figures.style import encode
+from vitreous import load
+from vitreous.interactive import interactive
+from vitreous.page import short
+from vitreous.page_data import page_data
+from vitreous.report import describe_model
+from vitreous.samples import samples
 from vitreous.scene import Scene
-from vitreous.views import VIEWS
+
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 
 
 def main(model: str) -> None:
-    scene = Scene(load(model), read_picture(Image.fromarray(data.chelsea())))
-    path = Path(__file__).with_name("relevance.png")
-    path.write_bytes(encode(VIEWS["relevance"].draw(scene)[""], dpi=120))
-    print(f"wrote {path.name} ({path.stat().st_size / 1024:.0f} KB)")
+    scene = Scene(load(model), samples()["chelsea"], name="chelsea")
+    text = interactive([("chelsea", page_data(scene))], short(scene.model.card.name), describe_model(scene))
+    picture = Path(__file__).with_name("page.png")
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
+        path = Path(folder) / "page.html"
+        path.write_text(text, encoding="utf-8")
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        page = browser.new_page(viewport={"width": 1280, "height": 860})
+        page.goto(f"{path.as_uri()}#layer=5")
+        page.wait_for_selector("html[data-ready]")
+        box = page.locator(".stage").bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + 0.33 * box["width"], box["y"] + 0.36 * box["height"])
+        page.wait_for_timeout(300)
+        page.screenshot(path=picture)
+        browser.close()
+    print(f"wrote {picture.name} ({picture.stat().st_size / 1024:.0f} KB)")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,17 @@ from pathlib import Path
 from vitreous.payload import Payload
 
 ASSETS = Path(__file__).parent / "explore" / "assets"
-MODULES = ("dom.js", "colours.js", "payload.js", "state.js", "stage.js", "charts.js", "tabs.js", "viewer.js", "report.js")
+MODULES = (
+    "dom.js",
+    "colours.js",
+    "payload.js",
+    "state.js",
+    "stage.js",
+    "charts.js",
+    "tabs.js",
+    "viewer.js",
+    "report.js",
+)
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitreous import heat
 from vitreous.doctor import examine, trace
-from vitreous.inside import attention, faithfulness, importance, intervene, lens, relevance, rollout
+from vitreous.inside import attention, faithfulness, importance, intervene, lens, rollout
 from vitreous.inside import filters as inside_filters
 from vitreous.inside import position as inside_position
 from vitreous.inside import tokens as inside_tokens
@@ -83,9 +83,7 @@ def _header(scene: Scene) -> dict[str, Any]:
         "predictions": predictions(scene),
         "views": {name: {"title": v.title, "read": v.read, "beware": v.beware} for name, v in VIEWS.items()},
         "shapes": [[str(step), str(shape)] for step, shape in trace(model)],
-        "about": [
-            [label, text] for lines in examine(model).values() for label, text in lines if label != "file"
-        ],
+        "about": [[label, text] for lines in examine(model).values() for label, text in lines if label != "file"],
     }
 
 
@@ -178,7 +176,8 @@ def _add_classes(payload: Payload, scene: Scene) -> None:
     answers = lens.lens(scene.vit, scene.x)[:, 0].float().softmax(dim=-1).cpu()  # [l+1 classes]
     best, index = answers.max(dim=-1)
     payload.header["lens"] = [
-        {"label": scene.model.card.label(i), "probability": p} for i, p in zip(index.tolist(), best.tolist(), strict=True)
+        {"label": scene.model.card.label(i), "probability": p}
+        for i, p in zip(index.tolist(), best.tolist(), strict=True)
     ]
     payload.add("lens", answers[:, shown].T)  # [classes l+1]
 

@@ -67,14 +67,17 @@ def html(pages: Sequence[Page], scene: Scene, payloads: Sequence[Payload] = ()) 
     if payloads:
         named = [(short(page.title), payload) for page, payload in zip(pages, payloads, strict=True)]
         drawn = "".join(_page(page, number) for number, page in enumerate(pages) if page.sections)
-        return interactive(named, short(card.name), _summary(scene), f'<div class="figures">{drawn}</div>' if drawn else "")
-    body = [f"<header><h1>{escape(short(card.name))}</h1><p>{escape(_summary(scene))}</p>{_contents(pages)}</header>"]
+        return interactive(
+            named, short(card.name), describe_model(scene), f'<div class="figures">{drawn}</div>' if drawn else ""
+        )
+    body = [f"<header><h1>{escape(short(card.name))}</h1><p>{escape(describe_model(scene))}</p>{_contents(pages)}</header>"]
     body += [_page(page, number) for number, page in enumerate(pages)]
     body.append(_about(scene))
     return document(short(card.name), "".join(body))
 
 
-def _summary(scene: Scene) -> str:
+def describe_model(scene: Scene) -> str:
+    """The model in a line: family, size, parameters."""
     parameters = sum(p.numel() for p in scene.model.parameters())
     config = scene.model.config
     kind = (

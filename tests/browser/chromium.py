@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -36,7 +37,9 @@ class Watched:
         self.context = browser.new_context(**{"viewport": {"width": 1300, "height": 950}, **options})
         self.page = self.context.new_page()
         self.complaints, self.requests = [], []
-        self.page.on("console", lambda said: self.complaints.append(said.text) if said.type in ("error", "warning") else None)
+        self.page.on(
+            "console", lambda said: self.complaints.append(said.text) if said.type in ("error", "warning") else None
+        )
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
 
@@ -48,3 +51,16 @@ class Watched:
     def outside(self, *allowed):
         """Requests that went anywhere but to a file, to data in the page, or to what is allowed."""
         return [url for url in self.requests if not url.startswith(("file:", "data:", "blob:", *allowed))]
+
+
+def settle(page):
+    """Let the page draw what was just asked for."""
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def until(page, condition, patience=10.0):
+    """Wait for something to be true on the page (Playwright's own way needs eval, which the page forbids)."""
+    end = time.monotonic() + patience
+    while not page.evaluate(condition):
+        assert time.monotonic() < end, f"never came true: {condition}"
+        time.sleep(0.05)

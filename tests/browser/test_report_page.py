@@ -6,15 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.stats import spearmanr
 
 sys.path.insert(0, str(Path(__file__).parent))
-from chromium import Watched, browser  # noqa: E402
+from chromium import Watched, browser, settle, until
 
-from vitreous.cli import main  # noqa: E402
-from vitreous.inside.capture import capture  # noqa: E402
-from vitreous.samples import samples  # noqa: E402
-from vitreous.scene import Scene  # noqa: E402
-from vitreous.weights.load import load  # noqa: E402
+from vitreous.cli import main
+from vitreous.inside.capture import capture
+from vitreous.samples import samples
+from vitreous.scene import Scene
+from vitreous.weights.load import load
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +54,6 @@ def centre(page, row, column, rows=8, columns=8):
 
 def drawn(page):
     return np.array(page.evaluate("Array.from(vitreous.viewer.drawn.values)"))
-
-
-def settle(page):
-    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def test_it_opens_from_disk_without_complaint_or_request(watched, report):
@@ -108,8 +105,8 @@ def test_what_is_painted_is_the_map(watched, report, attention):
     )
     brightness = np.array(pixels).reshape(8, 8, 4)[..., :3].sum(axis=-1).flatten()
     truth = attention[-1, 0, 0, 1:]
-    assert brightness.argmax() == truth.argmax()
-    assert np.corrcoef(np.argsort(np.argsort(brightness)), np.argsort(np.argsort(truth)))[0, 1] > 0.99
+    truth = np.minimum(truth, np.sort(truth)[int(0.97 * (len(truth) - 1))])  # where the scale ends
+    assert spearmanr(brightness, truth).statistic > 0.99
 
 
 def test_the_keyboard_moves_from_patch_to_patch(watched, report):
@@ -142,11 +139,13 @@ def test_a_link_leads_to_the_same_view(watched, report):
     values = page.evaluate("vitreous.state.values")
     assert (values["layer"], values["head"], values["query"], values["opacity"]) == (1, 3, 20, 0.3)
     page.get_by_role("button", name="head 2", exact=True).click()
-    page.wait_for_function("location.hash.includes('head=2')")
+    until(page, "location.hash.includes('head=2')")
     assert "layer=1" in page.evaluate("location.hash")
 
 
-@pytest.mark.parametrize("text", ["#layer=99", "#head=foo", "#query=-3", "#tab=nothing", "#opacity=x", "#%%%", "#query=1e9"])
+@pytest.mark.parametrize(
+    "text", ["#layer=99", "#head=foo", "#query=-3", "#tab=nothing", "#opacity=x", "#%%%", "#query=1e9"]
+)
 def test_a_wrong_link_does_no_harm(watched, report, text):
     page = watched.open(report + text)
     page.mouse.move(*centre(page, 2, 2))
@@ -165,7 +164,7 @@ def test_the_view_is_saved_as_png(watched, report):
 def test_play_goes_through_the_blocks(watched, report):
     page = watched.open(report)
     page.get_by_role("button", name="Play").click()
-    page.wait_for_function("vitreous.state.values.layer === 2", timeout=5000)
+    until(page, "vitreous.state.values.layer === 2")
     page.get_by_role("button", name="Pause").click()
 
 

@@ -36,7 +36,7 @@ def test_one_too_many_is_turned_away():
         work, open_ = Work(waiting=2), threading.Event()
         held = asyncio.create_task(work.run("0", lambda flag: open_.wait(5)))
         await asyncio.sleep(0.05)
-        waiting = [asyncio.create_task(work.run(str(i), lambda flag: i)) for i in (1, 2)]
+        waiting = [asyncio.create_task(work.run(str(i), lambda flag: 0)) for i in (1, 2)]
         await asyncio.sleep(0.05)
         with pytest.raises(Busy):
             await work.run("3", lambda flag: 3)

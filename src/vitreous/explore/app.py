@@ -130,7 +130,9 @@ def parse_heads(text: str) -> list[tuple[int, int]]:
         pairs = [tuple(int(number) for number in part.split(".")) for part in parts[:MOST_OFF]]
         return [(layer, head) for layer, head in pairs]
     except ValueError as error:
-        raise HTTPException(400, f"heads are written block.head with commas between, such as 7.0,7.3: got {text[:40]!r}") from error
+        raise HTTPException(
+            400, f"heads are written block.head with commas between, such as 7.0,7.3: got {text[:40]!r}"
+        ) from error
 
 
 def describe(name: str, model: ViT) -> dict[str, Any]:
@@ -152,5 +154,3 @@ def encoded(picture: Any) -> bytes:
     file = io.BytesIO()
     picture.save(file, "PNG")
     return file.getvalue()
-
-

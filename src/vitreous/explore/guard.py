@@ -1,8 +1,8 @@
 """Who may ask: checks before any request is answered, and headers that keep the page to itself.
 
 The explorer listens on this machine, but any web page that its user visits could try to talk to it: by a name that
-resolves to 127.0.0.1 (the `Host` header tells), or by a form or a script (`Origin` tells). Bodies are bounded while they
-come in, not after.
+resolves to 127.0.0.1 (the `Host` header tells), or by a form or a script (`Origin` tells). Bodies are bounded while
+they come in, not after.
 """
 
 import secrets
@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs
+
+from starlette.exceptions import HTTPException
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -32,14 +34,12 @@ HEADERS = {
 COOKIE = "vitreous"
 
 
-class TooLarge(Exception):  # noqa: N818
-    """A body beyond the limit."""
-
-
 class Guard:
     """ASGI middleware. `hosts` are the `host:port` pairs under which the page may be asked for."""
 
-    def __init__(self, app: Application, hosts: frozenset[str], token: str | None = None, most: int = MOST_BYTES) -> None:
+    def __init__(
+        self, app: Application, hosts: frozenset[str], token: str | None = None, most: int = MOST_BYTES
+    ) -> None:
         self.app, self.hosts, self.token, self.most = app, hosts, token, most
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -51,12 +51,9 @@ class Guard:
         if (refusal := self._refuse(scope, headers)) is not None:
             await answer(send, *refusal)
             return
-        begun = False
 
         async def decorated(message: Message) -> None:
-            nonlocal begun
             if message["type"] == "http.response.start":
-                begun = True
                 extra = dict(HEADERS)
                 if self.token is not None and self._given(scope) == self.token:
                     extra["set-cookie"] = f"{COOKIE}={self.token}; Path=/; HttpOnly; SameSite=Strict"
@@ -65,11 +62,7 @@ class Guard:
                 message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
 
-        try:
-            await self.app(scope, self._bounded(receive), decorated)
-        except TooLarge:
-            if not begun:
-                await answer(send, 413, f"a picture may have {self.most // 2**20} MB at the most")
+        await self.app(scope, self._bounded(receive), decorated)
 
     def _refuse(self, scope: Message, headers: dict[str, str]) -> tuple[int, str] | None:
         if headers.get("host", "").lower() not in self.hosts:
@@ -83,8 +76,11 @@ class Guard:
             return 401, "this explorer asks for the token that was printed when it was started: add ?token=… once"
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > self.most:
-            return 413, f"a picture may have {self.most // 2**20} MB at the most"
+            return 413, self._limit()
         return None
+
+    def _limit(self) -> str:
+        return f"a picture may have {self.most / 2**20:g} MB at the most"
 
     def _given(self, scope: Message) -> str:
         return parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
@@ -94,7 +90,11 @@ class Guard:
             held = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
         except Exception:  # a cookie of somebody else may be anything
             held = None
-        given = [self._given(scope), held.value if held else "", headers.get("authorization", "").removeprefix("Bearer ")]
+        given = [
+            self._given(scope),
+            held.value if held else "",
+            headers.get("authorization", "").removeprefix("Bearer "),
+        ]
         assert self.token is not None
         return any(secrets.compare_digest(each.encode(), self.token.encode()) for each in given)
 
@@ -106,7 +106,7 @@ class Guard:
             message = await receive()
             seen += len(message.get("body", b""))
             if seen > self.most:
-                raise TooLarge
+                raise HTTPException(413, self._limit())  # the application answers it
             return message
 
         return counted

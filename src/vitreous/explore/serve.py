@@ -26,7 +26,7 @@ def serve(
     work = Work()
     app = Guard(create_app(models, work), allowed_hosts(host, port), token)
     config = uvicorn.Config(
-        app,  # type: ignore[arg-type]
+        app,
         host=host,
         port=port,
         log_level="warning",

@@ -18,11 +18,11 @@ Result = TypeVar("Result")
 LOOK = 0.25  # seconds between two looks whether the client is still there
 
 
-class Busy(Exception):  # noqa: N818
+class Busy(Exception):
     """Too many are waiting, or one has waited too long."""
 
 
-class Cancelled(Exception):  # noqa: N818
+class Cancelled(Exception):
     """Nobody wants the answer any more."""
 
 

@@ -114,7 +114,9 @@ def explain(
             if everything and interactive:
                 page.sections = []  # written as files, and on the page as numbers
     if pages:
-        path = write_atomic(output, lambda temporary: temporary.write_text(html(pages, scene, payloads), encoding="utf-8"))
+        path = write_atomic(
+            output, lambda temporary: temporary.write_text(html(pages, scene, payloads), encoding="utf-8")
+        )
         print(f"wrote {path} ({path.stat().st_size / 2**20:.1f} MB)")
     if figures is not None and pages:
         print(f"wrote {counted} figures to {figures}")

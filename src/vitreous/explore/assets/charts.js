@@ -90,7 +90,7 @@ export function cells(values, layers, heads, { title, kind = "heat", choose, cho
     }
     rows.push(row);
   }
-  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, make("table", { class: "cells" }, make("caption", {}, title), ...rows));
+  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, make("table", { class: "cells", "aria-label": title }, ...rows));
 }
 
 // A square matrix as a canvas with a name for each side

@@ -36,6 +36,12 @@ export function paint(values, columns, { kind = "heat", peak = null, alpha = 1, 
   return picture;
 }
 
+// Where the scale ends: a few patches that draw everybody's eyes (artefacts often do) must not darken all others
+export function robust(values) {
+  const sorted = Float32Array.from(values, Math.abs).sort();
+  return sorted[Math.floor(0.97 * (sorted.length - 1))] || sorted.at(-1);
+}
+
 // A scale bar's colours as a CSS gradient
 export function gradient(kind) {
   const colours = TABLES[kind];

@@ -49,15 +49,16 @@ export class Stage {
 
   key(event) {
     const moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
-    const current = this.shown?.query ?? 0;
+    const current = this.current ?? 0; // what was asked last, drawn or not: keys may come quicker than frames
     if (event.key in moves) {
       const place = current < this.prefix ? Math.floor(this.rows / 2) * this.columns + Math.floor(this.columns / 2) : current - this.prefix;
       const [down, right] = current < this.prefix ? [0, 0] : moves[event.key];
       const row = Math.min(this.rows - 1, Math.max(0, Math.floor(place / this.columns) + down));
       const column = Math.min(this.columns - 1, Math.max(0, (place % this.columns) + right));
-      this.pin(this.prefix + row * this.columns + column);
+      const token = this.prefix + row * this.columns + column;
+      if (token !== this.current) this.pin((this.current = token));
     } else if (event.key === "Home" || event.key === "Escape" || event.key === "c") {
-      this.pin(null);
+      this.pin((this.current = null));
     } else return;
     event.preventDefault();
   }
@@ -72,6 +73,7 @@ export class Stage {
   // { values [patches] or null, colours [patches × 3] or null, kind, peak, opacity, query, crisp }
   draw(shown) {
     this.shown = shown;
+    this.current = shown.query;
     render(this.canvas, this.picture, this.small, this, shown);
   }
 }

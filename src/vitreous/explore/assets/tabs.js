@@ -2,7 +2,7 @@
 // it. `build` makes the elements once; its `update` is called whenever something else is looked at.
 
 import { cells, dots, lines, matrix, ranking } from "./charts.js";
-import { gradient } from "./colours.js";
+import { gradient, robust } from "./colours.js";
 import { make, number, percent } from "./dom.js";
 import { attentionRow, slice } from "./payload.js";
 import { fill, thumbnail } from "./stage.js";
@@ -40,7 +40,8 @@ const attention = {
   has: () => true,
   stage(viewer, values) {
     const row = viewer.row(values.layer, values.head, viewer.query(values));
-    return { values: patchesOf(viewer, row), query: viewer.query(values) };
+    const heat = patchesOf(viewer, row);
+    return { values: heat, peak: robust(heat), query: viewer.query(values) };
   },
   build(viewer) {
     const { state, depth, heads, rows, columns } = viewer;
@@ -63,9 +64,9 @@ const attention = {
       "div", {},
       make("div", { class: "controls" }, block.element, play, make("div", { class: "chips", role: "group", "aria-label": "How heads are joined" }, ...modes), ask),
       ramp,
-      make("h4", {}, "Every head of this block"),
+      make("h3", { class: "sub" }, "Every head of this block"),
       make("div", { class: "tiles", role: "group", "aria-label": "Heads" }, each.map((one) => one.button)),
-      make("h4", {}, "Every block"),
+      make("h3", { class: "sub" }, "Every block"),
       make("div", { class: "tiles narrow", role: "group", "aria-label": "Blocks" }, layers.map((one) => one.button)),
       sentences(viewer, "attention-rows", "attention-maps"),
     );
@@ -78,16 +79,18 @@ const attention = {
         modes.forEach((button, i) => button.setAttribute("aria-pressed", String(values.head === ["mean", "max"][i])));
         ask.setAttribute("aria-pressed", String(query === null || query < viewer.prefix));
         each.forEach(({ canvas, button }, head) => {
-          fill(canvas, patchesOf(viewer, viewer.row(values.layer, head, query, spare)));
+          const heat = patchesOf(viewer, viewer.row(values.layer, head, query, spare));
+          fill(canvas, heat, { peak: robust(heat) });
           button.setAttribute("aria-pressed", String(values.head === head));
           button.classList.toggle("gone", viewer.off.has(`${values.layer}.${head}`));
         });
         layers.forEach(({ canvas, button }, layer) => {
-          fill(canvas, patchesOf(viewer, viewer.row(layer, values.head, query, spare)));
+          const heat = patchesOf(viewer, viewer.row(layer, values.head, query, spare));
+          fill(canvas, heat, { peak: robust(heat) });
           button.setAttribute("aria-pressed", String(values.layer === layer));
         });
-        const peak = Math.max(...patchesOf(viewer, viewer.row(values.layer, values.head, query, spare)));
-        ramp.replaceChildren(scale("heat", "0", percent(peak)));
+        const peak = robust(patchesOf(viewer, viewer.row(values.layer, values.head, query, spare)));
+        ramp.replaceChildren(scale("heat", "0", `${percent(peak)} or more`));
       },
     };
   },
@@ -121,7 +124,7 @@ const relevance = {
     const classes = header.explained.map((each) => make("button", { class: "chip", onclick: () => state.set({ class: each.index, map: "relevance" }) }, each.label));
     const kinds = Object.entries(MAPS).map(([name, [, title]]) => make("button", { class: "chip", onclick: () => state.set({ map: name }) }, title));
     const said = make("div");
-    const element = make("div", {}, make("h4", {}, "For which class"), make("div", { class: "chips", role: "group", "aria-label": "Class" }, classes), make("h4", {}, "By which method"), make("div", { class: "chips", role: "group", "aria-label": "Method" }, kinds), said);
+    const element = make("div", {}, make("h3", { class: "sub" }, "For which class"), make("div", { class: "chips", role: "group", "aria-label": "Class" }, classes), make("h3", { class: "sub" }, "By which method"), make("div", { class: "chips", role: "group", "aria-label": "Method" }, kinds), said);
     let last = null;
     return {
       element,
@@ -146,7 +149,8 @@ const rollout = {
   stage(viewer, values) {
     const query = viewer.query(values);
     const row = query === null ? viewer.meanRow("rollout") : slice(viewer.payload, "rollout", query);
-    return { values: patchesOf(viewer, row), query };
+    const heat = patchesOf(viewer, row);
+    return { values: heat, peak: robust(heat), query };
   },
   build: (viewer) => ({ element: make("div", {}, scale("heat", "none", "most"), sentences(viewer, "rollout")), update() {} }),
 };
@@ -250,7 +254,7 @@ const headsTab = {
     const effect = payload.has("ablation") ? payload.array("ablation").data : null;
     if (effect) {
       const order = [...effect.keys()].sort((a, b) => Math.abs(effect[b]) - Math.abs(effect[a])).slice(0, 12);
-      list.append(make("h4", {}, `Switched off, a head changes the logit of ${header.explained[0].label}`), ranking(order.map((i) => ({ name: `block ${Math.floor(i / heads)}, head ${i % heads}`, value: effect[i], onclick: () => state.set({ layer: Math.floor(i / heads), head: i % heads }) })), { title: "Heads by their effect", unit: "±" }), ...sentences(viewer, "ablation"));
+      list.append(make("h3", { class: "sub" }, `Switched off, a head changes the logit of ${header.explained[0].label}`), ranking(order.map((i) => ({ name: `block ${Math.floor(i / heads)}, head ${i % heads}`, value: effect[i], onclick: () => state.set({ layer: Math.floor(i / heads), head: i % heads }) })), { title: "Heads by their effect", unit: "±" }), ...sentences(viewer, "ablation"));
     }
     return {
       element: make("div", {}, live ? make("p", {}, "Click a head to switch it off, and see what the model then says.") : null, live ? clear : null, news, grid, sentences(viewer, "importance"), list),
@@ -262,7 +266,8 @@ const headsTab = {
         this.last = key;
         const label = header.explained[place].label;
         const found = payload.array("importance").data.subarray(place * size, (place + 1) * size);
-        grid.replaceChildren(cells(found, depth, heads, { title: `How much the logit of ${label} hangs on each head (rows: blocks, columns: heads)`, choose: toggle, chosen: { layer: values.layer, head: values.head }, off: live ? viewer.off : null, describe: (layer, head, value) => `block ${layer}, head ${head}: ${number(value)}` }));
+        const title = `How much the logit of ${label} hangs on each head (rows: blocks, columns: heads)`;
+        grid.replaceChildren(make("p", { class: "key" }, title), cells(found, depth, heads, { title, choose: toggle, chosen: { layer: values.layer, head: values.head }, off: live ? viewer.off : null, describe: (layer, head, value) => `block ${layer}, head ${head}: ${number(value)}` }));
         news.textContent = viewer.news;
       },
     };
@@ -278,7 +283,7 @@ const lens = {
     const { payload, header, state } = viewer;
     const steps = header.lens.length;
     const chart = make("div");
-    const table = make("table", { class: "plain" }, make("tr", {}, make("th", { scope: "col" }, "after"), make("th", { scope: "col" }, "it would say"), make("th", { scope: "col" }, "")));
+    const table = make("table", { class: "plain" }, make("tr", {}, make("th", { scope: "col" }, "after"), make("th", { scope: "col" }, "it would say"), make("th", { scope: "col" }, "how sure")));
     header.lens.forEach(({ label, probability }, i) => table.append(make("tr", {}, make("th", { scope: "row" }, i ? make("button", { class: "link", onclick: () => state.set({ layer: i - 1 }) }, `block ${i - 1}`) : "embedding"), make("td", {}, label), make("td", {}, percent(probability)))));
     return {
       element: make("div", {}, chart, table, sentences(viewer, "lens")),
@@ -305,7 +310,7 @@ const matrices = {
     const whole = make("div");
     const similar = matrix(payload.array("similar").data, depth, { title: "Similarity of blocks", peak: 1 });
     return {
-      element: make("div", {}, make("div", { class: "controls" }, block.element), whole, sentences(viewer, "attention-matrix"), make("h4", {}, "Similarity of blocks"), similar, sentences(viewer, "layers")),
+      element: make("div", {}, make("div", { class: "controls" }, block.element), whole, sentences(viewer, "attention-matrix"), make("h3", { class: "sub" }, "Similarity of blocks"), similar, sentences(viewer, "layers")),
       update(values) {
         const key = `${values.layer}.${values.head}`;
         block.update(values.layer);
@@ -335,7 +340,7 @@ const trust = {
     };
     const table = make("table", { class: "plain" }, make("tr", {}, ...["map", "deletion (low is good)", "insertion (high is good)", "like that of fresh weights (0 is good)"].map((text) => make("th", { scope: "col" }, text))));
     for (const each of maps) table.append(make("tr", {}, make("th", { scope: "row" }, each.name), make("td", {}, number(each.deletion)), make("td", {}, number(each.insertion)), make("td", {}, each.alike === null ? "" : number(each.alike))));
-    return { element: make("div", {}, make("p", { class: "key" }, "Bold: relevance. Dashed: maps that know nothing of the model."), make("h4", {}, "Deletion"), chart("deletion"), make("h4", {}, "Insertion"), chart("insertion"), make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Areas" }, table), sentences(viewer, "trust")), update() {} };
+    return { element: make("div", {}, make("p", { class: "key" }, "Bold: relevance. Dashed: maps that know nothing of the model."), make("h3", { class: "sub" }, "Deletion"), chart("deletion"), make("h3", { class: "sub" }, "Insertion"), chart("insertion"), make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Areas" }, table), sentences(viewer, "trust")), update() {} };
   },
 };
 
@@ -345,8 +350,8 @@ const model = {
   has: () => true,
   stage: (viewer, values) => ({ values: null, query: values.hover ?? null }),
   build(viewer) {
-    const table = (rows) => make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table" }, make("table", { class: "plain" }, rows.map(([label, text]) => make("tr", {}, make("th", { scope: "row" }, label), make("td", {}, text)))));
-    return { element: make("div", {}, make("h4", {}, "Shapes at each step"), table(viewer.header.shapes), make("h4", {}, "About the model"), table(viewer.header.about)), update() {} };
+    const table = (title, rows) => make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, make("table", { class: "plain" }, rows.map(([label, text]) => make("tr", {}, make("th", { scope: "row" }, label), make("td", {}, text)))));
+    return { element: make("div", {}, make("h3", { class: "sub" }, "Shapes at each step"), table("Shapes", viewer.header.shapes), make("h3", { class: "sub" }, "About the model"), table("About", viewer.header.about)), update() {} };
   },
 };
 

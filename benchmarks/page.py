@@ -1,0 +1,65 @@
+"""The interactive page of a large model: its size, how soon it opens, how quickly it answers a hover.
+
+    python benchmarks/page.py --model vit_base_patch16_224
+
+Weights are random: what a page weighs and takes does not depend on them. Needs Playwright and a Chromium.
+"""
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+from vitreous import ViT, variant
+from vitreous.interactive import interactive
+from vitreous.page_data import page_data
+from vitreous.samples import samples
+from vitreous.scene import Scene
+from vitreous.weights.card import Card
+from vitreous.weights.save import usual_preprocess
+
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="vit_base_patch16_224")
+    parser.add_argument("--hovers", type=int, default=100)
+    given = parser.parse_args()
+    model = ViT(variant(given.model)).eval()
+    model.card = Card(given.model, usual_preprocess(model.config))
+    begun = time.monotonic()
+    payload = page_data(Scene(model, samples()["chelsea"], name="chelsea"))
+    spent = time.monotonic() - begun
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "page.html"
+        path.write_text(interactive([("chelsea", payload)], given.model, "random weights"), encoding="utf-8")
+        size = path.stat().st_size
+        with sync_playwright() as driver:
+            browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+            page = browser.new_page(viewport={"width": 1300, "height": 950})
+            opened = []
+            for _ in range(5):
+                begun = time.monotonic()
+                page.goto(path.as_uri())
+                page.wait_for_selector("html[data-ready]")
+                opened.append(time.monotonic() - begun)
+            box = page.locator(".stage").bounding_box()
+            assert box is not None
+            times = []
+            for i in range(given.hovers):
+                x, y = box["x"] + (0.1 + 0.8 * (i % 10) / 10) * box["width"], box["y"] + (i % 7 + 0.5) / 7 * box["height"]
+                page.mouse.move(x, y)
+                page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+                times.append(page.evaluate("vitreous.viewer.took"))
+            browser.close()
+    print(f"{given.model}: worked out in {spent:.1f} s, {size / 1e6:.2f} MB, opens in {statistics.median(opened):.2f} s")
+    print(f"a hover takes {statistics.median(times):.1f} ms (median), {max(times):.1f} ms (longest of {len(times)})")
+
+
+if __name__ == "__main__":
+    main()

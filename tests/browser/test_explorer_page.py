@@ -1,0 +1,125 @@
+"""The explorer in a real browser: a server of its own on loopback, pictures dropped in, heads switched off."""
+
+import io
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import uvicorn
+from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).parent))
+from chromium import Watched, browser, settle, until
+
+from vitreous.explore.app import create_app
+from vitreous.explore.guard import Guard
+from vitreous.explore.serve import allowed_hosts
+from vitreous.explore.work import Work
+from vitreous.models.variants import variant
+from vitreous.models.vit import ViT
+from vitreous.weights.card import Card
+from vitreous.weights.load import load
+from vitreous.weights.save import usual_preprocess
+
+
+@pytest.fixture(scope="module")
+def home():
+    """The explorer with the packaged model and a small fresh one."""
+    other = ViT(variant("vit_nano_patch4_32")).eval()
+    other.card = Card("fresh", usual_preprocess(other.config), tuple("abcdefghij"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    app = Guard(create_app({"packaged": load(), "fresh": other}, Work()), allowed_hosts("127.0.0.1", port))
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.05)
+    yield f"http://127.0.0.1:{port}/"
+    server.should_exit = True
+    thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture
+def watched(chromium):
+    watched = Watched(chromium)
+    yield watched
+    watched.context.close()
+
+
+def picture():
+    file = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(file, "PNG")
+    return {"name": "mine.png", "mimeType": "image/png", "buffer": file.getvalue()}
+
+
+def test_it_opens_with_a_sample_and_asks_nobody_else(watched, home):
+    page = watched.open(home)
+    assert page.locator(".answer .name").first.inner_text() == "cat"
+    assert watched.complaints == []
+    assert watched.outside(home) == []
+
+
+def test_a_picture_of_ones_own_is_looked_at(watched, home):
+    page = watched.open(home)
+    page.set_input_files("#file", files=[picture()])
+    until(page, "globalThis.vitreous?.viewer.header.picture.name === 'mine.png'")
+    box = page.locator(".stage").bounding_box()
+    page.mouse.move(box["x"] + 10, box["y"] + 10)
+    settle(page)
+    assert "row 1, column 1 looks most at" in page.locator(".said").inner_text()
+
+
+def test_a_file_that_is_no_picture_gets_a_line_and_the_page_goes_on(watched, home):
+    page = watched.open(home)
+    page.set_input_files("#file", files=[{"name": "x.png", "mimeType": "image/png", "buffer": b"hello"}])
+    until(page, "document.getElementById('status').textContent.includes('not a picture')")
+    page.get_by_role("button", name="rocket").click()
+    until(page, "globalThis.vitreous?.viewer.header.picture.name === 'rocket'")
+
+
+def test_heads_switched_off_change_what_the_model_says(watched, home):
+    page = watched.open(home)
+    page.get_by_role("tab", name="Heads").click()
+    settle(page)
+    before = page.locator(".answer .value").first.inner_text()
+    for head in range(4):
+        page.locator(f"button.cell[title^='block 7, head {head}:']").click()
+        until(page, f"vitreous.viewer.off.size === {head + 1} && !vitreous.viewer.news.includes('Asking')")
+    settle(page)
+    assert page.locator(".answer .value").first.inner_text() != before
+    assert "Without 4 heads" in page.locator(".news").inner_text()
+    page.get_by_role("button", name="All heads on").click()
+    settle(page)
+    assert page.locator(".answer .value").first.inner_text() == before
+
+
+def test_two_models_move_in_step(watched, home):
+    page = watched.open(home)
+    page.select_option("#second", "fresh")
+    until(page, "document.documentElement.dataset.ready === '2'")
+    box = page.locator(".stage").first.bounding_box()
+    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 0.3 * box["height"])
+    settle(page)
+    said = [each.inner_text() for each in page.locator(".said").all()]
+    assert len(said) == 2
+    assert all("row 3, column 5 looks most at" in each for each in said)
+    assert watched.complaints == []
+
+
+def test_the_api_page_lists_what_there_is(watched, home):
+    page = watched.open(home + "api")
+    assert page.get_by_text("POST /api/explain").is_visible()
+    assert watched.outside(home) == []
