@@ -1,6 +1,6 @@
 """Many clients at one explorer on this machine: answers by status, waiting times, memory before and after.
 
-    python benchmarks/explore_load.py --clients 50 --seconds 30
+python benchmarks/explore_load.py --clients 50 --seconds 30
 """
 
 import argparse
@@ -30,7 +30,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--port", type=int, default=8139)
     given = parser.parse_args()
-    server = subprocess.Popen([sys.executable, "-m", "vitreous", "explore", "--port", str(given.port), "--device", "cpu"])
+    words = ["-m", "vitreous", "explore", "--port", str(given.port), "--device", "cpu"]
+    server = subprocess.Popen([sys.executable, *words])
     file = io.BytesIO()
     samples()["chelsea"].save(file, "PNG")
     body = file.getvalue()

@@ -52,12 +52,13 @@ def main() -> None:
             assert box is not None
             times = []
             for i in range(given.hovers):
-                x, y = box["x"] + (0.1 + 0.8 * (i % 10) / 10) * box["width"], box["y"] + (i % 7 + 0.5) / 7 * box["height"]
-                page.mouse.move(x, y)
+                across, down = 0.1 + 0.8 * (i % 10) / 10, (i % 7 + 0.5) / 7
+                page.mouse.move(box["x"] + across * box["width"], box["y"] + down * box["height"])
                 page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
                 times.append(page.evaluate("vitreous.viewer.took"))
             browser.close()
-    print(f"{given.model}: worked out in {spent:.1f} s, {size / 1e6:.2f} MB, opens in {statistics.median(opened):.2f} s")
+    soon = statistics.median(opened)
+    print(f"{given.model}: worked out in {spent:.1f} s, {size / 1e6:.2f} MB, opens in {soon:.2f} s")
     print(f"a hover takes {statistics.median(times):.1f} ms (median), {max(times):.1f} ms (longest of {len(times)})")
 
 

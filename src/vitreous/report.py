@@ -70,7 +70,8 @@ def html(pages: Sequence[Page], scene: Scene, payloads: Sequence[Payload] = ()) 
         return interactive(
             named, short(card.name), describe_model(scene), f'<div class="figures">{drawn}</div>' if drawn else ""
         )
-    body = [f"<header><h1>{escape(short(card.name))}</h1><p>{escape(describe_model(scene))}</p>{_contents(pages)}</header>"]
+    told = f"<h1>{escape(short(card.name))}</h1><p>{escape(describe_model(scene))}</p>"
+    body = [f"<header>{told}{_contents(pages)}</header>"]
     body += [_page(page, number) for number, page in enumerate(pages)]
     body.append(_about(scene))
     return document(short(card.name), "".join(body))
