@@ -90,5 +90,9 @@ def test_every_sentence_of_the_views_is_on_the_page():
 
 def test_no_path_of_this_machine_is_on_the_page(tmp_path):
     scene = scene_of()
-    scene.model.card.files = (str(tmp_path / "secret.pth"),)
-    assert b"secret" not in page_data(scene).to_bytes()
+    scene.model.card.files = (str(tmp_path / "secret/model.pth"),)
+    scene.model.card.name, scene.name = str(tmp_path / "secret/model.pth"), str(tmp_path / "secret/photo.png")
+    text = page_data(scene).to_bytes()
+    assert b"secret" not in text
+    assert b"model.pth" in text
+    assert b"photo.png" in text

@@ -22,6 +22,7 @@ from vitreous.inside import filters as inside_filters
 from vitreous.inside import position as inside_position
 from vitreous.inside import tokens as inside_tokens
 from vitreous.inside.capture import capture
+from vitreous.page import short
 from vitreous.payload import Payload
 from vitreous.scene import Choice, Scene
 from vitreous.views import VIEWS
@@ -67,7 +68,7 @@ def _header(scene: Scene) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "model": {
-            "name": card.name,
+            "name": short(card.name),  # a path of this machine is nobody's business
             "family": card.family,
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "size": list(config.size),
@@ -79,11 +80,16 @@ def _header(scene: Scene) -> dict[str, Any]:
             "classifier": card.head == "classifier",
             "readsMean": layout.class_index is None,
         },
-        "picture": {"name": scene.name, "size": list(scene.backdrop.shape[:2])},
+        "picture": {"name": short(scene.name), "size": list(scene.backdrop.shape[:2])},
         "predictions": predictions(scene),
         "views": {name: {"title": v.title, "read": v.read, "beware": v.beware} for name, v in VIEWS.items()},
         "shapes": [[str(step), str(shape)] for step, shape in trace(model)],
-        "about": [[label, text] for lines in examine(model).values() for label, text in lines if label != "file"],
+        "about": [
+            [label, short(text) if label == "name" else text]
+            for lines in examine(model).values()
+            for label, text in lines
+            if label != "file"
+        ],
     }
 
 

@@ -182,3 +182,18 @@ def test_nothing_is_wider_than_the_screen_and_axe_has_no_complaint(chromium, rep
         problems = [f"{each['id']}: {each['nodes'][0]['html'][:120]}" for each in found.response["violations"]]
         assert problems == [], f"{tab.inner_text()} {scheme} {width}"
     watched.context.close()
+
+
+def test_numbers_are_written_as_they_are(watched, report):
+    page = watched.open(report)
+    found = page.evaluate(
+        """async () => {
+          const { number, percent } = await import("vitreous/dom.js");
+          const { dots } = await import("vitreous/charts.js");
+          const chart = dots(Float32Array.from([0, 150]), 2, 1, { title: "x" });
+          return [percent(0), percent(0.5), percent(0.012), number(150), chart.textContent];
+        }"""
+    )
+    assert found[:4] == ["0 %", "50 %", "1.2 %", "150"]
+    assert "100" in found[4]
+    assert "150" in found[4]

@@ -11,7 +11,7 @@ function frame({ label, low, high, steps, names, title, unit = "" }) {
   const svg = make("svg", { viewBox: `0 0 ${WIDE} ${TALL}`, class: "chart", role: "img", "aria-label": title });
   for (const value of ticks(low, high)) {
     svg.append(make("line", { x1: LEFT, x2: WIDE - RIGHT, y1: y(value), y2: y(value), class: "grid" }));
-    svg.append(make("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, `${number(value).replace(/\.?0+$/, "")}${unit}`));
+    svg.append(make("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, `${number(value).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "")}${unit}`));
   }
   const every = Math.ceil(steps / 13);
   for (let i = 0; i < steps; i += every) svg.append(make("text", { x: x(i), y: TALL - BOTTOM + 18, "text-anchor": "middle" }, names ? names[i] : String(i)));

@@ -15,7 +15,7 @@ export function make(tag, properties = {}, ...children) {
 const SVG = new Set(["path", "line", "circle", "rect", "text", "g", "title", "polyline"]);
 
 export function percent(value) {
-  const digits = value >= 0.0995 ? 0 : value >= 0.00995 ? 1 : 2;
+  const digits = value >= 0.0995 || value === 0 ? 0 : value >= 0.00995 ? 1 : 2;
   return `${(100 * value).toFixed(digits)} %`;
 }
 
