@@ -96,3 +96,38 @@ def test_no_path_of_this_machine_is_on_the_page(tmp_path):
     assert b"secret" not in text
     assert b"model.pth" in text
     assert b"photo.png" in text
+
+
+def test_the_class_in_question_comes_first_and_every_map_of_one_class_is_its():
+    scene = scene_of()
+    third = scene.logits.argsort(descending=True)[2].item()
+    asked = Scene(scene.model, scene.picture, Choice(target=third))
+    header, array, _ = opened(page_data(asked))
+    assert header["explained"][0]["index"] == third
+    truth = heat("integrated gradients", asked).numpy()
+    found = array("map/integrated gradients")[0] * array("map/integrated gradients.scale")[0]
+    np.testing.assert_allclose(found, truth, atol=np.abs(truth).max() / 100)
+
+
+def test_the_page_says_who_answers():
+    assert not page_data(scene_of()).header["model"]["readsMean"]
+    assert page_data(scene_of(pool="mean")).header["model"]["readsMean"]  # whether there is a class token or not
+
+
+def test_too_much_attention_leaves_the_rows_of_who_answers(monkeypatch):
+    monkeypatch.setattr("vitreous.page_data.MOST_NUMBERS", 10)
+    scene = scene_of(class_token=False, pool="mean")
+    _, array, _ = opened(page_data(scene))
+    with torch.inference_mode(), capture(scene.vit, "attention") as seen:
+        scene.vit(scene.x)
+    truth = seen.stack("attention")[:, 0].mean(dim=2, keepdim=True).numpy()
+    found = array("attention") * array("attention.scale")[..., None]
+    np.testing.assert_allclose(found, truth, atol=truth.max() / 255)
+
+
+def test_what_was_chosen_on_the_command_line_is_where_the_page_starts():
+    scene = scene_of()
+    chosen = Scene(scene.model, scene.picture, Choice(layer=1, head=2, query=5, residual=1.0))
+    header, array, _ = opened(page_data(chosen))
+    assert header["start"] == {"layer": 1, "head": 2, "query": 5}
+    np.testing.assert_allclose(array("rollout") * array("rollout.scale")[:, None], np.eye(25), atol=0.01)

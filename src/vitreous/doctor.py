@@ -1,6 +1,7 @@
 """`doctor`: what was loaded, from where, what was done to it, what it costs, and the shape at each step."""
 
 from dataclasses import asdict, fields
+from pathlib import PurePath
 from typing import Any
 
 import torch
@@ -174,7 +175,8 @@ def _training(told: Any) -> Rows:
     """How the model was trained and how good it became; `told` is what its config.json says, if anything."""
     try:
         config, result = told["config"], told["result"]
-        model = f"{config['model']} on {config['data']}"
+        # the last parts alone: where they lay on the machine that trained it is nobody's business
+        model = f"{PurePath(str(config['model'])).name} on {PurePath(str(config['data'])).name}"
         length = f"{result['epochs']} epochs in {result['seconds']:,.0f} s"
         accuracy = f"{result['top1']:.2%} of {result['pictures']:,} held-out pictures"
     except (KeyError, TypeError, ValueError):  # written by somebody else

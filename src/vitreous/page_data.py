@@ -78,9 +78,10 @@ def _header(scene: Scene) -> dict[str, Any]:
             "depth": config.depth,
             "heads": config.heads,
             "classifier": card.head == "classifier",
-            "readsMean": layout.class_index is None,
+            "readsMean": "token" not in config.pool,  # then the patches answer, on average
         },
         "picture": {"name": short(scene.name), "size": list(scene.backdrop.shape[:2])},
+        "start": {"layer": scene.layer, "head": scene.choice.head, "query": scene.choice.query},
         "predictions": predictions(scene),
         "views": {name: {"title": v.title, "read": v.read, "beware": v.beware} for name, v in VIEWS.items()},
         "shapes": [[str(step), str(shape)] for step, shape in trace(model)],
@@ -130,14 +131,16 @@ def _add_attention(payload: Payload, scene: Scene) -> bool:
     for one in each:  # [h t t], one block at a time
         distances.append(attention.mean_distance(one, layout, config.patch).cpu())
         entropies.append(attention.entropy(one).cpu())
-        rows.append((one if whole else one[:, :1]).cpu().numpy())
+        answering = one[:, layout.prefix :].mean(1, keepdim=True) if "token" not in config.pool else one[:, :1]
+        rows.append((one if whole else answering).cpu().numpy())
     payload.add("attention", np.stack(rows), scaled=1)  # [l h t t]
     payload.add("distance", torch.stack(distances))  # [l h], pixels
     payload.add("entropy", torch.stack(entropies))  # [l h], nats
     payload.add("similar", inside_tokens.similarity_of_layers(captured.stack("norm1").float()))  # [l l]
     if whole:
         with torch.inference_mode():
-            flow = rollout.rollout(torch.from_numpy(np.stack(rows))[:, None])[0]  # [t t]
+            options = {name: getattr(scene.choice, name) for name in ("fusion", "discard", "residual")}
+            flow = rollout.rollout(torch.from_numpy(np.stack(rows))[:, None], layout=layout, **options)[0]  # [t t]
         payload.add("rollout", flow, scaled=1)
     return whole
 
@@ -165,8 +168,7 @@ def _add_embedding(payload: Payload, scene: Scene) -> None:
 
 def _add_classes(payload: Payload, scene: Scene) -> None:
     shown = [each["index"] for each in payload.header["predictions"][:EXPLAINED]]
-    if scene.target not in shown:
-        shown[-1] = scene.target
+    shown = [scene.target, *(i for i in shown if i != scene.target)][:EXPLAINED]  # the class in question comes first
     payload.header["explained"] = [{"index": i, "label": scene.model.card.label(i)} for i in shown]
     maps: dict[str, list[Tensor]] = {"relevance": [], "gradient × attention": [], "CAM": [], "integrated gradients": []}
     slopes = []

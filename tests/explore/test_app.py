@@ -164,3 +164,14 @@ def test_only_this_machine_needs_no_token():
     assert is_loopback("::1")
     assert not is_loopback("0.0.0.0")
     assert not is_loopback("192.168.0.7")
+
+
+def test_any_name_is_served_where_a_token_guards_it(model, picture):
+    app = Guard(create_app({"small": model}, Work()), None, "sesame")
+    with TestClient(app, base_url="http://192.168.0.7:8137") as client:
+        assert client.get("/").status_code == 401
+        client.get("/", params={"token": "sesame"})
+        own, other = {"origin": "http://192.168.0.7:8137"}, {"origin": "http://evil.example"}
+        words = {"params": {"model": "small"}, "content": picture}
+        assert client.post("/api/ablate", headers=own, **words).status_code == 200
+        assert client.post("/api/ablate", headers=other, **words).status_code == 403

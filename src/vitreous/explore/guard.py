@@ -35,10 +35,13 @@ COOKIE = "vitreous"
 
 
 class Guard:
-    """ASGI middleware. `hosts` are the `host:port` pairs under which the page may be asked for."""
+    """ASGI middleware. `hosts` are the `host:port` pairs under which the page may be asked for.
+
+    None stands for any, where a token guards the page: then a request's `Origin` has to be its own `Host`.
+    """
 
     def __init__(
-        self, app: Application, hosts: frozenset[str], token: str | None = None, most: int = MOST_BYTES
+        self, app: Application, hosts: frozenset[str] | None, token: str | None = None, most: int = MOST_BYTES
     ) -> None:
         self.app, self.hosts, self.token, self.most = app, hosts, token, most
 
@@ -65,10 +68,11 @@ class Guard:
         await self.app(scope, self._bounded(receive), decorated)
 
     def _refuse(self, scope: Message, headers: dict[str, str]) -> tuple[int, str] | None:
-        if headers.get("host", "").lower() not in self.hosts:
+        host = headers.get("host", "").lower()
+        if self.hosts is not None and host not in self.hosts:
             return 421, "this address is not served here"
         origin = headers.get("origin")
-        if origin is not None and origin.lower().partition("://")[2] not in self.hosts:
+        if origin is not None and origin.lower().partition("://")[2] not in (self.hosts or {host}):
             return 403, "requests from other pages are not answered"
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return 403, "requests from other pages are not answered"

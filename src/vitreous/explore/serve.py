@@ -2,6 +2,7 @@
 
 import ipaddress
 import secrets
+import socket
 from collections.abc import Callable, Mapping
 
 import uvicorn
@@ -24,7 +25,7 @@ def serve(
     """Serve until interrupted. Beyond this machine only with a token, which is printed."""
     token = None if is_loopback(host) else secrets.token_urlsafe(18)
     work = Work()
-    app = Guard(create_app(models, work), allowed_hosts(host, port), token)
+    app = Guard(create_app(models, work), None if is_any(host) else allowed_hosts(host, port), token)
     config = uvicorn.Config(
         app,
         host=host,
@@ -35,8 +36,9 @@ def serve(
         timeout_keep_alive=KEEP_ALIVE,
         h11_max_incomplete_event_size=64 * 1024,
         limit_concurrency=512,
+        timeout_graceful_shutdown=1,
     )
-    shown = f"[{host}]" if ":" in host else host
+    shown = socket.gethostname() if is_any(host) else f"[{host}]" if ":" in host else host
     say(f"the explorer is at http://{shown}:{port}/{f'?token={token}' if token else ''} (end it with Ctrl-C)")
     try:
         uvicorn.Server(config).run()
@@ -54,6 +56,14 @@ def is_loopback(host: str) -> bool:
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_any(host: str) -> bool:
+    """Whether it stands for every address of this machine: by which name it is asked for cannot be foreseen."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
     except ValueError:
         return False
 

@@ -61,22 +61,25 @@ class Work:
         self.most, self.patience = waiting, patience
         self.waiting = 0
         self.latest: dict[str, Flag] = {}
+        self.wanted: set[Flag] = set()
 
     async def run(
         self, client: str, function: Callable[[Flag], Result], gone: Callable[[], Awaitable[bool]] | None = None
     ) -> Result:
         """`function(flag)` on a thread; raises `Busy` or `Cancelled` where there will be no answer."""
+        flag = Flag()
+        if client and (older := self.latest.get(client)) is not None:
+            older.set()
         if self.waiting >= self.most:
             raise Busy(f"{self.waiting} requests are waiting already")
-        flag = Flag()
         if client:
-            if (older := self.latest.get(client)) is not None:
-                older.set()
             self.latest[client] = flag
+        self.wanted.add(flag)
         try:
             await self._turn(flag, gone)
             return await self._compute(function, flag, gone)
         finally:
+            self.wanted.discard(flag)
             if self.latest.get(client) is flag:
                 del self.latest[client]
 
@@ -120,6 +123,6 @@ class Work:
             raise
 
     def close(self) -> None:
-        for flag in self.latest.values():
+        for flag in list(self.wanted):
             flag.set()
         self.pool.shutdown(wait=False, cancel_futures=True)

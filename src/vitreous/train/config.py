@@ -145,7 +145,6 @@ class TrainConfig:
             told = f"batch_size {self.batch_size} cannot be computed in {self.accumulate} equal parts"
             raise ValueError(f"{told}: accumulate has to divide it")
         for name in (
-            "held_out",
             "validation",
             "erasing",
             "label_smoothing",
@@ -156,6 +155,8 @@ class TrainConfig:
         ):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
+        if not 0 < self.held_out < 1:
+            raise ValueError(f"held_out must lie between 0 and 1, got {self.held_out}")
         for name in ("shift", "final_rate", "distillation_share", "mix_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")

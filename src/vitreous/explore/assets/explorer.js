@@ -7,7 +7,7 @@ import { Viewer } from "./viewer.js";
 
 const DEFAULTS = { tab: "attention", layer: -1, head: "mean", query: null, class: null, map: "relevance", picture: 0, opacity: 0.65, hover: null };
 const MOST = 20 * 2 ** 20;
-const client = crypto.randomUUID();
+const client = [...crypto.getRandomValues(new Uint32Array(4))].map((word) => word.toString(16)).join(""); // randomUUID wants https
 const at = (id) => document.getElementById(id);
 const state = new State(DEFAULTS);
 const viewers = [];

@@ -20,8 +20,12 @@ async function start() {
     const part = parts[wanted] ?? parts[0];
     const payload = await fromText(part.textContent);
     if (number !== wanted) return;
+    const { layer, head, query } = payload.header.start;
+    if (viewer === null) state.set({ layer, head: head ?? "mean", query, ...state.read() }, false);
+    const made = await Viewer.create(payload, state, { ablate: null });
+    if (number !== wanted) return made.destroy();
     viewer?.destroy();
-    viewer = await Viewer.create(payload, state, { ablate: null });
+    viewer = made;
     place.replaceChildren(viewer.element);
     globalThis.vitreous = { viewer, state };
     document.documentElement.dataset.ready = String(wanted);
@@ -31,9 +35,11 @@ async function start() {
     document.getElementById("pictures").replaceChildren(...buttons);
     state.watch((values) => buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(i === values.picture))));
   }
-  state.watch((values) => show(values.picture));
+  state.watch((values) => show(values.picture).catch(fail));
 }
 
-start().catch((error) => {
-  document.getElementById("viewer").replaceChildren(make("p", { role: "alert" }, `This page needs a newer browser (${error.message}).`));
-});
+function fail(error) {
+  document.getElementById("viewer").replaceChildren(make("p", { role: "alert" }, `This page cannot be shown: ${error.message}. A newer browser may help.`));
+}
+
+start().catch(fail);

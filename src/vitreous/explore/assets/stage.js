@@ -5,7 +5,7 @@ import { make } from "./dom.js";
 
 export class Stage {
   // `choose(token)` is called when another token is asked; `pin(token)` when a click holds it
-  constructor(payload, picture, { choose, pin, label }) {
+  constructor(payload, picture, { choose, pin, label, describedBy }) {
     this.payload = payload;
     this.picture = picture;
     this.choose = choose;
@@ -17,7 +17,7 @@ export class Stage {
     this.canvas = make("canvas", { "aria-hidden": "true" });
     this.element = make(
       "div",
-      { class: "stage", tabindex: "0", role: "application", "aria-roledescription": "picture of patches", "aria-label": label, "aria-describedby": "said" },
+      { class: "stage", tabindex: "0", role: "application", "aria-roledescription": "picture of patches", "aria-label": label, "aria-describedby": describedBy },
       this.canvas,
     );
     this.element.style.aspectRatio = `${picture.width} / ${picture.height}`;

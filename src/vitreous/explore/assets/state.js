@@ -9,7 +9,7 @@ export class State {
     this.values = { ...defaults };
     this.listeners = new Set();
     this.waiting = false;
-    addEventListener("hashchange", () => this.set(this.read(), false));
+    addEventListener("hashchange", () => this.set({ ...this.defaults, ...this.read() }, false));
   }
 
   read() {
@@ -17,7 +17,10 @@ export class State {
     for (const [name, text] of new URLSearchParams(location.hash.slice(1))) {
       if (!(name in WORDS)) continue;
       const value = WORDS[name](text);
-      if (!Number.isNaN(value)) found[name] = value;
+      if (typeof value === "number" && !(value >= 0)) continue;
+      if (typeof value === "number" && name !== "opacity" && !Number.isInteger(value)) continue;
+      if (name === "head" && typeof value === "string" && !["mean", "max"].includes(value)) continue;
+      found[name] = value;
     }
     return found;
   }

@@ -111,7 +111,7 @@ const relevance = {
     const { map, place } = relevance.chosen(viewer, values);
     const signed = map === "integrated gradients";
     const found = slice(viewer.payload, `map/${map}`, place);
-    return { values: found, kind: signed ? "signed" : "heat", query: values.hover ?? null };
+    return { values: found, kind: signed ? "signed" : "heat", query: viewer.pointed(values) };
   },
   chosen(viewer, values) {
     const explained = viewer.header.explained;
@@ -171,7 +171,7 @@ const filters = {
   name: "filters",
   title: "Filters",
   has: (payload) => payload.has("filters"),
-  stage: (viewer, values) => ({ values: null, query: values.hover ?? null }),
+  stage: (viewer, values) => ({ values: null, query: viewer.pointed(values) }),
   build(viewer) {
     const { data, shape } = viewer.payload.array("filters");
     const share = viewer.payload.array("filters.share").data;
@@ -196,9 +196,9 @@ const tokens = {
   has: (payload) => payload.has("colours"),
   stage(viewer, values) {
     const count = viewer.rows * viewer.columns;
-    if (values.map === "norms") return { values: slice(viewer.payload, "norms", values.layer), query: values.hover ?? null };
+    if (values.map === "norms") return { values: slice(viewer.payload, "norms", values.layer), query: viewer.pointed(values) };
     const { data } = viewer.payload.array("colours");
-    return { colours: data.subarray(3 * count * values.layer, 3 * count * (values.layer + 1)), query: values.hover ?? null };
+    return { colours: data.subarray(3 * count * values.layer, 3 * count * (values.layer + 1)), query: viewer.pointed(values) };
   },
   build(viewer) {
     const block = blocks(viewer);
@@ -348,7 +348,7 @@ const model = {
   name: "model",
   title: "Model",
   has: () => true,
-  stage: (viewer, values) => ({ values: null, query: values.hover ?? null }),
+  stage: (viewer, values) => ({ values: null, query: viewer.pointed(values) }),
   build(viewer) {
     const table = (title, rows) => make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, make("table", { class: "plain" }, rows.map(([label, text]) => make("tr", {}, make("th", { scope: "row" }, label), make("td", {}, text)))));
     return { element: make("div", {}, make("h3", { class: "sub" }, "Shapes at each step"), table("Shapes", viewer.header.shapes), make("h3", { class: "sub" }, "About the model"), table("About", viewer.header.about)), update() {} };

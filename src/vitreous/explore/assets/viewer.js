@@ -5,6 +5,7 @@ import { attentionRow, slice } from "./payload.js";
 import { Stage, render } from "./stage.js";
 import { TABS } from "./tabs.js";
 
+let count = 0;
 const STEP = 700; // milliseconds a block when playing
 
 export class Viewer {
@@ -21,6 +22,7 @@ export class Viewer {
     this.prefix = prefix.length;
     this.tokens = this.prefix + this.rows * this.columns;
     Object.assign(this, { depth, heads });
+    this.id = ++count;
     this.off = new Set();
     this.news = "";
     this.tabs = TABS.filter((tab) => tab.has(payload));
@@ -34,9 +36,20 @@ export class Viewer {
   // the token that asks: what is hovered, else what is pinned, else the class token (null: all patches, on average)
   query(values) {
     if (!this.header.whole) return this.header.model.readsMean ? null : 0;
-    const asked = values.hover ?? values.query;
-    if (asked !== null && asked !== undefined && asked < this.tokens) return asked;
-    return this.header.model.readsMean ? null : 0;
+    return this.pointed(values) ?? (this.header.model.readsMean ? null : 0);
+  }
+
+  // the token that is hovered or pinned, or null; a viewer with another grid beside this one means the same place
+  pointed(values) {
+    const token = values.hover ?? values.query;
+    if (token === null || token === undefined) return null;
+    const other = values.from;
+    if (!other || other === this || (other.rows === this.rows && other.columns === this.columns && other.prefix === this.prefix)) return token < this.tokens ? token : null;
+    if (token < other.prefix) return Math.min(token, this.prefix - 1) >= 0 ? Math.min(token, this.prefix - 1) : null;
+    const place = token - other.prefix;
+    const row = Math.floor(((Math.floor(place / other.columns) + 0.5) / other.rows) * this.rows);
+    const column = Math.floor((((place % other.columns) + 0.5) / other.columns) * this.columns);
+    return this.prefix + row * this.columns + column;
   }
 
   row(layer, head, query, into) {
@@ -67,21 +80,22 @@ export class Viewer {
   build() {
     const { model, picture } = this.header;
     this.stage = new Stage(this.payload, this.picture, {
-      choose: (hover) => this.state.set({ hover }),
-      pin: (token) => this.state.set({ query: token === this.state.values.query ? null : token, hover: null }),
-      label: `${picture.name || "Picture"}. Arrow keys choose a patch, Home the class token.`,
+      choose: (hover) => this.state.set({ hover, from: this }),
+      pin: (token) => this.state.set({ query: token === this.state.values.query ? null : token, hover: null, from: this }),
+      label: `${picture.name || "Picture"}. Arrow keys choose a patch, Home lets go of it.`,
+      describedBy: `said-${this.id}`,
     });
     this.stage.element.addEventListener("pointerleave", () => this.state.set({ hover: null }));
-    this.said = make("p", { class: "said", id: "said", "aria-live": "polite" });
+    this.said = make("p", { class: "said", id: `said-${this.id}`, "aria-live": "polite" });
     this.opacity = make("input", { type: "range", min: 0, max: 100, "aria-label": "Opacity of the heat" });
     this.opacity.addEventListener("input", () => this.state.set({ opacity: Number(this.opacity.value) / 100 }));
     const save = make("button", { class: "chip", onclick: () => this.save() }, "Save as PNG");
     this.answers = make("ol", { class: "answers", "aria-label": "What the model says" });
     this.list = make("div", { class: "tabs", role: "tablist", "aria-label": "Views" });
-    this.panel = make("div", { class: "panel", role: "tabpanel", id: "panel", tabindex: "-1" });
+    this.panel = make("div", { class: "panel", role: "tabpanel", id: `panel-${this.id}`, tabindex: "-1" });
     this.buttons = new Map();
     for (const tab of this.tabs) {
-      const button = make("button", { role: "tab", id: `tab-${tab.name}`, "aria-controls": "panel", onclick: () => this.state.set({ tab: tab.name }) }, tab.title);
+      const button = make("button", { role: "tab", id: `tab-${tab.name}-${this.id}`, "aria-controls": `panel-${this.id}`, onclick: () => this.state.set({ tab: tab.name }) }, tab.title);
       button.addEventListener("keydown", (event) => this.step(event));
       this.buttons.set(tab.name, button);
       this.list.append(button);
@@ -124,10 +138,11 @@ export class Viewer {
     if (typeof values.head === "number" && values.head >= this.heads) values.head = "mean";
     const tab = this.tabs.find((each) => each.name === values.tab) ?? this.tabs[0];
     if (tab !== this.tab) {
+      if (this.timer) this.play(); // stops
       this.tab = tab;
       this.shown = tab.build(this);
       this.panel.replaceChildren(this.shown.element);
-      this.panel.setAttribute("aria-labelledby", `tab-${tab.name}`);
+      this.panel.setAttribute("aria-labelledby", `tab-${tab.name}-${this.id}`);
       for (const [name, button] of this.buttons) {
         button.setAttribute("aria-selected", String(name === tab.name));
         button.tabIndex = name === tab.name ? 0 : -1;
