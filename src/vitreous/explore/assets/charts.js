@@ -3,7 +3,7 @@
 import { make, number } from "./dom.js";
 import { paint } from "./colours.js";
 
-const WIDE = 560, TALL = 260, LEFT = 46, RIGHT = 14, TOP = 12, BOTTOM = 34;
+const WIDE = 560, TALL = 260, LEFT = 56, RIGHT = 14, TOP = 12, BOTTOM = 34;
 
 function frame({ label, low, high, steps, names, title, unit = "" }) {
   const x = (i) => LEFT + ((WIDE - LEFT - RIGHT) * (steps > 1 ? i / (steps - 1) : 0.5));
