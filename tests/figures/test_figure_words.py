@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from vitreous.figures.scale import own_scales, round_ticks, scale_of, short_numbers
@@ -50,6 +50,7 @@ def test_numbers_are_written_short(values, texts):
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
+@example(0.0003, 1e-06)
 def test_ticks_lie_within_and_all_differ(low, span):
     ticks = round_ticks(low, low + span)
     slack = 1e-6 * span + 1e-9 * abs(low)

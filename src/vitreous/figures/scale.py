@@ -154,7 +154,7 @@ def short_numbers(values: Sequence[float]) -> list[str]:
     scaled = [value / 10.0**exponent for value in values]
     places = sorted(set(scaled))
     step = min((b - a for a, b in pairwise(places)), default=max(map(abs, scaled), default=1.0))
-    decimals = next((d for d in range(7) if all(abs(round(v, d) - v) <= 0.01 * step for v in scaled)), 6)
+    decimals = next((d for d in range(10) if all(abs(round(v, d) - v) <= 0.01 * step for v in scaled)), 9)
     power = f"×10{str(exponent).translate(_SUPERSCRIPT)}" if exponent else ""
     texts = (f"{value:z.{decimals}f}" for value in scaled)
     return ["0" if not value else (text + power).replace("-", "−") for value, text in zip(scaled, texts, strict=True)]
