@@ -32,7 +32,7 @@ POLICY = (
 )
 LEAD = (
     "Move over the picture, or use the arrow keys: the bright patches are those that the patch under the pointer looks "
-    "at. A click holds it. The class token is the one that answers."
+    "at. A click holds it. Away from the picture, the token that answers is asked."
 )
 
 
