@@ -3,13 +3,17 @@
 A whole run comes first; its bits are the truth. Then the same run again and again in a process of its own, ended by
 SIGKILL at a random moment, and called once more until it finishes. A checkpoint is written after every update, so that
 kills fall into writes too. Compared are the model's file and every tensor of the last checkpoint: weights,
-optimiser, average of weights, random states.
+optimiser, average of weights, random states. With `--ranks 2` the run is one of two processes (gloo), of which one,
+taken at random, is killed; the other ends because of it. `--parallel fsdp` shards the weights over them.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import random
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -34,16 +38,54 @@ def child(output: str, changes: str) -> None:
 
 
 def bits(folder: Path) -> dict[str, str]:
-    """What has to be equal, as hashes."""
-    from vitreous.train.checkpoint import digest
+    """What has to be equal, as hashes: each tensor of the model and of the last checkpoint, as it lies in its file."""
+    from safetensors import safe_open
 
-    newest = max((folder / "checkpoints").glob("step-*.safetensors"))
-    return {"model": digest(folder / "model/model.safetensors"), "checkpoint": digest(newest), "name": newest.name}
+    newest = max((folder / "checkpoints").glob("step-*.json"))
+    files = [folder / "model/model.safetensors", *sorted(newest.parent.glob(f"{newest.stem}/*.safetensors"))]
+    files += newest.parent.glob(f"{newest.stem}.safetensors")
+    found = {}
+    for file in files:
+        with safe_open(file, "np") as opened:
+            for name in opened.keys():  # noqa: SIM118  # no mapping
+                data = opened.get_tensor(name).tobytes()
+                found[f"{file.relative_to(folder)}:{name}"] = hashlib.sha256(data).hexdigest()
+    return found
 
 
-def start(folder: Path, changes: dict[str, object], log: Path) -> subprocess.Popen[bytes]:
-    words = [sys.executable, __file__, "--child", str(folder), json.dumps(changes)]
-    return subprocess.Popen(words, stdout=log.open("ab"), stderr=subprocess.STDOUT)
+class Sitting:
+    """The processes of one sitting of a run."""
+
+    def __init__(self, folder: Path, changes: dict[str, object], log: Path, ranks: int) -> None:
+        words = [sys.executable, __file__, "--child", str(folder), json.dumps(changes)]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        common = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} if ranks > 1 else {}
+        self.processes = []
+        for rank in range(ranks):
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}
+            environment = os.environ | common | own
+            self.processes.append(
+                subprocess.Popen(words, stdout=log.open("ab"), stderr=subprocess.STDOUT, env=environment)
+            )
+
+    def going(self) -> bool:
+        return all(process.poll() is None for process in self.processes)
+
+    def kill(self, rank: int) -> None:
+        self.processes[rank].kill()
+
+    def wait(self) -> list[int]:
+        """How each ended; whoever still waits for a killed one after 20 s is ended too."""
+        codes = []
+        for process in self.processes:
+            try:
+                codes.append(process.wait(20 if any(p.poll() for p in self.processes) else None))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                codes.append(process.wait())
+        return codes
 
 
 def reached(folder: Path) -> int:
@@ -51,9 +93,9 @@ def reached(folder: Path) -> int:
     return max((int(path.stem[5:]) for path in (folder / "checkpoints").glob("step-*.json")), default=0)
 
 
-def wait_until(folder: Path, update: int, process: subprocess.Popen[bytes]) -> None:
+def wait_until(folder: Path, update: int, sitting: Sitting) -> None:
     """Until the run has come so far, or has ended."""
-    while process.poll() is None and reached(folder) < update:
+    while sitting.going() and reached(folder) < update:
         time.sleep(0.005)
 
 
@@ -61,6 +103,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--parallel", default="ddp")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--changes", default="{}", help="fields of TrainConfig, as JSON")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
@@ -69,43 +113,46 @@ def main() -> None:
         child(*given.child)
         return
     changes = {**CHANGES, "device": given.device, "deterministic": given.device != "cpu", "save_every": 0.0}
-    changes |= json.loads(given.changes)
+    changes |= {"parallel": given.parallel} | json.loads(given.changes)
     chance = random.Random(given.seed)
     with tempfile.TemporaryDirectory() as name:
         root, log = Path(name), Path(name) / "log.txt"
         os.environ["VITREOUS_CACHE"] = str(root / "cache")
         whole = root / "whole"
         begun = time.monotonic()
-        if start(whole, changes, log).wait():
+        if any(Sitting(whole, changes, log, given.ranks).wait()):
             sys.exit(log.read_text())
         spent = time.monotonic() - begun
         truth = bits(whole)
-        updates = int(truth["name"][5:14])
+        updates = reached(whole)
         kills = equal = runs = writing = 0
         while kills < given.kills:
             runs += 1
             folder, where = root / f"killed-{runs}", []
             while not (folder / "result.json").exists():
-                process = start(folder, changes, log)
+                sitting = Sitting(folder, changes, log, given.ranks)
                 if kills < given.kills and len(where) < 5:
                     first = min(
                         reached(folder) + 1, updates
                     )  # killed after the last update, it has its result to write
-                    wait_until(folder, chance.randint(first, updates), process)
+                    wait_until(folder, chance.randint(first, updates), sitting)
                     time.sleep(chance.uniform(0, 0.1))
-                    process.kill()
-                if process.wait() == -9:
+                    sitting.kill(chance.randrange(given.ranks))
+                codes = sitting.wait()
+                if -signal.SIGKILL in codes:
                     kills += 1
                     where.append(reached(folder))
                     writing += any((folder / "checkpoints").glob(".step-*"))
-                elif process.returncode:
+                elif any(codes):
                     sys.exit(log.read_text())
-            same = bits(folder) == truth
-            equal += same
-            told = "the same bits" if same else "OTHER BITS"
+            found = bits(folder)
+            other = [name for name in found.keys() | truth.keys() if found.get(name) != truth.get(name)]
+            equal += not other
+            told = f"OTHER BITS in {len(other)} tensors, such as {min(other)}" if other else "the same bits"
             print(f"run {runs}: killed after updates {where} of {updates}: {told}", flush=True)
         print(
-            f"{kills} kills in {runs} runs on {given.device}, {writing} of them in the middle of writing a checkpoint: "
+            f"{kills} kills in {runs} runs on {given.ranks} × {given.device}, {writing} of them in the middle of "
+            f"writing a checkpoint: "
             f"{equal} of {runs} runs ended bit-identical to the uninterrupted one ({spent:.0f} s)"
         )
         sys.exit(equal != runs)

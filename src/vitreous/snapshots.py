@@ -81,10 +81,13 @@ class Recorder(Listener):
         if row["epoch"] in self.moments:
             self.record(row["epoch"], parts)
 
-    def record(self, epoch: int, parts: Parts) -> Path:
+    def record(self, epoch: int, parts: Parts) -> Path | None:
         """Look at the weights of this moment (their average where one is kept) and write what is seen."""
-        x = parts.measure.augment.plain(self.pixels)
-        seen = look(parts.measure.refresh(), x, epoch)
+        model = parts.measure.whole()
+        if not parts.world.first:
+            return None
+        x = parts.measure.augment.plain(self.pixels).to(next(model.parameters()).device)
+        seen = look(model, x, epoch)
         if seen.maps is not None:
             seen = replace(seen, pictures=thumbnails(self.pixels), labels=self.labels)
         return write_snapshot(self.folder, seen)

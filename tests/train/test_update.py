@@ -143,7 +143,7 @@ def test_a_restored_state_goes_on_the_same(zoo):
     saved = parts.state.copy()
     ends = []
     for _ in range(2):
-        parts.state.restore(saved)
+        parts.state.put_back(saved)
         run(parts, 3)
         ends.append(parts.state.copy())
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])

@@ -1,10 +1,11 @@
 """A config and its data to everything that the loop turns: model, optimisers, pictures, the update and the measure."""
 
+import copy
 import ctypes
 import os
 import random
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -16,17 +17,20 @@ from vitreous.data.picture_set import PictureSet, digest
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.split import open_split
 from vitreous.device import pick_device
+from vitreous.ranks import here
 from vitreous.train.build import build_model
 from vitreous.train.config import TrainConfig
 from vitreous.train.fit import settle_batch
 from vitreous.train.listen import Listener
 from vitreous.train.measure import Measure
-from vitreous.train.objective import Teacher
+from vitreous.train.objective import Objective, Teacher
 from vitreous.train.optim import build, materialise
+from vitreous.train.parallel import spread
 from vitreous.train.policy import learn
 from vitreous.train.source import Source
-from vitreous.train.state import State
+from vitreous.train.state import State, seed_rank
 from vitreous.train.update import Update
+from vitreous.train.world import World
 from vitreous.weights.load import Model, load
 
 
@@ -46,6 +50,7 @@ class Parts:
     state: State
     update: Update
     measure: Measure
+    world: World = field(default_factory=World)
     peak: int | None = None
     """The most bytes that an update takes on a GPU, beside the pictures that are kept there; None elsewhere."""
 
@@ -60,38 +65,54 @@ class Parts:
         return digest([*self.learned.class_names, " ".join(map(str, self.learned.labels))])[:16]
 
 
-def assemble(config: TrainConfig, data_root: Path | None, tell: Listener) -> Parts:
+def assemble(config: TrainConfig, data_root: Path | None, tell: Listener, world: World | None = None) -> Parts:
     """Open the data, build the model, and put both where they are to run."""
-    device = set_up(config)
+    world = world or World(device=set_up(config))
+    device = world.device
     learned, tested = open_data(config, data_root)
     model = build_model(config, learned, tell.say).to(device)
     learning = learn(model, config.policy, train_norms=config.train_norms, lora_rank=config.lora_rank)
-    config = settle_batch(config, model, len(learned), device, tell.say)
+    config = settle_batch(config, model, len(learned), device, tell.say, world)
     view = model.card.preprocess
-    source = Source(learned, view, config, device, training=True, progress=tell.decoding)
-    held_out = Source(tested, view, config, device, training=False, progress=tell.decoding)
+    with world.one_of_each_machine_first():
+        source = Source(learned, view, config, device, training=True, place=world.place, progress=tell.decoding)
+        held_out = Source(tested, view, config, device, training=False, place=world.place, progress=tell.decoding)
     augment = make_augment(config, source, len(learned.class_names)).to(device)
+    measured = copy.deepcopy(model)
+    objective = Objective(model, config, make_teacher(config, view, model))
+    if config.compile:
+        objective.compile(fullgraph=True, dynamic=False)
+    spread_objective = spread(objective, model, config, world)
     optimisers = build(model, config)
     materialise(optimisers)
     kept = [(n, p) for n, p in model.named_parameters() if p.requires_grad and config.average]
     average = {name: parameter.detach().clone() for name, parameter in kept}
     state = State(model, optimisers, device, average, torch.zeros(4, device=device))
-    update = Update(state, source, augment, config, make_teacher(config, view, model))
-    measure = Measure(state, held_out, augment, config)
+    update = Update(state, source, augment, config, spread_objective)
+    measure = Measure(measured, state, held_out, augment, config, world)
+    if not world.first:
+        seed_rank(config.seed, world.place)
     peak = None
-    if device.type == "cuda":  # from here on Python only says which pictures are next
+    if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-        update.capture(next(source.epoch(0, int(config.batch_size))))
+        first = next(source.epoch(0, int(config.batch_size)))
+        if world.joined:
+            update.warm_up(first)
+        else:
+            update.capture(first)  # from here on Python only says which pictures are next
         peak = torch.cuda.max_memory_allocated(device)
         peak -= sum(each.pixels.nbytes for each in (source, held_out) if each.pixels is not None)
     elif config.compile:
         update.warm_up(next(source.epoch(0, int(config.batch_size))))
-    return Parts(config, model, learning, learned, tested, source, held_out, state, update, measure, peak)
+    return Parts(config, model, learning, learned, tested, source, held_out, state, update, measure, world, peak)
 
 
 def set_up(config: TrainConfig) -> torch.device:
     """Choose the device and seed every source of chance."""
+    place = here()
     device = pick_device(config.device)
+    if device.type == "cuda" and place.ranks > 1:
+        device = torch.device("cuda", place.local)
     if device.type == "mps":  # augmentation draws in float64, for the same bits everywhere
         if config.device != "auto":
             raise ValueError("Apple's GPUs have no float64, which training needs: pass --device cpu")

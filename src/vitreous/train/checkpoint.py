@@ -1,18 +1,24 @@
-"""Checkpoints that survive a power cut: written whole or not at all, proven by their hash, the last few kept.
+"""Checkpoints that survive a power cut: written whole or not at all, proven by their hashes, the last few kept.
 
-A checkpoint is one safetensors file with a `.json` beside it that says where the run was and what the file's SHA-256
-is. The `.json` is written last: a file without one was never finished. `latest` takes the newest whose hash is right.
+A checkpoint is one safetensors file, or of several ranks a folder of them (`shards.py`), with a `.json` beside it that
+says where the run was and what each file's SHA-256 is. The `.json` is written last: a checkpoint without one was never
+finished. `latest` takes the newest whose hashes are right.
 """
 
 import hashlib
 import json
 import re
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import load_file
 from torch import Tensor
 
+from vitreous.train.shards import read_shards, write_shards
+from vitreous.train.state import State
+from vitreous.train.world import World
 from vitreous.weights.save import write_json, write_safetensors
 
 NAME = "step-{:09d}"
@@ -31,44 +37,72 @@ class Moment:
     """What was learned from, as a hash: a run does not go on with other pictures."""
 
 
-def write(folder: Path, tensors: dict[str, Tensor], moment: Moment, keep: int = 2) -> Path:
-    """Write a checkpoint, then remove all but this one and the `keep` - 1 before it.
+def write(folder: Path, state: State, moment: Moment, keep: int = 2, world: World | None = None) -> Path:
+    """Write a checkpoint, then remove all but this one and the `keep` - 1 before it. All ranks call this.
 
     One that claims to be newer was found damaged when the run went on from an older one, and is removed too.
     """
-    path = write_safetensors(folder / f"{NAME.format(moment.update)}.safetensors", tensors)
-    described = {**asdict(moment), "sha256": digest(path), "bytes": path.stat().st_size}
-    write_json(path.with_suffix(".json"), described)
-    found = _found(folder)
-    mine = found.index(path.with_suffix(".json"))
-    for old in found[:mine] + found[mine + keep :]:
-        old.unlink(missing_ok=True)  # the .json first: a hash without its file is no checkpoint either
-        old.with_suffix(".safetensors").unlink(missing_ok=True)
-    _sweep(folder)
+    world, path = world or World(), folder / NAME.format(moment.update)
+    described = path.with_suffix(".json")
+    if world.joined:
+        files = write_shards(path, state, world)
+    else:
+        path = path.with_suffix(".safetensors")
+        files = [write_safetensors(path, state.copy())]
+    proofs: dict[str, Any] = {}
+    for part in world.gather({str(file.relative_to(folder)): prove(file) for file in files}):
+        proofs |= part
+    if world.first:
+        write_json(described, {**asdict(moment), "files": proofs})
+        found = _found(folder)
+        mine = found.index(described)
+        for old in found[:mine] + found[mine + keep :]:
+            old.unlink(missing_ok=True)  # the .json first: hashes without their files are no checkpoint either
+            _remove(old.with_suffix(".safetensors"))
+            _remove(old.with_suffix(""))
+        _sweep(folder)
     return path
 
 
-def latest(folder: Path) -> tuple[Moment, dict[str, Tensor], list[str]] | None:
+def latest(folder: Path) -> tuple[Moment, Path, list[str]] | None:
     """The newest whole checkpoint and what was wrong with newer ones; None where there is none at all."""
     problems: list[str] = []
     for described in _found(folder):
-        path = described.with_suffix(".safetensors")
+        name = described.stem
         try:
             told = json.loads(described.read_text(encoding="utf-8"))
-            if digest(path) != told.pop("sha256") or path.stat().st_size != told.pop("bytes"):
-                problems.append(f"{path.name} is damaged (its hash is not what was written): took the one before")
+            files = told.pop("files")
+            damaged = [file for file, proof in files.items() if prove(folder / file) != proof]
+            if damaged or not files:
+                file = damaged[0] if damaged else name
+                problems.append(f"{file} is damaged (its hash is not what was written): took the one before")
                 continue
-            return Moment(**told), load_file(path), problems
+            single = described.with_suffix(".safetensors")
+            return Moment(**told), single if single.is_file() else described.with_suffix(""), problems
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            problems.append(f"{path.name} cannot be read ({error}): took the one before")
+            problems.append(f"{name} cannot be read ({error}): took the one before")
     if problems:
         raise ValueError(f"no checkpoint in {folder} is whole: {'; '.join(problems)}. Delete the folder to start anew")
     return None
 
 
-def digest(path: Path) -> str:
+def read(path: Path, state: State, world: World | None = None, seed: int = 0) -> None:
+    """Put a checkpoint, written by any number of ranks, into `state`. All ranks call this."""
+    world = world or World()
+    own: list[dict[str, Tensor]]
+    if path.is_dir():
+        own = read_shards(path, state, world)
+    else:
+        saved = load_file(path)
+        state.restore(saved)
+        own = [saved]
+    state.take_part(own, world.place, seed)
+
+
+def prove(path: Path) -> dict[str, Any]:
+    """What tells whether a file is still as it was written."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": path.stat().st_size}
 
 
 def _found(folder: Path) -> list[Path]:
@@ -77,8 +111,16 @@ def _found(folder: Path) -> list[Path]:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what a killed process left: temporary files, and weights that never got their `.json`."""
-    whole = {path.stem for path in _found(folder)}
+    """Remove what a killed process left: what is not whole yet, and weights that never got their `.json`."""
+    finished = {path.stem for path in _found(folder)}
     for path in folder.iterdir():
-        if path.name.startswith(".step-") or (path.suffix == ".safetensors" and path.stem not in whole):
-            path.unlink(missing_ok=True)
+        left = (path.suffix == ".safetensors" or path.is_dir()) and path.stem not in finished
+        if path.name.startswith(".step-") or (path.name.startswith("step-") and left):
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

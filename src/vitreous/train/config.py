@@ -119,7 +119,9 @@ class TrainConfig:
     seed: int = 0
     """Decides fresh weights, order, augmentation and dropout."""
     device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
+    """auto, cpu, cuda or cuda:N; each process of several takes a GPU of its own."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """Among several processes (`torchrun`): ddp keeps the model whole on each, fsdp a part of it (FSDP2)."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Number format of the products; weights stay in fp32."""
     compile: bool = False
@@ -193,5 +195,6 @@ class TrainConfig:
         return [name for name in names if getattr(self, name) != getattr(other, name)]
 
 
-NEUTRAL = frozenset({"save_every", "keep", "workers", "log", "device", "evaluate_every", "snapshots"})
-"""Fields that may change when a run goes on: they do not touch what the weights become (but for rounding, `device`)."""
+NEUTRAL = frozenset({"save_every", "keep", "workers", "log", "device", "parallel", "evaluate_every", "snapshots"})
+"""Fields that may change when a run goes on: they do not touch what the weights become, but for rounding (`device` and
+`parallel`; as little does the number of processes)."""

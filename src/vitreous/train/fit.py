@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 
 from vitreous.train.config import TrainConfig
+from vitreous.train.world import World
 from vitreous.weights.load import Model
 
 MOST = 4096
@@ -16,24 +17,38 @@ ON_A_CPU = 64
 
 
 def settle_batch(
-    config: TrainConfig, model: Model, pictures: int, device: torch.device, say: Callable[[str], object]
+    config: TrainConfig,
+    model: Model,
+    pictures: int,
+    device: torch.device,
+    say: Callable[[str], object],
+    world: World | None = None,
 ) -> TrainConfig:
-    """The config with a batch size that is a number and no larger than the set."""
-    parts = config.accumulate
+    """The config with a batch size that is a number, no larger than the set, and the same for all ranks."""
+    world = world or World()
+    parts = config.accumulate * world.ranks
     if pictures < parts:
-        raise ValueError(f"{pictures} pictures to learn from are fewer than --accumulate {parts}")
+        ranks = f" × {world.ranks} processes" if world.ranks > 1 else ""
+        raise ValueError(f"{pictures} pictures to learn from are fewer than --accumulate {config.accumulate}{ranks}")
     if config.batch_size == "auto":
-        most = max(1, min(MOST if device.type == "cuda" else ON_A_CPU, pictures) // parts)
+        cap = (MOST if device.type == "cuda" else ON_A_CPU) // config.accumulate
+        most = max(1, min(cap, pictures // parts))
         size = 2 ** (most.bit_length() - 1)
         if device.type == "cuda":
-            size = largest(lambda batch: attempt(model, config, device, batch * parts), size)
+            size = largest(lambda batch: attempt(model, config, device, batch * config.accumulate), size)
+        size = -world.agree(-size)[0]  # the smallest that any found
         why = "the largest power of two that fits" if device.type == "cuda" else "the usual one on a CPU"
-        say(f"batch size {size * parts}, {why}")
+        say(f"batch size {size * parts}, {why}" + (f", of {world.ranks} processes" if world.ranks > 1 else ""))
         config = replace(config, batch_size=size * parts)
     if int(config.batch_size) > pictures:
         size = pictures // parts * parts
         say(f"batch size {size} instead of {config.batch_size}: there are {pictures} pictures to learn from")
         config = replace(config, batch_size=size)
+    if int(config.batch_size) % parts:
+        ranks = f"{world.ranks} processes" + (f" × --accumulate {config.accumulate}" if config.accumulate > 1 else "")
+        below = int(config.batch_size) // parts * parts
+        near = f"--batch-size {max(below, parts)}"
+        raise ValueError(f"batch size {config.batch_size} cannot be shared equally by {ranks}: pass {near}")
     return config
 
 
@@ -91,6 +106,9 @@ def explained(config: TrainConfig, model: Model, device: torch.device) -> Iterat
         if device.type == "cuda":
             torch.cuda.empty_cache()
         asked, parts = int(config.batch_size), config.accumulate
+        if torch.distributed.is_available() and torch.distributed.is_initialized():  # others wait: no time to try
+            told = f"out of memory with batch size {asked}, {config.accumulate} part(s) on each process"
+            raise ValueError(f"{told}: pass a smaller --batch-size, or --accumulate {2 * parts}") from None
         fits = parts * largest(lambda batch: attempt(model, config, device, batch * parts), asked // parts // 2)
         pieces = parts * -(-asked // fits)
         same = f", or --accumulate {pieces} to compute it in parts" if asked % pieces == 0 else ""

@@ -22,22 +22,27 @@ class Flag:
     watched = False
     """Whether the loop looks at us by now. Before, in minutes of decoding perhaps, a signal ends the run at once."""
 
-    def raise_if_set(self, epoch: int, step: int, steps: int) -> None:
-        """End the run, which the caller has just saved."""
-        if self.number:
-            raise Stopped(self.number, f"stopped and saved in epoch {epoch + 1} after {step} of {steps} updates")
+
+def stop_if(number: int, epoch: int, step: int, steps: int) -> None:
+    """End the run, which the caller has just saved, where a signal of this number came."""
+    if number:
+        raise Stopped(number, f"stopped and saved in epoch {epoch + 1} after {step} of {steps} updates")
 
 
 @contextmanager
-def asked_to_stop() -> Iterator[Flag]:
-    """Catch the first SIGINT or SIGTERM; a second one ends the process at once, as it would without us."""
+def asked_to_stop(*, patient: bool = False) -> Iterator[Flag]:
+    """Catch the first SIGINT or SIGTERM; a second one ends the process at once, as it would without us.
+
+    Not so where the process is `patient`: Ctrl-C reaches the ranks of a run twice, from the terminal and again through
+    `torchrun`, which ends whoever takes too long.
+    """
     flag = Flag()
     before: dict[int, Any] = {}
 
     def note(number: int, frame: object) -> None:
         flag.number = number
         for each, handler in before.items():
-            signal.signal(each, handler)
+            signal.signal(each, signal.SIG_IGN if patient else handler)
         if not flag.watched:
             raise Stopped(number, "stopped while getting ready")
 

@@ -7,19 +7,21 @@ folder, and ends with the same bits as one that was never interrupted: on a CPU 
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vitreous.train import checkpoint
-from vitreous.train.assemble import Parts, assemble
+from vitreous.train.assemble import Parts, assemble, set_up
 from vitreous.train.config import TrainConfig
 from vitreous.train.folder import RunFolder
-from vitreous.train.interrupt import asked_to_stop
+from vitreous.train.interrupt import Flag, asked_to_stop, stop_if
 from vitreous.train.listen import Everyone, Listener
 from vitreous.train.policy import merge
 from vitreous.train.schedule import rate
 from vitreous.train.source import epoch_order
+from vitreous.train.world import joined
 from vitreous.weights.save import save, write_json
 
 TELL_EVERY = 0.5  # seconds between two looks at the running loss, each of which waits for the device
@@ -28,93 +30,109 @@ TELL_EVERY = 0.5  # seconds between two looks at the running loss, each of which
 def train(
     config: TrainConfig, output: str | Path, *, data_root: Path | None = None, listeners: Sequence[Listener] = ()
 ) -> dict[str, Any]:
-    """Train in folder `output`, or go on training there; returns what `result.json` holds."""
-    folder, tell = RunFolder(output), Everyone(listeners)
-    with folder.claimed(), folder.full_disk_explained(), asked_to_stop() as asked:
-        config = folder.check(config)
-        if (result := folder.read_result()) is not None:
-            tell.say(f"{folder.path} is finished already: choose another --output for another run")
-            return result
-        started = time.monotonic()
-        parts = assemble(config, data_root, tell)
-        folder.begin(config, parts.config)
-        config, state, steps = parts.config, parts.state, parts.steps
-        before = resume(parts, folder, tell)
-        total, warm = config.epochs * steps, round(config.warmup * steps)
-        last_told = last_saved = time.monotonic()
+    """Train in folder `output`, or go on training there; returns what `result.json` holds.
 
-        def seconds() -> float:
-            return before + time.monotonic() - started
+    Started by `torchrun`, all processes call this with the same arguments and train one model together.
+    """
+    with joined(set_up(config)) as world, asked_to_stop(patient=world.joined) as asked:
+        folder, tell = RunFolder(output), Everyone(listeners)
+        with folder.claimed() if world.first else nullcontext(), folder.full_disk_explained():
+            config = folder.check(config)
+            if (result := folder.read_result()) is not None:
+                tell.say(f"{folder.path} is finished already: choose another --output for another run")
+                return result
+            started = time.monotonic()
+            parts = assemble(config, data_root, tell, world)
+            if world.first:
+                folder.begin(config, parts.config)
+            before = resume(parts, folder, tell)
+            return run(parts, folder, tell, asked, started - before)
 
-        def save_now() -> float:
-            refuse_nonfinite(parts)
-            update = state.epoch * steps + state.step
-            moment = checkpoint.Moment(update, state.epoch, state.step, seconds(), parts.data)
-            checkpoint.write(folder.checkpoints, state.copy(), moment, config.keep)
-            return time.monotonic()
 
-        tell.begin(parts, config, folder)
-        asked.watched = True
-        while state.epoch < config.epochs:
-            for batch in parts.source.epoch(state.epoch, int(config.batch_size), first=state.step):
-                number = state.epoch * steps + state.step
-                factor = rate(number, total, warm, config.final_rate)
-                parts.update(batch, state.epoch, number, factor)
-                state.step += 1
-                if time.monotonic() - last_told > TELL_EVERY:
-                    refuse_nonfinite(parts)
-                    tell.step(parts, seconds())
-                    last_told = time.monotonic()
-                if state.step < steps:  # the end of an epoch is saved with its metrics, below
-                    if asked.number or time.monotonic() - last_saved >= config.save_every:
-                        last_saved = save_now()
-                    asked.raise_if_set(state.epoch, state.step, steps)
-            refuse_nonfinite(parts)
-            loss, right, pictures, _ = state.totals.tolist()
-            row = {"epoch": state.epoch + 1, "loss": loss / pictures, "top1": right / pictures}
-            row["learning_rate"] = factor * config.learning_rate
-            state.epoch, state.step = state.epoch + 1, 0
-            state.totals.zero_()
-            if state.epoch % config.evaluate_every == 0 or state.epoch == config.epochs:
-                row |= {f"test_{name}": value for name, value in parts.measure().items()}
-            row["seconds"] = round(seconds(), 3)
+def run(parts: Parts, folder: RunFolder, tell: Listener, asked: Flag, started: float) -> dict[str, Any]:
+    """The loop itself, from where `parts.state` is to the end; `started` is when the clock would have read 0."""
+    config, state, steps, world = parts.config, parts.state, parts.steps, parts.world
+    total, warm = config.epochs * steps, round(config.warmup * steps)
+    last_told = last_saved = time.monotonic()
+
+    def seconds() -> float:
+        return time.monotonic() - started
+
+    def save_now() -> float:
+        refuse_nonfinite(parts)
+        moment = checkpoint.Moment(state.epoch * steps + state.step, state.epoch, state.step, seconds(), parts.data)
+        checkpoint.write(folder.checkpoints, state, moment, config.keep, world)
+        return time.monotonic()
+
+    def saving_is_due() -> bool:
+        return time.monotonic() - last_saved >= config.save_every
+
+    tell.begin(parts, config, folder)
+    asked.watched = True
+    while state.epoch < config.epochs:
+        for batch in parts.source.epoch(state.epoch, int(config.batch_size), first=state.step):
+            number = state.epoch * steps + state.step
+            factor = rate(number, total, warm, config.final_rate)
+            parts.update(batch, state.epoch, number, factor)
+            state.step += 1
+            # clocks and signals differ between ranks, and all have to do the same
+            stop, save, look = world.agree(asked.number, saving_is_due(), time.monotonic() - last_told > TELL_EVERY)
+            if look:
+                refuse_nonfinite(parts)
+                tell.step(parts, seconds())
+                last_told = time.monotonic()
+            if state.step < steps:  # the end of an epoch is saved with its metrics, below
+                if stop or save:
+                    last_saved = save_now()
+                stop_if(stop, state.epoch, state.step, steps)
+        refuse_nonfinite(parts)
+        loss, right, pictures, _ = world.add(state.totals).tolist()
+        row = {"epoch": state.epoch + 1, "loss": loss / pictures, "top1": right / pictures}
+        row["learning_rate"] = factor * config.learning_rate
+        state.epoch, state.step = state.epoch + 1, 0
+        state.totals.zero_()
+        if state.epoch % config.evaluate_every == 0 or state.epoch == config.epochs:
+            row |= {f"test_{name}": value for name, value in parts.measure().items()}
+        row["seconds"] = round(seconds(), 3)
+        if world.first:
             folder.add_metrics(row)
-            tell.epoch(row, parts)
-            if asked.number or time.monotonic() - last_saved >= config.save_every or state.epoch == config.epochs:
-                last_saved = save_now()
-            if state.epoch < config.epochs:
-                asked.raise_if_set(state.epoch, 0, steps)
-
-        return finish(parts, folder, tell)
+        tell.epoch(row, parts)
+        stop, save = world.agree(asked.number, saving_is_due())
+        if stop or save or state.epoch == config.epochs:
+            last_saved = save_now()
+        if state.epoch < config.epochs:
+            stop_if(stop, state.epoch, 0, steps)
+    return finish(parts, folder, tell)
 
 
 def resume(parts: Parts, folder: RunFolder, tell: Listener) -> float:
     """Go back to the newest whole checkpoint, where there is one; returns the seconds that were spent before it."""
-    state, seconds = parts.state, 0.0
-    if (found := checkpoint.latest(folder.checkpoints)) is not None:
-        moment, saved, problems = found
+    state, world, seconds = parts.state, parts.world, 0.0
+    # one rank checks the hashes, and the others take its word
+    if (found := world.told(checkpoint.latest(folder.checkpoints) if world.first else None)) is not None:
+        moment, path, problems = found
         for problem in problems:
             tell.say(problem)
         if moment.data and moment.data != parts.data:
             told = "the pictures to learn from, or their classes, are not those that the run began with"
             raise ValueError(f"{told}: put them back, or choose another --output for a new run than {folder.path}")
-        state.restore(saved)
+        checkpoint.read(path, state, world, parts.config.seed + moment.update)
         state.epoch, state.step, seconds = moment.epoch, moment.step, moment.seconds
         if state.epoch < parts.config.epochs:
             tell.say(f"goes on in epoch {state.epoch + 1} after {state.step} of {parts.steps} updates")
-    folder.forget_after(state.epoch)
+    if world.first:
+        folder.forget_after(state.epoch)
     return seconds
 
 
 def refuse_nonfinite(parts: Parts) -> None:
     """Stop where the loss or a weight is NaN or infinite, before anything of it is saved."""
     state = parts.state
-    if bad := int(state.totals[3].item()):
-        what = "the loss"
-    elif not state.finite():
-        what, bad = "a weight", state.epoch * parts.steps + state.step  # the loss would tell at the next update
-    else:
+    bad, lost = parts.world.agree(int(state.totals[3].item()), not state.finite())
+    if not bad and not lost:
         return
+    what = "the loss" if bad else "a weight"
+    bad = bad or state.epoch * parts.steps + state.step  # the loss would tell at the next update
     epoch, step = divmod(bad - 1, parts.steps)
     size = int(parts.config.batch_size)
     indices = epoch_order(parts.config.seed, epoch, len(parts.learned), parts.config.repeats)[0]
@@ -129,14 +147,16 @@ def refuse_nonfinite(parts: Parts) -> None:
 
 def finish(parts: Parts, folder: RunFolder, tell: Listener) -> dict[str, Any]:
     """Write the model and what it achieved."""
-    row = folder.read_metrics()[-1]
+    row = parts.world.told(folder.read_metrics()[-1] if parts.world.first else {})
     result = {name: row[f"test_{name}"] for name in ("top1", "top5", "loss", "pictures")}
     result |= {"epochs": parts.config.epochs, "seconds": row["seconds"], "memory": parts.peak}
-    model = merge(parts.measure.refresh())
+    model = merge(parts.measure.whole())
     model.card = replace(
         parts.model.card, name=folder.path.resolve().name, training={"config": parts.config.to_dict(), "result": result}
     )
-    save(model, folder.model)
-    write_json(folder.result, result)
+    if parts.world.first:
+        save(model, folder.model)
+        write_json(folder.result, result)
+    parts.world.wait()
     tell.end(result, folder)
     return result

@@ -2,7 +2,8 @@
 
 The same update as `torch.optim.Muon` with `adjust_lr_fn="match_rms_adamw"`. It is written again because torch's goes
 matrix by matrix, hundreds of small products a step, and takes the step size as a number that a captured graph would
-freeze. Here matrices of one shape are stacked and turned together, and the step size may be a tensor.
+freeze. Here matrices of one shape are stacked and turned together, and the step size may be a tensor. Sharded ones
+(FSDP2) are put together for the turning, since a slice of a matrix has other directions than the whole.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from vitreous.train.parallel import local, sliced, stacked, whole
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a quintic that pulls singular values towards 1, steep at 0
 STEPS = 5
@@ -55,15 +58,17 @@ class Muon(torch.optim.Optimizer):
                 self._update(parameters, max(shape), group)
 
     def _update(self, parameters: list[Tensor], longest: int, group: dict[str, Any]) -> None:
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        gradients = [local(parameter.grad) for parameter in parameters if parameter.grad is not None]
         for parameter in parameters:
             if "momentum_buffer" not in self.state[parameter]:
                 self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
+        buffers = [local(self.state[parameter]["momentum_buffer"]) for parameter in parameters]
         torch._foreach_lerp_(buffers, gradients, 1 - group["momentum"])
         ahead = torch._foreach_lerp(gradients, buffers, group["momentum"])  # Nesterov
-        turned = orthogonalise(torch.stack(list(ahead)))
-        torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+        together = stacked(list(ahead), parameters[0])  # [n rows columns]
+        turned = local(sliced(orthogonalise(whole(together)), together))
+        held = [local(parameter) for parameter in parameters]
+        torch._foreach_mul_(held, 1 - group["lr"] * group["weight_decay"])
         # as long a step, by root mean square, as AdamW would take with this step size
-        updates = list((turned.to(parameters[0].dtype) * (0.2 * longest**0.5 * group["lr"])).unbind(0))
-        torch._foreach_sub_(parameters, updates)
+        updates = list((turned.to(held[0].dtype) * (0.2 * longest**0.5 * group["lr"])).unbind(0))
+        torch._foreach_sub_(held, updates)

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from vitreous.models.vit import ViT, ViTConfig
@@ -51,10 +52,22 @@ def attention_kernel(model: Model, device: torch.device) -> AbstractContextManag
 
 def forward(model: Model, x: Tensor) -> Tensor:
     """Pictures to logits; on a CPU by the shortcuts that were measured to help there."""
-    if x.device.type != "cpu":
-        return model(x)
+    if x.device.type != "cpu" or any(isinstance(module, FSDPModule) for module in model.modules()):
+        return model(x)  # FSDP2 puts a block together when it is called as a whole
     with attention_kernel(model, x.device):
         return logits_only(model, x)
+
+
+class Objective(nn.Module):
+    """A model and what it learns by, as one module: what DDP and FSDP2 wrap. `state_dict`s are the model's own."""
+
+    def __init__(self, model: Model, config: TrainConfig, teacher: Teacher | None = None) -> None:
+        super().__init__()
+        self.model, self.config = model, config
+        self.teacher = (teacher,)  # in a tuple: it is no part of what learns
+
+    def forward(self, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return objective(self.model, x, targets, self.config, *self.teacher)
 
 
 def objective(

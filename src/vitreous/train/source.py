@@ -23,6 +23,7 @@ from vitreous.data.pictures import PictureError, read_picture
 from vitreous.data.preprocess import INTERPOLATIONS, Preprocess
 from vitreous.data.resident import array_bytes, decode
 from vitreous.data.stream import ahead
+from vitreous.ranks import Place
 from vitreous.train.config import TrainConfig
 
 MARGIN = 8 / 7  # pictures that are cropped at random are kept a little larger than the model's size: 256 for 224
@@ -51,9 +52,10 @@ class Source:
         device: torch.device,
         *,
         training: bool,
+        place: Place = Place(),  # noqa: B008  # frozen
         progress: Callable[[str, int, int], object] = lambda what, total, done: None,
     ) -> None:
-        self.data, self.config, self.device = data, config, device
+        self.data, self.config, self.device, self.place = data, config, device, place
         self.crop = config.crop if training else None
         self.preprocess = preprocess
         self.stored = with_margin(preprocess) if self.crop is not None else preprocess
@@ -68,10 +70,14 @@ class Source:
         return self.pixels is not None
 
     def epoch(self, epoch: int, batch_size: int, first: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch, from number `first` on; what is left over at the end waits for another epoch."""
+        """The batches of an epoch, from number `first` on; what is left over at the end waits for another epoch.
+
+        `batch_size` is that of all ranks together; each takes its own part of a batch.
+        """
         indices, copies = epoch_order(self.config.seed, epoch, len(self.data), self.config.repeats)
-        steps = len(indices) // batch_size
-        spans = [slice(i * batch_size, (i + 1) * batch_size) for i in range(first, steps)]
+        indices, copies = (own_part(values, batch_size, self.place) for values in (indices, copies))
+        batch_size //= self.place.ranks
+        spans = [slice(i * batch_size, (i + 1) * batch_size) for i in range(first, len(indices) // batch_size)]
         if self.resident:
             indices, copies = indices.to(self.device), copies.to(self.device)
             for span in spans:
@@ -86,15 +92,16 @@ class Source:
             yield Batch(indices[span].to(self.device), copies[span].to(self.device), moved)
 
     def all(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """All pictures once and in order, nothing random: pixels `[b c h w]` and labels `[b]`."""
+        """All of this rank's pictures once and in order, nothing random: pixels `[b c h w]` and labels `[b]`."""
+        own = own_span(len(self.data), self.place)
         if self.pixels is not None:
-            for begin in range(0, len(self.data), batch_size):
-                span = slice(begin, begin + batch_size)
+            for begin in own[::batch_size]:
+                span = slice(begin, min(begin + batch_size, own.stop))
                 yield self.pixels[span].to(self.device), self.labels[span]
             return
-        views = ahead(self._view, range(len(self.data)), workers=self.workers, waiting=3 * batch_size)
-        for begin in range(0, len(self.data), batch_size):
-            count = min(batch_size, len(self.data) - begin)
+        views = ahead(self._view, own, workers=self.workers, waiting=3 * batch_size)
+        for begin in own[::batch_size]:
+            count = min(batch_size, own.stop - begin)
             yield torch.stack([next(views) for _ in range(count)]).to(self.device), self.labels[begin : begin + count]
 
     @property
@@ -133,6 +140,25 @@ def epoch_order(seed: int, epoch: int, pictures: int, repeats: int = 1) -> tuple
     shuffled = order(seed, epoch, pictures)[: math.ceil(pictures / repeats)]
     indices = shuffled.repeat_interleave(repeats)[:pictures]
     return indices, torch.arange(repeats).repeat(len(shuffled))[:pictures]
+
+
+def own_part(values: Tensor, batch_size: int, place: Place) -> Tensor:
+    """Of values `[n]` in whole batches, those of this rank: its slice of each batch, one after the other.
+
+    >>> own_part(torch.arange(9), 4, Place(rank=1, ranks=2))
+    tensor([2, 3, 6, 7])
+    """
+    whole = values[: len(values) // batch_size * batch_size]
+    return whole.view(-1, place.ranks, batch_size // place.ranks)[:, place.rank].flatten()
+
+
+def own_span(count: int, place: Place) -> range:
+    """Which of `count` pictures this rank looks at: the spans of all ranks are the whole, none is in two.
+
+    >>> [own_span(5, Place(rank, 3)) for rank in range(3)]
+    [range(0, 1), range(1, 3), range(3, 5)]
+    """
+    return range(place.rank * count // place.ranks, (place.rank + 1) * count // place.ranks)
 
 
 def with_margin(preprocess: Preprocess) -> Preprocess:

@@ -14,8 +14,8 @@ from vitreous.data.augment import Augment
 from vitreous.data.chance import Chance
 from vitreous.train.config import TrainConfig
 from vitreous.train.fit import explained
-from vitreous.train.objective import Teacher, objective
 from vitreous.train.optim import set_rates
+from vitreous.train.parallel import local, synchronised
 from vitreous.train.source import Batch, Source
 from vitreous.train.state import State
 
@@ -26,15 +26,13 @@ class Update:
     """Callable: `update(batch, epoch, number, factor)` moves the weights once."""
 
     def __init__(
-        self, state: State, source: Source, augment: Augment, config: TrainConfig, teacher: Teacher | None = None
+        self, state: State, source: Source, augment: Augment, config: TrainConfig, objective: nn.Module
     ) -> None:
-        self.state, self.source, self.config, self.teacher = state, source, config, teacher
+        self.state, self.source, self.config, self.objective = state, source, config, objective
         self.learning = [parameter for parameter in state.model.parameters() if parameter.requires_grad]
         self.averaged = dict(state.model.named_parameters())
-        self.objective: Callable[..., tuple[Tensor, Tensor]] = objective
         self.augment: Callable[..., tuple[Tensor, Tensor]] = augment
         if config.compile:
-            self.objective = torch.compile(objective, fullgraph=True, dynamic=False)
             self.augment = torch.compile(augment, fullgraph=True, dynamic=False)
         self.graph: torch.cuda.CUDAGraph | None = None
         # what differs from update to update: epoch, update number, step size, decay of the average
@@ -70,9 +68,10 @@ class Update:
             pixels = self.source.pixels[indices] if self.source.pixels is not None else batch.pixels[span]  # type: ignore[index]
             chance = Chance.of(config.seed, self.numbers[0], indices, batch.copies[span])
             x, targets = self.augment(pixels, self.source.labels[indices], chance)  # [b c h w], [b classes]
-            with torch.autocast(state.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
-                loss, logits = self.objective(state.model, x, targets, config, self.teacher)
-            (loss / parts).backward()
+            with synchronised(self.objective, now=part == parts - 1):
+                with torch.autocast(state.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
+                    loss, logits = self.objective(x, targets)
+                (loss / parts).backward()
             self._count(loss.detach(), logits.detach(), targets)
         if config.clip:
             nn.utils.clip_grad_norm_(self.learning, config.clip)
@@ -80,9 +79,10 @@ class Update:
             optimiser.step()
         if state.average:
             with torch.no_grad():
-                held, decay = list(state.average.values()), self.factors[1]  # a lerp would ask the host for its weight
-                torch._foreach_mul_(held, decay)
-                torch._foreach_add_(held, torch._foreach_mul([self.averaged[n] for n in state.average], 1 - decay))
+                held, decay = [local(value) for value in state.average.values()], self.factors[1]
+                now = [local(self.averaged[name]) for name in state.average]
+                torch._foreach_mul_(held, decay)  # a lerp would ask the host for its weight
+                torch._foreach_add_(held, torch._foreach_mul(now, 1 - decay))
 
     @torch.no_grad()
     def _count(self, loss: Tensor, logits: Tensor, targets: Tensor) -> None:
@@ -99,7 +99,7 @@ class Update:
         with explained(self.config, self.state.model, self.state.device):
             for _ in range(WARM_UPS):
                 self.compute(batch)
-        self.state.restore(before)
+        self.state.put_back(before)
 
     def capture(self, batch: Batch) -> None:
         """Record the update as a CUDA graph. Nothing of the run changes: what the warm-up moved is moved back."""

@@ -120,7 +120,9 @@ def _resumed(folder: Path, output: Path | None, config: TrainConfig, default: Tr
 def _go(config: TrainConfig, output: Path, data_root: Path | None, as_json: bool) -> None:
     import json
     import shlex
+    from contextlib import nullcontext
 
+    from vitreous.ranks import here
     from vitreous.run_page import write_run_page
     from vitreous.snapshots import Recorder
     from vitreous.train.display import Display
@@ -130,26 +132,30 @@ def _go(config: TrainConfig, output: Path, data_root: Path | None, as_json: bool
     from vitreous.train.loop import train as run
     from vitreous.verbs.options import messages
 
-    console = messages()
+    console, first = messages(), here().first
     display = Display(console)
-    listeners: list[Listener] = [display]
+    listeners: list[Listener] = [display] if first else []
     if config.snapshots:
-        listeners.append(Recorder())
-    if config.log == "tensorboard":
+        listeners.append(Recorder())  # on every rank: all have to lend their part of the weights
+    if config.log == "tensorboard" and first:
         from vitreous.train.tensorboard import TensorBoard
 
         listeners.append(TensorBoard())
     try:
-        with display:
+        with display if first else nullcontext():
             result = run(config, output, data_root=data_root, listeners=listeners)
     except Stopped as stopped:
         again = "begin again with the same command"
+        if not first:
+            sys.exit(128 + stopped.number)
         if RunFolder(output).config.is_file():
             write_run_page(RunFolder(output))
             where = ["--resume", str(output), *(["--data-root", str(data_root)] if data_root else [])]
             again = f"go on with: vitreous train {shlex.join(where)}"
         console.print(f"{stopped}; {again}", markup=False)
         sys.exit(128 + stopped.number)
+    if not first:
+        return
     page = write_run_page(RunFolder(output))
     if as_json:
         print(json.dumps(result))

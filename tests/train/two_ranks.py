@@ -1,0 +1,43 @@
+"""What `test_together.py` runs on two processes, in one sitting, since processes are slow to start.
+
+`python two_ranks.py DATA ROOT`, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; each run is a folder of ROOT.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from tiny_runs import Heard, break_off, plain, tiny
+
+from vitreous.snapshots import Recorder
+from vitreous.train.loop import train
+
+ENGINES = ("ddp", "fsdp")
+EQUAL = {"epochs": 4, "learning_rate": 1e-3}  # what is compared between one process and two
+STOPPED = 4  # the update after which a run is broken off
+
+
+def main(data: Path, root: Path) -> None:
+    dist.init_process_group("gloo")  # for all runs
+    rank = dist.get_rank()
+    patch = pytest.MonkeyPatch()
+    for engine in ENGINES:
+        train(plain(data, parallel=engine, **EQUAL), root / f"adamw-{engine}")
+        train(plain(data, parallel=engine, optimizer="muon", **EQUAL), root / f"muon-{engine}")
+        train(plain(data, parallel=engine, accumulate=2, clip=0.5, **EQUAL), root / f"parts-{engine}")
+        whole = tiny(data, parallel=engine, snapshots=3)  # everything on that keeps a state or draws numbers
+        train(whole, root / f"whole-{engine}", listeners=[Recorder()])
+        often = tiny(data, parallel=engine, snapshots=3, save_every=0)
+        for name in ("broken", "half"):
+            break_off(often, root / f"{name}-{engine}", patch, STOPPED, listeners=[Recorder()])
+        heard = Heard()
+        train(often, root / f"broken-{engine}", listeners=[heard, Recorder()])
+        assert "goes on in epoch 2 after 0 of 3 updates" in heard.lines, heard.lines
+        single = root / f"single-{engine}"  # broken off by one process before we began
+        train(plain(data, parallel=engine, save_every=0), single)
+    (root / f"done-{rank}").touch()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
