@@ -107,3 +107,30 @@ def after_update(monkeypatch, count: int, action):
             action()
 
     monkeypatch.setattr(Update, "__call__", call)
+
+
+def make_shards(folder: Path, files: int = 4, each: int = 9, size: int = 8, seed: int = 0) -> Path:
+    """Parquet files as the Hub has them: `train-0000N-of-….parquet` and one of test pictures, three classes."""
+    import io
+    import json
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    chance, names = np.random.default_rng(seed), ["cat", "dog", "owl"]
+    features = {"image": {"_type": "Image"}, "label": {"names": names, "_type": "ClassLabel"}}
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(files + 1):
+        cells, labels = [], []
+        for i in range(each):
+            pixels = chance.integers(0, 120, (size, size, 3)) + 60 * (i % 3)
+            file = io.BytesIO()
+            Image.fromarray(pixels.astype(np.uint8)).save(file, "PNG")
+            cells.append({"bytes": file.getvalue(), "path": f"{number}-{i}.png"})
+            labels.append(i % 3)
+        kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+        table = pa.table({"image": pa.array(cells, kind), "label": pa.array(labels)})
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+        name = f"train-{number:05d}-of-{files:05d}" if number < files else "test-00000-of-00001"
+        pq.write_table(table, folder / f"{name}.parquet")
+    return folder

@@ -4,6 +4,7 @@
 """
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,12 @@ def main(data: Path, root: Path) -> None:
         assert "goes on in epoch 2 after 0 of 3 updates" in heard.lines, heard.lines
         single = root / f"single-{engine}"  # broken off by one process before we began
         train(plain(data, parallel=engine, save_every=0), single)
+    if find_spec("datasets"):
+        patch.setattr("datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN", 0.1, raising=False)  # 5 s after each epoch
+        stream = tiny(root / "shards", stream=True, save_every=0)
+        train(stream, root / "whole-stream")
+        break_off(stream, root / "broken-stream", patch, STOPPED + 1)
+        train(stream, root / "broken-stream")
     (root / f"done-{rank}").touch()
 
 

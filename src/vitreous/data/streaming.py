@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from torch.utils.data import IterableDataset
 from vitreous.data.columns import choose_columns
 from vitreous.data.hub import PREFIX, decoded, hub_builder, library
 from vitreous.data.parquet import find_parquet, split_of
+from vitreous.data.picture_set import PictureSet
 from vitreous.data.source import SPLITS, split_parts
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ class PictureStream(IterableDataset):
     epoch: int = 0
     buffer: int = 1000
     """How many rows the shuffle chooses from; the order of the files is shuffled too."""
+    pictures: int | None = None
+    """How many there are over all ranks, where that is known beforehand."""
 
     def share(self, rank: int, ranks: int) -> PictureStream:
         """The part of one rank: the parts of all ranks are the whole, and no two have a picture in common."""
@@ -52,6 +56,10 @@ class PictureStream(IterableDataset):
         return replace(self, seed=seed, epoch=epoch, buffer=buffer)
 
     def __iter__(self) -> Iterator[tuple[Image, int]]:
+        return map(self.read, self.undecoded())  # not a generator, which an error would end
+
+    def undecoded(self, first: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Numbered rows for `read`, from number `first` on; those before it are passed over without decoding."""
         from datasets.distributed import split_dataset_by_node
 
         rows = self.rows
@@ -61,9 +69,10 @@ class PictureStream(IterableDataset):
             rows = split_dataset_by_node(rows, self.rank, self.ranks)
         if self.seed is not None:
             rows.set_epoch(self.epoch)  # last: each step above makes a new iterable, which is at epoch 0
-        return map(self._read, enumerate(rows))  # not a generator, which an error would end
+        return islice(enumerate(rows), first, None)
 
-    def _read(self, numbered: tuple[int, dict[str, Any]]) -> tuple[Image, int]:
+    def read(self, numbered: tuple[int, dict[str, Any]]) -> tuple[Image, int]:
+        """A row of `undecoded` as a picture and its class."""
         number, row = numbered
         path = row["picture"].get("path") if isinstance(row["picture"], dict) else None
         where = f"{self.name} {path or f'#{number} of this reader'}"
@@ -88,9 +97,13 @@ def stream_set(
             groups.setdefault(split_of(file) or split, []).append(str(file))
         chosen = groups[_spelled(split, list(groups), name)]
         rows = datasets.load_dataset("parquet", data_files={split: chosen}, split=split, streaming=True)
+        count: int | None = _count_rows(chosen)
     else:
         builder = hub_builder(str(name), root)
-        rows = builder.as_streaming_dataset(split=_spelled(split, list(builder.info.splits or SPLITS[split]), name))
+        known = builder.info.splits or {}
+        spelled = _spelled(split, list(known or SPLITS[split]), name)
+        rows = builder.as_streaming_dataset(split=spelled)
+        count = (known[spelled].num_examples or None) if known else None
     title = str(name).removeprefix(PREFIX)
     if rows.features is None:
         raise ValueError(f"{title} does not say which columns it has: download it, and give the folder")
@@ -102,7 +115,20 @@ def stream_set(
     rows = rows.select_columns([columns.picture, columns.label])
     renamed = {columns.picture: "picture", columns.label: "label"}
     rows = rows.rename_columns({old: new for old, new in renamed.items() if old != new})
-    return PictureStream(title, names, rows)
+    return PictureStream(title, names, rows, pictures=count)
+
+
+def keep(stream: PictureStream, most: int) -> PictureSet:
+    """The first `most` pictures of a stream as a set, in memory as they are encoded: to test on again and again."""
+    rows = [row for _, row in islice(stream.undecoded(), most)]
+    labels = tuple(stream.read((number, row))[1] for number, row in enumerate(rows))
+    return PictureSet(stream.name, stream.class_names, labels, lambda i: stream.read((i, rows[i]))[0])
+
+
+def _count_rows(files: Sequence[str]) -> int:
+    import pyarrow.parquet as pq
+
+    return sum(pq.read_metadata(file).num_rows for file in files)
 
 
 def _spelled(split: str, have: list[str], name: str | Path) -> str:

@@ -29,6 +29,7 @@ from vitreous.train.parallel import spread
 from vitreous.train.policy import learn
 from vitreous.train.source import Source
 from vitreous.train.state import State, seed_rank
+from vitreous.train.streamed import Streamed, StreamSource, open_stream
 from vitreous.train.update import Update
 from vitreous.train.world import World
 from vitreous.weights.load import Model, load
@@ -43,9 +44,9 @@ class Parts:
     model: Model
     learning: list[str]
     """Names of the parameters that learn."""
-    learned: PictureSet
+    learned: PictureSet | Streamed
     tested: PictureSet
-    source: Source
+    source: Source | StreamSource
     held_out: Source
     state: State
     update: Update
@@ -75,7 +76,11 @@ def assemble(config: TrainConfig, data_root: Path | None, tell: Listener, world:
     config = settle_batch(config, model, len(learned), device, tell.say, world)
     view = model.card.preprocess
     with world.one_of_each_machine_first():
-        source = Source(learned, view, config, device, training=True, place=world.place, progress=tell.decoding)
+        source: Source | StreamSource
+        if isinstance(learned, Streamed):
+            source = StreamSource(learned, view, config, device, world.place)
+        else:
+            source = Source(learned, view, config, device, training=True, place=world.place, progress=tell.decoding)
         held_out = Source(tested, view, config, device, training=False, place=world.place, progress=tell.decoding)
     augment = make_augment(config, source, len(learned.class_names)).to(device)
     measured = copy.deepcopy(model)
@@ -142,8 +147,10 @@ def keep_freed_memory() -> None:
             mallopt(parameter, 1 << 30)
 
 
-def open_data(config: TrainConfig, data_root: Path | None) -> tuple[PictureSet, PictureSet]:
+def open_data(config: TrainConfig, data_root: Path | None) -> tuple[PictureSet | Streamed, PictureSet]:
     """The pictures to learn from and those to report on."""
+    if config.stream:
+        return open_stream(config, data_root)
     learned, tested = open_split(config.data, data_root, config.held_out, train=config.train_split)
     if config.validation:
         shuffled = order(0, 0, len(learned)).tolist()  # the same pictures for every seed
@@ -154,7 +161,7 @@ def open_data(config: TrainConfig, data_root: Path | None) -> tuple[PictureSet, 
     return learned, tested
 
 
-def make_augment(config: TrainConfig, source: Source, classes: int) -> Augment:
+def make_augment(config: TrainConfig, source: Source | StreamSource, classes: int) -> Augment:
     view = source.preprocess
     return Augment(
         size=view.size,

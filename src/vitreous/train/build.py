@@ -14,13 +14,14 @@ from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.variants import variant
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.train.config import TrainConfig
+from vitreous.train.streamed import Streamed
 from vitreous.weights.card import Card
 from vitreous.weights.load import Model, load
 
 SMALL = 64  # up to this size pictures come whole; larger ones lose an eighth at the edges, as is the field's custom
 
 
-def build_model(config: TrainConfig, data: PictureSet, say: Callable[[str], object] = print) -> Model:
+def build_model(config: TrainConfig, data: PictureSet | Streamed, say: Callable[[str], object] = print) -> Model:
     """The model on the CPU with its card; fresh weights are drawn from the config's seed."""
     torch.manual_seed(config.seed)
     model = _pretrained(config, data, say) if config.pretrained else _fresh(config, data)
@@ -38,7 +39,7 @@ def build_model(config: TrainConfig, data: PictureSet, say: Callable[[str], obje
     return model.train()
 
 
-def _fresh(config: TrainConfig, data: PictureSet) -> Model:
+def _fresh(config: TrainConfig, data: PictureSet | Streamed) -> Model:
     classes = len(data.class_names)
     if match := re.fullmatch(r"resnet(\d+)", config.model):
         if config.channels == 1:
@@ -71,7 +72,7 @@ def _fresh(config: TrainConfig, data: PictureSet) -> Model:
     return model
 
 
-def _pretrained(config: TrainConfig, data: PictureSet, say: Callable[[str], object]) -> Model:
+def _pretrained(config: TrainConfig, data: PictureSet | Streamed, say: Callable[[str], object]) -> Model:
     model = load(config.model, image_size=config.image_size)
     if isinstance(model, ResNet) and config.image_size is not None:  # it takes any size, and was loaded at its own
         model.config = replace(model.config, image_size=config.image_size)

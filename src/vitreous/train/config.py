@@ -42,6 +42,10 @@ class TrainConfig:
     """1 for grey pictures, 3 for colour; None takes the model's own."""
     statistics: Literal["half", "imagenet", "clip", "unit"] | None = None
     """Mean and std of the normalisation; None: the checkpoint's own, or `half` from scratch."""
+    stream: bool = False
+    """Read pictures as they come, from parquet files or the Hub: for sets that are too large to open as a whole."""
+    epoch_pictures: int | None = None
+    """Pictures that count as an epoch of a stream; None: as many as it says it has."""
     resident: Literal["auto", "yes", "no"] = "auto"
     """Keep all decoded pictures in the device's memory: auto does so where they take a quarter of it at the most."""
     workers: int | None = None
@@ -172,6 +176,10 @@ class TrainConfig:
             raise ValueError(f"seed must lie in [0, 2⁶³), got {self.seed}")
         if self.crop is not None and not 0 < self.crop[0] <= self.crop[1] <= 1:
             raise ValueError(f"crop is a range of areas such as 0.3 1.0, got {self.crop}")
+        if self.epoch_pictures is not None and (self.epoch_pictures < 1 or not self.stream):
+            raise ValueError(f"epoch_pictures is a number from 1 on, for streams alone, got {self.epoch_pictures}")
+        if self.stream and (self.repeats > 1 or self.validation):
+            raise ValueError("a stream shows each picture once, as it comes: leave out repeats and validation")
         if self.channels not in (None, 1, 3):
             raise ValueError(f"channels is 1 for grey or 3 for colour, got {self.channels}")
 

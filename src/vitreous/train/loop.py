@@ -21,6 +21,7 @@ from vitreous.train.listen import Everyone, Listener
 from vitreous.train.policy import merge
 from vitreous.train.schedule import rate
 from vitreous.train.source import epoch_order
+from vitreous.train.streamed import Streamed
 from vitreous.train.world import joined
 from vitreous.weights.save import save, write_json
 
@@ -135,8 +136,12 @@ def refuse_nonfinite(parts: Parts) -> None:
     bad = bad or state.epoch * parts.steps + state.step  # the loss would tell at the next update
     epoch, step = divmod(bad - 1, parts.steps)
     size = int(parts.config.batch_size)
-    indices = epoch_order(parts.config.seed, epoch, len(parts.learned), parts.config.repeats)[0]
-    names = [parts.learned.describe(i) for i in indices[step * size : (step + 1) * size].tolist()]
+    span = slice(step * size, (step + 1) * size)
+    if isinstance(parts.learned, Streamed):
+        indices = list(range(len(parts.learned)))[span]
+    else:
+        indices = epoch_order(parts.config.seed, epoch, len(parts.learned), parts.config.repeats)[0][span].tolist()
+    names = [parts.learned.describe(i) for i in indices]
     shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     raise FloatingPointError(
         f"{what} is not a finite number any more, in epoch {epoch + 1}, update {step + 1} (pictures: {shown}). "

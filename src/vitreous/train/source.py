@@ -39,6 +39,8 @@ class Batch:
     """How often a picture was shown in this epoch before: int64 `[b]`, zero but for repeated augmentation."""
     pixels: Tensor | None = None
     """uint8 `[b c h w]`, or None where they lie in `Source.pixels`."""
+    labels: Tensor | None = None
+    """int64 `[b]`, or None where they lie in `Source.labels`."""
 
 
 class Source:
@@ -106,29 +108,35 @@ class Source:
 
     @property
     def workers(self) -> int:
-        return self.config.workers or min(8, os.cpu_count() or 1)
+        return self.config.workers or usual_workers(self.place)
 
     def _read(self, i: int) -> Image:
         try:
-            picture = read_picture(self.data.picture(i))
+            return read_picture(self.data.picture(i))
         except PictureError as error:
             raise PictureError(self.data.describe(i), error.reason) from error
-        return picture.convert("RGB" if len(self.preprocess.mean) == 3 else "L")
 
     def _view(self, i: int) -> Tensor:
-        return _to_tensor(self.preprocess.view(self._read(i)))
+        return cropped(self._read(i), self.preprocess)
 
     def _cropped(self, epoch: int, i: int, copy: int) -> Tensor:
-        """One picture for training: a random part of the original, or the model's own view where nothing is cropped."""
-        if self.crop is None:
-            return self._view(i)
-        picture = self._read(i)
+        """One picture for training."""
         chance = Chance.of(self.config.seed, epoch, torch.tensor([i]), copy)
-        box = draw_crop(chance, (picture.height, picture.width), self.crop)
-        top, left, height, width = (edge.item() for edge in box)
-        size = self.preprocess.size[1], self.preprocess.size[0]
-        method = INTERPOLATIONS[self.preprocess.interpolation]
-        return _to_tensor(picture.resize(size, method, box=(left, top, left + width, top + height)))
+        return cropped(self._read(i), self.preprocess, self.crop, chance)
+
+
+def cropped(
+    picture: Image, preprocess: Preprocess, crop: tuple[float, float] | None = None, chance: Chance | None = None
+) -> Tensor:
+    """A random part of a picture, or the model's own view of it where nothing is cropped: uint8 `[c h w]`."""
+    picture = picture.convert("RGB" if len(preprocess.mean) == 3 else "L")
+    if crop is None or chance is None:
+        return _to_tensor(preprocess.view(picture))
+    box = draw_crop(chance, (picture.height, picture.width), crop)
+    top, left, height, width = (edge.item() for edge in box)
+    size = preprocess.size[1], preprocess.size[0]
+    method = INTERPOLATIONS[preprocess.interpolation]
+    return _to_tensor(picture.resize(size, method, box=(left, top, left + width, top + height)))
 
 
 def epoch_order(seed: int, epoch: int, pictures: int, repeats: int = 1) -> tuple[Tensor, Tensor]:
@@ -159,6 +167,12 @@ def own_span(count: int, place: Place) -> range:
     [range(0, 1), range(1, 3), range(3, 5)]
     """
     return range(place.rank * count // place.ranks, (place.rank + 1) * count // place.ranks)
+
+
+def usual_workers(place: Place) -> int:
+    """Threads that decode: one a core, shared by the ranks of this machine, eight at the most."""
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if place.ranks > 1 else 1
+    return max(1, min(8, (os.cpu_count() or 1) // local))
 
 
 def with_margin(preprocess: Preprocess) -> Preprocess:

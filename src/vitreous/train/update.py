@@ -18,6 +18,7 @@ from vitreous.train.optim import set_rates
 from vitreous.train.parallel import local, synchronised
 from vitreous.train.source import Batch, Source
 from vitreous.train.state import State
+from vitreous.train.streamed import StreamSource
 
 WARM_UPS = 3  # updates before a capture: kernels are chosen and compiled, memory is laid out
 
@@ -26,7 +27,7 @@ class Update:
     """Callable: `update(batch, epoch, number, factor)` moves the weights once."""
 
     def __init__(
-        self, state: State, source: Source, augment: Augment, config: TrainConfig, objective: nn.Module
+        self, state: State, source: Source | StreamSource, augment: Augment, config: TrainConfig, objective: nn.Module
     ) -> None:
         self.state, self.source, self.config, self.objective = state, source, config, objective
         self.learning = [parameter for parameter in state.model.parameters() if parameter.requires_grad]
@@ -51,8 +52,9 @@ class Update:
             return
         for held, new in ((self.batch.indices, batch.indices), (self.batch.copies, batch.copies)):
             held.copy_(new, non_blocking=True)
-        if self.batch.pixels is not None and batch.pixels is not None:
-            self.batch.pixels.copy_(batch.pixels, non_blocking=True)
+        for place, given in ((self.batch.pixels, batch.pixels), (self.batch.labels, batch.labels)):
+            if place is not None and given is not None:
+                place.copy_(given, non_blocking=True)
         self.graph.replay()
 
     def compute(self, batch: Batch) -> None:
@@ -67,7 +69,8 @@ class Update:
             indices = batch.indices[span]
             pixels = self.source.pixels[indices] if self.source.pixels is not None else batch.pixels[span]  # type: ignore[index]
             chance = Chance.of(config.seed, self.numbers[0], indices, batch.copies[span])
-            x, targets = self.augment(pixels, self.source.labels[indices], chance)  # [b c h w], [b classes]
+            labels = self.source.labels[indices] if batch.labels is None else batch.labels[span]
+            x, targets = self.augment(pixels, labels, chance)  # [b c h w], [b classes]
             with synchronised(self.objective, now=part == parts - 1):
                 with torch.autocast(state.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
                     loss, logits = self.objective(x, targets)
