@@ -1,4 +1,4 @@
-"""What `test_together.py` runs on two processes, in one sitting, since processes are slow to start.
+"""What `test_two_ranks.py` runs on two processes, in one sitting, since processes are slow to start.
 
 `python two_ranks.py DATA ROOT`, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; each run is a folder of ROOT.
 """

@@ -17,6 +17,7 @@ from vitreous.data.picture_set import PictureSet, digest
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.split import open_split
 from vitreous.device import pick_device
+from vitreous.models.resnet import ResNet
 from vitreous.ranks import here
 from vitreous.train.build import build_model
 from vitreous.train.config import TrainConfig
@@ -72,6 +73,8 @@ def assemble(config: TrainConfig, data_root: Path | None, tell: Listener, world:
     device = world.device
     learned, tested = open_data(config, data_root)
     model = build_model(config, learned, tell.say).to(device)
+    if isinstance(model, ResNet) and device.type == "cuda" and not world.joined:
+        model = model.to(memory_format=torch.channels_last)  # how a GPU's convolutions want it
     learning = learn(model, config.policy, train_norms=config.train_norms, lora_rank=config.lora_rank)
     config = settle_batch(config, model, len(learned), device, tell.say, world)
     view = model.card.preprocess

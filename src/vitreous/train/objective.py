@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.speed.shortcut import logits_only
 from vitreous.train.config import TrainConfig
@@ -53,7 +54,8 @@ def attention_kernel(model: Model, device: torch.device) -> AbstractContextManag
 def forward(model: Model, x: Tensor) -> Tensor:
     """Pictures to logits; on a CPU by the shortcuts that were measured to help there."""
     if x.device.type != "cpu" or any(isinstance(module, FSDPModule) for module in model.modules()):
-        return model(x)  # FSDP2 puts a block together when it is called as a whole
+        # a ResNet's weights lie with their channels last on a GPU; FSDP2 puts a block together when it is called whole
+        return model(x.contiguous(memory_format=torch.channels_last) if isinstance(model, ResNet) else x)
     with attention_kernel(model, x.device):
         return logits_only(model, x)
 
