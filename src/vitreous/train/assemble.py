@@ -119,7 +119,7 @@ def set_up(config: TrainConfig) -> torch.device:
     """Choose the device and seed every source of chance."""
     place = here()
     device = pick_device(config.device)
-    if device.type == "cuda" and place.ranks > 1:
+    if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", place.local)
     if device.type == "mps":  # augmentation draws in float64, for the same bits everywhere
         if config.device != "auto":
