@@ -1,7 +1,6 @@
 """What a user sees of a failure where several processes run."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -9,6 +8,8 @@ import pytest
 
 from vitreous import failure
 from vitreous.cli import COMMANDS, main
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.weights.save import save
 
 
 @pytest.fixture
@@ -71,15 +72,27 @@ def test_the_others_keep_quiet(second, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_torchrun_shows_the_mistake_in_its_summary(tmp_path):
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    words = ["-m", "vitreous", "embed", "nothing", "-o", "features"]
-    environment = os.environ | {"VITREOUS_CACHE": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, *launch, *words], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120
-    )
+ONE_FAILS = """
+from vitreous import cli, evaluation
+from vitreous.ranks import here
+
+def refuse(*arguments):
+    raise ValueError("the disk is full")
+
+if here().rank == 1:
+    evaluation.prepared = refuse
+cli.main(["evaluate", "--data", "digits", "--limit", "20", "--device", "cpu", "--model", "model"])
+"""
+
+
+def test_one_failing_process_ends_all_and_its_mistake_is_torchruns_root_cause(tmp_path):
+    save(ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=1, heads=4, classes=10)), tmp_path / "model")
+    (tmp_path / "script.py").write_text(ONE_FAILS)
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "script.py"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=tmp_path, timeout=120)
     assert done.returncode != 0
-    summary = done.stderr.split("Root Cause")[1]
-    assert "traceback : nothing: no such file or folder" in summary
-    assert "vitreous: rank" in done.stderr
-    assert not list(tmp_path.iterdir())
+    told = [line for line in done.stderr.splitlines() if line.startswith("vitreous: ")]
+    assert told == ["vitreous: rank 1: the disk is full"]  # the other, which lost it, adds nothing
+    cause = done.stderr.split("Root Cause")[1]
+    assert "rank      : 1 " in cause
+    assert "traceback : the disk is full" in cause

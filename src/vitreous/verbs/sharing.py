@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 EVERY = 60.0
 """Seconds between lines on how far it is, where there is no terminal to draw a bar on."""
 
+PATIENCE = 3600.0
+"""Seconds for which the first process waits for another part. Where one fails, torchrun ends all, and nobody waits."""
+
 
 def is_folder(output: Path) -> bool:
     """Whether `-o` names a folder of parts: a name without a suffix, or a folder that is there."""
@@ -57,10 +60,8 @@ def work_through(
                 console.print(f"{done:,} of {own:,} pictures{many}, {rate:.1f} a second", markup=False)
     if not place.first:
         return
-    # the others have as much to do: five times what a part took here is long
-    patience = max(60.0, 5 * (time.monotonic() - begun) / max(1, len(missing)))
     with console.status("waiting for the other processes"):
-        left = parts.wait(range(len(parts)), patience)
+        left = parts.wait(range(len(parts)), PATIENCE)
     for problem in problems:
         console.print(f"vitreous: {problem}", markup=False)
     if left:
