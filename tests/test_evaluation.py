@@ -56,6 +56,21 @@ def test_accuracy_agrees_with_counting_by_hand(model, tmp_path):
     assert set(result.per_class()) == {"class 0", "class 3", "class 6"}
 
 
+def test_every_figure_agrees_with_torchmetrics(model, tmp_path):
+    from torchmetrics import classification as known
+
+    data = from_folder(colour_folder(tmp_path, ["0", "3", "6"]))
+    result = evaluate(model, data, batch_size=4, device="cpu")
+    with torch.no_grad():
+        pictures = torch.stack([model.card.preprocess(Image.open(data.picture(i))) for i in range(len(data))])
+        answer = model(pictures).softmax(-1), torch.tensor([int(data.class_names[label]) for label in data.labels])
+    assert result.top1 == pytest.approx(known.MulticlassAccuracy(7, average="micro")(*answer).item())
+    assert result.top5 == pytest.approx(known.MulticlassAccuracy(7, top_k=5, average="micro")(*answer).item())
+    calibration = known.MulticlassCalibrationError(7, n_bins=15)(*answer).item()
+    assert result.calibration_error == pytest.approx(calibration, abs=1e-5)
+    assert torch.equal(result.confusion, known.MulticlassConfusionMatrix(7)(*answer))
+
+
 def test_results_are_written(model, tmp_path):
     data = from_folder(colour_folder(tmp_path / "data", ["0", "1"]))
     result = evaluate(model, data, device="cpu")

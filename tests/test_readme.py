@@ -18,8 +18,8 @@ def commands(page):
     blocks = re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL)
     for line in "\n".join(blocks).splitlines():
         for part in line.split("&&"):
-            if part.strip().startswith("vitreous "):
-                yield part.split("#")[0].strip()
+            if found := re.match(r"\s*(?:torchrun .* -m )?(vitreous .*)", part):
+                yield found[1].split("#")[0].strip()
 
 
 @pytest.mark.parametrize("line", sorted({line for page in PAGES for line in commands(page)}))

@@ -12,6 +12,8 @@ from typing import Any
 
 import tyro
 
+from vitreous.failure import tell
+from vitreous.ranks import here
 from vitreous.verbs.classify import classify
 from vitreous.verbs.convert import convert
 from vitreous.verbs.doctor import doctor
@@ -37,6 +39,9 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "views": views,
 }
 
+MISTAKES = (ValueError, OSError, ImportError, MemoryError, FloatingPointError)
+"""What a user may have caused and can mend; all else is ours, and shows where it came from."""
+
 DESCRIPTION = "Vision Transformers you can see through. Start with: vitreous explain (or --version, --debug)"
 
 
@@ -60,15 +65,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
             prog="vitreous",
             description=DESCRIPTION,
             config=(tyro.conf.FlagCreatePairsOff,),  # --json, and no --no-json beside it
+            console_outputs=here().first,  # of several processes, one explains how a command is written
         )
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output, such as `head`, has gone
         sys.stderr.close()
         sys.exit(0)
-    except (ValueError, OSError, ImportError, MemoryError, FloatingPointError) as error:
-        if debug:
+    except Exception as error:
+        traced = debug or not isinstance(error, MISTAKES)
+        if not traced or here().ranks > 1:
+            tell(error, traced=traced)
+        if traced:
             raise
-        line = " ".join(str(error).split()) or type(error).__name__
-        print(f"vitreous: {line}", file=sys.stderr)
         sys.exit(2)

@@ -2,17 +2,23 @@
 
 import torch
 
+from vitreous.ranks import here
+
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def pick_device(name: str = "auto") -> torch.device:
     """`auto` takes the best there is: a CUDA GPU, Apple's, else the CPU.
 
+    Where `torchrun` started several processes, each takes the GPU of its number on the machine, for `auto` and `cuda`.
+
     >>> pick_device("cpu")
     device(type='cpu')
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    if name == "cuda" and here().ranks > 1:
+        name = f"cuda:{here().local}"
     try:
         device = torch.device(name)
     except RuntimeError as error:

@@ -1,7 +1,7 @@
 """`evaluate`: how often a model is right on labelled pictures, and how well it knows it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,13 @@ from vitreous.data.stream import ahead, batches
 from vitreous.features import embedding
 from vitreous.labels import match_classes
 from vitreous.predict import placed, run
+from vitreous.ranks import Place
 from vitreous.speed.shortcut import logits_only
+from vitreous.together import gathered, span
 from vitreous.weights.load import Model
 from vitreous.weights.save import write_atomic, write_json
+
+ALONE = Place()
 
 
 @dataclass
@@ -68,6 +72,36 @@ class Evaluation:
         ]
 
 
+@dataclass
+class _Tally:
+    """What is kept of each picture, in the set's order; every figure follows from it."""
+
+    target: list[int] = field(default_factory=list)
+    called: list[int] = field(default_factory=list)
+    """The first guess."""
+    among: list[bool] = field(default_factory=list)
+    """Whether the right class is among the five best."""
+    confidence: list[float] = field(default_factory=list)
+    """The first guess's probability."""
+    loss: list[float] = field(default_factory=list)
+    problems: list[PictureError] = field(default_factory=list)
+
+    def add(self, logits: Tensor, target: Tensor) -> None:
+        """Logits `[b classes]` and the right classes `[b]`."""
+        confidence = logits.softmax(dim=-1).max(dim=-1).values
+        best = logits.topk(min(5, logits.shape[-1])).indices  # [b 5]
+        self.target += target.tolist()
+        self.called += logits.argmax(dim=-1).tolist()
+        self.among += (best == target[:, None]).any(dim=-1).tolist()
+        self.confidence += confidence.tolist()
+        self.loss += torch.nn.functional.cross_entropy(logits, target, reduction="none").tolist()
+
+    def follow(self, other: "_Tally") -> None:
+        """Put another one's pictures behind one's own."""
+        for each in fields(self):
+            getattr(self, each.name).extend(getattr(other, each.name))
+
+
 def evaluate(
     model: Model,
     data: PictureSet,
@@ -76,44 +110,44 @@ def evaluate(
     device: str = "auto",
     precision: str = "fp32",
     preprocess: Preprocess | None = None,
+    place: Place = ALONE,
 ) -> Evaluation:
     """Measure accuracy and calibration; the set's classes are matched to the model's by name, WordNet id or number.
 
-    `preprocess` takes the place of the model's own. Pictures that cannot be read are counted apart.
+    `preprocess` takes the place of the model's own. Pictures that cannot be read are counted apart. Inside
+    `with together() as place`, each process measures its span of the set, and all get the figures of the whole.
     """
-    from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError, MulticlassConfusionMatrix
+    from torchmetrics.functional.classification import binary_calibration_error, multiclass_confusion_matrix
 
     card, classes = model.card, model.config.classes
     if card.head != "classifier":
         raise ValueError(f"{card.name} has no classifier: use --probe knn or --probe linear")
     places = match_classes(data.class_names, card.class_names, classes)
     model = placed(model, device, precision)
-    top1 = MulticlassAccuracy(classes, average="micro")
-    top5 = MulticlassAccuracy(classes, top_k=min(5, classes), average="micro")
-    calibration = MulticlassCalibrationError(classes, n_bins=15)
-    confusion = MulticlassConfusionMatrix(classes)
-    problems: list[PictureError] = []
-    loss, correct = 0.0, []
-    for tensors, labels in prepared(data, preprocess or card.preprocess, batch_size, problems):
-        logits = run(model, tensors, logits_only)
-        target = torch.tensor([places[label] for label in labels])
-        probabilities = logits.softmax(dim=-1)
-        for metric in (top1, top5, calibration, confusion):
-            metric.update(probabilities, target)
-        loss += torch.nn.functional.cross_entropy(logits, target, reduction="sum").item()
-        correct += (logits.argmax(dim=-1) == target).tolist()
-    if not correct:
-        raise problems[0] if problems else ValueError(f"{data.name} holds no pictures")
+    own = data if place.ranks == 1 else data.take(span(len(data), place))
+    tally = _Tally()
+    for tensors, labels in prepared(own, preprocess or card.preprocess, batch_size, tally.problems):
+        tally.add(run(model, tensors, logits_only), torch.tensor([places[label] for label in labels]))
+    tally, *others = gathered(tally, place)
+    for other in others:
+        tally.follow(other)
+    count = len(tally.target)
+    if not count:
+        raise tally.problems[0] if tally.problems else ValueError(f"{data.name} holds no pictures")
+    target, called = torch.tensor(tally.target), torch.tensor(tally.called)
+    correct = target == called
+    # how sure it was of its first guess, and whether that was right: a question of two classes
+    calibration = binary_calibration_error(torch.tensor(tally.confidence).clamp(0, 1), correct.int(), n_bins=15)
     return Evaluation(
-        top1=top1.compute().item(),
-        top5=top5.compute().item(),
-        pictures=len(correct),
-        loss=loss / len(correct),
-        calibration_error=calibration.compute().item(),
+        top1=correct.sum().item() / count,
+        top5=sum(tally.among) / count,
+        pictures=count,
+        loss=sum(tally.loss) / count,
+        calibration_error=calibration.item(),
         class_names=tuple(card.label(i) for i in range(classes)),
-        confusion=confusion.compute(),
-        correct=correct,
-        problems=problems,
+        confusion=multiclass_confusion_matrix(called, target, classes),
+        correct=correct.tolist(),
+        problems=tally.problems,
     )
 
 

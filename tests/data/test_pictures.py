@@ -3,9 +3,11 @@
 import io
 import os
 import pickle
+import re
 import struct
 import threading
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -504,6 +506,14 @@ def test_a_folder_is_walked_in_natural_order_without_hidden_files(album):
     assert names("trip") == ALL[3:]
 
 
+@given(st.lists(st.text("01² 2aAb-_.ß٣", max_size=8), max_size=6))
+def test_natural_order_compares_words_as_words_and_numbers_as_numbers(names):
+    def pieces(name: str) -> list[str | int]:  # the same said at length: words at even places, numbers at odd ones
+        return [int(x) if i % 2 else x for i, x in enumerate(re.split(r"(\d+)", name.casefold()))]
+
+    assert sorted(names, key=pictures._natural) == sorted(names, key=pieces)
+
+
 def test_one_path_need_not_be_in_a_list(album):
     assert find_pictures("trip") == find_pictures(["trip"]) == find_pictures(Path("trip"))
 
@@ -578,14 +588,14 @@ def test_what_leads_nowhere_is_a_problem_beside_the_rest(album, path, reason):
 
 
 def test_a_folder_that_may_not_be_listed_is_a_problem_beside_the_rest(album, monkeypatch):
-    listdir = os.listdir
+    scandir = os.scandir
 
-    def refuse_deep(path: Path) -> list[str]:
+    def refuse_deep(path: Path) -> Iterator[os.DirEntry[str]]:
         if Path(path).name == "deep":
             raise PermissionError(13, "Permission denied")
-        return listdir(path)
+        return scandir(path)
 
-    monkeypatch.setattr(pictures.os, "listdir", refuse_deep)
+    monkeypatch.setattr(pictures.os, "scandir", refuse_deep)
     found, problems = find_pictures(["trip"])
     assert [str(path) for path in found] == ALL[3:-1]
     assert [str(problem) for problem in problems] == ["trip/deep: permission denied"]

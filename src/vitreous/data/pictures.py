@@ -9,7 +9,7 @@ import io
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import BinaryIO
@@ -100,17 +100,28 @@ def find_pictures(paths: Iterable[str | Path]) -> tuple[list[Path], list[Picture
     >>> found, str(problems[0])
     ([], 'no such picture.jpg: no such file or folder')
     """
-    found: dict[str, Path] = {}
+    names, problems = find_names(paths)
+    return [Path(name) for name in names], problems
+
+
+def find_names(paths: Iterable[str | Path]) -> tuple[list[str], list[PictureError]]:
+    """As `find_pictures`, with names for paths: a folder of millions fits, at some hundred bytes a picture."""
+    given = [paths] if isinstance(paths, (str, Path)) else list(paths)
+    found: list[str] = []
     problems: list[PictureError] = []
-    for given in [paths] if isinstance(paths, (str, Path)) else paths:
+    for path in given:
         try:
-            for path in _expand(given, problems):
-                found.setdefault(os.path.abspath(path), path)
+            found += _expand(path, problems)
         except PictureError as problem:
             problems.append(problem)
         except OSError as error:
-            problems.append(PictureError(str(given), _reason(error, LIMIT_PIXELS)))
-    return list(found.values()), problems
+            problems.append(PictureError(str(path), _reason(error, LIMIT_PIXELS)))
+    if len(given) == 1 and os.path.isdir(_at_home(given[0])):  # one folder names nothing twice
+        return found, problems
+    once: dict[str, str] = {}
+    for name in found:
+        once.setdefault(os.path.abspath(name), name)
+    return list(once.values()), problems
 
 
 # --- reading ------------------------------------------------------------------------------------------
@@ -257,7 +268,7 @@ def _to_eight_bits(image: Image.Image) -> Image.Image:
 # --- finding ------------------------------------------------------------------------------------------
 
 
-def _expand(given: str | Path, problems: list[PictureError]) -> list[Path]:
+def _expand(given: str | Path, problems: list[PictureError]) -> list[str]:
     if not str(given):
         raise PictureError("''", "empty path: name a file, a folder or a pattern")
     path = _at_home(given)
@@ -266,7 +277,7 @@ def _expand(given: str | Path, problems: list[PictureError]) -> list[Path]:
             return found
         raise PictureError(str(given), f"no pictures in this folder: none of {' '.join(SUFFIXES)}")
     if path.exists():  # before patterns: a file may well be called "photo [1].jpg"
-        return [path]
+        return [str(path)]
     first = next((place for place, part in enumerate(path.parts) if re.search(r"[*?\[]", part)), None)
     if first is None:
         raise PictureError(str(given), "no such file or folder")
@@ -275,7 +286,7 @@ def _expand(given: str | Path, problems: list[PictureError]) -> list[Path]:
         matches = [path for path in folder.glob(str(pattern)) if _wanted(path.relative_to(folder), pattern)]
     except ValueError as error:
         raise PictureError(str(given), f"not a pattern ({error})") from None
-    matches.sort(key=lambda match: [_natural(part) for part in match.parts])
+    matches.sort(key=lambda match: [(_natural(part), part) for part in match.parts])
     # `*` alone asks for what a folder holds; `scan_*` or `*.dat` names the very files
     if found := _walk(matches, () if pattern.name in ("*", "**") else matches, problems):
         return found
@@ -287,33 +298,69 @@ def _wanted(match: Path, pattern: Path) -> bool:
     return any(part.startswith(".") for part in pattern.parts) or not any(part.startswith(".") for part in match.parts)
 
 
-def _walk(starts: Iterable[Path], named: Iterable[Path], problems: list[PictureError]) -> list[Path]:
+def _walk(starts: Iterable[Path], named: Iterable[Path], problems: list[PictureError]) -> list[str]:
     """Pictures in and under the starting paths, in natural order; links are followed, each folder once."""
-    found: list[Path] = []
+    found: list[str] = []
     visited: set[tuple[int, int]] = set()
     named = set(named)
-    waiting = list(starts)[::-1]
+    waiting: list[str] = []  # the next one last; folders end in a slash
+    for path in starts:
+        if path.is_dir():
+            waiting.append(os.path.join(path, ""))
+        elif path in named or (path.suffix.lower() in SUFFIXES and path.is_file()):
+            waiting.append(str(path))
+    waiting.reverse()
     while waiting:
-        path = waiting.pop()
-        if os.path.isdir(path):
-            try:
-                status = path.stat()
-                if (status.st_dev, status.st_ino) not in visited:
-                    visited.add((status.st_dev, status.st_ino))
-                    names = [name for name in os.listdir(path) if not name.startswith(".")]
-                    waiting += [path / name for name in sorted(names, key=_natural, reverse=True)]
-            except OSError as error:
-                problems.append(PictureError(str(path), _reason(error, LIMIT_PIXELS)))
-        elif path in named or (path.suffix.lower() in SUFFIXES and os.path.isfile(path)):
-            found.append(path)
+        name = waiting.pop()
+        if not name.endswith(os.sep):
+            found.append(name)
+            continue
+        try:
+            status = os.stat(name)
+            if (status.st_dev, status.st_ino) not in visited:
+                visited.add((status.st_dev, status.st_ino))
+                base = "" if name == os.path.join(os.curdir, "") else name
+                waiting += [base + inner for inner in reversed(_listed(name))]
+        except OSError as error:
+            problems.append(PictureError(str(Path(name)), _reason(error, LIMIT_PIXELS)))
     return found
 
 
-def _natural(name: str) -> tuple[list[str | int], str]:
-    """A sorting key that reads runs of digits as numbers.
+def _listed(folder: str) -> list[str]:
+    """The pictures in a folder, and with a slash behind them the folders, in natural order."""
+    names = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if _is(entry.is_dir):
+                names.append(entry.name + os.sep)
+            elif os.path.splitext(entry.name)[1].lower() in SUFFIXES and _is(entry.is_file):
+                names.append(entry.name)
+    names.sort()  # where nature sees no difference, as in 1.jpg and 01.jpg
+    names.sort(key=lambda name: _natural(name.removesuffix(os.sep)))
+    return names
+
+
+def _is(kind: Callable[[], bool]) -> bool:
+    try:
+        return kind()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+def _natural(name: str) -> str:
+    """A sorting key that reads runs of digits as numbers: each stands behind its length, and a sign below all others.
 
     >>> sorted(["10.jpg", "9.jpg", "A.jpg"], key=_natural)
     ['9.jpg', '10.jpg', 'A.jpg']
     """
-    pieces = re.split(r"(\d+)", name.casefold())  # words at even places, numbers at odd ones
-    return [int(piece) if place % 2 else piece for place, piece in enumerate(pieces)], name
+    return _DIGITS.sub(_measured, name.casefold())
+
+
+_DIGITS = re.compile(r"\d+")
+
+
+def _measured(digits: re.Match[str]) -> str:
+    number = str(int(digits[0]))
+    return f"\0{chr(len(number))}{number}"

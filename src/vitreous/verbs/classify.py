@@ -7,7 +7,9 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from vitreous.verbs.options import ModelOptions, Pictures, Precision, SharedModel, messages
+from vitreous.ranks import here
+from vitreous.verbs.options import ModelOptions, Output, Pictures, Precision, SharedModel, messages
+from vitreous.verbs.sharing import is_folder, work_through
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,6 +25,8 @@ def classify(
     options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
     top: int = 5,
     json: bool = False,
+    output: Output = None,
+    part_size: int = 1024,
     batch_size: int = 8,
     device: str = "auto",
     precision: Precision = "fp32",
@@ -34,22 +38,36 @@ def classify(
         options: Which model.
         top: How many classes to show for each picture.
         json: Print JSON instead of tables.
+        output: A folder for the answers as Parquet parts: a run that was ended goes on there, and `torchrun` may share
+            it out.
+        part_size: Pictures in each part of that folder.
         batch_size: Pictures run at once.
         device: auto, cpu, cuda, cuda:N or mps.
         precision: Number format: fp32, or bf16 and fp16 for speed.
     """
     from rich.progress import track
 
-    from vitreous.data.pictures import PictureError, find_pictures
+    from vitreous.data.pictures import PictureError, find_names, find_pictures
     from vitreous.device import pick_device
     from vitreous.predict import classify_each
 
     console = messages()
     if top < 1 or batch_size < 1:
         raise ValueError(f"top and batch size must be at least 1, got {top} and {batch_size}")
+    if output is None and here().ranks > 1:
+        raise ValueError("several processes write a folder of parts: name it with -o")
+    if output is not None and not (pictures and is_folder(output)):
+        raise ValueError(f"with -o, name the pictures and a folder (a name without a suffix), got {output.name}")
     pick_device(device)  # said before the model is loaded rather than after
     model = options.load(console)
     options.say_packaged(console, model)
+    if output is not None:
+        from vitreous.tables import classifying_work
+
+        names, problems = find_names(pictures)
+        work = classifying_work(model, top=top, batch_size=batch_size, device=device, precision=precision)
+        work_through(output, names, problems, work, part_size, console)
+        return
     found: list[Any]
     found, problems = find_pictures(pictures) if pictures else (_samples(), [])
     answers: list[Answer] = []

@@ -9,13 +9,16 @@ from typing import Annotated
 
 import tyro
 
+from vitreous.ranks import here
 from vitreous.verbs.options import ModelOptions, Pictures, Precision, SharedModel, messages
+from vitreous.verbs.sharing import is_folder, work_through
 
 
 def embed(
     pictures: Pictures,
     options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("features.parquet"),
+    part_size: int = 1024,
     batch_size: int = 8,
     device: str = "auto",
     precision: Precision = "fp32",
@@ -25,7 +28,10 @@ def embed(
     Args:
         pictures: Files, folders or globs.
         options: Which model.
-        output: A .parquet file (columns picture, features) or an .npz file (arrays of those names).
+        output: A .parquet file (columns picture, features), an .npz file (arrays of those names), or a folder of
+            Parquet parts (a name without a suffix): a run that was ended goes on there, and `torchrun` may share it
+            out.
+        part_size: Pictures in each part of a folder.
         batch_size: Pictures run at once.
         device: auto, cpu, cuda, cuda:N or mps.
         precision: Number format: fp32, or bf16 and fp16 for speed.
@@ -33,20 +39,28 @@ def embed(
     import torch
     from rich.progress import track
 
-    from vitreous.data.pictures import PictureError, find_pictures
+    from vitreous.data.pictures import PictureError, find_names
     from vitreous.features import embed_each, write_features
 
-    if output.suffix not in (".parquet", ".npz"):  # said before the work rather than after it
-        raise ValueError(f"features go to .parquet or .npz, got {output.name}")
+    if not is_folder(output) and output.suffix not in (".parquet", ".npz"):  # said before the work, not after it
+        raise ValueError(f"features go to .parquet or .npz, or to a folder (no suffix), got {output.name}")
+    if not is_folder(output) and here().ranks > 1:
+        raise ValueError(f"several processes write a folder of parts, not one file: say -o {output.with_suffix('')}")
     if not pictures:
         raise ValueError("name the pictures to embed: files, folders or globs")
     console = messages()
     folder = output.expanduser().resolve().parent
     if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise ValueError(f"{folder} cannot be written to: choose another place with -o")
-    found, problems = find_pictures(pictures)
+    found, problems = find_names(pictures)
     model = options.load(console)
     options.say_packaged(console, model)
+    if is_folder(output):
+        from vitreous.tables import embedding_work
+
+        work = embedding_work(model, batch_size=batch_size, device=device, precision=precision)
+        work_through(output, found, problems, work, part_size, console)
+        return
     results = embed_each(found, model, batch_size=batch_size, device=device, precision=precision)
     names, rows = [], []
     for name, row in track(results, "embedding", total=len(found), console=console, transient=True):

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from vitreous.ranks import here
 from vitreous.verbs.options import ModelOptions, Number, Output, Precision, SharedModel, messages
 
 
@@ -22,7 +23,7 @@ def evaluate(
     precision: Precision = "fp32",
     data_root: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
 ) -> None:
-    """Measure how often a model is right on labelled pictures.
+    """Measure how often a model is right on labelled pictures; under `torchrun`, each process takes its share.
 
     Args:
         data: A folder with a sub-folder a class (named by class, WordNet id or index), or a data set's name.
@@ -39,9 +40,12 @@ def evaluate(
     from vitreous.data.datasets import open_set
     from vitreous.evaluation import evaluate as measure
     from vitreous.evaluation import probe as measure_probe
+    from vitreous.together import together
     from vitreous.weights.save import write_json
 
     console = messages()
+    if probe is not None and here().ranks > 1:
+        raise ValueError("a probe looks at all features at once: run it without torchrun")
     pictures = open_set(data, "test", data_root)
     if limit is not None:
         pictures = pictures.spread(limit)
@@ -54,8 +58,10 @@ def evaluate(
             write_json(output / "result.json", summary | about)
         _show(summary | about, json)
         return
-    with console.status(f"evaluating {len(pictures)} pictures"):
-        result = measure(model, pictures, batch_size=batch_size, device=device, precision=precision)
+    with console.status(f"evaluating {len(pictures)} pictures"), together() as place:
+        result = measure(model, pictures, batch_size=batch_size, device=device, precision=precision, place=place)
+    if not place.first:
+        return
     if output is not None:
         for path in result.write(output):
             console.print(f"wrote {path}", markup=False)

@@ -95,7 +95,12 @@ Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="PATH")]
 
 
 def messages() -> Console:
-    """Where remarks and progress go: standard error, so that standard output stays clean for a program."""
+    """Where remarks and progress go: standard error, so that standard output stays clean for a program.
+
+    Of several processes the first one speaks; what the others print here is not shown.
+    """
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    from vitreous.ranks import here
+
+    return Console(stderr=True, highlight=False, soft_wrap=True, quiet=not here().first)

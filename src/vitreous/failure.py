@@ -1,0 +1,45 @@
+"""How a process says what went wrong: in one line, and where several run, with its rank and to `torchrun` as well.
+
+`torchrun` ends all processes when one fails, and shows in its summary what that one wrote to its error file.
+"""
+
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from vitreous.ranks import here
+
+PATIENCE = 10.0
+"""Seconds for which a process that only lost the others keeps its peace: `torchrun` ends it before, and the summary
+begins with the one that failed first."""
+
+
+def tell(error: Exception, *, traced: bool = False) -> None:
+    """Print the error as one line on standard error and leave it to `torchrun`, with its traceback if `traced`."""
+    place = here()
+    line = " ".join(str(error).split()) or type(error).__name__
+    if place.ranks > 1:
+        if _is_echo(error):
+            time.sleep(PATIENCE)
+        _leave("".join(traceback.format_exception(error)) if traced else line)
+        line = f"rank {place.rank}: {line}"
+    print(f"vitreous: {line}", file=sys.stderr, flush=True)
+
+
+def _is_echo(error: Exception) -> bool:
+    """Whether the error is but another process's end, as seen from here."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return isinstance(error, RuntimeError) and ("DistError" in kinds or "gloo" in str(error))
+
+
+def _leave(text: str) -> None:
+    """Write the error file that `torchrun` asks for, as torch.distributed.elastic's ErrorHandler lays it out.
+
+    Its own `record_exception` would show a traceback for a mistyped path too.
+    """
+    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        message = {"message": text, "extraInfo": {"py_callstack": text, "timestamp": str(int(time.time()))}}
+        Path(path).write_text(json.dumps({"message": message}), encoding="utf-8")

@@ -1,0 +1,25 @@
+"""Where a model runs, alone and as one of several."""
+
+import pytest
+import torch
+
+from vitreous.device import pick_device
+
+
+@pytest.fixture
+def four_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_each_process_takes_the_gpu_of_its_number_on_the_machine(monkeypatch):
+    assert pick_device("auto") == pick_device("cuda") == torch.device("cuda")
+    for name, value in {"RANK": "7", "WORLD_SIZE": "8", "LOCAL_RANK": "3"}.items():
+        monkeypatch.setenv(name, value)
+    assert pick_device("auto") == pick_device("cuda") == torch.device("cuda:3")
+    assert pick_device("cuda:1") == torch.device("cuda:1")
+    assert pick_device("cpu") == torch.device("cpu")
+    monkeypatch.setenv("LOCAL_RANK", "4")
+    with pytest.raises(ValueError, match="cuda:4 is not there: torch sees 4 CUDA"):
+        pick_device("auto")

@@ -1,0 +1,98 @@
+"""What a user sees of a failure where several processes run."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from vitreous import failure
+from vitreous.cli import COMMANDS, main
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.weights.save import save
+
+
+@pytest.fixture
+def second(monkeypatch, tmp_path):
+    """To be the second of two processes; what torchrun is told."""
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    return tmp_path / "error.json"
+
+
+def test_a_mistake_has_its_rank_in_front_and_reaches_torchrun(second, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["classify", "x.png", "-o", "parts", "--model", "/nowhere/model.pth"])
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("vitreous: rank 1: there is no file or folder")
+    message = json.loads(second.read_text())["message"]
+    assert message["extraInfo"]["py_callstack"] == message["message"] == line.removeprefix("vitreous: rank 1: ")
+    assert int(message["extraInfo"]["timestamp"]) > 0
+
+
+def test_a_defect_reaches_torchrun_with_its_traceback(second, monkeypatch, capsys):
+    def views() -> None:
+        """Break.
+
+        Nothing else.
+        """
+        raise RuntimeError("broken")
+
+    monkeypatch.setitem(COMMANDS, "views", views)
+    with pytest.raises(RuntimeError, match="broken"):
+        main(["views"])
+    assert capsys.readouterr().err == "vitreous: rank 1: broken\n"
+    assert "in views" in json.loads(second.read_text())["message"]["extraInfo"]["py_callstack"]
+
+
+def test_a_process_that_only_lost_the_others_lets_the_first_failure_speak_first(second, monkeypatch):
+    waited = []
+    monkeypatch.setattr(failure.time, "sleep", waited.append)
+    failure.tell(ValueError("my own mistake"))
+    assert waited == []
+    failure.tell(RuntimeError("[third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"))
+    assert waited == [failure.PATIENCE]
+
+
+def test_alone_nothing_is_recorded_and_no_rank_is_named(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    failure.tell(ValueError("a line\nand another"))
+    assert capsys.readouterr().err == "vitreous: a line and another\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_others_keep_quiet(second, capsys):
+    from vitreous.verbs.options import messages
+
+    messages().print("a remark")
+    with pytest.raises(SystemExit):
+        main(["classify", "--nonsense"])
+    assert capsys.readouterr() == ("", "")
+
+
+ONE_FAILS = """
+from vitreous import cli, evaluation
+from vitreous.ranks import here
+
+def refuse(*arguments):
+    raise ValueError("the disk is full")
+
+if here().rank == 1:
+    evaluation.prepared = refuse
+cli.main(["evaluate", "--data", "digits", "--limit", "20", "--device", "cpu", "--model", "model"])
+"""
+
+
+def test_one_failing_process_ends_all_and_its_mistake_is_torchruns_root_cause(tmp_path):
+    save(ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=1, heads=4, classes=10)), tmp_path / "model")
+    (tmp_path / "script.py").write_text(ONE_FAILS)
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "script.py"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert done.returncode != 0
+    told = [line for line in done.stderr.splitlines() if line.startswith("vitreous: ")]
+    assert told == ["vitreous: rank 1: the disk is full"]  # the other, which lost it, adds nothing
+    cause = done.stderr.split("Root Cause")[1]
+    assert "rank      : 1 " in cause
+    assert "traceback : the disk is full" in cause
