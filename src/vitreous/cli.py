@@ -13,6 +13,7 @@ from typing import Any
 import tyro
 
 from vitreous.verbs.classify import classify
+from vitreous.verbs.compare import compare
 from vitreous.verbs.convert import convert
 from vitreous.verbs.doctor import doctor
 from vitreous.verbs.embed import embed
@@ -28,6 +29,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "explore": explore,
     **choose(()),
     "evaluate": evaluate,
+    "compare": compare,
     "embed": embed,
     "convert": convert,
     "doctor": doctor,

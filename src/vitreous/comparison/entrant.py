@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from vitreous.models.resnet import resnet_config
 from vitreous.models.variants import VARIANTS, variant
-from vitreous.models.vit import ViT
+from vitreous.models.vit import ViTConfig
 from vitreous.train.policy import POLICIES
 from vitreous.weights.load import load
 from vitreous.weights.names import parse
@@ -79,8 +79,8 @@ def enter(asked: str, say: Callable[[str], object] = lambda line: None) -> Entra
         note = f"its pre-trained weights are not at hand, so it begins from scratch: {error}"
         say(f"{asked}: {note}")
         return Entrant(asked, parsed.target, "ResNet", False, "full", None, (note,))
-    if isinstance(model, ViT):
-        return Entrant(asked, name, "ViT", True, policy or "attention", model.config.size[0])
+    if isinstance(shape := model.config, ViTConfig):
+        return Entrant(asked, name, "ViT", True, policy or "attention", shape.size[0])
     return Entrant(asked, name, "ResNet", True, policy or "full", None)
 
 

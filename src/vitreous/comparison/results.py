@@ -6,7 +6,6 @@ Shapes:  s seeds · n test pictures
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -93,7 +92,7 @@ def _row(
     accuracies = right.mean(axis=1)
     mean, half = seed_interval(accuracies)
     low, high = (mean - half, mean + half) if half is not None else wilson(int(right.sum()), right.size)
-    memory = [result.get("memory") for result in results]
+    memory = [int(result.get("memory") or 0) for result in results]
     energy = [meter["joules"] for meter in meters]
     return {
         "model": label,
@@ -111,7 +110,7 @@ def _row(
         "image_size": list(model.card.preprocess.size),
         "epochs": runs[0].config.epochs,
         **speeds["models"][label],
-        "memory": max(memory) if all(memory) else None,
+        "memory": max(memory) if min(memory) else None,
         "seconds": float(np.mean([result["seconds"] for result in results])),
         "joules": float(np.mean(energy)) if None not in energy else None,
         "joules_why": next((meter["why"] for meter in meters if meter["why"]), ""),
@@ -180,7 +179,3 @@ def _answers(i: int, one: list[Predictions], other: list[Predictions]) -> dict[s
     sides = {"one": one[0], "other": other[0]}
     said = {side: [int(p.predicted[i]), float(p.probability[i])] for side, p in sides.items()}
     return {"picture": i, "label": int(one[0].label[i]), **said}
-
-
-def write_results(folder: Path, told: dict[str, Any]) -> Path:
-    return write_json(folder / "comparison.json", told)

@@ -79,7 +79,7 @@ def configure(budget: Budget, entrants: Sequence[Entrant]) -> list[TrainConfig]:
     >>> from vitreous.comparison.entrant import enter
     >>> vit, resnet = configure(Budget("digits"), [enter("vit_pico_patch2_8"), enter("resnet18_small")])
     >>> (vit.optimizer, resnet.optimizer), (vit.mixup, resnet.mixup), (vit.image_size, resnet.image_size)
-    (('muon', 'sgd'), (0.4, 0.4), (None, 8))
+    (('muon', 'sgd'), (0.4, 0.4), (8, 8))
     """
     if budget.learning_rates and len(budget.learning_rates) != len(entrants):
         given = len(budget.learning_rates)
@@ -117,8 +117,9 @@ def _configure(common: TrainConfig, entrant: Entrant, size: int, rate: float | N
         own |= {} if entrant.pretrained else {"image_size": size}
     elif entrant.pretrained:
         own |= {"optimizer": "adamw", "learning_rate": POLICY_RATES[entrant.policy.partition(":")[0]]}
-    elif common.pretrained:
-        own |= SCRATCH
+    else:
+        own |= {"image_size": common.image_size or entrant.image_size}  # said, so that it can be compared
+        own |= SCRATCH if common.pretrained else {}
     if rate is not None:
         own["learning_rate"] = rate
     return replace(common, **own)

@@ -41,10 +41,7 @@ def energy(row: Row) -> str:
     """
     if row["joules"] is None:
         return "not told" + (f": {row['joules_why']}" if row["joules_why"] else "")
-    joules = row["joules"]
-    return (
-        f"{joules / 1e6:.3g} MJ" if joules >= 1e6 else f"{joules / 1e3:.3g} kJ" if joules >= 1e3 else f"{joules:.3g} J"
-    )
+    return f"{row['joules'] / 1e3:,.3g} kJ" if row["joules"] < 1e6 else f"{row['joules'] / 1e6:,.3g} MJ"
 
 
 def memory(row: Row) -> str:
