@@ -12,6 +12,7 @@ from vitreous.comparison.studies import STUDIES
 from vitreous.comparison.study import claimed, settle
 from vitreous.comparison.work import work
 from vitreous.data.split import open_split
+from vitreous.page import short
 from vitreous.train.listen import Everyone, Listener
 from vitreous.weights.save import write_json
 
@@ -77,7 +78,7 @@ def run_named(
         raise ValueError(f"{name} has no data set {strange[0]!r}: it has {', '.join(known)}")
     tables = []
     for part in STUDIES[name].parts:
-        data, place = part.budget.data, folder / part.budget.data
+        data, place = part.budget.data, folder / short(part.budget.data)
         if only and data not in only:
             continue
         try:

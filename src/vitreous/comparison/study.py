@@ -100,12 +100,8 @@ def settle(
             recipe, _ = choose_recipe(budget, entrants)
             described = {"entrants": [e.to_dict() for e in entrants], "configs": [c.to_dict() for c in configs]}
             write_json(path, {"version": VERSION, "asked": asked, "recipe": recipe, **described})
-    return replace(read_study(folder, asked), configs=_on(read_study(folder, asked).configs, device))
-
-
-def _on(configs: Sequence[TrainConfig], device: str) -> tuple[TrainConfig, ...]:
-    """Where a run is made is each sitting's own business."""
-    return tuple(replace(config, device=device) for config in configs)
+    found = read_study(folder, asked)
+    return replace(found, configs=tuple(replace(config, device=device) for config in found.configs))
 
 
 def read_study(folder: Path, asked: dict[str, Any] | None = None) -> Study:

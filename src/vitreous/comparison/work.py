@@ -42,7 +42,7 @@ def work(
                 finish(run, data_root, listeners, say, lambda others=others: any(map(held, others)))  # type: ignore[misc]
             except ValueError as error:
                 if not is_held(error):
-                    raise
+                    raise ValueError(f"{run.entrant.label}, seed {run.config.seed}: {error}") from error
             else:
                 progress = True
         if not progress:

@@ -62,10 +62,10 @@ def compare(
     import sys
 
     from vitreous.comparison.compare import run_named, run_study
+    from vitreous.comparison.progress import StudyDisplay
     from vitreous.comparison.settings import Budget
     from vitreous.comparison.table import as_text, missing_as_text
     from vitreous.page import short
-    from vitreous.train.display import Display
     from vitreous.train.interrupt import Stopped
 
     if (study is None) == (not models):
@@ -85,7 +85,7 @@ def compare(
     console = messages()
     told = {}
     try:
-        with Display(console) as display:
+        with StudyDisplay(console) as display:
             common: dict[str, Any] = {
                 "device": device,
                 "data_root": data_root,
