@@ -14,6 +14,10 @@ ALLOWED = {  # folder → what of vitreous it may import
     "inside": {"inside", "models"},
     "speed": {"speed", "models"},
     "train": {"train", "weights", "models", "data", "speed", "device"},
+    "comparison": {
+        *("comparison", "train", "weights", "models", "data", "speed", "inside", "figures", "device"),
+        *("page", "run_page", "field_docs", "doctor", "evaluation", "scene"),
+    },
 }
 FORBIDDEN = {"figures": {"torch", "torchvision"}, "models": {"numpy", "PIL", "matplotlib", "safetensors"}}
 

@@ -15,6 +15,7 @@ _HOMES = {  # public name → the module it lives in
     "classify": "vitreous.predict",
     "embed": "vitreous.features",
     "evaluate": "vitreous.evaluation",
+    "compare": "vitreous.comparison.compare",
     "open_set": "vitreous.data.datasets",
     "open_split": "vitreous.data.split",
     "read_picture": "vitreous.data.pictures",
@@ -33,6 +34,7 @@ _HOMES = {  # public name → the module it lives in
 __all__ = ["__version__", *_HOMES]  # names, all of them
 
 if TYPE_CHECKING:  # so that editors and type checkers see what the lazy import gives
+    from vitreous.comparison.compare import compare
     from vitreous.data.datasets import open_set
     from vitreous.data.pictures import read_picture
     from vitreous.data.preprocess import Preprocess

@@ -15,6 +15,7 @@ import tyro
 from vitreous.failure import tell
 from vitreous.ranks import here
 from vitreous.verbs.classify import classify
+from vitreous.verbs.compare import compare
 from vitreous.verbs.convert import convert
 from vitreous.verbs.doctor import doctor
 from vitreous.verbs.embed import embed
@@ -30,6 +31,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "explore": explore,
     **choose(()),
     "evaluate": evaluate,
+    "compare": compare,
     "embed": embed,
     "convert": convert,
     "doctor": doctor,

@@ -137,3 +137,11 @@ def test_a_teacher_of_other_classes_is_refused(checkpoint, tmp_path):
 def test_resnet_configs_name_the_depths():
     with pytest.raises(ValueError, match="18, 34"):
         ResNetConfig(20)
+
+
+def test_a_small_resnet_is_built_by_name_at_32_pixels_or_any_other_size():
+    usual = build_model(plain("x", model="resnet18_small"), DATA)
+    assert (usual.config.stem, usual.card.preprocess.size, usual.card.family) == ("small", (32, 32), "ResNet")
+    assert build_model(plain("x", model="resnet18_small", image_size=8), DATA).card.preprocess.size == (8, 8)
+    with pytest.raises(ValueError, match="18, 34, 50, 101, 152"):
+        build_model(plain("x", model="resnet20_small"), DATA)

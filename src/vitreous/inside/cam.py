@@ -17,7 +17,8 @@ from vitreous.models.resnet import ResNet
 def cam(model: nn.Module, x: Tensor, target: Target = None, *, layer: int = -1) -> Tensor:
     """What speaks for a class, at the last layer: pictures `[b c H W]` → `[b rows columns]`, never negative.
 
-    `layer` chooses another block of a ViT. A ResNet's map has the grid of its last stage: 7×7 for 224 pixels.
+    `layer` chooses another block of a ViT, or another of a ResNet's four stages: the last has 7×7 places for 224 px,
+    and of small pictures so few that an earlier one tells more.
 
     >>> from vitreous.models.variants import variant
     >>> from vitreous.models.vit import ViT
@@ -25,7 +26,7 @@ def cam(model: nn.Module, x: Tensor, target: Target = None, *, layer: int = -1) 
     torch.Size([2, 8, 8])
     """
     if isinstance(model, ResNet):
-        return _resnet_cam(model, x, target)
+        return _resnet_cam(model, x, target, layer)
     plain, _ = underneath(model)
     with differentiable(x) as x, capture(model, "norm1", layers=[layer], gradients=True) as seen:
         score = class_score(model(x), target)
@@ -44,9 +45,10 @@ def weighted_channels(activation: Tensor, gradient: Tensor) -> Tensor:
     return (weights * activation).sum(dim=1).clamp_min(0)
 
 
-def _resnet_cam(model: ResNet, x: Tensor, target: Target) -> Tensor:
+def _resnet_cam(model: ResNet, x: Tensor, target: Target, layer: int) -> Tensor:
     seen: list[Tensor] = []
-    hook = model.layer4.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    stage = (model.layer1, model.layer2, model.layer3, model.layer4)[layer]
+    hook = stage.register_forward_hook(lambda module, inputs, output: seen.append(output))
     try:
         with differentiable(x) as x:
             score = class_score(model(x), target)

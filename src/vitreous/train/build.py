@@ -1,6 +1,5 @@
 """A config and its data to a model that is ready to learn, and to its preprocessing."""
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ import torch
 
 from vitreous.data.picture_set import PictureSet
 from vitreous.data.preprocess import STATISTICS, Preprocess
-from vitreous.models.resnet import ResNet, ResNetConfig
+from vitreous.models.resnet import ResNet, resnet_config
 from vitreous.models.variants import variant
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.train.config import TrainConfig
@@ -41,10 +40,10 @@ def build_model(config: TrainConfig, data: PictureSet | Streamed, say: Callable[
 
 def _fresh(config: TrainConfig, data: PictureSet | Streamed) -> Model:
     classes = len(data.class_names)
-    if match := re.fullmatch(r"resnet(\d+)", config.model):
+    if (known := resnet_config(config.model, classes=classes)) is not None:
         if config.channels == 1:
             raise ValueError("a ResNet takes colour pictures: leave --channels out")
-        model: Model = ResNet(ResNetConfig(int(match[1]), classes, config.image_size or 224))
+        model: Model = ResNet(replace(known, image_size=config.image_size or known.image_size))
         channels = 3
     else:
         changes: dict[str, Any] = {
@@ -68,7 +67,7 @@ def _fresh(config: TrainConfig, data: PictureSet | Streamed) -> Model:
     resize: int | tuple[int, int] = shorter if size[0] == size[1] else size
     mean, std = STATISTICS["half"]
     preprocess = Preprocess(size=size, resize=resize, mean=mean[:channels], std=std[:channels])
-    model.card = Card(name=config.model, preprocess=preprocess, origin="trained")
+    model.card = Card(name=config.model, preprocess=preprocess, origin="trained", family=type(model).__name__)
     return model
 
 

@@ -11,7 +11,7 @@ def models(search: str = "") -> None:
     """
     import torch
 
-    from vitreous.models.resnet import DEPTHS, ResNet, ResNetConfig
+    from vitreous.models.resnet import DEPTHS, ResNet, resnet_config
     from vitreous.models.variants import VARIANTS
     from vitreous.models.vit import ViT
 
@@ -21,11 +21,11 @@ def models(search: str = "") -> None:
             with torch.device("meta"):  # counted, not allocated
                 count = sum(p.numel() for p in ViT(config).parameters())
             rows.append((name, f"{count:,}", config.size[0], config.patch[0], config.width, config.depth, config.heads))
-    for depth in DEPTHS:
-        if search in (name := f"resnet{depth}"):
+    for name in (f"resnet{depth}{stem}" for stem in ("", "_small") for depth in DEPTHS):
+        if search in name and (shape := resnet_config(name)) is not None:
             with torch.device("meta"):
-                count = sum(p.numel() for p in ResNet(ResNetConfig(depth)).parameters())
-            rows.append((name, f"{count:,}", "any", "", "", depth, ""))
+                count = sum(p.numel() for p in ResNet(shape).parameters())
+            rows.append((name, f"{count:,}", "any", "", "", shape.depth, ""))
     if not rows:
         raise ValueError(f"no model's name contains {search!r}: `vitreous models` lists all")
     line = "{:<44}{:>14}{:>8}{:>8}{:>8}{:>8}{:>8}"

@@ -1,8 +1,8 @@
-"""torchvision's ResNets, whose keys are ours too; the number of blocks tells which."""
+"""torchvision's ResNets, whose keys are ours too; the number of blocks tells which, and the first kernel the stem."""
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -26,8 +26,9 @@ def load_resnet(raw: RawCheckpoint, source: Source, sidecar: Mapping[str, Any], 
         raise CheckpointError(f"a ResNet with {layers} blocks a stage is none of {', '.join(map(str, DEPTHS))}")
     head = tensors.get("fc.weight")
     stored = 0 if head is None else head.shape[0]
+    stem: Literal["imagenet", "small"] = "small" if tensors["conv1.weight"].shape[-2:] == (3, 3) else "imagenet"
     with torch.device("meta"):
-        model = ResNet(ResNetConfig(depth, stored))
+        model = ResNet(ResNetConfig(depth, stored, stem=stem))
     wanted = model.state_dict()
     check_shapes(wanted, tensors)
     if missing := [key for key in wanted if key not in tensors and not key.endswith("num_batches_tracked")]:

@@ -1,0 +1,124 @@
+"""`compare`: models, pictures and a budget in; a table, a page and a folder out. The whole of it, top to bottom."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vitreous.comparison.page import write_page
+from vitreous.comparison.results import gather
+from vitreous.comparison.settings import Budget
+from vitreous.comparison.studies import STUDIES
+from vitreous.comparison.study import claimed, settle
+from vitreous.comparison.work import work
+from vitreous.data.split import open_split
+from vitreous.page import short
+from vitreous.train.listen import Everyone, Listener
+from vitreous.weights.save import write_json
+
+
+def compare(
+    models: Sequence[str],
+    data: str,
+    folder: str | Path,
+    *,
+    epochs: int | None = None,
+    minutes: float | None = None,
+    seeds: int = 3,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train every model with every seed on `data`, or go on doing so, and return what `comparison.json` holds.
+
+    `options` are those of `run_study` and the other fields of `Budget`.
+    """
+    ours = {name: options.pop(name) for name in list(options) if name in Budget.__dataclass_fields__}
+    return run_study(Path(folder), models, Budget(data, epochs, minutes, **ours), seeds, **options)
+
+
+def run_study(
+    folder: Path,
+    models: Sequence[str],
+    budget: Budget,
+    seeds: int,
+    *,
+    device: str = "auto",
+    data_root: Path | None = None,
+    listeners: Sequence[Listener] = (),
+    compiled: bool = True,
+    command: str = "",
+) -> dict[str, Any]:
+    """One data set: settle the study, work through its runs, then write the table and the page."""
+    table = _run(folder, models, budget, seeds, device, data_root, listeners, compiled, {})
+    told = {"title": "", "command": command, "tables": [table]}
+    return _write(folder, told, data_root, Everyone(listeners).say)
+
+
+def run_named(
+    name: str,
+    folder: Path,
+    seeds: int,
+    *,
+    device: str = "auto",
+    data_root: Path | None = None,
+    listeners: Sequence[Listener] = (),
+    compiled: bool = True,
+    changes: dict[str, Any] | None = None,
+    only: Sequence[str] = (),
+    command: str = "",
+) -> dict[str, Any]:
+    """A study of `STUDIES`: each data set in a folder of its own, one table for all.
+
+    What is not at hand is told, and the rest goes on; run it again when it is there.
+    """
+    if name not in STUDIES:
+        raise ValueError(f"no study is called {name!r}: the studies are {', '.join(STUDIES)}")
+    say = Everyone(listeners).say
+    known = [part.budget.data for part in STUDIES[name].parts]
+    if strange := [data for data in only if data not in known]:
+        raise ValueError(f"{name} has no data set {strange[0]!r}: it has {', '.join(known)}")
+    tables = []
+    for part in STUDIES[name].parts:
+        data, place = part.budget.data, folder / short(part.budget.data)
+        if only and data not in only:
+            continue
+        try:
+            open_split(data, data_root, train=part.budget.train_split or "train")
+            budget = replace(part.budget, **(changes or {}))
+            table = _run(place, part.models, budget, seeds, device, data_root, listeners, compiled, part.quoted)
+        except OSError as error:  # neither here nor to be downloaded
+            missing = f"{' '.join(str(error).split())}. {part.get}"
+            say(f"{data}: {missing}")
+            table = {"data": data, "missing": missing, "quoted": part.quoted}
+        tables.append(table)
+    return _write(folder, {"title": STUDIES[name].about, "command": command, "tables": tables}, data_root, say)
+
+
+def _run(
+    folder: Path,
+    models: Sequence[str],
+    budget: Budget,
+    seeds: int,
+    device: str,
+    data_root: Path | None,
+    listeners: Sequence[Listener],
+    compiled: bool,
+    quoted: dict[str, float],
+) -> dict[str, Any]:
+    tell = Everyone(listeners)
+    study = settle(folder, models, budget, seeds, device=device, data_root=data_root, tell=tell)
+    work(study, data_root=data_root, listeners=listeners, say=tell.say)
+    with claimed(folder / "gathering", tell.say):
+        table = gather(study, compiled=compiled, quoted=quoted, say=tell.say)
+    return {**table, "folder": str(folder)}
+
+
+def _write(folder: Path, told: dict[str, Any], data_root: Path | None, say: Callable[[str], object]) -> dict[str, Any]:
+    """The page and the JSON, whole or not at all; a second process writes the same once more."""
+    with claimed(folder / "gathering", say):
+        write_page(folder, told, data_root)
+        write_json(folder / "comparison.json", {**told, "tables": [_public(table) for table in told["tables"]]})
+    return told
+
+
+def _public(table: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in table.items() if name != "folder"}

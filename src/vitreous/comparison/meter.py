@@ -1,0 +1,69 @@
+"""What a run cost beside time: on which device it ran and how much energy that took, kept in its `meter.json`.
+
+A run that went on in another sitting has an energy that nobody read in whole: it is not told, rather than told wrong.
+The same where two runs of a study were on the go at once, since the counter is the whole GPU's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vitreous.comparison.energy import joules
+from vitreous.train.listen import Listener
+from vitreous.weights.save import write_json
+
+if TYPE_CHECKING:
+    from vitreous.train.assemble import Parts
+    from vitreous.train.config import TrainConfig
+    from vitreous.train.folder import RunFolder
+
+FILE = "meter.json"
+
+
+class Meter(Listener):
+    """Reads the counter when the first update is about to come and when the run is done."""
+
+    def __init__(self, crowded: Callable[[], bool] = lambda: False) -> None:
+        self.crowded = crowded
+        self.device = torch.device("cpu")
+        self.before: float | None = None
+        self.why = ""
+        self.learning = 0
+
+    def begin(self, parts: Parts, config: TrainConfig, folder: RunFolder) -> None:
+        self.device = parts.state.device
+        self.learning = sum(p.numel() for p in parts.model.parameters() if p.requires_grad)
+        self.before = joules(self.device)
+        self.why = "" if self.before is not None else "the device does not tell"
+        if parts.state.epoch or parts.state.step:
+            self.why = "the run was interrupted and went on"
+        elif self.crowded():
+            self.why = "another run used the device at the same time"
+
+    def end(self, result: dict[str, Any], folder: RunFolder) -> None:
+        after = joules(self.device)
+        if not self.why and self.crowded():
+            self.why = "another run used the device at the same time"
+        used = after - self.before if after is not None and self.before is not None and not self.why else None
+        told = {"device": device_name(self.device), "learning": self.learning, "joules": used, "why": self.why}
+        write_json(folder.path / FILE, told)
+
+
+def read_meter(folder: Path) -> dict[str, Any]:
+    """What a run's `meter.json` holds; where there is none, nothing is told."""
+    path = folder / FILE
+    if not path.is_file():
+        return {"device": "", "learning": None, "joules": None, "why": "the run ended before it could be written"}
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def device_name(device: torch.device) -> str:
+    """A device as a reader knows it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{torch.get_num_threads()} threads of a CPU" if device.type == "cpu" else device.type

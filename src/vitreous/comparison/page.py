@@ -1,0 +1,306 @@
+"""`write_page`: all that is told of a study as one HTML file that opens anywhere.
+
+The table first, and what it says and does not say; then curves, classes, pictures where the models disagree with each
+one's map, what was not the same for all, and the command to repeat it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from html import escape
+from pathlib import Path
+from typing import Any, Literal
+
+from PIL.Image import Image
+
+from vitreous.comparison.charts import draw_classes, draw_curves
+from vitreous.comparison.look import draw_look, draw_picture, what
+from vitreous.comparison.study import read_study
+from vitreous.comparison.table import QUOTED, cells, evidence, verdicts
+from vitreous.data.pictures import read_picture
+from vitreous.field_docs import field_docs
+from vitreous.page import document, image, short
+from vitreous.run_page import percent, spell
+from vitreous.train.assemble import open_data
+from vitreous.train.config import TrainConfig
+from vitreous.weights.load import Model, load
+from vitreous.weights.save import write_atomic
+
+Table = Mapping[str, Any]
+PAIRS = 3
+"""Pairs whose classes and pictures are shown; of more models, the first one against each of the others."""
+
+
+def write_page(folder: Path, told: Mapping[str, Any], data_root: Path | None = None) -> Path:
+    """Write `comparison.html`; the models and pictures of each table are looked at again for the maps."""
+    parts = [_Part(table, data_root) for table in told["tables"]]
+    whole = [part.table for part in parts if "missing" not in part.table]
+    title = _title(whole) if not told["title"] else told["title"]
+    body = f"<header><h1>{escape(title)}</h1>{_lead(whole)}</header>\n"
+    if len(parts) > 1:
+        body += _overview([part.table for part in parts])
+    for part in parts:
+        name = short(str(part.table["data"]))
+        body += f'<h2 id="{escape(name)}">{escape(name)}</h2>' if len(parts) > 1 else ""
+        body += part.html()
+    body += _repeat(told["command"])
+    text = document(title, body, STYLE)
+    return write_atomic(folder / "comparison.html", partial(Path.write_text, data=text, encoding="utf-8"))
+
+
+def _title(tables: Sequence[Table]) -> str:
+    names = [row["name"] for row in tables[0]["rows"]]
+    return f"{', '.join(names[:-1])} beside {names[-1]} on {short(tables[0]['data'])}"
+
+
+def _lead(tables: Sequence[Table]) -> str:
+    if not tables:
+        return "<p>Nothing could be run: what is missing is told below.</p>"
+    seeds, first = tables[0]["seeds"], tables[0]
+    budget = f"{first['minutes']:g} minutes a run" if first["minutes"] else f"{first['rows'][0]['epochs']:,} epochs"
+    if len(tables) > 1:
+        budget = "equal epochs for all models of a data set"
+    many = f"{seeds} seeds" if seeds > 1 else "one seed"
+    return f"<p>The same pictures, augmentation and order of pictures; {escape(budget)}; {many} a model.</p>"
+
+
+def _overview(tables: Sequence[Table]) -> str:
+    """A named study in one table: data sets down, accuracies across, the report's own figures beside them."""
+    lines = []
+    for table in tables:
+        data = escape(short(str(table["data"])))
+        if "missing" in table:
+            quoted = ", ".join(f"{value:.2f} %" for value in table["quoted"].values())
+            lines.append(f"<tr><th>{data}</th><td>not run</td><td></td><td>{quoted}</td></tr>")
+            continue
+        for number, row in enumerate(table["rows"]):
+            quoted = "" if row["quoted"] is None else f"{row['quoted']:.2f} %"
+            spread = 50 * (row["interval"][1] - row["interval"][0])
+            told = f"{percent(row['accuracy'])} ± {spread:.2f}"
+            lines.append(
+                f"<tr><th>{data if not number else ''}</th><td>{escape(row['name'])}<br>"
+                f"<small>{escape(row['start'])}</small></td><td>{told}</td><td>{quoted}</td></tr>"
+            )
+    head = f"<tr><td></td><th>model</th><th>accuracy</th><th>{QUOTED}</th></tr>"
+    rows = f'<table class="rows">{head}{"".join(lines)}</table>'
+    return f'<section><h3>All data sets</h3><div class="wide">{rows}</div></section>'
+
+
+class _Part:
+    """One data set's part of the page."""
+
+    def __init__(self, table: Table, data_root: Path | None) -> None:
+        self.table, self.data_root = table, data_root
+
+    def html(self) -> str:
+        table = self.table
+        if "missing" in table:
+            return f'<section><p class="unlike">Nothing was run: {escape(table["missing"])}</p></section>'
+        return "".join([self._table(), self._curves(), *self._pairs(), self._differing()])
+
+    def _table(self) -> str:
+        table = self.table
+        said = "".join(f"<p class=answer>{escape(line[0].upper() + line[1:])}.</p>" for line in verdicts(table))
+        head = "".join(f"<th>{escape(row['name'])}</th>" for row in table["rows"])
+        best = max(range(len(table["rows"])), key=lambda i: table["rows"][i]["accuracy"])
+        lines = []
+        for name, told in cells(table["rows"]):
+            large = ' class="large"' if name == "accuracy" else ""
+            columns = "".join(
+                f"<td{' class=best' if large and i == best and table['alike'] else ''}>{escape(value)}</td>"
+                for i, value in enumerate(told)
+            )
+            lines.append(f"<tr{large}><th>{escape(name)}</th>{columns}</tr>")
+        notes = "".join(
+            f'<p class="unlike">{escape(row["name"])}: {escape(note)}</p>'
+            for row in table["rows"]
+            for note in row["notes"]
+        )
+        speed, devices = table["speed"], sorted({d for row in table["rows"] for d in row["devices"]})
+        return (
+            f'<section>{said}{notes}<div class="wide"><table class="models"><tr><td></td>{head}</tr>{"".join(lines)}'
+            f"</table></div><p>{escape(_says(table))}</p>"
+            f'<p class="beware">{escape(_says_not(table))} Speeds: {speed["batch"]} pictures at once, '
+            f"{escape(speed['precision'])}, {escape(speed['device'])}, torch {escape(speed['torch'])}. "
+            f"Trained on: {escape(', '.join(devices) or 'not told')}.</p></section>\n"
+        )
+
+    def _curves(self) -> str:
+        names = {row["model"]: row["name"] for row in self.table["rows"]}
+        curves = {names[label]: curve for label, curve in self.table["curves"].items()}
+        if any(len(curve["epochs"]) < 2 for curve in curves.values()):
+            return ""
+        overs: tuple[Literal["epochs", "seconds"], ...] = ("epochs", "seconds")
+        figures = {over: image(draw_curves(curves, over), f"Accuracy over {over}, by model") for over in overs}
+        drawn = "".join(f"<section><h3>Over {over}</h3>{figure}</section>" for over, figure in figures.items())
+        return (
+            f'<h2>Training</h2><div class="pair">{drawn}</div><p class="under">Accuracy on the test pictures: a line '
+            "is the mean over seeds, its band runs from the worst seed to the best. Seconds are those of one machine, "
+            "evaluation and checkpoints among them.</p>\n"
+        )
+
+    def _pairs(self) -> list[str]:
+        pairs = list(self.table["pairs"])
+        if len(pairs) > PAIRS:
+            first = self.table["rows"][0]["model"]
+            pairs = [pair for pair in pairs if pair["one"] == first]
+        if not pairs:
+            return []
+        folder = Path(self.table["folder"])
+        study = read_study(folder)
+        models = {run.entrant.label: load(run.folder / "model") for run in study.runs() if run.config.seed == 0}
+        _, tested = open_data(study.configs[0], self.data_root)
+        return [self._pair(pair, models, lambda i: read_picture(tested.picture(i))) for pair in pairs]
+
+    def _pair(self, pair: Mapping[str, Any], models: Mapping[str, Model], picture: Callable[[int], Image]) -> str:
+        names = {row["model"]: row["name"] for row in self.table["rows"]}
+        one, other = names[pair["one"]], names[pair["other"]]
+        classes = self.table["classes"]
+        bars = draw_classes(classes["names"], classes["accuracy"][pair["one"]], classes["accuracy"][pair["other"]])
+        strips = "".join(self._strip(side, pair, models, names, picture) for side in ("one", "other"))
+        return (
+            f"<h2>{escape(one)} and {escape(other)}</h2>"
+            f"<section><h3>Class by class</h3>{image(bars, f'Accuracy of {one} less that of {other}, by class')}"
+            f"<p>The accuracy of {escape(one)} less that of {escape(other)}, over all seeds: red where {escape(one)} "
+            f"knows a class better, blue where {escape(other)} does.</p>"
+            '<p class="beware">'
+            f"Short bars say little: a class has few pictures. {escape(_sentence(evidence(pair)))}</p>"
+            f"</section>{strips}\n"
+        )
+
+    def _strip(
+        self,
+        side: str,
+        pair: Mapping[str, Any],
+        models: Mapping[str, Model],
+        names: Mapping[str, str],
+        picture: Callable[[int], Image],
+    ) -> str:
+        better, worse = (pair["one"], pair["other"]) if side == "one" else (pair["other"], pair["one"])
+        found, seeds = pair["disagreements"][side], self.table["seeds"]
+        every = "with every seed" if seeds > 1 else "with its one seed"
+        head = f"<h3>{escape(names[better])} is right and {escape(names[worse])} is wrong</h3>"
+        pictures = "picture" if found["count"] == 1 else "pictures"
+        told = f"<p>{found['count']:,} {pictures} of {self.table['pictures']:,}, {every}."
+        if not found["count"]:
+            return f"<section>{head}{told}</p></section>"
+        order = [("one", better if side == "one" else worse), ("other", worse if side == "one" else better)]
+        order.sort(key=lambda item: item[1] != better)
+        tiles = []
+        for each in found["pictures"]:
+            shown = picture(each["picture"])
+            panels = [
+                f"<figure>{image(draw_picture(models[better], shown), 'the picture')}"
+                f"<figcaption>{escape(self._class(each['label']))}</figcaption></figure>"
+            ]
+            for key, label in order:
+                said, sure = each[key]
+                drawn = draw_look(models[label], shown, said)
+                alt = f"{what(models[label])} of {names[label]} for {self._class(said)}"
+                mark = "right" if said == each["label"] else "wrong"
+                panels.append(
+                    f'<figure>{image(drawn, alt)}<figcaption class="{mark}">{escape(self._class(said))} '
+                    f"<small>{100 * sure:.0f}&nbsp;%</small></figcaption></figure>"
+                )
+            tiles.append(f'<div class="three">{"".join(panels)}</div>')
+        kinds = {label: what(models[label]) for label in (better, worse)}
+        shown_first = "" if found["count"] == len(found["pictures"]) else " Shown are those they were surest of."
+        return (
+            f'<section>{head}{told}{shown_first}</p><div class="strips">{"".join(tiles)}</div>'
+            f"<p>Each time: the picture and its class; what {escape(names[better])} says, with its map "
+            f"({kinds[better]}); what {escape(names[worse])} says, with its own ({kinds[worse]}). Maps are of the "
+            "first seed, for the class that it names.</p>"
+            '<p class="beware">A map shows what speaks for an answer, not why one model is right. The two kinds of map '
+            "are made differently, and each runs over all colours by itself.</p></section>"
+        )
+
+    def _class(self, index: int) -> str:
+        names = self.table["classes"]["names"]
+        return names[index] if index < len(names) else f"class {index}"
+
+    def _differing(self) -> str:
+        docs, rows = field_docs(TrainConfig), self.table["rows"]
+        head = "".join(f"<th>{escape(row['name'])}</th>" for row in rows)
+        lines = "".join(
+            f"<tr><th>{name}<br><small>{escape(docs.get(name, '').replace('`', ''))}</small></th>"
+            f"{''.join(f'<td>{escape(spell(value))}</td>' for value in values)}</tr>"
+            for name, values in self.table["differing"]
+        )
+        return (
+            '<h2>What was not the same for all</h2><section><div class="wide"><table class="models differing">'
+            f"<tr><td></td>{head}</tr>{lines}</table></div>"
+            f"<p>Everything else was equal: recipe {escape(self.table['recipe'])}, with the same augmentation, batches "
+            f"of {self.table['common']['batch_size']} and the same order of pictures for the same seed. A ResNet has "
+            "neither dropout nor stochastic depth, and gets the optimiser that suits its kind.</p></section>\n"
+        )
+
+
+def _says(table: Table) -> str:
+    """How the table is to be read."""
+    seeds, pictures = table["seeds"], f"{table['pictures']:,}"
+    if seeds == 1:
+        return (
+            f"Accuracy is that of one run on {pictures} test pictures, with Wilson's interval over pictures. The "
+            "paired test over pictures is McNemar's exact test. How far another seed would lie is not known, so no "
+            "verdict is drawn."
+        )
+    return (
+        f"Accuracy is the mean of {seeds} seeds on {pictures} test pictures, with Student's 95 % interval over seeds. "
+        "The test that decides is the exact paired test over pictures (every picture's right answers over seeds, all "
+        "choices of sign, corrected for the number of pairs); a verdict is drawn only where it and the interval of the "
+        "difference over seeds agree."
+    )
+
+
+def _says_not(table: Table) -> str:
+    """What must not be read out of it."""
+    unlike = "" if table["alike"] else "The models did not begin alike, so their accuracies do not rank them. "
+    return (
+        f"{unlike}The budget is equal, not each model's best: step sizes are usual ones for the kind and were not "
+        "tuned here, and with more or less training the order may be another. Time and energy are those of the "
+        "machines that ran it; energy is that of the whole GPU."
+    )
+
+
+def _repeat(command: str) -> str:
+    return f"<h2>To repeat it</h2><section><pre><code>{escape(command)}</code></pre></section>\n" if command else ""
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+STYLE = """
+.wide { overflow-x: auto; }
+.models, .rows { width: 100%; margin-top: 0; font-variant-numeric: tabular-nums; }
+.models th, .models td, .rows th, .rows td { padding: .35rem .9rem .35rem 0; border-top: 1px solid var(--line);
+  text-align: left; vertical-align: top; }
+.models tr:first-child th, .rows tr:first-child th { color: var(--ink); font-weight: 600; }
+.models tr:first-child > *, .rows tr:first-child > * { border-top: 0; }
+.models .large td { font-size: 1.5rem; line-height: 1.2; letter-spacing: -.01em; }
+.models .large .best { font-weight: 650; }
+.models td { min-width: 7.5rem; }
+.models small, .rows small { color: var(--soft); font-weight: 400; }
+.differing th { min-width: 11rem; max-width: 18rem; }
+.unlike { border-left: 3px solid #d55e00; padding-left: .75rem; }
+section p.unlike { margin: 0 0 1rem; }
+.under { color: var(--soft); max-width: 46rem; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1.25rem;
+  margin: 1.25rem 0; }
+.pair section { margin: 0; }
+.strips { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 17rem), 1fr)); gap: 1.25rem 1.5rem;
+  margin-top: 1rem; }
+.three { display: grid; grid-template-columns: repeat(3, 1fr); gap: .4rem; }
+.three figure { margin: 0; }
+.three img { width: 100%; margin: 0; border-radius: 3px; }
+.three figcaption { font-size: .8rem; line-height: 1.3; margin-top: .25rem; overflow-wrap: anywhere; }
+.three .right::before { content: "✓ "; } .three .wrong::before { content: "✗ "; }
+.three .wrong { color: var(--soft); }
+pre { margin: 0; overflow-x: auto; font-size: .85rem; }
+section p.answer { margin: 0 0 1rem; max-width: none; }
+@media (max-width: 34rem) {
+  main { padding: 1.5rem .75rem 3rem; }
+  section { padding: 1rem .85rem; }
+  .models .large td { font-size: 1.2rem; }
+  .models td { min-width: 6rem; }
+}
+"""

@@ -1,0 +1,131 @@
+"""`vitreous compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from vitreous.verbs.options import Number, Text, messages
+
+Models = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL …")]
+Folder = Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="FOLDER")]
+
+
+def compare(
+    models: Models = (),
+    data: Annotated[str | None, tyro.conf.arg(metavar="NAME|FOLDER")] = None,
+    epochs: Number = None,
+    minutes: Annotated[float | None, tyro.conf.arg(metavar="M")] = None,
+    seeds: int = 3,
+    output: Folder = None,
+    json: bool = False,
+    study: Text = None,
+    recipe: Text = None,
+    image_size: Number = None,
+    batch_size: Number = None,
+    learning_rates: tuple[float, ...] = (),
+    precision: Literal["fp32", "bf16"] | None = None,
+    compile: Literal["yes", "no"] | None = None,
+    skip_compiled: bool = False,
+    device: str = "auto",
+    data_root: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
+) -> None:
+    """Put models side by side: the same pictures, augmentation, budget and seeds; one table and one page.
+
+    `vitreous compare vit_micro_patch4_32 resnet18_small --data cifar10 --epochs 30`. A variant's name and resnet18 …
+    resnet152 (resnet18_small … for small pictures) begin from scratch, a checkpoint is fine-tuned; MODEL@POLICY says
+    what learns in it (full, head, attention, last:N, lora). Run the same command again, and it goes on; run it twice
+    at once, and both work on it.
+
+    Args:
+        models: Two or more: variants, ResNets, checkpoints.
+        data: What to learn from and to test on: a data set's name, a folder or parquet files.
+        epochs: Passes over the pictures, the same for every model; by default the recipe's.
+        minutes: Time for each run instead: how many epochs that makes is measured for each model and kept.
+        seeds: Runs of each model.
+        output: The study's folder; by default studies/MODELS-DATA.
+        json: Print what comparison.json holds.
+        study: A study known by name instead of models: seed-001 or seed-004; --data then takes one of its data sets.
+        recipe: What all have in common (`vitreous recipes`); by default what suits data and models.
+        image_size: Height and width of pictures for all models; by default each one's own.
+        batch_size: Pictures for each update; by default the recipe's.
+        learning_rates: The largest step size of each model, in their order; by default what suits the kind.
+        precision: Number format of training: fp32 or bf16; by default the recipe's.
+        compile: Compile the training step, or not; by default the recipe's.
+        skip_compiled: Leave out the column of compiled speed, which takes a minute or so to measure on a CPU.
+        device: auto, cpu, cuda or cuda:N.
+        data_root: Where named data sets are kept.
+    """
+    import json as writer
+    import sys
+
+    from vitreous.comparison.compare import run_named, run_study
+    from vitreous.comparison.progress import StudyDisplay
+    from vitreous.comparison.settings import Budget
+    from vitreous.comparison.table import as_text, missing_as_text
+    from vitreous.page import short
+    from vitreous.train.interrupt import Stopped
+
+    if (study is None) == (not models):
+        raise ValueError("name two models or more, or a study: --study seed-001 or --study seed-004")
+    if study is None and data is None:
+        raise ValueError("name the pictures to compare on: --data NAME, a folder or parquet files")
+    chosen: dict[str, Any] = {
+        "epochs": epochs,
+        "minutes": minutes,
+        "recipe": recipe,
+        "image_size": image_size,
+        "batch_size": batch_size,
+        "precision": precision,
+        "compile": compile,
+        "learning_rates": learning_rates,
+    }
+    console = messages()
+    told = {}
+    try:
+        with StudyDisplay(console) as display:
+            common: dict[str, Any] = {
+                "device": device,
+                "data_root": data_root,
+                "listeners": [display],
+                "compiled": not skip_compiled,
+            }
+            if study is not None:
+                changes = {name: value for name, value in chosen.items() if value not in (None, ())}
+                changes |= {"epochs": None} if minutes is not None else {}
+                folder = output or Path("studies") / study
+                only = (data,) if data is not None else ()
+                command = _command(["--study", study], data, chosen, seeds)
+                told = run_named(study, folder, seeds, changes=changes, only=only, command=command, **common)
+            else:
+                assert data is not None
+                name = "-".join([*(short(model) for model in models), short(data)])
+                folder = output or Path("studies") / "".join(c if c.isalnum() or c in "._-" else "-" for c in name)
+                command = _command(models, data, chosen, seeds)
+                told = run_study(folder, models, Budget(data, **chosen), seeds, command=command, **common)
+    except Stopped as stopped:
+        console.print(f"{stopped}; go on with the same command", markup=False)
+        sys.exit(128 + stopped.number)
+    tables = told["tables"]
+    if json:
+        print(writer.dumps({**told, "tables": [{k: v for k, v in t.items() if k != "folder"} for t in tables]}))
+    else:
+        print("\n\n".join(missing_as_text(t) if "missing" in t else as_text(t) for t in tables))
+    console.print(f"wrote {folder / 'comparison.html'} and {folder / 'comparison.json'}", markup=False)
+
+
+def _command(first: tuple[str, ...] | list[str], data: str | None, chosen: dict[str, Any], seeds: int) -> str:
+    """The command that repeats a study anywhere: without the folders of this machine."""
+    import shlex
+
+    from vitreous.run_page import spell
+
+    words = ["vitreous", "compare", *(spell(word) for word in first)]
+    words += ["--data", spell(data)] if data is not None else []
+    for name, value in chosen.items():
+        if value not in (None, ()):
+            values = value if isinstance(value, tuple) else (value,)
+            words += [f"--{name.replace('_', '-')}", *map(str, values)]
+    return shlex.join([*words, "--seeds", str(seeds)])
