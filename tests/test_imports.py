@@ -13,7 +13,7 @@ ALLOWED = {  # folder → what of vitreous it may import
     "weights": {"weights", "models", "data"},
     "inside": {"inside", "models"},
     "speed": {"speed", "models"},
-    "train": {"train", "weights", "models", "data", "speed", "device"},
+    "train": {"train", "weights", "models", "data", "speed", "device", "ranks", "together"},
     "comparison": {
         *("comparison", "train", "weights", "models", "data", "speed", "inside", "figures", "device"),
         *("page", "run_page", "field_docs", "doctor", "evaluation", "scene"),

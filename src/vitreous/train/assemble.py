@@ -89,6 +89,7 @@ def assemble(config: TrainConfig, data_root: Path | None, tell: Listener, world:
     measured = copy.deepcopy(model)
     objective = Objective(model, config, make_teacher(config, view, model))
     if config.compile:
+        torch.compiler.reset()  # what an earlier run in this process compiled counts towards torch's limit
         objective.compile(fullgraph=True, dynamic=False)
     spread_objective = spread(objective, model, config, world)
     optimisers = build(model, config)

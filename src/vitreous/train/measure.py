@@ -13,10 +13,11 @@ from torch import Tensor
 
 from vitreous.data.augment import Augment
 from vitreous.ranks import Place
+from vitreous.together import span
 from vitreous.train.config import TrainConfig
 from vitreous.train.objective import forward
 from vitreous.train.parallel import is_sharded, local, shard, whole
-from vitreous.train.source import Source, own_span
+from vitreous.train.source import Source
 from vitreous.train.state import State
 from vitreous.train.world import World
 from vitreous.weights.load import Model
@@ -86,8 +87,8 @@ class Measure:
         Sharded ranks lend each other their weights at each forward, so that none may run more of them than another.
         """
         source = self.source
-        spans = (own_span(len(source.data), Place(rank, self.world.ranks)) for rank in range(self.world.ranks))
-        rounds = max(-(-len(span) // self.batch) for span in spans)
+        shares = (span(len(source.data), Place(rank, self.world.ranks)) for rank in range(self.world.ranks))
+        rounds = max(-(-len(share) // self.batch) for share in shares)
         empty = torch.zeros(0, len(source.preprocess.mean), *source.preprocess.size, dtype=torch.uint8)
         none = (empty.to(self.state.device), source.labels[:0])
         return itertools.islice(itertools.chain(source.all(self.batch), itertools.repeat(none)), rounds)

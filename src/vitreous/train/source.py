@@ -24,6 +24,7 @@ from vitreous.data.preprocess import INTERPOLATIONS, Preprocess
 from vitreous.data.resident import array_bytes, decode
 from vitreous.data.stream import ahead
 from vitreous.ranks import Place
+from vitreous.together import span
 from vitreous.train.config import TrainConfig
 
 MARGIN = 8 / 7  # pictures that are cropped at random are kept a little larger than the model's size: 256 for 224
@@ -79,27 +80,27 @@ class Source:
         indices, copies = epoch_order(self.config.seed, epoch, len(self.data), self.config.repeats)
         indices, copies = (own_part(values, batch_size, self.place) for values in (indices, copies))
         batch_size //= self.place.ranks
-        spans = [slice(i * batch_size, (i + 1) * batch_size) for i in range(first, len(indices) // batch_size)]
+        parts = [slice(i * batch_size, (i + 1) * batch_size) for i in range(first, len(indices) // batch_size)]
         if self.resident:
             indices, copies = indices.to(self.device), copies.to(self.device)
-            for span in spans:
-                yield Batch(indices[span], copies[span])
+            for part in parts:
+                yield Batch(indices[part], copies[part])
             return
-        begin = spans[0].start if spans else 0
+        begin = parts[0].start if parts else 0
         wanted = zip(indices[begin:].tolist(), copies[begin:].tolist(), strict=True)
         decoded = ahead(lambda item: self._cropped(epoch, *item), wanted, workers=self.workers, waiting=3 * batch_size)
-        for span in spans:
+        for part in parts:
             pixels = torch.stack([next(decoded) for _ in range(batch_size)])
             moved = (pixels.pin_memory() if self.device.type == "cuda" else pixels).to(self.device, non_blocking=True)
-            yield Batch(indices[span].to(self.device), copies[span].to(self.device), moved)
+            yield Batch(indices[part].to(self.device), copies[part].to(self.device), moved)
 
     def all(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """All of this rank's pictures once and in order, nothing random: pixels `[b c h w]` and labels `[b]`."""
-        own = own_span(len(self.data), self.place)
+        own = span(len(self.data), self.place)
         if self.pixels is not None:
             for begin in own[::batch_size]:
-                span = slice(begin, min(begin + batch_size, own.stop))
-                yield self.pixels[span].to(self.device), self.labels[span]
+                some = slice(begin, min(begin + batch_size, own.stop))
+                yield self.pixels[some].to(self.device), self.labels[some]
             return
         views = ahead(self._view, own, workers=self.workers, waiting=3 * batch_size)
         for begin in own[::batch_size]:
@@ -158,15 +159,6 @@ def own_part(values: Tensor, batch_size: int, place: Place) -> Tensor:
     """
     whole = values[: len(values) // batch_size * batch_size]
     return whole.view(-1, place.ranks, batch_size // place.ranks)[:, place.rank].flatten()
-
-
-def own_span(count: int, place: Place) -> range:
-    """Which of `count` pictures this rank looks at: the spans of all ranks are the whole, none is in two.
-
-    >>> [own_span(5, Place(rank, 3)) for rank in range(3)]
-    [range(0, 1), range(1, 3), range(3, 5)]
-    """
-    return range(place.rank * count // place.ranks, (place.rank + 1) * count // place.ranks)
 
 
 def usual_workers(place: Place) -> int:
