@@ -1,5 +1,6 @@
 """`compare`: models, pictures and a budget in; a table, a page and a folder out. The whole of it, top to bottom."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -88,11 +89,20 @@ def run_named(
             open_split(budget.data, data_root, train=budget.train_split or "train")
             table = _run(place, part.models, budget, seeds, device, data_root, listeners, compiled, part.quoted)
         except OSError as error:  # neither here nor to be downloaded
-            missing = f"{' '.join(str(error).split())}. {part.get}"
+            missing = f"{without_folders(' '.join(str(error).split()))}. {part.get}"
             say(f"{data}: {missing}")
             table = {"data": data, "missing": missing, "quoted": part.quoted}
         tables.append(table)
     return _write(folder, {"title": STUDIES[name].about, "command": command, "tables": tables}, data_root, say)
+
+
+def without_folders(text: str) -> str:
+    """A message without the folders of this machine, which are nobody's business.
+
+    >>> without_folders("CIFAR10 is not in /home/me/data and not at https://a.org/b")
+    'CIFAR10 is not in …/data and not at https://a.org/b'
+    """
+    return re.sub(r"(?<!\S)(~|[A-Z]:)?[/\\](\S+[/\\])?", "…/", text)
 
 
 def _run(

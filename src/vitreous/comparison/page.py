@@ -15,7 +15,7 @@ from PIL.Image import Image
 from vitreous.comparison.charts import class_gaps, colour, draw_curves
 from vitreous.comparison.look import draw_look, draw_picture, what
 from vitreous.comparison.study import read_study
-from vitreous.comparison.table import QUOTED, cells, evidence, verdicts
+from vitreous.comparison.table import QUOTED, cells, evidence, interval, verdicts
 from vitreous.data.pictures import read_picture
 from vitreous.field_docs import field_docs
 from vitreous.page import document, image, short
@@ -74,8 +74,7 @@ def _overview(tables: Sequence[Table]) -> str:
             continue
         for number, row in enumerate(table["rows"]):
             quoted = "" if row["quoted"] is None else f"{row['quoted']:.2f} %"
-            spread = 50 * (row["interval"][1] - row["interval"][0])
-            told = f"{percent(row['accuracy'])} ± {spread:.2f}"
+            told = f"{percent(row['accuracy'])}<br><small>{escape(interval(row))}</small>"
             lines.append(
                 f"<tr><th>{data if not number else ''}</th><td>{escape(row['name'])}<br>"
                 f"<small>{escape(row['start'])}</small></td><td>{told}</td><td>{quoted}</td></tr>"
@@ -231,12 +230,15 @@ class _Part:
             f"{''.join(f'<td>{escape(spell(value))}</td>' for value in values)}</tr>"
             for name, values in self.table["differing"]
         )
+        table = f'<div class="wide"><table class="models differing"><tr><td></td>{head}</tr>{lines}</table></div>'
+        batch = self.table["common"]["batch_size"]
+        kinds = {row["kind"] for row in self.table["rows"]}
+        resnet = " A ResNet has neither dropout nor stochastic depth, and gets the optimiser that suits its kind."
         return (
-            '<h2>What was not the same for all</h2><section><div class="wide"><table class="models differing">'
-            f"<tr><td></td>{head}</tr>{lines}</table></div>"
-            f"<p>Everything else was equal: recipe {escape(self.table['recipe'])}, with the same augmentation, batches "
-            f"of {self.table['common']['batch_size']} and the same order of pictures for the same seed. A ResNet has "
-            "neither dropout nor stochastic depth, and gets the optimiser that suits its kind.</p></section>\n"
+            f"<h2>What was not the same for all</h2><section>{table if lines else ''}"
+            f"<p>{'Everything else' if lines else 'Nothing: everything'} was equal: recipe "
+            f"{escape(self.table['recipe'])}, with the same augmentation, batches of {batch} and the same order of "
+            f"pictures for the same seed.{resnet if 'ResNet' in kinds else ''}</p></section>\n"
         )
 
 
