@@ -60,6 +60,9 @@ def test_what_is_missing_is_told_and_the_rest_goes_on(named, tmp_path, capsys):
 def test_one_data_set_of_a_study_can_be_asked_for(named, tmp_path):
     told = comparing.run_named("two", tmp_path / "study", 1, only=(str(named),), device="cpu", compiled=False)
     assert len(told["tables"]) == 1
+    elsewhere = (f"{tmp_path / 'gone'}={named}",)
+    told = comparing.run_named("two", tmp_path / "moved", 1, only=elsewhere, device="cpu", compiled=False)
+    assert told["tables"][0]["rows"][0]["quoted"] == 56.41
     with pytest.raises(ValueError, match="has no data set 'pets'"):
         comparing.run_named("two", tmp_path / "study", 1, only=("pets",))
     with pytest.raises(ValueError, match="the studies are seed-001, seed-004"):
@@ -85,7 +88,7 @@ def test_of_models_that_began_differently_no_verdict_is_drawn(tmp_path):
     page = (tmp_path / "study/comparison.html").read_text()
     assert "Different starts: no verdict" in page
     assert str(tmp_path) not in page  # folders of this machine are nobody's business
-    assert "class=best" not in page
+    assert 'class="best"' not in page
 
 
 def test_a_small_resnet_beside_a_fine_tuned_head_on_the_command_line(tmp_path, capsys):

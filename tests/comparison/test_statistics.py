@@ -77,7 +77,7 @@ def test_a_verdict_needs_both_the_seeds_and_the_pictures():
     scratch = {"a": "from scratch", "b": "from scratch"}
     (clear,) = judge({"a": rows(0.90, 0.91, 0.90), "b": rows(0.80, 0.81, 0.81)}, scratch)
     assert clear.verdict == "a"
-    assert "a is better than b by 9.67 points" in clear.reason
+    assert "a is better than b by 9.67 points with this budget" in clear.reason
     (shaky,) = judge({"a": rows(0.90, 0.70, 0.99), "b": rows(0.80, 0.81, 0.81)}, scratch)
     assert shaky.verdict == ""
     assert shaky.chance < 0.05

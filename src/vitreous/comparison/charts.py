@@ -1,4 +1,4 @@
-"""The figures of a comparison: curves with a band over seeds, and what separates two models class by class."""
+"""What is drawn of a comparison: curves with a band over seeds, and what separates two models class by class."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -6,8 +6,8 @@ from typing import Any, Literal
 import numpy as np
 from matplotlib.figure import Figure
 
-from vitreous.figures.bars import draw_ranking
 from vitreous.figures.curves import draw_lines
+from vitreous.figures.style import PALETTE
 
 HALF = 4.4
 """Inches of a figure that has half the page: its words stay as large as those of others."""
@@ -39,10 +39,20 @@ def draw_curves(curves: Mapping[str, Mapping[str, Any]], over: Literal["epochs",
     return figure
 
 
-def draw_classes(names: Sequence[str], one: Sequence[float | None], other: Sequence[float | None]) -> Figure:
-    """The accuracy of one model less the other's, in points, for each class; the largest differences of many."""
-    gaps = [(100 * (a - b), name) for name, a, b in zip(names, one, other, strict=True) if None not in (a, b)]  # type: ignore[operator]
-    gaps.sort(key=lambda pair: -pair[0])
-    if len(gaps) > MOST:
-        gaps = gaps[: MOST // 2] + gaps[-MOST // 2 :]
-    return draw_ranking([name for _, name in gaps], [gap for gap, _ in gaps], label="points of accuracy", decimals=1)
+def class_gaps(
+    names: Sequence[str], one: Sequence[float | None], other: Sequence[float | None]
+) -> list[tuple[str, float]]:
+    """The accuracy of one model less the other's, in points, by class; of many classes those that differ most.
+
+    >>> class_gaps(["cat", "dog", "owl"], [0.5, 0.9, None], [0.75, 0.8, None])
+    [('dog', 10.0), ('cat', -25.0)]
+    """
+    pairs = zip(names, one, other, strict=True)
+    gaps = [(name, round(100 * (a - b), 6)) for name, a, b in pairs if a is not None and b is not None]
+    gaps.sort(key=lambda pair: -pair[1])
+    return gaps if len(gaps) <= MOST else gaps[: MOST // 2] + gaps[-MOST // 2 :]
+
+
+def colour(number: int) -> str:
+    """The colour of a model in every figure, by its place in the table."""
+    return PALETTE[number % len(PALETTE)]

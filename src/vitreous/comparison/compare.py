@@ -1,5 +1,6 @@
 """`compare`: models, pictures and a budget in; a table, a page and a folder out. The whole of it, top to bottom."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -68,29 +69,40 @@ def run_named(
 ) -> dict[str, Any]:
     """A study of `STUDIES`: each data set in a folder of its own, one table for all.
 
-    What is not at hand is told, and the rest goes on; run it again when it is there.
+    What is not at hand is told, and the rest goes on; run it again when it is there. `only` names some of its data
+    sets, each perhaps with the place where it lies: `cifar10=folder/of/parquet`.
     """
     if name not in STUDIES:
         raise ValueError(f"no study is called {name!r}: the studies are {', '.join(STUDIES)}")
     say = Everyone(listeners).say
     known = [part.budget.data for part in STUDIES[name].parts]
-    if strange := [data for data in only if data not in known]:
+    places = {data: place or data for data, _, place in (word.partition("=") for word in only)}
+    if strange := [data for data in places if data not in known]:
         raise ValueError(f"{name} has no data set {strange[0]!r}: it has {', '.join(known)}")
     tables = []
     for part in STUDIES[name].parts:
         data, place = part.budget.data, folder / short(part.budget.data)
-        if only and data not in only:
+        if only and data not in places:
             continue
         try:
-            open_split(data, data_root, train=part.budget.train_split or "train")
-            budget = replace(part.budget, **(changes or {}))
+            budget = replace(part.budget, data=places.get(data, data), **(changes or {}))
+            open_split(budget.data, data_root, train=budget.train_split or "train")
             table = _run(place, part.models, budget, seeds, device, data_root, listeners, compiled, part.quoted)
         except OSError as error:  # neither here nor to be downloaded
-            missing = f"{' '.join(str(error).split())}. {part.get}"
+            missing = f"{without_folders(' '.join(str(error).split()))}. {part.get}"
             say(f"{data}: {missing}")
             table = {"data": data, "missing": missing, "quoted": part.quoted}
         tables.append(table)
     return _write(folder, {"title": STUDIES[name].about, "command": command, "tables": tables}, data_root, say)
+
+
+def without_folders(text: str) -> str:
+    """A message without the folders of this machine, which are nobody's business.
+
+    >>> without_folders("CIFAR10 is not in /home/me/data and not at https://a.org/b")
+    'CIFAR10 is not in …/data and not at https://a.org/b'
+    """
+    return re.sub(r"(?<!\S)(~|[A-Z]:)?[/\\](\S+[/\\])?", "…/", text)
 
 
 def _run(

@@ -66,4 +66,5 @@ def device_name(device: torch.device) -> str:
     """A device as a reader knows it."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{torch.get_num_threads()} threads of a CPU" if device.type == "cpu" else device.type
+    threads = torch.get_num_threads()
+    return f"{threads} thread{'s' * (threads > 1)} of a CPU" if device.type == "cpu" else device.type

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from PIL.Image import Image
 
-from vitreous.comparison.charts import draw_classes, draw_curves
+from vitreous.comparison.charts import class_gaps, colour, draw_curves
 from vitreous.comparison.look import draw_look, draw_picture, what
 from vitreous.comparison.study import read_study
-from vitreous.comparison.table import QUOTED, cells, evidence, verdicts
+from vitreous.comparison.table import QUOTED, cells, evidence, interval, verdicts
 from vitreous.data.pictures import read_picture
 from vitreous.field_docs import field_docs
 from vitreous.page import document, image, short
@@ -74,8 +74,7 @@ def _overview(tables: Sequence[Table]) -> str:
             continue
         for number, row in enumerate(table["rows"]):
             quoted = "" if row["quoted"] is None else f"{row['quoted']:.2f} %"
-            spread = 50 * (row["interval"][1] - row["interval"][0])
-            told = f"{percent(row['accuracy'])} ± {spread:.2f}"
+            told = f"{percent(row['accuracy'])}<br><small>{escape(interval(row))}</small>"
             lines.append(
                 f"<tr><th>{data if not number else ''}</th><td>{escape(row['name'])}<br>"
                 f"<small>{escape(row['start'])}</small></td><td>{told}</td><td>{quoted}</td></tr>"
@@ -99,17 +98,19 @@ class _Part:
 
     def _table(self) -> str:
         table = self.table
-        said = "".join(f"<p class=answer>{escape(line[0].upper() + line[1:])}.</p>" for line in verdicts(table))
-        head = "".join(f"<th>{escape(row['name'])}</th>" for row in table["rows"])
-        best = max(range(len(table["rows"])), key=lambda i: table["rows"][i]["accuracy"])
-        lines = []
+        names = tuple(row["name"] for row in table["rows"])
+        lines = [line if line.startswith(names) else _capital(line) for line in verdicts(table)]
+        said = "".join(f'<p class="answer">{escape(line)}.</p>' for line in lines)
+        head = _heads(table["rows"])
+        best = _best(table)
+        measures = []
         for name, told in cells(table["rows"]):
             large = ' class="large"' if name == "accuracy" else ""
             columns = "".join(
-                f"<td{' class=best' if large and i == best and table['alike'] else ''}>{escape(value)}</td>"
+                f'<td class="{"best" if large and i == best else ""}">{escape(value)}</td>'
                 for i, value in enumerate(told)
             )
-            lines.append(f"<tr{large}><th>{escape(name)}</th>{columns}</tr>")
+            measures.append(f"<tr{large}><th>{escape(name)}</th>{columns}</tr>")
         notes = "".join(
             f'<p class="unlike">{escape(row["name"])}: {escape(note)}</p>'
             for row in table["rows"]
@@ -117,7 +118,7 @@ class _Part:
         )
         speed, devices = table["speed"], sorted({d for row in table["rows"] for d in row["devices"]})
         return (
-            f'<section>{said}{notes}<div class="wide"><table class="models"><tr><td></td>{head}</tr>{"".join(lines)}'
+            f'<section>{said}{notes}<div class="wide"><table class="models"><tr><td></td>{head}</tr>{"".join(measures)}'
             f"</table></div><p>{escape(_says(table))}</p>"
             f'<p class="beware">{escape(_says_not(table))} Speeds: {speed["batch"]} pictures at once, '
             f"{escape(speed['precision'])}, {escape(speed['device'])}, torch {escape(speed['torch'])}. "
@@ -129,13 +130,14 @@ class _Part:
         curves = {names[label]: curve for label, curve in self.table["curves"].items()}
         if any(len(curve["epochs"]) < 2 for curve in curves.values()):
             return ""
+        band = ": a line is the mean over seeds, its band runs from the worst seed to the best"
+        band = band if self.table["seeds"] > 1 else ", of one seed"
         overs: tuple[Literal["epochs", "seconds"], ...] = ("epochs", "seconds")
         figures = {over: image(draw_curves(curves, over), f"Accuracy over {over}, by model") for over in overs}
         drawn = "".join(f"<section><h3>Over {over}</h3>{figure}</section>" for over, figure in figures.items())
         return (
-            f'<h2>Training</h2><div class="pair">{drawn}</div><p class="under">Accuracy on the test pictures: a line '
-            "is the mean over seeds, its band runs from the worst seed to the best. Seconds are those of one machine, "
-            "evaluation and checkpoints among them.</p>\n"
+            f'<h2>Training</h2><div class="pair">{drawn}</div><p class="under">Accuracy on the test pictures{band}. '
+            "Seconds are those of one machine, evaluation and checkpoints among them.</p>\n"
         )
 
     def _pairs(self) -> list[str]:
@@ -154,17 +156,18 @@ class _Part:
     def _pair(self, pair: Mapping[str, Any], models: Mapping[str, Model], picture: Callable[[int], Image]) -> str:
         names = {row["model"]: row["name"] for row in self.table["rows"]}
         one, other = names[pair["one"]], names[pair["other"]]
-        classes = self.table["classes"]
-        bars = draw_classes(classes["names"], classes["accuracy"][pair["one"]], classes["accuracy"][pair["other"]])
+        classes, order = self.table["classes"], list(names)
+        accuracy = classes["accuracy"]
+        gaps = class_gaps(classes["names"], accuracy[pair["one"]], accuracy[pair["other"]])
+        bars = _bars(gaps, colour(order.index(pair["one"])), colour(order.index(pair["other"])))
+        shown = "" if len(gaps) == len(classes["names"]) else f" The {len(gaps)} classes that differ most."
         strips = "".join(self._strip(side, pair, models, names, picture) for side in ("one", "other"))
         return (
-            f"<h2>{escape(one)} and {escape(other)}</h2>"
-            f"<section><h3>Class by class</h3>{image(bars, f'Accuracy of {one} less that of {other}, by class')}"
-            f"<p>The accuracy of {escape(one)} less that of {escape(other)}, over all seeds: red where {escape(one)} "
-            f"knows a class better, blue where {escape(other)} does.</p>"
-            '<p class="beware">'
-            f"Short bars say little: a class has few pictures. {escape(_sentence(evidence(pair)))}</p>"
-            f"</section>{strips}\n"
+            f"<h2>{escape(one)} and {escape(other)}</h2><section><h3>Class by class</h3>{bars}"
+            f"<p>The accuracy of {escape(one)} less that of {escape(other)} in points, over all seeds: to the right "
+            f"where {escape(one)} knows a class better, to the left where {escape(other)} does.{shown}</p>"
+            '<p class="beware">Short bars say little: a class has few pictures. '
+            f"{escape(_capital(evidence(pair)))}.</p></section>{strips}\n"
         )
 
     def _strip(
@@ -203,14 +206,17 @@ class _Part:
                 )
             tiles.append(f'<div class="three">{"".join(panels)}</div>')
         kinds = {label: what(models[label]) for label in (better, worse)}
+        alike = "Each map runs over all colours by itself."
+        if kinds[better] != kinds[worse]:
+            alike = "The two kinds of map are made differently, and each runs over all colours by itself."
         shown_first = "" if found["count"] == len(found["pictures"]) else " Shown are those they were surest of."
         return (
             f'<section>{head}{told}{shown_first}</p><div class="strips">{"".join(tiles)}</div>'
             f"<p>Each time: the picture and its class; what {escape(names[better])} says, with its map "
             f"({kinds[better]}); what {escape(names[worse])} says, with its own ({kinds[worse]}). Maps are of the "
             "first seed, for the class that it names.</p>"
-            '<p class="beware">A map shows what speaks for an answer, not why one model is right. The two kinds of map '
-            "are made differently, and each runs over all colours by itself.</p></section>"
+            '<p class="beware">A map shows what speaks for an answer, not why one model is right. '
+            f"{alike}</p></section>"
         )
 
     def _class(self, index: int) -> str:
@@ -218,20 +224,48 @@ class _Part:
         return names[index] if index < len(names) else f"class {index}"
 
     def _differing(self) -> str:
-        docs, rows = field_docs(TrainConfig), self.table["rows"]
-        head = "".join(f"<th>{escape(row['name'])}</th>" for row in rows)
+        docs, head = field_docs(TrainConfig), _heads(self.table["rows"])
         lines = "".join(
             f"<tr><th>{name}<br><small>{escape(docs.get(name, '').replace('`', ''))}</small></th>"
             f"{''.join(f'<td>{escape(spell(value))}</td>' for value in values)}</tr>"
             for name, values in self.table["differing"]
         )
+        table = f'<div class="wide"><table class="models differing"><tr><td></td>{head}</tr>{lines}</table></div>'
+        batch = self.table["common"]["batch_size"]
+        kinds = {row["kind"] for row in self.table["rows"]}
+        resnet = " A ResNet has neither dropout nor stochastic depth, and gets the optimiser that suits its kind."
         return (
-            '<h2>What was not the same for all</h2><section><div class="wide"><table class="models differing">'
-            f"<tr><td></td>{head}</tr>{lines}</table></div>"
-            f"<p>Everything else was equal: recipe {escape(self.table['recipe'])}, with the same augmentation, batches "
-            f"of {self.table['common']['batch_size']} and the same order of pictures for the same seed. A ResNet has "
-            "neither dropout nor stochastic depth, and gets the optimiser that suits its kind.</p></section>\n"
+            f"<h2>What was not the same for all</h2><section>{table if lines else ''}"
+            f"<p>{'Everything else' if lines else 'Nothing: everything'} was equal: recipe "
+            f"{escape(self.table['recipe'])}, with the same augmentation, batches of {batch} and the same order of "
+            f"pictures for the same seed.{resnet if 'ResNet' in kinds else ''}</p></section>\n"
         )
+
+
+def _heads(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The models' names above their columns; a narrow page may break them after an underscore."""
+    return "".join(f"<th>{escape(row['name']).replace('_', '_<wbr>')}</th>" for row in rows)
+
+
+def _best(table: Table) -> int | None:
+    """The row that every verdict it takes part in names; None where no such thing was shown."""
+    for number, row in enumerate(table["rows"]):
+        mine = [pair for pair in table["pairs"] if row["model"] in (pair["one"], pair["other"])]
+        if mine and all(pair["verdict"] == row["model"] for pair in mine):
+            return number
+    return None
+
+
+def _bars(gaps: Sequence[tuple[str, float]], right: str, left: str) -> str:
+    """Bars to both sides of a middle line, in the page's own type: sharp on a phone, and dark where the page is."""
+    most = max((abs(gap) for _, gap in gaps), default=0.0) or 1.0
+    rows = []
+    for name, gap in gaps:
+        wide = 50 * abs(gap) / most
+        place = f"left: {50 - (wide if gap < 0 else 0):.2f}%; width: {wide:.2f}%"
+        bar = f'<i><b style="{place}; background: {right if gap > 0 else left}"></b></i>'
+        rows.append(f"<span>{escape(name)}</span>{bar}<span>{_signed(gap)}</span>")
+    return f'<div class="bars">{"".join(rows)}</div>'
 
 
 def _says(table: Table) -> str:
@@ -265,8 +299,12 @@ def _repeat(command: str) -> str:
     return f"<h2>To repeat it</h2><section><pre><code>{escape(command)}</code></pre></section>\n" if command else ""
 
 
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
+def _signed(points: float) -> str:
+    return f"{points:+.1f}".replace("-", "−")
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 STYLE = """
@@ -281,8 +319,24 @@ STYLE = """
 .models td { min-width: 7.5rem; }
 .models small, .rows small { color: var(--soft); font-weight: 400; }
 .differing th { min-width: 11rem; max-width: 18rem; }
+.models th { overflow-wrap: anywhere; }
+.bars { display: grid; grid-template-columns: minmax(2rem, max-content) 1fr max-content; gap: .2rem .75rem;
+  align-items: center; font-size: .85rem; font-variant-numeric: tabular-nums; }
+.bars span:nth-child(3n) { text-align: right; color: var(--soft); }
+.bars span { overflow-wrap: anywhere; }
+.bars i { position: relative; height: .8rem; background: linear-gradient(var(--line), var(--line)) center / 1px 100%
+  no-repeat; }
+.bars b { position: absolute; top: 0; bottom: 0; border-radius: 2px; }
 .unlike { border-left: 3px solid #d55e00; padding-left: .75rem; }
-section p.unlike { margin: 0 0 1rem; }
+section p.models th { overflow-wrap: anywhere; }
+.bars { display: grid; grid-template-columns: minmax(2rem, max-content) 1fr max-content; gap: .2rem .75rem;
+  align-items: center; font-size: .85rem; font-variant-numeric: tabular-nums; }
+.bars span:nth-child(3n) { text-align: right; color: var(--soft); }
+.bars span { overflow-wrap: anywhere; }
+.bars i { position: relative; height: .8rem; background: linear-gradient(var(--line), var(--line)) center / 1px 100%
+  no-repeat; }
+.bars b { position: absolute; top: 0; bottom: 0; border-radius: 2px; }
+.unlike { margin: 0 0 1rem; }
 .under { color: var(--soft); max-width: 46rem; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1.25rem;
   margin: 1.25rem 0; }
@@ -295,12 +349,14 @@ section p.unlike { margin: 0 0 1rem; }
 .three figcaption { font-size: .8rem; line-height: 1.3; margin-top: .25rem; overflow-wrap: anywhere; }
 .three .right::before { content: "✓ "; } .three .wrong::before { content: "✗ "; }
 .three .wrong { color: var(--soft); }
-pre { margin: 0; overflow-x: auto; font-size: .85rem; }
+pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem; }
 section p.answer { margin: 0 0 1rem; max-width: none; }
 @media (max-width: 34rem) {
   main { padding: 1.5rem .75rem 3rem; }
   section { padding: 1rem .85rem; }
   .models .large td { font-size: 1.2rem; }
-  .models td { min-width: 6rem; }
+  .models td { min-width: 4.5rem; }
+  .models th, .models td, .rows th, .rows td { padding-right: .6rem; }
+  .differing th { min-width: 7rem; }
 }
 """

@@ -14,7 +14,7 @@ import torch
 from vitreous.comparison.meter import device_name, read_meter
 from vitreous.comparison.predictions import FILE, Predictions
 from vitreous.comparison.settings import differing
-from vitreous.comparison.speed import BATCHES, time_models
+from vitreous.comparison.speed import batch_for, time_models
 from vitreous.comparison.statistics import judge, seed_interval, wilson
 from vitreous.comparison.study import Run, Study
 from vitreous.device import pick_device
@@ -132,7 +132,7 @@ def measure_speeds(
     found = time_models(models, device, precision=precision, compiled=compiled)
     told = {
         "device": device_name(device),
-        "batch": BATCHES.get(device.type, 32),
+        "batch": batch_for(models, device),
         "precision": precision,
         "compiled": compiled,
         "torch": torch.__version__,

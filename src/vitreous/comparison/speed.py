@@ -11,8 +11,8 @@ from torch import Tensor
 from vitreous.weights.load import Model
 
 ROUNDS = 9
-BATCHES = {"cpu": 32, "cuda": 256}
-"""Pictures run at once."""
+SMALL = 64
+"""Pixels of a side up to which a GPU needs more pictures at once to be busy."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def time_models(
     batch: int | None = None,
 ) -> dict[str, Speed]:
     """Medians over rounds; a model that cannot be compiled here says why."""
-    batch = batch or BATCHES.get(device.type, 32)
+    batch = batch or batch_for(models, device)
     ways: dict[tuple[str, str], Callable[[], object]] = {}
     reasons = dict.fromkeys(models, "" if compiled else "left out")
     for name, model in models.items():
@@ -60,6 +60,12 @@ def time_models(
             times[way].append(time.perf_counter() - before)
     rates = {way: batch / median(each) for way, each in times.items()}
     return {name: Speed(rates[name, "eager"], rates.get((name, "compiled")), reasons[name]) for name in models}
+
+
+def batch_for(models: Mapping[str, Model], device: torch.device) -> int:
+    """Pictures run at once, the same for all models: 256 small ones or 64 large ones on a GPU, 32 elsewhere."""
+    side = max(max(model.card.preprocess.size) for model in models.values())
+    return 32 if device.type != "cuda" else 256 if side <= SMALL else 64
 
 
 def reason(error: Exception) -> str:

@@ -137,5 +137,8 @@ def _judged(one: str, other: str, right: dict[str, np.ndarray], chance: float, r
     elif raised >= 1 - LEVEL:
         reason = f"no verdict: {points} apart, and the test over pictures does not confirm it"
     else:
-        verdict, reason = better, f"{better} is better than {worse} by {points}: over seeds and over pictures"
+        verdict, reason = (
+            better,
+            f"{better} is better than {worse} by {points} with this budget, over seeds and over pictures",
+        )
     return Pair(one, other, difference, half, chance, raised, verdict, reason)

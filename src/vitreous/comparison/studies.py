@@ -44,11 +44,11 @@ def _from_scratch(data: str, quoted: float) -> Part:
 
 STUDIES: dict[str, NamedStudy] = {
     "seed-001": NamedStudy(
-        "seed report 001: a small ViT from scratch on MNIST and CIFAR-10, beside a ResNet-18 for small pictures",
+        "Seed report 001: a small ViT from scratch on MNIST and CIFAR-10, beside a ResNet-18 for small pictures",
         (_from_scratch("mnist", 98.10), _from_scratch("cifar10", 56.41)),
     ),
     "seed-004": NamedStudy(
-        "seed report 004: ViT-B/16 (attention layers and head) beside ResNet-152, fine-tuned on four data sets",
+        "Seed report 004: ViT-B/16 (attention layers and head) beside ResNet-152, fine-tuned on four data sets",
         (
             _fine_tuned("cifar10", 97.97, 10),
             _fine_tuned("cifar100", 87.41, 10),

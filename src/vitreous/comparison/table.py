@@ -100,7 +100,11 @@ def evidence(pair: Mapping[str, Any]) -> str:
     half = "" if pair["half"] is None else f" ± {100 * pair['half']:.2f}"
     over = " over seeds" if pair["half"] is not None else ""
     sign = "+" if pair["difference"] >= 0 else "−"
-    raised = "" if pair["raised"] == pair["chance"] else f", {chance(pair['raised'])} corrected for all pairs"
+    raised = (
+        ""
+        if chance(pair["raised"]) == chance(pair["chance"])
+        else f", {chance(pair['raised'])} corrected for all pairs"
+    )
     difference = f"{sign}{100 * abs(pair['difference']):.2f}{half} points{over}"
     return f"difference {difference}; p {_is(pair['chance'])} over pictures{raised}"
 

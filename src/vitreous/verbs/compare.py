@@ -47,7 +47,8 @@ def compare(
         seeds: Runs of each model.
         output: The study's folder; by default studies/MODELS-DATA.
         json: Print what comparison.json holds.
-        study: A study known by name instead of models: seed-001 or seed-004; --data then takes one of its data sets.
+        study: A study known by name instead of models: seed-001 or seed-004; --data then takes one of its data sets,
+            or NAME=FOLDER to say where that one lies.
         recipe: What all have in common (`vitreous recipes`); by default what suits data and models.
         image_size: Height and width of pictures for all models; by default each one's own.
         batch_size: Pictures for each update; by default the recipe's.
@@ -123,7 +124,7 @@ def _command(first: tuple[str, ...] | list[str], data: str | None, chosen: dict[
     from vitreous.run_page import spell
 
     words = ["vitreous", "compare", *(spell(word) for word in first)]
-    words += ["--data", spell(data)] if data is not None else []
+    words += ["--data", "=".join(spell(part) for part in data.split("="))] if data is not None else []
     for name, value in chosen.items():
         if value not in (None, ()):
             values = value if isinstance(value, tuple) else (value,)

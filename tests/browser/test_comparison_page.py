@@ -1,0 +1,36 @@
+"""A comparison's page in a real browser: nothing asked for, nothing cut off, readable light and dark."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "comparison"))
+from chromium import Watched, browser
+from tiny_studies import make_zoo, tiny
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("comparison")
+    tiny(make_zoo(folder / "zoo"), folder / "study")
+    return (folder / "study/comparison.html").as_uri()
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_its_window_and_can_be_read(address, width, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    with browser() as found:
+        watched = Watched(found, offline=True, color_scheme=scheme, viewport={"width": width, "height": 900})
+        page = watched.page
+        page.goto(address)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        table = page.locator(".models").first
+        assert table.evaluate("table => table.scrollWidth - table.parentElement.clientWidth") <= 0
+        assert page.locator("img").evaluate_all("all => all.every((each) => each.naturalWidth > 0 && each.alt)")
+        broken = [each["id"] for each in axe.Axe().run(page).response["violations"]]
+        assert broken == []
+        assert watched.complaints == []
+        assert watched.outside() == []
