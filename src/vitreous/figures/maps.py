@@ -24,9 +24,7 @@ from vitreous.figures.style import (
     caption,
     frame,
     new_figure,
-    new_sheet,
     outline,
-    style,
 )
 from vitreous.figures.text import SMALL, elide
 from vitreous.figures.tiles import draw_tiles, mosaic
@@ -34,7 +32,6 @@ from vitreous.figures.tiles import draw_tiles, mosaic
 _GAP, _SPACE = 0.12, 0.06  # inches between panels: beside each other, and above the next one's caption
 _NARROWEST = 0.8  # inches that a panel's caption has, however narrow the picture
 _TINY = 64  # pixels: smaller pictures are shown pixel by pixel
-_STRIP = 140  # pixels of the width of pictures in a strip
 _FINEST = 900  # pixels of a picture's longer side that a panel can show
 
 
@@ -119,34 +116,6 @@ def draw_maps(
             if number == columns - 1:  # one bar for all, to the right of the first rows
                 bar.bar_beside(axes, tall)
     return card
-
-
-def draw_overlays(
-    pictures: Sequence[ArrayLike] | Bytes, heats: ArrayLike | None, *, limits: tuple[float, float] | None = None
-) -> Figure:
-    """Pictures `[n height width 3]` under each other, each under its own map `[n rows columns]`, or bare; no margin.
-
-    >>> figure = draw_overlays(np.zeros((3, 32, 32, 3), np.uint8), np.random.rand(3, 4, 4), limits=(0, 1))
-    >>> len(figure.axes)
-    3
-    """
-    shown = [picture_of(picture) for picture in pictures]
-    maps = array_of("heats", heats, f"{len(shown)} rows columns") if heats is not None else None
-    scale = scale_of(maps, limits=limits) if maps is not None else None
-    height, width, _ = shown[0].shape
-    down = max(round(_STRIP * height / width), 1)
-    pitch = down + 6
-    sheet = new_sheet(_STRIP, len(shown) * pitch - 6)
-    whole = len(shown) * pitch - 6
-    with style():
-        for number, picture in enumerate(shown):
-            axes = sheet.add_axes((0, 1 - (number * pitch + down) / whole, 1, down / whole))
-            if maps is None or scale is None:
-                _show(axes, _shrink(picture), picture.shape)
-            else:
-                _lay_over(axes, _grey(_shrink(picture), False), picture.shape, maps[number], scale)
-            axes.set_axis_off()
-    return sheet
 
 
 def draw_grid(

@@ -130,11 +130,6 @@ def new_figure(width: float, height: float, title: str = "") -> Iterator[Card]:
         yield Card(width, height, title)
 
 
-def new_sheet(width: int, height: int) -> Figure:
-    """No card at all: a clear figure of so many pixels, for pictures that have no margin."""
-    return Figure(figsize=((width + 1e-6) / DPI, (height + 1e-6) / DPI), dpi=100, facecolor="none")
-
-
 def frame(axes: Axes) -> None:
     """Around a picture or a heat map: a thin line, no ticks."""
     axes.set_xticks([])

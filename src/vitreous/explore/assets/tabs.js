@@ -1,9 +1,10 @@
 // The tabs of a viewer: each says whether the payload has what it needs, what the picture shows, and what stands beside
 // it. `build` makes the elements once; its `update` is called whenever something else is looked at.
 
-import { cells, dots, lines, matrix, ranking } from "./charts.js";
-import { gradient, robust } from "./colours.js";
+import { cells, dots, lines, matrix, ranking, scale } from "./charts.js";
+import { robust } from "./colours.js";
 import { make, number, percent } from "./dom.js";
+import { pictureOf } from "./mosaic.js";
 import { attentionRow, slice } from "./payload.js";
 import { fill, thumbnail } from "./stage.js";
 
@@ -16,10 +17,6 @@ function sentences(viewer, ...names) {
       const { title, read, beware } = viewer.header.views[name];
       return make("div", { class: "sentences" }, make("h3", {}, title), make("p", {}, read), make("p", { class: "beware" }, beware));
     });
-}
-
-function scale(kind, low, high) {
-  return make("div", { class: "scale" }, make("span", {}, low), make("span", { class: "ramp", style: { background: gradient(kind) }, "aria-hidden": "true" }), make("span", {}, high));
 }
 
 function slider(label, { min = 0, max, value, oninput, text }) {
@@ -173,17 +170,12 @@ const filters = {
   has: (payload) => payload.has("filters"),
   stage: (viewer, values) => ({ values: null, query: viewer.pointed(values) }),
   build(viewer) {
-    const { data, shape } = viewer.payload.array("filters");
+    const found = viewer.payload.array("filters");
     const share = viewer.payload.array("filters.share").data;
-    const [count, height, width, colours] = shape;
+    const [count, height, width] = found.shape;
     const tiles = [...Array(count).keys()].map((i) => {
       const canvas = make("canvas", { width, height, class: "small", role: "img", "aria-label": `component ${i + 1}, ${percent(share[i])} of the variance` });
-      const picture = new ImageData(width, height);
-      for (let p = 0; p < width * height; p++) {
-        for (let c = 0; c < 3; c++) picture.data[4 * p + c] = data[(i * width * height + p) * colours + (colours === 3 ? c : 0)];
-        picture.data[4 * p + 3] = 255;
-      }
-      canvas.getContext("2d").putImageData(picture, 0, 0);
+      canvas.getContext("2d").putImageData(pictureOf(found, i), 0, 0);
       return make("div", { class: "tile" }, canvas, make("span", {}, percent(share[i])));
     });
     return { element: make("div", {}, make("div", { class: "tiles" }, tiles), sentences(viewer, "filters", "patches")), update() {} };
