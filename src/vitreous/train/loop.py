@@ -20,7 +20,7 @@ from vitreous.train.listen import Everyone, Listener
 from vitreous.train.policy import merge
 from vitreous.train.schedule import rate
 from vitreous.train.source import epoch_order
-from vitreous.weights.save import save, write_json
+from vitreous.weights.save import describe, save, write_json
 
 TELL_EVERY = 0.5  # seconds between two looks at the running loss, each of which waits for the device
 
@@ -38,6 +38,7 @@ def train(
         started = time.monotonic()
         parts = assemble(config, data_root, tell)
         folder.begin(config, parts.config)
+        write_json(folder.described, describe(parts.model))  # so that any checkpoint can be loaded
         config, state, steps = parts.config, parts.state, parts.steps
         before = resume(parts, folder, tell)
         total, warm = config.epochs * steps, round(config.warmup * steps)
