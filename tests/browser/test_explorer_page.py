@@ -21,6 +21,7 @@ from vitreous.explore.serve import allowed_hosts
 from vitreous.explore.work import Work
 from vitreous.models.variants import variant
 from vitreous.models.vit import ViT
+from vitreous.page_data import page_data
 from vitreous.weights.card import Card
 from vitreous.weights.load import load
 from vitreous.weights.save import usual_preprocess
@@ -117,6 +118,32 @@ def test_two_models_move_in_step(watched, home):
     assert len(said) == 2
     assert all("row 3, column 5 looks most at" in each for each in said)
     assert watched.complaints == []
+
+
+def test_a_slow_answer_says_what_is_being_worked_out_and_who_is_before(watched, home, monkeypatch):
+    page = watched.open(home)
+    go_on = threading.Event()
+
+    def slowly(scene, progress):
+        progress("relevance")
+        go_on.wait(20)
+        return page_data(scene, progress=progress)
+
+    monkeypatch.setattr("vitreous.explore.app.page_data", slowly)
+    try:
+        page.select_option("#second", "fresh")
+        said = "document.getElementById('said').textContent"
+        until(page, f"{said}.includes('packaged: relevance') || {said}.includes('fresh: relevance')")
+        until(page, f"{said}.includes('waiting, 1 before')")
+        assert page.locator("#said").get_attribute("role") == "status"
+        assert page.locator("#seconds").get_attribute("aria-hidden") == "true"
+        until(page, "document.getElementById('seconds').textContent.trim() === '1 s'")
+    finally:
+        go_on.set()
+    until(page, "document.documentElement.dataset.ready === '2'")
+    assert page.evaluate(said) == ""
+    assert watched.complaints == []
+    assert watched.outside(home) == []
 
 
 def test_the_api_page_lists_what_there_is(watched, home):
