@@ -13,10 +13,10 @@ const at = (id) => document.getElementById(id);
 const state = new State(DEFAULTS);
 const viewers = [];
 let picture = null; // { name, blob }
-let asked = null;
+let asked = null; // an AbortController for the newest question
 
-async function ask(path, body) {
-  const response = await fetch(path, body ? { method: "POST", body, headers: { "Content-Type": "application/octet-stream" } } : undefined);
+async function ask(path, body = null, signal = null) {
+  const response = await fetch(path, body ? { method: "POST", body, signal, headers: { "Content-Type": "application/octet-stream" } } : { signal });
   if (response.ok) return response;
   const text = await response.text();
   let said = text;
@@ -57,7 +57,8 @@ async function follow(name, models, finished) {
 
 async function look() {
   if (!picture) return;
-  const mine = (asked = Symbol("asked"));
+  asked?.abort(); // nobody waits for what was asked before
+  const mine = (asked = new AbortController());
   const names = [at("first").value, at("second").value].filter(Boolean);
   let over = false;
   tell(`Looking at ${picture.name} …`);
@@ -66,7 +67,7 @@ async function look() {
   const { name, blob } = picture;
   try {
     const found = await Promise.all(names.map(async (model, slot) => {
-      const response = await ask(address("/api/explain", { model, name, client: `${client}-${slot}` }), blob);
+      const response = await ask(address("/api/explain", { model, name, client: `${client}-${slot}` }), blob, mine.signal);
       const payload = new Payload(await response.arrayBuffer());
       payload.header.model.name = model;
       const source = { ablate: async (off) => (await ask(address("/api/ablate", { model, off: off.join(","), client: `${client}-${slot}` }), blob)).json() };
