@@ -126,20 +126,20 @@ def test_play_goes_through_all_moments_and_stops_at_the_end(watched, run):
 def test_a_click_on_a_curve_goes_to_the_nearest_moment(watched, run):
     page = watched.open(run)
     box = page.locator("#loss .plot svg").bounding_box()
-    page.mouse.click(box["x"] + 52 + (box["width"] - 66) * 3.4 / 8, box["y"] + 60)
+    page.mouse.click(box["x"] + 52 + (box["width"] - 72) * 3.4 / 8, box["y"] + 60)
     assert now(page).startswith("epoch 3")
     page.mouse.move(5, 5)
     settle(page)
     said = page.locator("#loss .legend").inner_text().split()
     assert said == ["training", "0.667", "held", "out", "1"]
     places = page.evaluate("vitreous.charts.map((chart) => Number(chart.rule.getAttribute('x1')))")
-    assert places[0] == pytest.approx(52 + (box["width"] - 66) * 3 / 8, abs=1)
+    assert places[0] == pytest.approx(52 + (box["width"] - 72) * 3 / 8, abs=1)
 
 
 def test_hovering_over_a_curve_tells_its_numbers(watched, run):
     page = watched.open(run)
     box = page.locator("#accuracy .plot svg").bounding_box()
-    page.mouse.move(box["x"] + 52 + (box["width"] - 66) * 2.1 / 8, box["y"] + 60)
+    page.mouse.move(box["x"] + 52 + (box["width"] - 72) * 2.1 / 8, box["y"] + 60)
     settle(page)
     assert page.locator("#accuracy .legend b").all_inner_texts() == ["75 %", "70 %"]
     assert now(page).startswith("epoch 8")

@@ -4,7 +4,7 @@ import { make, number } from "./dom.js";
 import { gradient, paint } from "./colours.js";
 
 const LARGE = [560, 260], PHONE = [350, 230], SMALL = [200, 150]; // so that words are as large everywhere
-const LEFT = 56, RIGHT = 14, TOP = 12, BOTTOM = 34;
+const LEFT = 56, RIGHT = 22, TOP = 12, BOTTOM = 34;
 
 function frame({ label, low, high, steps, names, title, unit = "", small = false }) {
   const [WIDE, TALL] = small ? SMALL : matchMedia("(max-width: 40rem)").matches ? PHONE : LARGE;
@@ -15,10 +15,16 @@ function frame({ label, low, high, steps, names, title, unit = "", small = false
     svg.append(make("line", { x1: LEFT, x2: WIDE - RIGHT, y1: y(value), y2: y(value), class: "grid" }));
     svg.append(make("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, text + unit));
   }
-  const every = Math.ceil(steps / Math.floor(WIDE / (names ? 56 : 40)));
-  for (let i = 0; i < steps; i += every) svg.append(make("text", { x: x(i), y: TALL - BOTTOM + 18, "text-anchor": "middle" }, names ? names[i] : String(i)));
+  for (const i of places(steps, WIDE / 40, Boolean(names))) svg.append(make("text", { x: x(i), y: TALL - BOTTOM + 18, "text-anchor": "middle" }, names ? names[i] : String(i)));
   svg.append(make("text", { x: (LEFT + WIDE - RIGHT) / 2, y: TALL - 2, "text-anchor": "middle", class: "axis" }, label));
   return { svg, x, y, right: WIDE - RIGHT };
+}
+
+// Which of many steps are named: all, or every second, third, …; where they are shares of a whole, its quarters
+function places(steps, most, quarters) {
+  if (steps > most && quarters) return [0, 0.25, 0.5, 0.75, 1].map((share) => Math.round(share * (steps - 1)));
+  const every = Math.ceil(steps / most);
+  return [...Array(Math.ceil(steps / every)).keys()].map((i) => i * every);
 }
 
 // Round numbers from low to high, about `count` of them, with their text: as many decimals as the steps need
@@ -102,11 +108,12 @@ export function cells(values, layers, heads, { title, kind = "heat", choose, cho
   return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, make("table", { class: "cells", "aria-label": title }, ...rows));
 }
 
-// A square matrix as a canvas with a name for each side
-export function matrix(values, count, { title, kind = "heat", peak = null }) {
+// A square matrix as a canvas; `down` and `across` say what its sides count, `ends` where they begin and end
+export function matrix(values, count, { title, kind = "heat", peak = null, down, across, ends = [0, count - 1] }) {
   const canvas = make("canvas", { width: count, height: values.length / count, class: "matrix", role: "img", "aria-label": title });
   canvas.getContext("2d").putImageData(paint(values, count, { kind, peak }), 0, 0);
-  return canvas;
+  const side = (name, label) => make("div", { class: `side ${name}`, "aria-hidden": "true" }, [ends[0], label, ends[1]].map((text) => make("span", {}, String(text))));
+  return make("div", { class: "framed" }, side("down", down), canvas, side("across", across));
 }
 
 export function ranking(rows, { title, unit = "" }) {

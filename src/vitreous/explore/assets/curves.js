@@ -4,7 +4,7 @@
 import { ticks } from "./charts.js";
 import { make } from "./dom.js";
 
-const TALL = 250, LEFT = 52, RIGHT = 14, TOP = 22, BOTTOM = 40;
+const TALL = 250, LEFT = 52, RIGHT = 20, TOP = 22, BOTTOM = 40;
 const COLOURS = 8;
 
 // Every element of class "curves" under `root`; `choose(x)` is called with the x that was clicked. Gives the charts.

@@ -147,9 +147,18 @@ const rollout = {
     const query = viewer.query(values);
     const row = query === null ? viewer.meanRow("rollout") : slice(viewer.payload, "rollout", query);
     const heat = patchesOf(viewer, row);
-    return { values: heat, peak: robust(heat), query };
+    return { values: heat, peak: robust(heat), low: Math.min(...heat), query }; // all patches are alike but for a little
   },
-  build: (viewer) => ({ element: make("div", {}, scale("heat", "none", "most"), sentences(viewer, "rollout")), update() {} }),
+  build(viewer) {
+    const ramp = make("div");
+    return {
+      element: make("div", {}, ramp, sentences(viewer, "rollout")),
+      update() {
+        const { low, peak } = viewer.drawn;
+        ramp.replaceChildren(scale("heat", percent(low), `${percent(peak)} or more`));
+      },
+    };
+  },
 };
 
 const positions = {
@@ -249,7 +258,7 @@ const headsTab = {
       list.append(make("h3", { class: "sub" }, `Switched off, a head changes the logit of ${header.explained[0].label}`), ranking(order.map((i) => ({ name: `block ${Math.floor(i / heads)}, head ${i % heads}`, value: effect[i], onclick: () => state.set({ layer: Math.floor(i / heads), head: i % heads }) })), { title: "Heads by their effect", unit: "±" }), ...sentences(viewer, "ablation"));
     }
     return {
-      element: make("div", {}, live ? make("p", {}, "Click a head to switch it off, and see what the model then says.") : null, live ? clear : null, news, grid, sentences(viewer, "importance"), list),
+      element: make("div", {}, live ? make("p", {}, "Click a head to switch it off, and see what the model then says.") : null, live ? clear : null, live ? news : null, grid, sentences(viewer, "importance"), list),
       update(values) {
         const explained = header.explained.findIndex((each) => each.index === (values.class ?? header.explained[0].index));
         const place = Math.max(0, explained);
@@ -300,7 +309,7 @@ const matrices = {
     const { payload, tokens: count, depth, heads } = viewer;
     const block = blocks(viewer);
     const whole = make("div");
-    const similar = matrix(payload.array("similar").data, depth, { title: "Similarity of blocks", peak: 1 });
+    const similar = matrix(payload.array("similar").data, depth, { title: "Similarity of blocks", peak: 1, down: "block", across: "block" });
     return {
       element: make("div", {}, make("div", { class: "controls" }, block.element), whole, sentences(viewer, "attention-matrix"), make("h3", { class: "sub" }, "Similarity of blocks"), similar, sentences(viewer, "layers")),
       update(values) {
@@ -312,7 +321,7 @@ const matrices = {
         for (let query = 0; query < count; query++) found.set(viewer.row(values.layer, values.head, query), query * count);
         for (let i = 0; i < found.length; i++) found[i] = Math.max(0, 1 + Math.log10(Math.max(found[i], 1e-4)) / 4); // four decades
         const name = typeof values.head === "number" ? `head ${values.head}` : values.head === "max" ? "strongest head" : "mean of heads";
-        whole.replaceChildren(make("p", { class: "key" }, `Block ${values.layer}, ${name}: a row for each token that asks; bright is much, on a scale of four powers of ten`), matrix(found, count, { title: `Attention matrix of block ${values.layer}, ${name}`, peak: 1 }));
+        whole.replaceChildren(make("p", { class: "key" }, `Block ${values.layer}, ${name}: a row for each token that asks; bright is much, on a scale of four powers of ten`), matrix(found, count, { title: `Attention matrix of block ${values.layer}, ${name}`, peak: 1, down: "asks", across: "is looked at" }));
       },
     };
   },
@@ -342,7 +351,7 @@ const model = {
   has: () => true,
   stage: (viewer, values) => ({ values: null, query: viewer.pointed(values) }),
   build(viewer) {
-    const table = (title, rows) => make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, make("table", { class: "plain" }, rows.map(([label, text]) => make("tr", {}, make("th", { scope: "row" }, label), make("td", {}, text)))));
+    const table = (title, rows) => make("div", { class: `scroll ${title.toLowerCase()}`, tabindex: "0", role: "region", "aria-label": title }, make("table", { class: "plain" }, rows.map(([label, text]) => make("tr", {}, make("th", { scope: "row" }, label), make("td", {}, text)))));
     return { element: make("div", {}, make("h3", { class: "sub" }, "Shapes at each step"), table("Shapes", viewer.header.shapes), make("h3", { class: "sub" }, "About the model"), table("About", viewer.header.about)), update() {} };
   },
 };
