@@ -1,6 +1,6 @@
-"""Many clients at one explorer on this machine: answers by status, waiting times, memory before and after.
+"""Many clients at one explorer on this machine: answers by status, waiting times, memory before and after each round.
 
-python benchmarks/explore_load.py --clients 50 --seconds 30
+python benchmarks/explore_load.py --clients 50 --seconds 30 --rounds 4
 """
 
 import argparse
@@ -28,6 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=30)
+    parser.add_argument("--rounds", type=int, default=1, help="of the same server: does its memory go on growing?")
     parser.add_argument("--port", type=int, default=8139)
     given = parser.parse_args()
     words = ["-m", "vitreous", "explore", "--port", str(given.port), "--device", "cpu"]
@@ -54,10 +55,9 @@ def main() -> None:
             time.sleep(0.25)
     for _ in range(3):
         ask(0, "explain")
-    before = memory(server.pid)
-    end = time.monotonic() + given.seconds
+    sizes = [memory(server.pid)]
 
-    def client(number: int) -> None:
+    def client(number: int, end: float) -> None:
         while time.monotonic() < end:
             begun = time.monotonic()
             try:
@@ -70,20 +70,27 @@ def main() -> None:
             elif status == 503:
                 time.sleep(1)
 
-    threads = [threading.Thread(target=client, args=(i,)) for i in range(given.clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    after = memory(server.pid)
+    for _ in range(given.rounds):
+        end = time.monotonic() + given.seconds
+        threads = [threading.Thread(target=client, args=(i, end)) for i in range(given.clients)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        sizes.append(memory(server.pid))
     for _ in range(3):
         ask(0, "explain")
-    print(f"{given.clients} clients for {given.seconds:.0f} s on {os.cpu_count()} cores: {dict(found)}")
+    sizes.append(memory(server.pid))
+    length = f"{given.rounds} × {given.seconds:.0f} s"
+    print(f"{given.clients} clients for {length} on {os.cpu_count()} cores: {dict(found)}")
     if waited:
         waited.sort()
         told = f"{statistics.median(waited):.2f} s (median), {waited[int(0.99 * (len(waited) - 1))]:.2f} s (p99)"
         print(f"an answer took {told}")
-    print(f"memory of the server: {before:.0f} MB before, {after:.0f} MB after, {memory(server.pid):.0f} MB later")
+    told = ", ".join(f"{size:.0f}" for size in sizes[1:-1])
+    print(
+        f"memory of the server: {sizes[0]:.0f} MB before, {told} after each round, {sizes[-1]:.0f} three answers later"
+    )
     server.terminate()
     server.wait(10)
 

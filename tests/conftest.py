@@ -25,7 +25,7 @@ def own_cache(monkeypatch, tmp_path_factory):
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def shared():
     """Real weights and pictures, where they are at hand."""
     if not SHARED.is_dir():

@@ -16,7 +16,7 @@ ALLOWED = {  # folder → what of vitreous it may import
     "train": {"train", "weights", "models", "data", "speed", "device", "ranks", "together"},
     "comparison": {
         *("comparison", "train", "weights", "models", "data", "speed", "inside", "figures", "device"),
-        *("page", "run_page", "field_docs", "doctor", "evaluation", "scene"),
+        *("page", "run_page", "field_docs", "doctor", "evaluation", "scene", "interactive", "line_chart", "snapshots"),
     },
 }
 FORBIDDEN = {"figures": {"torch", "torchvision"}, "models": {"numpy", "PIL", "matplotlib", "safetensors"}}

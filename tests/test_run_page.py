@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vitreous.field_docs import field_docs
-from vitreous.run_charts import MOST, column, curves, over_training, thin
+from vitreous.run_curves import column, curves
 from vitreous.run_page import LEVELS, duration, spell, time_to_accuracy, write_run_page
 from vitreous.snapshots import Recorder, Snapshot, write_snapshot
 from vitreous.train.config import TrainConfig
@@ -21,11 +21,12 @@ INSIDE = ["positions", "filters", "distance", "attention"]
 
 
 class Read(HTMLParser):
-    """A page taken apart: sections, addresses, images, words; and whether every tag that was opened is closed."""
+    """A page taken apart: sections, addresses, charts, words; and whether every tag that was opened is closed."""
 
     def __init__(self, path):
         super().__init__()
-        self.ids, self.addresses, self.alts, self.open, self.words = [], [], [], [], ""
+        self.ids, self.addresses, self.charts, self.payloads, self.open, self.words = [], [], [], [], [], ""
+        self.kind = None
         self.text = path.read_text(encoding="utf-8")
         self.feed(self.text)
         assert not self.open, self.open
@@ -34,29 +35,31 @@ class Read(HTMLParser):
         found = dict(attributes)
         self.ids += [found["id"]] if tag == "section" else []
         self.addresses += [found[name] for name in ("src", "href", "action", "srcset") if name in found]
-        self.alts += [found["alt"]] if tag == "img" else []
-        assert tag not in ("script", "link", "iframe", "object")
-        if tag not in ("img", "meta"):
+        self.kind = found.get("type") if tag == "script" else self.kind
+        assert tag not in ("img", "link", "iframe", "object")
+        if tag != "meta":
             self.open.append(tag)
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if self.open[-1:] != ["style"]:
+        if self.open[-1:] == ["script"]:
+            self.charts += [json.loads(data)] if self.kind == "application/json" else []
+            self.payloads += [data] if self.kind == "application/vitreous" else []
+        elif self.open[-1:] != ["style"]:
             self.words += data
 
 
 def assert_alone(page):
-    """Nothing is asked of anyone: images hold their bytes, links stay on the page, the style names no address."""
-    for address in page.addresses:
-        assert address.startswith(("data:image/png;base64,", "#")), address[:80]
-    for name in (address[1:] for address in page.addresses if address.startswith("#")):
-        assert name in page.ids
+    """Nothing is asked of anyone: links stay on the page, the style names no address, the policy forbids the rest."""
+    for name in page.addresses:
+        assert name.startswith("#")
+        assert name[1:] in page.ids
     style = re.search(r"<style>(.*?)</style>", page.text, re.DOTALL)[1]
     assert not re.search(r"url\(|@import|https?:", style)
     assert not re.search(r"https?://", page.text)
-    assert all(page.alts)
+    assert "default-src 'none'" in page.text
 
 
 def row(epoch, top1=None, seconds=1.0):
@@ -102,7 +105,7 @@ def test_every_setting_is_explained_and_changed_ones_stand_out(finished):
     _, page = finished
     docs = field_docs(TrainConfig)
     assert list(docs) == [field.name for field in fields(TrainConfig)]
-    table = page.text[page.text.index('id="settings"') :]
+    table = page.text[page.text.index('id="settings"') :].replace(' scope="row"', "")
     for name, text in docs.items():
         assert f"<th>{name}</th>" in table
         assert text.replace("`", "") in page.words
@@ -169,12 +172,13 @@ def test_times_are_those_of_the_first_look_that_was_good_enough():
     assert time_to_accuracy(rows, [0.99]) == time_to_accuracy([], LEVELS) == []
 
 
-def test_curves_are_the_metrics_in_percent_where_they_were_looked_at():
+def test_curves_are_the_metrics_in_percent_where_they_were_looked_at(tmp_path):
     rows = [row(1, 0.25), row(2), row(3, 0.75)]
-    loss, accuracy, rate = (chart.panels[""].axes[0].lines for chart in curves(rows, TrainConfig()))
-    assert loss[0].get_ydata().tolist() == [2.0, 1.0, 2 / 3]
-    assert [line.get_xdata().tolist() for line in accuracy] == [[1, 2, 3], [1, 3]]
-    assert accuracy[1].get_ydata().tolist() == [25, 75]
+    page = Read(write_run_page(folder_of(tmp_path / "run", TrainConfig(), rows)))
+    loss, accuracy, rate = (chart["series"] for chart in page.charts)
+    assert loss[0]["y"] == [2.0, 1.0, 2 / 3]
+    assert [line["x"] for line in accuracy] == [[1, 2, 3], [1, 3]]
+    assert accuracy[1] == {"label": "held out", "x": [1, 3], "y": [25, 75]}
     assert len(rate) == 1
     assert column([row(1)], "test_top1") == ([], [])
     assert curves([], TrainConfig()) == []
@@ -188,49 +192,19 @@ def test_what_makes_training_pictures_harder_is_said():
     assert "mixed" not in curves([row(1)], TrainConfig())[0].beware
 
 
-def snapshot(epoch, seed=0):
-    chance = np.random.default_rng(seed)
-    return Snapshot(
-        epoch,
-        filters=chance.integers(0, 256, (4, 2, 2, 1)).astype(np.uint8),
-        positions=chance.uniform(-1, 1, (2, 2, 2, 2)),
-        distances=chance.uniform(1, 5, (3, 2)),
-        maps=chance.uniform(0, 1, (2, 2, 2)),
-        pictures=chance.integers(0, 256, (2, 8, 8, 1)).astype(np.uint8),
-        labels=("zero", "one"),
-    )
+def test_a_resnets_page_shows_its_filters_alone(tmp_path):
+    snapshots = [Snapshot(epoch, filters=np.full((4, 3, 3, 3), epoch, np.uint8)) for epoch in (0, 1)]
+    page = Read(write_run_page(folder_of(tmp_path / "run", TrainConfig(epochs=1), [row(1, 0.4)], None, snapshots)))
+    assert page.ids == [*TRAINING, "filters", "settings"]
+    assert len(page.payloads) == 1
+    assert 'id="scrubber"' in page.text
 
 
-def test_moments_stand_side_by_side_with_their_accuracy():
-    charts = over_training([snapshot(0, 1), snapshot(2, 2), snapshot(4, 3)], [row(2, 0.5), row(4, 0.997)])
-    assert [chart.name for chart in charts] == INSIDE
-    for chart in charts[:3]:
-        assert list(chart.panels) == ["before", "epoch 2 · 50 %", "epoch 4 · 99 %"]
-    assert list(charts[3].panels) == ["picture", "before", "epoch 2", "epoch 4"]
-    assert "zero, one" in charts[3].read
-    limits = {figure.axes[0].get_ylim() for figure in charts[2].panels.values()}
-    assert len(limits) == 1  # one scale for all, or they could not be compared
-
-
-def test_what_never_changed_is_shown_once_and_said():
+def test_what_never_changed_is_said_and_has_no_row_of_moments(tmp_path):
     same = [Snapshot(epoch, positions=np.ones((2, 2, 2, 2))) for epoch in (0, 1, 2)]
-    (chart,) = over_training(same, [])
-    assert list(chart.panels) == ["at all times"]
-    assert "did not change" in chart.read
-
-
-def test_many_moments_are_thinned_and_the_ends_kept():
-    kept = thin([Snapshot(epoch) for epoch in range(100)], MOST)
-    assert len(kept) == MOST
-    assert (kept[0].epoch, kept[-1].epoch) == (0, 99)
-    assert len({s.epoch for s in kept}) == MOST
-
-
-def test_nothing_finite_and_nothing_at_all_are_borne():
-    assert over_training([], []) == []
-    black = np.zeros((1, 4, 4, 3), np.uint8)
-    empty = Snapshot(0, distances=np.full((2, 2), np.nan), maps=np.full((1, 2, 2), np.nan), pictures=black)
-    assert [chart.name for chart in over_training([empty], [])] == ["attention"]
+    page = Read(write_run_page(folder_of(tmp_path / "run", TrainConfig(), [row(1)], None, same)))
+    assert "This did not change in this run." in page.words
+    assert "All moments" not in page.words
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,16 @@ def test_explain_writes_a_report_and_figures(folder, photo, tmp_path, capsys):
     assert (tmp_path / "out.html").read_text().startswith("<!doctype html>")
 
 
+def test_flags_that_shape_figures_say_so_where_there_are_none(folder, photo, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    photo.save(tmp_path / "photo.png")
+    words = ["explain", str(tmp_path / "photo.png"), "--model", folder, "-o", str(tmp_path / "out.html")]
+    main([*words, "--heads", "0-1", "--scale", "log"])
+    assert "--heads and --scale shape figures, and the page has none: add --views" in capsys.readouterr().err
+    main([*words, "--heads", "0-1", "--views", "attention-rows"])
+    assert "shape figures" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("format", ["svg", "pdf"])
 def test_figures_come_as_svg_and_pdf_too(format, folder, photo, tmp_path):
     photo.save(tmp_path / "photo.png")

@@ -1,7 +1,8 @@
 """`write_run_page`: a run's folder, finished or not, to one HTML file that tells all of it.
 
-What was trained and how well it does; curves; how soon it was how good; the inside of the model over training; every
-setting with its explanation. `run_charts.py` makes the figures.
+What was trained and how well it does; curves; how soon it was how good; the inside of the model over training, moment
+by moment; every setting with its explanation. `run_curves.py` and `run_inside.py` say what is drawn, and
+`explore/assets/run.js` draws it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,17 +12,19 @@ from html import escape
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from matplotlib.colors import to_hex
-
 from vitreous.field_docs import field_docs
-from vitreous.figures.scale import Scale, short_numbers
-from vitreous.page import document, image, short
-from vitreous.run_charts import Chart, Row, curves, over_training
+from vitreous.interactive import NO_SCRIPT, scripted_page
+from vitreous.line_chart import line_chart
+from vitreous.page import short
+from vitreous.payload import Payload
+from vitreous.run_curves import Curves, Row, curves
+from vitreous.run_inside import VIEWS, View, moments_payload, said_of
 from vitreous.snapshots import read_snapshots
 from vitreous.train.config import TrainConfig
 from vitreous.train.folder import RunFolder
 from vitreous.weights.save import write_atomic
 
+RUN_PAGE = "run.html"
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99)
 """Accuracies that are looked for in a run."""
 
@@ -33,26 +36,30 @@ def write_run_page(folder: RunFolder | str | Path) -> Path:
     if config is None:
         raise FileNotFoundError(f"{folder.path} holds no run: expected {folder.config}")
     rows = folder.read_metrics()
-    views = over_training(read_snapshots(folder.snapshots), rows)
-    text = html(config, rows, folder.read_result(), views)
-    return write_atomic(folder.path / "run.html", partial(Path.write_text, data=text, encoding="utf-8"))
+    inside = moments_payload(read_snapshots(folder.snapshots), rows)
+    text = html(config, rows, folder.read_result(), inside)
+    return write_atomic(folder.path / RUN_PAGE, partial(Path.write_text, data=text, encoding="utf-8"))
 
 
-def html(config: TrainConfig, rows: Sequence[Row], result: Mapping[str, Any] | None, views: Sequence[Chart]) -> str:
+def html(config: TrainConfig, rows: Sequence[Row], result: Mapping[str, Any] | None, inside: Payload | None) -> str:
     """The whole page."""
     drawn = curves(rows, config)
+    views = [view for view in VIEWS if inside is not None and view.name in inside.header["views"]]
     names = {chart.name: chart.title for chart in drawn}
     names |= {"time": "Time to accuracy"} if rows else {}
-    names |= {chart.name: chart.title for chart in views} | {"settings": "Settings"}
+    names |= {view.name: view.title for view in views} | {"settings": "Settings"}
     links = " ".join(f'<a href="#{name}">{escape(title)}</a>' for name, title in names.items())
     title = f"{short(config.model)} on {short(config.data)}"
     body = f"<header><h1>{escape(title)}</h1><p>{escape(summary(config))}</p>{_result(config, rows, result)}"
-    body += f"<nav>{links}</nav></header>\n"
+    body += f'<nav aria-label="Parts of this page">{links}</nav></header>\n{NO_SCRIPT}'
+    if inside is not None:
+        body += '<div id="scrubber"></div>\n'
     if rows:
-        body += f'<h2>Training</h2><div class="pair">{"".join(map(_section, drawn))}{_time(rows)}</div>\n'
-    if views:
-        body += f"<h2>The inside over training</h2>{''.join(map(_section, views))}\n"
-    return document(title, body + _settings(config), STYLE)
+        body += f'<h2>Training</h2><div class="pair">{"".join(map(_curves, drawn))}{_time(rows)}</div>\n'
+    if inside is not None:
+        body += f"<h2>The inside over training</h2>{''.join(_view(view, inside.header) for view in views)}\n"
+    payloads = [] if inside is None else [("run", inside)]
+    return scripted_page(title, body + _settings(config), "run.js", payloads, ["run.css"])
 
 
 def summary(config: TrainConfig) -> str:
@@ -130,7 +137,8 @@ def _time(rows: Sequence[Row]) -> str:
         for level, epoch, seconds in reached
     )
     table = (
-        f'<table class="numbers"><thead><tr><th>accuracy</th><th>epoch</th><th>time</th></tr></thead>'
+        f'<table class="numbers"><thead><tr><th scope="col">accuracy</th><th scope="col">epoch</th>'
+        f'<th scope="col">time</th></tr></thead>'
         f"<tbody>{lines}</tbody></table>"
         if reached
         else f"<p>Accuracy on held-out pictures has not reached {100 * LEVELS[0]:.0f}&nbsp;% yet.</p>"
@@ -145,34 +153,32 @@ def _time(rows: Sequence[Row]) -> str:
     )
 
 
-# --- figures ----------------------------------------------------------------------------------------------------------
+# --- charts -----------------------------------------------------------------------------------------------------------
 
 
-def _section(chart: Chart) -> str:
-    if chart.layout == "one":
-        drawn = "".join(image(figure, f"{chart.title}: {chart.read}") for figure in chart.panels.values())
-    else:
-        panels = "".join(
-            f"<figure>{image(figure, f'{chart.title}, {name}')}<figcaption>{escape(name)}</figcaption></figure>"
-            for name, figure in chart.panels.items()
-        )
-        count = len(chart.panels)
-        layout = "alone" if count == 1 else "four" if chart.layout == "six" and count <= 4 else chart.layout
-        drawn = f'<div class="panels {layout}" style="--count: {max(count, 8)}">{panels}</div>'
-    bar = _bar(chart.scale) if chart.scale is not None else ""
-    return (
-        f'<section id="{chart.name}"><h3>{escape(chart.title)}</h3>{drawn}{bar}'
-        f'<p>{escape(chart.read)}</p><p class="beware">{escape(chart.beware)}</p></section>\n'
+def _curves(found: Curves) -> str:
+    drawn = line_chart(
+        found.lines, title=found.title, x_label="epoch", y_label=found.y_label, unit=found.unit, x_from=0
     )
+    return _section(found.name, found.title, drawn, found.read, found.beware)
 
 
-def _bar(scale: Scale) -> str:
-    """What the colours mean: a bar, and what stands at its ends."""
-    stops = ", ".join(to_hex(scale.colours(i / 12)) for i in range(13))
-    low, high = scale.ends or short_numbers([scale.low, scale.high])
+def _view(view: View, header: Mapping[str, Any]) -> str:
+    """Where the page draws a view: of the chosen moment, and of all moments where they differ."""
+    drawn = f'<div class="moment" data-view="{view.name}"></div>'
+    places = header["views"][view.name]
+    if len(set(places)) > 1:
+        drawn += (
+            f'<details class="all" data-view="{view.name}"><summary>All moments side by side</summary>'
+            '<div class="panels"></div></details>'
+        )
+    return _section(view.name, view.title, drawn, said_of(view, header), view.beware)
+
+
+def _section(name: str, title: str, drawn: str, read: str, beware: str) -> str:
     return (
-        f'<p class="bar"><span>{low}</span><i style="background: linear-gradient(to right, {stops})"></i>'
-        f"<span>{high}</span> {escape(scale.label)}</p>"
+        f'<section id="{name}"><h3>{escape(title)}</h3>{drawn}'
+        f'<p>{escape(read)}</p><p class="beware">{escape(beware)}</p></section>\n'
     )
 
 
@@ -187,10 +193,11 @@ def _settings(config: TrainConfig) -> str:
         changed = value != default
         said = f"<b>{escape(value)}</b> <small>default {escape(default)}</small>" if changed else escape(value)
         mark = ' class="changed"' if changed else ""
-        lines.append(f"<tr{mark}><th>{name}</th><td>{said}</td><td>{_code(docs.get(name, ''))}</td></tr>")
+        told = f'<th scope="row">{name}</th><td>{said}</td><td>{_code(docs.get(name, ""))}</td>'
+        lines.append(f"<tr{mark}>{told}</tr>")
     return (
-        '<h2>Settings</h2><section id="settings"><p>What decided this run. Settings in bold are not the usual ones of '
-        f"<code>TrainConfig</code>.</p><table>{''.join(lines)}</table></section>"
+        '<h2>Settings</h2><section id="settings"><p>What decided this run. Settings in bold are not the '
+        f"usual ones of <code>TrainConfig</code>.</p><table>{''.join(lines)}</table></section>"
     )
 
 
@@ -217,54 +224,3 @@ def _code(text: str) -> str:
     """Words between backticks as code."""
     parts = escape(text).split("`")
     return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
-
-
-STYLE = """
-.result { display: flex; flex-wrap: wrap; gap: .5rem 2.5rem; margin: 1.25rem 0 .5rem; }
-.result strong { display: block; font-size: 2.6rem; line-height: 1.15; font-weight: 600; letter-spacing: -.02em; }
-.result div:first-child { margin-right: 1rem; }
-.result span { color: var(--soft); font-size: .92rem; }
-.unfinished { border-left: 3px solid #d55e00; padding-left: .75rem; }
-.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1.25rem;
-  margin: 1.25rem 0; }
-.pair section { margin: 0; }
-.panels { display: grid; gap: .9rem .75rem; align-items: start; }
-.panels figure { margin: 0; }
-.panels img { width: 100%; margin: 0; border-radius: 3px; }
-.panels figcaption { font-size: .8rem; color: var(--soft); text-align: center; line-height: 1.3; margin-top: .3rem; }
-.alone { max-width: 22rem; }
-.six { grid-template-columns: repeat(6, 1fr); }
-.four { grid-template-columns: repeat(4, 1fr); }
-.strips { grid-template-columns: repeat(var(--count), 1fr); gap: .9rem .4rem; }
-.strips figcaption { font-size: .7rem; }
-@media (max-width: 50rem) {
-  .six { grid-template-columns: repeat(4, 1fr); }
-  .four { grid-template-columns: repeat(3, 1fr); }
-  .strips { grid-template-columns: repeat(7, 1fr); }
-}
-@media (max-width: 34rem) {
-  main { padding: 1.5rem .75rem 3rem; }
-  section { padding: 1rem .85rem; }
-  .six { grid-template-columns: repeat(3, 1fr); }
-  .four { grid-template-columns: repeat(2, 1fr); }
-  .strips { grid-template-columns: repeat(5, 1fr); }
-}
-section p.bar { display: flex; align-items: center; gap: .5rem; font-size: .85rem; color: var(--soft); }
-.bar i { width: 9rem; height: .6rem; border-radius: 2px; }
-.numbers td, .numbers th { padding: .2rem 2rem .2rem 0; text-align: right; font-variant-numeric: tabular-nums; }
-#time table { margin-top: 0; }
-#settings p { margin: 0; }
-#settings table { width: 100%; }
-#settings th, #settings td { padding: .3rem 1.25rem .3rem 0; border-top: 1px solid var(--line); vertical-align: top; }
-#settings td:last-child { color: var(--soft); padding-right: 0; }
-#settings td:nth-child(2) { min-width: 11rem; overflow-wrap: break-word; }
-#settings small { color: var(--soft); white-space: nowrap; margin-left: .3rem; }
-#settings .changed th { color: var(--ink); font-weight: 700; }
-code { font-size: .92em; }
-@media (max-width: 44rem) {
-  #settings tr { display: grid; grid-template-columns: auto 1fr; border-top: 1px solid var(--line); padding: .4rem 0; }
-  #settings th, #settings td { border: 0; padding: 0 1rem 0 0; }
-  #settings td:nth-child(2) { min-width: 0; overflow-wrap: anywhere; }
-  #settings td:last-child { grid-column: 1 / -1; }
-}
-"""

@@ -5,6 +5,7 @@ import socket
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,28 +22,25 @@ from vitreous.explore.serve import allowed_hosts
 from vitreous.explore.work import Work
 from vitreous.models.variants import variant
 from vitreous.models.vit import ViT
+from vitreous.page_data import page_data
 from vitreous.weights.card import Card
 from vitreous.weights.load import load
 from vitreous.weights.save import usual_preprocess
 
+TI = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+
+
+def fresh(config):
+    model = ViT(config).eval()
+    model.card = Card("fresh", usual_preprocess(config), tuple("abcdefghij"))
+    return model
+
 
 @pytest.fixture(scope="module")
 def home():
-    """The explorer with the packaged model and a small fresh one."""
-    other = ViT(variant("vit_nano_patch4_32")).eval()
-    other.card = Card("fresh", usual_preprocess(other.config), tuple("abcdefghij"))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    app = Guard(create_app({"packaged": load(), "fresh": other}, Work()), allowed_hosts("127.0.0.1", port))
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.05)
-    yield f"http://127.0.0.1:{port}/"
-    server.should_exit = True
-    thread.join(10)
+    """The explorer with the packaged model and two small fresh ones, of which one has larger patches."""
+    coarse = replace(variant("vit_nano_patch4_32"), patch_size=8)
+    yield from serve({"packaged": load(), "fresh": fresh(variant("vit_nano_patch4_32")), "coarse": fresh(coarse)})
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +54,28 @@ def watched(chromium):
     watched = Watched(chromium)
     yield watched
     watched.context.close()
+
+
+def serve(models):
+    """A server of its own on loopback for as long as the test needs it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    app = Guard(create_app(models, Work()), allowed_hosts("127.0.0.1", port))
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.05)
+    yield f"http://127.0.0.1:{port}/"
+    server.should_exit = True
+    thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def real(shared):
+    """The explorer with the packaged model and a real ViT-Ti beside it: 8×8 patches and 14×14."""
+    yield from serve({"packaged": load(), "ViT-Ti": load(shared / "weights" / TI)})
 
 
 def picture():
@@ -117,6 +137,88 @@ def test_two_models_move_in_step(watched, home):
     assert len(said) == 2
     assert all("row 3, column 5 looks most at" in each for each in said)
     assert watched.complaints == []
+
+
+def test_two_models_with_other_patches_mean_the_same_place(watched, home):
+    page = watched.open(home)
+    page.select_option("#second", "coarse")
+    until(page, "document.documentElement.dataset.ready === '2'")
+    page.set_viewport_size({"width": 1300, "height": 1400})
+    boxes = [stage.bounding_box() for stage in page.locator(".stage").all()]
+    for across, down in ((0.6, 0.3), (0.01, 0.99), (0.99, 0.01)):
+        for box in boxes:  # over the fine grid of 8×8, then over the coarse one of 4×4
+            page.mouse.move(box["x"] + across * box["width"], box["y"] + down * box["height"])
+            settle(page)
+            fine, coarse = page.evaluate("vitreous.viewers.map((viewer) => viewer.drawn.query - 1)")
+            assert (coarse // 4, coarse % 4) == (int(4 * down), int(4 * across))
+            assert (fine // 8 // 2, fine % 8 // 2) == (int(4 * down), int(4 * across))
+            if box is boxes[0]:
+                assert (fine // 8, fine % 8) == (int(8 * down), int(8 * across))
+    assert watched.complaints == []
+
+
+@pytest.mark.parametrize("model", ["packaged", "ViT-Ti"])
+def test_a_real_model_looks_at_an_upload_and_loses_heads(watched, real, model, shared):
+    page = watched.open(real)
+    page.select_option("#first", model)
+    page.set_input_files("#file", shared / "data/santorini.png")
+    until(page, "globalThis.vitreous?.viewer.header.picture.name === 'santorini.png'", patience=60)
+    until(page, f"document.documentElement.dataset.ready && vitreous.viewer.header.model.name === '{model}'", 60)
+    if model == "ViT-Ti":
+        assert page.locator(".answer .name").first.inner_text() == "dome"
+    before = page.locator(".answer .value").first.inner_text()
+    page.get_by_role("tab", name="Heads").click()
+    settle(page)
+    for head in range(3):
+        page.locator(f"button.cell[title^='block 5, head {head}:']").click()
+        until(page, f"vitreous.viewer.off.size === {head + 1} && !vitreous.viewer.news.includes('Asking')", 30)
+    settle(page)
+    assert "Without 3 heads" in page.locator(".news").inner_text()
+    assert page.locator(".answer .value").first.inner_text() != before
+    assert watched.complaints == []
+    assert watched.outside(real) == []
+
+
+def test_two_real_models_stand_side_by_side(watched, real, shared):
+    page = watched.open(real)
+    page.set_viewport_size({"width": 1300, "height": 1400})
+    page.set_input_files("#file", shared / "data/santorini.png")
+    page.select_option("#second", "ViT-Ti")
+    until(page, "document.documentElement.dataset.ready === '2'", patience=60)
+    box = page.locator(".stage").last.bounding_box()
+    page.mouse.move(box["x"] + 0.99 * box["width"], box["y"] + 0.99 * box["height"])
+    settle(page)
+    said = [each.inner_text() for each in page.locator(".said").all()]
+    assert "row 8, column 8 looks most at" in said[0]
+    assert "row 14, column 14 looks most at" in said[1]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1300
+    assert watched.complaints == []
+
+
+def test_a_slow_answer_says_what_is_being_worked_out_and_who_is_before(watched, home, monkeypatch):
+    page = watched.open(home)
+    go_on = threading.Event()
+
+    def slowly(scene, progress):
+        progress("relevance")
+        go_on.wait(20)
+        return page_data(scene, progress=progress)
+
+    monkeypatch.setattr("vitreous.explore.app.page_data", slowly)
+    try:
+        page.select_option("#second", "fresh")
+        said = "document.getElementById('said').textContent"
+        until(page, f"{said}.includes('packaged: relevance') || {said}.includes('fresh: relevance')")
+        until(page, f"{said}.includes('waiting, 1 before')")
+        assert page.locator("#said").get_attribute("role") == "status"
+        assert page.locator("#seconds").get_attribute("aria-hidden") == "true"
+        until(page, "document.getElementById('seconds').textContent.trim() === '1 s'")
+    finally:
+        go_on.set()
+    until(page, "document.documentElement.dataset.ready === '2'")
+    assert page.evaluate(said) == ""
+    assert watched.complaints == []
+    assert watched.outside(home) == []
 
 
 def test_the_api_page_lists_what_there_is(watched, home):

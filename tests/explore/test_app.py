@@ -149,7 +149,8 @@ def test_every_answer_forbids_what_the_page_does_not_need(client):
 
 def test_the_api_describes_itself_without_outside_files(client):
     told = client.get("/openapi.json").json()
-    assert set(told["paths"]) == {"/api/models", "/api/samples", "/api/samples/{name}", "/api/explain", "/api/ablate"}
+    names = {"models", "samples", "samples/{name}", "explain", "ablate", "progress"}
+    assert set(told["paths"]) == {f"/api/{name}" for name in names}
     assert "http" not in client.get("/api").text.replace("http-equiv", "")
     assert client.get("/docs").status_code == 404
 
@@ -175,3 +176,10 @@ def test_any_name_is_served_where_a_token_guards_it(model, picture):
         words = {"params": {"model": "small"}, "content": picture}
         assert client.post("/api/ablate", headers=own, **words).status_code == 200
         assert client.post("/api/ablate", headers=other, **words).status_code == 403
+
+
+def test_progress_of_an_unknown_client_is_empty_and_an_endless_name_refused(client):
+    answer = client.get("/api/progress", params={"client": "nobody"})
+    assert (answer.status_code, answer.json()) == (200, {})
+    assert client.get("/api/progress", params={"client": "x" * 65}).status_code == 422
+    assert client.get("/api/progress", params={"client": "x"}, headers={"origin": "http://evil"}).status_code == 403

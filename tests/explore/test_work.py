@@ -109,3 +109,63 @@ def test_pages_do_not_cancel_each_other():
         return await asyncio.gather(work.run("a", lambda flag: time.sleep(0.1) or 1), work.run("b", lambda flag: 2))
 
     assert run(go()) == [1, 2]
+
+
+def test_those_who_came_first_are_served_first():
+    order = []
+
+    async def go():
+        work, open_ = Work(), threading.Event()
+        held = asyncio.create_task(work.run("0", lambda flag: open_.wait(5)))
+        await asyncio.sleep(0.05)
+        rest = [asyncio.create_task(work.run(str(i), lambda flag, i=i: order.append(i))) for i in range(1, 6)]
+        await asyncio.sleep(0.7)  # more than one look whether they are still there
+        open_.set()
+        await asyncio.gather(held, *rest)
+
+    run(go())
+    assert order == [1, 2, 3, 4, 5]
+
+
+def test_progress_says_who_is_before_and_what_is_done():
+    async def go():
+        work, open_ = Work(), threading.Event()
+
+        def slow(flag):
+            flag.check("attention")
+            flag.check()
+            open_.wait(5)
+
+        assert work.progress("0") == {}
+        held = asyncio.create_task(work.run("0", slow))
+        await asyncio.sleep(0.05)
+        rest = [asyncio.create_task(work.run(str(i), lambda flag: 0)) for i in (1, 2)]
+        await asyncio.sleep(0.05)
+        assert work.progress("0") == {"doing": "attention"}
+        assert [work.progress(name) for name in ("1", "2", "nobody", "")] == [{"before": 1}, {"before": 2}, {}, {}]
+        open_.set()
+        await asyncio.gather(held, *rest)
+        assert work.progress("0") == {}
+        assert work.line == []
+
+    run(go())
+
+
+def test_those_who_leave_the_line_do_not_hold_it_up():
+    async def go():
+        work, open_ = Work(), threading.Event()
+        held = asyncio.create_task(work.run("0", lambda flag: open_.wait(5)))
+        await asyncio.sleep(0.05)
+        left = [asyncio.create_task(work.run(str(i), lambda flag: 0)) for i in (1, 2)]
+        await asyncio.sleep(0.05)
+        for task in left:
+            task.cancel()
+        stays = asyncio.create_task(work.run("3", lambda flag: 3))
+        await asyncio.sleep(0.05)
+        assert work.progress("3") == {"before": 1}
+        open_.set()
+        await held
+        assert await stays == 3
+        return await work.run("4", lambda flag: 4)
+
+    assert run(go()) == 4

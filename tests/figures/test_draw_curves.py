@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from drawn import texts_of
+from drawn import assert_legible, texts_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -112,3 +112,11 @@ def test_one_layer_one_head_nothing_finite():
 def test_wrong_input_is_refused_with_what_was_expected_and_what_came(draw, message):
     with pytest.raises(ValueError, match=message):
         draw()
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 40, 800])
+def test_curves_of_half_a_pages_width_can_be_read(epochs):
+    x = np.arange(1, epochs + 1)
+    figure = draw_lines({"training": (x, 1 / x), "held out": (x, 1.1 / x)}, xlabel="epoch", ylabel="loss", width=3.9)
+    assert figure.get_size_inches()[0] == pytest.approx(4.22, abs=0.01)
+    assert_legible(figure)

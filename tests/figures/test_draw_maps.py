@@ -4,7 +4,7 @@ from drawn import colours_at, photo, tiles_of
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
-from vitreous.figures.maps import draw_colours, draw_grid, draw_map, draw_maps, draw_patches
+from vitreous.figures.maps import draw_colours, draw_grid, draw_map, draw_maps, draw_overlays, draw_patches
 from vitreous.figures.scale import scale_of
 from vitreous.figures.style import MISSING, encode
 
@@ -193,3 +193,22 @@ def test_bytes_are_colours_too():
 def test_wrong_input_is_refused_with_what_was_expected_and_what_came(draw, message):
     with pytest.raises(ValueError, match=message):
         draw()
+
+
+def test_overlays_are_one_under_the_other_in_the_pictures_proportions():
+    pictures = np.stack([photo(20, 40)] * 3)
+    bare = draw_overlays(pictures, None)
+    boxes = [axes.get_window_extent() for axes in bare.axes]
+    assert [box.y0 for box in boxes] == sorted((box.y0 for box in boxes), reverse=True)
+    for box in boxes:
+        assert box.width / box.height == pytest.approx(2, rel=0.02)
+    heats = np.arange(12.0).reshape(3, 2, 2)
+    over = draw_overlays(pictures, heats, limits=(0, 20))
+    for axes, heat in zip(over.axes, heats, strict=True):
+        np.testing.assert_array_equal(axes.images[1].get_array(), heat)
+        assert (axes.images[1].norm.vmin, axes.images[1].norm.vmax) == (0, 20)
+
+
+def test_overlays_must_be_as_many_as_the_pictures():
+    with pytest.raises(ValueError, match=r"heats must have shape \[2 rows columns\], got \[3 4 4\]"):
+        draw_overlays(np.stack([photo()] * 2), np.ones((3, 4, 4)))

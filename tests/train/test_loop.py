@@ -58,7 +58,7 @@ def metrics(folder):
 
 def test_a_run_leaves_all_that_was_promised(whole, zoo):
     names = {path.name for path in whole.iterdir()}
-    assert names == {"config.json", "metrics.jsonl", "checkpoints", "model", "result.json", "run.lock"}
+    assert names == {"config.json", "model.json", "metrics.jsonl", "checkpoints", "model", "result.json", "run.lock"}
     result = json.loads((whole / "result.json").read_text())
     rows = metrics(whole)
     assert [row["epoch"] for row in rows] == [1, 2]

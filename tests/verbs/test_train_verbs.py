@@ -312,6 +312,17 @@ def test_resume_refuses_flags_that_would_change_the_run_and_heeds_the_others(zoo
     assert RunFolder("run").read_config().keep == 1
 
 
+def test_a_typed_flag_counts_although_it_is_the_recipes_default(zoo, capsys, monkeypatch):
+    usual = RECIPES["digits"].config
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1, signal.SIGTERM)
+        fails(["train", "--data", zoo, *TINY, "--output", "run", "--keep", "7", "--seed", "5"], capsys, 143)
+    err = fails(["train", "--resume", "run", "--epochs", str(usual.epochs), f"--seed={usual.seed}"], capsys)
+    assert "leave out --epochs, --seed" in err
+    main(["train", "--resume", "run", "--keep", str(usual.keep)])
+    assert RunFolder("run").read_config().keep == usual.keep
+
+
 def test_full_disk_is_exit_code_2_and_one_line(zoo, capsys, monkeypatch):
     import errno
 

@@ -1,4 +1,8 @@
-"""Minutes to epochs: how many passes a model can make on this machine in the time that each run gets."""
+"""Minutes to epochs: how many passes a model can make on this machine in the time that each run gets.
+
+The time is that of updates and of looks at the held-out pictures. Decoding and compiling come before it: they are done
+once and found in a cache by whoever comes later, so that counting them would favour one model over another.
+"""
 
 import time
 from dataclasses import replace
@@ -27,11 +31,9 @@ def with_epochs(config: TrainConfig, epochs: int) -> TrainConfig:
 
 def epochs_for(config: TrainConfig, minutes: float, data_root: Path | None, tell: Listener) -> TrainConfig:
     """The config with as many epochs as take about `minutes`, from a few timed updates; one at the least."""
-    started = time.monotonic()
     parts = assemble(config, data_root, tell)
-    ready = time.monotonic() - started
     update, look = time_update(parts), time_look(parts)
-    epochs = epochs_in(60 * minutes - ready, parts.steps * update, look)
+    epochs = epochs_in(60 * minutes, parts.steps * update, look)
     tell.say(f"{config.model}: {parts.steps} updates of {1000 * update:.1f} ms make an epoch, {epochs} of them fit")
     return with_epochs(config, epochs)
 

@@ -4,39 +4,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from vitreous.figures.curves import draw_lines
-from vitreous.figures.style import PALETTE
+from vitreous.line_chart import Line
 
-HALF = 4.4
-"""Inches of a figure that has half the page: its words stay as large as those of others."""
 MOST = 24
 """Classes that are shown of more: half of them where one model is most ahead, half where the other is."""
 
 
-def draw_curves(curves: Mapping[str, Mapping[str, Any]], over: Literal["epochs", "seconds"]) -> Figure:
-    """Accuracy on held-out pictures by model: the mean over seeds as a line, from worst to best seed as a band."""
-    lines, bands = {}, []
+def curve_lines(curves: Mapping[str, Mapping[str, Any]], over: Literal["epochs", "seconds"]) -> list[Line]:
+    """Accuracy on held-out pictures by model: the mean over seeds as a line, from worst to best seed as a band.
+
+    >>> curve_lines({"vit": {"epochs": [1], "top1": [[0.5], [0.7]]}}, "epochs")
+    [Line(label='vit', x=[1], y=[60.0], low=[50.0], high=[70.0])]
+    """
+    lines = []
     for name, curve in curves.items():
-        x = np.asarray(curve[over], dtype=float)
-        y = 100 * np.asarray(curve["top1"], dtype=float)  # [s n]
-        lines[name] = (x, y.mean(axis=0))
-        bands.append((x, y.min(axis=0), y.max(axis=0)))
-    low = min(float(band[1].min()) for band in bands)
-    high = max(float(band[2].max()) for band in bands)
-    room = 0.04 * (high - low) or 1.0
-    figure = draw_lines(
-        lines,
-        xlabel="epochs" if over == "epochs" else "seconds of training",
-        ylabel="accuracy (%)",
-        y_limits=(low - room, high + room),
-        width=HALF,
-    )
-    axes = figure.axes[0]
-    for line, (x, lowest, highest) in zip(list(axes.lines), bands, strict=True):
-        axes.fill_between(x, lowest, highest, color=line.get_color(), alpha=0.16, linewidth=0)
-    return figure
+        right = 100 * np.asarray(curve["top1"], dtype=float)  # [s n]
+        several = len(right) > 1
+        low, high = (right.min(axis=0).tolist(), right.max(axis=0).tolist()) if several else (None, None)
+        lines.append(Line(name, list(curve[over]), right.mean(axis=0).tolist(), low, high))
+    return lines
 
 
 def class_gaps(
@@ -54,5 +41,5 @@ def class_gaps(
 
 
 def colour(number: int) -> str:
-    """The colour of a model in every figure, by its place in the table."""
-    return PALETTE[number % len(PALETTE)]
+    """The colour of a model on the whole page, by its place in the table: those of `page.css`."""
+    return f"var(--line-{number % 8})"

@@ -9,16 +9,19 @@ from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 from PIL.Image import Image
 
-from vitreous.comparison.charts import class_gaps, colour, draw_curves
+from vitreous.comparison.charts import class_gaps, colour, curve_lines
 from vitreous.comparison.look import draw_look, draw_picture, what
 from vitreous.comparison.study import read_study
 from vitreous.comparison.table import QUOTED, cells, evidence, interval, verdicts
 from vitreous.data.pictures import read_picture
 from vitreous.field_docs import field_docs
-from vitreous.page import document, image, short
+from vitreous.interactive import scripted_page
+from vitreous.line_chart import line_chart
+from vitreous.page import image, short
 from vitreous.run_page import percent, spell
 from vitreous.train.assemble import open_data
 from vitreous.train.config import TrainConfig
@@ -43,7 +46,7 @@ def write_page(folder: Path, told: Mapping[str, Any], data_root: Path | None = N
         body += f'<h2 id="{escape(name)}">{escape(name)}</h2>' if len(parts) > 1 else ""
         body += part.html()
     body += _repeat(told["command"])
-    text = document(title, body, STYLE)
+    text = scripted_page(title, body, "run.js", styles=["run.css", "comparison.css"])
     return write_atomic(folder / "comparison.html", partial(Path.write_text, data=text, encoding="utf-8"))
 
 
@@ -132,13 +135,34 @@ class _Part:
             return ""
         band = ": a line is the mean over seeds, its band runs from the worst seed to the best"
         band = band if self.table["seeds"] > 1 else ", of one seed"
-        overs: tuple[Literal["epochs", "seconds"], ...] = ("epochs", "seconds")
-        figures = {over: image(draw_curves(curves, over), f"Accuracy over {over}, by model") for over in overs}
-        drawn = "".join(f"<section><h3>Over {over}</h3>{figure}</section>" for over, figure in figures.items())
+        overs: dict[Literal["epochs", "seconds"], str] = {"epochs": "epoch", "seconds": "seconds of training"}
+        drawn = ""
+        for over, label in overs.items():
+            chart = line_chart(
+                curve_lines(curves, over),
+                title=f"Accuracy over {over}",
+                x_label=label,
+                y_label="right first guesses",
+                unit=" %",
+                x_from=0,
+            )
+            drawn += f"<section><h3>Over {over}</h3>{chart}</section>"
         return (
             f'<h2>Training</h2><div class="pair">{drawn}</div><p class="under">Accuracy on the test pictures{band}. '
-            "Seconds are those of one machine, evaluation and checkpoints among them.</p>\n"
+            "Seconds are those of one machine, evaluation and checkpoints among them. "
+            f"{self._runs()}</p>\n"
         )
+
+    def _runs(self) -> str:
+        """Links to the pages of all runs, where the inside of each model can be followed over training."""
+        links = []
+        for row in self.table["rows"]:
+            seeds = " ".join(
+                f'<a href="{escape(quote(page), quote=True)}">seed {number}</a>'
+                for number, page in enumerate(row["pages"])
+            )
+            links.append(f"{escape(row['name'])} ({seeds})")
+        return f"Every run has a page of its own, beside this one: {', '.join(links)}."
 
     def _pairs(self) -> list[str]:
         pairs = list(self.table["pairs"])
@@ -305,58 +329,3 @@ def _signed(points: float) -> str:
 
 def _capital(text: str) -> str:
     return text[0].upper() + text[1:]
-
-
-STYLE = """
-.wide { overflow-x: auto; }
-.models, .rows { width: 100%; margin-top: 0; font-variant-numeric: tabular-nums; }
-.models th, .models td, .rows th, .rows td { padding: .35rem .9rem .35rem 0; border-top: 1px solid var(--line);
-  text-align: left; vertical-align: top; }
-.models tr:first-child th, .rows tr:first-child th { color: var(--ink); font-weight: 600; }
-.models tr:first-child > *, .rows tr:first-child > * { border-top: 0; }
-.models .large td { font-size: 1.5rem; line-height: 1.2; letter-spacing: -.01em; }
-.models .large .best { font-weight: 650; }
-.models td { min-width: 7.5rem; }
-.models small, .rows small { color: var(--soft); font-weight: 400; }
-.differing th { min-width: 11rem; max-width: 18rem; }
-.models th { overflow-wrap: anywhere; }
-.bars { display: grid; grid-template-columns: minmax(2rem, max-content) 1fr max-content; gap: .2rem .75rem;
-  align-items: center; font-size: .85rem; font-variant-numeric: tabular-nums; }
-.bars span:nth-child(3n) { text-align: right; color: var(--soft); }
-.bars span { overflow-wrap: anywhere; }
-.bars i { position: relative; height: .8rem; background: linear-gradient(var(--line), var(--line)) center / 1px 100%
-  no-repeat; }
-.bars b { position: absolute; top: 0; bottom: 0; border-radius: 2px; }
-.unlike { border-left: 3px solid #d55e00; padding-left: .75rem; }
-section p.models th { overflow-wrap: anywhere; }
-.bars { display: grid; grid-template-columns: minmax(2rem, max-content) 1fr max-content; gap: .2rem .75rem;
-  align-items: center; font-size: .85rem; font-variant-numeric: tabular-nums; }
-.bars span:nth-child(3n) { text-align: right; color: var(--soft); }
-.bars span { overflow-wrap: anywhere; }
-.bars i { position: relative; height: .8rem; background: linear-gradient(var(--line), var(--line)) center / 1px 100%
-  no-repeat; }
-.bars b { position: absolute; top: 0; bottom: 0; border-radius: 2px; }
-.unlike { margin: 0 0 1rem; }
-.under { color: var(--soft); max-width: 46rem; }
-.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1.25rem;
-  margin: 1.25rem 0; }
-.pair section { margin: 0; }
-.strips { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 17rem), 1fr)); gap: 1.25rem 1.5rem;
-  margin-top: 1rem; }
-.three { display: grid; grid-template-columns: repeat(3, 1fr); gap: .4rem; }
-.three figure { margin: 0; }
-.three img { width: 100%; margin: 0; border-radius: 3px; }
-.three figcaption { font-size: .8rem; line-height: 1.3; margin-top: .25rem; overflow-wrap: anywhere; }
-.three .right::before { content: "✓ "; } .three .wrong::before { content: "✗ "; }
-.three .wrong { color: var(--soft); }
-pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem; }
-section p.answer { margin: 0 0 1rem; max-width: none; }
-@media (max-width: 34rem) {
-  main { padding: 1.5rem .75rem 3rem; }
-  section { padding: 1rem .85rem; }
-  .models .large td { font-size: 1.2rem; }
-  .models td { min-width: 4.5rem; }
-  .models th, .models td, .rows th, .rows td { padding-right: .6rem; }
-  .differing th { min-width: 7rem; }
-}
-"""

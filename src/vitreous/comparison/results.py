@@ -20,6 +20,7 @@ from vitreous.comparison.study import Run, Study
 from vitreous.device import pick_device
 from vitreous.doctor import count_flops
 from vitreous.page import short
+from vitreous.run_page import RUN_PAGE
 from vitreous.train.folder import RunFolder
 from vitreous.weights.load import Model, load
 from vitreous.weights.save import write_json
@@ -114,6 +115,7 @@ def _row(
         "seconds": float(np.mean([result["seconds"] for result in results])),
         "joules": float(np.mean(energy)) if None not in energy else None,
         "joules_why": next((meter["why"] for meter in meters if meter["why"]), ""),
+        "pages": [f"runs/{run.folder.name}/{RUN_PAGE}" for run in runs],
         "devices": sorted({meter["device"] for meter in meters if meter["device"]}),
     }
 

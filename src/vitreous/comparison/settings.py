@@ -98,7 +98,7 @@ def configure(budget: Budget, entrants: Sequence[Entrant]) -> list[TrainConfig]:
         evaluate_every=max(1, epochs // 50),
         statistics=None,
         image_size=budget.image_size,
-        snapshots=0,
+        snapshots=12,
         seed=0,
     )
     if any(entrant.kind == "ResNet" or entrant.pretrained for entrant in entrants):

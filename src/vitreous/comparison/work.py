@@ -12,6 +12,8 @@ from pathlib import Path
 from vitreous.comparison.meter import Meter
 from vitreous.comparison.predictions import FILE, predict
 from vitreous.comparison.study import Run, Study, is_held
+from vitreous.run_page import write_run_page
+from vitreous.snapshots import Recorder
 from vitreous.train.assemble import open_data
 from vitreous.train.folder import RunFolder
 from vitreous.train.listen import Listener
@@ -63,12 +65,13 @@ def finish(
     folder = RunFolder(run.folder)
     if folder.read_result() is None:
         say(f"{run.entrant.label}, seed {run.config.seed}")
-        train(run.config, run.folder, data_root=data_root, listeners=[*listeners, Meter(crowded)])
+        train(run.config, run.folder, data_root=data_root, listeners=[*listeners, Recorder(), Meter(crowded)])
     with folder.claimed():
         if not run.done:
             _, tested = open_data(run.config, data_root)
             model = load(folder.model)
             said = predict(model, tested, device=run.config.device, precision=run.config.precision)
+            write_run_page(folder)
             said.write(run.folder / FILE)
 
 

@@ -116,6 +116,11 @@ def create_app(models: Mapping[str, ViT], work: Work) -> FastAPI:
 
         return JSONResponse(await compute(request, client and f"{client}/ablate", run))
 
+    @app.get("/api/progress")
+    async def progress(client: str = Query(max_length=64, description="as in /api/explain")) -> JSONResponse:
+        """How the client's newest explanation fares: `before` (how many), or `doing` (what); {} where there is none."""
+        return JSONResponse(work.progress(client))
+
     return app
 
 

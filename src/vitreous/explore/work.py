@@ -33,11 +33,14 @@ class Flag:
 
     def __init__(self) -> None:
         self.event = threading.Event()
+        self.doing = ""
+        """What is being worked out now, in words."""
 
     def set(self) -> None:
         self.event.set()
 
     def check(self, what: str = "") -> None:
+        self.doing = what or self.doing
         if self.event.is_set():
             raise Cancelled("a newer request took its place, or the client has gone")
 
@@ -59,7 +62,8 @@ class Work:
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix="vitreous-explore")
         self.free = asyncio.Semaphore(threads)
         self.most, self.patience = waiting, patience
-        self.waiting = 0
+        self.line: list[Flag] = []
+        """Who waits, the first in front."""
         self.latest: dict[str, Flag] = {}
         self.wanted: set[Flag] = set()
 
@@ -70,8 +74,8 @@ class Work:
         flag = Flag()
         if client and (older := self.latest.get(client)) is not None:
             older.set()
-        if self.waiting >= self.most:
-            raise Busy(f"{self.waiting} requests are waiting already")
+        if len(self.line) >= self.most:
+            raise Busy(f"{len(self.line)} requests are waiting already")
         if client:
             self.latest[client] = flag
         self.wanted.add(flag)
@@ -83,23 +87,37 @@ class Work:
             if self.latest.get(client) is flag:
                 del self.latest[client]
 
+    def progress(self, client: str) -> dict[str, int | str]:
+        """How a client's newest job fares: how many are `before` it, or what it is `doing`; {} where there is none."""
+        flag = self.latest.get(client)
+        if flag is None:
+            return {}
+        if flag in self.line:
+            return {"before": self.line.index(flag) + len(self.wanted) - len(self.line)}
+        return {"doing": flag.doing}
+
     async def _turn(self, flag: Flag, gone: Callable[[], Awaitable[bool]] | None) -> None:
-        self.waiting += 1
+        """Wait in line for a thread; those who came first are served first."""
+        self.line.append(flag)
+        turn = asyncio.ensure_future(self.free.acquire())
+        end = asyncio.get_running_loop().time() + self.patience
         try:
-            end = asyncio.get_running_loop().time() + self.patience
             while True:
                 left = end - asyncio.get_running_loop().time()
                 if left <= 0:
                     raise Busy(f"no thread was free within {self.patience:.0f} s")
-                try:
-                    await asyncio.wait_for(self.free.acquire(), min(LOOK, left))
+                done, _ = await asyncio.wait({turn}, timeout=min(LOOK, left))
+                if gone is not None and not done and await gone():
+                    flag.set()
+                flag.check()
+                if done:
                     return
-                except TimeoutError:
-                    if gone is not None and await gone():
-                        flag.set()
-                    flag.check()
+        except BaseException:
+            if not turn.cancel():  # it was our turn already: let the next one have it
+                self.free.release()
+            raise
         finally:
-            self.waiting -= 1
+            self.line.remove(flag)
 
     async def _compute(
         self, function: Callable[[Flag], Result], flag: Flag, gone: Callable[[], Awaitable[bool]] | None

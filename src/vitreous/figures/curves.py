@@ -16,7 +16,6 @@ from vitreous.figures.style import ACCENT, CAPTION, INK, MUTED, PALETTE, WIDTH, 
 from vitreous.figures.text import SMALL, elide, line_height, text_width
 
 _TALL = 2.9  # inches of a chart
-_PANEL = 1.8, 1.2  # inches of a chart that is one of several
 _LONGEST = 1.7  # inches of a line's name
 _ROW = line_height(SMALL)
 _DASHES = ("-", "--", ":")
@@ -64,21 +63,6 @@ def draw_distance(distances: ArrayLike, *, unit: str = "px", title: str = "") ->
     """
     distances = array_of("distances", distances, "layers heads")
     return _draw_heads(distances, f"mean attention distance ({unit})", title)
-
-
-def draw_distance_panel(distances: ArrayLike, *, limits: tuple[float, float]) -> Figure:
-    """The same `[layers heads]`, small, from `limits`' low to high: one of several that are to be compared.
-
-    >>> draw_distance_panel(np.random.rand(12, 3), limits=(0.0, 1.0)).axes[0].get_ylim() == (0, 1)
-    True
-    """
-    distances = array_of("distances", distances, "layers heads")
-    wide, tall = _PANEL
-    with new_figure(wide, tall + _below("block")) as card:
-        across = (-0.5, len(distances) - 0.5)
-        axes = _chart(card, (0, 0, wide, tall), across, limits, "block", "distance (px)", whole=True, most=5)
-        _dots(axes, distances)
-    return card
 
 
 def draw_entropy(entropies: ArrayLike, *, ceiling: float | None = None, title: str = "") -> Figure:
@@ -188,14 +172,13 @@ def _chart(
     xlabel: str,
     ylabel: str,
     whole: bool = False,
-    most: int = 12,
 ) -> Axes:
     """Axes with ticks and names, in a box (left, top, width, height) that holds the numbers on the left too."""
     left, top, width, height = box
     beside = _beside(y_limits, ylabel)
     axes = card.place(left + beside, top, width - beside, height)
     tidy(axes)
-    x_ticks, y_ticks = round_ticks(*x_limits, most=most if whole else 8, whole=whole), round_ticks(*y_limits, most=6)
+    x_ticks, y_ticks = round_ticks(*x_limits, most=12 if whole else 8, whole=whole), round_ticks(*y_limits, most=6)
     axes.set_xticks(list(x_ticks), list(x_ticks.values()))
     axes.set_yticks(list(y_ticks), list(y_ticks.values()))
     axes.set(xlim=x_limits, ylim=y_limits)

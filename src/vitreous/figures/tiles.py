@@ -14,14 +14,14 @@ from vitreous.figures.ticks import fit_both, fit_rows
 _SMALLEST = 0.13  # inches: a row that can still be labelled
 
 
-def mosaic(tiles: Bytes, gap: int, shade: int = 225) -> Bytes:
-    """Tiles `[n m h w c]` side by side with `gap` grey pixels between them, pale by default: `[n·h + … m·w + … c]`.
+def mosaic(tiles: Bytes, gap: int) -> Bytes:
+    """Tiles `[n m h w c]` side by side with `gap` pale pixels between them: `[n·h + … m·w + … c]`.
 
     >>> mosaic(np.zeros((2, 3, 4, 4, 3), np.uint8), gap=1).shape
     (9, 14, 3)
     """
     n, m, height, width, channels = tiles.shape
-    sheet = np.full((n, height + gap, m, width + gap, channels), shade, np.uint8)
+    sheet = np.full((n, height + gap, m, width + gap, channels), 225, np.uint8)
     sheet[:, :height, :, :width] = tiles.transpose(0, 2, 1, 3, 4)
     whole = sheet.reshape(n * (height + gap), m * (width + gap), channels)
     return whole[: whole.shape[0] - gap, : whole.shape[1] - gap]

@@ -1,4 +1,6 @@
-"""A run's folder: `config.json`, `metrics.jsonl`, `checkpoints/`, `snapshots/`, `model/`, `result.json`, `run.html`.
+"""A run's folder: what is run (`config.json`, `model.json`), what became of it, and its page.
+
+`metrics.jsonl` · `checkpoints/` · `snapshots/` · `model/` · `result.json` · `run.html`
 
 One process at a time may write to it: a lock that the system lets go when the process ends, however it ends.
 """
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from vitreous.train.config import TrainConfig
+from vitreous.weights.runs import DESCRIBED
 from vitreous.weights.save import write_atomic, write_json
 
 LOCK = "run.lock"
@@ -32,6 +35,7 @@ class RunFolder:
         self.metrics = self.path / "metrics.jsonl"
         self.config = self.path / "config.json"
         self.result = self.path / "result.json"
+        self.described = self.path / DESCRIBED
 
     def read_config(self) -> TrainConfig | None:
         """The config that a run here was started with; None where there is none."""

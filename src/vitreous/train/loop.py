@@ -23,7 +23,7 @@ from vitreous.train.schedule import rate
 from vitreous.train.source import epoch_order
 from vitreous.train.streamed import Streamed
 from vitreous.train.world import joined
-from vitreous.weights.save import save, write_json
+from vitreous.weights.save import describe, save, write_json
 
 TELL_EVERY = 0.5  # seconds between two looks at the running loss, each of which waits for the device
 
@@ -46,6 +46,7 @@ def train(
             parts = assemble(config, data_root, tell, world)
             if world.first:
                 folder.begin(config, parts.config)
+                write_json(folder.described, describe(parts.model))  # so that any checkpoint can be loaded
             before = resume(parts, folder, tell)
             return run(parts, folder, tell, asked, started - before)
 

@@ -91,6 +91,9 @@ def explain(
     interactive = isinstance(model, ViT) and bool(named) and named[0][1] is not None
     asked = frozenset(["trust"] * trust + ["ablation"] * (ablate is not None))
     drawn = views != "all" or figures is not None or not interactive  # the interactive page has all of them as numbers
+    if not drawn and (idle := [name for name, given in (("--heads", heads), ("--scale", scale)) if given is not None]):
+        told = f"{' and '.join(idle)} shape figures, and the page has none: add --views NAME,… or --figures FOLDER"
+        console.print(told, style="dim", markup=False)
     views = _with_asked(views, trust, ablate)
     pages: list[Page] = []
     payloads = []

@@ -18,7 +18,7 @@ def explore(
     """Open a web page on this machine: drop a picture in, and see what each patch looks at.
 
     Args:
-        model: Models to choose among, by name, file or folder; without any, the one inside the package.
+        model: Models to choose among, by name, file or folder, a run or a moment of it; by default the packaged one.
         port: Where to listen.
         host: Who may reach it: this machine alone by default; any other address asks for a token.
         device: auto, cpu, cuda, cuda:N or mps.
@@ -28,6 +28,7 @@ def explore(
     from vitreous.models.vit import ViT
     from vitreous.page import short
     from vitreous.weights.load import load
+    from vitreous.weights.runs import moment_name
 
     if not 1 <= port <= 65535:
         raise ValueError(f"a port is a number from 1 to 65535, got {port}")
@@ -39,7 +40,7 @@ def explore(
             raise ValueError(f"{name} is a ResNet: the explorer looks into Vision Transformers")
         for line in found.card.report.remarks():
             console.print(line, style="dim", markup=False)
-        label = base = short(name) if name else "packaged"
+        label = base = (moment_name(name) or short(name)) if name else "packaged"
         number = 1
         while label in models:
             number += 1

@@ -35,10 +35,23 @@ def choose(words: Sequence[str]) -> dict[str, Callable[..., Any]]:
     spelled = [part for word in words for part in word.split("=", 1)]  # --policy=head is --policy head
     policy = next((after for word, after in pairwise(spelled) if word == "--policy"), FINETUNE.policy)
     rate = POLICY_RATES.get(policy.partition(":")[0], FINETUNE.learning_rate)
-    return {"train": _train(recipe), "finetune": _finetune(replace(FINETUNE, policy=policy, learning_rate=rate))}
+    typed = typed_fields(words)
+    default = replace(FINETUNE, policy=policy, learning_rate=rate)
+    return {"train": _train(recipe, typed), "finetune": _finetune(default, typed)}
 
 
-def _train(chosen: str) -> Callable[..., None]:
+def typed_fields(words: Sequence[str]) -> frozenset[str]:
+    """The fields of `TrainConfig` that a command line names, whatever it says of them.
+
+    >>> sorted(typed_fields(["train", "--resume", "run", "--epochs=60", "--no-compile", "--save-every", "9"]))
+    ['compile', 'epochs', 'save_every']
+    """
+    flags = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
+    names = {field.name for field in fields(TrainConfig)}
+    return frozenset(names & (flags | {flag.removeprefix("no_") for flag in flags}))
+
+
+def _train(chosen: str, typed: frozenset[str]) -> Callable[..., None]:
     def train(
         recipe: Name = chosen,
         config: Flags = RECIPES[chosen].config,
@@ -62,13 +75,13 @@ def _train(chosen: str) -> Callable[..., None]:
         if recipe != chosen:
             raise ValueError(f"name the recipe before any flag: vitreous train {recipe} …")
         if resume is not None:
-            config, output = _resumed(resume, output, config, RECIPES[chosen].config), resume
+            config, output = _resumed(resume, output, config, typed), resume
         _go(config, output or _free_folder(recipe, config), data_root, json)
 
     return train
 
 
-def _finetune(default: TrainConfig) -> Callable[..., None]:
+def _finetune(default: TrainConfig, typed: frozenset[str]) -> Callable[..., None]:
     def finetune(
         config: Flags = default,
         output: Folder = None,
@@ -88,7 +101,7 @@ def _finetune(default: TrainConfig) -> Callable[..., None]:
             json: Print the result as JSON.
         """
         if resume is not None:
-            config, output = _resumed(resume, output, config, replace(default, policy=FINETUNE.policy)), resume
+            config, output = _resumed(resume, output, config, typed), resume
         if not config.model:
             raise ValueError("name the checkpoint to begin with: --model NAME, a file or a folder")
         if not config.data:
@@ -99,15 +112,14 @@ def _finetune(default: TrainConfig) -> Callable[..., None]:
     return finetune
 
 
-def _resumed(folder: Path, output: Path | None, config: TrainConfig, default: TrainConfig) -> TrainConfig:
-    """The config of the run in `folder`. Flags that leave its weights alone are heeded, others refused."""
+def _resumed(folder: Path, output: Path | None, config: TrainConfig, typed: frozenset[str]) -> TrainConfig:
+    """The config of the run in `folder`. Typed flags that leave its weights alone are heeded, others refused."""
     from vitreous.train.folder import RunFolder
 
     found = RunFolder(folder).read_config()
     if found is None:
         raise FileNotFoundError(f"{folder} holds no run: expected {folder / 'config.json'}")
-    names = [field.name for field in fields(config)]
-    asked = {name: getattr(config, name) for name in names if getattr(config, name) != getattr(default, name)}
+    asked = {field.name: getattr(config, field.name) for field in fields(config) if field.name in typed}
     other = [name for name, value in asked.items() if name not in NEUTRAL and value != getattr(found, name)]
     if output not in (None, folder):
         other.append("output")

@@ -1,5 +1,6 @@
 """What a loaded model knows of itself: where it came from, what was done to load it, and how to feed and read it."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +33,7 @@ class LoadReport:
     def remarks(self) -> list[str]:
         """What a careful user should read, one line each; empty when all was told by the files."""
         lines = [f"assumed {name} = {why}" for name, why in self.assumed.items()]
-        averaged = [wrapper for wrapper in self.wrappers if "ema" in wrapper or "teacher" in wrapper]
+        averaged = [wrapper for wrapper in self.wrappers if re.search("ema|teacher|average", wrapper)]
         lines += [f"took the averaged weights ({wrapper}) of several in the file" for wrapper in averaged]
         lines += [f"resized {line}" for line in self.resized]
         lines += [f"re-initialised {key}" for key in self.reinitialised]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+from vitreous.weights import runs
 from vitreous.weights.download import (
     cache_folder,
     cached_hub_snapshot,
@@ -157,6 +158,8 @@ def _from_file(written: str, path: Path) -> Source:
         raise ValueError(f"{path} is not a weights file: expected one ending in {', '.join(SUFFIXES)}")
     if SHARD.search(path.name):
         raise ValueError(f"{path} is one shard of several: give its folder, or the .index.json beside it")
+    if (described := runs.description_of(path)) is not None:
+        return Source(written, "file", (path,), config=_find(described.parent, described.name))
 
     def find(file_name: str) -> Path:  # the user named this one file, so it may be a link to anywhere
         return path if file_name == path.name else _find(path.parent, file_name)
@@ -165,6 +168,11 @@ def _from_file(written: str, path: Path) -> Source:
 
 
 def _from_folder(written: str, folder: Path, origin: str) -> Source:
+    if runs.is_run(folder):
+        found = runs.newest(folder)
+        if not found.resolve().is_relative_to(folder.resolve()):
+            raise ValueError(f"{found} is a link out of its run: copy it, or give its path")
+        return _from_folder(written, found, origin) if found.is_dir() else _from_file(written, found)
     names = _file_names(folder)
     return _gather(written, origin, choose(names, str(folder)), names, lambda file_name: _find(folder, file_name))
 

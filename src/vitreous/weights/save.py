@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from vitreous.data.preprocess import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
+from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights.card import Card
 from vitreous.weights.keymap import Tensors
@@ -29,17 +31,22 @@ def save(model: ViT, folder: str | Path) -> list[Path]:
     ['model.safetensors', 'config.json']
     """
     folder = Path(folder)
-    config = model.config
-    card = model.card or Card(name=folder.name, preprocess=usual_preprocess(config))
-    described = {
-        "vitreous": {"version": 1, "config": asdict(config), **card.described()},
-        "num_classes": config.classes,
-    }
     tensors = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
     return [
         write_safetensors(folder / "model.safetensors", tensors),
-        write_json(folder / "config.json", described),
+        write_json(folder / "config.json", describe(model, folder.name)),
     ]
+
+
+def describe(model: ViT | ResNet, name: str = "") -> dict[str, Any]:
+    """What `config.json` holds: the model's shape, its preprocessing and its class names."""
+    config, card = model.config, model.card
+    if card is None:
+        if not isinstance(config, ViTConfig):
+            raise ValueError("a ResNet is saved with its preprocessing: set model.card")
+        card = Card(name=name, preprocess=usual_preprocess(config))
+    own = {"version": 1, "config": asdict(config), **card.described()}
+    return {"vitreous": own, "num_classes": config.classes}
 
 
 def usual_preprocess(config: ViTConfig) -> Preprocess:

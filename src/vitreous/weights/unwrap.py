@@ -122,7 +122,7 @@ def unwrap(loaded: object) -> Unwrapped:
     if unnamed := [name for name in tensors if not isinstance(name, str)]:
         raise CheckpointError(f"expected tensors with names, got {_list(unnamed)}: save model.state_dict()")
     dense = {name: _dense(name, value) for name, value in tensors.items()}
-    tensors, prefixes, others = _without_prefixes(dense)
+    tensors, prefixes, others = _of_a_run(dense) or _without_prefixes(dense)
     return Unwrapped(tensors, extras, (*wrappers, *prefixes), (*left_out, *others))
 
 
@@ -153,6 +153,22 @@ def _holds_tensors(
         items = value.values() if isinstance(value, Mapping) else value
         known[key] = any(_holds_tensors(item, known, through, depth - 1) for item in items)
     return known[key]
+
+
+def _of_a_run(
+    tensors: dict[str, torch.Tensor],
+) -> tuple[dict[str, torch.Tensor], list[str], list[str]] | None:
+    """The weights in a checkpoint of a run of ours (see `train/state.py`), their average where one was kept."""
+    if "totals" not in tensors or not any(name.startswith("model/") for name in tensors):
+        return None
+    parts: dict[str, dict[str, torch.Tensor]] = {}
+    for name, tensor in tensors.items():
+        part, _, rest = name.partition("/")
+        parts.setdefault(part, {})[rest] = tensor
+    model, average = parts.pop("model"), parts.pop("average", {})
+    if any(".lora_" in name for name in model):
+        raise CheckpointError("is a moment of a LoRA run, not merged yet: finish the run and load its model folder")
+    return model | average, ["model/", *(["average/"] if average else [])], list(parts)
 
 
 def _without_prefixes(

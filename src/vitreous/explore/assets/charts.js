@@ -1,39 +1,54 @@
 // Small charts as SVG: dots by block, lines, a grid of numbers, bars. They take numbers and give an element.
 
 import { make, number } from "./dom.js";
-import { paint } from "./colours.js";
+import { gradient, paint } from "./colours.js";
 
-const WIDE = 560, TALL = 260, LEFT = 56, RIGHT = 14, TOP = 12, BOTTOM = 34;
+const LARGE = [560, 260], PHONE = [350, 230], SMALL = [200, 150]; // so that words are as large everywhere
+const LEFT = 56, RIGHT = 22, TOP = 12, BOTTOM = 34;
 
-function frame({ label, low, high, steps, names, title, unit = "" }) {
+function frame({ label, low, high, steps, names, title, unit = "", small = false }) {
+  const [WIDE, TALL] = small ? SMALL : matchMedia("(max-width: 40rem)").matches ? PHONE : LARGE;
   const x = (i) => LEFT + ((WIDE - LEFT - RIGHT) * (steps > 1 ? i / (steps - 1) : 0.5));
   const y = (value) => TOP + (TALL - TOP - BOTTOM) * (1 - (value - low) / (high - low || 1));
   const svg = make("svg", { viewBox: `0 0 ${WIDE} ${TALL}`, class: "chart", role: "img", "aria-label": title });
-  for (const value of ticks(low, high)) {
+  for (const [value, text] of ticks(low, high)) {
     svg.append(make("line", { x1: LEFT, x2: WIDE - RIGHT, y1: y(value), y2: y(value), class: "grid" }));
-    svg.append(make("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, `${number(value).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "")}${unit}`));
+    svg.append(make("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, text + unit));
   }
-  const every = Math.ceil(steps / 13);
-  for (let i = 0; i < steps; i += every) svg.append(make("text", { x: x(i), y: TALL - BOTTOM + 18, "text-anchor": "middle" }, names ? names[i] : String(i)));
+  for (const i of places(steps, WIDE / 40, Boolean(names))) svg.append(make("text", { x: x(i), y: TALL - BOTTOM + 18, "text-anchor": "middle" }, names ? names[i] : String(i)));
   svg.append(make("text", { x: (LEFT + WIDE - RIGHT) / 2, y: TALL - 2, "text-anchor": "middle", class: "axis" }, label));
-  return { svg, x, y };
+  return { svg, x, y, right: WIDE - RIGHT };
 }
 
-function ticks(low, high) {
+// Which of many steps are named: all, or every second, third, …; where they are shares of a whole, its quarters
+function places(steps, most, quarters) {
+  if (steps > most && quarters) return [0, 0.25, 0.5, 0.75, 1].map((share) => Math.round(share * (steps - 1)));
+  const every = Math.ceil(steps / most);
+  return [...Array(Math.ceil(steps / every)).keys()].map((i) => i * every);
+}
+
+// Round numbers from low to high, about `count` of them, with their text: as many decimals as the steps need
+export function ticks(low, high, count = 4) {
   const span = high - low || 1;
-  const rough = span / 4;
+  const rough = span / count;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((m) => m * power).find((each) => each >= rough);
+  const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((each) => each >= 0.999 * rough);
+  const tiny = Math.max(Math.abs(low), Math.abs(high)) < 0.01;
+  let digits = 0;
+  while (digits < 6 && Math.abs(step * 10 ** digits - Math.round(step * 10 ** digits)) > 1e-6) digits++;
   const found = [];
-  for (let value = Math.ceil(low / step) * step; value <= high + 1e-9 * span; value += step) found.push(value);
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * span; i++) {
+    const value = i * step;
+    found.push([value, i === 0 ? "0" : tiny ? value.toExponential(1).replace(".0", "") : value.toFixed(digits)]);
+  }
   return found;
 }
 
 // values [layers × heads]: a dot for each head, a line through their means; the chosen one marked
-export function dots(values, layers, heads, { title, label = "block", unit = "", floor = 0, ceiling = null, chosen = null, choose = null }) {
-  const high = Math.max(...values, ceiling ?? 0) * 1.05;
-  const { svg, x, y } = frame({ label, low: floor, high, steps: layers, title, unit });
-  if (ceiling !== null) svg.append(make("line", { x1: LEFT, x2: WIDE - RIGHT, y1: y(ceiling), y2: y(ceiling), class: "limit" }));
+export function dots(values, layers, heads, { title, label = "block", unit = "", floor = 0, ceiling = null, limits = null, chosen = null, choose = null, small = false }) {
+  const [low, high] = limits ?? [floor, Math.max(...values, ceiling ?? 0) * 1.05];
+  const { svg, x, y, right } = frame({ label, low, high, steps: layers, title, unit, small });
+  if (ceiling !== null) svg.append(make("line", { x1: LEFT, x2: right, y1: y(ceiling), y2: y(ceiling), class: "limit" }));
   const means = [];
   for (let layer = 0; layer < layers; layer++) {
     let sum = 0;
@@ -41,7 +56,7 @@ export function dots(values, layers, heads, { title, label = "block", unit = "",
       const value = values[layer * heads + head];
       sum += value;
       const here = chosen && chosen.layer === layer && chosen.head === head;
-      const dot = make("circle", { cx: x(layer), cy: y(value), r: here ? 6 : 4, class: here ? "dot here" : "dot", onclick: choose ? () => choose(layer, head) : null });
+      const dot = make("circle", { cx: x(layer), cy: y(value), r: here ? 6 : 4, class: `dot${here ? " here" : ""}${choose ? " link" : ""}`, onclick: choose ? () => choose(layer, head) : null });
       dot.append(make("title", {}, `block ${layer}, head ${head}: ${number(value)}${unit}`));
       svg.append(dot);
     }
@@ -93,11 +108,12 @@ export function cells(values, layers, heads, { title, kind = "heat", choose, cho
   return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, make("table", { class: "cells", "aria-label": title }, ...rows));
 }
 
-// A square matrix as a canvas with a name for each side
-export function matrix(values, count, { title, kind = "heat", peak = null }) {
+// A square matrix as a canvas; `down` and `across` say what its sides count, `ends` where they begin and end
+export function matrix(values, count, { title, kind = "heat", peak = null, down, across, ends = [0, count - 1] }) {
   const canvas = make("canvas", { width: count, height: values.length / count, class: "matrix", role: "img", "aria-label": title });
   canvas.getContext("2d").putImageData(paint(values, count, { kind, peak }), 0, 0);
-  return canvas;
+  const side = (name, label) => make("div", { class: `side ${name}`, "aria-hidden": "true" }, [ends[0], label, ends[1]].map((text) => make("span", {}, String(text))));
+  return make("div", { class: "framed" }, side("down", down), canvas, side("across", across));
 }
 
 export function ranking(rows, { title, unit = "" }) {
@@ -111,4 +127,9 @@ export function ranking(rows, { title, unit = "" }) {
         make("span", { class: "value" }, `${value > 0 && unit === "±" ? "+" : ""}${number(value)}${note ? ` ${note}` : ""}`)),
     ),
   );
+}
+
+// What colours mean: a ramp between its two ends
+export function scale(kind, low, high) {
+  return make("div", { class: "scale" }, make("span", {}, low), make("span", { class: "ramp", style: { background: gradient(kind) }, "aria-hidden": "true" }), make("span", {}, high));
 }

@@ -16,8 +16,9 @@ function table(stops) {
 
 const TABLES = { heat: table(MAGMA), signed: table(SIGNED) };
 
-// Values [rows × columns] as an ImageData of one pixel each. `peak` maps to the brightest colour (signed: to either end).
-export function paint(values, columns, { kind = "heat", peak = null, alpha = 1, fade = false } = {}) {
+// Values [rows × columns] as an ImageData of one pixel each. `peak` maps to the brightest colour (signed: to either end),
+// `low` to the darkest.
+export function paint(values, columns, { kind = "heat", peak = null, low = 0, alpha = 1, fade = false } = {}) {
   const rows = values.length / columns;
   const picture = new ImageData(columns, rows);
   let largest = peak;
@@ -27,7 +28,7 @@ export function paint(values, columns, { kind = "heat", peak = null, alpha = 1, 
   }
   const colours = TABLES[kind];
   for (let i = 0; i < values.length; i++) {
-    const share = largest > 0 ? Math.min(1, Math.max(-1, values[i] / largest)) : 0;
+    const share = largest > 0 ? Math.min(1, Math.max(-1, (values[i] - low) / (largest - low || 1))) : 0;
     const place = 3 * Math.round(255 * (kind === "signed" ? (share + 1) / 2 : Math.max(0, share)));
     for (let c = 0; c < 3; c++) picture.data[4 * i + c] = colours[place + c];
     const weight = fade ? 0.25 + 0.75 * Math.sqrt(Math.abs(share)) : 1;

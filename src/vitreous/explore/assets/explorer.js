@@ -7,15 +7,16 @@ import { Viewer } from "./viewer.js";
 
 const DEFAULTS = { tab: "attention", layer: -1, head: "mean", query: null, class: null, map: "relevance", picture: 0, opacity: 0.65, hover: null };
 const MOST = 20 * 2 ** 20;
+const POLL = 500; // milliseconds between two questions how far the server is
 const client = [...crypto.getRandomValues(new Uint32Array(4))].map((word) => word.toString(16)).join(""); // randomUUID wants https
 const at = (id) => document.getElementById(id);
 const state = new State(DEFAULTS);
 const viewers = [];
 let picture = null; // { name, blob }
-let asked = null;
+let asked = null; // an AbortController for the newest question
 
-async function ask(path, body) {
-  const response = await fetch(path, body ? { method: "POST", body, headers: { "Content-Type": "application/octet-stream" } } : undefined);
+async function ask(path, body = null, signal = null) {
+  const response = await fetch(path, body ? { method: "POST", body, signal, headers: { "Content-Type": "application/octet-stream" } } : { signal });
   if (response.ok) return response;
   const text = await response.text();
   let said = text;
@@ -29,18 +30,44 @@ function address(path, values) {
   return `${path}?${new URLSearchParams(values)}`;
 }
 
+// What is being done, for eye and ear; the seconds are for the eye alone, or they would be read aloud one by one
+function tell(text, seconds = "") {
+  if (at("said").textContent !== text) at("said").textContent = text;
+  at("seconds").textContent = seconds;
+}
+
+// Say how far the server is, until `finished()`: asked of it now and then, and only where an answer takes a while
+async function follow(name, models, finished) {
+  const begun = performance.now();
+  const words = models.map(() => "");
+  while (!finished()) {
+    await new Promise((done) => setTimeout(done, POLL));
+    if (finished()) return;
+    await Promise.all(models.map(async (model, slot) => {
+      try {
+        const { before, doing } = await (await ask(address("/api/progress", { client: `${client}-${slot}` }))).json();
+        words[slot] = before ? `waiting, ${before} before` : doing ?? "";
+      } catch { /* the answer itself will tell what is wrong */ }
+    }));
+    if (finished()) return;
+    const shown = words.map((text, slot) => (text && models.length > 1 ? `${models[slot]}: ${text}` : text)).filter(Boolean).join(" · ");
+    tell(`Looking at ${name} … ${shown}`, ` ${((performance.now() - begun) / 1000).toFixed(0)} s`);
+  }
+}
+
 async function look() {
   if (!picture) return;
-  const mine = (asked = Symbol("asked"));
+  asked?.abort(); // nobody waits for what was asked before
+  const mine = (asked = new AbortController());
   const names = [at("first").value, at("second").value].filter(Boolean);
-  const begun = performance.now();
-  const clock = setInterval(() => { at("status").textContent = `Looking at ${picture.name} … ${((performance.now() - begun) / 1000).toFixed(0)} s`; }, 500);
-  at("status").textContent = `Looking at ${picture.name} …`;
+  let over = false;
+  tell(`Looking at ${picture.name} …`);
+  follow(picture.name, names, () => over || asked !== mine);
   document.documentElement.removeAttribute("data-ready");
   const { name, blob } = picture;
   try {
     const found = await Promise.all(names.map(async (model, slot) => {
-      const response = await ask(address("/api/explain", { model, name, client: `${client}-${slot}` }), blob);
+      const response = await ask(address("/api/explain", { model, name, client: `${client}-${slot}` }), blob, mine.signal);
       const payload = new Payload(await response.arrayBuffer());
       payload.header.model.name = model;
       const source = { ablate: async (off) => (await ask(address("/api/ablate", { model, off: off.join(","), client: `${client}-${slot}` }), blob)).json() };
@@ -55,20 +82,20 @@ async function look() {
       at("viewer").append(found.length > 1 ? make("section", { "aria-label": payload.header.model.name }, make("h2", { class: "quiet" }, payload.header.model.name), viewer.element) : viewer.element);
     }
     at("viewer").classList.toggle("two", found.length > 1);
-    at("status").textContent = "";
+    tell("");
     globalThis.vitreous = { viewer: viewers[0], viewers, state };
     document.documentElement.dataset.ready = String(found.length);
   } catch (error) {
-    if (asked === mine) at("status").textContent = error.message;
+    if (asked === mine) tell(error.message);
   } finally {
-    clearInterval(clock);
+    over = true;
   }
 }
 
 function take(blob, name) {
   if (!blob) return;
   if (blob.size > MOST) {
-    at("status").textContent = `${name} has ${(blob.size / 2 ** 20).toFixed(0)} MB: 20 are the most`;
+    tell(`${name} has ${(blob.size / 2 ** 20).toFixed(0)} MB: 20 are the most`);
     return;
   }
   picture = { blob, name };
@@ -106,4 +133,4 @@ async function start() {
   if (samples.length) await sample(samples[0]);
 }
 
-start().catch((error) => { at("status").textContent = error.message; });
+start().catch((error) => tell(error.message));

@@ -70,7 +70,7 @@ export class Stage {
     if (this.shown) this.draw(this.shown);
   }
 
-  // { values [patches] or null, colours [patches × 3] or null, kind, peak, opacity, query, crisp }
+  // { values [patches] or null, colours [patches × 3] or null, kind, peak, low, opacity, query }
   draw(shown) {
     this.shown = shown;
     this.current = shown.query;
@@ -79,21 +79,10 @@ export class Stage {
 }
 
 // Draw picture, heat and the asked patch onto a canvas of any size: the stage, or a picture to be saved.
-export function render(canvas, picture, small, { rows, columns, prefix }, { values, colours, kind = "heat", peak = null, opacity = 0.6, query = null }) {
+export function render(canvas, picture, small, { rows, columns, prefix }, { values, colours, kind = "heat", peak = null, low = 0, opacity = 0.6, query = null }) {
   const context = canvas.getContext("2d");
   const { width, height } = canvas;
-  context.imageSmoothingEnabled = picture.width >= width / 4;
-  context.globalAlpha = 1;
-  context.drawImage(picture, 0, 0, width, height);
-  if (values || colours) {
-    if (values && kind === "heat") {
-      context.fillStyle = `rgb(0 0 0 / ${0.45 * opacity})`; // a darker picture lets the bright patches speak
-      context.fillRect(0, 0, width, height);
-    }
-    small.getContext("2d").putImageData(colours ? solid(colours, columns, opacity) : paint(values, columns, { kind, peak, alpha: opacity, fade: kind === "heat" }), 0, 0);
-    context.imageSmoothingEnabled = false;
-    context.drawImage(small, 0, 0, width, height);
-  }
+  overlay(context, { x: 0, y: 0, width, height }, picture, small, { values, colours, columns, kind, peak, low, opacity });
   if (query !== null && query >= prefix) {
     const place = query - prefix;
     const x = ((place % columns) * width) / columns;
@@ -105,6 +94,21 @@ export function render(canvas, picture, small, { rows, columns, prefix }, { valu
       context.strokeRect(x, y, width / columns, height / rows);
     }
   }
+}
+
+// A picture in a box of a canvas, and over it heat [patches] or colours [patches × 3]; `small` has a pixel for each patch.
+export function overlay(context, { x, y, width, height }, picture, small, { values = null, colours = null, columns, kind = "heat", peak = null, low = 0, opacity = 0.6 }) {
+  context.imageSmoothingEnabled = picture.width >= width / 4;
+  context.globalAlpha = 1;
+  context.drawImage(picture, x, y, width, height);
+  if (!values && !colours) return;
+  if (values && kind === "heat") {
+    context.fillStyle = `rgb(0 0 0 / ${0.45 * opacity})`; // a darker picture lets the bright patches speak
+    context.fillRect(x, y, width, height);
+  }
+  small.getContext("2d").putImageData(colours ? solid(colours, columns, opacity) : paint(values, columns, { kind, peak, low, alpha: opacity, fade: kind === "heat" }), 0, 0);
+  context.imageSmoothingEnabled = false;
+  context.drawImage(small, x, y, width, height);
 }
 
 function solid(colours, columns, opacity) {

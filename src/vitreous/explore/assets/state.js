@@ -1,7 +1,7 @@
 // What is looked at, in one place: everything on the page is drawn from it, and the address bar holds it, so that any
 // view can be linked to.
 
-const WORDS = { tab: String, layer: Number, head: (text) => (isNaN(text) ? text : Number(text)), query: Number, class: Number, map: String, picture: Number, opacity: Number };
+const WORDS = { tab: String, layer: Number, head: (text) => (isNaN(text) ? text : Number(text)), query: Number, class: Number, map: String, picture: Number, opacity: Number, epoch: Number };
 
 export class State {
   constructor(defaults) {
@@ -9,7 +9,10 @@ export class State {
     this.values = { ...defaults };
     this.listeners = new Set();
     this.waiting = false;
-    addEventListener("hashchange", () => this.set({ ...this.defaults, ...this.read() }, false));
+    addEventListener("hashchange", () => {
+      if (location.hash && !location.hash.includes("=")) return; // a place on the page, not a view of it
+      this.set({ ...this.defaults, ...this.read() }, false);
+    });
   }
 
   read() {

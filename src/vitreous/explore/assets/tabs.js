@@ -1,9 +1,10 @@
 // The tabs of a viewer: each says whether the payload has what it needs, what the picture shows, and what stands beside
 // it. `build` makes the elements once; its `update` is called whenever something else is looked at.
 
-import { cells, dots, lines, matrix, ranking } from "./charts.js";
-import { gradient, robust } from "./colours.js";
+import { cells, dots, lines, matrix, ranking, scale } from "./charts.js";
+import { robust } from "./colours.js";
 import { make, number, percent } from "./dom.js";
+import { pictureOf } from "./mosaic.js";
 import { attentionRow, slice } from "./payload.js";
 import { fill, thumbnail } from "./stage.js";
 
@@ -16,10 +17,6 @@ function sentences(viewer, ...names) {
       const { title, read, beware } = viewer.header.views[name];
       return make("div", { class: "sentences" }, make("h3", {}, title), make("p", {}, read), make("p", { class: "beware" }, beware));
     });
-}
-
-function scale(kind, low, high) {
-  return make("div", { class: "scale" }, make("span", {}, low), make("span", { class: "ramp", style: { background: gradient(kind) }, "aria-hidden": "true" }), make("span", {}, high));
 }
 
 function slider(label, { min = 0, max, value, oninput, text }) {
@@ -150,9 +147,18 @@ const rollout = {
     const query = viewer.query(values);
     const row = query === null ? viewer.meanRow("rollout") : slice(viewer.payload, "rollout", query);
     const heat = patchesOf(viewer, row);
-    return { values: heat, peak: robust(heat), query };
+    return { values: heat, peak: robust(heat), low: Math.min(...heat), query }; // all patches are alike but for a little
   },
-  build: (viewer) => ({ element: make("div", {}, scale("heat", "none", "most"), sentences(viewer, "rollout")), update() {} }),
+  build(viewer) {
+    const ramp = make("div");
+    return {
+      element: make("div", {}, ramp, sentences(viewer, "rollout")),
+      update() {
+        const { low, peak } = viewer.drawn;
+        ramp.replaceChildren(scale("heat", percent(low), `${percent(peak)} or more`));
+      },
+    };
+  },
 };
 
 const positions = {
@@ -173,17 +179,12 @@ const filters = {
   has: (payload) => payload.has("filters"),
   stage: (viewer, values) => ({ values: null, query: viewer.pointed(values) }),
   build(viewer) {
-    const { data, shape } = viewer.payload.array("filters");
+    const found = viewer.payload.array("filters");
     const share = viewer.payload.array("filters.share").data;
-    const [count, height, width, colours] = shape;
+    const [count, height, width] = found.shape;
     const tiles = [...Array(count).keys()].map((i) => {
       const canvas = make("canvas", { width, height, class: "small", role: "img", "aria-label": `component ${i + 1}, ${percent(share[i])} of the variance` });
-      const picture = new ImageData(width, height);
-      for (let p = 0; p < width * height; p++) {
-        for (let c = 0; c < 3; c++) picture.data[4 * p + c] = data[(i * width * height + p) * colours + (colours === 3 ? c : 0)];
-        picture.data[4 * p + 3] = 255;
-      }
-      canvas.getContext("2d").putImageData(picture, 0, 0);
+      canvas.getContext("2d").putImageData(pictureOf(found, i), 0, 0);
       return make("div", { class: "tile" }, canvas, make("span", {}, percent(share[i])));
     });
     return { element: make("div", {}, make("div", { class: "tiles" }, tiles), sentences(viewer, "filters", "patches")), update() {} };
@@ -257,7 +258,7 @@ const headsTab = {
       list.append(make("h3", { class: "sub" }, `Switched off, a head changes the logit of ${header.explained[0].label}`), ranking(order.map((i) => ({ name: `block ${Math.floor(i / heads)}, head ${i % heads}`, value: effect[i], onclick: () => state.set({ layer: Math.floor(i / heads), head: i % heads }) })), { title: "Heads by their effect", unit: "±" }), ...sentences(viewer, "ablation"));
     }
     return {
-      element: make("div", {}, live ? make("p", {}, "Click a head to switch it off, and see what the model then says.") : null, live ? clear : null, news, grid, sentences(viewer, "importance"), list),
+      element: make("div", {}, live ? make("p", {}, "Click a head to switch it off, and see what the model then says.") : null, live ? clear : null, live ? news : null, grid, sentences(viewer, "importance"), list),
       update(values) {
         const explained = header.explained.findIndex((each) => each.index === (values.class ?? header.explained[0].index));
         const place = Math.max(0, explained);
@@ -308,7 +309,7 @@ const matrices = {
     const { payload, tokens: count, depth, heads } = viewer;
     const block = blocks(viewer);
     const whole = make("div");
-    const similar = matrix(payload.array("similar").data, depth, { title: "Similarity of blocks", peak: 1 });
+    const similar = matrix(payload.array("similar").data, depth, { title: "Similarity of blocks", peak: 1, down: "block", across: "block" });
     return {
       element: make("div", {}, make("div", { class: "controls" }, block.element), whole, sentences(viewer, "attention-matrix"), make("h3", { class: "sub" }, "Similarity of blocks"), similar, sentences(viewer, "layers")),
       update(values) {
@@ -320,7 +321,7 @@ const matrices = {
         for (let query = 0; query < count; query++) found.set(viewer.row(values.layer, values.head, query), query * count);
         for (let i = 0; i < found.length; i++) found[i] = Math.max(0, 1 + Math.log10(Math.max(found[i], 1e-4)) / 4); // four decades
         const name = typeof values.head === "number" ? `head ${values.head}` : values.head === "max" ? "strongest head" : "mean of heads";
-        whole.replaceChildren(make("p", { class: "key" }, `Block ${values.layer}, ${name}: a row for each token that asks; bright is much, on a scale of four powers of ten`), matrix(found, count, { title: `Attention matrix of block ${values.layer}, ${name}`, peak: 1 }));
+        whole.replaceChildren(make("p", { class: "key" }, `Block ${values.layer}, ${name}: a row for each token that asks; bright is much, on a scale of four powers of ten`), matrix(found, count, { title: `Attention matrix of block ${values.layer}, ${name}`, peak: 1, down: "asks", across: "is looked at" }));
       },
     };
   },
@@ -350,7 +351,7 @@ const model = {
   has: () => true,
   stage: (viewer, values) => ({ values: null, query: viewer.pointed(values) }),
   build(viewer) {
-    const table = (title, rows) => make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, make("table", { class: "plain" }, rows.map(([label, text]) => make("tr", {}, make("th", { scope: "row" }, label), make("td", {}, text)))));
+    const table = (title, rows) => make("div", { class: `scroll ${title.toLowerCase()}`, tabindex: "0", role: "region", "aria-label": title }, make("table", { class: "plain" }, rows.map(([label, text]) => make("tr", {}, make("th", { scope: "row" }, label), make("td", {}, text)))));
     return { element: make("div", {}, make("h3", { class: "sub" }, "Shapes at each step"), table("Shapes", viewer.header.shapes), make("h3", { class: "sub" }, "About the model"), table("About", viewer.header.about)), update() {} };
   },
 };
