@@ -103,7 +103,7 @@ class _Part:
         table = self.table
         names = tuple(row["name"] for row in table["rows"])
         lines = [line if line.startswith(names) else _capital(line) for line in verdicts(table)]
-        said = "".join(f'<p class="answer">{escape(line)}.</p>' for line in lines)
+        said = "".join(f'<p class="verdict">{escape(line)}.</p>' for line in lines)
         head = _heads(table["rows"])
         best = _best(table)
         measures = []
