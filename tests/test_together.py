@@ -37,7 +37,7 @@ with together() as place:
         result = evaluate(load(model), part, batch_size=4, device="cpu", place=place)
         told = {**result.summary(), "correct": result.correct, "problems": [str(p) for p in result.problems]}
         Path(out, f"{name}-{place.rank}.json").write_text(json.dumps(told))
-main(["evaluate", "--data", data, "--model", model, "--output", f"{out}/verb", "--json", "--device", "cpu"])
+    main(["evaluate", "--data", data, "--model", model, "--output", f"{out}/verb", "--json", "--device", "cpu"])
 """
 
 

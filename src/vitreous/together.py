@@ -5,7 +5,7 @@ they are given.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import TypeVar
 
@@ -23,13 +23,24 @@ def together(patience: timedelta = timedelta(days=1)) -> Iterator[Place]:
     Who is done early waits `patience` for the others; one that fails is no reason to wait, since torchrun ends all.
     """
     place = here()
-    if place.ranks > 1:
-        torch.distributed.init_process_group("gloo", timeout=patience)
-    try:
+    with group("gloo", patience) if place.ranks > 1 else nullcontext():
         yield place
+
+
+@contextmanager
+def group(backend: str, patience: timedelta) -> Iterator[None]:
+    """A process group for the time of the block, or the one that there is already.
+
+    One after another would not be safe: torch lets the second read the addresses of the first.
+    """
+    if torch.distributed.is_initialized():
+        yield
+        return
+    torch.distributed.init_process_group(backend, timeout=patience)
+    try:
+        yield
     finally:
-        if place.ranks > 1:
-            torch.distributed.destroy_process_group()
+        torch.distributed.destroy_process_group()
 
 
 def span(count: int, place: Place) -> range:

@@ -84,7 +84,7 @@ def test_merged_lora_is_a_plain_vit_with_the_same_logits(zoo, checkpoint):
             if "lora_" in name or name.startswith("head"):
                 weight.normal_(std=0.3)
     x = torch.randn(5, 3, 8, 8)
-    unmerged = parts.measure.refresh()
+    unmerged = parts.measure.whole()
     with torch.no_grad():
         before = unmerged(x)
         after = merge(unmerged)(x)

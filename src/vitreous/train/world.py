@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from vitreous.ranks import Place, here
+from vitreous.together import group
 
 Value = TypeVar("Value")
 PATIENCE = timedelta(hours=1)  # until a rank that does not answer counts as lost: decoding a large set takes long
@@ -102,12 +103,5 @@ def joined(device: torch.device) -> Iterator[World]:
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    own = not dist.is_initialized()
-    if own:
-        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=PATIENCE)
-    try:
+    with group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", PATIENCE):
         yield World(place, device, init_device_mesh(device.type, (place.ranks,)))
-    finally:
-        if own:
-            dist.destroy_process_group()
