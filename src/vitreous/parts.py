@@ -33,6 +33,7 @@ TOLD = {  # field of the manifest → what another value of it means
     "model": "another model",
     "fingerprint": "other weights or another preprocessing",
     "precision": "another precision",
+    "top": "another --top",
     "columns": "other columns",
     "part_size": "another part size",
     "pictures": "another number of pictures",

@@ -79,7 +79,7 @@ def classifying_work(
         return {name: found[name] for name in (*fields, "error")}
 
     return Work(
-        _about("classify", model, precision),
+        _about("classify", model, precision) | {"top": str(top)},
         _schema(fields, model),
         lambda names: classify_each(names, model, top=top, batch_size=batch_size, device=device, precision=precision),
         columns,

@@ -37,10 +37,8 @@ def group(backend: str, patience: timedelta) -> Iterator[None]:
         yield
         return
     torch.distributed.init_process_group(backend, timeout=patience)
-    try:
-        yield
-    finally:
-        torch.distributed.destroy_process_group()
+    yield
+    torch.distributed.destroy_process_group()  # not after an error: it may wait for peers that have gone
 
 
 def span(count: int, place: Place) -> range:

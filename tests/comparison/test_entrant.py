@@ -49,8 +49,11 @@ def test_a_pre_trained_resnet_that_is_not_at_hand_enters_from_scratch_and_says_s
         enter("torchvision:vit_b_16@attention")
 
 
-def test_a_policy_that_freezes_fresh_weights_is_remarked_on():
-    assert "frozen is noise" in enter("vit_pico_patch2_8@head").notes[0]
+def test_a_policy_that_freezes_means_the_checkpoint_of_that_name_and_none_is_refused():
+    with pytest.raises(ValueError, match="no model is known by the name 'vit_pico_patch2_8'"):
+        enter("vit_pico_patch2_8@head")
+    with pytest.raises(ValueError, match="fresh weights: name a checkpoint, such as torchvision:resnet18@head"):
+        enter("resnet18@head")
 
 
 def test_a_misspelled_name_is_an_error():

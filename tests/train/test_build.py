@@ -125,13 +125,13 @@ def test_a_teacher_of_other_classes_is_refused(checkpoint, tmp_path):
     student = build_model(plain("x"), DATA)
     view = student.card.preprocess
     with pytest.raises(ValueError, match="knows 5 classes, the data has 3"):
-        make_teacher(plain("x", teacher=checkpoint), view, student)
+        make_teacher(plain("x", teacher=checkpoint), view, student, torch.device("cpu"))
     model = noise(ViT(ViTConfig(**{**vars(SMALL), "classes": 3})))
     model.card = Card("x", usual_preprocess(model.config), class_names=("rose", "lily", "iris"))
     save(model, tmp_path / "flowers")
     with pytest.raises(ValueError, match="'rose' for 'cat' first"):
-        make_teacher(plain("x", teacher=str(tmp_path / "flowers")), view, student)
-    assert make_teacher(plain("x"), view, student) is None
+        make_teacher(plain("x", teacher=str(tmp_path / "flowers")), view, student, torch.device("cpu"))
+    assert make_teacher(plain("x"), view, student, torch.device("cpu")) is None
 
 
 def test_resnet_configs_name_the_depths():

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from tiny_runs import break_off, make_pictures, make_shards, parts_of, plain, tiny
-from two_ranks import ENGINES, EQUAL, STOPPED
+from two_ranks import ENGINES, EQUAL, STOPPED, tuned
 
 from vitreous.train import checkpoint
 from vitreous.train.loop import train
@@ -49,6 +49,7 @@ def root(data, tmp_path_factory):
     root = tmp_path_factory.mktemp("ranks")
     make_shards(root / "shards")
     patch = pytest.MonkeyPatch()
+    train(plain(data, epochs=1), root / "single-start")
     for engine in ENGINES:
         break_off(plain(data, parallel=engine, save_every=0), root / f"single-{engine}", patch, STOPPED)
     ended = [process.communicate(timeout=280)[0] for process in start([HERE / "two_ranks.py", str(data), str(root)])]
@@ -161,6 +162,26 @@ def test_what_one_process_began_two_finish(root, data, tmp_path, engine):
     train(plain(data), tmp_path / "run")
     ours, theirs = (rows(folder, "loss", "test_loss") for folder in (root / f"single-{engine}", tmp_path / "run"))
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_compiled_step_is_the_same_step(root, alone, engine):
+    ours, theirs = (rows(folder, "loss", "test_loss") for folder in (root / f"compiled-{engine}", alone / "adamw"))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+
+
+def test_a_resnet_learns_alike_under_both_engines(root):
+    """That its running statistics are the same on all ranks is seen to in `two_ranks.py`."""
+    ours, theirs = (rows(root / f"resnet-{engine}", "loss", "test_loss") for engine in ENGINES)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-3)
+
+
+def test_lora_learns_on_several_ranks_too(root, data, tmp_path):
+    pytest.importorskip("peft")
+    train(plain(data, **tuned(root)), tmp_path / "run")
+    for engine in ENGINES:
+        ours, theirs = (rows(folder, "loss", "test_loss") for folder in (root / f"lora-{engine}", tmp_path / "run"))
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -8,14 +8,32 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 from tiny_runs import Heard, break_off, plain, tiny
 
 from vitreous.snapshots import Recorder
+from vitreous.train.listen import Listener
 from vitreous.train.loop import train
 
 ENGINES = ("ddp", "fsdp")
 EQUAL = {"epochs": 4, "learning_rate": 1e-3}  # what is compared between one process and two
+
+
+class Statistics(Listener):
+    """Sees that all ranks have the same running statistics, and not those of their own pictures alone."""
+
+    def epoch(self, row, parts):
+        held = parts.model.bn1.running_mean.clone()
+        assert held.abs().max() > 0
+        assert all(torch.equal(held, other) for other in parts.world.gather(held))
+
+
+def tuned(root: Path) -> dict:
+    """A checkpoint of one process, gone on with by LoRA."""
+    return {"model": str(root / "single-start/model"), "pretrained": True, "policy": "lora", "epochs": 2}
+
+
 STOPPED = 4  # the update after which a run is broken off
 
 
@@ -35,6 +53,11 @@ def main(data: Path, root: Path) -> None:
         heard = Heard()
         train(often, root / f"broken-{engine}", listeners=[heard, Recorder()])
         assert "goes on in epoch 2 after 0 of 3 updates" in heard.lines, heard.lines
+        train(plain(data, parallel=engine, compile=True, **EQUAL), root / f"compiled-{engine}")
+        resnet = {"model": "resnet18_small", "optimizer": "sgd", "image_size": 8, "epochs": 1}
+        train(plain(data, parallel=engine, **resnet), root / f"resnet-{engine}", listeners=[Statistics()])
+        if find_spec("peft"):
+            train(plain(data, parallel=engine, **tuned(root)), root / f"lora-{engine}")
         single = root / f"single-{engine}"  # broken off by one process before we began
         train(plain(data, parallel=engine, save_every=0), single)
     if find_spec("datasets"):

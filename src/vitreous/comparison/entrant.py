@@ -6,7 +6,7 @@ and `resnet18` to `resnet152_small`, begin from scratch; anything else is a chec
 
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
 from vitreous.models.resnet import resnet_config
@@ -60,16 +60,20 @@ class Entrant:
 def enter(asked: str, say: Callable[[str], object] = lambda line: None) -> Entrant:
     """What a word of the command line means; a checkpoint is opened to see what it is.
 
-    A ResNet of torchvision whose weights cannot be had enters from scratch, and says so.
+    A variant's name with a policy that freezes something is the checkpoint of that name. A ResNet of torchvision whose
+    weights cannot be had enters from scratch, and says so.
 
-    >>> enter("vit_pico_patch2_8@head").policy, enter("packaged").start
-    ('head', 'fine-tuned (attention)')
+    >>> enter("vit_pico_patch2_8").start, enter("packaged@head").start
+    ('from scratch', 'fine-tuned (head)')
     """
     name, policy = split_policy(asked)
+    freezes = policy not in (None, "full")  # from scratch everything learns, else what is frozen would be noise
     if resnet_config(name) is not None:
-        return _scratch(Entrant(asked, name, "ResNet", False, policy or "full", None))
-    if name in VARIANTS or re.fullmatch(r"(Ti|S|B|L|H|g|G)/\d+", name):
-        return _scratch(Entrant(asked, name, "ViT", False, policy or "full", variant(name).size[0]))
+        if freezes:
+            raise ValueError(f"{asked} would freeze fresh weights: name a checkpoint, such as torchvision:{asked}")
+        return Entrant(asked, name, "ResNet", False, "full", None)
+    if not freezes and (name in VARIANTS or re.fullmatch(r"(Ti|S|B|L|H|g|G)/\d+", name)):
+        return Entrant(asked, name, "ViT", False, "full", variant(name).size[0])
     try:
         model = load(name)
     except OSError as error:
@@ -92,11 +96,3 @@ def split_policy(asked: str) -> tuple[str, str | None]:
     """
     name, at, policy = asked.rpartition("@")
     return (name, policy) if at and policy.partition(":")[0] in POLICIES else (asked, None)
-
-
-def _scratch(entrant: Entrant) -> Entrant:
-    """From scratch everything learns: a policy that freezes fresh weights would freeze noise."""
-    if entrant.policy != "full":
-        note = f"policy {entrant.policy} on fresh weights: what is frozen is noise"
-        return replace(entrant, notes=(note,))
-    return entrant

@@ -45,6 +45,10 @@ class Meter(Listener):
         elif self.crowded():
             self.why = "another run used the device at the same time"
 
+    def epoch(self, row: dict[str, Any], parts: Parts) -> None:
+        if not self.why and self.crowded():
+            self.why = "another run used the device at the same time"
+
     def end(self, result: dict[str, Any], folder: RunFolder) -> None:
         after = joules(self.device)
         if not self.why and self.crowded():

@@ -113,6 +113,7 @@ def _row(
         **speeds["models"][label],
         "memory": max(memory) if min(memory) else None,
         "seconds": float(np.mean([result["seconds"] for result in results])),
+        "ready": float(np.mean([result.get("ready", 0.0) for result in results])),
         "joules": float(np.mean(energy)) if None not in energy else None,
         "joules_why": next((meter["why"] for meter in meters if meter["why"]), ""),
         "pages": [f"runs/{run.folder.name}/{RUN_PAGE}" for run in runs],

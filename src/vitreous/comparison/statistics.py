@@ -73,7 +73,7 @@ def pictures_test(one: ArrayLike, other: ArrayLike) -> float:
         if count := int((sizes == size).sum()):
             spaced = np.zeros(size * count + 1)
             spaced[::size] = binom.pmf(np.arange(count + 1), count, 0.5)
-            chances = np.clip(convolve(chances, spaced), 0, None)
+            chances = convolve(chances, spaced, method="direct")  # an FFT would drown small chances in rounding
     total, seen = int(sizes.sum()), abs(int(differences.sum()))
     sums = 2 * np.arange(total + 1) - total
     return float(min(1.0, chances[np.abs(sums) >= seen].sum()))
@@ -103,8 +103,10 @@ class Pair:
     """Half width of the interval of the difference over seeds; the same seed means the same order of pictures."""
     chance: float
     """p of the test over pictures."""
+    seed_chance: float
+    """p of the paired t test over seeds; 1 for one seed alone."""
     raised: float
-    """The same, corrected for all pairs of the study (Holm)."""
+    """The larger of the two, corrected for all pairs of the study (Holm): what a verdict hangs on."""
     verdict: str
     """The better model's name, or the empty word."""
     reason: str
@@ -115,15 +117,35 @@ def judge(right: dict[str, np.ndarray], starts: dict[str, str]) -> list[Pair]:
     """Every pair of models: right answers by name `[s n]`, and how each began (`from scratch`, `fine-tuned`)."""
     names = list(right)
     pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
-    chances = [pictures_test(right[a], right[b]) for a, b in pairs]
+    by_seed = [right[a].mean(axis=1) - right[b].mean(axis=1) for a, b in pairs]  # [s] each
+    pictures = [pictures_test(right[a], right[b]) for a, b in pairs]
+    seeds = [seeds_test(differences) for differences in by_seed]
+    raised = holm([max(both) for both in zip(pictures, seeds, strict=True)])
     return [
-        _judged(a, b, right, chance, raised, len(set(starts.values())) > 1)
-        for (a, b), chance, raised in zip(pairs, chances, holm(chances), strict=True)
+        _judged(pair, differences, chances, starts[pair[0]] != starts[pair[1]])
+        for pair, differences, chances in zip(pairs, by_seed, zip(pictures, seeds, raised, strict=True), strict=True)
     ]
 
 
-def _judged(one: str, other: str, right: dict[str, np.ndarray], chance: float, raised: float, unlike: bool) -> Pair:
-    by_seed = right[one].mean(axis=1) - right[other].mean(axis=1)  # [s]
+def seeds_test(differences: ArrayLike) -> float:
+    """p of the paired t test: that the mean of `[s]` differences over seeds is zero.
+
+    >>> round(seeds_test([0.01, 0.02, 0.03]), 4), seeds_test([0.1])
+    (0.0742, 1.0)
+    """
+    from scipy.stats import t
+
+    values = np.asarray(differences, dtype=float)
+    if len(values) < 2:
+        return 1.0
+    mean, spread = float(values.mean()), float(values.std(ddof=1))
+    if not spread:
+        return float(mean == 0)
+    return float(2 * t.sf(abs(mean) / spread * np.sqrt(len(values)), len(values) - 1))
+
+
+def _judged(pair: tuple[str, str], by_seed: np.ndarray, chances: tuple[float, float, float], unlike: bool) -> Pair:
+    one, other = pair
     difference, half = seed_interval(by_seed)
     better, worse = (one, other) if difference > 0 else (other, one)
     verdict = ""
@@ -134,11 +156,13 @@ def _judged(one: str, other: str, right: dict[str, np.ndarray], chance: float, r
         reason = "one seed: no verdict, for how far seeds differ is not known"
     elif abs(difference) <= half:
         reason = f"no verdict: {points} apart, and the interval over seeds holds zero"
-    elif raised >= 1 - LEVEL:
+    elif chances[0] >= 1 - LEVEL:
         reason = f"no verdict: {points} apart, and the test over pictures does not confirm it"
+    elif chances[2] >= 1 - LEVEL:
+        reason = f"no verdict: {points} apart, which among so many pairs may be chance"
     else:
         verdict, reason = (
             better,
             f"{better} is better than {worse} by {points} with this budget, over seeds and over pictures",
         )
-    return Pair(one, other, difference, half, chance, raised, verdict, reason)
+    return Pair(one, other, difference, half, *chances, verdict, reason)

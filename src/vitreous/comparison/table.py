@@ -68,7 +68,8 @@ MEASURES: dict[str, Callable[[Row], str]] = {
     "pictures/s, compiled": lambda row: rate(row["compiled"], row["why"]),
     "peak memory of an update": memory,
     "epochs": lambda row: f"{row['epochs']:,}",
-    "training time": lambda row: duration(row["seconds"]),
+    "time of a run": lambda row: duration(row["seconds"]),
+    "of it getting ready": lambda row: duration(row["ready"]),
     "energy of training": energy,
 }
 """What the table tells, top to bottom: name → a row's words."""
@@ -85,28 +86,28 @@ def cells(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
 
 
 def verdicts(table: Mapping[str, Any]) -> list[str]:
-    """What the table says, one sentence a pair; of models that began differently, one for all."""
-    if not table["alike"]:
-        return ["different starts: no verdict. Some of the models had seen other pictures before, and some had not"]
-    return [f"{pair['reason']} ({evidence(pair)})" for pair in table["pairs"]]
+    """What the table says, a sentence a pair; for all pairs that began differently, one."""
+    unlike = "different starts: no verdict"
+    told = [f"{pair['reason']} ({evidence(pair)})" for pair in table["pairs"] if pair["reason"] != unlike]
+    if table["alike"]:
+        return told
+    return [f"{unlike} between models of which one had seen other pictures before and the other had not", *told]
 
 
 def evidence(pair: Mapping[str, Any]) -> str:
     """The numbers behind a verdict.
 
-    >>> evidence({"difference": 0.0125, "half": 0.004, "chance": 0.0002, "raised": 0.0002})
-    'difference +1.25 ± 0.40 points over seeds; p = 0.0002 over pictures'
+    >>> evidence({"difference": 0.0125, "half": 0.004, "chance": 0.0002, "seed_chance": 0.01, "raised": 0.01})
+    'difference +1.25 ± 0.40 points over seeds; p = 0.0002 over pictures, p = 0.01 over seeds'
     """
     half = "" if pair["half"] is None else f" ± {100 * pair['half']:.2f}"
     over = " over seeds" if pair["half"] is not None else ""
     sign = "+" if pair["difference"] >= 0 else "−"
-    raised = (
-        ""
-        if chance(pair["raised"]) == chance(pair["chance"])
-        else f", {chance(pair['raised'])} corrected for all pairs"
-    )
+    least = max(pair["chance"], pair["seed_chance"])
+    seeds = f", p {_is(pair['seed_chance'])} over seeds" if pair["half"] is not None else ""
+    raised = f", corrected for all pairs p {_is(pair['raised'])}" if chance(pair["raised"]) != chance(least) else ""
     difference = f"{sign}{100 * abs(pair['difference']):.2f}{half} points{over}"
-    return f"difference {difference}; p {_is(pair['chance'])} over pictures{raised}"
+    return f"difference {difference}; p {_is(pair['chance'])} over pictures{seeds}{raised}"
 
 
 def chance(p: float) -> str:

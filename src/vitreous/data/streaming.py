@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -73,15 +74,20 @@ class PictureStream(IterableDataset):
 
     def read(self, numbered: tuple[int, dict[str, Any]]) -> tuple[Image, int]:
         """A row of `undecoded` as a picture and its class."""
-        number, row = numbered
-        path = row["picture"].get("path") if isinstance(row["picture"], dict) else None
-        where = f"{self.name} {path or f'#{number} of this reader'}"
-        label = row["label"]
+        return decoded(numbered[1]["picture"], self._where(*numbered)), self.label(numbered)
+
+    def label(self, numbered: tuple[int, dict[str, Any]]) -> int:
+        """The class of a row of `undecoded`; the picture is not looked at."""
+        label, where = numbered[1]["label"], self._where(*numbered)
         if isinstance(label, str) and label in self.class_names:
             label = self.class_names.index(label)
         if not isinstance(label, int) or not 0 <= label < len(self.class_names):
             raise ValueError(f"{where} has class {label!r}: expected 0 to {len(self.class_names) - 1}")
-        return decoded(row["picture"], where), label
+        return label
+
+    def _where(self, number: int, row: dict[str, Any]) -> str:
+        path = row["picture"].get("path") if isinstance(row["picture"], dict) else None
+        return f"{self.name} {path or f'#{number} of this reader'}"
 
 
 def stream_set(
@@ -120,8 +126,11 @@ def stream_set(
 
 def keep(stream: PictureStream, most: int) -> PictureSet:
     """The first `most` pictures of a stream as a set, in memory as they are encoded: to test on again and again."""
-    rows = [row for _, row in islice(stream.undecoded(), most)]
-    labels = tuple(stream.read((number, row))[1] for number, row in enumerate(rows))
+    rows = [row for _, row in islice(stream.undecoded(), most + 1)]
+    if len(rows) > most:
+        warnings.warn(f"{stream.name}: only the first {most:,} test pictures are kept and reported on", stacklevel=2)
+        rows.pop()
+    labels = tuple(stream.label(numbered) for numbered in enumerate(rows))
     return PictureSet(stream.name, stream.class_names, labels, lambda i: stream.read((i, rows[i]))[0])
 
 

@@ -26,7 +26,7 @@ from vitreous.train.listen import Listener
 from vitreous.train.measure import Measure
 from vitreous.train.objective import Objective, Teacher
 from vitreous.train.optim import build, materialise
-from vitreous.train.parallel import spread
+from vitreous.train.parallel import is_sharded, spread
 from vitreous.train.policy import learn
 from vitreous.train.source import Source
 from vitreous.train.state import State, seed_rank
@@ -53,6 +53,8 @@ class Parts:
     update: Update
     measure: Measure
     world: World = field(default_factory=World)
+    ready: float = 0.0
+    """Seconds that opening, decoding and compiling took in this sitting."""
     peak: int | None = None
     """The most bytes that an update takes on a GPU, beside the pictures that are kept there; None elsewhere."""
 
@@ -72,7 +74,9 @@ def assemble(config: TrainConfig, data_root: Path | None, tell: Listener, world:
     world = world or World(device=set_up(config))
     device = world.device
     learned, tested = open_data(config, data_root)
-    model = build_model(config, learned, tell.say).to(device)
+    model = build_model(config, learned, tell.say)
+    if not is_sharded(config, world):  # else a block at a time goes there
+        model = model.to(device)
     if isinstance(model, ResNet) and device.type == "cuda" and not world.joined:
         model = model.to(memory_format=torch.channels_last)  # how a GPU's convolutions want it
     learning = learn(model, config.policy, train_norms=config.train_norms, lora_rank=config.lora_rank)
@@ -87,17 +91,15 @@ def assemble(config: TrainConfig, data_root: Path | None, tell: Listener, world:
         held_out = Source(tested, view, config, device, training=False, place=world.place, progress=tell.decoding)
     augment = make_augment(config, source, len(learned.class_names)).to(device)
     measured = copy.deepcopy(model)
-    objective = Objective(model, config, make_teacher(config, view, model))
     if config.compile:
         torch.compiler.reset()  # what an earlier run in this process compiled counts towards torch's limit
-        objective.compile(fullgraph=True, dynamic=False)
-    spread_objective = spread(objective, model, config, world)
+    objective = spread(Objective(model, config, make_teacher(config, view, model, device)), model, config, world)
     optimisers = build(model, config)
     materialise(optimisers)
     kept = [(n, p) for n, p in model.named_parameters() if p.requires_grad and config.average]
     average = {name: parameter.detach().clone() for name, parameter in kept}
-    state = State(model, optimisers, device, average, torch.zeros(4, device=device))
-    update = Update(state, source, augment, config, spread_objective)
+    state = State(model, optimisers, device, average, torch.zeros(4, dtype=torch.float64, device=device))
+    update = Update(state, source, augment, config, objective, world)
     measure = Measure(measured, state, held_out, augment, config, world)
     if not world.first:
         seed_rank(config.seed, world.place)
@@ -113,7 +115,7 @@ def assemble(config: TrainConfig, data_root: Path | None, tell: Listener, world:
         peak -= sum(each.pixels.nbytes for each in (source, held_out) if each.pixels is not None)
     elif config.compile:
         update.warm_up(next(source.epoch(0, int(config.batch_size))))
-    return Parts(config, model, learning, learned, tested, source, held_out, state, update, measure, world, peak)
+    return Parts(config, model, learning, learned, tested, source, held_out, state, update, measure, world, peak=peak)
 
 
 def set_up(config: TrainConfig) -> torch.device:
@@ -185,7 +187,7 @@ def make_augment(config: TrainConfig, source: Source | StreamSource, classes: in
     )
 
 
-def make_teacher(config: TrainConfig, view: Preprocess, model: Model) -> Teacher | None:
+def make_teacher(config: TrainConfig, view: Preprocess, model: Model, device: torch.device) -> Teacher | None:
     if config.teacher is None:
         return None
     teacher = load(config.teacher)
@@ -195,5 +197,4 @@ def make_teacher(config: TrainConfig, view: Preprocess, model: Model) -> Teacher
     names, own = teacher.card.class_names, model.card.class_names
     if names is not None and names != own:
         raise ValueError(f"teacher {config.teacher} has other classes than the data: {names[0]!r} for {own[0]!r} first")
-    device = next(model.parameters()).device
     return Teacher(teacher, view.mean, view.std).to(device)

@@ -45,14 +45,16 @@ def write(folder: Path, state: State, moment: Moment, keep: int = 2, world: Worl
     world, path = world or World(), folder / NAME.format(moment.update)
     described = path.with_suffix(".json")
     if world.joined:
-        files = write_shards(path, state, world)
+        own = write_shards(path, state, world, prove)
+        other = path.with_suffix(".safetensors")
     else:
-        path = path.with_suffix(".safetensors")
-        files = [write_safetensors(path, state.copy())]
+        other, path = path, path.with_suffix(".safetensors")
+        own = {path.name: prove(write_safetensors(path, state.copy()))}
     proofs: dict[str, Any] = {}
-    for part in world.gather({str(file.relative_to(folder)): prove(file) for file in files}):
+    for part in world.gather(own):
         proofs |= part
     if world.first:
+        _remove(other)  # of this very update, from before a run went on in another way
         write_json(described, {**asdict(moment), "files": proofs})
         found = _found(folder)
         mine = found.index(described)
@@ -78,7 +80,7 @@ def latest(folder: Path) -> tuple[Moment, Path, list[str]] | None:
                 problems.append(f"{file} is damaged (its hash is not what was written): took the one before")
                 continue
             single = described.with_suffix(".safetensors")
-            return Moment(**told), single if single.is_file() else described.with_suffix(""), problems
+            return Moment(**told), single if single.name in files else described.with_suffix(""), problems
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             problems.append(f"{name} cannot be read ({error}): took the one before")
     if problems:

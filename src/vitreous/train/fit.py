@@ -31,6 +31,8 @@ def settle_batch(
         ranks = f" × {world.ranks} processes" if world.ranks > 1 else ""
         raise ValueError(f"{pictures} pictures to learn from are fewer than --accumulate {config.accumulate}{ranks}")
     if config.batch_size == "auto":
+        if config.parallel == "fsdp" and world.joined and device.type == "cuda":
+            raise ValueError("--batch-size auto tries the whole model on one GPU: with --parallel fsdp say a number")
         cap = (MOST if device.type == "cuda" else ON_A_CPU) // config.accumulate
         most = max(1, min(cap, pictures // parts))
         size = 2 ** (most.bit_length() - 1)

@@ -86,12 +86,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except FileExistsError as error:
             raise ValueError(f"{self.path} is a file: choose another --output") from error
-        with (self.path / LOCK).open("a+") as file:
-            try:
-                _lock(file)
-            except OSError as error:
-                told = f"another run is writing to {self.path}: wait for it, or choose another --output"
-                raise ValueError(told) from error
+        with self._locked():
             try:
                 yield
             finally:
@@ -99,6 +94,23 @@ class RunFolder:
                     with suppress(OSError):  # there may be files of others
                         (self.path / LOCK).unlink()
                         self.path.rmdir()
+
+    def _locked(self) -> IO[str]:
+        """The lock file, held; not one that another process has just removed."""
+        while True:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = (self.path / LOCK).open("a+")
+            try:
+                _lock(file)
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(self.path / LOCK)):
+                    return file
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                file.close()
+                told = f"another run is writing to {self.path}: wait for it, or choose another --output"
+                raise ValueError(told) from error
+            file.close()
 
     @contextmanager
     def full_disk_explained(self) -> Iterator[None]:

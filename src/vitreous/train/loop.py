@@ -36,14 +36,16 @@ def train(
     Started by `torchrun`, all processes call this with the same arguments and train one model together.
     """
     with joined(set_up(config)) as world, asked_to_stop(patient=world.joined) as asked:
-        folder, tell = RunFolder(output), Everyone(listeners)
+        folder, tell = RunFolder(world.told(output)), Everyone(listeners)
         with folder.claimed() if world.first else nullcontext(), folder.full_disk_explained():
-            config = folder.check(config)
-            if (result := folder.read_result()) is not None:
+            # one rank looks, and the others take its word: a shared disk may show each something else
+            config, result = world.told((folder.check(config), folder.read_result()) if world.first else (config, None))
+            if result is not None:
                 tell.say(f"{folder.path} is finished already: choose another --output for another run")
                 return result
             started = time.monotonic()
             parts = assemble(config, data_root, tell, world)
+            parts.ready = time.monotonic() - started
             if world.first:
                 folder.begin(config, parts.config)
                 write_json(folder.described, describe(parts.model))  # so that any checkpoint can be loaded
@@ -83,14 +85,16 @@ def run(parts: Parts, folder: RunFolder, tell: Listener, asked: Flag, started: f
                 refuse_nonfinite(parts)
                 tell.step(parts, seconds())
                 last_told = time.monotonic()
-            if state.step < steps:  # the end of an epoch is saved with its metrics, below
-                if stop or save:
-                    last_saved = save_now()
-                stop_if(stop, state.epoch, state.step, steps)
+            stop = stop if number + 1 < total else 0  # so near the end the run is finished
+            if stop or (save and state.step < steps):  # the end of an epoch is saved with its metrics, below
+                last_saved = save_now()
+            stop_if(stop, state.epoch, state.step, steps)
         refuse_nonfinite(parts)
         loss, right, pictures, _ = world.add(state.totals).tolist()
         row = {"epoch": state.epoch + 1, "loss": loss / pictures, "top1": right / pictures}
-        row["learning_rate"] = factor * config.learning_rate
+        row["learning_rate"] = config.learning_rate * rate(
+            (state.epoch + 1) * steps - 1, total, warm, config.final_rate
+        )
         state.epoch, state.step = state.epoch + 1, 0
         state.totals.zero_()
         if state.epoch % config.evaluate_every == 0 or state.epoch == config.epochs:
@@ -156,6 +160,7 @@ def finish(parts: Parts, folder: RunFolder, tell: Listener) -> dict[str, Any]:
     row = parts.world.told(folder.read_metrics()[-1] if parts.world.first else {})
     result = {name: row[f"test_{name}"] for name in ("top1", "top5", "loss", "pictures")}
     result |= {"epochs": parts.config.epochs, "seconds": row["seconds"], "memory": parts.peak}
+    result["ready"] = round(parts.ready, 3)
     model = merge(parts.measure.whole())
     model.card = replace(
         parts.model.card, name=folder.path.resolve().name, training={"config": parts.config.to_dict(), "result": result}

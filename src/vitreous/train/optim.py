@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from vitreous.train.config import TrainConfig
 from vitreous.train.muon import Muon
@@ -55,7 +56,9 @@ def _create(kind: str, groups: list[dict[str, Any]], config: TrainConfig) -> tor
         return Muon(groups)
     if kind == "sgd":
         # torch's fused SGD reads a tensor of a step size where it lies; the plain one asks the host for its value
-        return torch.optim.SGD(groups, momentum=0.9, nesterov=True, fused=device.type in ("cuda", "cpu"))
+        # (and knows nothing of sharded parameters)
+        fused = device.type in ("cuda", "cpu") and not isinstance(groups[0]["params"][0], DTensor)
+        return torch.optim.SGD(groups, momentum=0.9, nesterov=True, fused=fused, foreach=None if fused else False)
     fused = device.type in ("cuda", "cpu")
     return torch.optim.AdamW(
         groups,

@@ -26,20 +26,30 @@ def is_sharded(config: TrainConfig, world: World) -> bool:
 def spread(module: nn.Module, model: Model, config: TrainConfig, world: World) -> nn.Module:
     """`module`, which computes with `model`, so that its gradients are those of all ranks' pictures together."""
     if not world.joined:
+        if config.compile:
+            module.compile(fullgraph=True, dynamic=False)
         return module
     if is_sharded(config, world):
         return shard(module, model, config, world)
     device = next(model.parameters()).device
     places = [device] if device.type == "cuda" else None
-    return DistributedDataParallel(module, device_ids=places, gradient_as_bucket_view=True)
+    if config.compile:
+        module.compile(fullgraph=True, dynamic=False)
+    # running statistics are evened out by `even`, for FSDP2 does not look after them at all
+    return DistributedDataParallel(module, device_ids=places, gradient_as_bucket_view=True, broadcast_buffers=False)
 
 
 def shard(module: nn.Module, model: Model, config: TrainConfig, world: World) -> nn.Module:
-    """FSDP2: each block is put together when it is its turn, and what is left with `module` as a whole."""
+    """FSDP2: each block is put together when it is its turn, and what is left with `module` as a whole.
+
+    The model may lie on the CPU: a block goes to the device when it is sharded, so that no GPU ever holds all of them.
+    """
     assert world.mesh is not None
     half = config.precision == "bf16"
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if half else MixedPrecisionPolicy()
     for block in blocks(model):
+        if config.compile:  # block by block: what FSDP2 does between them cannot be compiled
+            block.forward = torch.compile(block.forward, fullgraph=True, dynamic=False)
         fully_shard(block, mesh=world.mesh, mp_policy=policy)
     # reshard: a state dict that is read after a forward alone would hold whole parameters otherwise
     fully_shard(module, mesh=world.mesh, mp_policy=policy, reshard_after_forward=True)
@@ -51,6 +61,16 @@ def blocks(model: Model) -> list[nn.Module]:
     if isinstance(model, ViT):
         return list(model.blocks)
     return [block for layer in (model.layer1, model.layer2, model.layer3, model.layer4) for block in layer]
+
+
+@torch.no_grad()
+def even(buffers: list[Tensor], world: World) -> None:
+    """Give all ranks the mean of what each has: running statistics of batch norms, each of its own pictures."""
+    if not world.joined or not buffers:
+        return
+    together = world.add(torch.cat([local(buffer).flatten() for buffer in buffers])) / world.ranks
+    for buffer, mean in zip(buffers, together.split([buffer.numel() for buffer in buffers]), strict=True):
+        local(buffer).copy_(mean.view_as(buffer))
 
 
 @contextmanager

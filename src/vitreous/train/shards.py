@@ -7,7 +7,9 @@ on with any number of processes. No pickle is written or read.
 import os
 import shutil
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -19,10 +21,11 @@ from vitreous.train.state import State
 from vitreous.train.world import World
 
 OWN = "rank/{}/"
+Proof = dict[str, Any]
 
 
-def write_shards(path: Path, state: State, world: World) -> list[Path]:
-    """Write the folder `path`, whole or not at all; returns the files that this rank wrote."""
+def write_shards(path: Path, state: State, world: World, prove: Callable[[Path], Proof]) -> dict[str, Proof]:
+    """Write the folder `path`, whole or not at all; returns what `prove` says of each file that this rank wrote."""
     hidden = path.with_name(f".{path.name}")
     if world.first:
         shutil.rmtree(hidden, ignore_errors=True)  # a killed run's
@@ -32,17 +35,17 @@ def write_shards(path: Path, state: State, world: World) -> list[Path]:
     try:
         dcp.save(state.tensors() | own, storage_writer=HuggingFaceStorageWriter(str(hidden), save_distributed=True))
     except CheckpointException as error:
-        raise _root(error) from error
-    written = sorted(hidden.glob(f"shard-{world.rank + 1:05d}-*"))
-    for file in written:
+        raise _root(error) from None
+    proofs = {}
+    for file in sorted(hidden.glob(f"shard-{world.rank + 1:05d}-*")):
         with file.open("rb") as opened:
             os.fsync(opened.fileno())
+        proofs[f"{path.name}/{file.name}"] = prove(file)
     world.wait()
     if world.first:
         shutil.rmtree(path, ignore_errors=True)  # damaged, or the run would not be here again
         hidden.rename(path)
-    world.wait()
-    return [path / file.name for file in written]
+    return proofs
 
 
 def read_shards(path: Path, state: State, world: World) -> list[dict[str, Tensor]]:
@@ -57,15 +60,20 @@ def read_shards(path: Path, state: State, world: World) -> list[dict[str, Tensor
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it remarks on reading in one process
-        dcp.load(state.tensors() | apart, storage_reader=reader, no_dist=not world.joined)
+        try:
+            dcp.load(state.tensors() | apart, storage_reader=reader, no_dist=not world.joined)
+        except CheckpointException as error:
+            raise _root(error) from None
     ranks = 1 + max(int(name.split("/")[1]) for name in apart)
     starts = [OWN.format(rank) for rank in range(ranks)]
     return [{n.removeprefix(start): v for n, v in apart.items() if n.startswith(start)} for start in starts]
 
 
-def _root(error: CheckpointException) -> BaseException:
-    """What went wrong on a rank, such as a full disk, from the wrapping that torch gives it."""
-    for cause, _ in error.failures.values():
+def _root(error: CheckpointException) -> Exception:
+    """What went wrong on a rank, such as a full disk, from the wrapping that torch gives it (which is no Exception)."""
+    causes = [(rank, cause) for rank, (cause, _) in error.failures.items() if isinstance(cause, Exception)]
+    for _, cause in causes:
         if isinstance(cause, OSError):
             return cause
-    return error
+    told = f" by rank {causes[0][0]}: {causes[0][1]}" if causes else f": {error}"
+    return RuntimeError(f"a checkpoint could not be written or read{told}")

@@ -15,10 +15,11 @@ from vitreous.data.chance import Chance
 from vitreous.train.config import TrainConfig
 from vitreous.train.fit import explained
 from vitreous.train.optim import set_rates
-from vitreous.train.parallel import local, synchronised
+from vitreous.train.parallel import even, local, synchronised
 from vitreous.train.source import Batch, Source
 from vitreous.train.state import State
 from vitreous.train.streamed import StreamSource
+from vitreous.train.world import World
 
 WARM_UPS = 3  # updates before a capture: kernels are chosen and compiled, memory is laid out
 
@@ -27,11 +28,19 @@ class Update:
     """Callable: `update(batch, epoch, number, factor)` moves the weights once."""
 
     def __init__(
-        self, state: State, source: Source | StreamSource, augment: Augment, config: TrainConfig, objective: nn.Module
+        self,
+        state: State,
+        source: Source | StreamSource,
+        augment: Augment,
+        config: TrainConfig,
+        objective: nn.Module,
+        world: World | None = None,
     ) -> None:
         self.state, self.source, self.config, self.objective = state, source, config, objective
         self.learning = [parameter for parameter in state.model.parameters() if parameter.requires_grad]
         self.averaged = dict(state.model.named_parameters())
+        self.world = world or World()
+        self.statistics = [buffer for buffer in state.model.buffers() if buffer.is_floating_point()]
         self.augment: Callable[..., tuple[Tensor, Tensor]] = augment
         if config.compile:
             self.augment = torch.compile(augment, fullgraph=True, dynamic=False)
@@ -80,6 +89,7 @@ class Update:
             nn.utils.clip_grad_norm_(self.learning, config.clip)
         for optimiser in state.optimisers:
             optimiser.step()
+        even(self.statistics, self.world)
         if state.average:
             with torch.no_grad():
                 held, decay = [local(value) for value in state.average.values()], self.factors[1]

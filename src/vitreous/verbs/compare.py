@@ -67,8 +67,11 @@ def compare(
     from vitreous.comparison.settings import Budget
     from vitreous.comparison.table import as_text, missing_as_text
     from vitreous.page import short
+    from vitreous.ranks import here
     from vitreous.train.interrupt import Stopped
 
+    if here().ranks > 1:
+        raise ValueError("a study takes several processes without torchrun: start the same command several times")
     if (study is None) == (not models):
         raise ValueError("name two models or more, or a study: --study seed-001 or --study seed-004")
     if study is None and data is None:
