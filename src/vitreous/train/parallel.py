@@ -35,8 +35,7 @@ def spread(module: nn.Module, model: Model, config: TrainConfig, world: World) -
     places = [device] if device.type == "cuda" else None
     if config.compile:
         module.compile(fullgraph=True, dynamic=False)
-    # running statistics are evened out by `even`, for FSDP2 does not look after them at all
-    return DistributedDataParallel(module, device_ids=places, gradient_as_bucket_view=True, broadcast_buffers=False)
+    return DistributedDataParallel(module, device_ids=places, gradient_as_bucket_view=True)
 
 
 def shard(module: nn.Module, model: Model, config: TrainConfig, world: World) -> nn.Module:
