@@ -11,14 +11,19 @@ import tyro
 from vitreous.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "results").glob("*.md"))]
+FOLDERS = [ROOT / "results", ROOT / "docs"]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *(page for each in FOLDERS for page in sorted(each.glob("*.md"))),
+]
 
 
 def commands(page):
     blocks = re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL)
-    for line in "\n".join(blocks).splitlines():
+    for line in "\n".join(blocks).replace("\\\n", " ").splitlines():
         for part in line.split("&&"):
-            if found := re.match(r"\s*(?:torchrun .* -m )?(vitreous .*)", part):
+            if found := re.match(r"\s*(?:(?:srun )?torchrun .* -m )?(vitreous .*)", part):
                 yield found[1].split("#")[0].strip()
 
 

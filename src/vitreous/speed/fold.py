@@ -1,0 +1,76 @@
+"""The same network with less to do: what is constant between two layers, folded into the weights of the second.
+
+A layer norm's scale and shift go into the linear layer behind it, a layer scale into the one before it, and the
+normalisation of pictures into the patch embedding, so that pixels can be handed over as they are: uint8. In exact
+arithmetic the logits are the same; what is left is rounding.
+"""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.models.vit import LayerScale, ViT
+
+
+@torch.no_grad()
+def folded(model: ViT, mean: tuple[float, ...] | None = None, std: tuple[float, ...] | None = None) -> ViT:
+    """A copy of a model, in fp32 and for inference alone; with `mean` and `std` it takes pixels from 0 to 255.
+
+    >>> from vitreous.models.variants import variant
+    >>> model = ViT(variant("vit_femto_patch4_32")).eval()
+    >>> pixels = torch.randint(0, 256, (1, 3, 32, 32), dtype=torch.uint8)
+    >>> fast = folded(model, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    >>> torch.allclose(fast(pixels.float()), model((pixels / 255 - 0.5) / 0.5), atol=1e-4)
+    True
+    """
+    model = copy.deepcopy(model).float().eval().requires_grad_(False)
+    if mean is not None and std is not None:
+        _fold_normalisation(model.patch_embed.proj, mean, std)
+    for block in model.blocks:
+        _fold_block(block)
+    return model
+
+
+def _fold_block(block: Any) -> None:
+    block.norm1, block.attn.qkv = _fold_norm(block.norm1, block.attn.qkv)
+    block.norm2, block.mlp.fc1 = _fold_norm(block.norm2, block.mlp.fc1)
+    block.ls1 = _fold_scale(block.attn.proj, block.ls1)
+    block.ls2 = _fold_scale(block.mlp.fc2, block.ls2)
+
+
+def _fold_normalisation(proj: nn.Conv2d, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    """`proj((u / 255 - mean) / std)` as `proj'(u)`."""
+    weight = proj.weight.double()  # [d c p q]
+    means, stds = (torch.tensor(values, dtype=torch.float64).view(1, -1, 1, 1) for values in (mean, std))
+    if means.shape[1] != weight.shape[1]:
+        raise ValueError(f"the model takes {weight.shape[1]} channels, got {means.shape[1]} means")
+    offset = -(weight * (means / stds)).sum(dim=(1, 2, 3))
+    bias = offset if proj.bias is None else proj.bias.double() + offset
+    proj.weight = nn.Parameter((weight / (255 * stds)).float(), requires_grad=False)
+    proj.bias = nn.Parameter(bias.float(), requires_grad=False)
+
+
+def _fold_norm(norm: nn.Module, linear: nn.Module) -> tuple[nn.Module, nn.Module]:
+    """A layer norm and what reads it: `W (γ n + β) + b` = `(W γ) n + (b + W β)`."""
+    if type(norm) is not nn.LayerNorm or type(linear) is not nn.Linear or norm.weight is None:
+        return norm, linear
+    plain = nn.LayerNorm(norm.normalized_shape, norm.eps, elementwise_affine=False)
+    weight, gamma = linear.weight.double(), norm.weight.double()
+    new = nn.Linear(linear.in_features, linear.out_features)
+    shift: Tensor = weight @ norm.bias.double() if norm.bias is not None else torch.zeros(linear.out_features)
+    new.weight = nn.Parameter((weight * gamma).float(), requires_grad=False)
+    new.bias = nn.Parameter((shift + (0 if linear.bias is None else linear.bias)).float(), requires_grad=False)
+    return plain, new
+
+
+def _fold_scale(linear: nn.Linear, scale: nn.Module) -> nn.Module:
+    """A linear layer and the factor on each of its outputs."""
+    if not isinstance(scale, LayerScale):
+        return scale
+    gamma = scale.gamma.double()
+    linear.weight = nn.Parameter((linear.weight.double() * gamma[:, None]).float(), requires_grad=False)
+    if linear.bias is not None:
+        linear.bias = nn.Parameter((linear.bias.double() * gamma).float(), requires_grad=False)
+    return nn.Identity()
