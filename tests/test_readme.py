@@ -12,11 +12,8 @@ from vitreous.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = [ROOT / "results", ROOT / "docs"]
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    *(page for each in FOLDERS for page in sorted(each.glob("*.md"))),
-]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+PAGES += [page for folder in FOLDERS for page in sorted(folder.glob("*.md"))]
 
 
 def commands(page):

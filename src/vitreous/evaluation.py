@@ -1,7 +1,8 @@
 """`evaluate`: how often a model is right on labelled pictures, and how well it knows it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,11 +112,13 @@ def evaluate(
     precision: str = "fp32",
     preprocess: Preprocess | None = None,
     place: Place = ALONE,
+    using: Callable[[Tensor], Tensor] | None = None,
 ) -> Evaluation:
     """Measure accuracy and calibration; the set's classes are matched to the model's by name, WordNet id or number.
 
     `preprocess` takes the place of the model's own. Pictures that cannot be read are counted apart. Inside
-    `with together() as place`, each process measures its span of the set, and all get the figures of the whole.
+    `with together() as place`, each process measures its span of the set, and all get the figures of the whole. `using`
+    computes logits instead of the plain model, such as what `optimize` gives.
     """
     from torchmetrics.functional.classification import binary_calibration_error, multiclass_confusion_matrix
 
@@ -123,11 +126,11 @@ def evaluate(
     if card.head != "classifier":
         raise ValueError(f"{card.name} has no classifier: use --probe knn or --probe linear")
     places = match_classes(data.class_names, card.class_names, classes)
-    model = placed(model, device, precision)
+    compute = using or partial(run, placed(model, device, precision), function=logits_only)
     own = data if place.ranks == 1 else data.take(span(len(data), place))
     tally = _Tally()
     for tensors, labels in prepared(own, preprocess or card.preprocess, batch_size, tally.problems):
-        tally.add(run(model, tensors, logits_only), torch.tensor([places[label] for label in labels]))
+        tally.add(compute(tensors), torch.tensor([places[label] for label in labels]))
     tally, *others = gathered(tally, place)
     for other in others:
         tally.follow(other)

@@ -1,6 +1,7 @@
 """`embed`: pictures to feature vectors, and those to a file."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -38,14 +39,15 @@ def embed_each(
     batch_size: int = 8,
     device: str = "auto",
     precision: str = "fp32",
+    using: Callable[[Tensor], Tensor] | None = None,
 ) -> Iterator[tuple[str, Tensor | PictureError]]:
     """Each picture's name with its vector `[d]`, in order; a bad picture gives its error instead."""
     if not isinstance(model, torch.nn.Module):
         model = load(model)
-    model = placed(model, device, precision)
+    compute = using or partial(run, placed(model, device, precision), function=embedding)
     for batch in batches(read_ahead(pictures, model, batch_size), batch_size):
         good = [tensor for _, tensor in batch if isinstance(tensor, Tensor)]
-        rows = iter(run(model, torch.stack(good), embedding) if good else ())
+        rows = iter(compute(torch.stack(good)) if good else ())
         for name, tensor in batch:
             yield name, tensor if isinstance(tensor, PictureError) else next(rows)
 

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -81,8 +82,12 @@ def classify_each(
     batch_size: int = 8,
     device: str = "auto",
     precision: str = "fp32",
+    using: Callable[[Tensor], Tensor] | None = None,
 ) -> Iterator[Answer | PictureError]:
-    """As `classify`, one answer at a time and in order; a bad picture gives its error instead of an answer."""
+    """As `classify`, one answer at a time and in order; a bad picture gives its error instead of an answer.
+
+    `using` computes the logits `[b classes]` of preprocessed pictures instead, such as what `optimize` gives.
+    """
     if not isinstance(model, torch.nn.Module):
         model = load(model)
     card = model.card
@@ -94,10 +99,10 @@ def classify_each(
         )
     if top < 1:
         raise ValueError(f"top must be at least 1, got {top}")
-    model = placed(model, device, precision)
+    compute = using or partial(run, placed(model, device, precision), function=logits_only)
     for batch in batches(read_ahead(pictures, model, batch_size), batch_size):
         good = [tensor for _, tensor in batch if isinstance(tensor, Tensor)]
-        answers = run(model, torch.stack(good), logits_only) if good else torch.empty(0)
+        answers = compute(torch.stack(good)) if good else torch.empty(0)
         if not answers.isfinite().all():
             raise ValueError(f"{card.name} answers NaN: `vitreous doctor` tells whether its weights hold any")
         logits = iter(answers)

@@ -16,6 +16,8 @@ from vitreous.predict import Answer, classify_each, placed, run
 from vitreous.weights.load import Model
 
 Row = TypeVar("Row")
+Using = Callable[[Tensor], Tensor] | None
+"""What computes instead of the plain model (`--fast`)."""
 
 
 @dataclass(frozen=True)
@@ -30,19 +32,22 @@ class Work(Generic[Row]):
 
 
 def embedding_work(
-    model: Model, *, batch_size: int, device: str, precision: str
+    model: Model, *, batch_size: int, device: str, precision: str, using: Using = None
 ) -> Work[tuple[str, Tensor | PictureError]]:
     """Columns picture, features (a list of fixed size) and error."""
     about = _about("embed", model, precision)
-    model = placed(model, device, precision)
+    sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
     size, channels = model.card.preprocess.size, len(model.card.preprocess.mean)
-    width = run(model, torch.zeros(1, channels, *size), embedding).shape[1]  # a part may hold bad pictures alone
+    empty = torch.zeros(1, channels, *size)
+    if using is None:
+        model = placed(model, device, precision)
+    width = (using(empty) if using else run(model, empty, embedding)).shape[1]  # a part may hold bad pictures alone
     fields = {"features": pyarrow.list_(pyarrow.float32(), width)}
 
     def columns(rows: list[tuple[str, Tensor | PictureError]]) -> dict[str, Any]:
         bad = [isinstance(row, PictureError) for _, row in rows]
-        empty = torch.zeros(width)
-        values = torch.stack([row if isinstance(row, Tensor) else empty for _, row in rows])  # [pictures d]
+        none = torch.zeros(width)
+        values = torch.stack([row if isinstance(row, Tensor) else none for _, row in rows])  # [pictures d]
         features = pyarrow.FixedSizeListArray.from_arrays(
             pyarrow.array(values.numpy().ravel()), width, mask=pyarrow.array(bad)
         )
@@ -51,15 +56,16 @@ def embedding_work(
     return Work(
         about,
         _schema(fields, model),
-        lambda names: embed_each(names, model, batch_size=batch_size, device=device, precision=precision),
+        lambda names: embed_each(names, model, using=using, **sizes),
         columns,
     )
 
 
 def classifying_work(
-    model: Model, *, top: int, batch_size: int, device: str, precision: str
+    model: Model, *, top: int, batch_size: int, device: str, precision: str, using: Using = None
 ) -> Work[Answer | PictureError]:
     """Columns picture, class, index, probability and error; for more than one class lists of the `top` best as well."""
+    sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
     fields = {"class": pyarrow.string(), "index": pyarrow.int32(), "probability": pyarrow.float32()}
     if top > 1:
         lists = {"classes": pyarrow.list_(pyarrow.string()), "probabilities": pyarrow.list_(pyarrow.float32())}
@@ -81,7 +87,7 @@ def classifying_work(
     return Work(
         _about("classify", model, precision) | {"top": str(top)},
         _schema(fields, model),
-        lambda names: classify_each(names, model, top=top, batch_size=batch_size, device=device, precision=precision),
+        lambda names: classify_each(names, model, top=top, using=using, **sizes),
         columns,
     )
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from vitreous.ranks import here
+from vitreous.verbs.faster import faster
 from vitreous.verbs.options import ModelOptions, Pictures, Precision, SharedModel, messages
 from vitreous.verbs.sharing import is_folder, work_through
 
@@ -22,6 +23,7 @@ def embed(
     batch_size: int = 8,
     device: str = "auto",
     precision: Precision = "fp32",
+    fast: bool = False,
 ) -> None:
     """Turn pictures into feature vectors, for search, clustering or a classifier of your own.
 
@@ -34,13 +36,14 @@ def embed(
         part_size: Pictures in each part of a folder.
         batch_size: Pictures run at once.
         device: auto, cpu, cuda, cuda:N or mps.
-        precision: Number format: fp32, or bf16 and fp16 for speed.
+        precision: Number format: fp32, or bf16, fp16 and int8 (needs torchao) for speed.
+        fast: Fold and compile the model as is fastest on this machine; worth its minute for many pictures.
     """
     import torch
     from rich.progress import track
 
     from vitreous.data.pictures import PictureError, find_names
-    from vitreous.features import embed_each, write_features
+    from vitreous.features import embed_each, embedding, write_features
 
     if not is_folder(output) and output.suffix not in (".parquet", ".npz"):  # said before the work, not after it
         raise ValueError(f"features go to .parquet or .npz, or to a folder (no suffix), got {output.name}")
@@ -55,13 +58,15 @@ def embed(
     found, problems = find_names(pictures)
     model = options.load(console)
     options.say_packaged(console, model)
+    sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
+    using = faster(model, embedding, fast=fast, console=console, **sizes)
     if is_folder(output):
         from vitreous.tables import embedding_work
 
-        work = embedding_work(model, batch_size=batch_size, device=device, precision=precision)
+        work = embedding_work(model, using=using, **sizes)
         work_through(output, found, problems, work, part_size, console)
         return
-    results = embed_each(found, model, batch_size=batch_size, device=device, precision=precision)
+    results = embed_each(found, model, using=using, **sizes)
     names, rows = [], []
     for name, row in track(results, "embedding", total=len(found), console=console, transient=True):
         if isinstance(row, PictureError):

@@ -1,0 +1,148 @@
+"""Faster and the same: every way against the plain model, for any number of pictures; choices are kept."""
+
+import json
+
+import pytest
+import torch
+
+from conftest import noise
+from vitreous.data.preprocess import Preprocess
+from vitreous.features import embedding
+from vitreous.models.resnet import ResNet, ResNetConfig
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.speed import optimize as module
+from vitreous.speed.optimize import WAYS, optimize
+from vitreous.weights.card import Card
+
+MEAN, STD = (0.48, 0.46, 0.41), (0.27, 0.26, 0.28)
+SMALL = {"image_size": 16, "patch_size": 4, "width": 64, "depth": 2, "heads": 4, "classes": 7}
+
+
+def small(**changes):
+    model = noise(ViT(ViTConfig(**{**SMALL, **changes})))
+    model.card = Card("small", Preprocess(size=(16, 16), resize=(16, 16), mean=MEAN, std=STD))
+    return model
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return small()
+
+
+def close(ours, theirs, share=1e-4):
+    assert ours.shape == theirs.shape
+    assert (ours - theirs).abs().max() <= share * max(1.0, theirs.abs().max().item())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_gives_the_models_logits_for_any_number_of_pictures(model, way):
+    fast = optimize(model, batch=3, ways=(way,))
+    assert (fast.way, fast.remarks) == (way, [])
+    for count in (1, 3, 7):  # filled up, as it is, cut and filled up
+        x = torch.randn(count, 3, 16, 16)
+        with torch.no_grad():
+            close(fast(x), model(x))
+
+
+def test_pixels_are_taken_as_they_are(model):
+    pixels = torch.randint(0, 256, (5, 3, 16, 16), dtype=torch.uint8)
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
+    fast = optimize(model, batch=4, ways=("eager",))
+    with torch.no_grad():
+        close(fast(pixels), model((pixels / 255 - mean) / std))
+
+
+def test_features_too(model):
+    x = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        close(optimize(model, batch=2, compute=embedding, ways=("eager",))(x), model.features(x))
+
+
+def test_bf16_is_near(model):
+    x = torch.randn(6, 3, 16, 16)
+    with torch.no_grad():
+        close(optimize(model, "bf16", batch=6, ways=("eager",))(x), model(x), 0.05)
+
+
+def test_int8_is_near_and_its_products_are_whole_numbers(model):
+    pytest.importorskip("torchao")
+    x = torch.randn(6, 3, 16, 16)
+    fast = optimize(model, "int8", batch=6, ways=("eager",))
+    with torch.no_grad():
+        theirs = model(x)
+        close(fast(x), theirs, 0.1)
+        assert not torch.allclose(fast(x), theirs, atol=1e-6)
+
+
+def test_without_torchao_int8_says_what_to_install(model, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "torchao.quantization", None)
+    with pytest.raises(ImportError, match=r"pip install 'vitreous\[quant\]'"):
+        optimize(model, "int8")
+
+
+def test_the_fastest_way_is_taken_and_remembered(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_race", lambda runs, example: {"eager": 3.0, "compiled": 1.0, "frozen": 2.0})
+    built, eager = [], WAYS["eager"]
+    for way in list(WAYS):
+        monkeypatch.setitem(WAYS, way, lambda *given, way=way: (built.append(way), eager(*given))[1])
+    assert optimize(model, batch=2, cache=tmp_path).way == "compiled"
+    assert built == ["eager", "compiled", "frozen"]
+    (kept,) = tmp_path.rglob("*.json")
+    assert json.loads(kept.read_text())["way"] == "compiled"
+    built.clear()
+    again = optimize(model, batch=2, cache=tmp_path)
+    assert (again.way, built, again.tried) == ("compiled", ["compiled"], {})
+    built.clear()
+    optimize(model, batch=4, cache=tmp_path)  # another batch: another choice
+    assert len(built) == 3
+    kept.write_text("{")
+    assert optimize(model, batch=2, cache=tmp_path).way == "compiled"
+
+
+def test_a_way_that_fails_is_left_out_with_its_reason(model, monkeypatch):
+    def broken(*arguments):
+        raise RuntimeError("no C++ compiler")
+
+    monkeypatch.setitem(WAYS, "compiled", broken)
+    monkeypatch.setitem(WAYS, "frozen", broken)
+    fast = optimize(model, batch=2)
+    assert fast.way == "eager"
+    assert any("compiled was left out: RuntimeError: no C++ compiler" in line for line in fast.remarks)
+    x = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        close(fast(x), model(x))
+
+
+def test_what_cannot_be_made_faster_is_refused(model):
+    with pytest.raises(ValueError, match="leave --fast out for a ResNet"):
+        optimize(ResNet(ResNetConfig(18, 5)))
+    with pytest.raises(ValueError, match="precision must be one of fp32, bf16, int8"):
+        optimize(model, "fp4")
+
+
+def test_fast_classifies_embeds_and_evaluates_alike(tmp_path, capsys):
+    """Through the command line; compiled for real, once."""
+    from vitreous.cli import main
+    from vitreous.samples import samples
+
+    for number, (name, picture) in enumerate(samples().items()):
+        (tmp_path / f"pics/{number % 2}").mkdir(parents=True, exist_ok=True)
+        picture.resize((64, 64)).save(tmp_path / f"pics/{number % 2}/{name}.png")
+    told = {}
+    for flags in ((), ("--fast",)):
+        main(["classify", str(tmp_path / "pics"), "--json", "--device", "cpu", *flags])
+        told[flags] = json.loads(capsys.readouterr().out)
+    for plain, fast in zip(told[()], told[("--fast",)], strict=True):
+        assert plain["picture"] == fast["picture"]
+        assert [p["label"] for p in plain["predictions"]] == [p["label"] for p in fast["predictions"]]
+        logits = [[p["logit"] for p in each["predictions"]] for each in (plain, fast)]
+        assert logits[0] == pytest.approx(logits[1], abs=2e-3)
+
+
+def test_fast_and_fp16_do_not_go_together(tmp_path, capsys):
+    from vitreous.cli import main
+
+    with pytest.raises(SystemExit):
+        main(["classify", "--fast", "--precision", "fp16", "--device", "cpu"])
+    assert "--fast knows fp32, bf16 and int8" in capsys.readouterr().err
