@@ -97,6 +97,25 @@ def test_a_contender_that_computes_something_else_is_an_error(quick):
         check("impostor", torch.full((2, 5), torch.nan), torch.ones(2, 5), "bf16")
 
 
+def test_logits_for_some_of_the_pictures_are_an_error_too(quick):
+    def lazy(material):
+        run = shortcut(material)
+        return lambda x: run(x[:9])
+
+    with pytest.raises(ValueError, match="12 pictures gave 9 rows of logits"):
+        benchmark("tiny", setting(batch=12), {"lazy": Contender("timm", lazy)}, seconds=0.0)
+
+
+def test_a_contender_that_cannot_be_compiled_is_a_reason(quick):
+    def broken(material):
+        raise RuntimeError("no working C++ compiler")
+
+    result = benchmark("tiny", setting(), {**chosen((), ("eager",)), "x": Contender("timm", broken)}, seconds=0.0)
+    assert result.left_out == {"x": "RuntimeError: no working C++ compiler"}
+    with pytest.raises(RuntimeError, match="no working"):  # our own eager model has to run
+        benchmark("tiny", setting(), {"ours": Contender("vitreous", broken)}, seconds=0.0)
+
+
 def test_a_missing_library_is_a_reason(quick, monkeypatch):
     monkeypatch.setattr(book, "find_spec", lambda name: None)
     result = benchmark("tiny", setting(), chosen(("timm", "openvino"), ("eager",)), seconds=0.0)
