@@ -172,12 +172,13 @@ def test_the_ceilings_products_are_those_of_the_layers():
 def test_the_verb_prints_a_table_and_writes_figures(quick, monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(VARIANTS, "vit_test", TINY)
     words = ["benchmark", "--models", "vit_test", "--batch-size", "2", "--seconds", "0.01", "--device", "cpu"]
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", "80")
     main([*words, "--against", "torchvision", "-o", str(tmp_path)])
     out = capsys.readouterr().out
     assert "vit_test, inference, batch 2, fp32" in out
-    assert "torchvision" in out
+    assert "vitreous, whole network" in out
     assert "GFLOP/s" in out
+    assert "…" not in out  # nothing is cut at the usual width of a terminal
     found = json.loads((tmp_path / "benchmark.json").read_text())
     assert {"device", "processor", "versions", "date", "results"} <= set(found)
     assert len(found["results"][0]["rows"]) == 3

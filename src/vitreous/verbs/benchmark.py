@@ -104,9 +104,11 @@ def _show(result: Result, console: Console) -> None:
     from rich.table import Table
 
     memory = any(row.memory is not None for row in result.rows)
-    table = Table(title=result.title, title_justify="left", title_style="bold", box=None, header_style="dim")
+    table = Table(
+        title=result.title, title_justify="left", title_style="bold", box=None, header_style="dim", pad_edge=False
+    )
     table.add_column("", no_wrap=True)
-    for column in ("pictures/s", "ms", "spread", "× best peer", "of limit", "logits off"):
+    for column in ("pictures/s", "ms", "spread", "× peer", "of limit", "error"):
         table.add_column(column, justify="right", no_wrap=True)
     if memory:
         table.add_column("GiB", justify="right")
@@ -126,8 +128,13 @@ def _show(result: Result, console: Console) -> None:
     console.print(table)
     rounds = min((row.rounds for row in result.rows), default=0)
     product = f"limit: {result.ceiling / 1e9:,.0f} GFLOP/s (product {result.ceiling_product})"
-    work = f"{result.flops / 1e9:.2f} GFLOP a picture; medians of {rounds} rounds, ms for a picture"
-    console.print(f"{product}, {result.most:,.1f} pictures/s; {work}", markup=False)
+    console.print(f"{product}, {result.most:,.1f} pictures/s at {result.flops / 1e9:.2f} GFLOP each", markup=False)
+    console.print(
+        f"medians of {rounds} rounds; ms for each picture; × the fastest peer; "
+        "error: the logits' distance from ours in fp32",
+        style="dim",
+        markup=False,
+    )
     for name, why in result.left_out.items():
         console.print(f"left out: {name}: {why}", style="dim", markup=False)
 
