@@ -14,6 +14,7 @@ import tyro
 
 from vitreous.failure import tell
 from vitreous.ranks import here
+from vitreous.verbs.benchmark import benchmark
 from vitreous.verbs.classify import classify
 from vitreous.verbs.compare import compare
 from vitreous.verbs.convert import convert
@@ -32,6 +33,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     **choose(()),
     "evaluate": evaluate,
     "compare": compare,
+    "benchmark": benchmark,
     "embed": embed,
     "convert": convert,
     "doctor": doctor,
