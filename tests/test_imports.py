@@ -12,7 +12,7 @@ ALLOWED = {  # folder → what of vitreous it may import
     "data": {"data"},
     "weights": {"weights", "models", "data"},
     "inside": {"inside", "models"},
-    "speed": {"speed", "models"},
+    "speed": {"speed", "models", "weights"},  # a graph carries what a checkpoint does; weights knows nothing of speed
     "train": {"train", "weights", "models", "data", "speed", "device", "ranks", "together"},
     "comparison": {
         *("comparison", "train", "weights", "models", "data", "speed", "inside", "figures", "device"),
