@@ -110,6 +110,8 @@ def test_good_pictures_are_answered_and_bad_ones_listed(folder, picture, tmp_pat
         (["embed", "x.png", "-o", "features.csv"], ".parquet or .npz"),
         (["convert", "packaged", "out.npz", "--to", "timm"], "is not written as .npz"),
         (["convert", "packaged", "out", "--to", "pytorch"], "pytorch"),
+        (["convert", "packaged", "out.pth", "--to", "onnx"], "onnx is written as .onnx: try out.onnx"),
+        (["convert", "packaged", "out", "--to", "timm", "--dynamic-size"], "are for onnx and torch-export"),
         (["nonsense"], "nonsense"),
     ],
 )
@@ -160,6 +162,25 @@ def test_convert_and_doctor(folder, tmp_path, capsys):
     assert found["shapes"]["queries, keys and values, joined"] == "17×144"
     main(["doctor", "--model", str(tmp_path / "hf")])
     assert "FLOPs a picture" in capsys.readouterr().out
+
+
+def test_convert_writes_a_graph_that_answers_as_classify_does(folder, picture, tmp_path, capsys):
+    onnxruntime = pytest.importorskip("onnxruntime", reason="the extra [export] is not installed")
+    from vitreous.data.preprocess import Preprocess
+
+    out = tmp_path / "model.onnx"
+    main(["convert", folder, str(out), "--to", "onnx", "--dynamic-size"])
+    said = capsys.readouterr()
+    assert said.out == f"wrote {out}\n"
+    assert "largest difference from the model" in said.err
+    main(["classify", picture, "--model", folder, "--top", "1", "--json"])
+    (best,) = json.loads(capsys.readouterr().out)[0]["predictions"]
+    session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
+    own = json.loads(session.get_modelmeta().custom_metadata_map["vitreous"])
+    pixels = Preprocess.from_dict(own["preprocess"])(Image.open(picture))[None].numpy()
+    (logits,) = session.run(["logits"], {"pictures": pixels})
+    assert logits[0].argmax() == best["index"]
+    assert logits[0].max() == pytest.approx(best["logit"], abs=1e-4)
 
 
 def test_doctor_prints_the_shapes_of_seed_report_000(tmp_path, capsys):

@@ -12,6 +12,7 @@ _HOMES = {  # public name → the module it lives in
     "load": "vitreous.weights.load",
     "save": "vitreous.weights.save",
     "convert": "vitreous.weights.convert",
+    "export": "vitreous.speed.export",
     "classify": "vitreous.predict",
     "embed": "vitreous.features",
     "evaluate": "vitreous.evaluation",
@@ -48,6 +49,7 @@ if TYPE_CHECKING:  # so that editors and type checkers see what the lazy import 
     from vitreous.models.variants import VARIANTS, variant
     from vitreous.models.vit import ViT, ViTConfig
     from vitreous.predict import classify
+    from vitreous.speed.export import export
     from vitreous.train.config import TrainConfig
     from vitreous.train.recipes import RECIPES
     from vitreous.weights.convert import convert

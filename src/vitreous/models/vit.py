@@ -217,16 +217,16 @@ def sine_positions(config: ViTConfig) -> Tensor:
     rows, columns = config.grid
     with torch.device("cpu"):  # real numbers even where the model is first built on the meta device
         if config.position == "sine-1d":
-            return _sines(config.positions, config.width)[None]
+            return sines(config.positions, config.width)[None]
         half = config.width // 2
-        row_part = _sines(rows, half)[:, None].expand(rows, columns, half)
-        column_part = _sines(columns, half)[None].expand(rows, columns, half)
+        row_part = sines(rows, half)[:, None].expand(rows, columns, half)
+        column_part = sines(columns, half)[None].expand(rows, columns, half)
         table = torch.cat([row_part, column_part], dim=-1).flatten(0, 1)  # [n d]
         prefix = torch.zeros(config.positions - config.layout.patches, config.width)
         return torch.cat([prefix, table])[None]
 
 
-def _sines(places: int, width: int) -> Tensor:
+def sines(places: int, width: int) -> Tensor:
     rates = 10_000.0 ** (-torch.arange(0, width, 2) / width)
     angles = torch.arange(places)[:, None] * rates  # [places width/2]
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)  # [places width]
@@ -396,7 +396,7 @@ class ViT(nn.Module):
         if self.pos_embed is not None and not self.config.prefix_positions:
             x = x + self.pos_embed
         prefix = [token for token in (self.cls_token, self.dist_token, self.reg_token) if token is not None]
-        x = torch.cat([token.expand(len(x), -1, -1) for token in prefix] + [x], dim=1)  # [b t d]
+        x = torch.cat([token.expand(x.shape[0], -1, -1) for token in prefix] + [x], dim=1)  # [b t d]
         if self.pos_embed is not None and self.config.prefix_positions:
             x = x + self.pos_embed  # after the class token is put in front: it has a position too
         return see(self, "embedding", self.norm_pre(self.pos_drop(x)))

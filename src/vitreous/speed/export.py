@@ -1,0 +1,267 @@
+"""A model as one graph for another runtime: an ONNX file, or torch's own `.pt2`; written, run, compared, then kept.
+
+In goes a model, out comes a file whose graph takes normalised `pictures` `[batch channels height width]` and gives
+`logits`, or `features` where the model has no classifier. The batch is free; height and width too where asked. The
+file carries the shape, preprocessing and class names that a checkpoint of ours has in its `config.json`: in ONNX as
+the metadata `vitreous`, in a `.pt2` as the extra file `vitreous.json`.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from vitreous.models.resnet import ResNet
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.speed.any_size import AnySize, at_size
+from vitreous.weights.formats import FORMATS
+from vitreous.weights.positions import CONVENTIONS
+from vitreous.weights.save import describe
+
+Run = Callable[[Tensor], Tensor]
+Size = tuple[int, int]
+BATCHES = (1, 3)
+"""The batch sizes that a written graph is tried at."""
+TOLERANCE = 1e-4
+"""How far a graph may be from its model, as a share of the largest output, or of 1 where that is less."""
+ONE_FILE = 1_500_000_000
+"""Bytes of weights above which ONNX puts them in a `.onnx.data` beside: protobuf ends at 2 GiB."""
+OPSET = 18
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and how it compared."""
+
+    files: list[Path]
+    difference: float
+    """The largest distance of an output from the model's own."""
+    tolerance: float
+    """The distance that would have been too much."""
+    tried: tuple[tuple[int, ...], ...]
+    """The shapes of the pictures that were compared."""
+
+
+def export(
+    model: nn.Module,
+    path: str | Path,
+    kind: str,
+    *,
+    dynamic_size: bool = False,
+    resize: str | None = None,
+    opset: int | None = None,
+) -> Exported:
+    """Write `model` as a graph of one of the `KINDS`, in float32, and check it against the model itself.
+
+    With `dynamic_size` height and width may be any multiples of the patch size from two on (a ResNet's: any number of
+    pixels that leaves it more than one place), and a ViT's position embeddings are resized inside the graph by the
+    `resize` convention, by default the one of the library that the checkpoint came from. `opset` is ONNX's. A graph
+    that disagrees with the model is an error and leaves no file.
+
+    >>> from vitreous.models.variants import variant
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     written = export(ViT(variant("vit_femto_patch4_32", depth=1)), f"{folder}/femto.pt2", "torch-export")
+    >>> written.files[0].name, written.difference <= written.tolerance
+    ('femto.pt2', True)
+    """
+    path = Path(path)
+    if kind not in KINDS:
+        raise ValueError(f"the kind of graph must be one of {', '.join(KINDS)}, got {kind!r}")
+    chosen = KINDS[kind]
+    if path.suffix != chosen.suffix:
+        raise ValueError(f"{kind} is written as {chosen.suffix}: try {path.with_suffix(chosen.suffix).name}")
+    if not isinstance(model, ViT | ResNet):
+        raise ValueError(f"only ViTs and ResNets are exported, got a {type(model).__name__}")
+    if opset is not None and kind != "onnx":
+        raise ValueError(f"opset is ONNX's, and {kind} has none")
+    if opset is not None and opset < OPSET:
+        raise ValueError(f"opset must be at least {OPSET}, which brought resizing with antialiasing, got {opset}")
+    if resize is not None and resize not in CONVENTIONS:
+        raise ValueError(f"resize must be one of {', '.join(CONVENTIONS)}, got {resize!r}")
+    if missing := [name for name in chosen.needs if find_spec(name) is None]:
+        raise ImportError(f"{kind} needs {', '.join(missing)}: pip install 'vitreous[export]'")
+    convention = resize or convention_of(model)
+    own = {**describe(model, path.stem)["vitreous"], "dynamic_size": dynamic_size, "resize": convention}
+    model = deepcopy(model).cpu().float().eval()
+    program = trace(model, dynamic_size, convention)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+        draft = Path(folder) / path.name
+        chosen.write(program, draft, output_name(model), json.dumps(own, ensure_ascii=False), opset or OPSET)
+        difference, tolerance, tried = compare(model, chosen.open(draft), dynamic_size, convention)
+        if not difference <= tolerance:  # NaN is no agreement
+            raise ValueError(
+                f"the {kind} graph is {difference:.2g} from the model, {tolerance:.2g} at most was expected: "
+                "nothing was written"
+            )
+        return Exported(publish(draft, path), difference, tolerance, tried)
+
+
+def convention_of(model: nn.Module) -> str:
+    """How the library that a model's checkpoint came from resizes positions; timm's way where there was none."""
+    card: Any = model.card
+    name = card.report.format if card is not None else ""
+    return FORMATS[name].resize if name in FORMATS else "timm"
+
+
+def output_name(model: ViT | ResNet) -> str:
+    """`logits`, or `features` where what comes out are no classes."""
+    projects = model.card is not None and model.card.head != "classifier"
+    return "features" if projects or not model.config.classes else "logits"
+
+
+def trace(model: ViT | ResNet, dynamic_size: bool, convention: str) -> ExportedProgram:
+    """The model as torch's graph, with the batch free, and height and width if asked."""
+    (height, width), (tall, wide) = picture_size(model), step(model)
+    shapes: dict[int, Any] = {0: Dim("batch", min=1)}
+    graph: nn.Module = Pictures(model)
+    if dynamic_size:  # torch takes a size of one for a case apart: the last map has two rows and columns at least
+        if isinstance(model, ViT):
+            graph = AnySize(model, convention)
+            least = 2 * tall, 2 * wide
+            shapes |= {2: tall * Dim("rows", min=2), 3: wide * Dim("columns", min=2)}
+        else:
+            least = tall + 1, wide + 1
+            shapes |= {2: Dim("height", min=least[0]), 3: Dim("width", min=least[1])}
+        if height < least[0] or width < least[1]:
+            raise ValueError(
+                f"a graph of free size takes {least[0]}×{least[1]} pixels and more, and this model {height}×{width}: "
+                "export it without"
+            )
+        height, width = height + tall, width + 2 * wide  # another grid than the model's: nothing is equal by luck
+    example = torch.zeros(2, channels(model), height, width)
+    with torch.no_grad():
+        return torch.export.export(graph, (example,), dynamic_shapes={"pictures": shapes})
+
+
+class Pictures(nn.Module):
+    """A model whose argument is called what the graph's input is called."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        output: Tensor = self.model(pictures)
+        return output
+
+
+def picture_size(model: ViT | ResNet) -> Size:
+    size = model.config.image_size
+    return (size, size) if isinstance(size, int) else size
+
+
+def step(model: ViT | ResNet) -> Size:
+    """The pixels that become one place of the last map: a ViT's patch, a ResNet's strides multiplied."""
+    config = model.config
+    if isinstance(config, ViTConfig):
+        return config.patch
+    return (8, 8) if config.stem == "small" else (32, 32)
+
+
+def channels(model: ViT | ResNet) -> int:
+    return model.config.channels if isinstance(model.config, ViTConfig) else 3
+
+
+@torch.no_grad()
+def compare(
+    model: ViT | ResNet, run: Run, dynamic_size: bool, convention: str
+) -> tuple[float, float, tuple[tuple[int, ...], ...]]:
+    """Run graph and model on the same noise: the largest difference, the largest allowed, the shapes tried."""
+    differences, outputs, tried = [], [], []
+    chance = torch.Generator().manual_seed(0)
+    for size in sizes(model, dynamic_size):
+        other = isinstance(model, ViT) and size != picture_size(model)
+        truth = at_size(model, size, convention) if other else model
+        for batch in BATCHES:
+            x = torch.randn(batch, channels(model), *size, generator=chance)
+            expected, found = truth(x), run(x)
+            if found.shape != expected.shape:
+                raise ValueError(f"the graph gives {list(found.shape)}, the model {list(expected.shape)}")
+            differences.append((found - expected).abs().max())
+            outputs.append(expected.abs().max())
+            tried.append(tuple(x.shape))
+    largest = torch.stack(outputs).max().item()
+    return torch.stack(differences).max().item(), TOLERANCE * max(1.0, largest), tuple(tried)
+
+
+def sizes(model: ViT | ResNet, dynamic_size: bool) -> list[Size]:
+    """The picture sizes to try: the model's own, and where sizes are free one of another shape."""
+    height, width = own = picture_size(model)
+    if not dynamic_size:
+        return [own]
+    tall, wide = step(model)
+    return [own, (height + 2 * tall, width - wide if width > 3 * wide else width + wide)]
+
+
+def write_onnx(program: ExportedProgram, path: Path, output: str, described: str, opset: int) -> None:
+    written = torch.onnx.export(
+        program,
+        input_names=["pictures"],
+        output_names=[output],
+        dynamic_shapes={"pictures": {0: "batch", 2: "height", 3: "width"}},  # names alone: what is free was traced so
+        opset_version=opset,
+        dynamo=True,
+        verbose=False,
+    )
+    assert written is not None
+    written.model.metadata_props["vitreous"] = described
+    weights = sum(tensor.nbytes for tensor in program.state_dict.values())
+    written.save(path, external_data=weights > ONE_FILE)
+
+
+def open_onnx(path: Path) -> Run:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return lambda x: torch.from_numpy(session.run(None, {"pictures": x.numpy()})[0])
+
+
+def write_torch_export(program: ExportedProgram, path: Path, output: str, described: str, opset: int) -> None:
+    torch.export.save(program, path, extra_files={"vitreous.json": described})
+
+
+def open_torch_export(path: Path) -> Run:
+    module = torch.export.load(path).module()
+    return lambda x: module(x)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A file format for graphs."""
+
+    suffix: str
+    write: Callable[[ExportedProgram, Path, str, str, int], None]
+    open: Callable[[Path], Run]
+    needs: tuple[str, ...] = ()
+    """Packages of the extra `[export]`."""
+
+
+KINDS: dict[str, Kind] = {
+    "onnx": Kind(".onnx", write_onnx, open_onnx, ("onnx", "onnxscript", "onnxruntime")),
+    "torch-export": Kind(".pt2", write_torch_export, open_torch_export),
+}
+
+
+def publish(draft: Path, path: Path) -> list[Path]:
+    """Put a checked file in place in one step; of two files the weights go first, and never under an older graph."""
+    beside = [file for file in draft.parent.iterdir() if file != draft]
+    if beside:
+        path.unlink(missing_ok=True)
+    placed = [path]
+    for file in [*beside, draft]:
+        with file.open("rb") as written:
+            os.fsync(written.fileno())
+        os.replace(file, path.parent / file.name)
+        if file != draft:
+            placed.append(path.parent / file.name)
+    return placed

@@ -1,0 +1,64 @@
+"""One model for every size, against the model that `load(image_size=…)` makes for that size."""
+
+import pytest
+import torch
+
+from conftest import noise
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.speed.any_size import AnySize, at_size
+from vitreous.weights.load import load
+from vitreous.weights.positions import CONVENTIONS
+from vitreous.weights.save import save
+
+SMALL = {"image_size": (24, 16), "patch_size": (8, 4), "width": 24, "depth": 2, "heads": 4, "classes": 5}
+CHANGES = [
+    {},
+    {"prefix_positions": False, "registers": 2},
+    {"distillation_token": True, "distillation_head": True},
+    {"class_token": False, "pool": "mean"},
+    {"embedding_norm": True, "patch_bias": False, "activation": "quick_gelu", "head_bias": False},
+    {"position": "none"},
+]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("convention", CONVENTIONS)
+@pytest.mark.parametrize("size", [(24, 16), (40, 12), (8, 32)])
+def test_any_size_resizes_as_loading_does(convention, size, tmp_path):
+    model = noise(ViT(ViTConfig(**SMALL)))
+    save(model, tmp_path / "model")
+    loaded = load(tmp_path / "model", image_size=size, resize=convention)
+    x = torch.randn(2, 3, *size)
+    torch.testing.assert_close(AnySize(model, convention)(x), loaded(x), rtol=0, atol=1e-5)
+    assert torch.equal(at_size(model, size, convention)(x), loaded(x))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("changes", CHANGES, ids=str)
+def test_any_size_is_every_family(changes):
+    model = noise(ViT(ViTConfig(**SMALL | changes)))
+    for size in ((24, 16), (32, 12)):
+        x = torch.randn(2, 3, *size)
+        torch.testing.assert_close(AnySize(model, "timm")(x), at_size(model, size, "timm")(x), rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("prefix_positions", [True, False])
+@pytest.mark.parametrize("position", ["sine-1d", "sine-2d"])
+def test_fixed_positions_are_computed_for_the_size(position, prefix_positions):
+    torch.manual_seed(0)
+    model = ViT(ViTConfig(**SMALL | {"position": position, "prefix_positions": prefix_positions})).eval()
+    model.head.weight.normal_()
+    for size in ((24, 16), (32, 12)):
+        x = torch.randn(2, 3, *size)
+        torch.testing.assert_close(AnySize(model, "timm")(x), at_size(model, size, "timm")(x), rtol=0, atol=1e-5)
+
+
+def test_a_part_of_a_patch_is_refused():
+    with pytest.raises(RuntimeError, match="shape"):
+        AnySize(ViT(ViTConfig(**SMALL)), "timm")(torch.randn(1, 3, 25, 16))
+
+
+def test_an_unknown_convention_is_refused():
+    with pytest.raises(ValueError, match="must be one of google, timm"):
+        AnySize(ViT(ViTConfig(**SMALL)), "bicubic")
