@@ -24,7 +24,7 @@ from vitreous.speed.contenders import CONTENDERS, Contender, LeftOut, Material, 
 from vitreous.speed.step import held, training_step
 from vitreous.speed.timing import Call, Summary, cores, interleave, noise, summarise
 
-TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 5e-2}
+TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 5e-2, "int8": 0.2, "fp8": 0.2}
 """How far logits may lie from ours in fp32, as a share of the largest: random weights round worse than trained ones."""
 CHECKED = 8
 """Pictures of a batch whose logits are compared: a CPU works out the truth, and would be long about a large batch."""
@@ -114,6 +114,7 @@ def benchmark(
             memory[name] = _peak(calls[name], module, contenders[name], setting)
         limits = {f"{CEILING}{each}": each for each in products(setting.config, setting.batch, setting.device.type)}
         calls |= {name: multiply(product, setting.device, setting.dtype) for name, product in limits.items()}
+        tell("timing")
         times = interleave(
             calls,
             seconds=seconds,
@@ -269,7 +270,8 @@ def _build(
         else:
             if len(logits) != len(x):
                 raise ValueError(f"{name} computes something else: {len(x)} pictures gave {len(logits)} rows of logits")
-            errors[name] = check(name, logits[:CHECKED], truth, material.setting.precision)
+            precision = contender.precision or material.setting.precision
+            errors[name] = check(name, logits[:CHECKED], truth, precision)
             runs[name] = run
     return runs, errors, left_out
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from vitreous.device import pick_dtype
 from vitreous.models.vit import ViT, ViTConfig
+from vitreous.speed.learn import logits_to_learn
 from vitreous.speed.optimize import PRECISIONS, optimize
 from vitreous.speed.shortcut import logits_only
 from vitreous.weights.card import Card
@@ -239,14 +240,33 @@ def openvino_model(material: Material) -> Run:
     return lambda x: torch.from_numpy(model(x.float().numpy())[0])
 
 
-def optimized(material: Material) -> Run:
-    """Ours as `--fast` runs it: whichever way proves fastest here."""
-    setting = material.setting
-    if setting.precision not in PRECISIONS:
-        raise LeftOut(f"optimize knows {', '.join(PRECISIONS)}, not {setting.precision}")
-    model = material.reference
-    model.card = Card("random", usual_preprocess(setting.config))
-    return optimize(model, setting.precision, batch=setting.batch, device=setting.device)
+def optimized(precision: str | None = None) -> Callable[[Material], Run]:
+    """Ours as `--fast` runs it, whichever way proves fastest here; in the setting's number format or a narrower one."""
+
+    def start(material: Material) -> Run:
+        setting, model = material.setting, material.reference
+        wanted = precision or setting.precision
+        if wanted not in PRECISIONS:
+            raise LeftOut(f"optimize knows {', '.join(PRECISIONS)}, not {wanted}")
+        model.card = Card("random", usual_preprocess(setting.config))
+        try:
+            fast = optimize(model, wanted, batch=setting.batch, device=setting.device, pixels=False)
+        except (ImportError, ValueError) as error:
+            raise LeftOut(str(error)) from error
+        # as the others: what comes in is normalised and on the device, and what goes out stays there
+        return torch.no_grad()(lambda x: fast.run(fast.prepare(x)))
+
+    return start
+
+
+def learning(residual: torch.dtype | None) -> Callable[[Material], Run]:
+    """Ours as `train` runs it on a GPU: fewer trips to memory in the backward pass, compiled."""
+
+    def start(material: Material) -> Run:
+        model = material.module("vitreous")
+        return torch.compile(lambda x: logits_to_learn(model, x, residual), dynamic=False)
+
+    return start
 
 
 @dataclass(frozen=True)
@@ -258,6 +278,9 @@ class Contender:
     mode: str = "eager"
     """eager, compiled or graph; a runtime with a format of its own counts as eager."""
     trains: bool = True
+    infers: bool = True
+    precision: str | None = None
+    """A narrower number format than the setting's; such contenders take part when they are asked for."""
 
 
 CONTENDERS: dict[str, Contender] = {
@@ -265,7 +288,13 @@ CONTENDERS: dict[str, Contender] = {
     "vitreous, whole network": Contender("vitreous", plain("vitreous")),
     "vitreous, compiled": Contender("vitreous", compiled(shortcut), "compiled"),
     "vitreous, graph": Contender("vitreous", graph(shortcut), "graph", trains=False),
-    "vitreous, optimized": Contender("vitreous", optimized, "compiled", trains=False),
+    "vitreous, optimized": Contender("vitreous", optimized(), "compiled", trains=False),
+    **{
+        f"vitreous, optimized {name}": Contender("vitreous", optimized(name), "compiled", trains=False, precision=name)
+        for name in ("bf16", "int8", "fp8")
+    },
+    "vitreous, fused": Contender("vitreous", learning(None), "compiled", infers=False),
+    "vitreous, fused, bf16 residual": Contender("vitreous", learning(torch.bfloat16), "compiled", infers=False),
     "timm": Contender("timm", plain("timm")),
     "timm, compiled": Contender("timm", compiled(plain("timm")), "compiled"),
     "timm, graph": Contender("timm", graph(plain("timm")), "graph", trains=False),
@@ -283,8 +312,10 @@ LIBRARIES = tuple(dict.fromkeys(contender.library for contender in CONTENDERS.va
 MODES = ("eager", "compiled", "graph")
 
 
-def chosen(libraries: tuple[str, ...], modes: tuple[str, ...], train: bool = False) -> dict[str, Contender]:
-    """Ours and those of `libraries`, in these modes.
+def chosen(
+    libraries: tuple[str, ...], modes: tuple[str, ...], train: bool = False, also: tuple[str, ...] = ()
+) -> dict[str, Contender]:
+    """Ours and those of `libraries`, in these modes; `also` are narrower number formats that ours run in beside.
 
     >>> list(chosen(("timm",), ("eager",)))
     ['vitreous', 'vitreous, whole network', 'timm']
@@ -295,7 +326,9 @@ def chosen(libraries: tuple[str, ...], modes: tuple[str, ...], train: bool = Fal
     return {
         name: contender
         for name, contender in CONTENDERS.items()
-        if contender.library in ("vitreous", *libraries) and contender.mode in modes and (contender.trains or not train)
+        if contender.library in ("vitreous", *libraries)
+        and (contender.mode in modes if contender.precision is None else contender.precision in also)
+        and (contender.trains if train else contender.infers)
     }
 
 

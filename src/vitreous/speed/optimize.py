@@ -2,19 +2,14 @@
 
 In goes a model; out comes a callable of pictures `[b c h w]`, normalised ones or pixels (uint8) as they are, that gives
 what the model gives. Work that cannot reach the answer is not done, constants are folded into weights (`fold.py`), the
-rest is compiled where that proves faster. Which way was the fastest is kept, so that the next start need not try.
+rest runs in whichever of the ways (`ways.py`) proves fastest. That is kept, so that the next start need not try.
 
-The ways that keep the number format differ from the plain model by rounding alone; `bf16` and `int8` are stated losses.
+The ways that keep the number format differ from the plain model by rounding alone; `bf16`, `int8` and `fp8` are stated
+losses.
 """
 
-import copy
-import hashlib
-import json
-import os
 import statistics
-import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,13 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.models.vit import ViT
+from vitreous.speed.choice import best, choice
 from vitreous.speed.fold import folded
 from vitreous.speed.shortcut import logits_only
+from vitreous.speed.ways import WAYS, Compute, Run, Unfit, usual
 
-Compute = Callable[[nn.Module, Tensor], Tensor]
-Run = Callable[[Tensor], Tensor]
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.float32}
-"""How exact → the number format between layers; int8's products are whole numbers."""
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.float32, "fp8": torch.bfloat16}
+"""How exact → the number format between layers; int8's products are whole numbers, fp8's have 8 bits."""
 ROUNDS = 5  # timings of each way
 
 
@@ -44,8 +39,10 @@ class Fast:
     dtype: torch.dtype
     mean: Tensor
     std: Tensor
+    pixels: bool = True
+    """Whether the network itself takes values from 0 to 255; else it takes normalised pictures alone."""
     way: str = "eager"
-    """How it computes: `eager`, `compiled` or `frozen` (compiled, with weights laid out for this machine)."""
+    """How it computes: a name among `WAYS`."""
     tried: dict[str, float] = field(default_factory=dict)
     """Seconds a batch of each way that was tried here; empty where the choice was known from before."""
     remarks: list[str] = field(default_factory=list)
@@ -62,10 +59,12 @@ class Fast:
         return torch.cat(parts)
 
     def prepare(self, pictures: Tensor) -> Tensor:
-        """To the device, as the folded network takes them: values from 0 to 255."""
+        """To the device, as the folded network takes them: values from 0 to 255, or normalised."""
         x = pictures.to(self.device, non_blocking=True)
-        if pictures.dtype != torch.uint8:  # normalised by the caller: back to pixels, which is exact but for rounding
-            x = (x * self.std + self.mean) * 255
+        if self.pixels and pictures.dtype != torch.uint8:  # normalised by the caller: back, exact but for rounding
+            x = (x.float() * self.std + self.mean) * 255
+        elif not self.pixels and pictures.dtype == torch.uint8:
+            x = (x.float() / 255 - self.mean) / self.std
         return x.to(self.dtype)
 
 
@@ -76,12 +75,14 @@ def optimize(
     batch: int = 8,
     device: torch.device | str = "cpu",
     compute: Compute = logits_only,
+    pixels: bool = True,
     ways: tuple[str, ...] | None = None,
     cache: Path | None = None,
 ) -> Fast:
     """The fastest way to `compute(model, pictures)` for batches of this size on this device.
 
-    `model` has a card with its preprocessing. `ways` leaves some out; `cache` is a folder for what was found.
+    `model` has a card with its preprocessing. `pixels` folds the normalisation in: best where pictures come as uint8.
+    `ways` leaves some out; `cache` is a folder for what was found.
 
     >>> from vitreous.models.variants import variant
     >>> from types import SimpleNamespace
@@ -97,62 +98,25 @@ def optimize(
     if not isinstance(model, ViT):
         raise ValueError("only Vision Transformers are made faster: leave --fast out for a ResNet")
     view, place, dtype = model.card.preprocess, torch.device(device), PRECISIONS[precision]
-    network = folded(model, view.mean, view.std).to(place, dtype)
-    remarks: list[str] = []
+    network: nn.Module = folded(model, *((view.mean, view.std) if pixels else ())).to(place, dtype)
     if precision == "int8":
         quantise(network)
+    elif precision == "fp8":
+        network, compute = eight(network, compute, place)
     mean, std = (torch.tensor(values, device=place).view(-1, 1, 1) for values in (view.mean, view.std))
-    wanted = ways or (("compiled", "frozen") if precision == "int8" else ("eager", "compiled", "frozen"))
-    fast = Fast(lambda x: x, batch, place, dtype, mean, std, remarks=remarks)
-    example = torch.zeros(batch, len(view.mean), *view.size, device=place, dtype=dtype)
-    known = _known(cache, network, precision, batch, place, compute) if ways is None else None
-    if known is not None and (choice := known.read()) in wanted:
-        wanted = (choice,)
-    runs: dict[str, Run] = {}
-    for way in wanted:
-        try:
-            runs[way] = WAYS[way](network, compute)
-            runs[way](example)
-        except Exception as error:  # whatever a compiler may raise: torch has a class for each of them
-            runs.pop(way, None)
-            remarks.append(f"{way} was left out: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
-    if not runs:
-        runs["eager"] = WAYS["eager"](network, compute)
+    fast = Fast(lambda x: x, batch, place, dtype, mean, std, pixels)
+    example = torch.randn(batch, len(view.mean), *view.size, device=place).to(dtype)
+    known = choice(cache, place, network.config, precision, batch, compute.__name__) if ways is None else None
+    wanted = ways or usual(place, precision)
+    if known is not None and (before := known.read()) in wanted:
+        wanted = (before,)
+    runs = _build(network, compute, example, wanted, fast.remarks)
     fast.tried = _race(runs, example) if len(runs) > 1 else {}
-    fast.way = min(fast.tried, key=fast.tried.__getitem__) if fast.tried else next(iter(runs))
+    fast.way = best(fast.tried) if fast.tried else next(iter(runs))
     fast.run = runs[fast.way]
     if known is not None and fast.tried:
         known.write(fast.way, fast.tried)
     return fast
-
-
-# --- ways -------------------------------------------------------------------------------------------------------------
-
-
-def _eager(network: nn.Module, compute: Compute) -> Run:
-    return torch.no_grad()(lambda x: compute(network, x))
-
-
-def _compiled(network: nn.Module, compute: Compute) -> Run:
-    return torch.no_grad()(torch.compile(lambda x: compute(network, x), fullgraph=True, dynamic=False))
-
-
-def _frozen(network: nn.Module, compute: Compute) -> Run:
-    """Compiled with the weights as constants, which are then laid out as the machine's kernels like them."""
-    from torch._inductor import config
-
-    own = copy.deepcopy(network)
-    inner = torch.compile(lambda x: compute(own, x), fullgraph=True, dynamic=False)
-
-    @torch.no_grad()
-    def run(x: Tensor) -> Tensor:
-        with config.patch(freezing=True):
-            return inner(x)
-
-    return run
-
-
-WAYS: dict[str, Callable[[nn.Module, Compute], Run]] = {"eager": _eager, "compiled": _compiled, "frozen": _frozen}
 
 
 def quantise(network: nn.Module) -> None:
@@ -168,7 +132,42 @@ def quantise(network: nn.Module) -> None:
     )
 
 
+def eight(network: nn.Module, compute: Compute, device: torch.device) -> tuple[nn.Module, Compute]:
+    """The network in fp8, and how to compute with it; refused in plain words where that cannot be."""
+    from vitreous.speed import lean
+    from vitreous.speed.eight import Eight, supports
+
+    if reason := supports(device):
+        raise ValueError(reason)
+    if compute is not logits_only or not lean.fits(network):
+        raise ValueError("fp8 is made for logits of GELU networks whose head reads the class token: use bf16")
+    assert isinstance(network, ViT)
+    return Eight(network), call
+
+
+def call(network: nn.Module, x: Tensor) -> Tensor:
+    """The network itself, as something to compute."""
+    return network(x)
+
+
 # --- finding out ------------------------------------------------------------------------------------------------------
+
+
+def _build(
+    network: nn.Module, compute: Compute, example: Tensor, wanted: tuple[str, ...], remarks: list[str]
+) -> dict[str, Run]:
+    """Every way that works here; what does not is remarked on. Eager is there when all else fails."""
+    runs: dict[str, Run] = {}
+    for way in wanted:
+        try:
+            runs[way] = WAYS[way](network, compute, example)
+            runs[way](example)
+        except Unfit:
+            runs.pop(way, None)
+        except Exception as error:  # whatever a compiler may raise: torch has a class for each of them
+            runs.pop(way, None)
+            remarks.append(f"{way} was left out: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
+    return runs or {"eager": WAYS["eager"](network, compute, example)}
 
 
 def _race(runs: dict[str, Run], example: Tensor) -> dict[str, float]:
@@ -182,44 +181,3 @@ def _race(runs: dict[str, Run], example: Tensor) -> dict[str, float]:
                 torch.cuda.synchronize(example.device)
             times[way].append(time.perf_counter() - begun)
     return {way: statistics.median(each) for way, each in times.items()}
-
-
-@dataclass(frozen=True)
-class _Choice:
-    """What was the fastest way, kept in a small file."""
-
-    path: Path
-
-    def read(self) -> str | None:
-        try:
-            return str(json.loads(self.path.read_text(encoding="utf-8"))["way"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
-    def write(self, way: str, tried: dict[str, float]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=self.path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump({"way": way, "seconds": tried}, file)
-        os.replace(name, self.path)
-
-
-def _known(
-    cache: Path | None, network: nn.Module, precision: str, batch: int, device: torch.device, compute: Compute
-) -> _Choice | None:
-    if cache is None:
-        return None
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu()
-    told = (network.config, precision, batch, name, torch.get_num_threads(), torch.__version__, compute.__name__)
-    return _Choice(cache / "ways" / f"{hashlib.sha256(repr(told).encode()).hexdigest()[:24]}.json")
-
-
-def _cpu() -> str:
-    """What tells one CPU from another as far as speed goes."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        import platform
-
-        return platform.processor() or platform.machine()

@@ -5,11 +5,13 @@ it goes through the last MLP. On ViT-B/16 that is 7 % of the work; the logits ar
 are the gradients: what cannot reach the logits has none.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.models.vit import Attention, TransformerBlock, ViT
+from vitreous.models.vit import Attention, ViT
 from vitreous.models.watch import WATCHERS
 
 
@@ -23,22 +25,28 @@ def logits_only(model: nn.Module, x: Tensor) -> Tensor:
     >>> torch.allclose(logits_only(model, x), model(x), atol=1e-5)
     True
     """
-    if not isinstance(model, ViT) or model.config.pool != "token":
+    read = rows_read(model)
+    if read is None:
         return model(x)
-    if not torch.compiler.is_compiling() and WATCHERS.get():  # whoever looks or steps in is owed the whole network
-        return model(x)
-    last = model.blocks[-1]
-    assert isinstance(last, TransformerBlock)
-    if type(last.attn.qkv) is not nn.Linear:  # LoRA's layer is more than its weight
-        return model(x)
-    read = 2 if model.head_dist is not None else 1  # the class token, and DeiT's distillation token
+    assert isinstance(model, ViT)
     x = model.embed(x)
     for block in model.blocks[:-1]:
         x = block(x)
-    return model.forward_head(model.norm(_block_rows(last, x, read)))
+    return model.forward_head(model.norm(block_rows(model.blocks[-1], x, read)))
 
 
-def _block_rows(block: TransformerBlock, x: Tensor, rows: int) -> Tensor:
+def rows_read(model: nn.Module) -> int | None:
+    """How many tokens the head reads, from the first on; None where the whole network has to run."""
+    if not isinstance(model, ViT) or model.config.pool != "token":
+        return None
+    if not torch.compiler.is_compiling() and WATCHERS.get():  # whoever looks or steps in is owed the whole network
+        return None
+    if type(model.blocks[-1].attn.qkv) is not nn.Linear:  # type: ignore[union-attr]  # LoRA's is more than its weight
+        return None
+    return 2 if model.head_dist is not None else 1  # the class token, and DeiT's distillation token
+
+
+def block_rows(block: Any, x: Tensor, rows: int) -> Tensor:
     """The block's first `rows` output tokens: `[b t d]` → `[b rows d]`."""
     kept = x[:, :rows]
     kept = kept + block.skip(block.ls1(_attention_rows(block.attn, block.norm1(x), rows)))

@@ -26,6 +26,7 @@ def benchmark(
     against: Annotated[str, tyro.conf.arg(metavar="LIBRARY,…")] = PEERS,
     modes: tuple[Literal["eager", "compiled", "graph"], ...] = (),
     precision: Precision | None = None,
+    also: tuple[Literal["bf16", "int8", "fp8"], ...] = (),
     train: bool = False,
     seconds: float = 20.0,
     device: str = "auto",
@@ -45,6 +46,7 @@ def benchmark(
         modes: eager, compiled (torch.compile) and graph (CUDA graphs); by default eager, on a GPU eager and compiled.
             Compiling takes a minute or so for each library on a CPU.
         precision: Number format: fp32, bf16 or fp16; by default fp32, on a GPU bf16.
+        also: Ours in narrower formats beside the rest: bf16, int8 (needs torchao), fp8 (on GPUs that have it).
         train: Time training steps (forward, backward, AdamW) instead; narrow formats are autocast's.
         seconds: Time for the rounds of each model; building and compiling come on top.
         device: auto, cpu, cuda, cuda:N or mps.
@@ -72,7 +74,7 @@ def benchmark(
     if headless := [name for name, config in configs.items() if not config.classes]:
         raise ValueError(f"{headless[0]} has no head, so no logits to compare: name a variant that classifies")
     wanted = tuple(name.strip() for name in against.split(",") if name.strip())
-    contenders = chosen(wanted, modes or (("eager",) if small else ("eager", "compiled")), train)
+    contenders = chosen(wanted, modes or (("eager",) if small else ("eager", "compiled")), train, also)
     load, results = load_average(), []
     for name, config in configs.items():
         setting = Setting(config, batch_size or (8 if small else 256), place, precision or _usual(place.type), train)
