@@ -1,0 +1,64 @@
+"""The pages of `docs/` do what they say: their Python runs, their output is that output, their tables are the code's.
+
+Every block marked `python` is run, the blocks of a page one after the other in one namespace and an empty folder; what
+a block prints equals the `text` block that follows it at once. A block that needs a download is marked `py` instead.
+"""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+from test_imports import ALLOWED, FORBIDDEN
+
+import vitreous
+from vitreous.data.datasets import DATASETS
+from vitreous.inside.glossary import BLOCK, WHOLE
+from vitreous.train.policy import POLICIES
+from vitreous.train.recipes import POLICY_RATES, RECIPES
+from vitreous.views import VIEWS
+from vitreous.weights.formats import FORMATS
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+CODE = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
+TABLES = (DATASETS, FORMATS, POLICIES, POLICY_RATES, RECIPES, VIEWS)
+
+
+def blocks(page):
+    return [(match[1], match[2]) for match in CODE.finditer(page.read_text())]
+
+
+def run(code, names, file):
+    """Run a block; what it printed."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        exec(compile(code, str(file), "exec"), names)
+    return said.getvalue()
+
+
+@pytest.fixture
+def tables():
+    """What a page adds to the tables is gone after it."""
+    before = [dict(table) for table in TABLES]
+    yield
+    for table, kept in zip(TABLES, before, strict=True):
+        table.clear()
+        table.update(kept)
+
+
+def cells(page, heading):
+    """The rows of the first table below a heading, without backticks."""
+    text = (DOCS / page).read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
+    rows = [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in re.findall(r"^\|.*\|$", text, re.M)]
+    return rows[2:]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.stem)
+def test_a_pages_python_runs_and_prints_what_the_page_shows(page, tmp_path, monkeypatch, tables):
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "__page__"}
+    for code, shown in blocks(page):
+        said = run(code, names, page)
+        assert said == (shown or ""), f"{page.name} prints:\n{said}"
