@@ -62,3 +62,38 @@ def test_a_pages_python_runs_and_prints_what_the_page_shows(page, tmp_path, monk
     for code, shown in blocks(page):
         said = run(code, names, page)
         assert said == (shown or ""), f"{page.name} prints:\n{said}"
+
+
+def test_the_maths_page_has_every_view_in_its_order_with_a_source():
+    sections = re.split(r"^## ", (DOCS / "reference/views.md").read_text(), flags=re.MULTILINE)[1:]
+    assert [section.split("\n")[0] for section in sections] == list(VIEWS)
+    assert [section.split("\n")[0] for section in sections if "**Source:**" not in section] == []
+
+
+@pytest.mark.parametrize(("heading", "names"), [("Of the whole model", WHOLE), ("Of each block", BLOCK)])
+def test_the_glossary_is_that_of_the_code(heading, names):
+    assert cells("reference/glossary.md", heading) == [[name, *told] for name, told in names.items()]
+
+
+def test_the_import_map_is_the_one_under_test():
+    def written(names):
+        return ", ".join(f"`{name}`" for name in sorted(names)).strip("`") or "—"
+
+    expected = [[folder, written(names), written(FORBIDDEN.get(folder, ()))] for folder, names in ALLOWED.items()]
+    assert cells("reference/imports.md", "Folders") == expected
+
+
+def test_the_reference_has_every_public_name():
+    named = re.findall(r"^::: (\S+)$", (DOCS / "reference/api.md").read_text(), re.MULTILINE)
+    assert [f"{home}.{name}" for name, home in vitreous._HOMES.items() if f"{home}.{name}" not in named] == []
+
+
+def test_every_picture_is_shown_and_they_are_small():
+    shown = {
+        (page.parent / target).resolve()
+        for page in [*PAGES, DOCS.parent / "README.md"]
+        for target in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", page.read_text())
+    }
+    pictures = {path for path in (DOCS / "pictures").iterdir() if path.suffix != ".py"}
+    assert pictures - shown == set()
+    assert sum(path.stat().st_size for path in pictures) < 1_500_000

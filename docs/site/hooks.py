@@ -13,20 +13,31 @@ from mkdocs.structure.files import File, Files
 
 LINK = re.compile(r"(\]\()([^)#\s:]+)(#[^)\s]*)?(\))")
 """`](target#anchor)`, where the target is a path: an address has a colon."""
+FRONT = "README.md"
+"""The repository's front page; the site has its own, `index.md`."""
 
 
 def on_files(files: Files, config: Any) -> Files:
     root = Path(config.config_file_path).parent
     waiting = [(root / "docs" / file.src_uri, f"docs/{file.src_uri}") for file in files.documentation_pages()]
+
+    def bring(source: Path) -> None:
+        target = source.relative_to(root).as_posix()
+        files.append(File.generated(config, target, abs_src_path=str(source)))
+        if source.suffix == ".md":
+            waiting.append((source, target))
+
+    for path in [*sorted((root / "results").glob("*.md")), root / "CONTRIBUTING.md", root / "CHANGELOG.md"]:
+        bring(path)  # these are in the navigation, whoever links to them
     while waiting:
         path, place = waiting.pop()
         for target in linked(path.read_text(encoding="utf-8"), place):
             source = root / target
-            if target.startswith("docs/") or not source.is_file() or files.get_file_from_path(target):
+            if target.startswith("docs/") or target == FRONT or not source.is_file():
                 continue
-            files.append(File.generated(config, target, abs_src_path=str(source)))
-            if source.suffix == ".md":
-                waiting.append((source, target))
+            if files.get_file_from_path(target):
+                continue
+            bring(source)
     return files
 
 
@@ -36,9 +47,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     def rewritten(match: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(here), match[2]))
         target = target.removeprefix("docs/")
-        if target != "README.md" and files.get_file_from_path(target) is None:
+        if target != FRONT and files.get_file_from_path(target) is None:
             return match[0]  # left as it is, for mkdocs to complain about
-        target = "index.md" if target == "README.md" else target
+        target = "index.md" if target == FRONT else target
         return match[1] + posixpath.relpath(target, posixpath.dirname(page.file.src_uri) or ".") + (match[3] or "") + ")"
 
     return LINK.sub(rewritten, markdown)
