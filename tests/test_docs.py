@@ -10,9 +10,9 @@ import re
 from pathlib import Path
 
 import pytest
-from test_imports import ALLOWED, FORBIDDEN
 
 import vitreous
+from test_imports import ALLOWED, FORBIDDEN
 from vitreous.data.datasets import DATASETS
 from vitreous.inside.glossary import BLOCK, WHOLE
 from vitreous.train.policy import POLICIES
@@ -51,7 +51,9 @@ def tables():
 def cells(page, heading):
     """The rows of the first table below a heading, without backticks."""
     text = (DOCS / page).read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
-    rows = [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in re.findall(r"^\|.*\|$", text, re.M)]
+    rows = [
+        [cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in re.findall(r"^\|.*\|$", text, re.M)
+    ]
     return rows[2:]
 
 

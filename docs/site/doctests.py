@@ -8,13 +8,8 @@ from griffe import Extension, Object
 def fenced(text: str) -> str:
     """Each doctest, up to the empty line that ends it, between fences.
 
-    >>> print(fenced("Adds.\\n\\n>>> 1 + 1\\n2").replace("`", "'"))
-    Adds.
-    <BLANKLINE>
-    '''python
-    >>> 1 + 1
-    2
-    '''
+    >>> fenced("Adds.\\n\\n>>> 1 + 1\\n2").split("\\n")
+    ['Adds.', '', '```python', '>>> 1 + 1', '2', '```']
     """
     paragraphs = text.split("\n\n")
     return "\n\n".join(f"```python\n{part.rstrip()}\n```" if part.startswith(">>>") else part for part in paragraphs)

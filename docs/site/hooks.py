@@ -50,7 +50,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         if target != FRONT and files.get_file_from_path(target) is None:
             return match[0]  # left as it is, for mkdocs to complain about
         target = "index.md" if target == FRONT else target
-        return match[1] + posixpath.relpath(target, posixpath.dirname(page.file.src_uri) or ".") + (match[3] or "") + ")"
+        return (
+            match[1] + posixpath.relpath(target, posixpath.dirname(page.file.src_uri) or ".") + (match[3] or "") + ")"
+        )
 
     return LINK.sub(rewritten, markdown)
 
