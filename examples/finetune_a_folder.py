@@ -25,7 +25,7 @@ def write_digits(folder: Path, each: int = 12) -> Path:
 
 data = Path(sys.argv[1]) if len(sys.argv) > 1 else write_digits(Path("digits"))
 changes = {"model": "packaged", "data": str(data), "policy": "head", "learning_rate": 0.02, "flip": False, "crop": None}
-brief = {"epochs": 6, "batch_size": 8, "warmup": 0, "snapshots": 0, "device": "cpu"}
+brief = {"epochs": 4, "batch_size": 8, "warmup": 0, "snapshots": 0, "device": "cpu"}
 config = replace(FINETUNE, **changes, **brief)
 result = train(config, "runs/folder")
 print(f"{result['top1']:.0%} of {result['pictures']} held-out pictures right after {result['epochs']} epochs")
