@@ -1,4 +1,4 @@
-"""What the README says can be typed can be typed, and what it points to is there."""
+"""What the README and the pages say can be typed can be typed, and what they point to is there."""
 
 import functools
 import re
@@ -13,7 +13,7 @@ from vitreous.cli import COMMANDS
 ROOT = Path(__file__).parents[1]
 FOLDERS = [ROOT / "results", ROOT / "docs"]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-PAGES += [page for folder in FOLDERS for page in sorted(folder.glob("*.md"))]
+PAGES += [page for folder in FOLDERS for page in sorted(folder.rglob("*.md"))]
 
 
 def commands(page):
@@ -42,7 +42,7 @@ def test_every_command_is_understood(line):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_link_leads_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), target
 

@@ -1,0 +1,68 @@
+"""What a page links to outside `docs/` comes along into the site: `../results/speed.md` as a page, a source as a file.
+
+So the same links work in the repository, on a code host and in the site, and a link to nothing is an error in
+each. Pages that are brought along bring what they link to in their turn.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+LINK = re.compile(r"(\]\()([^)#\s:]+)(#[^)\s]*)?(\))")
+"""`](target#anchor)`, where the target is a path: an address has a colon."""
+FRONT = "README.md"
+"""The repository's front page; the site has its own, `index.md`."""
+
+
+def on_files(files: Files, config: Any) -> Files:
+    root = Path(config.config_file_path).parent
+    waiting = [(root / "docs" / file.src_uri, f"docs/{file.src_uri}") for file in files.documentation_pages()]
+
+    def bring(source: Path) -> None:
+        target = source.relative_to(root).as_posix()
+        files.append(File.generated(config, target, abs_src_path=str(source)))
+        if source.suffix == ".md":
+            waiting.append((source, target))
+
+    for path in [*sorted((root / "results").glob("*.md")), root / "CONTRIBUTING.md", root / "CHANGELOG.md"]:
+        bring(path)  # these are in the navigation, whoever links to them
+    while waiting:
+        path, place = waiting.pop()
+        for target in linked(path.read_text(encoding="utf-8"), place):
+            source = root / target
+            if target.startswith("docs/") or target == FRONT or not source.is_file():
+                continue
+            if files.get_file_from_path(target):
+                continue
+            bring(source)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    here = placed(page.file, config)
+
+    def rewritten(match: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(here), match[2]))
+        target = target.removeprefix("docs/")
+        if target != FRONT and files.get_file_from_path(target) is None:
+            return match[0]  # left as it is, for mkdocs to complain about
+        target = "index.md" if target == FRONT else target
+        return (
+            match[1] + posixpath.relpath(target, posixpath.dirname(page.file.src_uri) or ".") + (match[3] or "") + ")"
+        )
+
+    return LINK.sub(rewritten, markdown)
+
+
+def linked(text: str, place: str) -> list[str]:
+    """The paths from the repository's root that a page at `place` links to."""
+    return [posixpath.normpath(posixpath.join(posixpath.dirname(place), match[2])) for match in LINK.finditer(text)]
+
+
+def placed(file: File, config: Any) -> str:
+    """A page's path from the repository's root."""
+    inside = file.src_dir is not None and Path(file.src_dir) == Path(config.docs_dir)
+    return f"docs/{file.src_uri}" if inside else file.src_uri
