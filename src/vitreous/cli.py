@@ -24,6 +24,7 @@ from vitreous.verbs.evaluate import evaluate
 from vitreous.verbs.explain import explain, views
 from vitreous.verbs.explore import explore
 from vitreous.verbs.listing import datasets, models
+from vitreous.verbs.push import push
 from vitreous.verbs.train import choose, recipes
 
 COMMANDS: dict[str, Callable[..., Any]] = {
@@ -36,6 +37,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "benchmark": benchmark,
     "embed": embed,
     "convert": convert,
+    "push": push,
     "doctor": doctor,
     "models": models,
     "datasets": datasets,
