@@ -72,7 +72,7 @@ def classify(
 
         names, problems = find_names(pictures)
         work = classifying_work(model, top=top, using=using, **sizes)
-        work_through(output, names, problems, work, part_size, console)
+        work_through(output, names, problems, work, part_size, console, json)
         return
     found: list[Any]
     found, problems = find_pictures(pictures) if pictures else (_samples(), [])

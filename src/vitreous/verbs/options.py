@@ -104,3 +104,10 @@ def messages() -> Console:
     from vitreous.ranks import here
 
     return Console(stderr=True, highlight=False, soft_wrap=True, quiet=not here().first)
+
+
+def print_json(value: object) -> None:
+    """One JSON value, and nothing else, on standard output."""
+    import json
+
+    print(json.dumps(value, indent=2, ensure_ascii=False))

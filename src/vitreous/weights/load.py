@@ -103,7 +103,7 @@ def _load_vit(
     report.assumed |= own.get("assumed", {})
     _sort_stray(stray, format, report)
     if "config" in own:
-        trained = _own_config(own)
+        trained = replace(_own_config(own), **known)
     else:
         if image_size is not None and "pos_embed" not in tensors:
             known.setdefault("image_size", image_size)  # without positions any size is the trained one
