@@ -11,6 +11,7 @@ from conftest import noise
 from vitreous.cli import COMMANDS, main
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights import push
+from vitreous.weights.load import load
 from vitreous.weights.save import save
 
 TINY = ["--epochs", "1", "--batch-size", "4", "--device", "cpu", "--snapshots", "0", "--warmup", "0"]
@@ -70,3 +71,13 @@ def test_parts_of_a_shared_folder_are_told_too(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
     main(["classify", "zoo", "--model", "model", "-o", "answers", "--json"])
     assert json.loads(capsys.readouterr().out) == {"output": "answers", "pictures": 12, "parts": 1, "left": 0}
+
+
+def test_what_is_no_number_is_null(place, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(place)
+    model = load("model")
+    model.head.bias.data[:] = float("nan")
+    save(model, tmp_path / "nan")
+    main(["evaluate", "--data", "zoo", "--model", str(tmp_path / "nan"), "--json"])
+    told = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert told["loss"] is None

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from vitreous.verbs.options import Text, messages
+from vitreous.verbs.options import Text, messages, print_json
 
 
 def push(
@@ -30,7 +30,6 @@ def push(
             login` kept.
         json: Print where it went as JSON.
     """
-    import json as writer
     from dataclasses import asdict
 
     from vitreous.weights.load import load
@@ -45,7 +44,7 @@ def push(
         console.print(line, style="dim", markup=False)
     done = send(model, repository, token=token, private=private, licence=license)  # it draws its own bars
     if json:
-        print(writer.dumps(asdict(done)))
+        print_json(asdict(done))
         return
     print(f"pushed {', '.join(done.files)} to {done.url}")
     console.print(f"try it: vitreous classify PICTURE --model {done.repository}", markup=False)

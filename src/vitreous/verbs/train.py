@@ -132,7 +132,6 @@ def _resumed(folder: Path, output: Path | None, config: TrainConfig, typed: froz
 
 
 def _go(config: TrainConfig, output: Path, data_root: Path | None, as_json: bool) -> None:
-    import json
     import shlex
     from contextlib import nullcontext
 
@@ -144,7 +143,7 @@ def _go(config: TrainConfig, output: Path, data_root: Path | None, as_json: bool
     from vitreous.train.interrupt import Stopped
     from vitreous.train.listen import Listener
     from vitreous.train.loop import train as run
-    from vitreous.verbs.options import messages
+    from vitreous.verbs.options import messages, print_json
 
     console, first = messages(), here().first
     display = Display(console)
@@ -172,7 +171,7 @@ def _go(config: TrainConfig, output: Path, data_root: Path | None, as_json: bool
         return
     page = write_run_page(RunFolder(output))
     if as_json:
-        print(json.dumps(result))
+        print_json(result, indent=None)
         return
     print(f"{result['top1']:.2%} of {result['pictures']:,} held-out pictures after {result['epochs']} epochs")
     console.print(f"wrote {page} (curves, and the inside over training)", markup=False)
