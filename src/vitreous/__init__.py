@@ -12,6 +12,7 @@ _HOMES = {  # public name → the module it lives in
     "load": "vitreous.weights.load",
     "save": "vitreous.weights.save",
     "convert": "vitreous.weights.convert",
+    "push": "vitreous.weights.push",
     "export": "vitreous.speed.export",
     "classify": "vitreous.predict",
     "embed": "vitreous.features",
@@ -54,6 +55,7 @@ if TYPE_CHECKING:  # so that editors and type checkers see what the lazy import 
     from vitreous.train.recipes import RECIPES
     from vitreous.weights.convert import convert
     from vitreous.weights.load import load
+    from vitreous.weights.push import push
     from vitreous.weights.save import save
 
 

@@ -2,10 +2,12 @@
 
 `COMMANDS` pairs each verb with a function in `verbs/`, whose parameters become flags and whose docstring becomes its
 `--help`. Nothing heavy is imported before a verb runs. A user's mistake is one line and exit code 2; `--debug` anywhere
-on the line shows the traceback.
+on the line shows the traceback. Without a verb, it shows the way.
 """
 
+import difflib
 import io
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +19,7 @@ from vitreous.ranks import here
 from vitreous.verbs.benchmark import benchmark
 from vitreous.verbs.classify import classify
 from vitreous.verbs.compare import compare
+from vitreous.verbs.completion import completion
 from vitreous.verbs.convert import convert
 from vitreous.verbs.doctor import doctor
 from vitreous.verbs.embed import embed
@@ -24,7 +27,9 @@ from vitreous.verbs.evaluate import evaluate
 from vitreous.verbs.explain import explain, views
 from vitreous.verbs.explore import explore
 from vitreous.verbs.listing import datasets, models
+from vitreous.verbs.push import push
 from vitreous.verbs.train import choose, recipes
+from vitreous.verbs.welcome import welcome
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "classify": classify,
@@ -36,17 +41,17 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "benchmark": benchmark,
     "embed": embed,
     "convert": convert,
+    "push": push,
     "doctor": doctor,
     "models": models,
     "datasets": datasets,
     "recipes": recipes,
     "views": views,
+    "completion": completion,
 }
 
 MISTAKES = (ValueError, OSError, ImportError, MemoryError, FloatingPointError)
 """What a user may have caused and can mend; all else is ours, and shows where it came from."""
-
-DESCRIPTION = "Vision Transformers you can see through. Start with: vitreous explain (or --version, --debug)"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -56,21 +61,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     debug = "--debug" in words
-    words = [word for word in words if word != "--debug"] or ["--help"]
+    words = [word for word in words if word != "--debug"]
+    if words[:1] == ["help"] and len(words) == 2:
+        words = [words[1], "--help"]
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(welcome())
+        return
     if words == ["--version"]:
         from vitreous import __version__
 
         print(f"vitreous {__version__}")
         return
     try:
-        tyro.extras.subcommand_cli_from_dict(
-            {**COMMANDS, **choose(words)},
-            args=words,
-            prog="vitreous",
-            description=DESCRIPTION,
-            config=(tyro.conf.FlagCreatePairsOff,),  # --json, and no --no-json beside it
-            console_outputs=here().first,  # of several processes, one explains how a command is written
-        )
+        run(words)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output, such as `head`, has gone
@@ -83,3 +86,37 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if traced:
             raise
         sys.exit(2)
+
+
+def run(words: Sequence[str]) -> None:
+    """Read the words after the verb as its flags, and call it."""
+    verb, *rest = words
+    if verb not in COMMANDS:
+        raise ValueError(f"{_unknown(verb)} (vitreous alone lists all verbs)")
+    function = (COMMANDS | choose(words))[verb]
+    function.__doc__ = unbroken(function.__doc__ or "")
+    tyro.cli(
+        function,
+        args=rest,
+        prog=f"vitreous {verb}",
+        config=(tyro.conf.FlagCreatePairsOff,),  # --json, and no --no-json beside it
+        console_outputs=here().first,  # of several processes, one explains how a command is written
+    )
+
+
+def unbroken(text: str) -> str:
+    """A docstring whose arguments are a line each, for `--help` breaks lines where the terminal ends.
+
+    >>> unbroken("Say it.\\n\\n    Args:\\n        a: One\\n            two.\\n        b: Three.")
+    'Say it.\\n\\n    Args:\\n        a: One two.\\n        b: Three.'
+    """
+    before, found, arguments = text.partition("Args:\n")
+    return before + found + re.sub(r"\n {9,}(?=\S)", " ", arguments)
+
+
+def _unknown(verb: str) -> str:
+    if verb.startswith("-"):
+        return f"the verb comes before {verb}, as in vitreous classify {verb}"
+    close = difflib.get_close_matches(verb, COMMANDS, n=2)
+    hint = f"did you mean {' or '.join(close)}?" if close else "try vitreous explain or vitreous classify"
+    return f"there is no verb {verb!r}: {hint}"

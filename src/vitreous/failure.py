@@ -20,13 +20,20 @@ begins with the one that failed first."""
 def tell(error: Exception, *, traced: bool = False) -> None:
     """Print the error as one line on standard error and leave it to `torchrun`, with its traceback if `traced`."""
     place = here()
-    line = " ".join(str(error).split()) or type(error).__name__
+    line = " ".join(_said(error).split()) or type(error).__name__
     if place.ranks > 1:
         if _is_echo(error):
             time.sleep(PATIENCE)
         _leave("".join(traceback.format_exception(error)) if traced else line)
         line = f"rank {place.rank}: {line}"
     print(f"vitreous: {line}", file=sys.stderr, flush=True)
+
+
+def _said(error: Exception) -> str:
+    """The error's words; the system's own, such as `[Errno 2] …`, with what to do about them."""
+    if isinstance(error, OSError) and error.errno is not None and error.strerror and error.filename is not None:
+        return f"{error.filename}: {error.strerror[:1].lower()}{error.strerror[1:]}: check the path, or choose another"
+    return str(error)
 
 
 def _is_echo(error: Exception) -> bool:

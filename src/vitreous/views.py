@@ -4,6 +4,7 @@ The command line, the report and the explorer all read this table. To add a view
 `figures/`, pair them in `drawing.py`, and add a line here.
 """
 
+import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -222,7 +223,9 @@ def choose(names: str, scene: Scene) -> dict[str, View]:
             chosen |= {n: view for n, view in VIEWS.items() if not view.asked and view.missing(scene) is None}
             continue
         if name not in VIEWS:
-            raise ValueError(f"there is no view {name!r}: there are {', '.join(VIEWS)}")
+            close = difflib.get_close_matches(name, VIEWS, n=2)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(VIEWS)}"
+            raise ValueError(f"there is no view {name!r}: {hint} (`vitreous views` says what each shows)")
         if (reason := VIEWS[name].missing(scene)) is not None:
             raise ValueError(f"the view {name!r} cannot be had: {reason}")
         chosen[name] = VIEWS[name]

@@ -213,8 +213,7 @@ def test_bands_gaps_and_many_lines_are_drawn(watched, run):
     assert found[4] == 9
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1300])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1300, "light")])  # layout and colours are apart
 def test_nothing_is_wider_than_the_screen_and_axe_has_no_complaint(chromium, run, scheme, width):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     watched = Watched(chromium, viewport={"width": width, "height": 844}, color_scheme=scheme)

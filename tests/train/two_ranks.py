@@ -17,7 +17,7 @@ from vitreous.train.listen import Listener
 from vitreous.train.loop import train
 
 ENGINES = ("ddp", "fsdp")
-EQUAL = {"epochs": 4, "learning_rate": 1e-3}  # what is compared between one process and two
+EQUAL = {"epochs": 2, "learning_rate": 1e-3}  # what is compared between one process and two
 
 
 class Statistics(Listener):

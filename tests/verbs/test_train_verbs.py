@@ -211,6 +211,9 @@ def test_a_run_prints_one_json_object_and_leaves_its_folder(zoo, capsys, tmp_pat
     assert len(list((run / "snapshots").glob("*.npz"))) == 2
     assert "<h1>" in (run / "run.html").read_text()
     assert vitreous.load(run / "model").card.class_names == ("cat", "dog")
+    card = (run / "model/README.md").read_text()
+    assert f"{result['top1']:.2%}** of {result['pictures']} held-out pictures of zoo" in card
+    assert str(tmp_path) not in card
     main(words)
     again = capsys.readouterr()
     assert json.loads(again.out) == result
@@ -348,5 +351,7 @@ def test_finetune_begins_with_a_checkpoint(zoo, capsys, tmp_path):
     assert "a fresh head for 3 classes takes the place of the one for 2" in found.err
     before, after = (vitreous.load(path).state_dict() for path in ("first/model", "runs/model-head/model"))
     assert {name for name in after if not torch.equal(before[name], after[name])} == {"head.weight", "head.bias"}
+    described = json.loads(Path("runs/model-head/model.json").read_text())
+    assert described["vitreous"]["training"] is None  # how good the first model was says nothing of this one
     config = RunFolder("runs/model-head").read_config()
     assert (config.policy, config.learning_rate, config.pretrained) == ("head", POLICY_RATES["head"], True)

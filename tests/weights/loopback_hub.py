@@ -11,6 +11,7 @@ with other bytes than they should.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -46,6 +47,10 @@ class Loopback:
     def answer(self, path: str) -> Answer:
         raise NotImplementedError
 
+    def take(self, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+        """What a POST or PUT gets back."""
+        return Answer(405)
+
     def __enter__(self):
         owner = self
 
@@ -68,6 +73,18 @@ class Loopback:
                         self.wfile.write(answer.body[: len(answer.body) // 2] if broken else answer.body)
 
             do_HEAD = do_GET
+
+            def do_POST(self) -> None:
+                owner.asked.append(f"{self.command} {self.path}")
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                answer = owner.take(unquote(urlsplit(self.path).path), body, self.headers)
+                self.send_response(answer.status)
+                for key, value in {"Content-Length": str(len(answer.body)), **answer.headers}.items():
+                    self.send_header(key, value)
+                self.end_headers()
+                self.wfile.write(answer.body)
+
+            do_PUT = do_POST
 
             def log_message(self, format: str, *arguments: object) -> None:
                 """Say nothing."""
@@ -117,6 +134,9 @@ class LoopbackHub(Loopback):
     def __init__(self) -> None:
         super().__init__()
         self.gated: set[str] = set()
+        self.private: dict[str, bool] = {}
+        self.refusals: dict[str, int] = {}  # how a path to write to ends → the status that it answers with
+        self._stored: dict[str, bytes] = {}  # large files by digest
         self._commits: dict[tuple[str, str], dict[str, bytes]] = {}  # (repository, commit) → files
         self._branches: dict[tuple[str, str], str] = {}  # (repository, branch) → commit
 
@@ -164,7 +184,8 @@ class LoopbackHub(Loopback):
             return Answer(404, headers={"X-Error-Code": "RevisionNotFound"})
         if file_name is None:  # what a gated repository holds is no secret, as on the real Hub
             siblings = [{"rfilename": name} for name in files]
-            return Answer(200, json.dumps({"id": repository, "sha": commit, "siblings": siblings}).encode())
+            told = {"id": repository, "sha": commit, "siblings": siblings}
+            return _json(told | {"private": self.private.get(repository, False)})
         if repository in self.gated:
             return Answer(401, headers={"X-Error-Code": "GatedRepo"})
         headers = {"X-Repo-Commit": commit}
@@ -173,3 +194,59 @@ class LoopbackHub(Loopback):
         body = files[file_name]
         headers["ETag"] = f'"{hashlib.sha256(body).hexdigest()}"'
         return Answer(200, self.wrong.get(path, body), headers, announced=len(body))
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def files(self, repository: str, branch: str = "main") -> dict[str, bytes]:
+        """What lies at the head of a branch."""
+        return self._commits[repository, self._branches[repository, branch]]
+
+    def take(self, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+        """A new repository, which files are large, the large files, and the commit that names them all."""
+        for end, status in self.refusals.items():
+            if path.endswith(end):
+                return _json({"error": "refused"}, status)
+        if match := re.fullmatch(r"/stored/([0-9a-f]{64})", path):
+            assert hashlib.sha256(body).hexdigest() == match[1]
+            self._stored[match[1]] = body
+            return Answer(200)
+        if headers.get("Authorization") != "Bearer right":
+            return _json({"error": "Invalid credentials"}, 401)
+        if path == "/api/validate-yaml":
+            return _json({"errors": [], "warnings": []})
+        if path == "/api/repos/create":
+            asked = json.loads(body)
+            repository = f"{asked['organization']}/{asked['name']}"
+            url = {"url": f"{self.url}/{repository}"}
+            if any(repository == known for known, _ in self._commits):
+                return _json({"error": "You already created this model repo"} | url, 409)
+            self.add(repository, {".gitattributes": b""})
+            self.private[repository] = asked.get("visibility") == "private" or bool(asked.get("private"))
+            return _json(url)
+        if re.fullmatch(r"/api/models/[^/]+/[^/]+/preupload/main", path):
+            names = [file["path"] for file in json.loads(body)["files"]]
+            modes = {name: "lfs" if name.endswith(".safetensors") else "regular" for name in names}
+            told = [{"path": name, "uploadMode": mode, "shouldIgnore": False} for name, mode in modes.items()]
+            return _json({"files": told})
+        if path.endswith(".git/info/lfs/objects/batch"):
+            objects = [
+                {**each, "actions": {"upload": {"href": f"{self.url}/stored/{each['oid']}"}}}
+                for each in json.loads(body)["objects"]
+            ]
+            return _json({"transfer": "basic", "objects": objects})
+        if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/commit/main", path):
+            files = dict(self.files(match[1]))
+            for line in map(json.loads, body.splitlines()):
+                told = line["value"]
+                if line["key"] == "file":
+                    files[told["path"]] = base64.b64decode(told["content"])
+                elif line["key"] == "lfsFile":
+                    files[told["path"]] = self._stored[told["oid"]]
+            commit = self.add(match[1], files)
+            url = f"{self.url}/{match[1]}/commit/{commit}"
+            return _json({"success": True, "commitOid": commit, "commitUrl": url})
+        return Answer(404)
+
+
+def _json(value: object, status: int = 200) -> Answer:
+    return Answer(status, json.dumps(value).encode(), {"Content-Type": "application/json"})

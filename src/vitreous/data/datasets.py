@@ -5,6 +5,7 @@ A `PictureSet` gives pictures one at a time and knows its labels without opening
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Callable
 from functools import partial
@@ -54,7 +55,9 @@ def find_source(name: str | Path, root: Path | None = None) -> Source:
         raise ValueError(f"{name} is a single file: expected a folder with a sub-folder for each class, or .parquet")
     if path.suffix == ".parquet":
         raise FileNotFoundError(f"there is no parquet file {name}")
-    raise FileNotFoundError(f"{name} is neither a folder nor a known data set ({', '.join(DATASETS)})")
+    close = difflib.get_close_matches(str(name), DATASETS, n=1)
+    hint = f"did you mean {close[0]}?" if close else "give a folder with a sub-folder for each class, or one of those"
+    raise FileNotFoundError(f"{name} is neither a folder nor a known data set ({', '.join(DATASETS)}): {hint}")
 
 
 def data_root() -> Path:

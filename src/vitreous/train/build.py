@@ -34,7 +34,8 @@ def build_model(config: TrainConfig, data: PictureSet | Streamed, say: Callable[
         unknown = {"dropout": 0.0, "stochastic_depth": 0.0, "layer_decay": 1.0}
         if asked := [name for name, off in unknown.items() if getattr(config, name) != off]:
             raise ValueError(f"a ResNet has no {', '.join(asked)}: leave it out")
-    model.card.class_names = data.class_names
+    model.card.class_names, model.card.training = data.class_names, None  # what a checkpoint had learned is past
+    model.card.report.assumed.pop("class names", None)
     return model.train()
 
 

@@ -23,6 +23,7 @@ from vitreous.train.schedule import rate
 from vitreous.train.source import epoch_order
 from vitreous.train.streamed import Streamed
 from vitreous.train.world import joined
+from vitreous.weights.model_card import write_model_card
 from vitreous.weights.save import describe, save, write_json
 
 TELL_EVERY = 0.5  # seconds between two looks at the running loss, each of which waits for the device
@@ -162,11 +163,12 @@ def finish(parts: Parts, folder: RunFolder, tell: Listener) -> dict[str, Any]:
     result |= {"epochs": parts.config.epochs, "seconds": row["seconds"], "memory": parts.peak}
     result["ready"] = round(parts.ready, 3)
     model = merge(parts.measure.whole())
-    model.card = replace(
-        parts.model.card, name=folder.path.resolve().name, training={"config": parts.config.to_dict(), "result": result}
-    )
+    told = {"config": parts.config.to_dict(), "result": result, "learned": len(parts.learned)}
+    told["date"] = time.strftime("%Y-%m-%d")
+    model.card = replace(parts.model.card, name=folder.path.resolve().name, training=told)
     if parts.world.first:
         save(model, folder.model)
+        write_model_card(model, folder.model)
         write_json(folder.result, result)
     parts.world.wait()
     tell.end(result, folder)

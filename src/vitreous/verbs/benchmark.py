@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from vitreous.verbs.options import Number, Precision, messages
+from vitreous.verbs.options import Number, Precision, messages, print_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,7 +53,6 @@ def benchmark(
         output: Write benchmark.json, benchmark.png and benchmark.svg to this folder.
         json: Print what benchmark.json holds.
     """
-    import json as writer
     from functools import partial
 
     from rich.console import Console
@@ -91,7 +90,7 @@ def benchmark(
         for path in _write(results, found, output):
             console.print(f"wrote {path}", markup=False)
     if json:
-        print(writer.dumps(found, indent=2, ensure_ascii=False))
+        print_json(found)
 
 
 def _tell(status: Status, name: str, line: str) -> None:

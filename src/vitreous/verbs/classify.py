@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from vitreous.ranks import here
 from vitreous.verbs.faster import faster
-from vitreous.verbs.options import ModelOptions, Output, Pictures, Precision, SharedModel, messages
+from vitreous.verbs.options import ModelOptions, Output, Pictures, Precision, SharedModel, messages, print_json
 from vitreous.verbs.sharing import is_folder, work_through
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def classify(
 
         names, problems = find_names(pictures)
         work = classifying_work(model, top=top, using=using, **sizes)
-        work_through(output, names, problems, work, part_size, console)
+        work_through(output, names, problems, work, part_size, console, json)
         return
     found: list[Any]
     found, problems = find_pictures(pictures) if pictures else (_samples(), [])
@@ -106,7 +105,7 @@ def _samples() -> list[Any]:
 
 def _print_json(answers: list[Answer]) -> None:
     rows = [{"picture": a.picture, "predictions": [asdict(p) for p in a.predictions]} for a in answers]
-    print(json.dumps(rows, indent=2, ensure_ascii=False))
+    print_json(rows)
 
 
 def _print_tables(answers: list[Answer]) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from vitreous.verbs.options import Number, Text, messages
+from vitreous.verbs.options import Number, Text, messages, print_json
 
 Models = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL …")]
 Folder = Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="FOLDER")]
@@ -59,7 +59,6 @@ def compare(
         device: auto, cpu, cuda or cuda:N.
         data_root: Where named data sets are kept.
     """
-    import json as writer
     import sys
 
     from vitreous.comparison.compare import run_named, run_study
@@ -114,7 +113,8 @@ def compare(
         sys.exit(128 + stopped.number)
     tables = told["tables"]
     if json:
-        print(writer.dumps({**told, "tables": [{k: v for k, v in t.items() if k != "folder"} for t in tables]}))
+        shown = [{key: value for key, value in table.items() if key != "folder"} for table in tables]
+        print_json({**told, "tables": shown}, indent=None)
     else:
         print("\n\n".join(missing_as_text(t) if "missing" in t else as_text(t) for t in tables))
     console.print(f"wrote {folder / 'comparison.html'} and {folder / 'comparison.json'}", markup=False)

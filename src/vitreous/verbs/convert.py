@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from vitreous.verbs.options import Number, Sides, Text, messages
+from vitreous.verbs.options import Number, Sides, Text, messages, print_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,6 +26,7 @@ def convert(
     resize: Text = None,
     dynamic_size: bool = False,
     opset: Number = None,
+    json: bool = False,
 ) -> None:
     """Write a checkpoint for another library, or as a graph; what the target cannot hold is named, nothing is written.
 
@@ -40,6 +42,7 @@ def convert(
         resize: Another resizing convention: google, timm, torchvision, huggingface, dinov2 or dinov2-registers.
         dynamic_size: Let the graph take pictures of any whole number of patches and resize positions itself.
         opset: ONNX's version of operators, 18 or more; 18 by itself.
+        json: Print what was written as JSON.
     """
     from vitreous.weights.convert import TARGETS
     from vitreous.weights.convert import convert as write
@@ -55,20 +58,33 @@ def convert(
     for line in model.card.report.remarks():
         console.print(line, style="dim", markup=False)
     if to not in TARGETS:
-        return _graph(model, out, to, dynamic_size, resize, opset, console)
-    for path in write(model, out, to):
-        print(f"wrote {path}")
+        return _graph(model, out, to, dynamic_size, resize, opset, console, json)
+    _say(write(model, out, to), to, json)
     return None
 
 
+def _say(files: Iterable[Path], to: str, as_json: bool, **more: object) -> None:
+    if as_json:
+        print_json({"to": to, "files": [str(path) for path in files], **more})
+        return
+    for path in files:
+        print(f"wrote {path}")
+
+
 def _graph(
-    model: Model, out: Path, kind: str, dynamic_size: bool, resize: str | None, opset: int | None, console: Console
+    model: Model,
+    out: Path,
+    kind: str,
+    dynamic_size: bool,
+    resize: str | None,
+    opset: int | None,
+    console: Console,
+    as_json: bool,
 ) -> None:
     from vitreous.speed.export import export
 
     written = export(model, out, kind, dynamic_size=dynamic_size, resize=resize, opset=opset)
-    for path in written.files:
-        print(f"wrote {path}")
+    _say(written.files, kind, as_json, difference=written.difference, tolerance=written.tolerance)
     tried = ", ".join("×".join(str(side) for side in shape) for shape in written.tried)
     text = (
         f"largest difference from the model: {written.difference:.2g}, {written.tolerance:.2g} allowed; tried {tried}"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from vitreous.verbs.options import ModelOptions, SharedModel, messages
+from vitreous.verbs.options import ModelOptions, SharedModel, messages, print_json
 
 
 def doctor(
@@ -50,16 +50,10 @@ def doctor(
         if pictures is not None:
             found["preprocessings"] = [{"name": trial.name, "top1": trial.top1} for trial in fit.trials]
             found["verdict"] = fit.verdict()
-        _print_json(found)
+        print_json(found)
         return
     for title, rows in sections.items():
         print(title)
         width = max(18, *(len(label) + 2 for label, _ in rows))
         for label, text in rows:
             print(f"  {label:<{width}}{text}" if label else f"  {text}")
-
-
-def _print_json(found: dict[str, object]) -> None:
-    import json
-
-    print(json.dumps(found, indent=2, ensure_ascii=False))

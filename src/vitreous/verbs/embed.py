@@ -11,7 +11,7 @@ import tyro
 
 from vitreous.ranks import here
 from vitreous.verbs.faster import faster
-from vitreous.verbs.options import ModelOptions, Pictures, Precision, SharedModel, messages
+from vitreous.verbs.options import ModelOptions, Pictures, Precision, SharedModel, messages, print_json
 from vitreous.verbs.sharing import is_folder, work_through
 
 
@@ -24,6 +24,7 @@ def embed(
     device: str = "auto",
     precision: Precision = "fp32",
     fast: bool = False,
+    json: bool = False,
 ) -> None:
     """Turn pictures into feature vectors, for search, clustering or a classifier of your own.
 
@@ -38,6 +39,7 @@ def embed(
         device: auto, cpu, cuda, cuda:N or mps.
         precision: Number format: fp32, or bf16, fp16 and int8 (needs torchao) for speed.
         fast: Fold and compile the model as is fastest on this machine; worth its minute for many pictures.
+        json: Print what was written as JSON.
     """
     import torch
     from rich.progress import track
@@ -64,11 +66,12 @@ def embed(
         from vitreous.tables import embedding_work
 
         work = embedding_work(model, using=using, **sizes)
-        work_through(output, found, problems, work, part_size, console)
+        work_through(output, found, problems, work, part_size, console, json)
         return
     results = embed_each(found, model, using=using, **sizes)
     names, rows = [], []
-    for name, row in track(results, "embedding", total=len(found), console=console, transient=True):
+    hidden = not console.is_terminal
+    for name, row in track(results, "embedding", len(found), console=console, transient=True, disable=hidden):
         if isinstance(row, PictureError):
             problems.append(row)
         else:
@@ -77,7 +80,12 @@ def embed(
     if rows:
         features = torch.stack(rows)
         path = write_features(output, names, features, model.card.name)
-        print(f"wrote {path}: {features.shape[0]} pictures × {features.shape[1]} features")
+        if json:
+            print_json({"output": str(path), "pictures": features.shape[0], "features": features.shape[1]})
+        else:
+            print(f"wrote {path}: {features.shape[0]} pictures × {features.shape[1]} features")
+    elif json:
+        print_json({"output": None, "pictures": 0, "features": None})
     for problem in problems:
         console.print(f"vitreous: {problem}", markup=False)
     if problems:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from vitreous.ranks import here
-from vitreous.verbs.options import ModelOptions, Number, Output, Precision, SharedModel, messages
+from vitreous.verbs.options import ModelOptions, Number, Output, Precision, SharedModel, messages, print_json
 
 
 def evaluate(
@@ -77,10 +77,8 @@ def evaluate(
 
 
 def _show(summary: dict[str, Any], as_json: bool) -> None:
-    import json
-
     if as_json:
-        print(json.dumps(summary, ensure_ascii=False))
+        print_json(summary, indent=None)
         return
     shares = ("top1", "top5", "calibration_error")
     for name, value in summary.items():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from vitreous.verbs.options import ModelOptions, Number, Pictures, SharedModel, messages
+from vitreous.verbs.options import ModelOptions, Number, Pictures, SharedModel, messages, print_json
 
 if TYPE_CHECKING:
     from vitreous.report import Page
@@ -38,6 +38,7 @@ def explain(
     format: Literal["png", "svg", "pdf"] = "png",
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"], metavar="REPORT.html")] = Path("report.html"),
     device: str = "auto",
+    json: bool = False,
 ) -> None:
     """Look inside: a report of what the model sees, where it looks, and which picture of that to trust.
 
@@ -60,6 +61,7 @@ def explain(
         format: The format of those figures.
         output: Where the report goes.
         device: auto, cpu, cuda, cuda:N or mps.
+        json: Print what was answered and written as JSON.
     """
     from rich.text import Text
 
@@ -98,7 +100,8 @@ def explain(
     pages: list[Page] = []
     payloads = []
     folders: set[Path] = set()
-    counted, everything = 0, views.split(",")[0] == "all"
+    drawings: list[str] = []
+    everything = views.split(",")[0] == "all"
     scene = Scene(model, None, choice)
     for name, picture in named:
         scene = Scene(model, picture, choice, name)
@@ -107,32 +110,44 @@ def explain(
             if interactive:
                 payloads.append(page_data(scene, asked))
         pages.append(page)
-        if page.answer:
+        if page.answer and not json:
             print(f"{name}: {page.answer}")
         for line in page.skipped:
             console.print(f"left out {line}", style="dim", markup=False)
         if figures is not None:
-            _write_figures(page, _own_folder(figures, name, folders) if len(named) > 1 else figures, format)
-            counted += sum(len(section.figures) for section in page.sections)
+            own = _own_folder(figures, name, folders) if len(named) > 1 else figures
+            drawings += map(str, _write_figures(page, own, format))
             if everything and interactive:
                 page.sections = []  # written as files, and on the page as numbers
     if pages:
         path = write_atomic(
             output, lambda temporary: temporary.write_text(html(pages, scene, payloads), encoding="utf-8")
         )
-        print(f"wrote {path} ({path.stat().st_size / 2**20:.1f} MB)")
-    if figures is not None and pages:
-        print(f"wrote {counted} figures to {figures}")
+        if not json:
+            print(f"wrote {path} ({path.stat().st_size / 2**20:.1f} MB)")
+    if figures is not None and pages and not json:
+        print(f"wrote {len(drawings)} figures to {figures}")
+    if json:
+        answers = [{"picture": page.title or None, "answer": page.answer or None} for page in pages]
+        print_json({"report": str(output) if pages else None, "figures": drawings, "pictures": answers})
     for problem in problems:
         console.print(f"vitreous: {problem}", markup=False)
     if problems:
         sys.exit(2)
 
 
-def views() -> None:
-    """List the views that `explain` can draw."""
+def views(json: bool = False) -> None:
+    """List the views that `explain` can draw.
+
+    Args:
+        json: Print JSON.
+    """
     from vitreous.views import VIEWS
 
+    if json:
+        told = [{"name": name, "title": view.title, "when_asked": view.asked} for name, view in VIEWS.items()]
+        print_json(told)
+        return
     width = max(len(name) for name in VIEWS) + 2
     for name, view in VIEWS.items():
         print(f"{name:<{width}}{view.title}{' (when asked for)' if view.asked else ''}")
@@ -165,8 +180,12 @@ def _check_places(output: Path, figures: Path | None) -> None:
     if figures is not None and figures.exists() and not figures.is_dir():
         raise ValueError(f"{figures} is a file: --figures wants a folder")
     for place in (output.parent, figures):
-        if place is not None and place.exists() and not os.access(place, os.W_OK):
-            raise ValueError(f"{place} cannot be written to: choose another place")
+        if place is None:
+            continue
+        there = next((folder for folder in (place, *place.parents) if folder.exists()), place)
+        if there.is_file() or not os.access(there, os.W_OK):
+            told = "is a file, not a folder" if there.is_file() else "cannot be written to"
+            raise ValueError(f"{there} {told}: choose another place")
 
 
 def _own_folder(figures: Path, name: str, taken: set[Path]) -> Path:
@@ -187,14 +206,16 @@ def _with_asked(views: str, trust: bool, ablate: str | None) -> str:
     return ",".join([views, *(name for name in extra if name not in views.split(","))])
 
 
-def _write_figures(page: Page, folder: Path, format: Literal["png", "svg", "pdf"]) -> None:
+def _write_figures(page: Page, folder: Path, format: Literal["png", "svg", "pdf"]) -> list[Path]:
     from vitreous.figures.style import encode
     from vitreous.weights.save import write_atomic
 
+    written = []
     for section in page.sections:
         for part, figure in section.figures.items():
-            name = f"{section.name}-{part}" if part else section.name
-            write_atomic(folder / f"{name}.{format}", partial(Path.write_bytes, data=encode(figure, format)))
+            path = folder / f"{section.name}-{part}.{format}" if part else folder / f"{section.name}.{format}"
+            written.append(write_atomic(path, partial(Path.write_bytes, data=encode(figure, format))))
+    return written
 
 
 def _numbers(text: str | None) -> tuple[int, ...] | None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
 
-def models(search: str = "") -> None:
+from vitreous.verbs.options import print_json
+
+COLUMNS = ("name", "parameters", "image", "patch", "width", "depth", "heads")
+
+
+def models(search: str = "", json: bool = False) -> None:
     """List the models that are known by name, with their sizes.
 
     Args:
         search: Only names that contain this.
+        json: Print JSON.
     """
     import torch
 
@@ -15,31 +22,42 @@ def models(search: str = "") -> None:
     from vitreous.models.variants import VARIANTS
     from vitreous.models.vit import ViT
 
-    rows: list[tuple[object, ...]] = []
+    rows: list[tuple[Any, ...]] = []
     for name, config in VARIANTS.items():
         if search in name:
             with torch.device("meta"):  # counted, not allocated
                 count = sum(p.numel() for p in ViT(config).parameters())
-            rows.append((name, f"{count:,}", config.size[0], config.patch[0], config.width, config.depth, config.heads))
+            rows.append((name, count, config.size[0], config.patch[0], config.width, config.depth, config.heads))
     for name in (f"resnet{depth}{stem}" for stem in ("", "_small") for depth in DEPTHS):
         if search in name and (shape := resnet_config(name)) is not None:
             with torch.device("meta"):
                 count = sum(p.numel() for p in ResNet(shape).parameters())
-            rows.append((name, f"{count:,}", "any", "", "", shape.depth, ""))
+            rows.append((name, count, None, None, None, shape.depth, None))
     if not rows:
         raise ValueError(f"no model's name contains {search!r}: `vitreous models` lists all")
+    if json:
+        print_json([dict(zip(COLUMNS, row, strict=True)) for row in rows])
+        return
     line = "{:<44}{:>14}{:>8}{:>8}{:>8}{:>8}{:>8}"
-    print(line.format("name", "parameters", "image", "patch", "width", "depth", "heads"))
-    for row in rows:
-        print(line.format(*row))
+    print(line.format(*COLUMNS))
+    for name, count, image, *others in rows:
+        print(line.format(name, f"{count:,}", image or "any", *("" if value is None else value for value in others)))
 
 
-def datasets() -> None:
-    """List the data sets that are known by name, and what else can be named."""
+def datasets(json: bool = False) -> None:
+    """List the data sets that are known by name, and what else can be named.
+
+    Args:
+        json: Print JSON.
+    """
     from vitreous.data.datasets import DATASETS
 
-    for name, build in DATASETS.items():
-        print(f"{name:<12} {(build.__doc__ or '').splitlines()[0]}")
+    known = {name: (build.__doc__ or "").splitlines()[0] for name, build in DATASETS.items()}
+    if json:
+        print_json([{"name": name, "about": about} for name, about in known.items()])
+        return
+    for name, about in known.items():
+        print(f"{name:<12} {about}")
     print("\nor a folder with a sub-folder for each class, with or without train/ and test/ (or val/) above them,")
     print("or .parquet files with a column of pictures and one of classes (a file, a 'pattern*.parquet', a folder),")
     print("or a data set on the Hugging Face Hub: org/name, hf:name or org/name:config (needs vitreous[hub])")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -104,3 +105,22 @@ def messages() -> Console:
     from vitreous.ranks import here
 
     return Console(stderr=True, highlight=False, soft_wrap=True, quiet=not here().first)
+
+
+def print_json(value: object, indent: int | None = 2) -> None:
+    """One JSON value, and nothing else, on standard output. JSON has no NaN and no infinity: they are null."""
+    import json
+
+    print(json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    """
+    >>> _finite({"loss": float("nan"), "top": (1, float("inf"))})
+    {'loss': None, 'top': [1, None]}
+    """
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitreous.ranks import here
+from vitreous.verbs.options import print_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,6 +35,7 @@ def work_through(
     work: Work[Any],
     part_size: int,
     console: Console,
+    as_json: bool = False,
 ) -> None:
     """Write this process's parts; the first process then waits for the others' and says what has come of it."""
     from rich.progress import Progress
@@ -64,11 +66,15 @@ def work_through(
         left = parts.wait(range(len(parts)), PATIENCE)
     for problem in problems:
         console.print(f"vitreous: {problem}", markup=False)
+    if as_json:
+        print_json({"output": str(parts.folder), "pictures": len(names), "parts": len(parts), "left": len(left)})
     if left:
-        print(f"{len(left)} of {len(parts)} parts in {parts.folder} are left to other processes, or to another run")
+        if not as_json:
+            print(f"{len(left)} of {len(parts)} parts in {parts.folder} are left to other processes, or to another run")
         return  # an error here would make torchrun end the others
     unreadable, lines = parts.unreadable()
-    print(f"wrote {parts.folder}: {len(names)} pictures in {len(parts)} parts")
+    if not as_json:
+        print(f"wrote {parts.folder}: {len(names)} pictures in {len(parts)} parts")
     for line in lines:
         console.print(f"vitreous: {line}", markup=False)
     if unreadable:

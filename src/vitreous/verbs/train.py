@@ -26,8 +26,8 @@ Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
 
 def choose(words: Sequence[str]) -> dict[str, Callable[..., Any]]:
     """The two verbs with the defaults that the words of this command line ask for."""
-    recipe = next(iter(words[1:2]), "digits") if words[:1] == ["train"] else "digits"
-    recipe = "digits" if recipe.startswith("-") else recipe
+    named = words[:1] == ["train"] and len(words) > 1 and not words[1].startswith("-")
+    recipe = words[1] if named else "digits"
     if recipe not in RECIPES:
         close = difflib.get_close_matches(recipe, RECIPES, n=2)
         hint = f"did you mean {' or '.join(close)}?" if close else f"the recipes are {', '.join(RECIPES)}"
@@ -37,7 +37,7 @@ def choose(words: Sequence[str]) -> dict[str, Callable[..., Any]]:
     rate = POLICY_RATES.get(policy.partition(":")[0], FINETUNE.learning_rate)
     typed = typed_fields(words)
     default = replace(FINETUNE, policy=policy, learning_rate=rate)
-    return {"train": _train(recipe, typed), "finetune": _finetune(default, typed)}
+    return {"train": _train(recipe, typed, named), "finetune": _finetune(default, typed)}
 
 
 def typed_fields(words: Sequence[str]) -> frozenset[str]:
@@ -51,7 +51,7 @@ def typed_fields(words: Sequence[str]) -> frozenset[str]:
     return frozenset(names & (flags | {flag.removeprefix("no_") for flag in flags}))
 
 
-def _train(chosen: str, typed: frozenset[str]) -> Callable[..., None]:
+def _train(chosen: str, typed: frozenset[str], named: bool) -> Callable[..., None]:
     def train(
         recipe: Name = chosen,
         config: Flags = RECIPES[chosen].config,
@@ -75,6 +75,8 @@ def _train(chosen: str, typed: frozenset[str]) -> Callable[..., None]:
         if recipe != chosen:
             raise ValueError(f"name the recipe before any flag: vitreous train {recipe} …")
         if resume is not None:
+            if named:
+                raise ValueError(f"--resume {resume} goes on with the run as it was configured: leave out {recipe}")
             config, output = _resumed(resume, output, config, typed), resume
         _go(config, output or _free_folder(recipe, config), data_root, json)
 
@@ -130,7 +132,6 @@ def _resumed(folder: Path, output: Path | None, config: TrainConfig, typed: froz
 
 
 def _go(config: TrainConfig, output: Path, data_root: Path | None, as_json: bool) -> None:
-    import json
     import shlex
     from contextlib import nullcontext
 
@@ -142,7 +143,7 @@ def _go(config: TrainConfig, output: Path, data_root: Path | None, as_json: bool
     from vitreous.train.interrupt import Stopped
     from vitreous.train.listen import Listener
     from vitreous.train.loop import train as run
-    from vitreous.verbs.options import messages
+    from vitreous.verbs.options import messages, print_json
 
     console, first = messages(), here().first
     display = Display(console)
@@ -170,7 +171,7 @@ def _go(config: TrainConfig, output: Path, data_root: Path | None, as_json: bool
         return
     page = write_run_page(RunFolder(output))
     if as_json:
-        print(json.dumps(result))
+        print_json(result, indent=None)
         return
     print(f"{result['top1']:.2%} of {result['pictures']:,} held-out pictures after {result['epochs']} epochs")
     console.print(f"wrote {page} (curves, and the inside over training)", markup=False)
@@ -195,8 +196,18 @@ def _free_folder(name: str, config: TrainConfig) -> Path:
         number += 1
 
 
-def recipes() -> None:
-    """List the recipes, with what each gives and on what hardware."""
+def recipes(json: bool = False) -> None:
+    """List the recipes, with what each gives and on what hardware.
+
+    Args:
+        json: Print JSON, with every setting.
+    """
+    if json:
+        from vitreous.verbs.options import print_json
+
+        told = {name: (recipe.about, recipe.expect, recipe.config.to_dict()) for name, recipe in RECIPES.items()}
+        print_json([{"name": n, "about": a, "expect": e, "config": c} for n, (a, e, c) in told.items()])
+        return
     for name, recipe in RECIPES.items():
         print(f"{name:<14} {recipe.about}")
         print(f"{'':<14} {recipe.expect}")

@@ -101,7 +101,7 @@ def download_from_hub(
     from huggingface_hub import hf_hub_download
 
     try:
-        with nullcontext() if progress else _quiet_hub():
+        with nullcontext() if progress else quiet_hub():
             path = hf_hub_download(repository, file_name, revision=revision, cache_dir=_hub_cache(cache_dir))
     except Exception as error:  # as above
         raise _explain(error, repository, revision, file_name) from error
@@ -128,7 +128,7 @@ def _hub_cache(cache_dir: Path | None) -> Path | None:
 
 
 @contextmanager
-def _quiet_hub() -> Iterator[None]:
+def quiet_hub() -> Iterator[None]:
     """Silence the Hub client's progress bars, and leave them as they were."""
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 

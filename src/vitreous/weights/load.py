@@ -103,7 +103,7 @@ def _load_vit(
     report.assumed |= own.get("assumed", {})
     _sort_stray(stray, format, report)
     if "config" in own:
-        trained = _own_config(own)
+        trained = replace(_own_config(own), **known)
     else:
         if image_size is not None and "pos_embed" not in tensors:
             known.setdefault("image_size", image_size)  # without positions any size is the trained one
@@ -111,7 +111,9 @@ def _load_vit(
         hint = str(sidecar.get("architecture") or _hint(source))
         trained, assumed = settle(tensors, format, told, hint, known)
         report.assumed |= assumed
-    size = image_size if image_size is not None else run_size(source, trained.size)
+    size = image_size
+    if size is None and "config" not in own:
+        size = run_size(source, trained.size)
     config = trained if size is None else _resized(tensors, trained, size, resize or format.resize, report)
     if classes is not None and classes != config.classes:
         tensors = {key: value for key, value in tensors.items() if not key.startswith("head")}
@@ -175,7 +177,7 @@ def _card(source: Source, sidecar: Mapping[str, Any], report: LoadReport, config
         if why:
             report.assumed["class names"] = why
     if any(key.startswith("head") for key in report.reinitialised):
-        names, head = None, "classifier"
+        names, head, own = None, "classifier", {}  # how good the old head was is no matter now
         report.assumed.pop("class names", None)
     return Card(
         name=str(source.name),

@@ -61,6 +61,6 @@ def load_resnet(raw: RawCheckpoint, source: Source, sidecar: Mapping[str, Any], 
         files=tuple(str(path) for path in source.weights),
         family="ResNet",
         report=report,
-        training=own.get("training"),
+        training=None if report.reinitialised else own.get("training"),
     )
     return model

@@ -21,8 +21,8 @@ from vitreous.weights.card import Card
 from vitreous.weights.keymap import Tensors
 
 
-def save(model: ViT, folder: str | Path) -> list[Path]:
-    """Write a ViT with its preprocessing and class names; `load(folder)` gives it back.
+def save(model: ViT | ResNet, folder: str | Path) -> list[Path]:
+    """Write a model with its preprocessing and class names; `load(folder)` gives it back.
 
     >>> import tempfile
     >>> from vitreous.models.variants import variant
