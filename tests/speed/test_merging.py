@@ -93,14 +93,17 @@ def test_sizes_add_up_to_the_number_of_tokens_and_the_prefix_stays_alone():
         tokens, sizes = merged_tokens(model, torch.randn(2, 3, 24, 24), 5)
     assert tokens.shape == (2, 40 - 3 * 5, 32)
     assert sizes.sum(dim=1).flatten().tolist() == [40, 40]
-    assert (sizes[:, :4] == 1).all() and (sizes > 1).any()
+    assert (sizes[:, :4] == 1).all()
+    assert (sizes > 1).any()
 
 
 def test_the_class_token_is_never_merged_even_where_all_keys_are_one():
     x = torch.randn(1, 9, 4)
     ours, sizes = merge(x, None, torch.ones(1, 9, 4), 100, 1)
-    assert torch.allclose(ours[:, 0], x[:, 0]) and sizes[0, 0] == 1
-    assert ours.shape[1] == 5 and sizes.sum() == 9  # half of the eight patches went
+    assert torch.allclose(ours[:, 0], x[:, 0])
+    assert sizes[0, 0] == 1
+    assert ours.shape[1] == 5
+    assert sizes.sum() == 9
 
 
 def test_a_key_of_size_two_counts_as_two_keys():
