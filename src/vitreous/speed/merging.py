@@ -3,8 +3,8 @@
 ToMe (Bolya et al., "Token Merging: Your ViT But Faster", 2022): in each block, between attention and MLP, patches are
 dealt into two sets in turn, each of the first finds the one of the second whose key is most like its own, and the `r`
 closest pairs become one token each, their mean weighted by how many patches they stand for (their size). Attention adds
-the log of the size to a key's scores, so that a merged token counts as often as its patches did. Class, distillation and
-register tokens are never merged. Works on trained models as they are; `results/speed_folder.md` has what it costs.
+the log of the size to a key's scores, so that a merged token counts as often as its patches did. Class, distillation
+and register tokens are never merged. Works on trained models as they are; `results/speed_folder.md` has what it costs.
 
 Shapes:  b pictures · t tokens · d width · h heads · k width of one head · m, n tokens of the two sets
 """
@@ -90,7 +90,7 @@ def attention_and_keys(
 def merge(
     x: Tensor, size: Tensor | None, keys: Tensor, tokens_per_block: int, prefix: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Tokens `[b t d]` with the closest pairs made one: `[b t-r d]`, and sizes `[b t-r 1]`; the prefix is left alone."""
+    """Tokens `[b t d]` with the closest pairs made one: `[b t-r d]`, and sizes `[b t-r 1]`; the prefix stays."""
     t = x.shape[1]
     r = min(tokens_per_block, (t - prefix) // 2)
     if r == 0:

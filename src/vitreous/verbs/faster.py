@@ -22,7 +22,7 @@ def faster(
     console: Console,
     merge: int = 0,
 ) -> Callable[[Tensor], Tensor] | None:
-    """The optimised model, or None where neither `--fast`, `--merge` nor `--precision int8` asks; says what was chosen."""
+    """The optimised model, or None where no `--fast`, `--merge` or `--precision int8` asks; says what was chosen."""
     if merge:
         from vitreous.speed.merging import merging
 
