@@ -64,8 +64,12 @@ def main():
     parser.add_argument("model")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="*", default=None)
+    parser.add_argument("--warm", action="store_true", help="all has been run before: begin to measure at once")
     given = parser.parse_args()
     found = {k: v for k, v in commands(given.folder, given.model).items() if given.only is None or k in given.only}
+    if given.warm:
+        print(table(in_turn(found, given.rounds), "timm"))
+        return
     count = sum(os.path.isfile(path) for path in glob.glob(f"{given.folder}/**", recursive=True))
     decoding, computing = limits(given.folder, given.model)
     print(
