@@ -17,6 +17,7 @@ ALLOWED = {  # folder → what of vitreous it may import
     "comparison": {
         *("comparison", "train", "weights", "models", "data", "speed", "inside", "figures", "device"),
         *("page", "run_page", "field_docs", "doctor", "evaluation", "scene", "interactive", "line_chart", "snapshots"),
+        "feeding",
     },
 }
 FORBIDDEN = {"figures": {"torch", "torchvision"}, "models": {"numpy", "PIL", "matplotlib", "safetensors"}}

@@ -15,8 +15,9 @@ from vitreous.data.pictures import PictureError, read_picture
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.stream import ahead, batches
 from vitreous.features import embedding
+from vitreous.feeding import answered
 from vitreous.labels import match_classes
-from vitreous.predict import placed, run
+from vitreous.predict import placed, run, started
 from vitreous.ranks import Place
 from vitreous.speed.shortcut import logits_only
 from vitreous.together import gathered, span
@@ -126,11 +127,17 @@ def evaluate(
     if card.head != "classifier":
         raise ValueError(f"{card.name} has no classifier: use --probe knn or --probe linear")
     places = match_classes(data.class_names, card.class_names, classes)
-    compute = using or partial(run, placed(model, device, precision), function=logits_only)
+    compute = using or partial(started, placed(model, device, precision), function=logits_only)
+    view = preprocess or card.preprocess
+    own_statistics = (view.mean, view.std) == (card.preprocess.mean, card.preprocess.std)
+
+    def begin(batch: tuple[Tensor, list[int]]) -> Tensor:  # others' statistics are no part of the model
+        return compute(batch[0] if own_statistics else view.normalise(batch[0]))
+
     own = data if place.ranks == 1 else data.take(span(len(data), place))
     tally = _Tally()
-    for tensors, labels in prepared(own, preprocess or card.preprocess, batch_size, tally.problems):
-        tally.add(compute(tensors), torch.tensor([places[label] for label in labels]))
+    for (_, labels), logits in answered(begin, prepared(own, view, batch_size, tally.problems)):
+        tally.add(logits, torch.tensor([places[label] for label in labels]))
     tally, *others = gathered(tally, place)
     for other in others:
         tally.follow(other)
@@ -189,11 +196,11 @@ def probe(
 def prepared(
     data: PictureSet, preprocess: Preprocess, batch_size: int, problems: list[PictureError]
 ) -> Iterator[tuple[Tensor, list[int]]]:
-    """Batches `[b c h w]` with their labels, decoded ahead; what cannot be read goes to `problems`."""
+    """Batches of pixels `[b c h w]`, uint8, with their labels, decoded ahead; what is unreadable goes to `problems`."""
 
     def prepare(i: int) -> tuple[Tensor | PictureError, int]:
         try:
-            return preprocess(read_picture(data.picture(i))), data.labels[i]
+            return preprocess.pixels(read_picture(data.picture(i))), data.labels[i]
         except PictureError as error:
             return error, data.labels[i]
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from vitreous.data.pictures import PictureError
 from vitreous.data.stream import batches
-from vitreous.predict import Picture, placed, read_ahead, run
+from vitreous.feeding import answered
+from vitreous.predict import Picture, placed, read_ahead, started
 from vitreous.weights.load import Model, load
 from vitreous.weights.save import write_atomic
 
@@ -44,10 +45,14 @@ def embed_each(
     """Each picture's name with its vector `[d]`, in order; a bad picture gives its error instead."""
     if not isinstance(model, torch.nn.Module):
         model = load(model)
-    compute = using or partial(run, placed(model, device, precision), function=embedding)
-    for batch in batches(read_ahead(pictures, model, batch_size), batch_size):
+    compute = using or partial(started, placed(model, device, precision), function=embedding)
+
+    def begin(batch: list[tuple[str, Tensor | PictureError]]) -> Tensor:
         good = [tensor for _, tensor in batch if isinstance(tensor, Tensor)]
-        rows = iter(compute(torch.stack(good)) if good else ())
+        return compute(torch.stack(good)) if good else torch.empty(0)
+
+    for batch, vectors in answered(begin, batches(read_ahead(pictures, model, batch_size), batch_size)):
+        rows = iter(vectors)
         for name, tensor in batch:
             yield name, tensor if isinstance(tensor, PictureError) else next(rows)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from vitreous.data.pictures import PictureError, read_picture
 from vitreous.data.stream import ahead, batches
 from vitreous.device import pick_device, pick_dtype
+from vitreous.feeding import answered, fed
 from vitreous.speed.shortcut import logits_only
 from vitreous.weights.load import Model, load
 
@@ -86,7 +87,7 @@ def classify_each(
 ) -> Iterator[Answer | PictureError]:
     """As `classify`, one answer at a time and in order; a bad picture gives its error instead of an answer.
 
-    `using` computes the logits `[b classes]` of preprocessed pictures instead, such as what `optimize` gives.
+    `using` computes the logits `[b classes]` of pictures `[b c h w]`, uint8, instead, such as what `optimize` gives.
     """
     if not isinstance(model, torch.nn.Module):
         model = load(model)
@@ -99,10 +100,13 @@ def classify_each(
         )
     if top < 1:
         raise ValueError(f"top must be at least 1, got {top}")
-    compute = using or partial(run, placed(model, device, precision), function=logits_only)
-    for batch in batches(read_ahead(pictures, model, batch_size), batch_size):
+    compute = using or partial(started, placed(model, device, precision), function=logits_only)
+
+    def begin(batch: list[tuple[str, Tensor | PictureError]]) -> Tensor:
         good = [tensor for _, tensor in batch if isinstance(tensor, Tensor)]
-        answers = compute(torch.stack(good)) if good else torch.empty(0)
+        return compute(torch.stack(good)) if good else torch.empty(0)
+
+    for batch, answers in answered(begin, batches(read_ahead(pictures, model, batch_size), batch_size)):
         if not answers.isfinite().all():
             raise ValueError(f"{card.name} answers NaN: `vitreous doctor` tells whether its weights hold any")
         logits = iter(answers)
@@ -113,12 +117,12 @@ def classify_each(
 def read_ahead(
     pictures: Iterable[Picture], model: Model, batch_size: int
 ) -> Iterator[tuple[str, Tensor | PictureError]]:
-    """Each picture's name with its preprocessed tensor `[c h w]` or the reason why there is none."""
+    """Each picture's name with what the model sees of it, uint8 `[c h w]`, or the reason why there is none."""
 
     def prepare(picture: Picture) -> tuple[str, Tensor | PictureError]:
         name = getattr(picture, "filename", "") or "picture" if isinstance(picture, Image) else str(picture)
         try:
-            return name, model.card.preprocess(read_picture(picture))
+            return name, model.card.preprocess.pixels(read_picture(picture))
         except PictureError as error:  # preprocessing knows no names
             return name, error if error.name != "picture" else PictureError(name, error.reason)
 
@@ -136,11 +140,14 @@ def placed(model: Model, device: str, precision: str) -> Model:
 
 
 @torch.inference_mode()
+def started(model: Model, batch: Tensor, function: Callable[[Model, Tensor], Tensor]) -> Tensor:
+    """A batch `[b c h w]`, pixels or normalised, through `function(model, batch)`: float, where the model lives."""
+    return function(model, fed(batch, model.card.preprocess, next(model.parameters()))).float()
+
+
 def run(model: Model, batch: Tensor, function: Callable[[Model, Tensor], Tensor]) -> Tensor:
-    """A batch `[b c h w]` through `function(model, batch)` where the model lives; the result is float, on the CPU."""
-    parameter = next(model.parameters())
-    batch = batch.to(device=parameter.device, dtype=parameter.dtype, non_blocking=True)
-    return function(model, batch).float().cpu()
+    """As `started`, and waited for: the result is on the CPU."""
+    return started(model, batch, function).cpu()
 
 
 def rank(logits: Tensor, label: Callable[[int], str], top: int) -> tuple[Prediction, ...]:

@@ -32,10 +32,10 @@ class Work(Generic[Row]):
 
 
 def embedding_work(
-    model: Model, *, batch_size: int, device: str, precision: str, using: Using = None
+    model: Model, *, batch_size: int, device: str, precision: str, using: Using = None, merge: int = 0
 ) -> Work[tuple[str, Tensor | PictureError]]:
     """Columns picture, features (a list of fixed size) and error."""
-    about = _about("embed", model, precision)
+    about = _about("embed", model, precision, merge)
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
     size, channels = model.card.preprocess.size, len(model.card.preprocess.mean)
     empty = torch.zeros(1, channels, *size)
@@ -62,7 +62,7 @@ def embedding_work(
 
 
 def classifying_work(
-    model: Model, *, top: int, batch_size: int, device: str, precision: str, using: Using = None
+    model: Model, *, top: int, batch_size: int, device: str, precision: str, using: Using = None, merge: int = 0
 ) -> Work[Answer | PictureError]:
     """Columns picture, class, index, probability and error; for more than one class lists of the `top` best as well."""
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
@@ -85,7 +85,7 @@ def classifying_work(
         return {name: found[name] for name in (*fields, "error")}
 
     return Work(
-        _about("classify", model, precision) | {"top": str(top)},
+        _about("classify", model, precision, merge) | {"top": str(top)},
         _schema(fields, model),
         lambda names: classify_each(names, model, top=top, using=using, **sizes),
         columns,
@@ -113,8 +113,9 @@ def fingerprint(model: Model) -> str:
     return state.hexdigest()
 
 
-def _about(verb: str, model: Model, precision: str) -> dict[str, str]:
-    return {"verb": verb, "model": model.card.name, "fingerprint": fingerprint(model), "precision": precision}
+def _about(verb: str, model: Model, precision: str, merge: int) -> dict[str, str]:
+    about = {"verb": verb, "model": model.card.name, "fingerprint": fingerprint(model), "precision": precision}
+    return about | ({"merge": str(merge)} if merge else {})
 
 
 def _schema(fields: dict[str, pyarrow.DataType], model: Model) -> pyarrow.Schema:

@@ -183,3 +183,44 @@ def test_progress_of_an_unknown_client_is_empty_and_an_endless_name_refused(clie
     assert (answer.status_code, answer.json()) == (200, {})
     assert client.get("/api/progress", params={"client": "x" * 65}).status_code == 422
     assert client.get("/api/progress", params={"client": "x"}, headers={"origin": "http://evil"}).status_code == 403
+
+
+def test_a_network_in_bf16_is_looked_into_and_says_nearly_the_same(model, picture):
+    import copy
+
+    import torch
+
+    half = copy.deepcopy(model).to(torch.bfloat16)
+    answers = []
+    for each in (model, half):
+        with client_of(each) as client:
+            answer = client.post("/api/explain?model=small", content=picture)
+            assert answer.status_code == 200, answer.text
+            ablated = client.post("/api/ablate?model=small&off=1.0", content=picture)
+            assert ablated.status_code == 200, ablated.text
+            answers.append((header(answer.content), {p["label"]: p["probability"] for p in ablated.json()}))
+    (plain, one), (rounded, other) = answers
+    assert plain["arrays"].keys() == rounded["arrays"].keys()
+    assert one != other
+    assert all(one[label] == pytest.approx(other[label], abs=0.05) for label in one.keys() & other.keys())
+
+
+def test_explore_loads_models_in_the_precision_asked_for(monkeypatch):
+    import torch
+
+    from vitreous.cli import main
+    from vitreous.explore import serve
+
+    served = []
+    monkeypatch.setattr(serve, "serve", lambda models, **options: served.extend(models.values()))
+    main(["explore", "--precision", "bf16", "--device", "cpu"])
+    main(["explore", "--device", "cpu"])
+    assert [model.cls_token.dtype for model in served] == [torch.bfloat16, torch.float32]
+
+
+def test_explore_refuses_fast_in_plain_words(capsys):
+    from vitreous.cli import main
+
+    with pytest.raises(SystemExit, match="2"):
+        main(["explore", "--fast"])
+    assert "leave --fast out, and use --precision bf16" in " ".join(capsys.readouterr().err.split())

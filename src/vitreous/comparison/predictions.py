@@ -15,6 +15,7 @@ from vitreous.data.picture_set import PictureSet
 from vitreous.data.pictures import PictureError
 from vitreous.device import pick_device
 from vitreous.evaluation import prepared
+from vitreous.feeding import sent
 from vitreous.speed.shortcut import logits_only
 from vitreous.weights.load import Model
 from vitreous.weights.save import write_atomic
@@ -64,7 +65,7 @@ def predict(model: Model, data: PictureSet, *, device: str = "auto", precision: 
     predicted, probability = [], []
     for tensors, part in prepared(data, model.card.preprocess, BATCH, problems):
         with torch.autocast(place.type, torch.bfloat16, enabled=precision == "bf16"):
-            logits = logits_only(model, tensors.to(place)).float()
+            logits = logits_only(model, model.card.preprocess.normalise(sent(tensors, place))).float()
         best = logits.softmax(dim=-1).max(dim=-1)
         labels += part
         predicted.append(best.indices.cpu().numpy())

@@ -102,10 +102,23 @@ class Preprocess:
 
     def __call__(self, picture: Image.Image) -> Tensor:
         """The picture as the model gets it: `[c h w]`, float32."""
+        return self.normalise(self.pixels(picture))
+
+    def pixels(self, picture: Image.Image) -> Tensor:
+        """What `normalise` takes: uint8 `[c h w]`, a quarter of the bytes of floats."""
         pixels = torch.from_numpy(np.array(self.view(picture)))  # [h w c], or [h w] when grey
-        pixels = pixels.view(*self.size, -1).permute(2, 0, 1).contiguous()  # [c h w]
-        # divided by 255, not multiplied by 1/255: so do timm and torchvision, and the last bit differs
-        return (pixels.to(torch.float32) / 255 - _column(self.mean)) / _column(self.std)
+        return pixels.view(*self.size, -1).permute(2, 0, 1).contiguous()  # [c h w]
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """Pixels `[... c h w]`, uint8, as the model gets them: float32, on the device where they are.
+
+        >>> Preprocess(size=(1, 1), resize=1, mean=HALF, std=HALF).normalise(torch.full((3, 1, 1), 255).byte())[:, 0, 0]
+        tensor([1., 1., 1.])
+        """
+        whole, mean, std = (_column(values).to(pixels.device) for values in ((255.0,), self.mean, self.std))
+        # divided by 255, not multiplied by 1/255: so do timm and torchvision, and the last bit differs (on a GPU torch
+        # multiplies where the divisor is a plain number)
+        return (pixels.to(torch.float32) / whole).sub_(mean).div_(std)
 
     def view(self, picture: Image.Image) -> Image.Image:
         """What the model sees of the picture, at the size it sees it: RGB, or L for a grey model.

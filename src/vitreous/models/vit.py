@@ -17,8 +17,8 @@ from typing import Any, Literal, Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchvision.ops import StochasticDepth
 
+from vitreous.models.stochastic_depth import StochasticDepth
 from vitreous.models.tokens import TokenLayout
 from vitreous.models.watch import attend, see
 
@@ -302,7 +302,7 @@ class TransformerBlock(nn.Module):
         scale = partial(LayerScale, config.width, config.layer_scale) if config.layer_scale else nn.Identity
         self.norm1, self.attn, self.ls1 = norm(), Attention(config), scale()
         self.norm2, self.mlp, self.ls2 = norm(), MLP(config), scale()
-        self.skip = StochasticDepth(stochastic_depth, "row")
+        self.skip = StochasticDepth(stochastic_depth)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         x = see(self, "input", x)
@@ -472,7 +472,7 @@ class ViT(nn.Module):
     @classmethod
     def from_pretrained(cls, name: str, **options: Any) -> Self:
         """Load weights by name or path: `vitreous.load`, as the ecosystem spells it."""
-        from vitreous.weights.load import load  # here, so that this file needs torch and torchvision alone
+        from vitreous.weights.load import load  # here, so that this file needs torch alone
 
         model = load(name, **options)
         if not isinstance(model, cls):

@@ -123,11 +123,15 @@ def quantise(network: nn.Module) -> None:
     """Linear layers of the blocks to int8, in place: weights for each output, activations for each token (torchao)."""
     try:
         from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
+        from torchao.quantization.quant_primitives import MappingType
     except ImportError as error:
         raise ImportError("int8 needs torchao: pip install 'vitreous[quant]'") from error
+    # activations with an offset move logits a quarter less (results/speed_folder.md); seen to work on a CPU alone
+    on_cpu = next(network.parameters()).device.type == "cpu"
+    mapping = MappingType.ASYMMETRIC if on_cpu else MappingType.SYMMETRIC
     quantize_(
         network,
-        Int8DynamicActivationInt8WeightConfig(),
+        Int8DynamicActivationInt8WeightConfig(act_mapping_type=mapping),
         filter_fn=lambda module, name: isinstance(module, nn.Linear) and name.startswith("blocks."),
     )
 

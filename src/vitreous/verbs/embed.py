@@ -24,6 +24,7 @@ def embed(
     device: str = "auto",
     precision: Precision = "fp32",
     fast: bool = False,
+    merge: int = 0,
     json: bool = False,
 ) -> None:
     """Turn pictures into feature vectors, for search, clustering or a classifier of your own.
@@ -39,6 +40,7 @@ def embed(
         device: auto, cpu, cuda, cuda:N or mps.
         precision: Number format: fp32, or bf16, fp16 and int8 (needs torchao) for speed.
         fast: Fold and compile the model as is fastest on this machine; worth its minute for many pictures.
+        merge: Merge so many tokens in each block: faster, and a little less exact (try 8; a ViT of 197 tokens).
         json: Print what was written as JSON.
     """
     import torch
@@ -61,11 +63,11 @@ def embed(
     model = options.load(console)
     options.say_packaged(console, model)
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
-    using = faster(model, embedding, fast=fast, console=console, **sizes)
+    using = faster(model, embedding, fast=fast, merge=merge, console=console, **sizes)
     if is_folder(output):
         from vitreous.tables import embedding_work
 
-        work = embedding_work(model, using=using, **sizes)
+        work = embedding_work(model, using=using, merge=merge, **sizes)
         work_through(output, found, problems, work, part_size, console, json)
         return
     results = embed_each(found, model, using=using, **sizes)

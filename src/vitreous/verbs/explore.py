@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -14,6 +14,8 @@ def explore(
     port: int = 8137,
     host: str = "127.0.0.1",
     device: str = "auto",
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32",
+    fast: bool = False,
 ) -> None:
     """Open a web page on this machine: drop a picture in, and see what each patch looks at.
 
@@ -22,8 +24,10 @@ def explore(
         port: Where to listen.
         host: Who may reach it: this machine alone by default; any other address asks for a token.
         device: auto, cpu, cuda, cuda:N or mps.
+        precision: Number format of the network that is looked into: fp32, or bf16 and fp16, whose maps differ a little.
+        fast: Refused: a network that is folded and compiled has no inside to look at. Use --precision bf16 on a GPU.
     """
-    from vitreous.device import pick_device
+    from vitreous.device import pick_device, pick_dtype
     from vitreous.explore.serve import serve
     from vitreous.models.vit import ViT
     from vitreous.page import short
@@ -32,7 +36,12 @@ def explore(
 
     if not 1 <= port <= 65535:
         raise ValueError(f"a port is a number from 1 to 65535, got {port}")
-    console, place = messages(), pick_device(device)
+    if fast:
+        raise ValueError(
+            "explore shows what the plain network computes, and --fast would fold and compile that away: "
+            "leave --fast out, and use --precision bf16 where the machine is fast at it"
+        )
+    console, place, dtype = messages(), pick_device(device), pick_dtype(precision)
     models: dict[str, ViT] = {}
     for name in model or (None,):
         found = load(name)
@@ -45,5 +54,5 @@ def explore(
         while label in models:
             number += 1
             label = f"{base} ({number})"
-        models[label] = found.to(place).eval()
+        models[label] = found.to(place, dtype).eval()
     serve(models, host=host, port=port, say=lambda text: console.print(text, markup=False))

@@ -20,10 +20,16 @@ def faster(
     batch_size: int,
     device: str,
     console: Console,
+    merge: int = 0,
 ) -> Callable[[Tensor], Tensor] | None:
-    """The optimised model, or None where neither `--fast` nor `--precision int8` asks for it; says what was chosen."""
+    """The optimised model, or None where no `--fast`, `--merge` or `--precision int8` asks; says what was chosen."""
+    if merge:
+        from vitreous.speed.merging import merging
+
+        compute = merging(merge, features=compute.__name__ == "embedding")
+        console.print(f"merging {merge} tokens in each block: answers differ from the whole model's", style="dim")
     if not fast and precision != "int8":
-        return None
+        return _merging(model, compute, precision, device) if merge else None
     from vitreous.device import pick_device
     from vitreous.speed.optimize import optimize
     from vitreous.weights.download import cache_folder
@@ -38,3 +44,14 @@ def faster(
     for line in [*chosen.remarks, f"fast: {chosen.way}" + (f" ({told} a batch of {chosen.batch})" if told else "")]:
         console.print(line, style="dim", markup=False)
     return chosen
+
+
+def _merging(
+    model: Any, compute: Callable[[Any, Tensor], Tensor], precision: str, device: str
+) -> Callable[[Tensor], Tensor]:
+    """The plain network, with tokens merged."""
+    from functools import partial
+
+    from vitreous.predict import placed, started
+
+    return partial(started, placed(model, device, precision), function=compute)

@@ -3,7 +3,9 @@
 import json
 from collections.abc import Mapping
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 from vitreous.data.foreign import from_huggingface, from_timm, from_torchvision
@@ -33,9 +35,14 @@ def read_json(path: Path | None) -> dict[str, Any]:
 
 def imagenet_names() -> tuple[str, ...]:
     """ImageNet-1k's class names, as torchvision spells them."""
-    from torchvision.models._meta import _IMAGENET_CATEGORIES
+    package = find_spec("torchvision")
+    path = Path(package.origin).parent / "models/_meta.py" if package and package.origin else None
+    if path is None or not path.is_file():
+        from torchvision.models._meta import _IMAGENET_CATEGORIES
 
-    return tuple(_IMAGENET_CATEGORIES)
+        return tuple(_IMAGENET_CATEGORIES)
+    # the one file, which holds lists alone: importing torchvision for it would take a second
+    return tuple(run_path(str(path))["_IMAGENET_CATEGORIES"])
 
 
 def imagenet_wordnet_ids() -> tuple[str, ...]:

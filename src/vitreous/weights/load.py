@@ -10,12 +10,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from vitreous.data.preprocess import Preprocess
-from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights.beside import class_names, preprocessing, read_json, run_size
 from vitreous.weights.card import Card, LoadReport
@@ -27,13 +26,18 @@ from vitreous.weights.keymap import Format, Tensors, pattern, to_ours
 from vitreous.weights.positions import CONVENTIONS, resize_positions
 from vitreous.weights.read import CheckpointError, RawCheckpoint, nonfinite, read, read_sharded
 from vitreous.weights.refuse import refuse_other_families
-from vitreous.weights.resnet import load_resnet
 
 PACKAGED = "packaged"
 PARTS = r"(blocks?|layers?|resblocks|encoderblock)[._]\d+|norm|(^|\.)ln_|embed|rope"
 """Keys of what every token passes through: one that no rule knows would be missed in the answer."""
 MOST_PATCHES = 65_536
-Model = ViT | ResNet
+
+if TYPE_CHECKING:
+    from vitreous.models.resnet import ResNet
+
+    Model = ViT | ResNet
+else:
+    Model = torch.nn.Module  # a ResNet is torchvision's, which takes a second to import: only where there is one
 
 
 def load(
@@ -72,6 +76,8 @@ def load(
     refuse_other_families(raw.tensors, sidecar, Path(str(source.name)).name)
     try:
         if {"conv1.weight", "layer1.0.conv1.weight"} <= set(raw.tensors):
+            from vitreous.weights.resnet import load_resnet
+
             model: Model = load_resnet(raw, source, sidecar, classes)
         else:
             if trained_size is not None:

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,10 +15,12 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from vitreous.data.preprocess import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
-from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights.card import Card
 from vitreous.weights.keymap import Tensors
+
+if TYPE_CHECKING:
+    from vitreous.models.resnet import ResNet
 
 
 def save(model: ViT | ResNet, folder: str | Path) -> list[Path]:
@@ -38,7 +40,7 @@ def save(model: ViT | ResNet, folder: str | Path) -> list[Path]:
     ]
 
 
-def describe(model: ViT | ResNet, name: str = "") -> dict[str, Any]:
+def describe(model: "ViT | ResNet", name: str = "") -> dict[str, Any]:
     """What `config.json` holds: the model's shape, its preprocessing and its class names."""
     config, card = model.config, model.card
     if card is None:

@@ -1,0 +1,101 @@
+"""Pictures travel as bytes and become what they always were; order, bounds and broken pictures are kept."""
+
+import threading
+from itertools import count, islice
+
+import pytest
+import torch
+from PIL import Image
+
+from conftest import noise
+from vitreous.data.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
+from vitreous.feeding import answered, fed
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.predict import classify_each
+from vitreous.weights.card import Card
+
+PREPROCESS = Preprocess(size=(16, 16), resize=18, mean=IMAGENET_MEAN, std=IMAGENET_STD)
+
+
+class Elsewhere:
+    """Stands for a result on a GPU."""
+
+    device = torch.device("meta")
+
+    def __init__(self, name, log):
+        self.name, self.log = name, log
+
+    def cpu(self):
+        self.log.append(f"read {self.name}")
+        return self.name
+
+
+def test_every_value_is_normalised_to_the_same_bits_as_pictures_one_by_one():
+    values = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).expand(2, 3, 16, 16)
+    mean, std = (torch.tensor(each).view(3, 1, 1) for each in (IMAGENET_MEAN, IMAGENET_STD))
+    assert torch.equal(PREPROCESS.normalise(values), (values.float() / 255 - mean) / std)
+
+
+def test_pixels_are_normalised_where_the_model_is_and_floats_are_left():
+    pixels = torch.randint(256, (2, 3, 16, 16), dtype=torch.uint8)
+    x = PREPROCESS.normalise(pixels)
+    assert torch.equal(fed(pixels, PREPROCESS, torch.zeros(1)), x)
+    assert torch.equal(fed(x, PREPROCESS, torch.zeros(1)), x)
+    assert torch.equal(fed(pixels, PREPROCESS, torch.zeros(1, dtype=torch.bfloat16)), x.bfloat16())
+
+
+def test_on_a_gpu_the_next_batch_is_begun_before_the_last_is_read():
+    log = []
+
+    def compute(batch):
+        log.append(f"begin {batch}")
+        return Elsewhere(batch, log)
+
+    assert [answer for _, answer in answered(compute, [1, 2, 3])] == [1, 2, 3]
+    assert log == ["begin 1", "begin 2", "read 1", "begin 3", "read 2", "read 3"]
+
+
+def test_on_a_cpu_an_answer_is_given_before_the_next_batch_is_asked_for():
+    asked = []
+    batches = (asked.append(i) or torch.tensor(i) for i in count())
+    assert [int(answer) for _, answer in islice(answered(lambda x: x * 2, batches), 3)] == [0, 2, 4]
+    assert asked == [0, 1, 2]
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    made = noise(ViT(ViTConfig(image_size=16, patch_size=4, width=32, depth=2, heads=2, classes=7))).eval()
+    made.card = Card("small", PREPROCESS)
+    return made
+
+
+def test_answers_keep_their_order_and_a_broken_picture_its_place(model, tmp_path):
+    names = []
+    for i in range(11):
+        names.append(tmp_path / f"{i}.png")
+        if i in (0, 4, 5):
+            names[-1].write_bytes(b"no picture")
+        else:
+            Image.effect_noise((20 + i, 30), 90).convert("RGB").save(names[-1])
+    answers = list(classify_each(names, model, batch_size=2, device="cpu"))
+    assert [getattr(a, "picture", None) or a.name for a in answers] == [str(name) for name in names]
+    assert [hasattr(a, "reason") for a in answers] == [i in (0, 4, 5) for i in range(11)]
+    with torch.no_grad():
+        logits = model(PREPROCESS(Image.open(names[7]))[None])[0]
+    assert answers[7].best.logit == pytest.approx(logits.max().item(), abs=1e-5)
+
+
+def test_whoever_stops_early_leaves_no_thread_behind(model):
+    pictures = (Image.new("RGB", (20, 20), (i % 256, 0, 0)) for i in count())
+    answers = classify_each(pictures, model, batch_size=4, device="cpu")
+    next(answers)
+    answers.close()
+    assert not [t for t in threading.enumerate() if t.name.startswith("vitreous-read")]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_a_gpu_normalises_to_the_same_bits():
+    pixels = torch.randint(256, (8, 3, 16, 16), dtype=torch.uint8)
+    there = fed(pixels, PREPROCESS, torch.zeros(1, device="cuda")).cpu()
+    assert torch.equal(there, PREPROCESS.normalise(pixels))
