@@ -7,6 +7,7 @@ on the line shows the traceback.
 
 import io
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -55,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):  # a terminal that knows no █ shows ? instead of failing
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # a damaged picture gets its line from us
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"] or ["--help"]
     if words == ["--version"]:

@@ -101,9 +101,7 @@ def tiff(fields: list[tuple[int, int, int, int]], tail: bytes = b"", following: 
     return b"II*\0" + struct.pack("<IH", at, len(fields)) + body + struct.pack("<I", following) + tail
 
 
-def grey_tiff(
-    width: int, height: int, *, bits: int = 8, kind: int = 1, tail: bytes = b"", more: object = ()
-) -> list[tuple]:
+def grey_tiff(width: int, height: int, *, bits: int = 8, kind: int = 1) -> list[tuple[int, int, int, int]]:
     size = min(width * height * bits // 8, 2**32 - 1)
     fields = [(256, 4, 1, width), (257, 4, 1, height), (258, 3, 1, bits), (259, 3, 1, 1), (262, 3, 1, 1)]
     fields += [(273, 4, 1, 8 + 2 + 12 * 10 + 4), (277, 3, 1, 1), (278, 4, 1, height), (279, 4, 1, size)]
@@ -142,8 +140,7 @@ def rle_bitmap(side: int) -> bytes:
 
 
 def animated(kind: str, frames: int) -> bytes:
-    pictures = [Image.new("P", (4, 4), number % 256) for number in range(frames)]
-    pictures = pictures if kind == "GIF" else [picture.convert("RGB") for picture in pictures]
+    pictures = [Image.new("RGB", (4, 4), (number % 256, number // 256 * 16, 0)) for number in range(frames)]
     return encoded(pictures[0], kind, save_all=True, append_images=pictures[1:])
 
 
@@ -153,7 +150,7 @@ def written_by_hand(scale: float = 1.0) -> dict[str, bytes]:
     gif, jpeg, sound = encoded(noise(4, 4, "P"), "GIF"), encoded(noise(8, 8), "JPEG"), encoded(noise(8, 8), "PNG")
     palette = 13 + 3 * 2 ** ((gif[10] & 7) + 1)
     nan = struct.pack("<6f", float("nan"), float("inf"), -float("inf"), 1e38, -1e38, 0.0)
-    side = int(8000 * scale**0.5)
+    side, frames = int(8000 * scale**0.5), int(3000 * scale)
     files = {
         "empty.png": b"",
         "signature.png": sound[:8],
@@ -186,10 +183,10 @@ def written_by_hand(scale: float = 1.0) -> dict[str, bytes]:
         "sixteen-bit-colour.png": png(4, 4, 16, 2, data=zlib.compress((b"\0" + bytes(range(24))) * 4)),
         "comments.gif": gif[:palette] + b"\x21\xfe\x01a\x00" * (many // 3) + gif[palette:],
         "long-comment.gif": gif[:palette] + b"\x21\xfe" + b"\x01a" * (many // 2) + b"\0" + gif[palette:],
-        "frames.gif": animated("GIF", 3000),
-        "frames.png": animated("PNG", 3000),
-        "frames.webp": animated("WEBP", 1000),
-        "pages.tif": animated("TIFF", 1000),
+        "frames.gif": animated("GIF", frames),
+        "frames.png": animated("PNG", frames),
+        "frames.webp": animated("WEBP", frames // 3),
+        "pages.tif": animated("TIFF", frames // 3),
         "exif-blocks.jpg": jpeg[:2] + b"\xff\xe1\0\x0aExif\0\0ab" * (many // 3) + jpeg[2:],
         "comments.jpg": jpeg[:2] + b"\xff\xfe\0\x04ab" * (many // 3) + jpeg[2:],
         "passes.jpg": many_passes(side, 1 + int(400 * scale)),

@@ -205,7 +205,9 @@ def _open_picture(stream: Metered, name: str) -> Image.Image:
         raise PictureError(name, next(reasons, f"not a picture: none of {', '.join(FORMATS)}")) from None
     most = LIMIT_PASSES // max(1, image.width * image.height)
     if image.format == "JPEG" and (passes := scans(stream)) > most:
-        reason = f"goes over its {image.width}×{image.height} pixels {passes:,} times, {most:,} at the most: save it again"
+        reason = (
+            f"goes over its {image.width}×{image.height} pixels {passes:,} times, {most:,} at the most: save it again"
+        )
         raise PictureError(name, reason)
     return image
 
@@ -257,7 +259,7 @@ def _to_eight_bits(image: Image.Image) -> Image.Image:
     picture = Image.new("L", image.size)
     for top, bottom in bands:
         values = _rows(image, top, bottom)
-        if image.mode == "F":  # what is no number becomes black
+        if image.mode == "F" and not np.isfinite(values).all():  # what is no number becomes black
             values = np.where(np.isfinite(values), values, np.float32(low))
         grey = np.rint(_scaled(values, image.mode, low, high)).astype(np.uint8)
         if isinstance(clear, int):
@@ -275,7 +277,8 @@ def _range(image: Image.Image, bands: list[tuple[int, int]]) -> tuple[float, flo
     low, high = np.inf, -np.inf
     for top, bottom in bands:
         values = _rows(image, top, bottom)
-        values = values[np.isfinite(values)] if image.mode == "F" else values
+        if image.mode == "F" and not np.isfinite(values.sum(dtype=np.float64)):
+            values = values[np.isfinite(values)]
         if values.size:
             low, high = min(low, float(values.min())), max(high, float(values.max()))
     return (low, high) if low <= high else (0.0, 0.0)

@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -197,11 +198,12 @@ class _Choice:
             return None
 
     def write(self, way: str, tried: dict[str, float]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=self.path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump({"way": way, "seconds": tried}, file)
-        os.replace(name, self.path)
+        with suppress(OSError):  # no room, no right, or on Windows a reader: it is found out again next time
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self.path.parent)
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump({"way": way, "seconds": tried}, file)
+            os.replace(name, self.path)
 
 
 def _known(
@@ -210,7 +212,16 @@ def _known(
     if cache is None:
         return None
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu()
-    told = (network.config, precision, batch, name, torch.get_num_threads(), torch.__version__, compute.__name__)
+    told = (
+        network.config,
+        precision,
+        batch,
+        name,
+        torch.get_num_threads(),
+        torch.__version__,
+        compute.__name__,
+        device.type,
+    )
     return _Choice(cache / "ways" / f"{hashlib.sha256(repr(told).encode()).hexdigest()[:24]}.json")
 
 
