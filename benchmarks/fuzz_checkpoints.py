@@ -48,6 +48,7 @@ def used(path: Path, picture: Path) -> tuple[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--flips", type=int, default=600)
+    parser.add_argument("--every", type=int, default=1, help="of the lies in config files, each so-manieth")
     parser.add_argument("--show", action="store_true", help="one refusal of each kind")
     given = parser.parse_args()
     found: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -58,12 +59,12 @@ def main() -> None:
         samples()["chelsea"].save(picture)
         vitreous(["classify", str(picture), "--json", "--device", "cpu"])
         resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))  # whatever happens, the machine goes on
-        for kind, path in bad_checkpoints.cases(folder, canary, flips=given.flips):
+        for kind, path in bad_checkpoints.cases(folder, canary, flips=given.flips, every=given.every):
             Path("/proc/self/clear_refs").write_text("5")
             before, begun = memory()[0], time.process_time()
             try:
                 outcome, told = used(path, picture)
-            except BaseException as error:
+            except Exception as error:
                 outcome, told = "traceback", f"{type(error).__name__}: {error}"
             seconds, peak = time.process_time() - begun, memory()[1] - before
             slowest, largest = max(slowest, (seconds, kind)), max(largest, (peak, kind))

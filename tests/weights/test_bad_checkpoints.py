@@ -1,4 +1,4 @@
-"""Hostile and damaged checkpoints at the command line: exit code 2 and one line; `benchmarks/fuzz_checkpoints.py` at length."""
+"""Hostile and damaged checkpoints are refused in one line and never run; more in `benchmarks/fuzz_checkpoints.py`."""
 
 import json
 import time
@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from vitreous.cli import main
-from vitreous.data.metered import PictureError
 from vitreous.models.vit import ViTConfig
 from vitreous.weights.load import load
 from vitreous.weights.read import CheckpointError
@@ -27,9 +26,7 @@ def loaded(path):
     try:
         load(path)
     except (ValueError, OSError) as error:
-        assert not isinstance(error, PictureError)
-        assert "Traceback" not in str(error)
-        return False
+        return False if "\n" not in str(error) else pytest.fail("more than one line")
     return True
 
 

@@ -127,7 +127,8 @@ class ViTConfig:
             if not fits or (kind in (int, float) and not abs(value) <= LARGEST):
                 words = {int: "a whole number", float: "a number", bool: "true or false"}
                 raise ValueError(f"{field.name} must be {words.get(kind, 'a word')}, got {value!r:.80}")
-            object.__setattr__(self, field.name, kind(value))  # 1 for 1.0
+            if kind is float:
+                object.__setattr__(self, field.name, float(value))  # a file may say 1 for 1.0
 
     def _check_numbers(self) -> None:
         for name in ("channels", "width", "depth", "heads", "mlp_width"):
