@@ -117,16 +117,18 @@ def damaged(folder: Path, sound: Path, count: int, seed: int = 0) -> Iterator[Ca
     draw, content = random.Random(seed), (sound / "model.safetensors").read_bytes()
     header = 8 + struct.unpack("<Q", content[:8])[0]
     for number in range(count):
-        path = folder / f"damaged-{number}.safetensors"
+        place = folder / f"damaged-{number}"
+        shutil.copytree(sound, place)  # with its config: all but the damage is in order
+        path = place / "model.safetensors"
         if number % 3 == 0:
             path.write_bytes(content[: draw.randrange(header if number % 2 else len(content))])
-            yield "safetensors cut short", path
+            yield "safetensors cut short", place
             continue
         flipped = bytearray(content)
         for _ in range(draw.choice((1, 1, 3))):
             flipped[draw.randrange(header if number % 2 else len(content))] ^= 1 << draw.randrange(8)
         path.write_bytes(flipped)
-        yield "safetensors with bits flipped", path
+        yield "safetensors with bits flipped", place
 
 
 def lies(folder: Path) -> Iterator[Case]:

@@ -59,7 +59,8 @@ def test_an_index_says_which_shard_it_names(tmp_path, sound):
 
 def test_damaged_safetensors_are_refused_or_are_other_numbers(tmp_path, sound):
     found = [loaded(path) for _, path in bad_checkpoints.damaged(tmp_path, sound["timm"], 150)]
-    assert not all(found)
+    assert found.count(False) > 75  # cut short, or flipped in the header
+    assert found.count(True) > 10  # flipped among the numbers, which have no checksum
 
 
 @pytest.mark.parametrize("kind", ["flat", "empty", "scalar", "whole", "absent", "longer"])
