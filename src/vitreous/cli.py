@@ -9,6 +9,7 @@ import difflib
 import io
 import re
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -60,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):  # a terminal that knows no █ shows ? instead of failing
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # a damaged picture gets its line from us
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     if words[:1] == ["help"] and len(words) == 2:

@@ -37,3 +37,16 @@ def pick_dtype(precision: str) -> torch.dtype:
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
     return PRECISIONS[precision]
+
+
+def lacks_compiler(device: torch.device) -> bool:
+    """Whether `torch.compile` cannot work for want of a C++ compiler, which it calls for a CPU's kernels."""
+    if device.type != "cpu":
+        return False
+    try:
+        from torch._inductor.cpp_builder import get_cpp_compiler
+
+        get_cpp_compiler()
+    except Exception:  # torch has a class of its own for this, and it has moved before
+        return True
+    return False

@@ -12,10 +12,13 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
+
+from vitreous.data.metered import Metered, PictureError, scans, strips
+from vitreous.data.portable import load_ppm, needs_help
 
 # What is opened, the commonest first. Not here, on purpose: EPS, WMF and the like, which run other programs;
 # ICO and ICNS, whose headers may understate the picture inside. MPO is read as the JPEG it begins with.
@@ -29,6 +32,12 @@ SUFFIXES = (
 
 # More pixels than any camera people carry; 64 million of them are 192 MB once decoded.
 LIMIT_PIXELS = 64_000_000
+# Decoders that are slower than the others: so many take them as long as the limit takes those (about 3 s).
+LIMITS = {"JPEG2000": 32_000_000}
+# A JPEG may go over its pixels any number of times, each a few bytes and 2 ns a pixel. Usual are up to 10 times.
+LIMIT_PASSES = 2_000_000_000
+
+BAND = 1 << 22  # pixels of 16 or 32 bits that are brought to 8 bits at a time
 
 # EXIF orientation → what turns the stored picture upright.
 _UPRIGHT = {
@@ -51,23 +60,6 @@ _STRANGERS = (
 )  # fmt: skip
 
 
-class PictureError(ValueError):
-    """A picture that cannot be read: who and why, in one line.
-
-    >>> print(PictureError("cat.jpg", "empty file (0 bytes)"))
-    cat.jpg: empty file (0 bytes)
-    """
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(name, reason)  # both in args, so that the error survives a trip between processes
-        self.name = name
-        self.reason = reason
-
-    def __str__(self) -> str:
-        name = self.name if self.name.isprintable() else repr(self.name)  # a file name may hold a line break
-        return f"{name}: {self.reason}"
-
-
 def read_picture(
     source: str | Path | bytes | BinaryIO | Image.Image, *, limit_pixels: int = LIMIT_PIXELS
 ) -> Image.Image:
@@ -86,7 +78,7 @@ def read_picture(
         if isinstance(source, Image.Image):
             return _decode(source, name, limit_pixels)
         with _open_stream(source, name) as stream:
-            return _decode(_open_picture(stream, name), name, limit_pixels)
+            return _decode(_open_picture(Metered(stream, name), name), name, limit_pixels)
 
 
 def find_pictures(paths: Iterable[str | Path]) -> tuple[list[Path], list[PictureError]]:
@@ -198,25 +190,36 @@ def _at_home(path: str | Path) -> Path:
         return Path(path)
 
 
-def _open_picture(stream: BinaryIO, name: str) -> Image.Image:
+def _open_picture(stream: Metered, name: str) -> Image.Image:
     """The picture with its header read and nothing decoded yet."""
     stream.seek(0)
     head = stream.read(32)
     if not head:
         raise PictureError(name, "empty file (0 bytes)")
+    if head[:2] in (b"II", b"MM"):
+        stream.check(strips(stream))
     try:
-        return Image.open(stream, formats=FORMATS)
+        image = Image.open(cast(BinaryIO, stream), formats=FORMATS)
     except UnidentifiedImageError:
         reasons = (reason for opening, reason in _STRANGERS if re.match(opening, head, re.DOTALL))
         raise PictureError(name, next(reasons, f"not a picture: none of {', '.join(FORMATS)}")) from None
+    most = LIMIT_PASSES // max(1, image.width * image.height)
+    if image.format == "JPEG" and (passes := scans(stream)) > most:
+        reason = (
+            f"goes over its {image.width}×{image.height} pixels {passes:,} times, {most:,} at the most: save it again"
+        )
+        raise PictureError(name, reason)
+    return image
 
 
 def _decode(image: Image.Image, name: str, limit_pixels: int) -> Image.Image:
     width, height = image.size
+    limit_pixels = min(limit_pixels, LIMITS.get(image.format or "", limit_pixels))
     if width * height > limit_pixels:
         raise PictureError(name, _too_large(f"{width}×{height} is {width * height:,} pixels", limit_pixels))
     if width * height == 0:
         raise PictureError(name, f"no pixels: it is {width}×{height}")
+    image = load_ppm(image) if needs_help(image) else image
     image.load()
     turn = _UPRIGHT.get(_orientation(image))  # after loading: TIFF pictures are turned by their own decoder
     picture = _to_rgb(image)
@@ -245,24 +248,52 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _to_eight_bits(image: Image.Image) -> Image.Image:
-    """Grey values of 16 or 32 bits, or floats, brought to 0..255 (Pillow's own conversion clips them)."""
-    values = np.asarray(image)
-    finite = np.isfinite(values)
-    if not finite.all():  # only floats: what is no number becomes black
-        values = np.where(finite, values, values.min(where=finite, initial=np.inf) if finite.any() else 0)
-    low, high = float(values.min()), float(values.max())
-    if image.mode.startswith("I;16"):
-        grey = values / np.float32(257)  # 65535 is 257 × 255
-    elif image.mode == "I" and low >= 0 and high <= 65535:
-        # 32 bits say nothing about the range: take the smaller of 8 and 16 bits that holds all values
-        grey = values / np.float32(1 if high <= 255 else 257)
-    elif image.mode == "F" and low >= 0 and high <= 1:
-        grey = values * np.float32(255)
-    else:  # no range is known: darkest to black, brightest to white
-        grey = (values.astype(np.float64) - low) * (255 / ((high - low) or 1))
-    grey = np.rint(grey).astype(np.uint8)
+    """Grey values of 16 or 32 bits, or floats, brought to 0..255 (Pillow's own conversion clips them).
+
+    Some rows at a time: all at once would take ten times the picture's memory.
+    """
+    rows = max(1, BAND // image.width)
+    bands = [(top, min(top + rows, image.height)) for top in range(0, image.height, rows)]
+    low, high = _range(image, bands)
     clear = image.info.get("transparency")  # a PNG may name one grey value that is see-through
-    return Image.fromarray(np.where(values == clear, np.uint8(255), grey) if isinstance(clear, int) else grey)
+    picture = Image.new("L", image.size)
+    for top, bottom in bands:
+        values = _rows(image, top, bottom)
+        if image.mode == "F" and not np.isfinite(values).all():  # what is no number becomes black
+            values = np.where(np.isfinite(values), values, np.float32(low))
+        grey = np.rint(_scaled(values, image.mode, low, high)).astype(np.uint8)
+        if isinstance(clear, int):
+            grey = np.where(values == clear, np.uint8(255), grey)
+        picture.paste(Image.fromarray(grey), (0, top))
+    return picture
+
+
+def _rows(image: Image.Image, top: int, bottom: int) -> np.ndarray:
+    return np.asarray(image.crop((0, top, image.width, bottom)))
+
+
+def _range(image: Image.Image, bands: list[tuple[int, int]]) -> tuple[float, float]:
+    """The smallest and the largest value that is a number; 0 and 0 where there is none."""
+    low, high = np.inf, -np.inf
+    for top, bottom in bands:
+        values = _rows(image, top, bottom)
+        if image.mode == "F" and not np.isfinite(values.sum(dtype=np.float64)):
+            values = values[np.isfinite(values)]
+        if values.size:
+            low, high = min(low, float(values.min())), max(high, float(values.max()))
+    return (low, high) if low <= high else (0.0, 0.0)
+
+
+def _scaled(values: np.ndarray, mode: str, low: float, high: float) -> np.ndarray:
+    if mode.startswith("I;16"):
+        return values / np.float32(257)  # 65535 is 257 × 255
+    if mode == "I" and low >= 0 and high <= 65535:
+        # 32 bits say nothing about the range: take the smaller of 8 and 16 bits that holds all values
+        return values / np.float32(1 if high <= 255 else 257)
+    if mode == "F" and low >= 0 and high <= 1:
+        return values * np.float32(255)
+    # no range is known: darkest to black, brightest to white
+    return (values.astype(np.float64) - low) * (255 / ((high - low) or 1))
 
 
 # --- finding ------------------------------------------------------------------------------------------

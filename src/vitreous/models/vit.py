@@ -10,7 +10,7 @@ Shapes:  b pictures · c channels · H W pixels · n patches · t tokens · d wi
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -29,6 +29,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "silu": F.silu,
 }
+
+
+LARGEST = 2**24
+"""No size, count or side of a model is larger."""
 
 
 @dataclass(frozen=True)
@@ -103,14 +107,28 @@ class ViTConfig:
     def __post_init__(self) -> None:
         for name in ("image_size", "patch_size"):
             value = getattr(self, name)
-            pair = (value, value) if isinstance(value, int) else tuple(value)
-            if len(pair) != 2 or not all(isinstance(side, int) and side > 0 for side in pair):
-                raise ValueError(f"{name} must be one positive whole number or a pair of them, got {value!r}")
+            pair = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
+            if len(pair) != 2 or not all(type(side) is int and 0 < side <= LARGEST for side in pair):
+                raise ValueError(f"{name} must be one positive whole number or a pair of them, got {value!r:.80}")
             object.__setattr__(self, name, pair)
+        self._check_types()
         if not self.mlp_width:
             object.__setattr__(self, "mlp_width", 4 * self.width)
         self._check_numbers()
         self._check_choices()
+
+    def _check_types(self) -> None:
+        """A config may come from a file: what should be a number is one, of a size that numbers here can have."""
+        for field in fields(self):
+            value, kind = getattr(self, field.name), type(field.default)
+            if field.name in ("image_size", "patch_size"):
+                continue
+            fits = type(value) is kind or (kind is float and type(value) is int)
+            if not fits or (kind in (int, float) and not abs(value) <= LARGEST):
+                words = {int: "a whole number", float: "a number", bool: "true or false"}
+                raise ValueError(f"{field.name} must be {words.get(kind, 'a word')}, got {value!r:.80}")
+            if kind is float:
+                object.__setattr__(self, field.name, float(value))  # a file may say 1 for 1.0
 
     def _check_numbers(self) -> None:
         for name in ("channels", "width", "depth", "heads", "mlp_width"):
@@ -123,7 +141,7 @@ class ViTConfig:
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
         if self.width % self.heads:
-            near = max(h for h in range(1, self.heads + 1) if self.width % h == 0)
+            near = max(h for h in range(1, min(self.heads, self.width) + 1) if self.width % h == 0)
             raise ValueError(f"width {self.width} cannot be split over {self.heads} heads: try heads={near}")
         (height, width), (patch_height, patch_width) = self.size, self.patch
         if height % patch_height or width % patch_width:

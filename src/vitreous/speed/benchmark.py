@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from vitreous.doctor import count_flops
 from vitreous.speed.ceiling import multiply, products
+from vitreous.speed.choice import processor
 from vitreous.speed.contenders import CONTENDERS, Contender, LeftOut, Material, Run, Setting
 from vitreous.speed.step import held, training_step
 from vitreous.speed.timing import Call, Summary, cores, interleave, noise, summarise
@@ -212,7 +213,7 @@ def surroundings(device: torch.device) -> dict[str, Any]:
             continue
     return {
         "device": device_name(device),
-        "processor": processor_name(),
+        "processor": processor(),
         "cores": cores(),
         "threads": torch.get_num_threads(),
         "system": platform.platform(),
@@ -233,16 +234,6 @@ def device_name(device: torch.device) -> str:
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
     return f"{threads} CPU thread{'s' * (threads > 1)}" if device.type == "cpu" else device.type
-
-
-def processor_name() -> str:
-    """The processor's model, where the system tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _build(

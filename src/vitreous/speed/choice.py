@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,12 @@ class Choice:
             return None
 
     def write(self, way: str, seconds: dict[str, float]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=self.path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump({"way": way, "seconds": seconds}, file)
-        os.replace(name, self.path)
+        with suppress(OSError):  # no room, no right, or on Windows a reader: it is found out again next time
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self.path.parent)
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump({"way": way, "seconds": seconds}, file)
+            os.replace(name, self.path)
 
 
 def choice(folder: Path | None, device: torch.device, *told: Any) -> Choice | None:
@@ -49,7 +51,7 @@ def choice(folder: Path | None, device: torch.device, *told: Any) -> Choice | No
     if folder is None:
         return None
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
-    known = repr((*told, name, torch.get_num_threads(), torch.__version__))
+    known = repr((*told, device.type, name, torch.get_num_threads(), torch.__version__))
     return Choice(folder / "ways" / f"{hashlib.sha256(known.encode()).hexdigest()[:24]}.json")
 
 

@@ -259,7 +259,7 @@ def publish(draft: Path, path: Path) -> list[Path]:
         path.unlink(missing_ok=True)
     placed = [path]
     for file in [*beside, draft]:
-        with file.open("rb") as written:
+        with file.open("r+b") as written:
             os.fsync(written.fileno())
         os.replace(file, path.parent / file.name)
         if file != draft:

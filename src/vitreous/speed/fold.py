@@ -25,12 +25,13 @@ def folded(model: ViT, mean: tuple[float, ...] | None = None, std: tuple[float, 
     >>> torch.allclose(fast(pixels.float()), model((pixels / 255 - 0.5) / 0.5), atol=1e-4)
     True
     """
-    model = copy.deepcopy(model).float().eval().requires_grad_(False)
+    home = next(model.parameters()).device
+    model = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)  # Apple's GPUs have no double precision
     if mean is not None and std is not None:
         _fold_normalisation(model.patch_embed.proj, mean, std)
     for block in model.blocks:
         _fold_block(block)
-    return model
+    return model.to(home)
 
 
 def _fold_block(block: Any) -> None:

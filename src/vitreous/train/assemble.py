@@ -5,7 +5,7 @@ import ctypes
 import os
 import random
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from vitreous.data.chance import order
 from vitreous.data.picture_set import PictureSet, digest
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.split import open_split
-from vitreous.device import pick_device
+from vitreous.device import lacks_compiler, pick_device
 from vitreous.models.resnet import ResNet
 from vitreous.ranks import here
 from vitreous.train.build import build_model
@@ -73,6 +73,9 @@ def assemble(config: TrainConfig, data_root: Path | None, tell: Listener, world:
     """Open the data, build the model, and put both where they are to run."""
     world = world or World(device=set_up(config))
     device = world.device
+    if config.compile and lacks_compiler(device):
+        tell.say("there is no C++ compiler here, so nothing is compiled, and the run is slower")
+        config = replace(config, compile=False)
     learned, tested = open_data(config, data_root)
     model = build_model(config, learned, tell.say)
     if not is_sharded(config, world):  # else a block at a time goes there

@@ -76,7 +76,9 @@ class RunFolder:
             for path in place.glob(".*"):
                 if TEMPORARY.fullmatch(path.name):
                     path.unlink(missing_ok=True)
-        kept = settled if settled is not None and asked.batch_size == "auto" else asked
+        kept = asked
+        if settled is not None and asked.batch_size == "auto":
+            kept = replace(settled, compile=asked.compile)  # a machine without a compiler has settled for less
         write_json(self.config, kept.to_dict())
 
     @contextmanager

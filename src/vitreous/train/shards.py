@@ -38,7 +38,7 @@ def write_shards(path: Path, state: State, world: World, prove: Callable[[Path],
         raise _root(error) from None
     proofs = {}
     for file in sorted(hidden.glob(f"shard-{world.rank + 1:05d}-*")):
-        with file.open("rb") as opened:
+        with file.open("r+b") as opened:
             os.fsync(opened.fileno())
         proofs[f"{path.name}/{file.name}"] = prove(file)
     world.wait()

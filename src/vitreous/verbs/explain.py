@@ -65,6 +65,7 @@ def explain(
     """
     from rich.text import Text
 
+    from vitreous.data.pictures import PictureError
     from vitreous.device import pick_device
     from vitreous.models.vit import ViT
     from vitreous.page_data import page_data
@@ -105,10 +106,14 @@ def explain(
     scene = Scene(model, None, choice)
     for name, picture in named:
         scene = Scene(model, picture, choice, name)
-        with console.status(Text(f"looking into {name or 'the model'}")):
-            page = draw(scene, views) if drawn else Page(name, answer(scene))
-            if interactive:
-                payloads.append(page_data(scene, asked))
+        try:
+            with console.status(Text(f"looking into {name or 'the model'}")):
+                page = draw(scene, views) if drawn else Page(name, answer(scene))
+                if interactive:
+                    payloads.append(page_data(scene, asked))
+        except PictureError as error:  # preprocessing refuses some, and knows no names
+            problems.append(PictureError(name, error.reason))
+            continue
         pages.append(page)
         if page.answer and not json:
             print(f"{name}: {page.answer}")

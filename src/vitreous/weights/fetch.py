@@ -277,7 +277,7 @@ def _find(folder: Path, file_name: str) -> Path:
 
 
 def _file_names(folder: Path) -> list[str]:
-    return sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
+    return sorted(entry.name for entry in os.scandir(folder) if os.path.isfile(entry))  # False for a link to itself
 
 
 def _file_name(url: str) -> str:

@@ -7,8 +7,11 @@ from torch import Tensor
 
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights.card import LoadReport
+from vitreous.weights.infer import count_blocks
 from vitreous.weights.keymap import Tensors
 from vitreous.weights.read import CheckpointError
+
+MOST_PATCHES = 65_536
 
 
 def fill(config: ViTConfig, tensors: Tensors, report: LoadReport, replaced: str | None = None) -> ViT:
@@ -16,6 +19,10 @@ def fill(config: ViTConfig, tensors: Tensors, report: LoadReport, replaced: str 
 
     Keys under `replaced` may be absent: they keep their fresh values and are reported.
     """
+    if config.depth != (blocks := count_blocks(tensors)):  # before as many are built
+        raise CheckpointError(f"its config says {config.depth:,} blocks, its weights have {blocks:,}")
+    if (count := config.layout.patches) > MOST_PATCHES:
+        raise CheckpointError(f"its config makes {count:,} patches of a picture: {MOST_PATCHES:,} at most")
     with torch.device("meta"):
         model = ViT(config)
     wanted = model.state_dict()

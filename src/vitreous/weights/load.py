@@ -19,7 +19,7 @@ from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights.beside import class_names, preprocessing, read_json, run_size
 from vitreous.weights.card import Card, LoadReport
 from vitreous.weights.fetch import Source, fetch
-from vitreous.weights.fill import data_types, fill
+from vitreous.weights.fill import MOST_PATCHES, data_types, fill
 from vitreous.weights.formats import recognise
 from vitreous.weights.infer import settle
 from vitreous.weights.keymap import Format, Tensors, pattern, to_ours
@@ -30,7 +30,8 @@ from vitreous.weights.refuse import refuse_other_families
 PACKAGED = "packaged"
 PARTS = r"(blocks?|layers?|resblocks|encoderblock)[._]\d+|norm|(^|\.)ln_|embed|rope"
 """Keys of what every token passes through: one that no rule knows would be missed in the answer."""
-MOST_PATCHES = 65_536
+MISREAD = (TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
+"""What a config file of other content than its makers write leads to."""
 
 if TYPE_CHECKING:
     from vitreous.models.resnet import ResNet
@@ -73,8 +74,8 @@ def load(
     source = fetch(name if name is not None else PACKAGED, revision=revision, cache_dir=cache_dir, progress=progress)
     raw = read_sharded(source.index, source.weights) if source.index else read(source.weights[0])
     sidecar = read_json(source.config)
-    refuse_other_families(raw.tensors, sidecar, Path(str(source.name)).name)
     try:
+        refuse_other_families(raw.tensors, sidecar, Path(str(source.name)).name)
         if {"conv1.weight", "layer1.0.conv1.weight"} <= set(raw.tensors):
             from vitreous.weights.resnet import load_resnet
 
@@ -85,6 +86,12 @@ def load(
             model = _load_vit(raw, source, sidecar, classes, image_size, resize, known)
     except CheckpointError as error:
         raise CheckpointError(f"{source.name}: {error}") from error
+    except MISREAD as error:
+        if source.config is None and source.preprocessor is None:
+            raise
+        told = " and ".join(path.name for path in (source.config, source.preprocessor) if path is not None)
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        raise CheckpointError(f"{source.name}: {told} cannot be understood ({reason}): get it again") from error
     model.card.report.wrappers = raw.wrappers
     model.card.report.left_out += raw.left_out
     model.card.report.nonfinite = nonfinite(model.state_dict())
@@ -104,7 +111,7 @@ def _load_vit(
     theirs = format.prepare(dict(raw.tensors))
     tensors, stray = to_ours(theirs, format.rules)
     tensors = format.adjust(tensors)
-    own = sidecar.get("vitreous") or {}
+    own = _own(sidecar)
     report = LoadReport(format=format.name, tensors=len(tensors), stored_as=data_types(tensors))
     report.assumed |= own.get("assumed", {})
     _sort_stray(stray, format, report)
@@ -159,6 +166,14 @@ def _resized(
     return config
 
 
+def _own(sidecar: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a config.json of ours says beyond other libraries' fields."""
+    own = sidecar.get("vitreous") or {}
+    if not isinstance(own, Mapping):
+        raise CheckpointError(f'config.json says "vitreous": {own!r:.40}, where its fields should be')
+    return own
+
+
 def _own_config(own: Mapping[str, Any]) -> ViTConfig:
     described = own.get("config")
     names = {field.name for field in fields(ViTConfig)}
@@ -169,7 +184,7 @@ def _own_config(own: Mapping[str, Any]) -> ViTConfig:
 
 
 def _card(source: Source, sidecar: Mapping[str, Any], report: LoadReport, config: ViTConfig) -> Card:
-    own = sidecar.get("vitreous") or {}
+    own = _own(sidecar)
     if "preprocess" in own:
         preprocess, names = Preprocess.from_dict(own["preprocess"]), own.get("class_names")
         head = own.get("head", "classifier")

@@ -65,7 +65,7 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> Path:
     temporary = Path(name)
     try:
         write(temporary)
-        with temporary.open("rb") as written:
+        with temporary.open("r+b") as written:  # Windows syncs no file that is open for reading alone
             os.fsync(written.fileno())
         umask = os.umask(0)
         os.umask(umask)
