@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vitreous.models.resnet import ResNet
 
 
-def save(model: ViT | ResNet, folder: str | Path) -> list[Path]:
+def save(model: "ViT | ResNet", folder: str | Path) -> list[Path]:
     """Write a model with its preprocessing and class names; `load(folder)` gives it back.
 
     >>> import tempfile
