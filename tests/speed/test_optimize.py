@@ -66,7 +66,6 @@ def test_bf16_is_near(model):
 
 
 def test_int8_is_near_and_its_products_are_whole_numbers(model):
-    pytest.importorskip("torchao")
     x = torch.randn(6, 3, 16, 16)
     fast = optimize(model, "int8", batch=6, ways=("eager",))
     with torch.no_grad():
@@ -75,19 +74,15 @@ def test_int8_is_near_and_its_products_are_whole_numbers(model):
         assert not torch.allclose(fast(x), theirs, atol=1e-6)
 
 
-def test_without_torchao_int8_says_what_to_install(model, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "torchao.quantization", None)
-    with pytest.raises(ImportError, match=r"pip install 'vitreous\[quant\]'"):
-        optimize(model, "int8")
-
-
 def test_the_fastest_way_is_taken_and_remembered(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_race", lambda runs, example: {"eager": 3.0, "compiled": 1.0, "frozen": 2.0})
+    monkeypatch.setattr(
+        module, "_race", lambda runs, example: {"eager": 3.0, "packed": 4.0, "compiled": 1.0, "frozen": 2.0}
+    )
     built, eager = [], WAYS["eager"]
     for way in list(WAYS):
         monkeypatch.setitem(WAYS, way, lambda *given, way=way: (built.append(way), eager(*given))[1])
     assert optimize(model, batch=2, cache=tmp_path).way == "compiled"
-    assert built == ["eager", "compiled", "frozen"]
+    assert built == ["eager", "packed", "compiled", "frozen"]
     (kept,) = tmp_path.rglob("*.json")
     assert json.loads(kept.read_text())["way"] == "compiled"
     built.clear()
@@ -95,7 +90,7 @@ def test_the_fastest_way_is_taken_and_remembered(model, tmp_path, monkeypatch):
     assert (again.way, built, again.tried) == ("compiled", ["compiled"], {})
     built.clear()
     optimize(model, batch=4, cache=tmp_path)  # another batch: another choice
-    assert len(built) == 3
+    assert len(built) == 4
     kept.write_text("{")
     assert optimize(model, batch=2, cache=tmp_path).way == "compiled"
 
@@ -104,8 +99,8 @@ def test_a_way_that_fails_is_left_out_with_its_reason(model, monkeypatch):
     def broken(*arguments):
         raise RuntimeError("no C++ compiler")
 
-    monkeypatch.setitem(WAYS, "compiled", broken)
-    monkeypatch.setitem(WAYS, "frozen", broken)
+    for way in ("packed", "compiled", "frozen"):
+        monkeypatch.setitem(WAYS, way, broken)
     fast = optimize(model, batch=2)
     assert fast.way == "eager"
     assert any("compiled was left out: RuntimeError: no C++ compiler" in line for line in fast.remarks)
@@ -145,4 +140,4 @@ def test_fast_and_fp16_do_not_go_together(tmp_path, capsys):
 
     with pytest.raises(SystemExit):
         main(["classify", "--fast", "--precision", "fp16", "--device", "cpu"])
-    assert "--fast knows fp32, bf16 and int8" in capsys.readouterr().err
+    assert "--fast knows fp32, bf16, int8 and fp8" in capsys.readouterr().err

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from vitreous.models.vit import ViTConfig
+from vitreous.speed import packed
 
 SQUARES = {"cpu": (1024, 2048), "cuda": (4096, 8192), "mps": (2048, 4096)}
 MOST_ROWS = {"cpu": 4096, "cuda": 65536, "mps": 8192}
@@ -54,13 +56,19 @@ def products(config: ViTConfig, batch: int, device_type: str) -> list[Product]:
     ]
 
 
-def multiply(product: Product, device: torch.device, dtype: torch.dtype) -> Callable[[], object]:
-    """A call that works out the product once, as a linear layer does."""
+def multiply(
+    product: Product, device: torch.device, dtype: torch.dtype, laid_out: bool = False
+) -> Callable[[], object]:
+    """A call that works out the product once, as a linear layer does; on a CPU also with a weight `laid_out` for it."""
     x = torch.randn(product.rows, product.inner, device=device, dtype=dtype)
     weight = torch.randn(product.columns, product.inner, device=device, dtype=dtype)
 
+    if laid_out:
+        layer = nn.Linear(product.inner, product.columns, dtype=dtype)
+        held = packed.Product(layer, product.rows)
+
     def call() -> object:
         with torch.inference_mode():
-            return F.linear(x, weight)
+            return held(x) if laid_out else F.linear(x, weight)
 
     return call

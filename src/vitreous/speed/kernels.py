@@ -105,9 +105,9 @@ def _gelu_eight(x, y, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-de
     tl.store(y + place, out.to(y.dtype.element_ty), mask=place < count)
 
 
-def gelu_eight(x: Tensor) -> Tensor:
+def gelu_eight(x: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Tensor:
     """GELU by its tanh form, as fp8 numbers, cut at 448."""
-    y = torch.empty_like(x, dtype=torch.float8_e4m3fn)
+    y = torch.empty_like(x, dtype=dtype)
     block = 2048
     with _on(x):
         _gelu_eight[(triton.cdiv(x.numel(), block),)](x, y, x.numel(), BLOCK=block, num_warps=4)

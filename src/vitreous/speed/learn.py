@@ -5,29 +5,56 @@ GELU's gradient, GELU once more (kept by nobody) and the bias's gradient in one 
 keys and values are laid side by side in one. With `residual=torch.bfloat16` the tokens between blocks are bf16 too.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from vitreous.models.vit import MLP, Attention, TransformerBlock, ViT
 from vitreous.speed.fused import gelu_backward, pack
 from vitreous.speed.gelu import gelu
-from vitreous.speed.shortcut import block_rows, logits_only, rows_read
+from vitreous.speed.shortcut import block_rows, rows_read
 
 
-def logits_to_learn(model: nn.Module, x: Tensor, residual: torch.dtype | None = None) -> Tensor:
-    """`model(x)` with gradients; what the short cuts do not cover runs as it is."""
-    if rows_read(model) is None or not all(_plain(block) for block in model.blocks[:-1]):  # type: ignore[index]
-        return logits_only(model, x)
+def logits_to_learn(
+    model: nn.Module,
+    x: Tensor,
+    residual: torch.dtype | None = None,
+    *,
+    fused: bool = True,
+    recompute: bool = False,
+) -> Tensor:
+    """`model(x)` with gradients; a network that the short cuts do not cover runs as it is.
+
+    `fused` takes the kernels above, `recompute` keeps only what goes into each block: its inside is worked out again
+    in the backward pass, for a third more work.
+    """
+    read = rows_read(model)
+    if read is None:
+        return model(x)
     assert isinstance(model, ViT)
+    fused = fused and all(_plain(block) for block in model.blocks[:-1])
     x = model.embed(x)
     if residual is not None:
         x = x.to(residual)
+    again = partial(checkpoint, use_reentrant=False, preserve_rng_state=_tosses_coins(model))
     for block in model.blocks[:-1]:
-        x = _block(block, x)
-    return model.forward_head(model.norm(block_rows(model.blocks[-1], x, rows_read(model) or 1)))
+        step = partial(_block if fused else _whole, block)
+        x = again(step, x) if recompute else step(x)
+    return model.forward_head(model.norm(block_rows(model.blocks[-1], x, read)))
+
+
+def _whole(block: Any, x: Tensor) -> Tensor:
+    return block(x).to(x.dtype)
+
+
+def _tosses_coins(model: ViT) -> bool:
+    """Whether a block drops anything at random, which must fall alike when it is worked out again."""
+    config = model.config
+    return bool(config.dropout or config.attention_dropout or config.stochastic_depth)
 
 
 def _plain(block: Any) -> bool:

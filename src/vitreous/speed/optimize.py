@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from vitreous.models.vit import ViT
 from vitreous.speed.choice import best, choice
 from vitreous.speed.fold import folded
+from vitreous.speed.integers import to_integers
 from vitreous.speed.shortcut import logits_only
 from vitreous.speed.ways import WAYS, Compute, Run, Unfit, usual
 
@@ -100,7 +101,7 @@ def optimize(
     view, place, dtype = model.card.preprocess, torch.device(device), PRECISIONS[precision]
     network: nn.Module = folded(model, *((view.mean, view.std) if pixels else ())).to(place, dtype)
     if precision == "int8":
-        quantise(network)
+        to_integers(network)
     elif precision == "fp8":
         network, compute = eight(network, compute, place)
     mean, std = (torch.tensor(values, device=place).view(-1, 1, 1) for values in (view.mean, view.std))
@@ -117,23 +118,6 @@ def optimize(
     if known is not None and fast.tried:
         known.write(fast.way, fast.tried)
     return fast
-
-
-def quantise(network: nn.Module) -> None:
-    """Linear layers of the blocks to int8, in place: weights for each output, activations for each token (torchao)."""
-    try:
-        from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
-        from torchao.quantization.quant_primitives import MappingType
-    except ImportError as error:
-        raise ImportError("int8 needs torchao: pip install 'vitreous[quant]'") from error
-    # activations with an offset move logits a quarter less (results/speed_folder.md); seen to work on a CPU alone
-    on_cpu = next(network.parameters()).device.type == "cpu"
-    mapping = MappingType.ASYMMETRIC if on_cpu else MappingType.SYMMETRIC
-    quantize_(
-        network,
-        Int8DynamicActivationInt8WeightConfig(act_mapping_type=mapping),
-        filter_fn=lambda module, name: isinstance(module, nn.Linear) and name.startswith("blocks."),
-    )
 
 
 def eight(network: nn.Module, compute: Compute, device: torch.device) -> tuple[nn.Module, Compute]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.speed import lean as trimmed
+from vitreous.speed import packed as laid
 from vitreous.speed.shortcut import logits_only
 
 Compute = Callable[[Any, Tensor], Tensor]
@@ -63,6 +64,13 @@ def lean(network: nn.Module, compute: Compute, example: Tensor) -> Run:
     return compiled(network, lambda network, x: trimmed.lean(network, x, inside=inside), example)
 
 
+def packed(network: nn.Module, compute: Compute, example: Tensor) -> Run:
+    """With weights laid out for the CPU's kernels, and GELU and residuals inside the products (`packed.py`)."""
+    if compute is not logits_only or not trimmed.fits(network) or example.device.type != "cpu" or not laid.available():
+        raise Unfit("it is made for logits of GELU networks on a CPU with oneDNN")
+    return laid.packed(network, len(example))  # type: ignore[arg-type]
+
+
 def recorded(build: Callable[[nn.Module, Compute, Tensor], Run]) -> Callable[[nn.Module, Compute, Tensor], Run]:
     """The same as a CUDA graph. What a call gives lies where the next call writes: copy it before."""
 
@@ -101,6 +109,7 @@ WAYS: dict[str, Callable[[nn.Module, Compute, Tensor], Run]] = {
     "compiled": compiled,
     "frozen": frozen,
     "lean": lean,
+    "packed": packed,
     "eager graph": recorded(eager),
     "compiled graph": recorded(compiled),
     "lean graph": recorded(lean),
@@ -111,4 +120,4 @@ def usual(device: torch.device, precision: str) -> tuple[str, ...]:
     """The ways worth trying."""
     if device.type == "cuda":
         return ("compiled graph",) if precision in ("int8", "fp8") else ("eager graph", "compiled graph", "lean graph")
-    return ("compiled", "frozen") if precision == "int8" else ("eager", "compiled", "frozen")
+    return ("compiled",) if precision == "int8" else ("eager", "packed", "compiled", "frozen")

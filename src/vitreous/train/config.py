@@ -128,6 +128,12 @@ class TrainConfig:
     """Among several processes (`torchrun`): ddp keeps the model whole on each, fsdp a part of it (FSDP2)."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Number format of the products; weights stay in fp32."""
+    residual: Literal["fp32", "bf16"] = "fp32"
+    """Number format of the tokens between blocks where products are bf16; bf16 saves time and memory on a GPU."""
+    fused: bool = False
+    """On CUDA, take a ViT's backward pass in fewer trips to memory (GELU networks without dropout in the MLP)."""
+    recompute: bool = False
+    """Keep only what goes into each block, and work its inside out again going backward: less memory, more time."""
     compile: bool = False
     """Compile the step (needs a C++ compiler on a CPU)."""
     deterministic: bool = False
@@ -145,6 +151,10 @@ class TrainConfig:
         for name in ("epochs", "accumulate", "evaluate_every", "repeats", "keep", "lora_rank"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.residual == "bf16" and self.precision != "bf16":
+            raise ValueError("residual=bf16 needs precision=bf16: tokens are no narrower than the products")
+        if self.recompute and self.parallel == "fsdp":
+            raise ValueError("recompute works in one process and with parallel=ddp: FSDP2 puts blocks together itself")
         if self.batch_size != "auto" and self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1 or auto, got {self.batch_size}")
         if self.batch_size != "auto" and self.batch_size % self.accumulate:

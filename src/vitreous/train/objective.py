@@ -11,6 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT, ViTConfig
+from vitreous.speed.learn import logits_to_learn
 from vitreous.speed.shortcut import logits_only
 from vitreous.train.config import TrainConfig
 from vitreous.weights.load import Model
@@ -51,13 +52,17 @@ def attention_kernel(model: Model, device: torch.device) -> AbstractContextManag
     return sdpa_kernel(SDPBackend.MATH) if narrow and device.type == "cpu" else nullcontext()
 
 
-def forward(model: Model, x: Tensor) -> Tensor:
-    """Pictures to logits; on a CPU by the shortcuts that were measured to help there."""
-    if x.device.type != "cpu" or any(isinstance(module, FSDPModule) for module in model.modules()):
-        # a ResNet's weights lie with their channels last on a GPU; FSDP2 puts a block together when it is called whole
-        return model(x.contiguous(memory_format=torch.channels_last) if isinstance(model, ResNet) else x)
+def forward(model: Model, x: Tensor, config: TrainConfig | None = None) -> Tensor:
+    """Pictures to logits; on a CPU by the shortcuts that were measured to help there, on a GPU by those asked for."""
+    if any(isinstance(module, FSDPModule) for module in model.modules()):
+        return model(x)  # FSDP2 puts a block together when it is called whole
+    if isinstance(model, ResNet):  # its weights lie with their channels last on a GPU
+        return model(x if x.device.type == "cpu" else x.contiguous(memory_format=torch.channels_last))
     with attention_kernel(model, x.device):
-        return logits_only(model, x)
+        if config is None or not (config.fused or config.recompute or config.residual == "bf16"):
+            return logits_only(model, x) if x.device.type == "cpu" else model(x)
+        residual = torch.bfloat16 if config.residual == "bf16" else None
+        return logits_to_learn(model, x, residual, fused=config.fused, recompute=config.recompute)
 
 
 class Objective(nn.Module):
@@ -80,7 +85,7 @@ def objective(
     Where the model has a distillation head, that one learns from the teacher and the class head from the labels.
     """
     if teacher is None:
-        logits = forward(model, x)
+        logits = forward(model, x, config)
         return F.cross_entropy(logits.float(), targets), logits
     if isinstance(model, ViT) and model.head_dist is not None:
         tokens = model.forward_features(x)

@@ -46,7 +46,7 @@ def benchmark(
         modes: eager, compiled (torch.compile) and graph (CUDA graphs); by default eager, on a GPU eager and compiled.
             Compiling takes a minute or so for each library on a CPU.
         precision: Number format: fp32, bf16 or fp16; by default fp32, on a GPU bf16.
-        also: Ours in narrower formats beside the rest: bf16, int8 (needs torchao), fp8 (on GPUs that have it).
+        also: Ours in narrower formats beside the rest: bf16, int8, fp8 (on GPUs that have it).
         train: Time training steps (forward, backward, AdamW) instead; narrow formats are autocast's.
         seconds: Time for the rounds of each model; building and compiling come on top.
         device: auto, cpu, cuda, cuda:N or mps.

@@ -45,10 +45,12 @@ def classify(
         part_size: Pictures in each part of that folder.
         batch_size: Pictures run at once.
         device: auto, cpu, cuda, cuda:N or mps.
-        precision: Number format: fp32, or bf16, fp16 and int8 (needs torchao) for speed.
+        precision: Number format: fp32, or bf16, fp16, int8 and (on GPUs that have it) fp8 for speed.
         fast: Fold and compile the model as is fastest on this machine; worth its minute for many pictures.
         merge: Merge so many tokens in each block: faster, and a little less exact (try 8; a ViT of 197 tokens).
     """
+    from functools import partial
+
     from rich.progress import track
 
     from vitreous.data.pictures import PictureError, find_names, find_pictures
@@ -67,18 +69,18 @@ def classify(
     model = options.load(console)
     options.say_packaged(console, model)
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
-    using = faster(model, logits_only, fast=fast, merge=merge, console=console, **sizes)
+    asked = partial(faster, model, logits_only, fast=fast, merge=merge, console=console, **sizes)
     if output is not None:
         from vitreous.tables import classifying_work
 
         names, problems = find_names(pictures)
-        work = classifying_work(model, top=top, using=using, merge=merge, **sizes)
+        work = classifying_work(model, top=top, using=asked(), merge=merge, **sizes)
         work_through(output, names, problems, work, part_size, console, json)
         return
     found: list[Any]
     found, problems = find_pictures(pictures) if pictures else (_samples(), [])
     answers: list[Answer] = []
-    results = classify_each(found, model, top=top, using=using, **sizes)
+    results = classify_each(found, model, top=top, using=asked(pictures=len(found)), **sizes)
     if len(found) > 32:
         results = track(results, "classifying", total=len(found), console=console, transient=True)  # type: ignore[assignment]
     for result in results:

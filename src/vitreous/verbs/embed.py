@@ -38,7 +38,7 @@ def embed(
         part_size: Pictures in each part of a folder.
         batch_size: Pictures run at once.
         device: auto, cpu, cuda, cuda:N or mps.
-        precision: Number format: fp32, or bf16, fp16 and int8 (needs torchao) for speed.
+        precision: Number format: fp32, or bf16, fp16, int8 and (on GPUs that have it) fp8 for speed.
         fast: Fold and compile the model as is fastest on this machine; worth its minute for many pictures.
         merge: Merge so many tokens in each block: faster, and a little less exact (try 8; a ViT of 197 tokens).
         json: Print what was written as JSON.

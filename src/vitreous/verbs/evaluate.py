@@ -36,7 +36,7 @@ def evaluate(
         json: Print JSON.
         batch_size: Pictures run at once.
         device: auto, cpu, cuda, cuda:N or mps.
-        precision: Number format: fp32, or bf16, fp16 and int8 (needs torchao) for speed.
+        precision: Number format: fp32, or bf16, fp16, int8 and (on GPUs that have it) fp8 for speed.
         fast: Fold and compile the model as is fastest on this machine; worth its minute for many pictures.
         merge: Merge so many tokens in each block: faster, and a little less exact (try 8; a ViT of 197 tokens).
         data_root: Where named data sets are kept.
@@ -65,7 +65,8 @@ def evaluate(
         _show(summary | about, json)
         return
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
-    using = faster(model, logits_only, fast=fast, merge=merge, console=console, **sizes)
+    asked: dict[str, Any] = {"fast": fast, "merge": merge, "pictures": len(pictures)}
+    using = faster(model, logits_only, console=console, **asked, **sizes)
     with console.status(f"evaluating {len(pictures)} pictures"), together() as place:
         result = measure(model, pictures, place=place, using=using, **sizes)
     if not place.first:

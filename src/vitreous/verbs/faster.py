@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+MANY = 64
+"""Pictures from which on laying weights out anew, some tenths of a second, is made up for."""
+
+
 def faster(
     model: Any,
     compute: Callable[[Any, Tensor], Tensor],
@@ -21,21 +25,28 @@ def faster(
     device: str,
     console: Console,
     merge: int = 0,
+    pictures: int = 0,
 ) -> Callable[[Tensor], Tensor] | None:
-    """The optimised model, or None where no `--fast`, `--merge` or `--precision int8` asks; says what was chosen."""
+    """The optimised model, or None where the plain one will do; says what was chosen.
+
+    Asked for by `--fast`, `--merge`, `--precision int8` or `fp8`. Many `pictures` on a CPU get what needs no asking:
+    weights laid out for it, which takes no time to find and changes logits by rounding alone.
+    """
     if merge:
         from vitreous.speed.merging import merging
 
         compute = merging(merge, features=compute.__name__ == "embedding")
         console.print(f"merging {merge} tokens in each block: answers differ from the whole model's", style="dim")
-    if not fast and precision != "int8":
-        return _merging(model, compute, precision, device) if merge else None
+    if not fast and precision not in ("int8", "fp8"):
+        if merge:
+            return _merging(model, compute, precision, device)
+        return _laid_out(model, compute, precision, batch_size, device) if pictures >= MANY else None
     from vitreous.device import pick_device
     from vitreous.speed.optimize import optimize
     from vitreous.weights.download import cache_folder
 
     if precision == "fp16":
-        raise ValueError("--fast knows fp32, bf16 and int8")
+        raise ValueError("--fast knows fp32, bf16, int8 and fp8")
     with console.status("finding the fastest way (the first time on a machine takes a minute)"):
         chosen = optimize(
             model, precision, batch=batch_size, device=pick_device(device), compute=compute, cache=cache_folder()
@@ -44,6 +55,21 @@ def faster(
     for line in [*chosen.remarks, f"fast: {chosen.way}" + (f" ({told} a batch of {chosen.batch})" if told else "")]:
         console.print(line, style="dim", markup=False)
     return chosen
+
+
+def _laid_out(
+    model: Any, compute: Callable[[Any, Tensor], Tensor], precision: str, batch_size: int, device: str
+) -> Callable[[Tensor], Tensor] | None:
+    """The one way that has nothing to compile or try, where it is one for this model and place."""
+    from vitreous.device import pick_device
+    from vitreous.models.vit import ViT
+    from vitreous.speed.optimize import optimize
+
+    place = pick_device(device)
+    if place.type != "cpu" or not isinstance(model, ViT) or precision == "fp16":
+        return None
+    chosen = optimize(model, precision, batch=batch_size, device=place, compute=compute, ways=("packed",))
+    return chosen if chosen.way == "packed" else None
 
 
 def _merging(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from vitreous.weights.load import Model
 
-Precision = Literal["fp32", "bf16", "fp16", "int8"]
+Precision = Literal["fp32", "bf16", "fp16", "int8", "fp8"]
 Statistics = Literal["half", "imagenet", "clip", "unit"]
 Text = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
 Number = Annotated[int | None, tyro.conf.arg(metavar="N")]

@@ -1,0 +1,48 @@
+"""Whole numbers: what a product of int8 numbers gives, beside one of floats."""
+
+import torch
+from torch import nn
+
+from conftest import noise
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.speed.integers import Integer, to_integers
+from vitreous.speed.shortcut import logits_only
+
+
+@torch.no_grad()
+def test_whole_numbers_come_out_exact():
+    layer = nn.Linear(16, 8)
+    layer.weight.copy_(torch.randint(-127, 128, (8, 16)))
+    layer.weight[:, 0] = 127  # so that the scale of each output is 1
+    x = torch.randint(0, 256, (5, 16)).float()
+    x[:, :2] = torch.tensor([0.0, 255.0])  # so that a step of each token is 1
+    assert torch.allclose(Integer(layer)(x), layer(x), rtol=1e-5)
+
+
+@torch.no_grad()
+def test_an_offset_serves_numbers_of_one_sign():
+    torch.manual_seed(0)
+    layer, x = nn.Linear(64, 32), torch.rand(50, 64) + 3.0
+    error = (Integer(layer)(x) - layer(x)).abs().max() / layer(x).abs().max()
+    assert error < 0.02  # without an offset four fifths of the range would lie idle
+
+
+@torch.no_grad()
+def test_a_token_that_is_all_the_same_and_no_bias_are_no_trouble():
+    layer = nn.Linear(16, 8, bias=False)
+    out = Integer(layer)(torch.full((2, 3, 16), 0.5))
+    assert out.shape == (2, 3, 8)
+    assert torch.allclose(out, layer(torch.full((2, 3, 16), 0.5)), atol=0.05)
+    assert torch.isfinite(Integer(layer)(torch.zeros(20, 16))).all()
+
+
+@torch.no_grad()
+def test_all_products_of_the_blocks_are_of_whole_numbers_but_the_one_that_is_read_in_part():
+    model = noise(ViT(ViTConfig(image_size=16, patch_size=4, width=64, depth=3, heads=4, classes=5))).eval()
+    x = torch.randn(2, 3, 16, 16)
+    theirs = model(x)
+    to_integers(model)
+    kinds = [type(module).__name__ for module in model.blocks.modules()]
+    assert (kinds.count("Integer"), kinds.count("Linear")) == (11, 1)
+    ours = logits_only(model, x)
+    assert 1e-5 < (ours - theirs).abs().max() / theirs.abs().max() < 0.1

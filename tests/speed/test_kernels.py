@@ -1,0 +1,40 @@
+"""Triton's kernels against plain torch: on a GPU as they are, elsewhere in Triton's interpreter, in its own process."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+CHECK = """
+import torch
+from vitreous.speed import fused, kernels
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.manual_seed(0)
+plain = {name: getattr(fused, name)._init_fn for name in ("gelu_backward", "pack")}
+fused.has_triton = lambda device: False
+x, slope = torch.randn(2, 130, 200, device=device).unbind(0)  # neither a multiple of what a program takes
+for ours, theirs in zip(kernels.gelu_backward(x, slope), plain["gelu_backward"](x, slope), strict=True):
+    assert ours.shape == theirs.shape and (ours - theirs).abs().max() < 1e-5, (ours - theirs).abs().max()
+q, k, v = torch.randn(2, 21, 3, 3, 24, device=device).permute(2, 0, 3, 1, 4).unbind(0)
+packed, sums = kernels.pack(q, k.contiguous(), v)
+expected, their_sums = plain["pack"](q, k, v)
+assert torch.equal(packed, expected) and (sums - their_sums).abs().max() < 1e-5
+x = torch.randn(3, 1000, device=device) * 4
+x[0, 0] = 1000
+theirs = torch.nn.functional.gelu(x, approximate="tanh").clamp(max=448)
+wide = kernels.gelu_eight(x, torch.float32)  # the interpreter's own rounding to fp8 drops a carry
+assert wide.max() == 448 and (wide - theirs).abs().max() < 1e-5
+if device == "cuda":
+    assert ((kernels.gelu_eight(x).float() - theirs).abs() <= 0.07 * theirs.abs() + 2**-10).all()
+print("equal")
+"""
+
+
+def test_kernels_give_what_plain_torch_gives():
+    environment = dict(os.environ) if torch.cuda.is_available() else {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True, env=environment)
+    assert done.stdout.strip() == "equal", done.stderr[-2000:]

@@ -1,0 +1,82 @@
+"""Fewer trips to memory and 8-bit products: the plain model's logits, within what each way promises."""
+
+import pytest
+import torch
+
+from conftest import noise
+from vitreous.data.preprocess import Preprocess
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.speed import eight, lean
+from vitreous.speed.fold import folded
+from vitreous.speed.optimize import optimize
+from vitreous.weights.card import Card
+
+SMALL = {"image_size": 16, "patch_size": 4, "width": 48, "depth": 3, "heads": 3, "classes": 7}
+FAMILIES = {
+    "plain": {},
+    "registers, layer scale": {"registers": 2, "layer_scale": 0.1},
+    "query and key norms": {"qk_norm": True},
+    "distilled": {"distillation_token": True, "distillation_head": True},
+}
+
+
+def made(**changes):
+    torch.manual_seed(1)
+    model = noise(ViT(ViTConfig(**{**SMALL, **changes}))).eval()
+    return model, torch.randn(4, 3, 16, 16)
+
+
+def distance(ours, theirs):
+    return ((ours.float() - theirs).abs().max() / theirs.abs().max()).item()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_lean_gives_the_models_logits(family):
+    model, x = made(**FAMILIES[family])
+    network = folded(model)
+    assert lean.fits(network)
+    assert distance(lean.lean(network, x, inside=False), model(x)) < 1e-5
+    # GELU's tanh form lies up to 5e-4 beside: more than rounding in fp32, less in bf16
+    assert 1e-6 < distance(lean.lean(network, x, inside=True), model(x)) < 2e-3
+
+
+@torch.no_grad()
+def test_pictures_are_left_as_they_were():
+    model, x = made()
+    before = x.clone()
+    network = folded(model)
+    assert torch.equal(lean.lean(network, x), lean.lean(network, x))
+    assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("changes", [{"swiglu": True}, {"pool": "mean"}, {"activation": "quick_gelu"}])
+def test_other_networks_do_not_fit(changes):
+    model, _ = made(**changes)
+    assert not lean.fits(folded(model))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_fp8_is_near(family):
+    model, x = made(**FAMILIES[family])
+    network = eight.Eight(folded(model).bfloat16())
+    share = distance(network(x.bfloat16()), model(x))
+    assert 1e-3 < share < 0.15  # its numbers have 4 binary digits, and are really used
+
+
+@torch.no_grad()
+def test_fp8_cuts_what_is_too_large_for_it():
+    model, x = made()
+    model.blocks[0].mlp.fc1.bias.fill_(1000.0)
+    logits = eight.Eight(folded(model).bfloat16())(x.bfloat16())
+    assert torch.isfinite(logits).all()
+
+
+def test_fp8_is_refused_where_it_cannot_run():
+    model, _ = made()
+    model.card = Card("small", Preprocess(size=(16, 16), resize=(16, 16), mean=(0.5,) * 3, std=(0.5,) * 3))
+    with pytest.raises(ValueError, match="fp8 needs an NVIDIA GPU, this is cpu"):
+        optimize(model, "fp8")
+    with pytest.raises(ValueError, match="made for widths below 3136"):
+        eight.Eight(ViT(ViTConfig(**{**SMALL, "width": 3200, "heads": 50, "depth": 1})))
