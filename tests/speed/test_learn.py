@@ -8,6 +8,7 @@ from conftest import noise
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.speed import fused
 from vitreous.speed.learn import logits_to_learn
+from vitreous.speed.shortcut import logits_only
 
 SMALL = {"image_size": 16, "patch_size": 4, "width": 48, "depth": 3, "heads": 3, "classes": 7}
 
@@ -119,3 +120,18 @@ def test_the_pieces_against_autograd():
     back = packed.view(2, 21, 3, 3, 24).permute(2, 0, 3, 1, 4)
     assert all(torch.equal(one, other) for one, other in zip(back.unbind(0), (q, k, v), strict=True))
     torch.testing.assert_close(sums.sum(0), packed.flatten(0, 1).sum(0), atol=1e-4, rtol=1e-4)
+
+
+def test_a_step_and_a_look_are_compiled_once_each_and_whole(batch):
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    x, classes = batch
+    model, counter = noise(ViT(ViTConfig(**SMALL))), CompileCounterWithBackend("aot_eager")
+    plain = learned(model.train(), lambda model, x: model(x), x, classes)
+    step = torch.compile(logits_to_learn, backend=counter, fullgraph=True, dynamic=False)
+    look = torch.compile(logits_only, backend=counter, fullgraph=True, dynamic=False)
+    for _ in range(3):  # learn, look, learn, look: neither makes the other compile again
+        same(plain, learned(model.train(), step, x, classes))
+        with torch.no_grad():
+            look(model.eval(), x)
+    assert counter.frame_count == 2

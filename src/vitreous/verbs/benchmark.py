@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from vitreous.verbs.options import Number, Precision, messages, print_json
+from vitreous.verbs.options import Number, messages, print_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +25,7 @@ def benchmark(
     batch_size: Number = None,
     against: Annotated[str, tyro.conf.arg(metavar="LIBRARY,…")] = PEERS,
     modes: tuple[Literal["eager", "compiled", "graph"], ...] = (),
-    precision: Precision | None = None,
+    precision: Literal["fp32", "bf16", "fp16"] | None = None,
     also: tuple[Literal["bf16", "int8", "fp8"], ...] = (),
     train: bool = False,
     seconds: float = 20.0,
