@@ -170,7 +170,7 @@ def _explain(error: Exception, repository: str, revision: str | None, file_name:
         return OSError(f"{what} could not be downloaded: {reason}; try again")
     return ConnectionError(
         f"{what} is not in the cache and the hub cannot be reached: check the name, the network, or "
-        f"HF_HUB_OFFLINE ({reason})"
+        f"HF_HUB_OFFLINE; a file or folder on this disk, or the packaged model, needs none of them ({reason})"
     )
 
 
