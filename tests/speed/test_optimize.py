@@ -155,7 +155,7 @@ def test_threads_get_each_their_own_answers(model):
     def run(x):
         place.copy_(x.mean().view(1, 1))
         time.sleep(0.01)
-        return place
+        return place.clone()  # the way back from a GPU
 
     fast.run = run
     with ThreadPoolExecutor(4) as pool:
