@@ -60,12 +60,13 @@ class Adapted(nn.Linear):
     """A linear layer with something beside its weight, as LoRA's."""
 
     def forward(self, x):
-        return super().forward(x) + x.flip(-1)
+        return super().forward(x) + x.flip(-1).repeat(1, 1, self.out_features // self.in_features)
 
 
-def test_a_layer_that_is_more_than_its_weight_keeps_the_scale_behind_it():
+@pytest.mark.parametrize("layer", ["qkv", "proj"])
+def test_a_layer_that_is_more_than_its_weight_keeps_the_norm_before_and_the_scale_behind_it(layer):
     model = noise(ViT(ViTConfig(**SMALL, layer_scale=0.1))).eval()
-    model.blocks[1].attn.proj = noise(Adapted(32, 32))
+    setattr(model.blocks[1].attn, layer, noise(Adapted(32, 96 if layer == "qkv" else 32)))
     x = torch.randn(2, 3, 16, 16)
     with torch.no_grad():
         close(folded(model)(x), model(x))
