@@ -202,6 +202,8 @@ def try_module(copied: Path, module: str, count: int, seed: int, left: Callable[
         path.write_text(mutant.source, encoding="utf-8")
         passed = passes(copied, tests, 3 * usual + 10)
         tried, killed, survived = tried + 1, killed + (not passed), survived + bool(passed)
+        if passed is None:
+            print(f"  over its time, counted as killed  {module}:{mutant.line}  {mutant.change}", flush=True)
         if passed:
             print(f"  survived  {module}:{mutant.line}  {mutant.kind}  {mutant.change}", flush=True)
     path.write_text(source, encoding="utf-8")
