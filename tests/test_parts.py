@@ -98,6 +98,7 @@ def test_what_a_kill_left_half_written_is_swept_by_the_process_that_owns_it(tmp_
         ({"model": "tape"}, r"another model \('ruler' then, 'tape' now\)"),
         ({"fingerprint": "1"}, "other weights or another preprocessing"),
         ({"precision": "bf16"}, "another precision"),
+        ({"merge": "8"}, "another --merge"),
     ],
 )
 def test_a_folder_that_was_begun_otherwise_is_refused(tmp_path, changed, message):

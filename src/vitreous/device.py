@@ -39,6 +39,22 @@ def pick_dtype(precision: str) -> torch.dtype:
     return PRECISIONS[precision]
 
 
+def settle(device: torch.device) -> None:
+    """Wait until the device has done all it was given; a CPU has, when a call returns."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def device_name(device: torch.device) -> str:
+    """A device as a reader knows it: a GPU's name, or how many threads of the CPU compute."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"{threads} CPU thread{'s' * (threads > 1)}" if device.type == "cpu" else device.type
+
+
 def lacks_compiler(device: torch.device) -> bool:
     """Whether `torch.compile` cannot work for want of a C++ compiler, which it calls for a CPU's kernels."""
     if device.type != "cpu":

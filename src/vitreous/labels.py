@@ -34,7 +34,7 @@ def match_classes(names: Sequence[str], model_names: Sequence[str] | None, class
         if strange := [name for name in names if name not in ids]:
             raise ValueError(f"{strange[0]} is not among ImageNet-1k's 1,000 WordNet ids")
         return [ids[name] for name in names]
-    if all(name.isdigit() for name in names):
+    if all(name.isdecimal() for name in names):
         if over := [name for name in names if int(name) >= classes]:
             raise ValueError(f"folder {over[0]} is no class index: the model has classes 0 to {classes - 1}")
         return [int(name) for name in names]

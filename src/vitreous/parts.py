@@ -34,6 +34,7 @@ TOLD = {  # field of the manifest → what another value of it means
     "fingerprint": "other weights or another preprocessing",
     "precision": "another precision",
     "top": "another --top",
+    "merge": "another --merge",
     "columns": "other columns",
     "part_size": "another part size",
     "pictures": "another number of pictures",

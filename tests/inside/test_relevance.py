@@ -136,6 +136,7 @@ def test_classes_are_one_for_all_one_for_each_or_the_predicted():
     assert chosen_classes(logits).tolist() == [1, 0]
     assert chosen_classes(logits, 2).tolist() == [2, 2]
     assert chosen_classes(logits, [2, 1]).tolist() == [2, 1]
+    assert chosen_classes(logits, [2]).tolist() == [2, 2]
     with pytest.raises(ValueError, match=r"one for each of 2 pictures, got \(3,\)"):
         chosen_classes(logits, [0, 1, 2])
     with pytest.raises(ValueError, match="class from 0 to 2, got -1"):

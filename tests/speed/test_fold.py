@@ -56,6 +56,22 @@ def test_nothing_is_left_of_what_was_folded_and_the_original_is_as_it_was():
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+class Adapted(nn.Linear):
+    """A linear layer with something beside its weight, as LoRA's."""
+
+    def forward(self, x):
+        return super().forward(x) + x.flip(-1).repeat(1, 1, self.out_features // self.in_features)
+
+
+@pytest.mark.parametrize("layer", ["qkv", "proj"])
+def test_a_layer_that_is_more_than_its_weight_keeps_the_norm_before_and_the_scale_behind_it(layer):
+    model = noise(ViT(ViTConfig(**SMALL, layer_scale=0.1))).eval()
+    setattr(model.blocks[1].attn, layer, noise(Adapted(32, 96 if layer == "qkv" else 32)))
+    x = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        close(folded(model)(x), model(x))
+
+
 def test_the_wrong_number_of_means_is_refused():
     with pytest.raises(ValueError, match="takes 3 channels, got 1"):
         folded(ViT(ViTConfig(**SMALL)), (0.5,), (0.5,))

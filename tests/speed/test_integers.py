@@ -1,11 +1,14 @@
 """Whole numbers: what a product of int8 numbers gives, beside one of floats."""
 
+from types import SimpleNamespace
+
 import torch
 from torch import nn
 
 from conftest import noise
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.speed.integers import Integer, to_integers
+from vitreous.speed import integers
+from vitreous.speed.integers import Integer, filled, to_integers
 from vitreous.speed.shortcut import logits_only
 
 
@@ -46,3 +49,29 @@ def test_all_products_of_the_blocks_are_of_whole_numbers_but_the_one_that_is_rea
     assert (kinds.count("Integer"), kinds.count("Linear")) == (11, 1)
     ours = logits_only(model, x)
     assert 1e-5 < (ours - theirs).abs().max() / theirs.abs().max() < 0.1
+
+
+@torch.no_grad()
+def test_rows_that_fill_a_product_up_do_not_come_out(monkeypatch):
+    layer, x = nn.Linear(16, 8), torch.randn(3, 16)
+    plain = Integer(layer)(x)
+    monkeypatch.setattr(integers, "filled", lambda rows, fewest: filled(rows, 32))  # as on a GPU
+    assert torch.equal(Integer(layer)(x), plain)
+
+
+def test_a_gpus_kernel_is_given_sides_that_it_takes():
+    on_gpu = SimpleNamespace(is_cuda=True)
+    sides = [(16, 8), (12, 8), (16, 12)]
+    assert [integers.fits(SimpleNamespace(weight=on_gpu, in_features=i, out_features=o)) for i, o in sides] == [
+        True,
+        False,
+        False,
+    ]
+    assert integers.fits(nn.Linear(12, 9))
+
+
+def test_where_int8_cannot_run_it_says_so(monkeypatch):
+    assert integers.supports(torch.device("cpu")) is None
+    assert "this is mps: try bf16" in integers.supports(torch.device("mps"))
+    monkeypatch.delattr(torch, "_int_mm")
+    assert "no product of int8 numbers: try bf16" in integers.supports(torch.device("cpu"))

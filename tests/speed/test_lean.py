@@ -6,7 +6,8 @@ import torch
 from conftest import noise
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.speed import eight, lean
+from vitreous.models.watch import watching
+from vitreous.speed import eight, lean, packed
 from vitreous.speed.fold import folded
 from vitreous.speed.optimize import optimize
 from vitreous.weights.card import Card
@@ -39,6 +40,39 @@ def test_lean_gives_the_models_logits(family):
     assert distance(lean.lean(network, x, inside=False), model(x)) < 1e-5
     # GELU's tanh form lies up to 5e-4 beside: more than rounding in fp32, less in bf16
     assert 1e-6 < distance(lean.lean(network, x, inside=True), model(x)) < 2e-3
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@torch.no_grad()
+def test_a_network_of_gelus_tanh_form_keeps_it(inside):
+    model, x = made(activation="gelu_tanh")
+    assert distance(lean.lean(folded(model), x, inside=inside), model(x)) < 1e-5
+
+
+class Bystander:
+    """Looks at whatever runs in this thread, and changes nothing."""
+
+    records = True
+
+    def see(self, module, name, value):
+        return value
+
+    def opens(self, module):
+        return False
+
+    def beside(self, module, q, k, mask):
+        pass
+
+
+@pytest.mark.skipif(not packed.available(), reason="this torch has no oneDNN")
+@torch.no_grad()
+def test_who_looks_at_another_model_does_not_change_what_is_computed():
+    model, x = made(**FAMILIES["distilled"])  # its heads read two tokens
+    network = folded(model)
+    run = packed.packed(network, len(x))
+    with watching(Bystander()):
+        assert distance(run(x), model(x)) < 1e-5
+        assert distance(lean.lean(network, x, inside=False), model(x)) < 1e-5
 
 
 @torch.no_grad()
@@ -80,3 +114,5 @@ def test_fp8_is_refused_where_it_cannot_run():
         optimize(model, "fp8")
     with pytest.raises(ValueError, match="made for widths below 3136"):
         eight.Eight(ViT(ViTConfig(**{**SMALL, "width": 3200, "heads": 50, "depth": 1})))
+    with pytest.raises(ValueError, match="widths that 16 divides, got 40: try bf16"):
+        eight.Eight(ViT(ViTConfig(**{**SMALL, "width": 40, "heads": 5, "depth": 1})))

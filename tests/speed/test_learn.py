@@ -40,7 +40,7 @@ FAMILIES = {
     "query and key norms": {"qk_norm": True},
     "distilled": {"distillation_token": True, "distillation_head": True},
     "swiglu, which is not fused": {"swiglu": True},
-    "mean of the patches, which runs whole": {"pool": "mean", "fc_norm": True, "final_norm": False},
+    "mean of the patches": {"pool": "mean", "fc_norm": True, "final_norm": False},
 }
 
 
@@ -96,6 +96,12 @@ def test_recomputing_keeps_a_fraction_and_bf16_tokens_keep_less(batch):
     assert kept(model, x, recompute=True) < 0.45 * kept(model, x, fused=False)
     with torch.autocast("cpu", torch.bfloat16):
         assert kept(model, x, residual=torch.bfloat16) < 0.9 * kept(model, x)
+
+
+@pytest.mark.parametrize("changes", [{"pool": "mean"}, {"pool": "token+mean", "swiglu": True}])
+def test_recomputing_serves_heads_that_read_all_tokens_too(batch, changes):
+    model, x = noise(ViT(ViTConfig(**{**SMALL, "depth": 6}, **changes))).train(), batch[0]
+    assert kept(model, x, recompute=True) < 0.45 * kept(model, x, fused=False)
 
 
 def test_bf16_tokens_are_near(batch):

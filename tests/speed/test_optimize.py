@@ -1,6 +1,8 @@
 """Faster and the same: every way against the plain model, for any number of pictures; choices are kept."""
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from vitreous.features import embedding
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.speed import optimize as module
+from vitreous.speed.choice import Choice
 from vitreous.speed.optimize import WAYS, optimize
 from vitreous.weights.card import Card
 
@@ -109,7 +112,60 @@ def test_a_way_that_fails_is_left_out_with_its_reason(model, monkeypatch):
         close(fast(x), model(x))
 
 
+def test_where_no_way_works_the_reason_is_told(model, monkeypatch):
+    def broken(*arguments):
+        raise NotImplementedError("no such kernel here")
+
+    for way in WAYS:
+        monkeypatch.setitem(WAYS, way, broken)
+    with pytest.raises(ValueError, match=r"runs in no way in fp32 on cpu: try .*\(eager was left out.*no such kernel"):
+        optimize(model, batch=2)
+
+
+def test_a_remembered_way_that_works_no_more_is_replaced(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "usual", lambda device, precision: ("eager", "packed", "compiled"))
+    times = {"eager": 3.0, "packed": 2.0, "compiled": 1.0}
+    monkeypatch.setattr(module, "_race", lambda runs, example: {way: times[way] for way in runs})
+    eager = WAYS["eager"]
+    for way in ("packed", "compiled"):
+        monkeypatch.setitem(WAYS, way, eager)
+    assert optimize(model, batch=2, cache=tmp_path).way == "compiled"
+
+    def gone(*arguments):
+        raise RuntimeError("the compiler is gone")
+
+    monkeypatch.setitem(WAYS, "compiled", gone)
+    again = optimize(model, batch=2, cache=tmp_path)
+    assert (again.way, set(again.tried)) == ("packed", {"eager", "packed"})
+
+
+def test_a_choice_that_cannot_be_kept_is_no_trouble_and_leaves_nothing_behind(tmp_path):
+    (tmp_path / "ways").write_text("a file where the folder should be")
+    Choice(tmp_path / "ways" / "one.json").write("eager", {"eager": 1.0})
+    kept = Choice(tmp_path / "more" / "one.json")
+    kept.write("eager", {"eager": 1.0})
+    assert (kept.read(), [path.name for path in kept.path.parent.iterdir()]) == ("eager", ["one.json"])
+
+
+def test_threads_get_each_their_own_answers(model):
+    """As a recorded graph does, this one reads and writes one place."""
+    fast = optimize(model, batch=1, ways=("eager",), pixels=False)
+    place = torch.empty(1, 1)
+
+    def run(x):
+        place.copy_(x.mean().view(1, 1))
+        time.sleep(0.01)
+        return place.clone()  # the way back from a GPU
+
+    fast.run = run
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda i: fast(torch.full((1, 3, 16, 16), float(i))).item(), range(8)))
+    assert answers == [float(i) for i in range(8)]
+
+
 def test_what_cannot_be_made_faster_is_refused(model):
+    with pytest.raises(ValueError, match=r"set model\.card"):
+        optimize(ViT(ViTConfig(**SMALL)))
     with pytest.raises(ValueError, match="leave --fast out for a ResNet"):
         optimize(ResNet(ResNetConfig(18, 5)))
     with pytest.raises(ValueError, match="precision must be one of fp32, bf16, int8, fp8"):

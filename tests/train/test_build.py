@@ -63,6 +63,17 @@ def test_a_checkpoint_keeps_its_weights_and_gets_a_fresh_head(checkpoint):
     assert any("fresh head for 3 classes takes the place of the one for 5" in line for line in said)
 
 
+def test_what_was_assumed_of_a_checkpoint_is_none_of_the_new_models_remarks(tmp_path):
+    model = noise(ViT(SMALL))
+    model.card = Card("x", usual_preprocess(SMALL))
+    model.card.report.assumed = {"preprocessing": "as is usual", "class names": "ImageNet-1k's"}
+    save(model, tmp_path)
+    said = []
+    tuned = build_model(plain("x", model=str(tmp_path), pretrained=True), DATA, said.append)
+    assert "assumed preprocessing = as is usual" in said
+    assert tuned.card.report.assumed == {}
+
+
 def test_a_checkpoint_of_the_same_classes_keeps_its_head(tmp_path):
     model = noise(ViT(ViTConfig(**{**vars(SMALL), "classes": 3})))
     model.card = Card("x", usual_preprocess(model.config), class_names=DATA.class_names)

@@ -110,6 +110,14 @@ def test_an_attempt_is_made_on_a_copy(zoo):
     assert all(parameter.grad is None for parameter in parts.model.parameters())
 
 
+def test_an_attempt_runs_as_an_update_will(zoo, monkeypatch):
+    asked, forward = [], fit.forward
+    monkeypatch.setattr(fit, "forward", lambda *given: asked.append(given[2].recompute) or forward(*given))
+    parts = parts_of(plain(zoo, recompute=True))
+    assert fit.attempt(parts.model, parts.config, CPU, 16)
+    assert asked == [True]
+
+
 @pytest.mark.parametrize("compile", [False, True])
 def test_a_run_that_is_out_of_memory_ends_with_that_line(zoo, tmp_path, monkeypatch, compile):
     def full(self, batch):

@@ -79,7 +79,7 @@ def test_hard_distillation_by_hand(batch, share):
     guess = teacher.model(batch[0]).argmax(-1)
     expected = (1 - share) * -(batch[1] * log).sum(-1).mean() - share * log[torch.arange(6), guess].mean()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
-    assert torch.equal(logits, model(batch[0]))
+    torch.testing.assert_close(logits, model(batch[0]), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
@@ -92,6 +92,19 @@ def test_soft_distillation_by_hand(batch, temperature):
     taught = (theirs.exp() * (theirs - ours)).sum(-1).mean() * temperature**2
     labelled = -(batch[1] * model(batch[0]).log_softmax(-1)).sum(-1).mean()
     assert loss.item() == pytest.approx((0.6 * labelled + 0.4 * taught).item(), rel=1e-4)
+
+
+def test_recomputing_is_not_forgotten_with_a_teacher(batch, monkeypatch):
+    asked = []
+
+    def learn(model, x, residual, **options):
+        asked.append(options)
+        return model(x)
+
+    monkeypatch.setattr("vitreous.train.objective.logits_to_learn", learn)
+    model, teacher = noise(ViT(ViTConfig(**SMALL))), make_teacher()
+    objective(model, *batch, TrainConfig(teacher="x", recompute=True), teacher)
+    assert asked == [{"fused": False, "recompute": True}]
 
 
 def test_a_teacher_that_is_the_student_teaches_nothing_softly(batch):

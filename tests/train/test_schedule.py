@@ -27,6 +27,7 @@ def test_the_ends_are_where_they_should_be():
     assert rate(5, 100, warmup=5) == 1.0  # the cosine's first
     assert rate(100, 100, warmup=5, final=0.1) == pytest.approx(0.1)
     assert rate(50, 100) == pytest.approx(0.5)
+    assert rate(5, 5, warmup=5) == 1.0  # a run that is all warm-up
     assert rate(25, 100) == pytest.approx(0.5 + math.sqrt(0.5) / 2)
 
 

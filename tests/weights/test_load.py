@@ -8,6 +8,7 @@ import transformers
 from conftest import assert_same, noise
 from vitreous.data.preprocess import HALF
 from vitreous.models.vit import ViT, ViTConfig
+from vitreous.weights.beside import imagenet_names
 from vitreous.weights.card import Card
 from vitreous.weights.convert import convert
 from vitreous.weights.load import load
@@ -61,6 +62,29 @@ def test_an_assumption_stays_one_through_our_own_format(theirs, tmp_path):
     assert "preprocessing" in first.card.report.assumed
     save(first, tmp_path / "saved")
     assert "preprocessing" in load(tmp_path / "saved").card.report.assumed
+
+
+@pytest.mark.parametrize("classes", [3, 1000])
+def test_names_that_were_assumed_of_another_head_are_no_remark(classes, tmp_path):
+    """A model that was fine-tuned from a checkpoint without names, as earlier versions wrote it."""
+    model = ViT(ViTConfig(image_size=16, patch_size=8, width=16, depth=1, heads=2, classes=classes))
+    own = ("cat", "dog", "owl")
+    model.card = Card("x", usual_preprocess(model.config), class_names=own if classes == 3 else imagenet_names())
+    model.card.report.assumed["class names"] = "ImageNet-1k's names (there are 1,000 classes)"
+    save(model, tmp_path)
+    assert ("class names" in load(tmp_path).card.report.assumed) == (classes == 1000)
+
+
+def test_a_model_of_ours_may_have_any_name(tmp_path):
+    for name in ("samples", "swin-or-not", "hybrid"):
+        save(ours_with_half_statistics(), tmp_path / name)
+        assert load(tmp_path / name).card.class_names == ("cat", "dog", "owl")
+
+
+@pytest.mark.parametrize("name", ["sample.pth", "evaluation.pth"])
+def test_a_word_that_begins_as_a_family_does_is_none(theirs, tmp_path, name):
+    torch.save(theirs.state_dict(), tmp_path / name)
+    assert load(tmp_path / name, heads=4).config.classes == 7
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-import torch
-
+from vitreous.device import settle
 from vitreous.train.assemble import Parts, assemble
 from vitreous.train.config import TrainConfig
 from vitreous.train.listen import Listener
@@ -58,7 +57,7 @@ def time_update(parts: Parts) -> float:
     for number, batch in zip(range(UPDATES), batches, strict=False):
         before = time.perf_counter()
         parts.update(batch, 0, number, 0.0)
-        _wait(parts.state.device)
+        settle(parts.state.device)
         times.append(time.perf_counter() - before)
         if len(times) >= 3 and time.monotonic() - begun > SECONDS:
             break
@@ -70,10 +69,5 @@ def time_look(parts: Parts) -> float:
     parts.measure()
     before = time.perf_counter()
     parts.measure()
-    _wait(parts.state.device)
+    settle(parts.state.device)
     return time.perf_counter() - before
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

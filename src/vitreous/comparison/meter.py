@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vitreous.comparison.energy import joules
+from vitreous.device import device_name
 from vitreous.train.listen import Listener
 from vitreous.weights.save import write_json
 
@@ -64,11 +65,3 @@ def read_meter(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {"device": "", "learning": None, "joules": None, "why": "the run ended before it could be written"}
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-def device_name(device: torch.device) -> str:
-    """A device as a reader knows it."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    threads = torch.get_num_threads()
-    return f"{threads} thread{'s' * (threads > 1)} of a CPU" if device.type == "cpu" else device.type

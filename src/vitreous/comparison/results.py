@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitreous.comparison.meter import device_name, read_meter
+from vitreous.comparison.meter import read_meter
 from vitreous.comparison.predictions import FILE, Predictions
 from vitreous.comparison.settings import differing
 from vitreous.comparison.speed import batch_for, time_models
 from vitreous.comparison.statistics import judge, seed_interval, wilson
 from vitreous.comparison.study import Run, Study
-from vitreous.device import pick_device
+from vitreous.device import device_name, pick_device
 from vitreous.doctor import count_flops
 from vitreous.page import short
 from vitreous.run_page import RUN_PAGE

@@ -8,6 +8,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from vitreous.device import settle
 from vitreous.weights.load import Model
 
 ROUNDS = 9
@@ -80,7 +81,6 @@ def _call(model: Callable[[Tensor], Tensor], x: Tensor, device: torch.device, pr
     def call() -> None:
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             model(x)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        settle(device)
 
     return call

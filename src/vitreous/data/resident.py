@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -114,8 +115,9 @@ def _open(path: Path, shape: tuple[int, ...]) -> Tensor | None:
 def _sweep(folder: Path) -> None:
     """Remove what killed processes left half written: nobody has touched it for a day."""
     for path in folder.glob("*.partial"):
-        if time.time() - path.stat().st_mtime > 24 * 3600:
-            path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another process sweeps too
+            if time.time() - path.stat().st_mtime > 24 * 3600:
+                path.unlink()
 
 
 def _need_space(folder: Path, wanted: int) -> None:

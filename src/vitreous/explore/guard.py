@@ -79,7 +79,7 @@ class Guard:
         if self.token is not None and not self._known(scope, headers):
             return 401, "this explorer asks for the token that was printed when it was started: add ?token=… once"
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > self.most:
+        if not length.isdecimal() or int(length) > self.most:
             return 413, self._limit()
         return None
 

@@ -69,7 +69,7 @@ def check_place(name: str, place: tuple[int, int], grid: Sequence[int]) -> None:
 
 def _check(name: str, got: tuple[int, ...], shape: str) -> None:
     words = shape.split()
-    lengths: dict[str, int] = {word: int(word) for word in words if word.isdigit()}
+    lengths: dict[str, int] = {word: int(word) for word in words if word.isdecimal()}
     fits = len(words) == len(got) and all(got)
     if not fits or any(lengths.setdefault(word, length) != length for word, length in zip(words, got, strict=True)):
         raise ValueError(f"{name} must have shape [{shape}]{'' if all(got) else ', none of them 0'}, got {_spell(got)}")

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitreous.device import device_name, settle
 from vitreous.doctor import count_flops
 from vitreous.speed import packed
 from vitreous.speed.ceiling import Product, multiply, products
@@ -122,7 +123,7 @@ def benchmark(
             calls,
             seconds=seconds,
             rounds=rounds,
-            settle=lambda: _settle(setting.device),
+            settle=lambda: settle(setting.device),
             tell=lambda done: tell(f"round {done}"),
         )
     torch.compiler.reset()  # what was compiled for this setting is of no use to the next
@@ -240,14 +241,6 @@ def described(results: list[Result], about: Mapping[str, Any]) -> dict[str, Any]
     return {**about, "results": [asdict(result) for result in results]}
 
 
-def device_name(device: torch.device) -> str:
-    """A device as a reader knows it."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    threads = torch.get_num_threads()
-    return f"{threads} CPU thread{'s' * (threads > 1)}" if device.type == "cpu" else device.type
-
-
 def _build(
     material: Material,
     contenders: Mapping[str, Contender],
@@ -311,19 +304,12 @@ def _peak(call: Call, module: nn.Module | None, contender: Contender, setting: S
     if setting.device.type != "cuda" or contender.mode == "graph" or module is None:
         return None
     gc.collect()
-    _settle(setting.device)
+    settle(setting.device)
     torch.cuda.reset_peak_memory_stats(setting.device)
     before = torch.cuda.memory_allocated(setting.device)
     call()
-    _settle(setting.device)
+    settle(setting.device)
     return torch.cuda.max_memory_allocated(setting.device) - before + held(module, setting.train)
-
-
-def _settle(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
 
 
 @contextmanager

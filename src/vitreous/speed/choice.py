@@ -2,15 +2,15 @@
 
 import hashlib
 import json
-import os
 import platform
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from vitreous.weights.save import write_json
 
 AS_GOOD = 1.03
 """Ways that took no longer than this many times the fastest count as equal to it: the first of them is taken."""
@@ -39,11 +39,7 @@ class Choice:
 
     def write(self, way: str, seconds: dict[str, float]) -> None:
         with suppress(OSError):  # no room, no right, or on Windows a reader: it is found out again next time
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self.path.parent)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump({"way": way, "seconds": seconds}, file)
-            os.replace(name, self.path)
+            write_json(self.path, {"way": way, "seconds": seconds})
 
 
 def choice(folder: Path | None, device: torch.device, *told: Any) -> Choice | None:

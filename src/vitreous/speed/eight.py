@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from vitreous.models.vit import ViT
 from vitreous.speed.fused import add_dense, gelu_eight
 from vitreous.speed.lean import mix, norm
-from vitreous.speed.shortcut import block_rows, rows_read
+from vitreous.speed.shortcut import block_rows, tokens_of_heads
 
 EIGHT = torch.float8_e4m3fn
 LARGEST = 448.0
+MULTIPLE = 16
+"""What a GPU's kernel wants both sides of a weight to be multiples of."""
 SPREAD = 8.0
 """What a layer norm's output is multiplied by: √d times this must stay below 448, which it does up to d = 3136."""
 
@@ -27,7 +29,9 @@ SPREAD = 8.0
 def supports(device: torch.device) -> str | None:
     """None where the device multiplies fp8 numbers, else why not."""
     if device.type != "cuda":
-        return f"fp8 needs an NVIDIA GPU, this is {device.type}: int8 and bf16 run everywhere"
+        return f"fp8 needs an NVIDIA GPU, this is {device.type}: try bf16"
+    if not hasattr(torch, "_scaled_mm"):
+        return f"torch {torch.__version__} has no product of fp8 numbers: try bf16, or another torch"
     major, minor = torch.cuda.get_device_capability(device)
     if (major, minor) < (8, 9):
         return (
@@ -44,6 +48,8 @@ class Eight(nn.Module):
         self.network, self.config = network, network.config
         if network.config.width * SPREAD**2 >= LARGEST**2:
             raise ValueError(f"fp8 is made for widths below {int((LARGEST / SPREAD) ** 2)}, got {network.config.width}")
+        if uneven := [side for side in (network.config.width, network.config.mlp_width) if side % MULTIPLE]:
+            raise ValueError(f"fp8 is made for widths that {MULTIPLE} divides, got {uneven[0]}: try bf16")
         layers = ("attn.qkv", "mlp.fc1", "mlp.fc2")
         self.layers = nn.ModuleList(
             nn.ModuleList(Product8(block.get_submodule(name)) for name in layers) for block in network.blocks[:-1]
@@ -64,7 +70,7 @@ class Eight(nn.Module):
             y = fc1(spread(norm(x, carried, block.norm2, torch.float32)), SPREAD)
             x = x + fc2(gelu_eight(y), 1.0)
         x = (x + carried).to(x.dtype).view(b, t, d)
-        return network.forward_head(network.norm(block_rows(network.blocks[-1], x, rows_read(network) or 1)))
+        return network.forward_head(network.norm(block_rows(network.blocks[-1], x, tokens_of_heads(network))))
 
 
 class Product8(nn.Module):

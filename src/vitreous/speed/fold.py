@@ -66,9 +66,9 @@ def _fold_norm(norm: nn.Module, linear: nn.Module) -> tuple[nn.Module, nn.Module
     return plain, new
 
 
-def _fold_scale(linear: nn.Linear, scale: nn.Module) -> nn.Module:
+def _fold_scale(linear: nn.Module, scale: nn.Module) -> nn.Module:
     """A linear layer and the factor on each of its outputs."""
-    if not isinstance(scale, LayerScale):
+    if not isinstance(scale, LayerScale) or type(linear) is not nn.Linear:  # LoRA's is more than its weight
         return scale
     gamma = scale.gamma.double()
     linear.weight = nn.Parameter((linear.weight.double() * gamma[:, None]).float(), requires_grad=False)

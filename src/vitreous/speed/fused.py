@@ -23,7 +23,7 @@ def has_triton(device: torch.device) -> bool:
 @torch.library.custom_op("vitreous::dense_gelu", mutates_args=())
 def dense_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """`gelu(x Wᵀ + b)` for `[r d]` → `[r m]`; on CUDA GELU is worked out inside the product, by its tanh form."""
-    if x.is_cuda:
+    if x.is_cuda and hasattr(torch, "_addmm_activation"):
         return torch._addmm_activation(bias, x, weight.t(), use_gelu=True)
     return torch.nn.functional.gelu(torch.nn.functional.linear(x, weight, bias), approximate="tanh")
 

@@ -6,10 +6,24 @@ positive (GELU's) use the whole range; it costs one number for each token and on
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+FEWEST = 32
+"""Rows of a product on a GPU at the least: its kernel wants more than 16."""
+MULTIPLE = 8
+"""What a GPU's kernel wants the sides of a weight to be multiples of."""
 SMALLEST = 1e-12
 """Range of a token at the least: one that is all the same has none."""
+
+
+def supports(device: torch.device) -> str | None:
+    """None where the device multiplies int8 numbers, else why not."""
+    if device.type not in ("cpu", "cuda"):
+        return f"int8 runs on CPUs and NVIDIA GPUs, this is {device.type}: try bf16"
+    if not hasattr(torch, "_int_mm"):
+        return f"torch {torch.__version__} has no product of int8 numbers: try bf16, or another torch"
+    return None
 
 
 class Integer(nn.Module):
@@ -39,9 +53,25 @@ class Integer(nn.Module):
         step = (high - low).clamp(min=SMALLEST) / 255
         offset = (-128 - low / step).round()
         whole = (rows / step + offset).round().clamp(-128, 127).to(torch.int8)
-        sums = torch._int_mm(whole, self.weight).float()  # [r out]
+        fewest = FEWEST if whole.is_cuda else 0
+        sums = torch._int_mm(filled(whole, fewest), self.weight)[: len(whole)].float()  # [r out]
         out = sums * step * self.scale - (offset * step) * self.column + self.bias
         return out.to(x.dtype).view(*x.shape[:-1], self.out_features)
+
+
+def filled(rows: Tensor, fewest: int) -> Tensor:
+    """Rows `[r n]` and so many of zeros that there are `fewest`.
+
+    >>> filled(torch.ones(1, 2), 3).tolist()
+    [[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]]
+    """
+    missing = fewest - len(rows)
+    return F.pad(rows, (0, 0, 0, missing)) if missing > 0 else rows
+
+
+def fits(layer: nn.Linear) -> bool:
+    """Whether the device that holds a layer has a kernel for its sides."""
+    return not layer.weight.is_cuda or not (layer.in_features % MULTIPLE or layer.out_features % MULTIPLE)
 
 
 def to_integers(network: nn.Module) -> None:
@@ -49,6 +79,6 @@ def to_integers(network: nn.Module) -> None:
     blocks = network.get_submodule("blocks")
     last = str(len(list(blocks.children())) - 1)
     for name, module in list(blocks.named_modules()):
-        if type(module) is nn.Linear and name != f"{last}.attn.qkv":
+        if type(module) is nn.Linear and name != f"{last}.attn.qkv" and fits(module):
             parent, _, own = name.rpartition(".")
             setattr(blocks.get_submodule(parent), own, Integer(module))

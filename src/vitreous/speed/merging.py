@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.models.vit import Attention, TransformerBlock, ViT
+from vitreous.speed.shortcut import tokens_of_heads
 
 Compute = Callable[[Any, Tensor], Tensor]
 
@@ -42,8 +43,7 @@ def merging(tokens_per_block: int, *, features: bool = False) -> Compute:
     def compute(model: nn.Module, x: Tensor) -> Tensor:
         if not isinstance(model, ViT):
             raise ValueError("only a Vision Transformer has tokens to merge: leave --merge out for a ResNet")
-        heads = 2 if model.head_dist is not None else 1  # tokens that are read: the class token, and DeiT's other one
-        read = heads if tokens_per_block and model.config.pool == "token" else None
+        read = tokens_of_heads(model) if tokens_per_block and model.config.pool == "token" else None
         tokens, size = merged_tokens(model, x, tokens_per_block, read)
         if features and (model.card is None or model.card.head == "classifier"):
             return _pooled(model, tokens, size)

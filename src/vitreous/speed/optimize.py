@@ -12,15 +12,17 @@ import statistics
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from vitreous.device import settle
 from vitreous.models.vit import ViT
+from vitreous.speed import integers
 from vitreous.speed.choice import best, choice
 from vitreous.speed.fold import folded
-from vitreous.speed.integers import to_integers
 from vitreous.speed.shortcut import logits_only
 from vitreous.speed.ways import WAYS, Compute, Run, Unfit, usual
 
@@ -31,7 +33,10 @@ ROUNDS = 5  # timings of each way
 
 @dataclass
 class Fast:
-    """Callable: pictures `[b c h w]` → what the model gives, float and on the CPU. `b` may be anything."""
+    """Callable: pictures `[b c h w]` → what the model gives, float and on the CPU. `b` may be anything.
+
+    Threads may share it; they wait for each other, since a recorded graph reads and writes one place in memory.
+    """
 
     run: Run
     batch: int
@@ -48,6 +53,7 @@ class Fast:
     """Seconds a batch of each way that was tried here; empty where the choice was known from before."""
     remarks: list[str] = field(default_factory=list)
     """What was left out and why."""
+    lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
     @torch.no_grad()
     def __call__(self, pictures: Tensor) -> Tensor:
@@ -56,7 +62,8 @@ class Fast:
             x = self.prepare(some)
             if missing := self.batch - len(x):
                 x = torch.cat([x, x.new_zeros(missing, *x.shape[1:])])
-            parts.append(self.run(x)[: len(some)].float().cpu())
+            with self.lock:
+                parts.append(self.run(x)[: len(some)].float().cpu())
         return torch.cat(parts)
 
     def prepare(self, pictures: Tensor) -> Tensor:
@@ -98,10 +105,14 @@ def optimize(
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
     if not isinstance(model, ViT):
         raise ValueError("only Vision Transformers are made faster: leave --fast out for a ResNet")
+    if model.card is None:
+        raise ValueError("a model is made faster with its preprocessing: set model.card, or get the model by load")
     view, place, dtype = model.card.preprocess, torch.device(device), PRECISIONS[precision]
     network: nn.Module = folded(model, *((view.mean, view.std) if pixels else ())).to(place, dtype)
     if precision == "int8":
-        to_integers(network)
+        if reason := integers.supports(place):
+            raise ValueError(reason)
+        integers.to_integers(network)
     elif precision == "fp8":
         network, compute = eight(network, compute, place)
     mean, std = (torch.tensor(values, device=place).view(-1, 1, 1) for values in (view.mean, view.std))
@@ -112,6 +123,12 @@ def optimize(
     if known is not None and (before := known.read()) in wanted:
         wanted = (before,)
     runs = _build(network, compute, example, wanted, fast.remarks)
+    if not runs and known is not None and wanted != usual(place, precision):  # what was fastest does not work any more
+        runs = _build(network, compute, example, usual(place, precision), fast.remarks)
+    runs = runs or _build(network, compute, example, ("eager",), fast.remarks)
+    if not runs:
+        told = f"this model runs in no way in {precision} on {place.type}: try fp32 on a CPU"
+        raise ValueError(f"{told} ({fast.remarks[-1]})")
     fast.tried = _race(runs, example) if len(runs) > 1 else {}
     fast.way = best(fast.tried) if fast.tried else next(iter(runs))
     fast.run = runs[fast.way]
@@ -144,7 +161,7 @@ def call(network: nn.Module, x: Tensor) -> Tensor:
 def _build(
     network: nn.Module, compute: Compute, example: Tensor, wanted: tuple[str, ...], remarks: list[str]
 ) -> dict[str, Run]:
-    """Every way that works here; what does not is remarked on. Eager is there when all else fails."""
+    """Every way that works here; what does not is remarked on."""
     runs: dict[str, Run] = {}
     for way in wanted:
         try:
@@ -155,7 +172,7 @@ def _build(
         except Exception as error:  # whatever a compiler may raise: torch has a class for each of them
             runs.pop(way, None)
             remarks.append(f"{way} was left out: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
-    return runs or {"eager": WAYS["eager"](network, compute, example)}
+    return runs
 
 
 def _race(runs: dict[str, Run], example: Tensor) -> dict[str, float]:
@@ -165,7 +182,6 @@ def _race(runs: dict[str, Run], example: Tensor) -> dict[str, float]:
         for way, run in runs.items():
             begun = time.perf_counter()
             run(example)
-            if example.device.type == "cuda":
-                torch.cuda.synchronize(example.device)
+            settle(example.device)
             times[way].append(time.perf_counter() - begun)
     return {way: statistics.median(each) for way, each in times.items()}

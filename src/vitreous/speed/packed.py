@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from vitreous.models.vit import ViT
 from vitreous.speed.lean import mix
-from vitreous.speed.shortcut import block_rows, rows_read
+from vitreous.speed.shortcut import block_rows, tokens_of_heads
 
 
 def available() -> bool:
     """Whether this torch has oneDNN and its fused products."""
     operations = torch.ops.mkldnn
-    return torch.backends.mkldnn.is_available() and hasattr(operations, "_linear_pointwise")
+    wanted = ("_linear_pointwise", "_reorder_linear_weight")
+    return torch.backends.mkldnn.is_available() and all(hasattr(operations, name) for name in wanted)
 
 
 class Product:
@@ -57,6 +58,6 @@ def packed(network: ViT, batch: int) -> Callable[[Tensor], Tensor]:
             x = proj.add(mix(block.attn, qkv(block.norm1(x)), b), x)
             x = fc2.add(fc1(block.norm2(x), "gelu", kind), x)
         x = x.view(b, t, d)
-        return network.forward_head(network.norm(block_rows(network.blocks[-1], x, rows_read(network) or 1)))
+        return network.forward_head(network.norm(block_rows(network.blocks[-1], x, tokens_of_heads(network))))
 
     return run

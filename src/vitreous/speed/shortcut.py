@@ -39,11 +39,21 @@ def rows_read(model: nn.Module) -> int | None:
     """How many tokens the head reads, from the first on; None where the whole network has to run."""
     if not isinstance(model, ViT) or model.config.pool != "token":
         return None
-    if not torch.compiler.is_compiling() and WATCHERS.get():  # whoever looks or steps in is owed the whole network
+    if watched():
         return None
     if type(model.blocks[-1].attn.qkv) is not nn.Linear:  # type: ignore[union-attr]  # LoRA's is more than its weight
         return None
-    return 2 if model.head_dist is not None else 1  # the class token, and DeiT's distillation token
+    return tokens_of_heads(model)
+
+
+def watched() -> bool:
+    """Whether somebody looks or steps in here: they are owed the whole network. A compiled graph has no one to call."""
+    return not torch.compiler.is_compiling() and bool(WATCHERS.get())
+
+
+def tokens_of_heads(model: ViT) -> int:
+    """How many tokens are read where a head reads tokens: the class token, and for DeiT's other head the one after."""
+    return 2 if model.head_dist is not None else 1
 
 
 def block_rows(block: Any, x: Tensor, rows: int) -> Tensor:

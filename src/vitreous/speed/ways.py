@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.speed import lean as trimmed
-from vitreous.speed import packed as laid
+from vitreous.speed import packed as laid_out
 from vitreous.speed.shortcut import logits_only
 
 Compute = Callable[[Any, Tensor], Tensor]
@@ -66,9 +66,10 @@ def lean(network: nn.Module, compute: Compute, example: Tensor) -> Run:
 
 def packed(network: nn.Module, compute: Compute, example: Tensor) -> Run:
     """With weights laid out for the CPU's kernels, and GELU and residuals inside the products (`packed.py`)."""
-    if compute is not logits_only or not trimmed.fits(network) or example.device.type != "cpu" or not laid.available():
+    here = example.device.type == "cpu" and laid_out.available()
+    if compute is not logits_only or not trimmed.fits(network) or not here:
         raise Unfit("it is made for logits of GELU networks on a CPU with oneDNN")
-    return laid.packed(network, len(example))  # type: ignore[arg-type]
+    return laid_out.packed(network, len(example))  # type: ignore[arg-type]
 
 
 def recorded(build: Callable[[nn.Module, Compute, Tensor], Run]) -> Callable[[nn.Module, Compute, Tensor], Run]:
@@ -85,7 +86,7 @@ def recorded(build: Callable[[nn.Module, Compute, Tensor], Run]) -> Callable[[nn
         torch.cuda.current_stream(x.device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         _forget_workspaces()  # of a graph before this one: they would be gone when that one is thrown away
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=side):  # torch's own would be the first device's
             y = run(x)
         _forget_workspaces()  # this one's are its own
 

@@ -35,7 +35,8 @@ def build_model(config: TrainConfig, data: PictureSet | Streamed, say: Callable[
         if asked := [name for name, off in unknown.items() if getattr(config, name) != off]:
             raise ValueError(f"a ResNet has no {', '.join(asked)}: leave it out")
     model.card.class_names, model.card.training = data.class_names, None  # what a checkpoint had learned is past
-    model.card.report.assumed.pop("class names", None)
+    for name in ("class names", "preprocessing"):  # assumed of the checkpoint: what is trained so has them for sure
+        model.card.report.assumed.pop(name, None)
     return model.train()
 
 

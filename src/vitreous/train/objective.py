@@ -91,7 +91,7 @@ def objective(
         tokens = model.forward_features(x)
         logits, student = model.head(model.pool(tokens)), model.head_dist(model.fc_norm(tokens[:, 1]))
     else:
-        logits = student = model(x)
+        logits = student = forward(model, x, config)
     said = teacher(x).float()
     if config.distillation == "hard":
         taught = F.cross_entropy(student.float(), said.argmax(dim=-1))

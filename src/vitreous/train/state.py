@@ -32,8 +32,6 @@ class State:
     epoch: int = 0
     step: int = 0
     """Updates done in this epoch."""
-    seconds: float = 0.0
-    """Time spent training, over all sittings."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything by name, as it is: no copies."""

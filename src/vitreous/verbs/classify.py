@@ -74,7 +74,7 @@ def classify(
         from vitreous.tables import classifying_work
 
         names, problems = find_names(pictures)
-        work = classifying_work(model, top=top, using=asked(), merge=merge, **sizes)
+        work = classifying_work(model, top=top, using=asked(pictures=len(names)), merge=merge, **sizes)
         work_through(output, names, problems, work, part_size, console, json)
         return
     found: list[Any]

@@ -246,7 +246,7 @@ def _class(text: str | None, model: Model) -> int | None:
     names = model.card.class_names or ()
     if text in names:
         return names.index(text)
-    if text.isdigit():
+    if text.isdecimal():
         return int(text)
     import difflib
 

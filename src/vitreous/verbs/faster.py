@@ -33,9 +33,10 @@ def faster(
     weights laid out for it, which takes no time to find and changes logits by rounding alone.
     """
     if merge:
+        from vitreous.features import embedding
         from vitreous.speed.merging import merging
 
-        compute = merging(merge, features=compute.__name__ == "embedding")
+        compute = merging(merge, features=compute is embedding)
         console.print(f"merging {merge} tokens in each block: answers differ from the whole model's", style="dim")
     if not fast and precision not in ("int8", "fp8"):
         if merge:

@@ -64,7 +64,7 @@ def _told_names(source: Source, sidecar: Mapping[str, Any]) -> Names:
     if source.weights_enum is not None:
         return tuple(source.weights_enum.meta["categories"])
     labels = sidecar.get("id2label")
-    if isinstance(labels, Mapping) and labels and all(str(key).isdigit() for key in labels):
+    if isinstance(labels, Mapping) and labels and all(str(key).isdecimal() for key in labels):
         names = tuple(str(labels[key]) for key in sorted(labels, key=int))
         return None if all(name.startswith("LABEL_") for name in names) else names
     for place in (sidecar, sidecar.get("pretrained_cfg") or {}):

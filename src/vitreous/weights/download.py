@@ -182,7 +182,7 @@ def _stream(url: str, partial: Path, *, progress: bool, timeout: float) -> None:
             if answer.headers.get_content_type() == "text/html":  # a login page, or a page about the file
                 raise ValueError(f"{url} answered with a web page: expected the weights file itself")
             length = answer.headers.get("Content-Length", "")
-            expected = int(length) if length.isdigit() else None
+            expected = int(length) if length.isdecimal() else None
             with _bar(Path(urlsplit(url).path).name, expected, show=progress) as advance:
                 while chunk := answer.read(CHUNK):
                     file.write(chunk)

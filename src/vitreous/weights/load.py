@@ -16,7 +16,7 @@ import torch
 
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.weights.beside import class_names, preprocessing, read_json, run_size
+from vitreous.weights.beside import class_names, imagenet_names, preprocessing, read_json, run_size
 from vitreous.weights.card import Card, LoadReport
 from vitreous.weights.fetch import Source, fetch
 from vitreous.weights.fill import MOST_PATCHES, data_types, fill
@@ -75,7 +75,8 @@ def load(
     raw = read_sharded(source.index, source.weights) if source.index else read(source.weights[0])
     sidecar = read_json(source.config)
     try:
-        refuse_other_families(raw.tensors, sidecar, Path(str(source.name)).name)
+        called = "" if "config" in _own(sidecar) else Path(str(source.name)).name  # a model of ours may have any name
+        refuse_other_families(raw.tensors, sidecar, called)
         if {"conv1.weight", "layer1.0.conv1.weight"} <= set(raw.tensors):
             from vitreous.weights.resnet import load_resnet
 
@@ -189,6 +190,8 @@ def _card(source: Source, sidecar: Mapping[str, Any], report: LoadReport, config
         preprocess, names = Preprocess.from_dict(own["preprocess"]), own.get("class_names")
         head = own.get("head", "classifier")
         names = tuple(names) if names and len(names) == config.classes else None
+        if "class names" in report.assumed and names != imagenet_names():  # of what this was fine-tuned from
+            del report.assumed["class names"]
     else:
         preprocess, why = preprocessing(source, sidecar, report.format, config.size, config.channels)
         if why:

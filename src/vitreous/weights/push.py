@@ -33,8 +33,12 @@ class Pushed:
 
 
 def check_repository(name: str) -> str:
-    """`owner/name`, or a `ValueError` that says what is wrong with it."""
-    part = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
+    """`owner/name`, or a `ValueError` that says what is wrong with it.
+
+    >>> check_repository("ann/_digits")
+    'ann/_digits'
+    """
+    part = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
     if not re.fullmatch(f"{part}/{part}", name) or ".." in name or "--" in name or len(name) > 96:
         raise ValueError(
             f"{name!r} cannot be a repository of the Hub: write OWNER/NAME, your user name or organisation first "

@@ -12,7 +12,7 @@ REFUSED: dict[str, tuple[str, str]] = {  # family: (pattern of its keys, pattern
     "DINOv3": (r"^(backbone\.)?(rope_embed\.periods|storage_tokens)$", r"dinov3"),
     "EVA": (
         r"blocks\.\d+\.attn\.(rope|inner_attn_ln|q_proj)|^rope\.freqs|blocks\.\d+\.mlp\.w1\.weight$",
-        r"^eva(?!_)|eva02",
+        r"^eva([-\d]|$)|eva02",
     ),
     "BEiT": (r"relative_position_bias_table|attn\.q_bias$", r"beit"),
     "SigLIP": (r"attn_pool\.(latent|probe)|vision_model\.head\.probe|MAPHead_0/probe", r"siglip"),
@@ -30,7 +30,7 @@ REFUSED: dict[str, tuple[str, str]] = {  # family: (pattern of its keys, pattern
         r"^stages\.\d+\.|^(features|downsample_layers)\.\d|^stem\.\d",
         r"^(convnext|efficientnet|mvit|pvt|maxvit|levit|twins|cait|crossvit|xcit)",
     ),
-    "relative-position ViT": (r"rel_pos\.(relative|mlp)|rel_pos_[hw]$", r"relpos|^sam|samvit"),
+    "relative-position ViT": (r"rel_pos\.(relative|mlp)|rel_pos_[hw]$", r"relpos|^sam([-_]|$)|samvit"),
 }
 
 
