@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitreous.models.vit import MLP, Attention, TransformerBlock, ViT
+from vitreous.models.watch import WATCHERS
 from vitreous.speed.fused import gelu_backward, pack
 from vitreous.speed.gelu import gelu
 from vitreous.speed.shortcut import block_rows, rows_read
@@ -27,24 +28,26 @@ def logits_to_learn(
     fused: bool = True,
     recompute: bool = False,
 ) -> Tensor:
-    """`model(x)` with gradients; a network that the short cuts do not cover runs as it is.
+    """`model(x)` with gradients; a network that is no ViT, or that somebody looks into, runs as it is.
 
     `fused` takes the kernels above, `recompute` keeps only what goes into each block: its inside is worked out again
     in the backward pass, for a third more work.
     """
-    read = rows_read(model)
-    if read is None:
+    if not isinstance(model, ViT) or (not torch.compiler.is_compiling() and WATCHERS.get()):
         return model(x)
-    assert isinstance(model, ViT)
-    fused = fused and all(_plain(block) for block in model.blocks[:-1])
+    read = rows_read(model)
+    blocks = list(model.blocks if read is None else model.blocks[:-1])
+    fused = fused and all(_plain(block) for block in blocks)
     x = model.embed(x)
     if residual is not None:
         x = x.to(residual)
     again = partial(checkpoint, use_reentrant=False, preserve_rng_state=_tosses_coins(model))
-    for block in model.blocks[:-1]:
+    for block in blocks:
         step = partial(_block if fused else _whole, block)
         x = again(step, x) if recompute else step(x)
-    return model.forward_head(model.norm(block_rows(model.blocks[-1], x, read)))
+    if read is not None:
+        x = block_rows(model.blocks[-1], x, read)
+    return model.forward_head(model.norm(x))
 
 
 def _whole(block: Any, x: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 
 from vitreous.train.config import TrainConfig
+from vitreous.train.objective import forward
 from vitreous.train.world import World
 from vitreous.weights.load import Model
 
@@ -77,7 +78,7 @@ def attempt(model: Model, config: TrainConfig, device: torch.device, batch: int)
         kept = [torch.zeros_like(parameter) for parameter in learning for _ in range(3)]  # two moments, average
         x = torch.zeros(max(1, batch // config.accumulate), len(view.mean), *view.size, device=device)
         with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):
-            loss = trial(x * 1.0).float().square().mean()
+            loss = forward(trial, x * 1.0, config).float().square().mean()
         loss.backward()
         del kept, x, loss
     except RuntimeError as error:
