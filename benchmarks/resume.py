@@ -12,40 +12,52 @@ because of it. `--parallel fsdp` shards the weights over them.
 import argparse
 import hashlib
 import json
+import multiprocessing
 import os
 import random
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
+
+import torch
+
+from vitreous.train.assemble import Parts
+from vitreous.train.config import TrainConfig
+from vitreous.train.folder import RunFolder
+from vitreous.train.listen import Listener
+from vitreous.train.loop import train
+from vitreous.train.recipes import RECIPES
+
+FORKED = multiprocessing.get_context("fork")  # torch is imported once: a sitting begins at once
 
 CHANGES = {"epochs": 3, "average": 0.99, "stochastic_depth": 0.1, "dropout": 0.1, "flip": True, "augment": "trivial"}
 
 STARTING = 0.1  # share of kills at any moment from the process's start on
 
 
-def child(output: str, changes: str) -> None:
-    """One sitting of the run."""
-    from dataclasses import replace
-
-    import torch
-
-    from vitreous.train.listen import Listener
-    from vitreous.train.loop import train
-    from vitreous.train.recipes import RECIPES
-
-    class Begun(Listener):
-        """Notes the update that this sitting begins with."""
-
-        def begin(self, parts, config, folder):
-            Path(f"{output}.begun").write_text(str(parts.state.epoch * parts.steps + parts.state.step))
-
+def child(output: Path, changes: dict[str, object], log: Path, environment: dict[str, str]) -> None:
+    """One sitting of the run, in a process of its own."""
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.environ.update(environment)
     torch.set_num_threads(1)
-    config = replace(RECIPES["digits"].config, snapshots=0, **json.loads(changes))
-    train(config, output, listeners=[Begun()] if os.environ.get("RANK", "0") == "0" else [])
+    config = replace(RECIPES["digits"].config, snapshots=0, **changes)
+    train(config, output, listeners=[Begun(output)] if environment.get("RANK", "0") == "0" else [])
+
+
+class Begun(Listener):
+    """Notes the update that a sitting begins with."""
+
+    def __init__(self, output: Path) -> None:
+        self.path = Path(f"{output}.begun")
+
+    def begin(self, parts: Parts, config: TrainConfig, folder: RunFolder) -> None:
+        self.path.write_text(str(parts.state.epoch * parts.steps + parts.state.step))
 
 
 def bits(folder: Path) -> dict[str, object]:
@@ -80,7 +92,6 @@ class Sitting:
     """The processes of one sitting of a run."""
 
     def __init__(self, folder: Path, changes: dict[str, object], log: Path, ranks: int) -> None:
-        words = [sys.executable, __file__, "--child", str(folder), json.dumps(changes)]
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -88,27 +99,26 @@ class Sitting:
         self.processes = []
         for rank in range(ranks):
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}
-            environment = os.environ | common | own
-            self.processes.append(
-                subprocess.Popen(words, stdout=log.open("ab"), stderr=subprocess.STDOUT, env=environment)
-            )
+            process = FORKED.Process(target=child, args=(folder, changes, log, common | own))
+            process.start()
+            self.processes.append(process)
 
     def going(self) -> bool:
-        return all(process.poll() is None for process in self.processes)
+        return all(process.is_alive() for process in self.processes)
 
     def kill(self, rank: int) -> None:
         self.processes[rank].kill()
 
     def wait(self) -> list[int]:
         """How each ended; whoever still waits for a killed one after 20 s is ended too."""
-        codes = []
+        while self.going():
+            time.sleep(0.005)
         for process in self.processes:
-            try:
-                codes.append(process.wait(20 if any(p.poll() for p in self.processes) else None))
-            except subprocess.TimeoutExpired:
+            process.join(20 if any(each.exitcode for each in self.processes) else None)
+            if process.is_alive():
                 process.kill()
-                codes.append(process.wait())
-        return codes
+                process.join()
+        return [process.exitcode for process in self.processes]
 
 
 def reached(folder: Path) -> int:
@@ -125,7 +135,7 @@ def wait_until(folder: Path, update: int, sitting: Sitting) -> None:
 def wait_for_a_write(folder: Path, sitting: Sitting) -> None:
     """Until a part of a checkpoint lies there half written, or the run has ended."""
     while sitting.going() and not any((folder / "checkpoints").glob(".step-*")):
-        pass  # a write takes a few milliseconds
+        time.sleep(0.0005)  # a write takes a few milliseconds
 
 
 def main() -> None:
@@ -137,11 +147,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--into-writes", type=float, default=0.5, help="share of kills that wait for a write")
     parser.add_argument("--changes", default="{}", help="fields of TrainConfig, as JSON")
-    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.child:
-        child(*given.child)
-        return
     changes = {**CHANGES, "device": given.device, "deterministic": given.device != "cpu", "save_every": 0.0}
     changes |= {"parallel": given.parallel} | json.loads(given.changes)
     chance = random.Random(given.seed)
