@@ -9,11 +9,13 @@ After each the trouble is taken away and the same command run again; the bits ha
 """
 
 import argparse
+import multiprocessing
 import os
 import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -22,61 +24,95 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import torch
 from resume import bits, left_over, reached
 
+from vitreous.cli import main
+
+FORKED = multiprocessing.get_context("fork")
 WORDS = "train digits --epochs 3 --snapshots 2 --save-every 0 --device cpu --stochastic-depth 0.1"
 LONGEST = 60.0  # seconds until an end that does not come is called a hang
 
 
 class Run:
-    """One command in a process of its own, or in two under `torchrun`."""
+    """One command, on so many processes: forked from this one, which has torch in memory, or under `torchrun`."""
 
-    def __init__(self, folder: Path, ranks: int, more: str = "") -> None:
-        start = [sys.executable, "-m"]
-        if ranks > 1:
-            start += ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
-        words = [*start, "vitreous", *WORDS.split(), *more.split(), "--output", str(folder)]
+    def __init__(self, folder: Path, ranks: int, more: str = "", torchrun: bool = False) -> None:
+        words = [*WORDS.split(), *more.split(), "--output", str(folder)]
         self.folder = folder
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # read at the end
-        self.process = subprocess.Popen(words, stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True)
+        if torchrun:
+            start = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m", "vitreous"]
+            self.processes = [subprocess.Popen([sys.executable, *start, *words], stdout=self.log, stderr=self.log)]
+            return
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+        self.processes = []
+        for rank in range(ranks):
+            own = {"WORLD_SIZE": str(ranks), "RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}
+            process = FORKED.Process(target=sitting, args=(words, self.log.fileno(), common | own))
+            process.start()
+            self.processes.append(process)
+
+    def codes(self) -> list[int | None]:
+        """How each process ended, None for one that goes on."""
+        return [each.poll() if isinstance(each, subprocess.Popen) else each.exitcode for each in self.processes]
+
+    def going(self) -> bool:
+        return None in self.codes()
 
     def reach(self, update: int) -> None:
-        while self.process.poll() is None and reached(self.folder) < update:
+        while self.going() and reached(self.folder) < update:
             time.sleep(0.005)
 
-    def end(self) -> tuple[int | None, float, str]:
-        """Its exit code (None for a hang), seconds until then, and all that it said."""
+    def send(self, number: int) -> None:
+        os.kill(self.processes[0].pid, number)
+
+    def end(self) -> tuple[tuple[int | None, ...], float, str]:
+        """Exit codes (None for a hang), seconds until then, and all that was said."""
         begun = time.monotonic()
-        code = None
-        with suppress(subprocess.TimeoutExpired):
-            code = self.process.wait(LONGEST)
-        spent = time.monotonic() - begun
-        if code is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+        while self.going() and time.monotonic() - begun < LONGEST:
+            time.sleep(0.01)
+        codes, spent = tuple(self.codes()), time.monotonic() - begun
+        for process, code in zip(self.processes, codes, strict=True):
+            if code is None:
+                process.kill()
+            process.wait() if isinstance(process, subprocess.Popen) else process.join()
         self.log.seek(0)
-        return code, spent, self.log.read()
+        return codes, spent, self.log.read()
 
     def workers(self) -> list[int]:
         """The processes that `torchrun` started."""
-        listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        started = self.processes[0].pid
+        listed = Path(f"/proc/{started}/task/{started}/children").read_text().split()
         return [int(pid) for pid in listed if b"vitreous" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def sitting(words: list[str], log: int, environment: dict[str, str]) -> None:
+    """What a forked process does: `vitreous WORDS`."""
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    main(words)
 
 
 class Trials:
     """Counts how troubles ended."""
 
     def __init__(self, chance: random.Random, root: Path) -> None:
-        self.chance, self.root, self.wholes = chance, root, {}
+        self.chance, self.root = chance, root
+        self.wholes: dict[tuple[int, str], dict[str, object]] = {}
 
-    def whole(self, ranks: int, more: str = "") -> Path:
-        """The undisturbed run."""
+    def whole(self, ranks: int, more: str) -> dict[str, object]:
+        """The undisturbed run's bits."""
         if (ranks, more) not in self.wholes:
             folder = self.root / f"whole-{len(self.wholes)}"
-            code, _, said = Run(folder, ranks, more).end()
-            if code:
+            codes, _, said = Run(folder, ranks, more).end()
+            if any(codes):
                 sys.exit(said)
-            self.wholes[ranks, more] = folder
+            self.wholes[ranks, more] = bits(folder)
         return self.wholes[ranks, more]
 
     def run(
@@ -89,33 +125,33 @@ class Trials:
         place: Path | None = None,
         more: str = "",
         most: int = 50,
+        torchrun: bool = False,
     ) -> None:
-        whole = self.whole(ranks, more)
-        truth, longest, traced, equal, hangs = bits(whole), 0.0, 0, 0, 0
-        codes: dict[int | None, int] = {}
+        truth, longest, traced, equal = self.whole(ranks, more), 0.0, 0, 0
+        ends: dict[tuple[int | None, ...], int] = {}
         lines: dict[str, int] = {}
         for number in range(count):
             folder = (place or self.root) / f"{what.replace(' ', '-')}-{number}"
-            run = Run(folder, ranks, more)
+            run = Run(folder, ranks, more, torchrun)
             run.reach(self.chance.randint(1, most))
             time.sleep(self.chance.uniform(0, 0.1))
             trouble(run)
-            code, spent, said = run.end()
-            longest, hangs = max(longest, spent), hangs + (code is None)
+            codes, spent, said = run.end()
+            longest = max(longest, spent)
             traced += "Traceback (most recent" in re.sub(r"(?s)=====.*", "", said)  # torchrun's summary comes last
-            codes[code] = codes.get(code, 0) + 1
+            ends[codes] = ends.get(codes, 0) + 1
             for line in re.findall(r"^(vitreous: .*|stopped .*)$", said, re.MULTILINE):
                 line = re.sub(r"\d+|/\S+/|gloo.*", "…", line)
                 lines[line] = lines.get(line, 0) + 1
             mend()
             again, _, said = Run(folder, ranks, more).end()
-            found = bits(folder) if not again else {}
+            found = {} if any(again) else bits(folder)
             equal += found == truth and not left_over(folder)
             if found != truth or left_over(folder):
                 print(said, left_over(folder), sorted(n for n in truth if found.get(n) != truth[n])[:4])
             shutil.rmtree(folder, ignore_errors=True)
         print(
-            f"{what}: {count} times, exit codes {codes}, ended after {longest:.1f} s at the most, {hangs} hangs, "
+            f"{what}: {count} times, exit codes {ends}, ended after {longest:.1f} s at the most, "
             f"{traced} tracebacks; {equal} of {count} resumed bit-identical"
         )
         for line, times in lines.items():
@@ -131,9 +167,9 @@ def disk(trials: Trials, count: int) -> None:
 
             def fill(run: Run, filler: Path = filler) -> None:
                 with filler.open("wb", buffering=0) as file, suppress(OSError):
-                    while run.process.poll() is None:
+                    while run.going():
                         file.write(bytes(4096))
-                while run.process.poll() is None:  # what is removed meanwhile makes no room
+                while run.going():  # what is removed meanwhile makes no room
                     with filler.open("ab", buffering=0) as file, suppress(OSError):
                         file.write(bytes(4096))
 
@@ -149,7 +185,7 @@ def ranks(trials: Trials, count: int) -> None:
         if workers := run.workers():
             os.kill(trials.chance.choice(workers), signal.SIGKILL)
 
-    trials.run("one of two killed", count, 2, kill_one)
+    trials.run("one of two killed under torchrun", count, 2, kill_one, torchrun=True)
 
 
 def signals(trials: Trials, count: int) -> None:
@@ -158,11 +194,11 @@ def signals(trials: Trials, count: int) -> None:
 
             def send(run: Run, number: int = number, times: int = times) -> None:
                 for _ in range(times):
-                    run.process.send_signal(number)
+                    run.send(number)
                     time.sleep(trials.chance.uniform(0, 0.02))
 
             trials.run(f"{signal.Signals(number).name} × {times}", count, 1, send)
-    trials.run("SIGTERM to torchrun", count, 2, lambda run: run.process.send_signal(signal.SIGTERM))
+    trials.run("SIGTERM to torchrun", count, 2, lambda run: run.send(signal.SIGTERM), torchrun=True)
 
 
 def data(trials: Trials, count: int) -> None:
@@ -198,7 +234,7 @@ def data(trials: Trials, count: int) -> None:
 ALL = {"disk": disk, "ranks": ranks, "signals": signals, "data": data}
 
 
-def main() -> None:
+def measure() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=ALL, default=list(ALL))
     parser.add_argument("--count", type=int, default=5)
@@ -213,4 +249,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    measure()
