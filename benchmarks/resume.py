@@ -2,62 +2,96 @@
 
 A whole run comes first; its bits are the truth. Then the same run again and again in a process of its own, ended by
 SIGKILL at a random moment, and called once more until it finishes. A checkpoint is written after every update, so that
-kills fall into writes too. Compared are the model's file and every tensor of the last checkpoint: weights,
-optimiser, average of weights, random states. With `--ranks 2` the run is one of two processes (gloo), of which one,
-taken at random, is killed; the other ends because of it. `--parallel fsdp` shards the weights over them.
+kills fall into writes too, and half of them wait until a file is being written. Compared are the model's file, every
+tensor of the last checkpoint (weights, optimiser, average of weights, random states) and the metrics but for their
+seconds. Each sitting has to begin where the newest checkpoint was, and at the end nothing may lie about that is not
+whole. With `--ranks 2` the run is one of two processes (gloo), of which one, taken at random, is killed; the other ends
+because of it. `--parallel fsdp` shards the weights over them.
 """
 
 import argparse
 import hashlib
 import json
+import multiprocessing
 import os
 import random
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
+
+import torch
+
+from vitreous.train.assemble import Parts
+from vitreous.train.config import TrainConfig
+from vitreous.train.folder import RunFolder
+from vitreous.train.listen import Listener
+from vitreous.train.loop import train
+from vitreous.train.recipes import RECIPES
+
+FORKED = multiprocessing.get_context("fork")  # torch is imported once: a sitting begins at once
 
 CHANGES = {"epochs": 3, "average": 0.99, "stochastic_depth": 0.1, "dropout": 0.1, "flip": True, "augment": "trivial"}
 
+STARTING = 0.1  # share of kills at any moment from the process's start on
 
-def child(output: str, changes: str) -> None:
-    """One sitting of the run."""
-    from dataclasses import replace
 
-    import torch
-
-    from vitreous.train.loop import train
-    from vitreous.train.recipes import RECIPES
-
+def child(output: Path, changes: dict[str, object], log: Path, environment: dict[str, str]) -> None:
+    """One sitting of the run, in a process of its own."""
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.environ.update(environment)
     torch.set_num_threads(1)
-    config = replace(RECIPES["digits"].config, snapshots=0, **json.loads(changes))
-    train(config, output)
+    config = replace(RECIPES["digits"].config, snapshots=0, **changes)
+    train(config, output, listeners=[Begun(output)] if environment.get("RANK", "0") == "0" else [])
 
 
-def bits(folder: Path) -> dict[str, str]:
+class Begun(Listener):
+    """Notes the update that a sitting begins with."""
+
+    def __init__(self, output: Path) -> None:
+        self.path = Path(f"{output}.begun")
+
+    def begin(self, parts: Parts, config: TrainConfig, folder: RunFolder) -> None:
+        self.path.write_text(str(parts.state.epoch * parts.steps + parts.state.step))
+
+
+def bits(folder: Path) -> dict[str, object]:
     """What has to be equal, as hashes: each tensor of the model and of the last checkpoint, as it lies in its file."""
     from safetensors import safe_open
 
     newest = max((folder / "checkpoints").glob("step-*.json"))
     files = [folder / "model/model.safetensors", *sorted(newest.parent.glob(f"{newest.stem}/*.safetensors"))]
     files += newest.parent.glob(f"{newest.stem}.safetensors")
-    found = {}
+    found: dict[str, object] = {}
     for file in files:
         with safe_open(file, "np") as opened:
             for name in opened.keys():  # noqa: SIM118  # no mapping
                 data = opened.get_tensor(name).tobytes()
                 found[f"{file.relative_to(folder)}:{name}"] = hashlib.sha256(data).hexdigest()
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        found |= {f"metrics.jsonl:{row['epoch']}:{name}": value for name, value in row.items() if name != "seconds"}
     return found
+
+
+def left_over(folder: Path) -> list[str]:
+    """What a killed process left that is not whole: temporary files, and weights without their description."""
+    hidden = [path for path in folder.rglob("*") if path.name.startswith(".")]
+    bare = [
+        path for path in (folder / "checkpoints").glob("step-*") if not path.with_name(f"{path.stem}.json").exists()
+    ]
+    return sorted(str(path.relative_to(folder)) for path in hidden + bare)
 
 
 class Sitting:
     """The processes of one sitting of a run."""
 
     def __init__(self, folder: Path, changes: dict[str, object], log: Path, ranks: int) -> None:
-        words = [sys.executable, __file__, "--child", str(folder), json.dumps(changes)]
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -65,27 +99,26 @@ class Sitting:
         self.processes = []
         for rank in range(ranks):
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}
-            environment = os.environ | common | own
-            self.processes.append(
-                subprocess.Popen(words, stdout=log.open("ab"), stderr=subprocess.STDOUT, env=environment)
-            )
+            process = FORKED.Process(target=child, args=(folder, changes, log, common | own))
+            process.start()
+            self.processes.append(process)
 
     def going(self) -> bool:
-        return all(process.poll() is None for process in self.processes)
+        return all(process.is_alive() for process in self.processes)
 
     def kill(self, rank: int) -> None:
         self.processes[rank].kill()
 
     def wait(self) -> list[int]:
         """How each ended; whoever still waits for a killed one after 20 s is ended too."""
-        codes = []
+        while self.going():
+            time.sleep(0.005)
         for process in self.processes:
-            try:
-                codes.append(process.wait(20 if any(p.poll() for p in self.processes) else None))
-            except subprocess.TimeoutExpired:
+            process.join(20 if any(each.exitcode for each in self.processes) else None)
+            if process.is_alive():
                 process.kill()
-                codes.append(process.wait())
-        return codes
+                process.join()
+        return [process.exitcode for process in self.processes]
 
 
 def reached(folder: Path) -> int:
@@ -99,6 +132,12 @@ def wait_until(folder: Path, update: int, sitting: Sitting) -> None:
         time.sleep(0.005)
 
 
+def wait_for_a_write(folder: Path, sitting: Sitting) -> None:
+    """Until a part of a checkpoint lies there half written, or the run has ended."""
+    while sitting.going() and not any((folder / "checkpoints").glob(".step-*")):
+        time.sleep(0.0005)  # a write takes a few milliseconds
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
@@ -106,12 +145,9 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--parallel", default="ddp")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--into-writes", type=float, default=0.5, help="share of kills that wait for a write")
     parser.add_argument("--changes", default="{}", help="fields of TrainConfig, as JSON")
-    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.child:
-        child(*given.child)
-        return
     changes = {**CHANGES, "device": given.device, "deterministic": given.device != "cpu", "save_every": 0.0}
     changes |= {"parallel": given.parallel} | json.loads(given.changes)
     chance = random.Random(given.seed)
@@ -125,20 +161,30 @@ def main() -> None:
         spent = time.monotonic() - begun
         truth = bits(whole)
         updates = reached(whole)
-        kills = equal = runs = writing = 0
+        kills = equal = runs = writing = lost = most = 0
+        begun = time.monotonic()
         while kills < given.kills:
             runs += 1
             folder, where = root / f"killed-{runs}", []
+            note = Path(f"{folder}.begun")
             while not (folder / "result.json").exists():
+                note.unlink(missing_ok=True)
+                newest = reached(folder)
                 sitting = Sitting(folder, changes, log, given.ranks)
                 if kills < given.kills and len(where) < 5:
-                    first = min(
-                        reached(folder) + 1, updates
-                    )  # killed after the last update, it has its result to write
-                    wait_until(folder, chance.randint(first, updates), sitting)
-                    time.sleep(chance.uniform(0, 0.1))
+                    if chance.random() < STARTING:
+                        time.sleep(chance.uniform(0, spent / 2))
+                    else:  # killed after the last update, it has its result to write
+                        first = min(newest + 1, updates)
+                        wait_until(folder, chance.randint(first, min(first + updates // 4, updates)), sitting)
+                        time.sleep(chance.uniform(0, 0.1))
+                        if chance.random() < given.into_writes:
+                            wait_for_a_write(folder, sitting)
                     sitting.kill(chance.randrange(given.ranks))
                 codes = sitting.wait()
+                begins = note.read_text() if note.exists() else ""
+                lost += begins not in ("", str(newest))  # nothing where it was killed before it began
+                most = max(most, len(left_over(folder)))
                 if -signal.SIGKILL in codes:
                     kills += 1
                     where.append(reached(folder))
@@ -146,16 +192,19 @@ def main() -> None:
                 elif any(codes):
                     sys.exit(log.read_text())
             found = bits(folder)
+            found |= {f"left over: {name}": "" for name in left_over(folder)}
             other = [name for name in found.keys() | truth.keys() if found.get(name) != truth.get(name)]
             equal += not other
-            told = f"OTHER BITS in {len(other)} tensors, such as {min(other)}" if other else "the same bits"
+            told = f"OTHER BITS in {len(other)} places, such as {min(other)}" if other else "the same bits"
             print(f"run {runs}: killed after updates {where} of {updates}: {told}", flush=True)
         print(
             f"{kills} kills in {runs} runs on {given.ranks} × {given.device}, {writing} of them in the middle of "
             f"writing a checkpoint: "
-            f"{equal} of {runs} runs ended bit-identical to the uninterrupted one ({spent:.0f} s)"
+            f"{equal} of {runs} runs ended bit-identical to the uninterrupted one ({spent:.0f} s), metrics too, with "
+            f"nothing left over; {lost} sittings began elsewhere than at the newest checkpoint; at most {most} "
+            f"unfinished files lay there after a kill; {time.monotonic() - begun:.0f} s in all"
         )
-        sys.exit(equal != runs)
+        sys.exit(equal != runs or lost > 0)
 
 
 if __name__ == "__main__":

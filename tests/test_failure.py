@@ -96,3 +96,28 @@ def test_one_failing_process_ends_all_and_its_mistake_is_torchruns_root_cause(tm
     cause = done.stderr.split("Root Cause")[1]
     assert "rank      : 1 " in cause
     assert "traceback : the disk is full" in cause
+
+
+def test_a_process_that_only_lost_the_others_says_what_to_do_without_a_traceback(second, monkeypatch, capsys):
+    def views() -> None:
+        """Break.
+
+        Nothing else.
+        """
+        raise RuntimeError("[third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer")
+
+    monkeypatch.setitem(COMMANDS, "views", views)
+    monkeypatch.setattr(failure, "PATIENCE", 0)
+    with pytest.raises(SystemExit) as stop:
+        main(["views"])
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("vitreous: rank 1: lost the other processes, which ended first: run all of them again")
+
+
+def test_without_torchrun_nobody_is_waited_for(second, monkeypatch):
+    waited = []
+    monkeypatch.setattr(failure.time, "sleep", waited.append)
+    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE")
+    failure.tell(RuntimeError("[third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"))
+    assert waited == []

@@ -15,7 +15,7 @@ from typing import Any
 
 import tyro
 
-from vitreous.failure import tell
+from vitreous.failure import is_echo, tell
 from vitreous.ranks import here
 from vitreous.verbs.benchmark import benchmark
 from vitreous.verbs.classify import classify
@@ -82,7 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stderr.close()
         sys.exit(0)
     except Exception as error:
-        traced = debug or not isinstance(error, MISTAKES)
+        ours = not isinstance(error, MISTAKES) and not (here().ranks > 1 and is_echo(error))
+        traced = debug or ours
         if not traced or here().ranks > 1:
             tell(error, traced=traced)
         if traced:

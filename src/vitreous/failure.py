@@ -12,6 +12,8 @@ from pathlib import Path
 
 from vitreous.ranks import here
 
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+"""Where `torchrun` says which file it reads; another launcher does not."""
 PATIENCE = 10.0
 """Seconds for which a process that only lost the others keeps its peace: `torchrun` ends it before, and the summary
 begins with the one that failed first."""
@@ -22,8 +24,10 @@ def tell(error: Exception, *, traced: bool = False) -> None:
     place = here()
     line = " ".join(_said(error).split()) or type(error).__name__
     if place.ranks > 1:
-        if _is_echo(error):
-            time.sleep(PATIENCE)
+        if is_echo(error):
+            if ERROR_FILE in os.environ:
+                time.sleep(PATIENCE)
+            line = f"lost the other processes, which ended first: run all of them again as before ({line[:200]})"
         _leave("".join(traceback.format_exception(error)) if traced else line)
         line = f"rank {place.rank}: {line}"
     print(f"vitreous: {line}", file=sys.stderr, flush=True)
@@ -36,7 +40,7 @@ def _said(error: Exception) -> str:
     return str(error)
 
 
-def _is_echo(error: Exception) -> bool:
+def is_echo(error: Exception) -> bool:
     """Whether the error is but another process's end, as seen from here."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     return isinstance(error, RuntimeError) and ("DistError" in kinds or "gloo" in str(error))
@@ -47,6 +51,6 @@ def _leave(text: str) -> None:
 
     Its own `record_exception` would show a traceback for a mistyped path too.
     """
-    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+    if path := os.environ.get(ERROR_FILE):
         message = {"message": text, "extraInfo": {"py_callstack": text, "timestamp": str(int(time.time()))}}
         Path(path).write_text(json.dumps({"message": message}), encoding="utf-8")

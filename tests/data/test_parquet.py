@@ -4,6 +4,8 @@ import multiprocessing
 import os
 import pickle
 import random
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -153,6 +155,27 @@ def test_row_groups_are_read_once_and_the_oldest_forgotten(tmp_path, monkeypatch
     for row in (0, 1, 3, 4, 0):
         assert groups.read(0, row)
     assert reads == [0, 1, 0]
+
+
+CUT_SHORT = """
+import os, sys
+from vitreous.data.datasets import open_set
+data = open_set(sys.argv[1])
+data.picture(0)
+os.truncate(sys.argv[1], 16)
+try:
+    data.picture(len(data) - 1)
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_a_file_cut_short_while_it_is_open_is_named_and_does_not_end_the_process(tmp_path):
+    make_parquet(tmp_path / "all.parquet", [0, 1] * 40, names=NAMES, group=2)
+    words = [sys.executable, "-c", CUT_SHORT, str(tmp_path / "all.parquet")]
+    done = subprocess.run(words, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": ":".join(sys.path)})
+    assert (done.returncode, done.stderr) == (0, "")  # a mapped file would end it by SIGBUS
+    assert "all.parquet row 79: the parquet file is damaged" in done.stdout
 
 
 def test_many_threads_read_the_right_pictures(tmp_path):

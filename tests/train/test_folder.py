@@ -109,12 +109,12 @@ def test_a_line_that_was_cut_short_does_not_count(folder):
 def test_a_full_disk_is_one_line_that_says_what_to_do(folder, number):
     with (
         pytest.raises(OSError, match="free some space and run the same command again") as error,
-        folder.full_disk_explained(),
+        folder.trouble_explained(),
     ):
         raise OSError(number, os.strerror(number))
     assert os.strerror(number) in str(error.value)
 
 
 def test_other_errors_of_the_system_stay_what_they_are(folder):
-    with pytest.raises(FileNotFoundError, match="gone"), folder.full_disk_explained():
+    with pytest.raises(FileNotFoundError, match="gone"), folder.trouble_explained():
         raise FileNotFoundError(2, "gone")

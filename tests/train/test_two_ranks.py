@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -192,3 +193,22 @@ def test_the_model_that_is_saved_is_a_plain_one(root, alone, engine):
     other = load(alone / "adamw/model")
     for (name, ours), theirs in zip(model.state_dict().items(), other.state_dict().values(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-3, msg=name)
+
+
+def test_when_one_of_two_is_killed_the_other_ends_soon_and_says_so_in_one_line(data, tmp_path):
+    words = ["-m", "vitreous", "train", "--data", str(data), "--model", "vit_pico_patch2_8", "--epochs", "10000"]
+    words += ["--batch-size", "8", "--save-every", "0", "--device", "cpu", "--output", str(tmp_path / "run")]
+    first, second = start(words)
+    try:
+        while not list(tmp_path.glob("run/checkpoints/step-*.json")) and first.poll() is None:
+            time.sleep(0.05)
+        second.kill()
+        said = first.communicate(timeout=30)[0]
+    finally:
+        for process in (first, second):
+            process.kill()
+    assert first.returncode == 2, said
+    assert "Traceback" not in said
+    (line,) = [line for line in said.splitlines() if line.startswith("vitreous:")]
+    assert line.startswith("vitreous: rank 0: lost the other processes, which ended first: run all of them again")
+    assert checkpoint.latest(tmp_path / "run/checkpoints") is not None

@@ -58,6 +58,7 @@ def decode(
     try:
         _need_space(folder, int(np.prod(shape)))
         pixels = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=shape)
+        _take_space(temporary)
         _fill(pixels, data, preprocess, progress)
         pixels.flush()
         del pixels
@@ -118,6 +119,13 @@ def _sweep(folder: Path) -> None:
         with suppress(FileNotFoundError):  # another process sweeps too
             if time.time() - path.stat().st_mtime > 24 * 3600:
                 path.unlink()
+
+
+def _take_space(file: Path) -> None:
+    """Have the file's blocks handed out now, where the system can: another program may fill the disk meanwhile."""
+    if hasattr(os, "posix_fallocate"):
+        with file.open("r+b") as opened:
+            os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
 
 
 def _need_space(folder: Path, wanted: int) -> None:

@@ -72,7 +72,7 @@ class _File:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        self.file = pq.ParquetFile(path, memory_map=True)
+        self.file = pq.ParquetFile(path)  # not mapped: a mapped file that is cut short ends the process by SIGBUS
         self.is_struct = pa.types.is_struct(self.file.schema_arrow.field(column).type)
         self.column = f"{column}.bytes" if self.is_struct else column
         metadata = self.file.metadata

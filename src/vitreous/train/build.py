@@ -32,7 +32,7 @@ def build_model(config: TrainConfig, data: PictureSet | Streamed, say: Callable[
         model.card.preprocess = replace(model.card.preprocess, mean=mean[:count], std=std[:count])
     if isinstance(model, ResNet):
         unknown = {"dropout": 0.0, "stochastic_depth": 0.0, "layer_decay": 1.0}
-        if asked := [name for name, off in unknown.items() if getattr(config, name) != off]:
+        if asked := [name for name, off in unknown.items() if getattr(config, name) != off] + config.means():
             raise ValueError(f"a ResNet has no {', '.join(asked)}: leave it out")
     model.card.class_names, model.card.training = data.class_names, None  # what a checkpoint had learned is past
     for name in ("class names", "preprocessing"):  # assumed of the checkpoint: what is trained so has them for sure

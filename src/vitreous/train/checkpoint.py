@@ -62,7 +62,7 @@ def write(folder: Path, state: State, moment: Moment, keep: int = 2, world: Worl
             old.unlink(missing_ok=True)  # the .json first: hashes without their files are no checkpoint either
             _remove(old.with_suffix(".safetensors"))
             _remove(old.with_suffix(""))
-        _sweep(folder)
+        sweep(folder)
     return path
 
 
@@ -112,10 +112,10 @@ def _found(folder: Path) -> list[Path]:
     return sorted((p for p in folder.glob("step-*.json") if re.fullmatch(r"step-\d{9}", p.stem)), reverse=True)
 
 
-def _sweep(folder: Path) -> None:
+def sweep(folder: Path) -> None:
     """Remove what a killed process left: what is not whole yet, and weights that never got their `.json`."""
     finished = {path.stem for path in _found(folder)}
-    for path in folder.iterdir():
+    for path in folder.iterdir() if folder.is_dir() else ():
         left = (path.suffix == ".safetensors" or path.is_dir()) and path.stem not in finished
         if path.name.startswith(".step-") or (path.name.startswith("step-") and left):
             _remove(path)

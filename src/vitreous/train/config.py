@@ -153,8 +153,12 @@ class TrainConfig:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.residual == "bf16" and self.precision != "bf16":
             raise ValueError("residual=bf16 needs precision=bf16: tokens are no narrower than the products")
-        if self.recompute and self.parallel == "fsdp":
-            raise ValueError("recompute works in one process and with parallel=ddp: FSDP2 puts blocks together itself")
+        if asked := self.means():
+            told = f"{' and '.join(asked)} {'works' if len(asked) == 1 else 'work'}"
+            if self.parallel == "fsdp":
+                raise ValueError(f"{told} in one process and with parallel=ddp: FSDP2 puts blocks together itself")
+            if self.teacher is not None:
+                raise ValueError(f"{told} without a teacher alone: leave out one or the other")
         if self.batch_size != "auto" and self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1 or auto, got {self.batch_size}")
         if self.batch_size != "auto" and self.batch_size % self.accumulate:
@@ -192,6 +196,15 @@ class TrainConfig:
             raise ValueError("a stream shows each picture once, as it comes: leave out repeats and validation")
         if self.channels not in (None, 1, 3):
             raise ValueError(f"channels is 1 for grey or 3 for colour, got {self.channels}")
+
+    def means(self) -> list[str]:
+        """Fields that ask for another way through a ViT's blocks.
+
+        >>> TrainConfig(recompute=True).means()
+        ['recompute']
+        """
+        off = {"residual": "fp32", "fused": False, "recompute": False}
+        return [name for name, usual in off.items() if getattr(self, name) != usual]
 
     def to_dict(self) -> dict[str, Any]:
         """As it is saved in `config.json`."""

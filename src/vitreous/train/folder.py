@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
+from vitreous.data.metered import PictureError
 from vitreous.train.config import TrainConfig
 from vitreous.weights.runs import DESCRIBED
 from vitreous.weights.save import write_atomic, write_json
@@ -115,10 +116,14 @@ class RunFolder:
             file.close()
 
     @contextmanager
-    def full_disk_explained(self) -> Iterator[None]:
-        """Turn a full disk into one line that says what to do; all that was written before is whole."""
+    def trouble_explained(self) -> Iterator[None]:
+        """Turn a full disk, or a picture gone bad, into one line that says what to do; what was written is whole."""
         try:
             yield
+        except PictureError as error:
+            raise ValueError(
+                f"{error}. Put the picture right and run the same command again: it goes on from the last checkpoint"
+            ) from error
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise

@@ -38,7 +38,7 @@ def train(
     """
     with joined(set_up(config)) as world, asked_to_stop(patient=world.joined) as asked:
         folder, tell = RunFolder(world.told(output)), Everyone(listeners)
-        with folder.claimed() if world.first else nullcontext(), folder.full_disk_explained():
+        with folder.trouble_explained(), folder.claimed() if world.first else nullcontext():
             # one rank looks, and the others take its word: a shared disk may show each something else
             config, result = world.told((folder.check(config), folder.read_result()) if world.first else (config, None))
             if result is not None:
@@ -128,6 +128,7 @@ def resume(parts: Parts, folder: RunFolder, tell: Listener) -> float:
         if state.epoch < parts.config.epochs:
             tell.say(f"goes on in epoch {state.epoch + 1} after {state.step} of {parts.steps} updates")
     if world.first:
+        checkpoint.sweep(folder.checkpoints)  # before the next one is written: on a full disk that is room
         folder.forget_after(state.epoch)
     return seconds
 

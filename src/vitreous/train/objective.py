@@ -59,7 +59,7 @@ def forward(model: Model, x: Tensor, config: TrainConfig | None = None) -> Tenso
     if isinstance(model, ResNet):  # its weights lie with their channels last on a GPU
         return model(x if x.device.type == "cpu" else x.contiguous(memory_format=torch.channels_last))
     with attention_kernel(model, x.device):
-        if config is None or not (config.fused or config.recompute or config.residual == "bf16"):
+        if config is None or not config.means():
             return logits_only(model, x) if x.device.type == "cpu" else model(x)
         residual = torch.bfloat16 if config.residual == "bf16" else None
         return logits_to_learn(model, x, residual, fused=config.fused, recompute=config.recompute)

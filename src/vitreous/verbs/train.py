@@ -162,14 +162,16 @@ def _go(config: TrainConfig, output: Path, data_root: Path | None, as_json: bool
         if not first:
             sys.exit(128 + stopped.number)
         if RunFolder(output).config.is_file():
-            write_run_page(RunFolder(output))
+            with RunFolder(output).trouble_explained():
+                write_run_page(RunFolder(output))
             where = ["--resume", str(output), *(["--data-root", str(data_root)] if data_root else [])]
             again = f"go on with: vitreous train {shlex.join(where)}"
         console.print(f"{stopped}; {again}", markup=False)
         sys.exit(128 + stopped.number)
     if not first:
         return
-    page = write_run_page(RunFolder(output))
+    with RunFolder(output).trouble_explained():
+        page = write_run_page(RunFolder(output))
     if as_json:
         print_json(result, indent=None)
         return
