@@ -1,0 +1,46 @@
+"""schemathesis over the explorer's own description of its API: no 500, and every answer as it is described.
+
+pip install schemathesis
+python benchmarks/fuzz_explorer.py --examples 300
+"""
+
+import argparse
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+CHECKS = (
+    "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,"
+    "response_schema_conformance,unsupported_method,missing_required_header"
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--examples", type=int, default=300, help="for each address and phase")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--port", type=int, default=8141)
+    given = parser.parse_args()
+    server = subprocess.Popen([sys.executable, "-m", "vitreous", "explore", "--port", str(given.port), "--device", "cpu"])
+    try:
+        for _ in range(240):
+            try:
+                socket.create_connection(("127.0.0.1", given.port)).close()
+                break
+            except OSError:
+                time.sleep(0.25)
+        words = [f"http://127.0.0.1:{given.port}/openapi.json", "--checks", CHECKS, "--mode", "all"]
+        words += ["--max-examples", str(given.examples), "--seed", str(given.seed), "--no-color"]
+        with tempfile.TemporaryDirectory() as folder:  # what it remembers between runs is not wanted
+            command = "from schemathesis.cli import schemathesis; schemathesis()"
+            status = subprocess.call([sys.executable, "-c", command, "run", *words], cwd=folder)
+    finally:
+        server.terminate()
+        server.wait(10)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()
