@@ -85,7 +85,8 @@ class Load:
     def slow(self, number: int, end: float) -> None:
         """A byte a second: half of them of a body, a quarter of a request's head, a quarter nothing at all."""
         kind = ("body", "head", "body", "nothing")[number % 4]
-        head = f"POST /api/explain?model=packaged HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nContent-Length: 200000\r\n\r\n"
+        line = "POST /api/explain?model=packaged HTTP/1.1"
+        head = f"{line}\r\nHost: 127.0.0.1:{self.port}\r\nContent-Length: 200000\r\n\r\n"
         while time.monotonic() < end:
             begun = time.monotonic()
             with socket.create_connection(("127.0.0.1", self.port)) as place:

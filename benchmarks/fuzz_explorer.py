@@ -5,16 +5,37 @@ python benchmarks/fuzz_explorer.py --examples 300
 """
 
 import argparse
+import io
+import os
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 CHECKS = (
     "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,"
     "response_schema_conformance,unsupported_method,missing_required_header"
 )
+
+
+def bodies() -> None:
+    """Half of the bodies are pictures, whole or damaged: random bytes alone would never come to a model."""
+    import schemathesis
+    from hypothesis import strategies
+    from PIL import Image
+
+    sizes = strategies.integers(1, 80)
+    formats = strategies.sampled_from(["PNG", "JPEG", "WEBP", "GIF"])
+
+    def drawn(width: int, height: int, kind: str, cut: int) -> bytes:
+        file = io.BytesIO()
+        Image.new("RGB", (width, height), (width, height, 99)).save(file, kind)
+        return file.getvalue()[: -cut or None]
+
+    pictures = strategies.builds(drawn, sizes, sizes, formats, strategies.sampled_from([0, 0, 0, 1, 20]))
+    schemathesis.openapi.media_type("application/octet-stream", strategies.one_of(pictures, strategies.binary()))
 
 
 def main() -> None:
@@ -23,7 +44,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--port", type=int, default=8141)
     given = parser.parse_args()
-    server = subprocess.Popen([sys.executable, "-m", "vitreous", "explore", "--port", str(given.port), "--device", "cpu"])
+    words = ["-m", "vitreous", "explore", "--port", str(given.port), "--device", "cpu"]
+    server = subprocess.Popen([sys.executable, *words])
     try:
         for _ in range(240):
             try:
@@ -34,8 +56,10 @@ def main() -> None:
         words = [f"http://127.0.0.1:{given.port}/openapi.json", "--checks", CHECKS, "--mode", "all"]
         words += ["--max-examples", str(given.examples), "--seed", str(given.seed), "--no-color"]
         with tempfile.TemporaryDirectory() as folder:  # what it remembers between runs is not wanted
-            command = "from schemathesis.cli import schemathesis; schemathesis()"
-            status = subprocess.call([sys.executable, "-c", command, "run", *words], cwd=folder)
+            command = "import fuzz_explorer, schemathesis.cli as cli; fuzz_explorer.bodies(); cli.schemathesis()"
+            paths = os.pathsep.join([str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")])
+            environment = {**os.environ, "PYTHONPATH": paths}
+            status = subprocess.call([sys.executable, "-c", command, "run", *words], cwd=folder, env=environment)
     finally:
         server.terminate()
         server.wait(10)

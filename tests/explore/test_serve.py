@@ -45,7 +45,9 @@ def test_a_port_in_use_is_said_before_an_address_is():
     close(listen("127.0.0.1", port))  # what was left behind does not keep it
 
 
-@pytest.mark.parametrize(("host", "why"), [("nowhere.invalid", "no address is known"), ("192.0.2.1", "no address of this")])
+@pytest.mark.parametrize(
+    ("host", "why"), [("nowhere.invalid", "no address is known"), ("192.0.2.1", "no address of this")]
+)
 def test_an_address_of_somebody_else_is_refused_in_one_line(host, why):
     with pytest.raises(ValueError, match=why) as caught:
         listen(host, 0)

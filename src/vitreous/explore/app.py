@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi import Path as InPath
 from fastapi.responses import FileResponse, JSONResponse
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
@@ -19,12 +20,14 @@ from vitreous.explore.work import Busy, Cancelled, Flag, Work
 from vitreous.inside.intervene import intervene
 from vitreous.models.vit import ViT
 from vitreous.page_data import page_data, predictions
+from vitreous.samples import FILES as SAMPLES
 from vitreous.samples import samples
 from vitreous.scene import Scene
 
 ASSETS = Path(__file__).parent / "assets"
 FILES = {path.name: path for path in sorted(ASSETS.iterdir()) if path.suffix in (".js", ".css", ".html")}
 TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
+SAMPLE_NAMES: list[Any] = [file.partition(".")[0] for file in SAMPLES]
 MOST_OFF = 4096
 
 
@@ -76,6 +79,7 @@ UPLOAD = refusals(
 def create_app(models: Mapping[str, ViT], work: Work) -> FastAPI:
     """The application; whoever serves it puts `Guard` in front."""
     app = FastAPI(title="vitreous explore", version=__version__, docs_url=None, redoc_url=None)
+    named = {"enum": list(models)}
     pictures: dict[str, bytes] = {}  # samples as PNG, made when the first one is asked for
 
     def chosen(name: str) -> ViT:
@@ -87,7 +91,7 @@ def create_app(models: Mapping[str, ViT], work: Work) -> FastAPI:
         try:
             return await work.run(client, function, request.is_disconnected)
         except Busy as error:
-            raise HTTPException(503, f"busy: {error}; try again", headers={"Retry-After": "5"}) from error
+            raise busy(error) from error
         except Cancelled as error:
             raise HTTPException(409, str(error)) from error
         except PictureError as error:
@@ -97,14 +101,17 @@ def create_app(models: Mapping[str, ViT], work: Work) -> FastAPI:
 
     async def picture_in(request: Request) -> bytes:
         try:
+            work.refuse_if_full()
             return await request.body()
+        except Busy as error:
+            raise busy(error) from error
         except ClientDisconnect as error:
             raise HTTPException(400, "the client went away") from error  # nobody hears it; no fault of ours either
 
-    def encoded_samples() -> dict[str, bytes]:
+    def encoded_sample(name: str) -> bytes:
         if not pictures:
-            pictures.update((name, encoded(picture)) for name, picture in samples().items())
-        return pictures
+            pictures.update((each, encoded(picture)) for each, picture in samples().items())
+        return pictures[name]
 
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:
@@ -132,19 +139,18 @@ def create_app(models: Mapping[str, ViT], work: Work) -> FastAPI:
     @app.get("/api/samples", response_model=list[str], responses=refusals())
     async def list_samples() -> JSONResponse:
         """Names of pictures to begin with."""
-        return JSONResponse(list(encoded_samples()))
+        return JSONResponse(SAMPLE_NAMES)
 
     @app.get(
         "/api/samples/{name}",
         response_class=Response,
         responses={200: {"content": {"image/png": {"schema": BINARY}}}, **refusals(s404="no such sample")},
     )
-    async def sample(name: str) -> Response:
+    async def sample(name: str = InPath(json_schema_extra={"enum": SAMPLE_NAMES})) -> Response:
         """A picture to begin with, as PNG."""
-        found = encoded_samples()
-        if name not in found:
-            raise HTTPException(404, f"no sample is called {name!r}: there are {', '.join(found)}")
-        return Response(found[name], media_type="image/png")
+        if name not in SAMPLE_NAMES:
+            raise HTTPException(404, f"no sample is called {name!r}: there are {', '.join(SAMPLE_NAMES)}")
+        return Response(encoded_sample(name), media_type="image/png")
 
     @app.post(
         "/api/explain",
@@ -154,7 +160,7 @@ def create_app(models: Mapping[str, ViT], work: Work) -> FastAPI:
     )
     async def explain(
         request: Request,
-        model: str = Query(description="one of /api/models"),
+        model: str = Query(description="one of /api/models", json_schema_extra=named),
         name: str = Query("picture", max_length=200, description="what to call the picture"),
         client: str = Query("", max_length=64, description="a newer request of the same client cancels its older one"),
     ) -> Response:
@@ -170,7 +176,7 @@ def create_app(models: Mapping[str, ViT], work: Work) -> FastAPI:
     @app.post("/api/ablate", response_model=list[Likely], responses=UPLOAD, openapi_extra=PICTURE)
     async def ablate(
         request: Request,
-        model: str = Query(description="one of /api/models"),
+        model: str = Query(description="one of /api/models", json_schema_extra=named),
         off: str = Query("", max_length=32_000, description="heads to switch off, such as 7.0,7.3: block, dot, head"),
         client: str = Query("", max_length=64),
     ) -> JSONResponse:
@@ -190,6 +196,10 @@ def create_app(models: Mapping[str, ViT], work: Work) -> FastAPI:
         return JSONResponse(work.progress(client))
 
     return app
+
+
+def busy(error: Busy) -> HTTPException:
+    return HTTPException(503, f"busy: {error}; try again", headers={"Retry-After": "5"})
 
 
 def parse_heads(text: str) -> list[tuple[int, int]]:

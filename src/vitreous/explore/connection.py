@@ -13,7 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 ASKING, ANSWERED, LEFT_OVER, NOT_READ = "asking", "being answered", "sending what nobody reads", "not reading"
 SECONDS = {ASKING: 30.0, LEFT_OVER: 2.0, NOT_READ: 30.0}
-"""How long a connection may stay in a state. One that is being answered is bounded by the guard (its body) and the work."""
+"""How long a connection may stay in a state; one that is being answered is bounded by the guard and by the work."""
 
 
 def room() -> int:
@@ -58,6 +58,16 @@ class Connection(H11Protocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._look()
+
+    def send_400_response(self, msg: str) -> None:
+        """What follows is no HTTP: whoever works on this request need not answer it as well."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:  # it has been answered already
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

@@ -34,8 +34,8 @@ def serve(
     shown = socket.gethostname() if is_any(host) else f"[{host}]" if ":" in host else host
     if token is not None:
         say(
-            f"beware: with --host {host} other machines can reach the explorer, and what is sent can be read on the way; "
-            "whoever has the token below can use it. Leave --host out to keep it to this machine"
+            f"beware: with --host {host} other machines can reach the explorer, and what is sent can be read on the "
+            "way; whoever has the token below can use it. Leave --host out to keep it to this machine"
         )
     say(f"the explorer is at http://{shown}:{port}/{f'?token={token}' if token else ''} (end it with Ctrl-C)")
     try:

@@ -75,10 +75,7 @@ class Work:
         flag = Flag()
         if client and (older := self.latest.get(client)) is not None:
             older.set()
-        if self.closed:
-            raise Busy("the explorer is ending")
-        if len(self.line) >= self.most:
-            raise Busy(f"{len(self.line)} requests are waiting already")
+        self.refuse_if_full()
         if client:
             self.latest[client] = flag
         self.wanted.add(flag)
@@ -89,6 +86,13 @@ class Work:
             self.wanted.discard(flag)
             if self.latest.get(client) is flag:
                 del self.latest[client]
+
+    def refuse_if_full(self) -> None:
+        """Raise `Busy` where there is no place in the line: worth asking before a large body is read."""
+        if self.closed:
+            raise Busy("the explorer is ending")
+        if len(self.line) >= self.most:
+            raise Busy(f"{len(self.line)} requests are waiting already")
 
     def progress(self, client: str) -> dict[str, int | str]:
         """How a client's newest job fares: how many are `before` it, or what it is `doing`; {} where there is none."""
