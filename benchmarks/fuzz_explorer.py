@@ -54,7 +54,8 @@ def main() -> None:
             except OSError:
                 time.sleep(0.25)
         words = [f"http://127.0.0.1:{given.port}/openapi.json", "--checks", CHECKS, "--mode", "all"]
-        words += ["--max-examples", str(given.examples), "--seed", str(given.seed), "--no-color", "--request-timeout", "90"]
+        words += ["--max-examples", str(given.examples), "--seed", str(given.seed), "--no-color"]
+        words += ["--request-timeout", "90"]  # a busy machine takes its time
         with tempfile.TemporaryDirectory() as folder:  # what it remembers between runs is not wanted
             command = "import fuzz_explorer, schemathesis.cli as cli; fuzz_explorer.bodies(); cli.schemathesis()"
             paths = os.pathsep.join([str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")])
