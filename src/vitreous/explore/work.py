@@ -140,6 +140,8 @@ class Work:
             while True:
                 done, _ = await asyncio.wait({future}, timeout=LOOK)
                 if done:
+                    if future.cancelled():  # it had not begun when the explorer was ended
+                        raise Cancelled("the explorer is ending")
                     return future.result()
                 flag.check()  # nobody waits for a thread that has yet to notice
                 if gone is not None and await gone():
