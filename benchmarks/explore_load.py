@@ -1,6 +1,10 @@
-"""Many clients at one explorer on this machine: answers by status, waiting times, memory before and after each round.
+"""Many clients at one explorer on this machine, beside some that dawdle and some that send without end.
+
+Answers by status, waiting times, memory before, at its peak and after; exit code 1 where an answer was none of 200, 4xx
+and 503, or a well-behaved client got none at all.
 
 python benchmarks/explore_load.py --clients 50 --seconds 30 --rounds 4
+python benchmarks/explore_load.py --clients 200 --seconds 120 --slow 50 --oversized 20
 """
 
 import argparse
@@ -8,14 +12,16 @@ import http.client
 import io
 import os
 import re
-import statistics
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 
 from vitreous.samples import samples
+
+LIGHT = ("/", "/assets/page.css", "/assets/explorer.js", "/api/models", "/api/samples", "/api/progress?client=nobody")
 
 
 def memory(pid: int) -> float:
@@ -24,75 +30,202 @@ def memory(pid: int) -> float:
         return int(re.search(r"VmRSS:\s+(\d+)", file.read())[1]) / 1024  # type: ignore[index]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--clients", type=int, default=50)
-    parser.add_argument("--seconds", type=float, default=30)
-    parser.add_argument("--rounds", type=int, default=1, help="of the same server: does its memory go on growing?")
-    parser.add_argument("--port", type=int, default=8139)
-    given = parser.parse_args()
-    words = ["-m", "vitreous", "explore", "--port", str(given.port), "--device", "cpu"]
-    server = subprocess.Popen([sys.executable, *words])
-    file = io.BytesIO()
-    samples()["chelsea"].save(file, "PNG")
-    body = file.getvalue()
-    found: Counter[int | str] = Counter()
-    waited: list[float] = []
+class Load:
+    """One server, those who ask it, and what they saw."""
 
-    def ask(number: int, path: str) -> int:
-        connection = http.client.HTTPConnection("127.0.0.1", given.port, timeout=60)
-        connection.request("POST", f"/api/{path}?model=packaged&client=c{number}", body)
-        answer = connection.getresponse()
-        answer.read()
-        connection.close()
-        return answer.status
+    def __init__(self, port: int) -> None:
+        words = ["-m", "vitreous", "explore", "--port", str(port), "--device", "cpu"]
+        self.port, self.server = port, subprocess.Popen([sys.executable, *words])
+        self.found: dict[str, Counter[int | str]] = defaultdict(Counter)
+        self.waited: dict[str, list[float]] = defaultdict(list)
+        self.peak, self.running = 0.0, True
+        file = io.BytesIO()
+        samples()["chelsea"].save(file, "PNG")
+        self.picture = file.getvalue()
 
-    for _ in range(240):  # until it listens
+    def ask(self, method: str, path: str, body: bytes | None = None) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=90)
         try:
-            ask(0, "ablate")
-            break
-        except OSError:
-            time.sleep(0.25)
-    for _ in range(3):
-        ask(0, "explain")
-    sizes = [memory(server.pid)]
+            connection.request(method, path, body)
+            answer = connection.getresponse()
+            answer.read()
+            return answer.status
+        finally:
+            connection.close()
 
-    def client(number: int, end: float) -> None:
+    def upload(self, number: int, path: str) -> int:
+        return self.ask("POST", f"/api/{path}?model=packaged&client=c{number}", self.picture)
+
+    def begin(self) -> None:
+        for _ in range(240):  # until it listens
+            try:
+                self.upload(0, "ablate")
+                break
+            except OSError:
+                time.sleep(0.25)
+        for _ in range(3):
+            self.upload(0, "explain")
+
+    def client(self, number: int, end: float) -> None:
+        """A third look at pages and lists, a third ask for whole pages, a third for heads switched off."""
+        kind, turn = ("light", "explain", "ablate")[number % 3], number
         while time.monotonic() < end:
             begun = time.monotonic()
             try:
-                status: int | str = ask(number, "explain" if number % 2 else "ablate")
-            except OSError as error:
+                turn += 1
+                light = kind == "light"
+                status: int | str = self.ask("GET", LIGHT[turn % len(LIGHT)]) if light else self.upload(number, kind)
+            except (OSError, http.client.HTTPException) as error:
                 status = type(error).__name__
-            found[status] += 1
-            if status == 200:
-                waited.append(time.monotonic() - begun)
-            elif status == 503:
-                time.sleep(1)
+            took = time.monotonic() - begun
+            self.found[kind][status] += 1
+            self.waited[f"{kind} {status}"].append(took)
+            time.sleep(1 if status == 503 else 0.5 if kind == "light" else 0)
 
-    for _ in range(given.rounds):
-        end = time.monotonic() + given.seconds
-        threads = [threading.Thread(target=client, args=(i, end)) for i in range(given.clients)]
+    def slow(self, number: int, end: float) -> None:
+        """A byte a second: half of them of a body, a quarter of a request's head, a quarter nothing at all."""
+        kind = ("body", "head", "body", "nothing")[number % 4]
+        line = "POST /api/explain?model=packaged HTTP/1.1"
+        head = f"{line}\r\nHost: 127.0.0.1:{self.port}\r\nContent-Length: 200000\r\n\r\n"
+        while time.monotonic() < end:
+            begun = time.monotonic()
+            with socket.create_connection(("127.0.0.1", self.port)) as place:
+                place.settimeout(1)
+                status: int | str = "still open"
+                try:
+                    if kind == "body":
+                        place.sendall(head.encode())
+                    while time.monotonic() - begun < 180:
+                        if kind != "nothing":
+                            place.sendall(b"x")
+                        try:
+                            status = status_in(place.recv(4096))
+                            break
+                        except TimeoutError:
+                            continue
+                except OSError as error:
+                    status = type(error).__name__
+            self.found[f"slow {kind}"][status] += 1
+            self.waited["slow, until cut off"].append(time.monotonic() - begun)
+
+    def oversized(self, number: int, end: float) -> None:
+        """More than is taken: a length that says so, a length that lies, pieces without end."""
+        kind = ("told", "lying", "endless")[number % 3]
+        length = {"told": "Content-Length: 99999999999", "lying": "Content-Length: 100"}
+        head = (
+            f"POST /api/ablate?model=packaged HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n"
+            f"{length.get(kind, 'Transfer-Encoding: chunked')}\r\n\r\n"
+        )
+        piece = b"x" * 65536 if kind != "endless" else b"10000\r\n" + b"x" * 65536 + b"\r\n"
+        while time.monotonic() < end:
+            begun, status = time.monotonic(), "no answer"  # type: tuple[float, int | str]
+            with socket.create_connection(("127.0.0.1", self.port)) as place:
+                place.settimeout(10)
+                try:
+                    place.sendall(head.encode())
+                    while time.monotonic() - begun < 60:
+                        place.sendall(piece)
+                        place.setblocking(False)
+                        try:
+                            said = place.recv(4096)
+                            status = status_in(said) if status == "no answer" else status
+                            if not said:
+                                break
+                        except BlockingIOError:
+                            time.sleep(0.001)
+                        place.settimeout(10)
+                except OSError as error:
+                    status = type(error).__name__ if status == "no answer" else status
+            self.found[f"oversized {kind}"][status] += 1
+            self.waited["oversized, until cut off"].append(time.monotonic() - begun)
+            time.sleep(1)
+
+    def watch(self) -> None:
+        while self.running:
+            self.peak = max(self.peak, memory(self.server.pid))
+            time.sleep(0.2)
+
+    def round(self, clients: int, slow: int, oversized: int, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        who = [(self.client, clients), (self.slow, slow), (self.oversized, oversized)]
+        threads = [threading.Thread(target=each, args=(i, end)) for each, count in who for i in range(count)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        sizes.append(memory(server.pid))
-    for _ in range(3):
-        ask(0, "explain")
-    sizes.append(memory(server.pid))
-    length = f"{given.rounds} × {given.seconds:.0f} s"
-    print(f"{given.clients} clients for {length} on {os.cpu_count()} cores: {dict(found)}")
-    if waited:
-        waited.sort()
-        told = f"{statistics.median(waited):.2f} s (median), {waited[int(0.99 * (len(waited) - 1))]:.2f} s (p99)"
-        print(f"an answer took {told}")
+
+    def strange(self) -> list[tuple[str, int | str]]:
+        """Answers that should not be: of others than those who break off themselves, anything but a status."""
+        every = [(kind, status) for kind, found in self.found.items() for status in found]
+        rude = ("ConnectionResetError", "BrokenPipeError", "closed")
+        return [
+            (kind, status)
+            for kind, status in every
+            if not (
+                (isinstance(status, int) and (status in (200, 503) or 400 <= status < 500))
+                or (status in rude and kind.startswith(("slow", "oversized")))
+            )
+        ]
+
+
+def status_in(said: bytes) -> int | str:
+    """The status of an answer's first line; an empty one stands for the end of the connection."""
+    return int(said.split()[1]) if said else "closed"
+
+
+def quantiles(values: list[float]) -> str:
+    ordered = sorted(values)
+    p50, p95, p99 = (ordered[round(share * (len(ordered) - 1))] for share in (0.5, 0.95, 0.99))
+    return f"p50 {p50:.3f} s, p95 {p95:.3f} s, p99 {p99:.3f} s, longest {ordered[-1]:.3f} s ({len(ordered)})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=50)
+    parser.add_argument("--seconds", type=float, default=30)
+    parser.add_argument("--rounds", type=int, default=1, help="of the same server: does its memory go on growing?")
+    parser.add_argument("--slow", type=int, default=0, help="connections that send a byte a second, or nothing")
+    parser.add_argument("--oversized", type=int, default=0, help="connections that send more than is taken")
+    parser.add_argument("--port", type=int, default=8139)
+    given = parser.parse_args()
+    load = Load(given.port)
+    try:
+        load.begin()
+        sizes = [memory(load.server.pid)]
+        watcher = threading.Thread(target=load.watch)
+        watcher.start()
+        for _ in range(given.rounds):
+            load.round(given.clients, given.slow, given.oversized, given.seconds)
+            sizes.append(memory(load.server.pid))
+        after = {}
+        for kind in ("light", "explain", "ablate"):
+            begun = time.monotonic()
+            status = load.ask("GET", "/") if kind == "light" else load.upload(0, kind)
+            after[kind] = f"{status} in {time.monotonic() - begun:.3f} s"
+        load.running = False
+        watcher.join()
+        sizes.append(memory(load.server.pid))
+    finally:
+        load.running = False
+        load.server.terminate()
+        load.server.wait(10)
+    print(
+        f"{given.clients} clients, {given.slow} slow, {given.oversized} oversized for {given.rounds} × "
+        f"{given.seconds:.0f} s on {os.cpu_count()} cores"
+    )
+    for kind, found in sorted(load.found.items()):
+        print(f"  {kind}: {dict(found)}")
+    for kind, waited in sorted(load.waited.items()):
+        print(f"  {kind}: {quantiles(waited)}")
+    print(f"at once afterwards: {after}")
     told = ", ".join(f"{size:.0f}" for size in sizes[1:-1])
     print(
-        f"memory of the server: {sizes[0]:.0f} MB before, {told} after each round, {sizes[-1]:.0f} three answers later"
+        f"memory of the server: {sizes[0]:.0f} MB before, {load.peak:.0f} at its peak, {told} after each round, "
+        f"{sizes[-1]:.0f} three answers later"
     )
-    server.terminate()
-    server.wait(10)
+    if strange := load.strange():
+        print(f"not as it should be: {strange}")
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi import Path as InPath
 from fastapi.responses import FileResponse, JSONResponse
+from pydantic import BaseModel
+from starlette.requests import ClientDisconnect
 
 from vitreous import __version__
 from vitreous.data.pictures import PictureError, read_picture
@@ -17,18 +20,67 @@ from vitreous.explore.work import Busy, Cancelled, Flag, Work
 from vitreous.inside.intervene import intervene
 from vitreous.models.vit import ViT
 from vitreous.page_data import page_data, predictions
+from vitreous.samples import FILES as SAMPLES
 from vitreous.samples import samples
 from vitreous.scene import Scene
 
 ASSETS = Path(__file__).parent / "assets"
 FILES = {path.name: path for path in sorted(ASSETS.iterdir()) if path.suffix in (".js", ".css", ".html")}
 TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
+SAMPLE_NAMES: list[Any] = [file.partition(".")[0] for file in SAMPLES]
 MOST_OFF = 4096
+
+
+class Refusal(BaseModel):
+    """Every answer that is none: what is wrong, in one line."""
+
+    detail: str
+
+
+class ModelFacts(BaseModel):
+    name: str
+    classes: int
+    classifier: bool
+    size: list[int]
+    depth: int
+    heads: int
+    parameters: int
+
+
+class Likely(BaseModel):
+    """One of the likeliest classes."""
+
+    index: int
+    label: str
+    probability: float
+    logit: float
+
+
+BINARY = {"type": "string", "format": "binary"}
+PICTURE = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": BINARY}}}}
+
+
+def refusals(**reasons: str) -> dict[int | str, dict[str, Any]]:
+    """What an address may refuse, by status: `refusals(s404="no such model")`; what the guard refuses comes with it."""
+    told = {"s401": "no token, where one is asked for", "s403": "from another page", "s421": "by another name"}
+    return {int(s[1:]): {"model": Refusal, "description": why} for s, why in {**told, **reasons}.items()}
+
+
+UPLOAD = refusals(
+    s400="no picture that can be read, or no such heads",
+    s404="no such model",
+    s408="the picture took too long to come in",
+    s409="a newer request took its place",
+    s413="larger than a picture may be",
+    s503="busy: try again",
+)
 
 
 def create_app(models: Mapping[str, ViT], work: Work) -> FastAPI:
     """The application; whoever serves it puts `Guard` in front."""
     app = FastAPI(title="vitreous explore", version=__version__, docs_url=None, redoc_url=None)
+    named = {"enum": list(models)}
+    pictures: dict[str, bytes] = {}  # samples as PNG, made when the first one is asked for
 
     def chosen(name: str) -> ViT:
         if name not in models:
@@ -39,13 +91,27 @@ def create_app(models: Mapping[str, ViT], work: Work) -> FastAPI:
         try:
             return await work.run(client, function, request.is_disconnected)
         except Busy as error:
-            raise HTTPException(503, f"busy: {error}; try again", headers={"Retry-After": "5"}) from error
+            raise busy(error) from error
         except Cancelled as error:
             raise HTTPException(409, str(error)) from error
         except PictureError as error:
             raise HTTPException(400, error.reason) from error
         except ValueError as error:
             raise HTTPException(400, str(error)) from error
+
+    async def picture_in(request: Request) -> bytes:
+        try:
+            work.refuse_if_full()
+            return await request.body()
+        except Busy as error:
+            raise busy(error) from error
+        except ClientDisconnect as error:
+            raise HTTPException(400, "the client went away") from error  # nobody hears it; no fault of ours either
+
+    def encoded_sample(name: str) -> bytes:
+        if not pictures:
+            pictures.update((each, encoded(picture)) for each, picture in samples().items())
+        return pictures[name]
 
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:
@@ -65,33 +131,41 @@ def create_app(models: Mapping[str, ViT], work: Work) -> FastAPI:
     async def icon() -> Response:
         return Response(status_code=204)
 
-    @app.get("/api/models")
+    @app.get("/api/models", response_model=list[ModelFacts], responses=refusals())
     async def list_models() -> JSONResponse:
         """The models that may be asked, the first one by default."""
         return JSONResponse([describe(name, model) for name, model in models.items()])
 
-    @app.get("/api/samples")
+    @app.get("/api/samples", response_model=list[str], responses=refusals())
     async def list_samples() -> JSONResponse:
         """Names of pictures to begin with."""
-        return JSONResponse(list(samples()))
+        return JSONResponse(SAMPLE_NAMES)
 
-    @app.get("/api/samples/{name}", response_class=Response)
-    async def sample(name: str) -> Response:
+    @app.get(
+        "/api/samples/{name}",
+        response_class=Response,
+        responses={200: {"content": {"image/png": {"schema": BINARY}}}, **refusals(s404="no such sample")},
+    )
+    async def sample(name: str = InPath(json_schema_extra={"enum": SAMPLE_NAMES})) -> Response:
         """A picture to begin with, as PNG."""
-        found = samples()
-        if name not in found:
-            raise HTTPException(404, f"no sample is called {name!r}: there are {', '.join(found)}")
-        return Response(encoded(found[name]), media_type="image/png")
+        if name not in SAMPLE_NAMES:
+            raise HTTPException(404, f"no sample is called {name!r}: there are {', '.join(SAMPLE_NAMES)}")
+        return Response(encoded_sample(name), media_type="image/png")
 
-    @app.post("/api/explain", response_class=Response, responses={400: {}, 409: {}, 413: {}, 503: {}})
+    @app.post(
+        "/api/explain",
+        response_class=Response,
+        responses={200: {"content": {"application/octet-stream": {"schema": BINARY}}}, **UPLOAD},
+        openapi_extra=PICTURE,
+    )
     async def explain(
         request: Request,
-        model: str = Query(description="one of /api/models"),
+        model: str = Query(description="one of /api/models", json_schema_extra=named),
         name: str = Query("picture", max_length=200, description="what to call the picture"),
         client: str = Query("", max_length=64, description="a newer request of the same client cancels its older one"),
     ) -> Response:
         """The picture in the body (JPEG, PNG, WebP, …) → a payload: see payload.js for its layout."""
-        asked, body = chosen(model), await request.body()
+        asked, body = chosen(model), await picture_in(request)
 
         def run(flag: Flag) -> bytes:
             scene = Scene(asked, read_picture(body), name=name)
@@ -99,15 +173,15 @@ def create_app(models: Mapping[str, ViT], work: Work) -> FastAPI:
 
         return Response(await compute(request, client, run), media_type="application/octet-stream")
 
-    @app.post("/api/ablate", responses={400: {}, 409: {}, 413: {}, 503: {}})
+    @app.post("/api/ablate", response_model=list[Likely], responses=UPLOAD, openapi_extra=PICTURE)
     async def ablate(
         request: Request,
-        model: str = Query(description="one of /api/models"),
+        model: str = Query(description="one of /api/models", json_schema_extra=named),
         off: str = Query("", max_length=32_000, description="heads to switch off, such as 7.0,7.3: block, dot, head"),
         client: str = Query("", max_length=64),
     ) -> JSONResponse:
         """The picture in the body → what the model says of it without some of its heads."""
-        asked, body, heads = chosen(model), await request.body(), parse_heads(off)
+        asked, heads, body = chosen(model), parse_heads(off), await picture_in(request)
 
         def run(flag: Flag) -> list[dict[str, Any]]:
             scene = Scene(asked, read_picture(body))
@@ -116,12 +190,16 @@ def create_app(models: Mapping[str, ViT], work: Work) -> FastAPI:
 
         return JSONResponse(await compute(request, client and f"{client}/ablate", run))
 
-    @app.get("/api/progress")
+    @app.get("/api/progress", response_model=dict[str, int | str], responses=refusals())
     async def progress(client: str = Query(max_length=64, description="as in /api/explain")) -> JSONResponse:
         """How the client's newest explanation fares: `before` (how many), or `doing` (what); {} where there is none."""
         return JSONResponse(work.progress(client))
 
     return app
+
+
+def busy(error: Busy) -> HTTPException:
+    return HTTPException(503, f"busy: {error}; try again", headers={"Retry-After": "5"})
 
 
 def parse_heads(text: str) -> list[tuple[int, int]]:
@@ -131,8 +209,10 @@ def parse_heads(text: str) -> list[tuple[int, int]]:
     [(7, 0), (7, 3)]
     """
     parts = [part for part in text.split(",") if part]
+    if len(parts) > MOST_OFF:
+        raise HTTPException(400, f"{len(parts)} heads to switch off: {MOST_OFF} at the most")
     try:
-        pairs = [tuple(int(number) for number in part.split(".")) for part in parts[:MOST_OFF]]
+        pairs = [tuple(int(number) for number in part.split(".")) for part in parts]
         return [(layer, head) for layer, head in pairs]
     except ValueError as error:
         raise HTTPException(

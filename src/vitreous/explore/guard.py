@@ -2,9 +2,11 @@
 
 The explorer listens on this machine, but any web page that its user visits could try to talk to it: by a name that
 resolves to 127.0.0.1 (the `Host` header tells), or by a form or a script (`Origin` tells). Bodies are bounded while
-they come in, not after.
+they come in, not after: in bytes, in seconds, and in what all of them hold together.
 """
 
+import asyncio
+import json
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import SimpleCookie
@@ -19,6 +21,9 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 MOST_BYTES = 20 * 2**20
+MOST_SECONDS = 30.0  # for a body to come in
+MOST_HELD = 256 * 2**20  # bytes of all bodies at a time
+ALWAYS_HELD = 2**20  # bytes of a body that are taken even then: an everyday picture passes beside large ones
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -41,9 +46,19 @@ class Guard:
     """
 
     def __init__(
-        self, app: Application, hosts: frozenset[str] | None, token: str | None = None, most: int = MOST_BYTES
+        self,
+        app: Application,
+        hosts: frozenset[str] | None,
+        token: str | None = None,
+        most: int = MOST_BYTES,
+        *,
+        seconds: float = MOST_SECONDS,
+        most_held: int = MOST_HELD,
     ) -> None:
         self.app, self.hosts, self.token, self.most = app, hosts, token, most
+        self.seconds, self.most_held = seconds, most_held
+        self.held = 0
+        """Bytes of all bodies that are coming in, waiting or being worked on."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -65,7 +80,11 @@ class Guard:
                 message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
 
-        await self.app(scope, self._bounded(receive), decorated)
+        body = Body(self, receive)
+        try:
+            await self.app(scope, body.receive, decorated)
+        finally:
+            self.held -= body.seen
 
     def _refuse(self, scope: Message, headers: dict[str, str]) -> tuple[int, str] | None:
         host = headers.get("host", "").lower()
@@ -79,11 +98,13 @@ class Guard:
         if self.token is not None and not self._known(scope, headers):
             return 401, "this explorer asks for the token that was printed when it was started: add ?token=… once"
         length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > self.most:
-            return 413, self._limit()
+        if not (length.isascii() and length.isdigit()):
+            return 400, "the length of a body is a number"
+        if len(length) > 18 or int(length) > self.most:
+            return 413, self.limit()
         return None
 
-    def _limit(self) -> str:
+    def limit(self) -> str:
         return f"a picture may have {self.most / 2**20:g} MB at the most"
 
     def _given(self, scope: Message) -> str:
@@ -102,22 +123,37 @@ class Guard:
         assert self.token is not None
         return any(secrets.compare_digest(each.encode(), self.token.encode()) for each in given)
 
-    def _bounded(self, receive: Receive) -> Receive:
-        seen = 0
 
-        async def counted() -> Message:
-            nonlocal seen
-            message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > self.most:
-                raise HTTPException(413, self._limit())  # the application answers it
-            return message
+class Body:
+    """The body of one request, as it comes in."""
 
-        return counted
+    def __init__(self, guard: Guard, receive: Receive) -> None:
+        self.guard, self.source = guard, receive
+        self.seen, self.more = 0, True
+        self.end = asyncio.get_running_loop().time() + guard.seconds
+
+    async def receive(self) -> Message:
+        """The next piece; the application answers what is raised here."""
+        guard = self.guard
+        try:
+            async with asyncio.timeout_at(self.end if self.more else None):
+                message = await self.source()
+        except TimeoutError as error:
+            raise HTTPException(408, f"a picture has {guard.seconds:g} s to come in") from error
+        self.more = message.get("more_body", False)
+        size = len(message.get("body", b""))
+        self.seen, guard.held = self.seen + size, guard.held + size
+        if self.seen > guard.most:
+            raise HTTPException(413, guard.limit())
+        if guard.held > guard.most_held and self.seen > ALWAYS_HELD:
+            raise HTTPException(503, "busy: many large pictures are coming in; try again", headers={"Retry-After": "5"})
+        return message
 
 
 async def answer(send: Send, status: int, text: str) -> None:
-    """One line, with all headers that protect."""
-    headers = [(b"content-type", b"text/plain; charset=utf-8"), *((n.encode(), v.encode()) for n, v in HEADERS.items())]
+    """One line, as the application answers too, with all headers that protect."""
+    body = json.dumps({"detail": text}, ensure_ascii=False).encode()
+    told = {"content-type": "application/json", "content-length": str(len(body)), **HEADERS}
+    headers = [(name.encode(), value.encode()) for name, value in told.items()]
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": text.encode()})
+    await send({"type": "http.response.body", "body": body})

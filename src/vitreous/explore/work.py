@@ -8,7 +8,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -66,6 +66,7 @@ class Work:
         """Who waits, the first in front."""
         self.latest: dict[str, Flag] = {}
         self.wanted: set[Flag] = set()
+        self.closed = False
 
     async def run(
         self, client: str, function: Callable[[Flag], Result], gone: Callable[[], Awaitable[bool]] | None = None
@@ -74,8 +75,7 @@ class Work:
         flag = Flag()
         if client and (older := self.latest.get(client)) is not None:
             older.set()
-        if len(self.line) >= self.most:
-            raise Busy(f"{len(self.line)} requests are waiting already")
+        self.refuse_if_full()
         if client:
             self.latest[client] = flag
         self.wanted.add(flag)
@@ -86,6 +86,13 @@ class Work:
             self.wanted.discard(flag)
             if self.latest.get(client) is flag:
                 del self.latest[client]
+
+    def refuse_if_full(self) -> None:
+        """Raise `Busy` where there is no place in the line: worth asking before a large body is read."""
+        if self.closed:
+            raise Busy("the explorer is ending")
+        if len(self.line) >= self.most:
+            raise Busy(f"{len(self.line)} requests are waiting already")
 
     def progress(self, client: str) -> dict[str, int | str]:
         """How a client's newest job fares: how many are `before` it, or what it is `doing`; {} where there is none."""
@@ -128,19 +135,29 @@ class Work:
                 return function(flag)
 
         future = asyncio.get_running_loop().run_in_executor(self.pool, work)
-        future.add_done_callback(lambda done: self.free.release())
+        future.add_done_callback(self._free)
         try:
             while True:
                 done, _ = await asyncio.wait({future}, timeout=LOOK)
                 if done:
+                    if future.cancelled():  # it had not begun when the explorer was ended
+                        raise Cancelled("the explorer is ending")
                     return future.result()
+                flag.check()  # nobody waits for a thread that has yet to notice
                 if gone is not None and await gone():
                     flag.set()
         except asyncio.CancelledError:
             flag.set()  # the thread ends at its next layer, and frees its place then
             raise
 
+    def _free(self, done: "asyncio.Future[Any]") -> None:
+        self.free.release()
+        if not done.cancelled():
+            done.exception()  # seen, even where nobody waits for it any more
+
     def close(self) -> None:
+        """Whoever waits is told at once; a thread ends at its next layer."""
+        self.closed = True
         for flag in list(self.wanted):
             flag.set()
         self.pool.shutdown(wait=False, cancel_futures=True)

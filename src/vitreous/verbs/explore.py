@@ -21,7 +21,7 @@ def explore(
 
     Args:
         model: Models to choose among, by name, file or folder, a run or a moment of it; by default the packaged one.
-        port: Where to listen.
+        port: Where to listen; 0 takes a free one.
         host: Who may reach it: this machine alone by default; any other address asks for a token.
         device: auto, cpu, cuda, cuda:N or mps.
         precision: Number format of the network that is looked into: fp32, or bf16 and fp16, whose maps differ a little.
@@ -34,8 +34,8 @@ def explore(
     from vitreous.weights.load import load
     from vitreous.weights.runs import moment_name
 
-    if not 1 <= port <= 65535:
-        raise ValueError(f"a port is a number from 1 to 65535, got {port}")
+    if not 0 <= port <= 65535:
+        raise ValueError(f"a port is a number from 1 to 65535, or 0 for any that is free, got {port}")
     if fast:
         raise ValueError(
             "explore shows what the plain network computes, and --fast would fold and compile that away: "
