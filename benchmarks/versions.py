@@ -183,18 +183,22 @@ def main():
         if not given.installed:
             subprocess.run([given.python, "-m", "venv", folder], check=True)
             install(python, not given.newest)
-        record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
         number, installed = versions(python)
         kept = {name: installed[name] for name in requirements() if name in installed}
+        where = {"python": number, "machine": f"{platform.system()}, {os.cpu_count()} cores", "versions": kept}
         name = "newest" if given.newest else "oldest"
-        run = record.setdefault(name, {"parts": {}})
-        run |= {"python": number, "machine": f"{platform.system()}, {os.cpu_count()} cores", "versions": kept}
+        failed = False
         for part in given.parts or (QUICK if given.quick else PARTS):
-            run["parts"][part] = run_part(python, PARTS[part])
-            print(f"{name}, {part}: {counts(run['parts'][part])}")
+            found = run_part(python, PARTS[part])
+            failed |= bool(found["failed"])
+            print(f"{name}, {part}: {counts(found)}")
+            record = json.loads(RECORD.read_text()) if RECORD.exists() else {}  # another part may have ended meanwhile
+            run = record.setdefault(name, {"parts": {}})
+            run |= where
+            run["parts"][part] = found
             RECORD.write_text(json.dumps(record, indent=1) + "\n")
             PAGE.write_text(page(record))
-    return any(part["failed"] for part in run["parts"].values())
+    return failed
 
 
 if __name__ == "__main__":
