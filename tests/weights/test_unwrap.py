@@ -199,16 +199,16 @@ def test_a_dict_that_holds_itself_is_read():
 
 def test_one_list_under_many_names_costs_no_more_than_the_budget():
     shared = list(range(MOST_LEAVES // 10))
-    started = time.perf_counter()
+    started = time.process_time()
     found = unwrap({"model": weights()} | {f"extra{n}": [shared] * 1000 for n in range(1000)})
     kept = sum(len(inner or []) for extra in found.extras.values() for inner in extra)
     assert kept <= MOST_LEAVES + len(shared)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
 
 
 def test_one_container_under_many_names_is_searched_once():
     shared = {f"k{n}": n for n in range(20_000)} | {"last": torch.ones(1)}
-    started = time.perf_counter()
+    started = time.process_time()
     found = unwrap({"model": weights()} | {f"extra{n}": [shared] for n in range(20_000)})
     assert len(found.left_out) == 20_000
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5

@@ -1,0 +1,32 @@
+"""The record of the suite under the oldest versions speaks of the bounds that `pyproject.toml` has today."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORD = ROOT / "results/versions.json"
+
+
+def bounds():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"]
+    lines = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
+    for extra in ("hub", "lora", "export", "log", "test"):  # docs is no part of the suite
+        lines += extras[extra]
+    return [Requirement(line) for line in lines]
+
+
+@pytest.mark.parametrize("requirement", bounds(), ids=str)
+def test_the_suite_was_run_with_the_first_release_that_a_bound_allows(requirement):
+    if not RECORD.exists():
+        pytest.skip("results/ is not part of a source distribution")
+    (bound,) = [Version(part.version) for part in requirement.specifier if part.operator == ">="]
+    tried = Version(json.loads(RECORD.read_text())["oldest"]["versions"][canonicalize_name(requirement.name)])
+    again = "run benchmarks/versions.py with the new bound"
+    assert tried.release[: len(bound.release)] == bound.release, f"{requirement} was tried with {tried}: {again}"
