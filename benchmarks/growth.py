@@ -2,11 +2,10 @@
 
     python benchmarks/growth.py [--device cuda] [--precision bf16] -o results/speed/growth-cpu
 
-Time: medians of a plain ViT's whole forward pass, all points in turn. Theory: floating-point operations,
-made to meet the first point. Memory: bytes at the peak of a forward pass beyond the weights,
+Time: medians of a plain ViT's whole forward pass, all points in turn. Theory: floating-point operations, made to meet
+the last point, where starting things no longer counts. Memory: bytes at the peak of a forward pass beyond the weights,
 on CUDA by the allocator, on a CPU by the largest sum of living tensors; theory: the widest moment of a block, which is
-the MLP's (what goes in, what comes out of its first layer twice over, the residual), since attention's matrix is never
-kept.
+the MLP's (what goes in, what comes out of its first layer twice over, the residual): attention's matrix is never kept.
 """
 
 import argparse
@@ -42,7 +41,7 @@ def points(base, batch):
         for value in values:
             changes = {} if field == "batch" else {field: value}
             if field == "width":
-                changes["heads"] = value // 64
+                changes |= {"heads": value // 64, "mlp_width": 4 * value}
             found[name].append((value, replace(base, **changes), value if field == "batch" else batch))
     return found
 
@@ -111,8 +110,19 @@ def draw(found, path, note):
             axes.plot(values, [row[expected] for row in rows], color=MUTED, lw=1.5, label="theory")
             axes.plot(values, [row[measured] for row in rows], "o", color=ACCENT, ms=6, label="measured")
             axes.set(xscale="log", yscale="log")
+            for row in rows:
+                axes.annotate(
+                    f"{row[measured]:.3g}",
+                    (row["value"], row[measured]),
+                    (0, 7),
+                    textcoords="offset points",
+                    ha="center",
+                    fontsize=8,
+                )
             axes.set_xticks(values, [str(value) for value in values])
+            axes.set_yticks([])
             axes.minorticks_off()
+            axes.margins(0.12, 0.25)
             axes.grid(color=PALETTE[0], alpha=0.12)
             axes.spines[["top", "right"]].set_visible(False)
             if column == 0:
@@ -162,13 +172,13 @@ def main():
         flops = [count_flops(built[config, batch][0]) * batch for _, config, batch in rows]
         for (value, config, batch), count in zip(rows, flops, strict=True):
             milliseconds = 1e3 * statistics.median(times[config, batch])
-            first = 1e3 * statistics.median(times[rows[0][1], rows[0][2]])
+            last = 1e3 * statistics.median(times[rows[-1][1], rows[-1][2]])
             found[name].append(
                 {
                     "value": value,
                     "gflop": count / 1e9,
                     "milliseconds": milliseconds,
-                    "expected_milliseconds": first * count / flops[0],
+                    "expected_milliseconds": last * count / flops[-1],
                     "megabytes": built[config, batch][2] / 1e6,
                     "expected_megabytes": theory(config, batch, number) / 1e6,
                 }
