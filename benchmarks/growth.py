@@ -112,7 +112,7 @@ def draw(found, path, note):
             axes.set(xscale="log", yscale="log")
             for row in rows:
                 axes.annotate(
-                    f"{row[measured]:.3g}",
+                    f"{row[measured]:,.0f}" if row[measured] >= 100 else f"{row[measured]:.3g}",
                     (row["value"], row[measured]),
                     (0, 7),
                     textcoords="offset points",

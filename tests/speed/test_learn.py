@@ -40,7 +40,7 @@ FAMILIES = {
     "query and key norms": {"qk_norm": True},
     "distilled": {"distillation_token": True, "distillation_head": True},
     "swiglu, which is not fused": {"swiglu": True},
-    "mean of the patches": {"pool": "mean", "fc_norm": True, "final_norm": False},
+    "mean of the patches, whose head reads all tokens": {"pool": "mean", "fc_norm": True, "final_norm": False},
 }
 
 

@@ -94,19 +94,6 @@ def test_soft_distillation_by_hand(batch, temperature):
     assert loss.item() == pytest.approx((0.6 * labelled + 0.4 * taught).item(), rel=1e-4)
 
 
-def test_recomputing_is_not_forgotten_with_a_teacher(batch, monkeypatch):
-    asked = []
-
-    def learn(model, x, residual, **options):
-        asked.append(options)
-        return model(x)
-
-    monkeypatch.setattr("vitreous.train.objective.logits_to_learn", learn)
-    model, teacher = noise(ViT(ViTConfig(**SMALL))), make_teacher()
-    objective(model, *batch, TrainConfig(teacher="x", recompute=True), teacher)
-    assert asked == [{"fused": False, "recompute": True}]
-
-
 def test_a_teacher_that_is_the_student_teaches_nothing_softly(batch):
     teacher = make_teacher()
     config = TrainConfig(teacher="x", distillation="soft", distillation_share=1.0)
