@@ -251,6 +251,14 @@ def test_nonsense_gets_a_status_and_no_error(request_, expected, port):
     assert answers(port)
 
 
+def test_what_is_no_http_is_refused_as_everything_else_is(port):
+    said, _ = send(port, f"POST / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: -1\r\n\r\n".encode())
+    headers, _, body = said.partition(b"\r\n\r\n")
+    assert status(said) == 400
+    assert b"content-type: application/json" in headers
+    assert json.loads(body) == {"detail": "Invalid HTTP request received."}
+
+
 def test_two_explorers_run_beside_each_other_and_do_not_answer_for_each_other(model):
     with running(model) as (one, _, _), running(model) as (other, _, _):
         assert one != other

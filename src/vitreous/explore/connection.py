@@ -6,6 +6,7 @@ at a time, goes on sending a body that was refused, or never reads the answer, w
 
 import asyncio
 import contextlib
+import json
 from typing import Any
 
 import h11
@@ -64,10 +65,15 @@ class Connection(H11Protocol):
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
+        headers = [(b"content-type", b"application/json"), (b"connection", b"close")]  # as every other refusal
+        body = json.dumps({"detail": msg}).encode()
         try:
-            super().send_400_response(msg)
+            for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
         except h11.LocalProtocolError:  # it has been answered already
             self.transport.abort()
+        else:
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
