@@ -121,3 +121,24 @@ def test_without_torchrun_nobody_is_waited_for(second, monkeypatch):
     monkeypatch.delenv("TORCHELASTIC_ERROR_FILE")
     failure.tell(RuntimeError("[third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"))
     assert waited == []
+
+
+OPEN_GROUP = """
+import atexit, sys
+import torch.distributed
+from vitreous.failure import end
+if sys.argv[1] == "open":
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+atexit.register(print, "the usual end")
+print("said before")
+end(2)
+"""
+
+
+@pytest.mark.parametrize(("group", "usual"), [("open", False), ("none", True)])
+def test_with_an_open_group_the_end_comes_at_once_and_nothing_said_is_lost(group, usual):
+    """A thread of gloo, met in the middle of a message by the usual end, has turned exit code 2 into an abort."""
+    ended = subprocess.run([sys.executable, "-c", OPEN_GROUP, group], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2, ended.stderr
+    assert "said before" in ended.stdout
+    assert ("the usual end" in ended.stdout) == usual

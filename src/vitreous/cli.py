@@ -15,7 +15,7 @@ from typing import Any
 
 import tyro
 
-from vitreous.failure import is_echo, tell
+from vitreous.failure import end, is_echo, tell
 from vitreous.ranks import here
 from vitreous.verbs.benchmark import benchmark
 from vitreous.verbs.classify import classify
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             tell(error, traced=traced)
         if traced:
             raise
-        sys.exit(2)
+        end(2)
 
 
 def run(words: Sequence[str]) -> None:

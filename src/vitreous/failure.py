@@ -4,11 +4,13 @@
 """
 
 import json
+import multiprocessing
 import os
 import sys
 import time
 import traceback
 from pathlib import Path
+from typing import NoReturn
 
 from vitreous.ranks import here
 
@@ -31,6 +33,22 @@ def tell(error: Exception, *, traced: bool = False) -> None:
         _leave("".join(traceback.format_exception(error)) if traced else line)
         line = f"rank {place.rank}: {line}"
     print(f"vitreous: {line}", file=sys.stderr, flush=True)
+
+
+def end(code: int) -> NoReturn:
+    """End this process with `code`; at once where a process group is still open, as it is after an error.
+
+    Its threads may stand in the middle of a message to a process that has gone, and the interpreter's usual end would
+    take the group down under them: then the system reports an abort in place of the code.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        sys.exit(code)
+    for child in multiprocessing.active_children():
+        child.terminate()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
 
 
 def _said(error: Exception) -> str:
