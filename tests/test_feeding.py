@@ -9,9 +9,10 @@ from PIL import Image
 
 from conftest import noise
 from vitreous.data.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
-from vitreous.feeding import answered, fed
+from vitreous.feeding import answered, fed, lanes_of
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.predict import classify_each
+from vitreous.speed.optimize import MOST_LANES, optimize
 from vitreous.weights.card import Card
 
 PREPROCESS = Preprocess(size=(16, 16), resize=18, mean=IMAGENET_MEAN, std=IMAGENET_STD)
@@ -60,6 +61,63 @@ def test_on_a_cpu_an_answer_is_given_before_the_next_batch_is_asked_for():
     batches = (asked.append(i) or torch.tensor(i) for i in count())
     assert [int(answer) for _, answer in islice(answered(lambda x: x * 2, batches), 3)] == [0, 2, 4]
     assert asked == [0, 1, 2]
+
+
+def test_in_lanes_batches_are_computed_at_once_and_answered_in_order():
+    both = threading.Barrier(2, timeout=20)  # broken unless two are inside together
+    shares = []
+
+    def compute(batch):
+        both.wait()
+        shares.append(torch.get_num_threads())
+        return batch * 2
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        found = answered(compute, [torch.tensor(i) for i in range(6)], lanes=2)
+        assert [(int(batch), int(answer)) for batch, answer in found] == [(i, 2 * i) for i in range(6)]
+        assert shares == [2] * 6
+        assert torch.get_num_threads() == 4
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_an_error_in_a_lane_comes_out_and_lanes_left_early_end():
+    def compute(batch):
+        if batch == 3:
+            raise ValueError("three")
+        return batch
+
+    threads = torch.get_num_threads()
+    with pytest.raises(ValueError, match="three"):
+        list(answered(compute, (torch.tensor(i) for i in count()), lanes=2))
+    results = answered(lambda batch: batch, (torch.tensor(i) for i in count()), lanes=2)
+    next(results)
+    results.close()
+    assert not [t for t in threading.enumerate() if t.name.startswith("vitreous-read")]
+    assert torch.get_num_threads() == threads
+
+
+def test_what_may_be_asked_for_several_batches_says_so(model):
+    assert lanes_of(None) == lanes_of(model) == 1
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert optimize(model, ways=("packed",)).lanes == 2
+        torch.set_num_threads(64)
+        assert optimize(model, ways=("eager",)).lanes == MOST_LANES
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_answers_in_lanes_are_those_without(model):
+    pictures = [Image.effect_noise((20, 30), 10 + 9 * i).convert("RGB") for i in range(21)]
+    fast = optimize(model, batch=4, ways=("packed",))
+    fast.lanes = 3
+    ours, plain = (list(classify_each(pictures, model, batch_size=4, using=each)) for each in (fast, None))
+    assert [a.best.index for a in ours] == [a.best.index for a in plain]
+    assert [a.best.logit for a in ours] == pytest.approx([a.best.logit for a in plain], abs=1e-5)
 
 
 @pytest.fixture(scope="module")

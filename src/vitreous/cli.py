@@ -16,6 +16,7 @@ from typing import Any
 import tyro
 
 from vitreous.failure import end, is_echo, tell
+from vitreous.quick import quick
 from vitreous.ranks import here
 from vitreous.verbs.benchmark import benchmark
 from vitreous.verbs.classify import classify
@@ -50,6 +51,9 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "views": views,
     "completion": completion,
 }
+
+LIGHT = ("datasets", "recipes", "views", "completion")
+"""Verbs that do without torch."""
 
 MISTAKES = (ValueError, OSError, ImportError, MemoryError, FloatingPointError)
 """What a user may have caused and can mend; all else is ours, and shows where it came from."""
@@ -97,6 +101,7 @@ def run(words: Sequence[str]) -> None:
     if verb not in COMMANDS:
         raise ValueError(f"{_unknown(verb)} (vitreous alone lists all verbs)")
     function = (COMMANDS | choose(words))[verb]
+    function = function if verb in LIGHT else quick(function)
     function.__doc__ = unbroken(function.__doc__ or "")
     tyro.cli(
         function,

@@ -15,7 +15,7 @@ from vitreous.data.pictures import PictureError, read_picture
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.stream import ahead, batches
 from vitreous.features import embedding
-from vitreous.feeding import answered
+from vitreous.feeding import answered, lanes_of
 from vitreous.labels import match_classes
 from vitreous.predict import placed, run, started
 from vitreous.ranks import Place
@@ -136,7 +136,8 @@ def evaluate(
 
     own = data if place.ranks == 1 else data.take(span(len(data), place))
     tally = _Tally()
-    for (_, labels), logits in answered(begin, prepared(own, view, batch_size, tally.problems)):
+    found = prepared(own, view, batch_size, tally.problems)
+    for (_, labels), logits in answered(begin, found, lanes=lanes_of(using)):
         tally.add(logits, torch.tensor([places[label] for label in labels]))
     tally, *others = gathered(tally, place)
     for other in others:

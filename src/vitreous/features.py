@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitreous.data.pictures import PictureError
 from vitreous.data.stream import batches
-from vitreous.feeding import answered
+from vitreous.feeding import answered, lanes_of
 from vitreous.predict import Picture, placed, read_ahead, started
 from vitreous.weights.load import Model, load
 from vitreous.weights.save import write_atomic
@@ -51,7 +51,8 @@ def embed_each(
         good = [tensor for _, tensor in batch if isinstance(tensor, Tensor)]
         return compute(torch.stack(good)) if good else torch.empty(0)
 
-    for batch, vectors in answered(begin, batches(read_ahead(pictures, model, batch_size), batch_size)):
+    found = batches(read_ahead(pictures, model, batch_size), batch_size)
+    for batch, vectors in answered(begin, found, lanes=lanes_of(using)):
         rows = iter(vectors)
         for name, tensor in batch:
             yield name, tensor if isinstance(tensor, PictureError) else next(rows)

@@ -2,16 +2,19 @@
 
 Threads decode ahead (`data.stream`). A batch travels as uint8, a quarter of what floats take, from pinned memory where
 there is a GPU, and is normalised where the model lives. On a GPU the next batch is on its way before the answers of the
-last are waited for; on a CPU computing is waiting, and answers come as soon as they can.
+last are waited for. On a CPU computing is waiting: there, several batches are computed at once where the model allows it,
+each on a thread of its own, so that no core stands still at the end of a matrix product until the last one is there.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from vitreous.data.preprocess import Preprocess
+from vitreous.data.stream import ahead
 
 Batch = TypeVar("Batch")
 
@@ -30,13 +33,18 @@ def fed(batch: Tensor, preprocess: Preprocess, like: Tensor) -> Tensor:
 
 
 def answered(
-    compute: Callable[[Batch], Tensor], batches: Iterable[Batch], *, waiting: int = 1
+    compute: Callable[[Batch], Tensor], batches: Iterable[Batch], *, waiting: int = 1, lanes: int = 1
 ) -> Iterator[tuple[Batch, Tensor]]:
     """Each batch with `compute` of it on the CPU, in order; on a GPU `waiting` batches are begun before one is read.
+
+    `lanes` batches are computed at once, each with its share of torch's threads.
 
     >>> list(answered(lambda x: x + 1, [torch.tensor(1), torch.tensor(2)]))
     [(tensor(1), tensor(2)), (tensor(2), tensor(3))]
     """
+    if lanes > 1:
+        yield from _in_lanes(compute, batches, lanes)
+        return
     begun: list[tuple[Batch, Tensor]] = []
     for batch in batches:
         begun.append((batch, compute(batch)))
@@ -45,3 +53,25 @@ def answered(
             yield first, result.cpu()
     for last, result in begun:
         yield last, result.cpu()
+
+
+def lanes_of(compute: object) -> int:
+    """How many batches this may be asked for at once: what `optimize` gives says so, all else is asked for one."""
+    return getattr(compute, "lanes", 1)
+
+
+def _in_lanes(
+    compute: Callable[[Batch], Tensor], batches: Iterable[Batch], lanes: int
+) -> Iterator[tuple[Batch, Tensor]]:
+    threads = torch.get_num_threads()
+
+    def work(batch: Batch) -> tuple[Batch, Tensor]:
+        torch.set_num_threads(max(1, threads // lanes))  # of this lane; threads that are new begin with it too
+        return batch, compute(batch).cpu()
+
+    results = ahead(work, batches, workers=lanes, waiting=2 * lanes)
+    try:
+        with closing(results):
+            yield from results
+    finally:
+        torch.set_num_threads(threads)

@@ -13,7 +13,7 @@ from torch import Tensor
 from vitreous.data.pictures import PictureError, read_picture
 from vitreous.data.stream import ahead, batches
 from vitreous.device import pick_device, pick_dtype
-from vitreous.feeding import answered, fed
+from vitreous.feeding import answered, fed, lanes_of
 from vitreous.speed.shortcut import logits_only
 from vitreous.weights.load import Model, load
 
@@ -106,7 +106,8 @@ def classify_each(
         good = [tensor for _, tensor in batch if isinstance(tensor, Tensor)]
         return compute(torch.stack(good)) if good else torch.empty(0)
 
-    for batch, answers in answered(begin, batches(read_ahead(pictures, model, batch_size), batch_size)):
+    found = batches(read_ahead(pictures, model, batch_size), batch_size)
+    for batch, answers in answered(begin, found, lanes=lanes_of(using)):
         if not answers.isfinite().all():
             raise ValueError(f"{card.name} answers NaN: `vitreous doctor` tells whether its weights hold any")
         logits = iter(answers)

@@ -43,9 +43,24 @@ def test_every_call_has_one_turn_a_round_and_another_goes_first():
         return run
 
     interleave({name: call(name) for name in "abc"}, seconds=1e9, rounds=6, clock=clock)
-    rounds = ["".join(order[6:])[i : i + 3] for i in range(0, 18, 3)]  # two calls of each came before
-    assert all(sorted(each) == list("abc") for each in rounds)
+    rounds = ["".join(order[6:])[i : i + 6] for i in range(0, 36, 6)]  # two calls of each came before
+    assert all(sorted(each) == list("aabbcc") for each in rounds)
+    assert all(each[0::2] == each[1::2] for each in rounds), "a call that does not count, and one that does"
     assert sorted(each[0] for each in rounds) == list("aabbcc")
+
+
+def test_the_first_call_of_a_turn_is_not_counted():
+    clock, last = Clock(), []
+
+    def call(name):
+        def run():
+            clock.now += 1.0 if last[-1:] == [name] else 9.0  # slow after another
+            last.append(name)
+
+        return run
+
+    times = interleave({name: call(name) for name in "ab"}, seconds=1e9, rounds=4, clock=clock)
+    assert times == {"a": [1.0] * 4, "b": [1.0] * 4}
 
 
 def test_two_calls_take_turns_in_going_first():
@@ -61,7 +76,7 @@ def test_times_are_those_of_one_call_however_often_a_turn_repeats_it():
 
 def test_it_stops_when_the_time_is_used_up_but_not_before_three_rounds():
     clock = Clock()
-    assert len(interleave({"a": clock.spend(1.0)}, seconds=5.0, rounds=100, clock=clock)["a"]) == 5
+    assert len(interleave({"a": clock.spend(1.0)}, seconds=10.0, rounds=100, clock=clock)["a"]) == 5
     assert len(interleave({"a": clock.spend(9.0)}, seconds=5.0, rounds=100, clock=clock)["a"]) == FEWEST
 
 

@@ -44,6 +44,45 @@ def _(x: Tensor, y: Tensor, weight: Tensor) -> None:
     return None
 
 
+@torch.library.custom_op("vitreous::norm_dense", mutates_args=())
+def norm_dense(
+    x: Tensor,
+    carried: Tensor,
+    weight: Tensor,
+    column_sums: Tensor,
+    shift: Tensor,
+    bias: Tensor,
+    eps: float,
+    then_gelu: bool,
+) -> Tensor:
+    """`norm(x + carried) Wᵀ + b`, a layer norm and the product behind it in one kernel; then GELU's tanh form, if asked.
+
+    `x` `[r d]`, `carried` `[d]`, `weight` `[m d]`; of these `column_sums`, what `W` gives for ones `[m]`, and `shift`,
+    what it gives for `carried` `[m]`, both fp32 → `[r m]`.
+    """
+    if has_triton(x.device):
+        from vitreous.speed.kernels import norm_dense as kernel
+
+        return kernel(x.contiguous(), carried, weight, column_sums, shift, bias, eps, then_gelu)
+    normal = torch.nn.functional.layer_norm(x.float() + carried, x.shape[1:], eps=eps).to(x.dtype)
+    y = torch.nn.functional.linear(normal, weight, bias)
+    return torch.nn.functional.gelu(y, approximate="tanh") if then_gelu else y
+
+
+@norm_dense.register_fake
+def _(
+    x: Tensor,
+    carried: Tensor,
+    weight: Tensor,
+    column_sums: Tensor,
+    shift: Tensor,
+    bias: Tensor,
+    eps: float,
+    then_gelu: bool,
+) -> Tensor:
+    return x.new_empty(x.shape[0], weight.shape[0])
+
+
 @torch.library.custom_op("vitreous::gelu_backward", mutates_args=())
 def gelu_backward(x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """GELU's gradient, GELU itself once more (so that nobody has to keep it), and the gradient's sums by column.

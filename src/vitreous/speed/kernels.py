@@ -114,6 +114,66 @@ def gelu_eight(x: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Tensor:
     return y
 
 
+@triton.jit
+def _norm_dense(  # type: ignore[no-untyped-def]
+    x, carried, weight, column_sums, shift, bias, out, rows, columns, inner, eps,
+    GELU: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    lane = tl.arange(0, INNER)
+    # rows and columns beyond the end are worked out from the last one, and not stored
+    x_place = x + tl.minimum(row, rows - 1)[:, None] * inner + lane[None, :]
+    weight_place = weight + tl.minimum(column, columns - 1)[None, :].to(tl.int64) * inner + lane[:, None]
+    product = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    sums = tl.zeros((ROWS,), dtype=tl.float32)
+    squares = tl.zeros((ROWS,), dtype=tl.float32)
+    for start in range(0, inner, INNER):
+        inside = start + lane < inner
+        value = tl.load(x_place + start, mask=inside[None, :], other=0.0)
+        product = tl.dot(value, tl.load(weight_place + start, mask=inside[:, None], other=0.0), product)
+        wide = value.to(tl.float32) + tl.load(carried + start + lane, mask=inside, other=0.0)[None, :]
+        sums += tl.sum(wide, 1)
+        squares += tl.sum(wide * wide, 1)
+    mean = sums / inner
+    rate = tl.rsqrt(tl.maximum(squares / inner - mean * mean, 0.0) + eps)
+    within = column < columns
+    of_mean = tl.load(column_sums + column, mask=within, other=0.0)
+    of_carried = tl.load(shift + column, mask=within, other=0.0)
+    y = (product + of_carried[None, :] - mean[:, None] * of_mean[None, :]) * rate[:, None]
+    y += tl.load(bias + column, mask=within, other=0.0).to(tl.float32)[None, :]
+    if GELU:  # as in _gelu_eight
+        y = y / (1 + tl.exp2(-2.302208198 * y * (1 + 0.044715 * y * y)))
+    place = row.to(tl.int64)[:, None] * columns + column[None, :]
+    tl.store(out + place, y.to(out.dtype.element_ty), mask=(row[:, None] < rows) & within[None, :])
+
+
+def norm_dense(
+    x: Tensor,
+    carried: Tensor,
+    weight: Tensor,
+    column_sums: Tensor,
+    shift: Tensor,
+    bias: Tensor,
+    eps: float,
+    then_gelu: bool,
+) -> Tensor:
+    """`norm(x + carried) Wᵀ + b` for `[r d]` → `[r m]`, and its GELU by the tanh form if asked for.
+
+    The product is of `x` as it is; mean and deviation of each row are found on the way, and put right at the end:
+    `norm(x + c) Wᵀ = (x Wᵀ + c Wᵀ - mean · (sums of W's rows)) / deviation`.
+    """
+    (rows, inner), columns = x.shape, weight.shape[0]
+    out = torch.empty(rows, columns, device=x.device, dtype=x.dtype)
+    block = {"ROWS": 64, "COLUMNS": 64, "INNER": 64}
+    with _on(x):
+        _norm_dense[(triton.cdiv(rows, block["ROWS"]), triton.cdiv(columns, block["COLUMNS"]))](
+            x, carried, weight, column_sums, shift, bias, out, rows, columns, inner, eps,
+            GELU=then_gelu, **block, num_warps=4, num_stages=4,
+        )  # fmt: skip
+    return out
+
+
 def _on(x: Tensor) -> Any:
     """Triton launches on the current device, which need not be the tensor's."""
     from contextlib import nullcontext

@@ -10,6 +10,7 @@ losses.
 
 import statistics
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -29,13 +30,16 @@ from vitreous.speed.ways import WAYS, Compute, Run, Unfit, usual
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.float32, "fp8": torch.bfloat16}
 """How exact → the number format between layers; int8's products are whole numbers, fp8's have 8 bits."""
 ROUNDS = 5  # timings of each way
+MOST_LANES = 8
+"""Batches at once at the most: each takes memory for what is between its layers."""
 
 
 @dataclass
 class Fast:
     """Callable: pictures `[b c h w]` → what the model gives, float and on the CPU. `b` may be anything.
 
-    Threads may share it; they wait for each other, since a recorded graph reads and writes one place in memory.
+    Threads may share it. Where it plays a recorded graph, which reads and writes one place in memory, they wait for each
+    other.
     """
 
     run: Run
@@ -53,6 +57,9 @@ class Fast:
     """Seconds a batch of each way that was tried here; empty where the choice was known from before."""
     remarks: list[str] = field(default_factory=list)
     """What was left out and why."""
+    lanes: int = 1
+    """How many batches are best computed at once where there are many: one a thread, on a CPU and with nothing compiled,
+    since compiled code keeps its number of threads."""
     lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
     @torch.no_grad()
@@ -62,7 +69,7 @@ class Fast:
             x = self.prepare(some)
             if missing := self.batch - len(x):
                 x = torch.cat([x, x.new_zeros(missing, *x.shape[1:])])
-            with self.lock:
+            with self.lock if self.lanes == 1 else nullcontext():
                 parts.append(self.run(x)[: len(some)].float().cpu())
         return torch.cat(parts)
 
@@ -132,6 +139,8 @@ def optimize(
     fast.tried = _race(runs, example) if len(runs) > 1 else {}
     fast.way = best(fast.tried) if fast.tried else next(iter(runs))
     fast.run = runs[fast.way]
+    if place.type == "cpu" and fast.way in ("eager", "packed"):
+        fast.lanes = min(MOST_LANES, torch.get_num_threads())
     if known is not None and fast.tried:
         known.write(fast.way, fast.tried)
     return fast

@@ -53,6 +53,8 @@ def interleave(
 ) -> dict[str, list[float]]:
     """Seconds of each call, round by round: every call has one turn a round, and each round another goes first.
 
+    A turn begins with a call that does not count: it finds caches full of another's weights, and threads of another
+    that have not come to rest.
     `settle` waits for the device. It ends after `rounds` or when `seconds` are used up, though not before three rounds.
     """
     names = list(calls)
@@ -64,6 +66,7 @@ def interleave(
     start = clock()
     for turn in range(max(rounds, FEWEST)):
         for name in rotated(names, turn):
+            calls[name]()
             times[name].append(_timed(calls[name], repeats[name], settle, clock))
         tell(turn + 1)
         if turn + 1 >= FEWEST and clock() - start >= seconds:

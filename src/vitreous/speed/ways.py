@@ -12,8 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitreous.speed import few as sparse
 from vitreous.speed import lean as trimmed
 from vitreous.speed import packed as laid_out
+from vitreous.speed.fused import has_triton
 from vitreous.speed.shortcut import logits_only
 
 Compute = Callable[[Any, Tensor], Tensor]
@@ -64,6 +66,17 @@ def lean(network: nn.Module, compute: Compute, example: Tensor) -> Run:
     return compiled(network, lambda network, x: trimmed.lean(network, x, inside=inside), example)
 
 
+def few(network: nn.Module, compute: Compute, example: Tensor) -> Run:
+    """Compiled, with as few kernels as can be, in bf16 and for few tokens (`few.py`)."""
+    if compute is not logits_only or not trimmed.fits(network) or not has_triton(example.device):
+        raise Unfit("it is made for logits of GELU networks whose head reads the class token, with Triton")
+    rows = len(example) * network.layout.tokens  # type: ignore[operator,union-attr]
+    if example.dtype != torch.bfloat16 or rows > sparse.MOST_ROWS:
+        raise Unfit(f"it is made for bf16 and up to {sparse.MOST_ROWS} tokens at once")
+    run = sparse.few(network)  # type: ignore[arg-type]
+    return compiled(network, lambda network, x: run(x), example)
+
+
 def packed(network: nn.Module, compute: Compute, example: Tensor) -> Run:
     """With weights laid out for the CPU's kernels, and GELU and residuals inside the products (`packed.py`)."""
     here = example.device.type == "cpu" and laid_out.available()
@@ -111,14 +124,17 @@ WAYS: dict[str, Callable[[nn.Module, Compute, Tensor], Run]] = {
     "frozen": frozen,
     "lean": lean,
     "packed": packed,
+    "few": few,
     "eager graph": recorded(eager),
     "compiled graph": recorded(compiled),
     "lean graph": recorded(lean),
+    "few graph": recorded(few),
 }
 
 
 def usual(device: torch.device, precision: str) -> tuple[str, ...]:
     """The ways worth trying."""
     if device.type == "cuda":
-        return ("compiled graph",) if precision in ("int8", "fp8") else ("eager graph", "compiled graph", "lean graph")
+        eight = precision in ("int8", "fp8")
+        return ("compiled graph",) if eight else ("eager graph", "compiled graph", "lean graph", "few graph")
     return ("compiled",) if precision == "int8" else ("eager", "packed", "compiled", "frozen")
