@@ -9,10 +9,11 @@ from PIL import Image
 
 from conftest import noise
 from vitreous.data.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
-from vitreous.feeding import answered, fed, lanes_of
+from vitreous.device import MOST_LANES
+from vitreous.feeding import Laned, answered, fed, lanes_of
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.predict import classify_each
-from vitreous.speed.optimize import MOST_LANES, optimize
+from vitreous.speed.optimize import optimize
 from vitreous.weights.card import Card
 
 PREPROCESS = Preprocess(size=(16, 16), resize=18, mean=IMAGENET_MEAN, std=IMAGENET_STD)
@@ -101,6 +102,7 @@ def test_an_error_in_a_lane_comes_out_and_lanes_left_early_end():
 
 def test_what_may_be_asked_for_several_batches_says_so(model):
     assert lanes_of(None) == lanes_of(model) == 1
+    assert lanes_of(Laned(model, 3)) == 3
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

@@ -5,6 +5,8 @@ import torch
 from vitreous.ranks import here
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+MOST_LANES = 8
+"""Batches at once at the most: each takes memory for what is between its layers."""
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -45,6 +47,11 @@ def settle(device: torch.device) -> None:
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
+
+
+def most_lanes() -> int:
+    """How many batches a CPU is best asked for at once, where there are many: one a thread."""
+    return min(MOST_LANES, torch.get_num_threads())
 
 
 def device_name(device: torch.device) -> str:

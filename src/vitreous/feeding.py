@@ -2,12 +2,13 @@
 
 Threads decode ahead (`data.stream`). A batch travels as uint8, a quarter of what floats take, from pinned memory where
 there is a GPU, and is normalised where the model lives. On a GPU the next batch is on its way before the answers of the
-last are waited for. On a CPU computing is waiting: there, several batches are computed at once where the model allows it,
-each on a thread of its own, so that no core stands still at the end of a matrix product until the last one is there.
+last are waited for. On a CPU computing is waiting: there, several batches are computed at once where the model allows
+it, each on a thread of its own, so that no core stands still at the end of a product until the last one is there.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -55,8 +56,19 @@ def answered(
         yield last, result.cpu()
 
 
+@dataclass(frozen=True)
+class Laned:
+    """What computes, and may be asked for `lanes` batches at once."""
+
+    compute: Callable[[Tensor], Tensor]
+    lanes: int
+
+    def __call__(self, batch: Tensor) -> Tensor:
+        return self.compute(batch)
+
+
 def lanes_of(compute: object) -> int:
-    """How many batches this may be asked for at once: what `optimize` gives says so, all else is asked for one."""
+    """How many batches this may be asked for at once; what does not say so is asked for one."""
     return getattr(compute, "lanes", 1)
 
 

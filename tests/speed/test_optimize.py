@@ -38,7 +38,10 @@ def close(ours, theirs, share=1e-4):
     assert (ours - theirs).abs().max() <= share * max(1.0, theirs.abs().max().item())
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if torch.cuda.is_available() or not way.endswith("graph")])
+RACERS = [way for way in WAYS if way != "few graph" and (torch.cuda.is_available() or not way.endswith("graph"))]
+
+
+@pytest.mark.parametrize("way", RACERS)
 def test_every_way_gives_the_models_logits_for_any_number_of_pictures(model, way):
     fast = optimize(model, batch=3, ways=(way,), device="cuda" if way.endswith("graph") else "cpu")
     assert (fast.way, fast.remarks) == (way, [])
@@ -60,6 +63,17 @@ def test_features_too(model):
     x = torch.randn(2, 3, 16, 16)
     with torch.no_grad():
         close(optimize(model, batch=2, compute=embedding, ways=("eager",))(x), model.features(x))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_few_kernels_give_the_models_logits_in_bf16_and_are_left_out_elsewhere(model):
+    x = torch.randn(2, 3, 16, 16)
+    fast = optimize(model, "bf16", batch=2, ways=("few graph",), device="cuda")
+    assert (fast.way, fast.remarks) == ("few graph", [])
+    with torch.no_grad():
+        close(fast(x), model(x), 0.05)
+    assert optimize(model, "fp32", batch=2, ways=("few graph",), device="cuda").way == "eager"
+    assert optimize(model, "bf16", batch=64, ways=("few graph",), device="cuda").way == "eager"
 
 
 def test_bf16_is_near(model):

@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 def ahead(
     function: Callable[[Item], Result], items: Iterable[Item], *, workers: int = 0, waiting: int = 32
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """`map(function, items)` on threads, in order, never more than `waiting` results ahead of the reader.
 
     >>> list(ahead(str, [3, 1, 2]))

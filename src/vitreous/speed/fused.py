@@ -55,7 +55,7 @@ def norm_dense(
     eps: float,
     then_gelu: bool,
 ) -> Tensor:
-    """`norm(x + carried) Wᵀ + b`, a layer norm and the product behind it in one kernel; then GELU's tanh form, if asked.
+    """`norm(x + carried) Wᵀ + b`, a layer norm and the product behind it in one kernel; GELU's tanh form, if asked for.
 
     `x` `[r d]`, `carried` `[d]`, `weight` `[m d]`; of these `column_sums`, what `W` gives for ones `[m]`, and `shift`,
     what it gives for `carried` `[m]`, both fp32 → `[r m]`.

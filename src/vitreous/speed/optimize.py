@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitreous.device import settle
+from vitreous.device import most_lanes, settle
 from vitreous.models.vit import ViT
 from vitreous.speed import integers
 from vitreous.speed.choice import best, choice
@@ -30,16 +30,14 @@ from vitreous.speed.ways import WAYS, Compute, Run, Unfit, usual
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.float32, "fp8": torch.bfloat16}
 """How exact → the number format between layers; int8's products are whole numbers, fp8's have 8 bits."""
 ROUNDS = 5  # timings of each way
-MOST_LANES = 8
-"""Batches at once at the most: each takes memory for what is between its layers."""
 
 
 @dataclass
 class Fast:
     """Callable: pictures `[b c h w]` → what the model gives, float and on the CPU. `b` may be anything.
 
-    Threads may share it. Where it plays a recorded graph, which reads and writes one place in memory, they wait for each
-    other.
+    Threads may share it. Where it plays a recorded graph, which reads and writes one place in memory, they wait for
+    each other.
     """
 
     run: Run
@@ -58,8 +56,8 @@ class Fast:
     remarks: list[str] = field(default_factory=list)
     """What was left out and why."""
     lanes: int = 1
-    """How many batches are best computed at once where there are many: one a thread, on a CPU and with nothing compiled,
-    since compiled code keeps its number of threads."""
+    """How many batches are best computed at once where there are many: one a thread, on a CPU and with nothing
+    compiled, since compiled code keeps its number of threads."""
     lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
     @torch.no_grad()
@@ -140,7 +138,7 @@ def optimize(
     fast.way = best(fast.tried) if fast.tried else next(iter(runs))
     fast.run = runs[fast.way]
     if place.type == "cpu" and fast.way in ("eager", "packed"):
-        fast.lanes = min(MOST_LANES, torch.get_num_threads())
+        fast.lanes = most_lanes()
     if known is not None and fast.tried:
         known.write(fast.way, fast.tried)
     return fast

@@ -124,7 +124,6 @@ WAYS: dict[str, Callable[[nn.Module, Compute, Tensor], Run]] = {
     "frozen": frozen,
     "lean": lean,
     "packed": packed,
-    "few": few,
     "eager graph": recorded(eager),
     "compiled graph": recorded(compiled),
     "lean graph": recorded(lean),

@@ -63,7 +63,7 @@ def embed(
     model = options.load(console)
     options.say_packaged(console, model)
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
-    using = faster(model, embedding, fast=fast, merge=merge, console=console, **sizes)
+    using = faster(model, embedding, fast=fast, merge=merge, pictures=len(found), console=console, **sizes)
     if is_folder(output):
         from vitreous.tables import embedding_work
 

@@ -30,7 +30,7 @@ def faster(
     """The optimised model, or None where the plain one will do; says what was chosen.
 
     Asked for by `--fast`, `--merge`, `--precision int8` or `fp8`. Many `pictures` on a CPU get what needs no asking:
-    weights laid out for it, which takes no time to find and changes logits by rounding alone.
+    weights laid out for it, which takes no time to find and changes logits by rounding alone, and batches side by side.
     """
     if merge:
         from vitreous.features import embedding
@@ -40,8 +40,8 @@ def faster(
         console.print(f"merging {merge} tokens in each block: answers differ from the whole model's", style="dim")
     if not fast and precision not in ("int8", "fp8"):
         if merge:
-            return _merging(model, compute, precision, device)
-        return _laid_out(model, compute, precision, batch_size, device) if pictures >= MANY else None
+            return _plain(model, compute, precision, device)
+        return _many(model, compute, precision, batch_size, device) if pictures >= MANY else None
     from vitreous.device import pick_device
     from vitreous.speed.optimize import optimize
     from vitreous.weights.download import cache_folder
@@ -58,25 +58,29 @@ def faster(
     return chosen
 
 
-def _laid_out(
+def _many(
     model: Any, compute: Callable[[Any, Tensor], Tensor], precision: str, batch_size: int, device: str
 ) -> Callable[[Tensor], Tensor] | None:
-    """The one way that has nothing to compile or try, where it is one for this model and place."""
-    from vitreous.device import pick_device
+    """What has nothing to compile or try on a CPU: weights laid out where the network allows it, else as they are."""
+    from vitreous.device import most_lanes, pick_device
+    from vitreous.feeding import Laned
     from vitreous.models.vit import ViT
     from vitreous.speed.optimize import optimize
 
     place = pick_device(device)
-    if place.type != "cpu" or not isinstance(model, ViT) or precision == "fp16":
+    if place.type != "cpu":
         return None
-    chosen = optimize(model, precision, batch=batch_size, device=place, compute=compute, ways=("packed",))
-    return chosen if chosen.way == "packed" else None
+    if isinstance(model, ViT) and precision != "fp16":
+        chosen = optimize(model, precision, batch=batch_size, device=place, compute=compute, ways=("packed",))
+        if chosen.way == "packed":
+            return chosen
+    return Laned(_plain(model, compute, precision, device), most_lanes())
 
 
-def _merging(
+def _plain(
     model: Any, compute: Callable[[Any, Tensor], Tensor], precision: str, device: str
 ) -> Callable[[Tensor], Tensor]:
-    """The plain network, with tokens merged."""
+    """The network as it is."""
     from functools import partial
 
     from vitreous.predict import placed, started
