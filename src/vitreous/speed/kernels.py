@@ -117,7 +117,7 @@ def gelu_eight(x: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Tensor:
 @triton.jit
 def _norm_dense(  # type: ignore[no-untyped-def]
     x, carried, weight, column_sums, shift, bias, out, rows, columns, inner, eps,
-    GELU: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
+    GELU: tl.constexpr, EVEN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -129,10 +129,17 @@ def _norm_dense(  # type: ignore[no-untyped-def]
     sums = tl.zeros((ROWS,), dtype=tl.float32)
     squares = tl.zeros((ROWS,), dtype=tl.float32)
     for start in range(0, inner, INNER):
-        inside = start + lane < inner
-        value = tl.load(x_place + start, mask=inside[None, :], other=0.0)
-        product = tl.dot(value, tl.load(weight_place + start, mask=inside[:, None], other=0.0), product)
-        wide = value.to(tl.float32) + tl.load(carried + start + lane, mask=inside, other=0.0)[None, :]
+        if EVEN:
+            value = tl.load(x_place + start)
+            factor = tl.load(weight_place + start)
+            extra = tl.load(carried + start + lane)
+        else:
+            inside = start + lane < inner
+            value = tl.load(x_place + start, mask=inside[None, :], other=0.0)
+            factor = tl.load(weight_place + start, mask=inside[:, None], other=0.0)
+            extra = tl.load(carried + start + lane, mask=inside, other=0.0)
+        product = tl.dot(value, factor, product)
+        wide = value.to(tl.float32) + extra[None, :]
         sums += tl.sum(wide, 1)
         squares += tl.sum(wide * wide, 1)
     mean = sums / inner
@@ -169,7 +176,7 @@ def norm_dense(
     with _on(x):
         _norm_dense[(triton.cdiv(rows, block["ROWS"]), triton.cdiv(columns, block["COLUMNS"]))](
             x, carried, weight, column_sums, shift, bias, out, rows, columns, inner, eps,
-            GELU=then_gelu, **block, num_warps=4, num_stages=4,
+            GELU=then_gelu, EVEN=inner % block["INNER"] == 0, **block, num_warps=4, num_stages=4,
         )  # fmt: skip
     return out
 
