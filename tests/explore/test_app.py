@@ -12,7 +12,7 @@ from conftest import noise
 from vitreous.data.preprocess import HALF, Preprocess
 from vitreous.explore.app import create_app, parse_heads
 from vitreous.explore.guard import Guard
-from vitreous.explore.serve import allowed_hosts, is_loopback
+from vitreous.explore.serve import allowed_hosts
 from vitreous.explore.work import Work
 from vitreous.inside.intervene import intervene
 from vitreous.models.vit import ViT, ViTConfig
@@ -158,13 +158,6 @@ def test_the_api_describes_itself_without_outside_files(client):
 def test_heads_are_parsed():
     assert parse_heads("") == []
     assert parse_heads("0.1,11.3") == [(0, 1), (11, 3)]
-
-
-def test_only_this_machine_needs_no_token():
-    assert is_loopback("127.0.0.1")
-    assert is_loopback("::1")
-    assert not is_loopback("0.0.0.0")
-    assert not is_loopback("192.168.0.7")
 
 
 def test_any_name_is_served_where_a_token_guards_it(model, picture):

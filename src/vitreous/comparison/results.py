@@ -15,7 +15,7 @@ from vitreous.comparison.meter import read_meter
 from vitreous.comparison.predictions import FILE, Predictions
 from vitreous.comparison.settings import differing
 from vitreous.comparison.speed import batch_for, time_models
-from vitreous.comparison.statistics import judge, seed_interval, wilson
+from vitreous.comparison.statistics import judge, seed_interval
 from vitreous.comparison.study import Run, Study
 from vitreous.device import device_name, pick_device
 from vitreous.doctor import count_flops
@@ -24,6 +24,7 @@ from vitreous.run_page import RUN_PAGE
 from vitreous.train.folder import RunFolder
 from vitreous.weights.load import Model, load
 from vitreous.weights.save import write_json
+from vitreous.wilson import wilson
 
 MOST = 6
 """Disagreements that are kept of each pair and direction."""
