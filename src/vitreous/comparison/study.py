@@ -9,7 +9,7 @@ comparison.json, .html     the table and the page, when all runs are done
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from vitreous.comparison.budget import epochs_for
 from vitreous.comparison.entrant import Entrant, enter
 from vitreous.comparison.settings import Budget, choose_recipe, configure
 from vitreous.train.config import TrainConfig
-from vitreous.train.folder import RunFolder
+from vitreous.train.folder import HeldError, RunFolder
 from vitreous.train.listen import Listener
 from vitreous.weights.save import write_json
 
@@ -146,28 +146,17 @@ def _refuse_strangers(folder: Path) -> None:
 
 
 @contextmanager
-def claimed(place: Path, say: Callable[[str], object], pause: float = 0.5) -> Iterator[bool]:
-    """Hold a lock by this name, waiting for whoever has it; tells whether it had to wait."""
-    waited = False
-    while True:
-        with_lock = RunFolder(place).claimed()
-        try:
-            with_lock.__enter__()
-        except ValueError as error:
-            if not is_held(error):
-                raise
-            if not waited:
-                say(f"another process is at {place.parent}: waiting for it")
-            waited = True
-            time.sleep(pause)
-            continue
-        break
-    try:
-        yield waited
-    finally:
-        with_lock.__exit__(None, None, None)
-
-
-def is_held(error: ValueError) -> bool:
-    """Whether that is what a run's folder says when another process writes to it."""
-    return str(error).startswith("another run is writing")
+def claimed(place: Path, say: Callable[[str], object], pause: float = 0.5) -> Iterator[None]:
+    """Hold a lock by this name, waiting for whoever has it."""
+    told = False
+    with ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(RunFolder(place).claimed())
+                break
+            except HeldError:
+                if not told:
+                    say(f"another process is at {place.parent}: waiting for it")
+                told = True
+                time.sleep(pause)
+        yield
