@@ -17,6 +17,8 @@ from vitreous.train.streamed import Streamed
 from vitreous.weights.card import Card
 from vitreous.weights.load import Model, load
 
+FUSED = {"activation": "gelu", "swiglu": False, "qkv_bias": True}
+"""What a ViT must be for `fused`, whose kernels are written for the paper's blocks (`speed/learn.py`)."""
 SMALL = 64  # up to this size pictures come whole; larger ones lose an eighth at the edges, as is the field's custom
 
 
@@ -34,10 +36,18 @@ def build_model(config: TrainConfig, data: PictureSet | Streamed, say: Callable[
         unknown = {"dropout": 0.0, "stochastic_depth": 0.0, "layer_decay": 1.0}
         if asked := [name for name, off in unknown.items() if getattr(config, name) != off] + config.means():
             raise ValueError(f"a ResNet has no {', '.join(asked)}: leave it out")
+    elif config.fused:
+        _refuse_unlike_fused(model.config)
     model.card.class_names, model.card.training = data.class_names, None  # what a checkpoint had learned is past
     for name in ("class names", "preprocessing"):  # assumed of the checkpoint: what is trained so has them for sure
         model.card.report.assumed.pop(name, None)
     return model.train()
+
+
+def _refuse_unlike_fused(shape: ViTConfig) -> None:
+    if unlike := [f"{name}={getattr(shape, name)}" for name, value in FUSED.items() if getattr(shape, name) != value]:
+        told = "fused works for GELU networks whose layers all have biases"
+        raise ValueError(f"{told}, and this one has {', '.join(unlike)}: leave it out")
 
 
 def _fresh(config: TrainConfig, data: PictureSet | Streamed) -> Model:
@@ -86,8 +96,9 @@ def _pretrained(config: TrainConfig, data: PictureSet | Streamed, say: Callable[
             f"{config.model} takes pictures of {len(card.preprocess.mean)} channels, not {config.channels}"
         )
     shape, weights = model.config, model.state_dict()
-    if isinstance(shape, ViTConfig) and (config.dropout or config.stochastic_depth):
-        model = ViT(replace(shape, dropout=config.dropout, stochastic_depth=config.stochastic_depth))
+    dropped = {"dropout": config.dropout, "stochastic_depth": config.stochastic_depth}  # not what it was trained with
+    if isinstance(shape, ViTConfig) and any(getattr(shape, name) != share for name, share in dropped.items()):
+        model = ViT(replace(shape, **dropped))
         model.load_state_dict(weights)
         model.card = card
     if card.head == "classifier" and card.class_names == data.class_names:
