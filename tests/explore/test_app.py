@@ -216,4 +216,4 @@ def test_explore_refuses_fast_in_plain_words(capsys):
 
     with pytest.raises(SystemExit, match="2"):
         main(["explore", "--fast"])
-    assert "leave --fast out, and use --precision bf16" in " ".join(capsys.readouterr().err.split())
+    assert "leave it out, and on a GPU try --precision bf16" in " ".join(capsys.readouterr().err.split())

@@ -128,9 +128,15 @@ def _write(folder: Path, told: dict[str, Any], data_root: Path | None, say: Call
     """The page and the JSON, whole or not at all; a second process writes the same once more."""
     with claimed(folder / "gathering", say):
         write_page(folder, told, data_root)
-        write_json(folder / "comparison.json", {**told, "tables": [_public(table) for table in told["tables"]]})
+        write_json(folder / "comparison.json", public(told))
     return told
 
 
-def _public(table: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in table.items() if name != "folder"}
+def public(told: dict[str, Any]) -> dict[str, Any]:
+    """What is told of a study, without the folders of this machine.
+
+    >>> public({"tables": [{"data": "digits", "folder": "/home/me/studies/digits"}]})
+    {'tables': [{'data': 'digits'}]}
+    """
+    tables = [{name: value for name, value in table.items() if name != "folder"} for table in told["tables"]]
+    return {**told, "tables": tables}

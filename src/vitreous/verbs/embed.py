@@ -11,7 +11,7 @@ import tyro
 
 from vitreous.ranks import here
 from vitreous.verbs.faster import faster
-from vitreous.verbs.options import ModelOptions, Pictures, Precision, SharedModel, messages, print_json
+from vitreous.verbs.options import ModelOptions, Pictures, Precision, SharedModel, messages, print_json, say_problems
 from vitreous.verbs.sharing import is_folder, work_through
 
 
@@ -88,7 +88,6 @@ def embed(
             print(f"wrote {path}: {features.shape[0]} pictures × {features.shape[1]} features")
     elif json:
         print_json({"output": None, "pictures": 0, "features": None})
-    for problem in problems:
-        console.print(f"vitreous: {problem}", markup=False)
+    say_problems(console, problems)
     if problems:
         sys.exit(2)
