@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from vitreous.data.finding import find_pictures
 from vitreous.data.picture_set import PictureSet, digest, file_state
-from vitreous.data.pictures import find_pictures
 from vitreous.data.source import SPELLINGS, Source
 
 

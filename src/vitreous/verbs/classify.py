@@ -62,7 +62,8 @@ def classify(
 
     from rich.progress import track
 
-    from vitreous.data.pictures import PictureError, find_names, find_pictures
+    from vitreous.data.finding import find_names, find_pictures
+    from vitreous.data.pictures import PictureError
     from vitreous.device import pick_device
     from vitreous.predict import classify_each
     from vitreous.speed.shortcut import logits_only

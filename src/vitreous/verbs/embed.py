@@ -46,7 +46,8 @@ def embed(
     import torch
     from rich.progress import track
 
-    from vitreous.data.pictures import PictureError, find_names
+    from vitreous.data.finding import find_names
+    from vitreous.data.pictures import PictureError
     from vitreous.features import embed_each, embedding, write_features
 
     if not is_folder(output) and output.suffix not in (".parquet", ".npz"):  # said before the work, not after it

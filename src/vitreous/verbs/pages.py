@@ -75,7 +75,7 @@ def want(
 
 def find(asked: tuple[str, ...], model: str | None) -> tuple[list[Named], list[PictureError]]:
     """The pictures by name, and what leads to none. A checkpoint without a picture has views too."""
-    from vitreous.data.pictures import find_pictures
+    from vitreous.data.finding import find_pictures
 
     if asked:
         paths, problems = find_pictures(asked)
