@@ -85,6 +85,7 @@ def chance(one: Trial, other: Trial) -> float:
 
 
 def compared(better: Trial, worse: Trial) -> str:
+    """The evidence for a verdict, in words."""
     count = len(better.correct)
     return f"{better.top1:.1%} against {worse.top1:.1%} of {count} pictures, p = {chance(worse, better):.1g}"
 

@@ -20,6 +20,7 @@ from vitreous.comparison.settings import Budget, choose_recipe, configure
 from vitreous.train.config import TrainConfig
 from vitreous.train.folder import HeldError, RunFolder
 from vitreous.train.listen import Listener
+from vitreous.weights.load import Model, load
 from vitreous.weights.save import write_json
 
 VERSION = 1
@@ -126,6 +127,11 @@ def read_study(folder: Path, asked: dict[str, Any] | None = None) -> Study:
         )
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} does not describe a study ({error!r}): choose another --output") from error
+
+
+def first_models(study: Study) -> dict[str, Model]:
+    """The trained models by label, each of its first seed; all runs are done."""
+    return {run.entrant.label: load(run.folder / "model") for run in study.runs() if run.config.seed == 0}
 
 
 def _refuse_another(folder: Path, before: dict[str, Any], asked: dict[str, Any]) -> None:

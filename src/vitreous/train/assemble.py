@@ -171,6 +171,7 @@ def open_data(config: TrainConfig, data_root: Path | None) -> tuple[PictureSet |
 
 
 def make_augment(config: TrainConfig, source: Source | StreamSource, classes: int) -> Augment:
+    """What is done to pictures at random, of what the config asks for and the source has not done."""
     view = source.preprocess
     return Augment(
         size=view.size,
@@ -191,6 +192,7 @@ def make_augment(config: TrainConfig, source: Source | StreamSource, classes: in
 
 
 def make_teacher(config: TrainConfig, view: Preprocess, model: Model, device: torch.device) -> Teacher | None:
+    """The model to learn from, where one was named; its classes have to be the data's."""
     if config.teacher is None:
         return None
     teacher = load(config.teacher)

@@ -111,6 +111,7 @@ def smoothed(model: ViT, class_slots: int | None, head_bias: bool = True) -> tup
 
 
 def to_timm(model: ViT) -> Written:
+    """Keys are timm's already; `config.json` names the entry point that builds the model."""
     tensors, config = smoothed(model, class_slots=None)
     clip_like = config.embedding_norm
     refuse(config, "timm", {"representation_size": (0,), "pool": ("token", "mean"), "patch_bias": (not clip_like,)})
@@ -141,6 +142,7 @@ def to_timm(model: ViT) -> Written:
 
 
 def to_torchvision(model: ViT) -> Written:
+    """A state dict alone: torchvision reads no config."""
     tensors, config = smoothed(model, class_slots=1)
     refuse(config, "torchvision", PLAIN | {"activation": ("gelu",), "qkv_bias": (True,), "patch_bias": (True,)})
     if not config.classes:
@@ -149,6 +151,7 @@ def to_torchvision(model: ViT) -> Written:
 
 
 def to_google(model: ViT) -> Written:
+    """The arrays of the original release, which has no config either."""
     tensors, config = smoothed(model, class_slots=1)
     limits = PLAIN | {"activation": ("gelu", "gelu_tanh"), "qkv_bias": (True,), "patch_bias": (True,)}
     refuse(config, "Google's .npz", limits)

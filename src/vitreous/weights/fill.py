@@ -43,6 +43,7 @@ def fill(config: ViTConfig, tensors: Tensors, report: LoadReport, replaced: str 
 
 
 def check_shapes(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    """Refuse a tensor that the model has no place for, or one of another shape."""
     for key, value in tensors.items():
         if key not in wanted:
             raise CheckpointError(f"the model that its config describes has no {key}")
