@@ -47,7 +47,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.minutes is not None:
-            raise ValueError("the budget is --epochs or --minutes, not both")
+            raise ValueError("the budget is --epochs or --minutes, not both: leave one out")
         if self.minutes is not None and not self.minutes > 0:
             raise ValueError(f"--minutes must be above 0, got {self.minutes:g}")
 

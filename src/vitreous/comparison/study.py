@@ -112,7 +112,7 @@ def read_study(folder: Path, asked: dict[str, Any] | None = None) -> Study:
         told = json.loads(path.read_text(encoding="utf-8"))
         before, version = told["asked"], told["version"]
         if version != VERSION:
-            raise ValueError(f"version {version}")
+            raise ValueError(f"{path} was written by another version ({version!r}): choose another --output")
         if asked is not None:
             _refuse_another(folder, before, json.loads(json.dumps(asked)))  # as it would have been written
         values = {**before["budget"], "learning_rates": tuple(before["budget"]["learning_rates"])}

@@ -24,7 +24,9 @@ def from_folder(folder: Path) -> PictureSet:
         paths += found
         labels += [label] * len(found)
     if not paths:
-        raise ValueError(f"{folder} has {len(classes)} sub-folders but no pictures in them")
+        raise ValueError(
+            f"{folder} has {len(classes)} sub-folders but no pictures in them: expected {folder}/<class>/<picture>"
+        )
     return PictureSet(
         name=folder.name or str(folder),
         class_names=tuple(path.name for path in classes),

@@ -165,7 +165,9 @@ def open_data(config: TrainConfig, data_root: Path | None) -> tuple[PictureSet |
         shuffled = order(0, 0, len(learned)).tolist()  # the same pictures for every seed
         count = max(1, round(config.validation * len(learned)))
         if count == len(learned):
-            raise ValueError(f"--validation {config.validation} leaves none of {count} pictures to learn from")
+            raise ValueError(
+                f"--validation {config.validation} leaves none of {count} pictures to learn from: take a smaller share"
+            )
         learned, tested = learned.take(sorted(shuffled[count:])), learned.take(sorted(shuffled[:count]))
     return learned, tested
 
@@ -198,7 +200,7 @@ def make_teacher(config: TrainConfig, view: Preprocess, model: Model, device: to
     teacher = load(config.teacher)
     if teacher.card.head != "classifier" or teacher.config.classes != model.config.classes:
         told = f"knows {teacher.config.classes} classes, the data has {model.config.classes}"
-        raise ValueError(f"teacher {config.teacher} {told}")
+        raise ValueError(f"teacher {config.teacher} {told}: choose another teacher")
     names, own = teacher.card.class_names, model.card.class_names
     if names is not None and names != own:
         raise ValueError(f"teacher {config.teacher} has other classes than the data: {names[0]!r} for {own[0]!r} first")

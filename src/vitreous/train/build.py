@@ -30,7 +30,10 @@ def build_model(config: TrainConfig, data: PictureSet | Streamed, say: Callable[
         mean, std = STATISTICS[config.statistics]
         count = len(model.card.preprocess.mean)
         if count == 1 and len(set(mean)) > 1:
-            raise ValueError(f"the statistics {config.statistics!r} are for colour, and this model takes grey pictures")
+            raise ValueError(
+                f"the statistics {config.statistics!r} are for colour, and this model takes grey pictures: leave "
+                "--statistics out"
+            )
         model.card.preprocess = replace(model.card.preprocess, mean=mean[:count], std=std[:count])
     if isinstance(model, ResNet):
         unknown = {"dropout": 0.0, "stochastic_depth": 0.0, "layer_decay": 1.0}
@@ -93,7 +96,8 @@ def _pretrained(config: TrainConfig, data: PictureSet | Streamed, say: Callable[
     card = model.card
     if config.channels is not None and config.channels != len(card.preprocess.mean):
         raise ValueError(
-            f"{config.model} takes pictures of {len(card.preprocess.mean)} channels, not {config.channels}"
+            f"{config.model} takes pictures of {len(card.preprocess.mean)} channels, not {config.channels}: leave "
+            "--channels out"
         )
     shape, weights = model.config, model.state_dict()
     dropped = {"dropout": config.dropout, "stochastic_depth": config.stochastic_depth}  # not what it was trained with

@@ -50,7 +50,8 @@ def convert(
 
     if to in TARGETS and (dynamic_size or opset is not None):
         raise ValueError(
-            f"--dynamic-size and --opset are for onnx and torch-export, and {to} is a library's checkpoint"
+            f"--dynamic-size and --opset are for onnx and torch-export, and {to} is a library's checkpoint: leave "
+            "them out"
         )
     console = messages()
     known: dict[str, Any] = {} if heads is None else {"heads": heads}

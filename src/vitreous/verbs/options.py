@@ -73,7 +73,8 @@ class ModelOptions:
             mean, std = STATISTICS[self.statistics]
             if len(mean) != len(model.card.preprocess.mean):
                 raise ValueError(
-                    f"the statistics {self.statistics!r} are for colour, and this model takes grey pictures"
+                    f"the statistics {self.statistics!r} are for colour, and this model takes grey pictures: leave "
+                    "--statistics out"
                 )
             model.card.preprocess = replace(model.card.preprocess, mean=mean, std=std)
         if console is not None:
