@@ -35,12 +35,12 @@ def build_model(config: TrainConfig, data: PictureSet | Streamed, say: Callable[
                 "--statistics out"
             )
         model.card.preprocess = replace(model.card.preprocess, mean=mean[:count], std=std[:count])
+    if config.fused and isinstance(model, ViT):
+        _refuse_unlike_fused(model.config)
     if isinstance(model, ResNet):
         unknown = {"dropout": 0.0, "stochastic_depth": 0.0, "layer_decay": 1.0}
         if asked := [name for name, off in unknown.items() if getattr(config, name) != off] + config.means():
             raise ValueError(f"a ResNet has no {', '.join(asked)}: leave it out")
-    elif config.fused:
-        _refuse_unlike_fused(model.config)
     model.card.class_names, model.card.training = data.class_names, None  # what a checkpoint had learned is past
     for name in ("class names", "preprocessing"):  # assumed of the checkpoint: what is trained so has them for sure
         model.card.report.assumed.pop(name, None)
@@ -100,11 +100,12 @@ def _pretrained(config: TrainConfig, data: PictureSet | Streamed, say: Callable[
             "--channels out"
         )
     shape, weights = model.config, model.state_dict()
-    dropped = {"dropout": config.dropout, "stochastic_depth": config.stochastic_depth}  # not what it was trained with
-    if isinstance(shape, ViTConfig) and any(getattr(shape, name) != share for name, share in dropped.items()):
-        model = ViT(replace(shape, **dropped))
-        model.load_state_dict(weights)
-        model.card = card
+    if isinstance(shape, ViTConfig):  # what is dropped is this run's choice, not that of the one before
+        wanted = replace(shape, dropout=config.dropout, stochastic_depth=config.stochastic_depth)
+        if wanted != shape:
+            model = ViT(wanted)
+            model.load_state_dict(weights)
+            model.card = card
     if card.head == "classifier" and card.class_names == data.class_names:
         say("the data's classes are the checkpoint's own: its head goes on learning")
     else:
