@@ -35,8 +35,8 @@ def build_model(config: TrainConfig, data: PictureSet | Streamed, say: Callable[
                 "--statistics out"
             )
         model.card.preprocess = replace(model.card.preprocess, mean=mean[:count], std=std[:count])
-    if config.fused and isinstance(model, ViT):
-        _refuse_unlike_fused(model.config)
+    if config.fused and isinstance(shape := model.config, ViTConfig):
+        _refuse_unlike_fused(shape)
     if isinstance(model, ResNet):
         unknown = {"dropout": 0.0, "stochastic_depth": 0.0, "layer_decay": 1.0}
         if asked := [name for name, off in unknown.items() if getattr(config, name) != off] + config.means():
