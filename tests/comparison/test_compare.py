@@ -105,6 +105,13 @@ def test_another_study_in_the_folder_is_refused_in_one_line(study):
         tiny("digits", folder, batch_size=64, seeds=5)
 
 
+def test_a_study_of_another_version_is_refused_in_one_line(study, tmp_path):
+    told = json.loads((study[0] / "study.json").read_text())
+    (tmp_path / "study.json").write_text(json.dumps({**told, "version": 99}))
+    with pytest.raises(ValueError, match=r"study\.json was written by another version \(99\): choose another --output"):
+        tiny("digits", tmp_path, batch_size=64)
+
+
 def test_a_folder_of_others_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("")
     with pytest.raises(ValueError, match=r"holds no study, but thesis.tex"):
