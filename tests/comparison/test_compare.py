@@ -15,7 +15,7 @@ from tiny_studies import MODELS, Heard, budget_of, make_zoo, states, tiny
 
 from vitreous.comparison import work
 from vitreous.comparison.predictions import Predictions
-from vitreous.comparison.study import settle
+from vitreous.comparison.study import open_study
 from vitreous.train.folder import RunFolder
 from vitreous.train.update import Update
 
@@ -193,7 +193,7 @@ def test_two_processes_share_a_study_and_one_that_is_killed_is_taken_over_from(t
 
 def test_runs_that_others_hold_are_waited_for(tmp_path, monkeypatch):
     zoo, folder, heard = make_zoo(tmp_path / "zoo"), tmp_path / "study", Heard()
-    settle(folder, MODELS, budget_of(zoo), 2, device="cpu")
+    open_study(folder, MODELS, budget_of(zoo), 2, device="cpu")
     run = RunFolder(folder / f"runs/{MODELS[1]}-seed1")
     lock = run.claimed()
     naps = []

@@ -10,7 +10,7 @@ from vitreous.comparison.page import write_page
 from vitreous.comparison.results import gather
 from vitreous.comparison.settings import Budget
 from vitreous.comparison.studies import STUDIES
-from vitreous.comparison.study import claimed, settle
+from vitreous.comparison.study import claimed, open_study
 from vitreous.comparison.work import work
 from vitreous.data.split import open_split
 from vitreous.page import short
@@ -48,7 +48,7 @@ def run_study(
     compiled: bool = True,
     command: str = "",
 ) -> dict[str, Any]:
-    """One data set: settle the study, work through its runs, then write the table and the page."""
+    """One data set: open the study, work through its runs, then write the table and the page."""
     table = _run(folder, models, budget, seeds, device, data_root, listeners, compiled, {})
     told = {"title": "", "command": command, "tables": [table]}
     return _write(folder, told, data_root, Everyone(listeners).say)
@@ -117,7 +117,7 @@ def _run(
     quoted: dict[str, float],
 ) -> dict[str, Any]:
     tell = Everyone(listeners)
-    study = settle(folder, models, budget, seeds, device=device, data_root=data_root, tell=tell)
+    study = open_study(folder, models, budget, seeds, device=device, data_root=data_root, tell=tell)
     work(study, data_root=data_root, listeners=listeners, say=tell.say)
     with claimed(folder / "gathering", tell.say):
         table = gather(study, compiled=compiled, quoted=quoted, say=tell.say)

@@ -66,7 +66,7 @@ class Study:
         return len({entrant.pretrained for entrant in self.entrants}) == 1
 
 
-def settle(
+def open_study(
     folder: Path,
     models: Sequence[str],
     budget: Budget,

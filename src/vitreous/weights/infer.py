@@ -95,7 +95,7 @@ def trained_grid(tensors: Tensors, known: Mapping[str, Any]) -> tuple[tuple[int,
     )
 
 
-def settle(
+def infer_config(
     tensors: Tensors, format: Format, told: Mapping[str, Any], hint: str, given: Mapping[str, Any]
 ) -> tuple[ViTConfig, dict[str, str]]:
     """The config of the checkpoint as it was trained, and what had to be assumed for it.
