@@ -39,7 +39,8 @@ def limits(folder, model):
     """Seconds of one thread: decoding and cropping all pictures, and the model on as many."""
     import torch
 
-    from vitreous.data.pictures import find_pictures, read_picture
+    from vitreous.data.finding import find_pictures
+    from vitreous.data.pictures import read_picture
     from vitreous.speed.shortcut import logits_only
     from vitreous.weights.load import load
 

@@ -9,7 +9,7 @@ import time
 import tracemalloc
 from pathlib import Path
 
-from vitreous.data.pictures import find_names
+from vitreous.data.finding import find_names
 
 
 def main() -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import torch
 
-from vitreous.data.pictures import find_pictures, read_picture
+from vitreous.data.finding import find_pictures
+from vitreous.data.pictures import read_picture
 from vitreous.speed.merging import merging
 from vitreous.speed.shortcut import logits_only
 from vitreous.weights.load import load

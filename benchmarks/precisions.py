@@ -14,7 +14,8 @@ from pathlib import Path
 
 import torch
 
-from vitreous.data.pictures import find_pictures, read_picture
+from vitreous.data.finding import find_pictures
+from vitreous.data.pictures import read_picture
 from vitreous.speed.eight import Eight
 from vitreous.speed.fold import folded
 from vitreous.speed.integers import to_integers

@@ -8,7 +8,9 @@ import torch
 from PIL import Image
 
 from conftest import VIT_TI, noise
+from vitreous import report
 from vitreous.cli import main
+from vitreous.data import pictures
 from vitreous.figures.style import encode
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
@@ -173,6 +175,18 @@ def test_pictures_of_one_name_get_folders_of_their_own(folder, photo, tmp_path):
         "x-2/patches.png",
         "x/patches.png",
     ]
+
+
+def test_a_picture_is_opened_when_its_turn_comes(folder, photo, tmp_path, monkeypatch):
+    for name in ("1.png", "2.png"):
+        photo.save(tmp_path / name)
+    seen = []
+    read, answer = pictures.read_picture, report.answer
+    monkeypatch.setattr(pictures, "read_picture", lambda path: (seen.append(path.name), read(path))[1])
+    monkeypatch.setattr(report, "answer", lambda scene: (seen.append("looked at"), answer(scene))[1])
+    words = ["explain", str(tmp_path), "--model", folder, "-o", str(tmp_path / "out.html"), "--views", "patches"]
+    main(words)
+    assert seen == ["1.png", "looked at", "2.png", "looked at"]
 
 
 def test_of_all_views_one_that_cannot_be_drawn_is_left_out_and_said(photo):

@@ -26,11 +26,11 @@ from vitreous.verbs.convert import convert
 from vitreous.verbs.doctor import doctor
 from vitreous.verbs.embed import embed
 from vitreous.verbs.evaluate import evaluate
-from vitreous.verbs.explain import explain, views
+from vitreous.verbs.explain import explain
 from vitreous.verbs.explore import explore
-from vitreous.verbs.listing import datasets, models
+from vitreous.verbs.listing import datasets, models, recipes, views
 from vitreous.verbs.push import push
-from vitreous.verbs.train import choose, recipes
+from vitreous.verbs.train import choose
 from vitreous.verbs.welcome import welcome
 
 COMMANDS: dict[str, Callable[..., Any]] = {

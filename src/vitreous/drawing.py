@@ -27,6 +27,7 @@ Figures = dict[str, Figure]
 
 
 def predictions(scene: Scene) -> Figures:
+    """The eight likeliest classes as bars."""
     order = scene.logits.argsort(descending=True, stable=True)[:8].tolist()
     probabilities = scene.logits.softmax(dim=-1)
     labels = [scene.model.card.label(i) for i in order]
@@ -38,15 +39,18 @@ def predictions(scene: Scene) -> Figures:
 
 
 def patches(scene: Scene) -> Figures:
+    """The picture with its grid, and cut into patches."""
     rows, columns = scene.vit.layout.grid
     return {"": maps.draw_patches(scene.pixels, scene.vit.layout.grid, title=f"{rows} × {columns} patches")}
 
 
 def shapes(scene: Scene) -> Figures:
+    """A table of the shapes at each step."""
     return {"": table.draw_table(trace(scene.vit), title="Shapes at each step")}
 
 
 def positions(scene: Scene) -> Figures:
+    """A tile for each patch, and the chosen or the middle one enlarged."""
     similarity = inside_position.similarity(scene.vit).cpu().numpy()
     rows, columns = scene.vit.layout.grid
     place = scene.query_place or (rows // 2, columns // 2)
@@ -57,6 +61,7 @@ def positions(scene: Scene) -> Figures:
 
 
 def embedding_filters(scene: Scene) -> Figures:
+    """A ViT's principal components, or a ResNet's first filters."""
     if isinstance(scene.model, ResNet):
         pictures = inside_filters.first_filters(scene.model.conv1.weight)
         return {"": filters.draw_filters(pictures.cpu().numpy(), title="Filters of the first convolution")}
@@ -66,6 +71,7 @@ def embedding_filters(scene: Scene) -> Figures:
 
 
 def attention_matrix(scene: Scene) -> Figures:
+    """One block's matrix, of one head or their mean, in up to three scales."""
     whole = scene.matrix(scene.layer)
     head = scene.choice.head
     chosen = whole.mean(dim=0) if head is None else whole[head]
@@ -85,6 +91,7 @@ def attention_matrix(scene: Scene) -> Figures:
 
 
 def attention_rows(scene: Scene) -> Figures:
+    """One token's row in one block, head by head."""
     heats = scene.vit.layout.to_grid(scene.rows[scene.layer, scene.heads])  # [heads rows columns]
     titles = [f"head {head}" for head in scene.heads]
     title = f"Where the {scene.query_name} looks, block {scene.layer}"
@@ -96,6 +103,7 @@ def attention_rows(scene: Scene) -> Figures:
 
 
 def attention_maps(scene: Scene) -> Figures:
+    """One token's rows through all blocks, and all of their heads."""
     heats = scene.vit.layout.to_grid(scene.rows)  # [layers heads rows columns]
     depth, heads = heats.shape[:2]
     titles = [f"block {layer}" for layer in range(depth)]
@@ -146,12 +154,14 @@ def _by_layer(scene: Scene, measure: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def distance(scene: Scene) -> Figures:
+    """How far every head of every block looks."""
     layout, patch = scene.vit.layout, scene.vit.config.patch
     values = _by_layer(scene, lambda a: attention.mean_distance(a, layout, patch))
     return {"": curves.draw_distance(values.numpy(), title="How far heads look")}
 
 
 def entropy(scene: Scene) -> Figures:
+    """How widely every head of every block looks."""
     values = _by_layer(scene, attention.entropy)
     return {
         "": curves.draw_entropy(values.numpy(), ceiling=log(scene.vit.layout.tokens), title="How sharply heads look")
@@ -159,12 +169,14 @@ def entropy(scene: Scene) -> Figures:
 
 
 def head_importance(scene: Scene) -> Figures:
+    """The slope of the logit for every head."""
     values = importance.head_importance(scene.vit, scene.x, scene.target).float().cpu().numpy()
     title = f"How much the logit of {scene.target_label} hangs on each head"
     return {"": matrix.draw_layers_heads(values, title=title, label="|slope of the logit|")}
 
 
 def ablation(scene: Scene) -> Figures:
+    """The sixteen heads that do most when they are switched off, and all of them as a matrix."""
     effect = intervene.ablate_heads(scene.vit, scene.x, scene.target)
     order = effect.abs().flatten().argsort(descending=True)[:16].tolist()
     heads = effect.shape[1]
@@ -177,6 +189,7 @@ def ablation(scene: Scene) -> Figures:
 
 
 def logit_lens(scene: Scene) -> Figures:
+    """The best class after each block, and how the final one grows."""
     probabilities = lens.lens(scene.vit, scene.x)[:, 0].float().softmax(dim=-1).cpu()  # [layers+1 classes]
     best, index = probabilities.max(dim=-1)
     labels = [scene.model.card.label(i) for i in index.tolist()]
@@ -189,6 +202,7 @@ def logit_lens(scene: Scene) -> Figures:
 
 
 def token_colours(scene: Scene) -> Figures:
+    """The tokens' three main directions as colours."""
     normed = scene.vit.norm(scene.outputs[scene.layer])  # else a few very long tokens would decide the colours
     colours = inside_tokens.principal_colours(normed[None].float(), scene.vit.layout)[0]
     title = f"Tokens after block {scene.layer}: three principal components as colours"
@@ -196,6 +210,7 @@ def token_colours(scene: Scene) -> Figures:
 
 
 def token_norms(scene: Scene) -> Figures:
+    """The length of each token."""
     lengths = inside_tokens.norms(scene.outputs[scene.layer].float(), scene.vit.layout).cpu().numpy()
     return {
         "": maps.draw_map(
@@ -205,6 +220,7 @@ def token_norms(scene: Scene) -> Figures:
 
 
 def layers(scene: Scene) -> Figures:
+    """How alike what any two blocks read is."""
     with torch.inference_mode(), capture(scene.vit, "norm1") as captured:  # normed, as above
         scene.vit(scene.x)
     values = inside_tokens.similarity_of_layers(captured.stack("norm1").float()).cpu().numpy()
@@ -213,6 +229,7 @@ def layers(scene: Scene) -> Figures:
 
 
 def trust(scene: Scene) -> Figures:
+    """Deletion and insertion curves of all maps, and how alike they stay with fresh weights."""
     found = heat.comparable(scene)
     deletion, insertion = heat.curves(found, scene)
     missing = "blurred"

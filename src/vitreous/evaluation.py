@@ -175,7 +175,7 @@ def probe(
     from sklearn.preprocessing import StandardScaler
 
     if train.class_names != test.class_names:
-        raise ValueError("the train and test pictures have different classes")
+        raise ValueError("the train and test pictures have different classes: a probe needs the same folders in both")
     model = placed(model, device, "fp32")
     problems: list[PictureError] = []
     seen, known = _features(model, train, batch_size, problems)

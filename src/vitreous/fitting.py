@@ -85,6 +85,7 @@ def chance(one: Trial, other: Trial) -> float:
 
 
 def compared(better: Trial, worse: Trial) -> str:
+    """The evidence for a verdict, in words."""
     count = len(better.correct)
     return f"{better.top1:.1%} against {worse.top1:.1%} of {count} pictures, p = {chance(worse, better):.1g}"
 
@@ -145,5 +146,5 @@ def _try(
             guess = run(model, (pixels - mean) / std, logits_only).argmax(dim=-1)
             correct[name] += (guess == target).tolist()
     if not any(correct.values()):
-        raise ValueError(f"{data.name} holds no picture that can be read")
+        raise ValueError(f"{data.name} holds no picture that can be read: name other pictures")
     return [Trial(name, preprocess, tuple(correct[name])) for name, preprocess in candidates.items()]

@@ -29,10 +29,15 @@ def match_classes(names: Sequence[str], model_names: Sequence[str] | None, class
             return [exact.get(name, place[_plain(name)]) for name in names]
     if all(re.fullmatch(r"n\d{8}", name) for name in names):
         if model_names is None or tuple(model_names) != imagenet_names():
-            raise ValueError("the folders are WordNet ids, but the model's classes are not ImageNet-1k's")
+            raise ValueError(
+                "the folders are WordNet ids, but the model's classes are not ImageNet-1k's: name them by its classes, "
+                "or use --probe knn or --probe linear"
+            )
         ids = {wordnet: i for i, wordnet in enumerate(imagenet_wordnet_ids())}
         if strange := [name for name in names if name not in ids]:
-            raise ValueError(f"{strange[0]} is not among ImageNet-1k's 1,000 WordNet ids")
+            raise ValueError(
+                f"{strange[0]} is not among ImageNet-1k's 1,000 WordNet ids: rename the folder, or take it out"
+            )
         return [ids[name] for name in names]
     if all(name.isdecimal() for name in names):
         if over := [name for name in names if int(name) >= classes]:

@@ -107,7 +107,10 @@ class Parts:
         end = time.monotonic() + patience
         while not path.exists():
             if time.monotonic() > end:
-                raise TimeoutError(f"the first process has not written {path} within {patience:.0f} s")
+                raise TimeoutError(
+                    f"the first process has not written {path} within {patience:.0f} s: see what it says, and run "
+                    "all of them again"
+                )
             time.sleep(0.05)
         self._compare(_read_json(path), wanted)
         self._sweep(place)

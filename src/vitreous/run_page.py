@@ -101,7 +101,8 @@ def _result(config: TrainConfig, rows: Sequence[Row], result: Mapping[str, Any] 
 
 
 def percent(share: float) -> str:
-    """
+    """A share of 1, to a hundredth of a percent.
+
     >>> percent(0.98765), percent(1.0)
     ('98.77 %', '100 %')
     """
@@ -109,7 +110,8 @@ def percent(share: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """
+    """A time as one would say it.
+
     >>> duration(4.26), duration(38.2), duration(260), duration(7270)
     ('4.3 s', '38 s', '4 min 20 s', '2 h 01 min')
     """

@@ -76,7 +76,7 @@ class Scene:
     def seen(self) -> Image:
         """The part of the picture that the model sees, at the size it sees it."""
         if self.picture is None:
-            raise ValueError("this view needs a picture")
+            raise ValueError("this view needs a picture: name one")
         view: Image = self.model.card.preprocess.view(self.picture).convert("RGB")
         return view
 
@@ -101,7 +101,7 @@ class Scene:
     def x(self) -> Tensor:
         """What the model gets: `[1 c H W]`."""
         if self.picture is None:
-            raise ValueError("this view needs a picture")
+            raise ValueError("this view needs a picture: name one")
         like = next(self.model.parameters())
         return self.model.card.preprocess(self.picture)[None].to(device=like.device, dtype=like.dtype)
 

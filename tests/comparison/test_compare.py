@@ -15,7 +15,7 @@ from tiny_studies import MODELS, Heard, budget_of, make_zoo, states, tiny
 
 from vitreous.comparison import work
 from vitreous.comparison.predictions import Predictions
-from vitreous.comparison.study import settle
+from vitreous.comparison.study import open_study
 from vitreous.train.folder import RunFolder
 from vitreous.train.update import Update
 
@@ -105,6 +105,13 @@ def test_another_study_in_the_folder_is_refused_in_one_line(study):
         tiny("digits", folder, batch_size=64, seeds=5)
 
 
+def test_a_study_of_another_version_is_refused_in_one_line(study, tmp_path):
+    told = json.loads((study[0] / "study.json").read_text())
+    (tmp_path / "study.json").write_text(json.dumps({**told, "version": 99}))
+    with pytest.raises(ValueError, match=r"study\.json was written by another version \(99\): choose another --output"):
+        tiny("digits", tmp_path, batch_size=64)
+
+
 def test_a_folder_of_others_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("")
     with pytest.raises(ValueError, match=r"holds no study, but thesis.tex"):
@@ -186,7 +193,7 @@ def test_two_processes_share_a_study_and_one_that_is_killed_is_taken_over_from(t
 
 def test_runs_that_others_hold_are_waited_for(tmp_path, monkeypatch):
     zoo, folder, heard = make_zoo(tmp_path / "zoo"), tmp_path / "study", Heard()
-    settle(folder, MODELS, budget_of(zoo), 2, device="cpu")
+    open_study(folder, MODELS, budget_of(zoo), 2, device="cpu")
     run = RunFolder(folder / f"runs/{MODELS[1]}-seed1")
     lock = run.claimed()
     naps = []

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from vitreous.comparison.statistics import holm, judge, pictures_test, seed_interval, wilson
+from vitreous.comparison.statistics import holm, judge, pictures_test, seed_interval
 
 
 def test_the_interval_over_seeds_is_scipys():
@@ -20,12 +20,6 @@ def test_the_interval_over_seeds_is_scipys():
 
 def test_one_seed_has_no_interval():
     assert seed_interval([0.9]) == (0.9, None)
-
-
-@pytest.mark.parametrize(("right", "pictures"), [(95, 100), (0, 10), (10, 10), (5013, 10000)])
-def test_wilsons_interval_is_scipys(right, pictures):
-    theirs = stats.binomtest(right, pictures).proportion_ci(0.95, method="wilson")
-    assert wilson(right, pictures) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
 
 
 def test_with_one_seed_the_test_over_pictures_is_mcnemars_exact_test():

@@ -3,11 +3,8 @@
 import io
 import os
 import pickle
-import re
 import struct
-import threading
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
-from vitreous.data import pictures
-from vitreous.data.pictures import FORMATS, SUFFIXES, PictureError, find_pictures, read_picture
+from vitreous.data.pictures import FORMATS, PictureError, read_picture
 
 WHITE, RED, GREEN, BLUE = (255, 255, 255), (255, 0, 0), (0, 255, 0), (0, 0, 255)
 
@@ -83,7 +79,6 @@ def test_tilde_is_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     noise().save(tmp_path / "noise.png")
     assert read_picture("~/noise.png").size == (30, 20)
-    assert find_pictures(["~"]) == ([tmp_path / "noise.png"], [])
 
 
 def test_the_answer_is_a_new_picture_and_the_old_one_unchanged():
@@ -110,12 +105,6 @@ def test_every_format_of_the_list_is_read(format, tmp_path):
     assert read.mode == "RGB"
     assert read.size == (40, 24)
     assert np.abs(np.asarray(read).astype(int) - (200, 100, 50)).max() <= 6  # the lossy ones are near
-
-
-def test_every_suffix_is_a_suffix_of_a_format_of_the_list():
-    Image.init()
-    known = Image.registered_extensions()
-    assert {known[suffix] for suffix in SUFFIXES} <= {*FORMATS, "MPO"}
 
 
 def test_the_first_picture_of_an_mpo_from_a_phone_is_read():
@@ -471,161 +460,3 @@ def test_the_error_survives_a_trip_between_processes():
 
 def test_a_name_with_a_line_break_still_makes_one_line():
     assert str(PictureError("two\nlines.jpg", "missing")) == "'two\\nlines.jpg': missing"
-
-
-# --- finding --------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def album(tmp_path, monkeypatch):
-    """A folder, also the current one, that holds what folders of pictures hold."""
-    for name in (
-        "10.jpg", "9.JPG", "notes.txt", ".hidden.jpg", "photo [1].png", "scan.dat",
-        "trip/b2.jpg", "trip/b10.jpg", "trip/B3.jpeg", "trip/deep/c.webp", ".cache/thumb.jpg", "texts/a.txt",
-    ):  # fmt: skip
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True, parents=True)
-        path.touch()
-    (tmp_path / "nothing").mkdir()
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def names(*paths: str) -> list[str]:
-    found, problems = find_pictures(paths)
-    assert problems == []
-    return [str(path) for path in found]
-
-
-ALL = ["9.JPG", "10.jpg", "photo [1].png", "trip/b2.jpg", "trip/B3.jpeg", "trip/b10.jpg", "trip/deep/c.webp"]
-
-
-def test_a_folder_is_walked_in_natural_order_without_hidden_files(album):
-    assert names(".") == ALL
-    assert find_pictures([album])[0] == [album / name for name in ALL]
-    assert names("trip") == ALL[3:]
-
-
-@given(st.lists(st.text("01² 2aAb-_.ß٣", max_size=8), max_size=6))
-def test_natural_order_compares_words_as_words_and_numbers_as_numbers(names):
-    def pieces(name: str) -> list[str | int]:  # the same said at length: words at even places, numbers at odd ones
-        return [int(x) if i % 2 else x for i, x in enumerate(re.split(r"(\d+)", name.casefold()))]
-
-    assert sorted(names, key=pictures._natural) == sorted(names, key=pieces)
-
-
-def test_one_path_need_not_be_in_a_list(album):
-    assert find_pictures("trip") == find_pictures(["trip"]) == find_pictures(Path("trip"))
-
-
-def test_files_are_taken_as_given(album):
-    assert names("scan.dat", "notes.txt", ".hidden.jpg", "10.jpg") == [
-        "scan.dat",
-        "notes.txt",
-        ".hidden.jpg",
-        "10.jpg",
-    ]
-
-
-def test_duplicates_stay_where_they_were_first(album):
-    assert names("10.jpg", ".", "./10.jpg", str(album / "9.JPG"), "trip/../10.jpg") == [
-        "10.jpg",
-        ALL[0],
-        *ALL[2:],
-    ]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "expected"),
-    [
-        ("*.jpg", ["10.jpg"]),
-        ("trip/b*.jpg", ["trip/b2.jpg", "trip/b10.jpg"]),
-        ("trip/b?.jpg", ["trip/b2.jpg"]),
-        ("[0-9].*", ["9.JPG"]),
-        ("**/*.jpg", ["10.jpg", "trip/b2.jpg", "trip/b10.jpg"]),
-        ("**", ALL),
-        ("**/*", ALL),
-        ("*", ALL),
-        ("tr*", ALL[3:]),
-        ("trip/*", ALL[3:]),
-        ("*.dat", ["scan.dat"]),
-        (".*.jpg", [".hidden.jpg"]),
-        ("trip/../*.jpg", ["trip/../10.jpg"]),
-        ("photo [1].png", ["photo [1].png"]),
-    ],
-)
-def test_patterns_are_expanded(album, pattern, expected):
-    assert names(pattern) == expected
-
-
-def test_patterns_work_from_the_root(album):
-    assert names(f"{album}/*.jpg") == [f"{album}/10.jpg"]
-
-
-@pytest.mark.parametrize(
-    ("path", "reason"),
-    [
-        ("none.jpg", "no such file or folder"),
-        ("none/none.jpg", "no such file or folder"),
-        ("~nobody-of-that-name", "no such file or folder"),
-        ("nul\0byte", "no such file or folder"),
-        ("*.gif", "no picture matches this pattern"),
-        ("texts/*", "no picture matches this pattern"),
-        ("none/*.jpg", "no picture matches this pattern"),
-        ("**.jpg[", "pattern"),
-        ("nothing", "no pictures in this folder"),
-        ("texts", "no pictures in this folder"),
-        ("a" * 300, "file name too long"),
-        ("", "empty path"),
-    ],
-)
-def test_what_leads_nowhere_is_a_problem_beside_the_rest(album, path, reason):
-    found, problems = find_pictures([path, "10.jpg"])
-    assert found == [Path("10.jpg")]
-    assert len(problems) == 1
-    assert reason in problems[0].reason
-    assert problems[0].name == (path or "''")
-
-
-def test_a_folder_that_may_not_be_listed_is_a_problem_beside_the_rest(album, monkeypatch):
-    scandir = os.scandir
-
-    def refuse_deep(path: Path) -> Iterator[os.DirEntry[str]]:
-        if Path(path).name == "deep":
-            raise PermissionError(13, "Permission denied")
-        return scandir(path)
-
-    monkeypatch.setattr(pictures.os, "scandir", refuse_deep)
-    found, problems = find_pictures(["trip"])
-    assert [str(path) for path in found] == ALL[3:-1]
-    assert [str(problem) for problem in problems] == ["trip/deep: permission denied"]
-
-
-def test_links_are_followed_and_loops_are_not(album):
-    for number in range(3):  # with three loops, whoever follows them is busy for ever
-        (album / "trip" / f"loop{number}").symlink_to(album, target_is_directory=True)
-    (album / "self").symlink_to(album / "self")
-    (album / "linked").symlink_to(album / "trip", target_is_directory=True)
-    (album / "gone.jpg").symlink_to(album / "none.jpg")
-    answers: list[list[str]] = []
-
-    def search() -> None:
-        answers.append(names("."))
-        answers.append(names("linked/deep"))
-        answers.append([name for name in names("**/*.webp") if "loop" not in name])
-
-    thread = threading.Thread(target=search, daemon=True)
-    thread.start()
-    thread.join(timeout=20)
-    assert len(answers) == 3, "still following the loop"
-    # the same folder under two names is walked under the first
-    assert answers[0] == [
-        *ALL[:2],
-        "linked/b2.jpg",
-        "linked/B3.jpeg",
-        "linked/b10.jpg",
-        "linked/deep/c.webp",
-        ALL[2],
-    ]
-    assert answers[1] == ["linked/deep/c.webp"]
-    assert "trip/deep/c.webp" in answers[2]

@@ -125,6 +125,8 @@ def test_the_cache_is_where_the_environment_says(folder, cache, monkeypatch):
 
 def test_a_set_with_a_very_long_name_has_a_place_in_the_cache(folder, cache):
     decode(replace(open_set(folder), name="z" * 250), VIEW, cache=cache)
+    (path,) = cache.iterdir()
+    assert path.name.startswith("z" * 64 + "-")
 
 
 def test_progress_is_told_to_the_end(folder, cache):

@@ -12,7 +12,7 @@ from conftest import noise
 from vitreous.data.preprocess import HALF, Preprocess
 from vitreous.explore.app import create_app, parse_heads
 from vitreous.explore.guard import Guard
-from vitreous.explore.serve import allowed_hosts, is_loopback
+from vitreous.explore.serve import allowed_hosts
 from vitreous.explore.work import Work
 from vitreous.inside.intervene import intervene
 from vitreous.models.vit import ViT, ViTConfig
@@ -160,13 +160,6 @@ def test_heads_are_parsed():
     assert parse_heads("0.1,11.3") == [(0, 1), (11, 3)]
 
 
-def test_only_this_machine_needs_no_token():
-    assert is_loopback("127.0.0.1")
-    assert is_loopback("::1")
-    assert not is_loopback("0.0.0.0")
-    assert not is_loopback("192.168.0.7")
-
-
 def test_any_name_is_served_where_a_token_guards_it(model, picture):
     app = Guard(create_app({"small": model}, Work()), None, "sesame")
     with TestClient(app, base_url="http://192.168.0.7:8137") as client:
@@ -202,7 +195,7 @@ def test_a_network_in_bf16_is_looked_into_and_says_nearly_the_same(model, pictur
     (plain, one), (rounded, other) = answers
     assert plain["arrays"].keys() == rounded["arrays"].keys()
     assert one != other
-    assert all(one[label] == pytest.approx(other[label], abs=0.05) for label in one.keys() & other.keys())
+    assert one == pytest.approx(other, abs=0.05)
 
 
 def test_explore_loads_models_in_the_precision_asked_for(monkeypatch):
@@ -223,4 +216,4 @@ def test_explore_refuses_fast_in_plain_words(capsys):
 
     with pytest.raises(SystemExit, match="2"):
         main(["explore", "--fast"])
-    assert "leave --fast out, and use --precision bf16" in " ".join(capsys.readouterr().err.split())
+    assert "leave it out, and on a GPU try --precision bf16" in " ".join(capsys.readouterr().err.split())

@@ -18,6 +18,7 @@ from PIL import Image
 
 from vitreous.explore import serve as module
 from vitreous.explore.serve import listen, serve
+from vitreous.loopback import is_loopback
 
 
 def close(sockets):
@@ -62,12 +63,12 @@ def test_ipv6_loopback_needs_no_token_and_localhost_is_one_port():
         pytest.skip("this machine has no IPv6")
     sockets = listen("::1", 0)
     assert sockets[0].family == socket.AF_INET6
-    assert module.is_loopback("::1")
+    assert is_loopback("::1")
     assert f"[::1]:{sockets[0].getsockname()[1]}" in module.allowed_hosts("::1", sockets[0].getsockname()[1])
     close(sockets)
     sockets = listen("localhost", 0)
     assert len({place.getsockname()[1] for place in sockets}) == 1
-    assert all(module.is_loopback(place.getsockname()[0]) for place in sockets)
+    assert all(is_loopback(place.getsockname()[0]) for place in sockets)
     close(sockets)
 
 

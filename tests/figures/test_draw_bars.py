@@ -3,7 +3,7 @@ import pytest
 from drawn import texts_of
 
 from vitreous.figures.bars import draw_lens, draw_predictions, draw_ranking
-from vitreous.figures.style import ABOVE, ACCENT, BELOW, PALE
+from vitreous.figures.style import ABOVE, ACCENT, BELOW, PALE, encode
 from vitreous.figures.table import draw_table
 
 
@@ -90,10 +90,16 @@ def test_table_rows_come_in_order():
 
 
 @pytest.mark.filterwarnings("error")
-def test_degenerate_bars():
-    draw_predictions(["a"], [np.nan], [np.nan])
-    draw_lens(["a"], [np.nan], [np.nan])
-    draw_ranking(["a"], [0.0])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: draw_predictions(["a"], [np.nan], [np.nan]),
+        lambda: draw_lens(["a"], [np.nan], [np.nan]),
+        lambda: draw_ranking(["a"], [0.0]),
+    ],
+)
+def test_degenerate_bars_are_drawn_without_a_warning(draw):
+    assert encode(draw(), dpi=50).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(

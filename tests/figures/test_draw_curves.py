@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitreous.figures.curves import draw_distance, draw_entropy, draw_faithfulness, draw_lines, spread
+from vitreous.figures.style import encode
 
 
 def test_lines_are_the_series_and_their_names_stand_by_their_ends():
@@ -87,10 +88,16 @@ def test_methods_are_ranked_best_first_on_both_sides():
 
 
 @pytest.mark.filterwarnings("error")
-def test_one_layer_one_head_nothing_finite():
-    draw_distance([[3.0]])
-    draw_entropy([[np.nan, np.nan]], ceiling=1.0)
-    draw_lines({"a": ([0], [np.nan])})
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: draw_distance([[3.0]]),
+        lambda: draw_entropy([[np.nan, np.nan]], ceiling=1.0),
+        lambda: draw_lines({"a": ([0], [np.nan])}),
+    ],
+)
+def test_one_layer_one_head_nothing_finite_is_drawn_without_a_warning(draw):
+    assert encode(draw(), dpi=50).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(

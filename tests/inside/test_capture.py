@@ -234,6 +234,7 @@ def test_kept_queries_do_not_hold_on_to_keys_and_values():
     model = build()
     with capture(model, ["q", "v"]) as seen:
         model(picture(model))
+    assert len(seen) == 2 * model.config.depth
     for value in seen.values():
         assert value.untyped_storage().nbytes() == value.nbytes
 

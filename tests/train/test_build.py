@@ -63,6 +63,13 @@ def test_a_checkpoint_keeps_its_weights_and_gets_a_fresh_head(checkpoint):
     assert any("fresh head for 3 classes takes the place of the one for 5" in line for line in said)
 
 
+def test_what_a_checkpoint_dropped_while_it_was_trained_is_not_dropped_again(tmp_path):
+    save(noise(ViT(ViTConfig(**{**vars(SMALL), "dropout": 0.4, "stochastic_depth": 0.2}))), tmp_path)
+    model = build_model(plain("x", model=str(tmp_path), pretrained=True), DATA, lambda line: None)
+    assert (model.config.dropout, model.config.stochastic_depth) == (0.0, 0.0)
+    assert (model.blocks[1].mlp.drop.p, model.blocks[1].skip.p) == (0.0, 0.0)
+
+
 def test_what_was_assumed_of_a_checkpoint_is_none_of_the_new_models_remarks(tmp_path):
     model = noise(ViT(SMALL))
     model.card = Card("x", usual_preprocess(SMALL))

@@ -317,7 +317,9 @@ def test_a_loss_that_is_no_number_stops_with_step_pictures_and_advice(zoo, tmp_p
     )
     assert "and 4 more" in text
     assert "--learning-rate than 1e+30" in text
-    for path in (tmp_path / "run/checkpoints").glob("*.safetensors"):
+    written = list((tmp_path / "run/checkpoints").glob("*.safetensors"))
+    assert written
+    for path in written:
         saved = checkpoint.load_file(path)
         assert all(torch.isfinite(value).all() for value in saved.values() if value.is_floating_point())
 
@@ -361,7 +363,7 @@ def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_space(whole, zoo,
         with pytest.raises(OSError, match="No space left.*free some space and run the same command again"):
             train(config, folder)
     assert checkpoint.latest(folder / "checkpoints")[0].update == 2
-    assert all(row["epoch"] == 1 for row in metrics(folder))
+    assert [row["epoch"] for row in metrics(folder)] == ([] if fails == "metrics" else [1])
     train(config, folder)
     assert differing(bits(whole), bits(folder)) == []
     assert [row["epoch"] for row in metrics(folder)] == [1, 2]

@@ -6,8 +6,13 @@ import pytest
 import torch
 from tiny_runs import bits, break_off, differing, make_pictures, parts_of, plain, tiny
 
+from vitreous.data.datasets import open_set
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.speed import learn
 from vitreous.train import fit, objective
+from vitreous.train.build import build_model
 from vitreous.train.loop import train
+from vitreous.weights.save import save
 
 WAYS = {
     "recompute": {"recompute": True},
@@ -59,6 +64,31 @@ def test_where_it_cannot_work_it_is_refused_by_name(zoo, way):
         plain(zoo, parallel="fsdp", **way)
     with pytest.raises(ValueError, match=f"{name} works without a teacher alone"):
         plain(zoo, teacher="model", **way)
+
+
+def test_the_fused_way_is_refused_where_it_would_not_be_taken(zoo):
+    with pytest.raises(ValueError, match="fused works without dropout alone: leave out one or the other"):
+        plain(zoo, fused=True, dropout=0.1)
+    with pytest.raises(ValueError, match="fused works on plain layers, and LoRA puts its own around them"):
+        plain(zoo, fused=True, policy="lora")
+
+
+@pytest.mark.parametrize(
+    "unlike",
+    [{}, {"activation": "quick_gelu"}, {"activation": "gelu_tanh"}, {"swiglu": True}, {"qkv_bias": False},
+     {"dropout": 0.2}, {"qk_norm": True}, {"layer_scale": 0.1}, {"pool": "mean"}],
+    ids=str,
+)  # fmt: skip
+def test_a_checkpoint_that_is_not_refused_takes_the_fused_way(zoo, tmp_path, unlike):
+    shape = ViTConfig(image_size=8, patch_size=4, width=16, depth=2, heads=2, classes=3, **unlike)
+    save(ViT(shape), tmp_path / "model")
+    config = plain(zoo, model=str(tmp_path / "model"), pretrained=True, fused=True)
+    if unlike.keys() & {"activation", "swiglu", "qkv_bias"}:
+        with pytest.raises(ValueError, match=f"GELU networks .* this one has .*{next(iter(unlike))}=.*leave it out"):
+            build_model(config, open_set(zoo), lambda line: None)
+        return
+    model = build_model(config, open_set(zoo), lambda line: None)
+    assert all(map(learn._plain, model.blocks))
 
 
 def test_what_is_tried_for_a_batch_size_is_what_will_be_run(zoo, monkeypatch):

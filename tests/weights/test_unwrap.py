@@ -182,7 +182,7 @@ def test_nesting_is_bounded():
     for _ in range(MOST_NESTING - 1):
         nested = {"model": nested}
     assert len(unwrap(nested).wrappers) == MOST_NESTING - 1
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError, match=f"over {MOST_NESTING} containers deep"):
         unwrap({"model": nested})
 
 

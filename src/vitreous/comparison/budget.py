@@ -5,10 +5,10 @@ once and found in a cache by whoever comes later, so that counting them would fa
 """
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+from vitreous.comparison.settings import with_epochs
 from vitreous.device import settle
 from vitreous.train.assemble import Parts, assemble
 from vitreous.train.config import TrainConfig
@@ -16,16 +16,6 @@ from vitreous.train.listen import Listener
 
 UPDATES, SECONDS = 20, 10.0
 """How many updates are timed at the most, and for how long (three at the least)."""
-
-
-def with_epochs(config: TrainConfig, epochs: int) -> TrainConfig:
-    """The same for another number of epochs, its warm-up as long a share of them.
-
-    >>> with_epochs(TrainConfig(epochs=40, warmup=4), 20).warmup
-    2.0
-    """
-    warmup = round(config.warmup * epochs / config.epochs, 4)
-    return replace(config, epochs=epochs, warmup=warmup, evaluate_every=max(1, epochs // 50))
 
 
 def epochs_for(config: TrainConfig, minutes: float, data_root: Path | None, tell: Listener) -> TrainConfig:

@@ -10,7 +10,7 @@ from vitreous.comparison.page import write_page
 from vitreous.comparison.results import gather
 from vitreous.comparison.settings import Budget
 from vitreous.comparison.studies import STUDIES
-from vitreous.comparison.study import claimed, settle
+from vitreous.comparison.study import claimed, open_study
 from vitreous.comparison.work import work
 from vitreous.data.split import open_split
 from vitreous.page import short
@@ -48,7 +48,7 @@ def run_study(
     compiled: bool = True,
     command: str = "",
 ) -> dict[str, Any]:
-    """One data set: settle the study, work through its runs, then write the table and the page."""
+    """One data set: open the study, work through its runs, then write the table and the page."""
     table = _run(folder, models, budget, seeds, device, data_root, listeners, compiled, {})
     told = {"title": "", "command": command, "tables": [table]}
     return _write(folder, told, data_root, Everyone(listeners).say)
@@ -117,7 +117,7 @@ def _run(
     quoted: dict[str, float],
 ) -> dict[str, Any]:
     tell = Everyone(listeners)
-    study = settle(folder, models, budget, seeds, device=device, data_root=data_root, tell=tell)
+    study = open_study(folder, models, budget, seeds, device=device, data_root=data_root, tell=tell)
     work(study, data_root=data_root, listeners=listeners, say=tell.say)
     with claimed(folder / "gathering", tell.say):
         table = gather(study, compiled=compiled, quoted=quoted, say=tell.say)
@@ -128,9 +128,15 @@ def _write(folder: Path, told: dict[str, Any], data_root: Path | None, say: Call
     """The page and the JSON, whole or not at all; a second process writes the same once more."""
     with claimed(folder / "gathering", say):
         write_page(folder, told, data_root)
-        write_json(folder / "comparison.json", {**told, "tables": [_public(table) for table in told["tables"]]})
+        write_json(folder / "comparison.json", public(told))
     return told
 
 
-def _public(table: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in table.items() if name != "folder"}
+def public(told: dict[str, Any]) -> dict[str, Any]:
+    """What is told of a study, without the folders of this machine.
+
+    >>> public({"tables": [{"data": "digits", "folder": "/home/me/studies/digits"}]})
+    {'tables': [{'data': 'digits'}]}
+    """
+    tables = [{name: value for name, value in table.items() if name != "folder"} for table in told["tables"]]
+    return {**told, "tables": tables}

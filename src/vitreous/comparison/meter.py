@@ -43,20 +43,22 @@ class Meter(Listener):
         self.why = "" if self.before is not None else "the device does not tell"
         if parts.state.epoch or parts.state.step:
             self.why = "the run was interrupted and went on"
-        elif self.crowded():
-            self.why = "another run used the device at the same time"
+        else:
+            self._look_around()
 
     def epoch(self, row: dict[str, Any], parts: Parts) -> None:
-        if not self.why and self.crowded():
-            self.why = "another run used the device at the same time"
+        self._look_around()
 
     def end(self, result: dict[str, Any], folder: RunFolder) -> None:
         after = joules(self.device)
-        if not self.why and self.crowded():
-            self.why = "another run used the device at the same time"
+        self._look_around()
         used = after - self.before if after is not None and self.before is not None and not self.why else None
         told = {"device": device_name(self.device), "learning": self.learning, "joules": used, "why": self.why}
         write_json(folder.path / FILE, told)
+
+    def _look_around(self) -> None:
+        if not self.why and self.crowded():
+            self.why = "another run used the device at the same time"
 
 
 def read_meter(folder: Path) -> dict[str, Any]:

@@ -15,15 +15,16 @@ from vitreous.comparison.meter import read_meter
 from vitreous.comparison.predictions import FILE, Predictions
 from vitreous.comparison.settings import differing
 from vitreous.comparison.speed import batch_for, time_models
-from vitreous.comparison.statistics import judge, seed_interval, wilson
-from vitreous.comparison.study import Run, Study
+from vitreous.comparison.statistics import judge, seed_interval
+from vitreous.comparison.study import Run, Study, first_models
 from vitreous.device import device_name, pick_device
 from vitreous.doctor import count_flops
 from vitreous.page import short
 from vitreous.run_page import RUN_PAGE
 from vitreous.train.folder import RunFolder
-from vitreous.weights.load import Model, load
+from vitreous.weights.load import Model
 from vitreous.weights.save import write_json
+from vitreous.wilson import wilson
 
 MOST = 6
 """Disagreements that are kept of each pair and direction."""
@@ -33,7 +34,7 @@ def gather(
     study: Study, *, compiled: bool = True, quoted: Mapping[str, float] | None = None, say: Callable[[str], object]
 ) -> dict[str, Any]:
     """Read every run of the study and work out what is told; speeds are measured once and kept."""
-    models = {run.entrant.label: load(run.folder / "model") for run in study.runs() if run.config.seed == 0}
+    models = first_models(study)
     names = display_names(list(models))
     said = {label: [Predictions.read(run.folder / FILE) for run in of(study, label)] for label in models}
     right = {label: np.stack([each.correct for each in seeds]) for label, seeds in said.items()}  # [s n]

@@ -47,7 +47,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.minutes is not None:
-            raise ValueError("the budget is --epochs or --minutes, not both")
+            raise ValueError("the budget is --epochs or --minutes, not both: leave one out")
         if self.minutes is not None and not self.minutes > 0:
             raise ValueError(f"--minutes must be above 0, got {self.minutes:g}")
 
@@ -85,17 +85,13 @@ def configure(budget: Budget, entrants: Sequence[Entrant]) -> list[TrainConfig]:
         given = len(budget.learning_rates)
         raise ValueError(f"--learning-rates takes one for each of the {len(entrants)} models, got {given}")
     _, recipe = choose_recipe(budget, entrants)
-    epochs = budget.epochs or recipe.epochs
     common = replace(
-        recipe,
+        with_epochs(recipe, budget.epochs or recipe.epochs),
         data=budget.data,
         train_split=budget.train_split or recipe.train_split,
-        epochs=epochs,
-        warmup=round(recipe.warmup * epochs / recipe.epochs, 4),
         batch_size=budget.batch_size or recipe.batch_size,
         precision=budget.precision or recipe.precision,
         compile=recipe.compile if budget.compile is None else budget.compile == "yes",
-        evaluate_every=max(1, epochs // 50),
         statistics=None,
         image_size=budget.image_size,
         snapshots=12,
@@ -106,6 +102,16 @@ def configure(budget: Budget, entrants: Sequence[Entrant]) -> list[TrainConfig]:
     rates = budget.learning_rates or (None,) * len(entrants)
     size = shared_size(budget, entrants)
     return [_configure(common, entrant, size, rate) for entrant, rate in zip(entrants, rates, strict=True)]
+
+
+def with_epochs(config: TrainConfig, epochs: int) -> TrainConfig:
+    """The same for another number of epochs, its warm-up as long a share of them, with about fifty looks.
+
+    >>> with_epochs(TrainConfig(epochs=40, warmup=4), 20).warmup
+    2.0
+    """
+    warmup = round(config.warmup * epochs / config.epochs, 4)
+    return replace(config, epochs=epochs, warmup=warmup, evaluate_every=max(1, epochs // 50))
 
 
 def _configure(common: TrainConfig, entrant: Entrant, size: int, rate: float | None) -> TrainConfig:

@@ -33,21 +33,6 @@ def seed_interval(values: ArrayLike, level: float = LEVEL) -> tuple[float, float
     return mean, float(t.ppf((1 + level) / 2, count - 1) * values.std(ddof=1) / np.sqrt(count))
 
 
-def wilson(right: int, pictures: int, level: float = LEVEL) -> tuple[float, float]:
-    """Wilson's interval of a share of pictures: what one run alone can say of its accuracy.
-
-    >>> [round(end, 4) for end in wilson(95, 100)]
-    [0.8882, 0.9785]
-    """
-    from scipy.stats import norm
-
-    z = float(norm.ppf((1 + level) / 2))
-    share, spread = right / pictures, z * z / pictures
-    middle = (share + spread / 2) / (1 + spread)
-    half = z / (1 + spread) * float(np.sqrt(share * (1 - share) / pictures + spread / pictures / 4))
-    return max(0.0, middle - half), min(1.0, middle + half)
-
-
 def pictures_test(one: ArrayLike, other: ArrayLike) -> float:
     """The exact paired test over pictures, two-sided: right answers `[s n]` of two models → p.
 

@@ -9,7 +9,7 @@ comparison.json, .html     the table and the page, when all runs are done
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ from vitreous.comparison.budget import epochs_for
 from vitreous.comparison.entrant import Entrant, enter
 from vitreous.comparison.settings import Budget, choose_recipe, configure
 from vitreous.train.config import TrainConfig
-from vitreous.train.folder import RunFolder
+from vitreous.train.folder import HeldError, RunFolder
 from vitreous.train.listen import Listener
+from vitreous.weights.load import Model, load
 from vitreous.weights.save import write_json
 
 VERSION = 1
@@ -65,7 +66,7 @@ class Study:
         return len({entrant.pretrained for entrant in self.entrants}) == 1
 
 
-def settle(
+def open_study(
     folder: Path,
     models: Sequence[str],
     budget: Budget,
@@ -111,7 +112,7 @@ def read_study(folder: Path, asked: dict[str, Any] | None = None) -> Study:
         told = json.loads(path.read_text(encoding="utf-8"))
         before, version = told["asked"], told["version"]
         if version != VERSION:
-            raise ValueError(f"version {version}")
+            raise ValueError(f"{path} was written by another version ({version!r}): choose another --output")
         if asked is not None:
             _refuse_another(folder, before, json.loads(json.dumps(asked)))  # as it would have been written
         values = {**before["budget"], "learning_rates": tuple(before["budget"]["learning_rates"])}
@@ -126,6 +127,11 @@ def read_study(folder: Path, asked: dict[str, Any] | None = None) -> Study:
         )
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} does not describe a study ({error!r}): choose another --output") from error
+
+
+def first_models(study: Study) -> dict[str, Model]:
+    """The trained models by label, each of its first seed; all runs are done."""
+    return {run.entrant.label: load(run.folder / "model") for run in study.runs() if run.config.seed == 0}
 
 
 def _refuse_another(folder: Path, before: dict[str, Any], asked: dict[str, Any]) -> None:
@@ -146,28 +152,17 @@ def _refuse_strangers(folder: Path) -> None:
 
 
 @contextmanager
-def claimed(place: Path, say: Callable[[str], object], pause: float = 0.5) -> Iterator[bool]:
-    """Hold a lock by this name, waiting for whoever has it; tells whether it had to wait."""
-    waited = False
-    while True:
-        with_lock = RunFolder(place).claimed()
-        try:
-            with_lock.__enter__()
-        except ValueError as error:
-            if not is_held(error):
-                raise
-            if not waited:
-                say(f"another process is at {place.parent}: waiting for it")
-            waited = True
-            time.sleep(pause)
-            continue
-        break
-    try:
-        yield waited
-    finally:
-        with_lock.__exit__(None, None, None)
-
-
-def is_held(error: ValueError) -> bool:
-    """Whether that is what a run's folder says when another process writes to it."""
-    return str(error).startswith("another run is writing")
+def claimed(place: Path, say: Callable[[str], object], pause: float = 0.5) -> Iterator[None]:
+    """Hold a lock by this name, waiting for whoever has it."""
+    told = False
+    with ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(RunFolder(place).claimed())
+                break
+            except HeldError:
+                if not told:
+                    say(f"another process is at {place.parent}: waiting for it")
+                told = True
+                time.sleep(pause)
+        yield

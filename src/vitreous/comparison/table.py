@@ -9,7 +9,8 @@ Row = Mapping[str, Any]
 
 
 def interval(row: Row) -> str:
-    """
+    """How far the accuracy may lie from the truth, and over what.
+
     >>> interval({"interval": [0.97, 0.99], "interval_over": "seeds"})
     '± 1.00 over seeds'
     >>> interval({"interval": [0.97, 0.99], "interval_over": "pictures"})
@@ -22,7 +23,8 @@ def interval(row: Row) -> str:
 
 
 def count(number: float | None) -> str:
-    """
+    """A large number in three digits.
+
     >>> count(54_218), count(11_173_962), count(1.11e9), count(None)
     ('54.2 k', '11.2 M', '1.11 G', 'not told')
     """
@@ -35,7 +37,8 @@ def count(number: float | None) -> str:
 
 
 def energy(row: Row) -> str:
-    """
+    """What the training took, or why nobody knows.
+
     >>> energy({"joules": 5400.0, "joules_why": ""}), energy({"joules": None, "joules_why": "the device does not tell"})
     ('5.4 kJ', 'not told: the device does not tell')
     """
@@ -45,11 +48,13 @@ def energy(row: Row) -> str:
 
 
 def memory(row: Row) -> str:
+    """The most that an update took, on a GPU."""
     return "not told" if row["memory"] is None else f"{row['memory'] / 2**20:,.0f} MiB"
 
 
 def rate(number: float | None, why: str = "") -> str:
-    """
+    """Pictures a second, or why there is no such number.
+
     >>> rate(12345.6), rate(None, "no C++ compiler here")
     ('12,346', 'none: no C++ compiler here')
     """
@@ -111,7 +116,8 @@ def evidence(pair: Mapping[str, Any]) -> str:
 
 
 def chance(p: float) -> str:
-    """
+    """A p-value in two digits.
+
     >>> chance(0.0312), chance(3e-9), chance(1.0)
     ('0.031', 'below 0.0001', '1')
     """
@@ -120,6 +126,15 @@ def chance(p: float) -> str:
 
 def _is(p: float) -> str:
     return chance(p) if p < 1e-4 else f"= {chance(p)}"
+
+
+def capital(sentence: str) -> str:
+    """A sentence as it begins a line.
+
+    >>> capital("difference +1.25 points")
+    'Difference +1.25 points'
+    """
+    return sentence[0].upper() + sentence[1:]
 
 
 def as_text(table: Mapping[str, Any]) -> str:
@@ -137,4 +152,5 @@ def as_text(table: Mapping[str, Any]) -> str:
 
 
 def missing_as_text(table: Mapping[str, Any]) -> str:
+    """For a terminal, of a data set that was not at hand."""
     return f"{table['data']}: nothing was run. {table['missing']}"

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from vitreous.comparison.meter import Meter
 from vitreous.comparison.predictions import FILE, predict
-from vitreous.comparison.study import Run, Study, is_held
+from vitreous.comparison.study import Run, Study
 from vitreous.run_page import write_run_page
 from vitreous.snapshots import Recorder
 from vitreous.train.assemble import open_data
-from vitreous.train.folder import RunFolder
+from vitreous.train.folder import HeldError, RunFolder
 from vitreous.train.listen import Listener
 from vitreous.train.loop import train
 from vitreous.weights.load import load
@@ -42,9 +42,10 @@ def work(
             others = [each.folder for each in study.runs() if each.folder != run.folder]
             try:
                 finish(run, data_root, listeners, say, lambda others=others: any(map(held, others)))  # type: ignore[misc]
+            except HeldError:
+                pass
             except ValueError as error:
-                if not is_held(error):
-                    raise ValueError(f"{run.entrant.label}, seed {run.config.seed}: {error}") from error
+                raise ValueError(f"{run.entrant.label}, seed {run.config.seed}: {error}") from error
             else:
                 progress = True
         if not progress:
@@ -82,5 +83,5 @@ def held(folder: Path) -> bool:
     try:
         with RunFolder(folder).claimed():
             return False
-    except ValueError:
+    except HeldError:
         return True

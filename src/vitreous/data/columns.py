@@ -71,7 +71,9 @@ def number_labels(
     numbers = tuple(int(value) for value in values)
     names = class_names or tuple(str(i) for i in range(max(numbers, default=-1) + 1))
     if numbers and not (min(numbers) >= 0 and max(numbers) < len(names)):
-        raise ValueError(f"{where} has class {max(numbers)}, but its description names {len(names)} classes")
+        raise ValueError(
+            f"{where} has class {max(numbers)}, but its description names {len(names)} classes: mend one of them"
+        )
     return names, numbers
 
 

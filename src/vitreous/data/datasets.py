@@ -54,7 +54,7 @@ def find_source(name: str | Path, root: Path | None = None) -> Source:
     if path.is_file():
         raise ValueError(f"{name} is a single file: expected a folder with a sub-folder for each class, or .parquet")
     if path.suffix == ".parquet":
-        raise FileNotFoundError(f"there is no parquet file {name}")
+        raise FileNotFoundError(f"there is no parquet file {name}: check the path")
     close = difflib.get_close_matches(str(name), DATASETS, n=1)
     hint = f"did you mean {close[0]}?" if close else "give a folder with a sub-folder for each class, or one of those"
     raise FileNotFoundError(f"{name} is neither a folder nor a known data set ({', '.join(DATASETS)}): {hint}")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from vitreous.data.finding import find_pictures
 from vitreous.data.picture_set import PictureSet, digest, file_state
-from vitreous.data.pictures import find_pictures
 from vitreous.data.source import SPELLINGS, Source
 
 
@@ -24,7 +24,9 @@ def from_folder(folder: Path) -> PictureSet:
         paths += found
         labels += [label] * len(found)
     if not paths:
-        raise ValueError(f"{folder} has {len(classes)} sub-folders but no pictures in them")
+        raise ValueError(
+            f"{folder} has {len(classes)} sub-folders but no pictures in them: expected {folder}/<class>/<picture>"
+        )
     return PictureSet(
         name=folder.name or str(folder),
         class_names=tuple(path.name for path in classes),

@@ -54,7 +54,7 @@ def from_builder(builder: Any, split: str, name: str) -> PictureSet:
     values = table.select_columns([columns.label])[:][columns.label]
     names, labels = number_labels(list(values), columns.class_names, title)
     if not labels:
-        raise ValueError(f"{title} holds no pictures")
+        raise ValueError(f"{title} holds no pictures: choose another split or set")
     table = table.select_columns([columns.picture]).cast_column(columns.picture, datasets.Image(decode=False))
     pictures = _Pictures(table, columns.picture, title)
     return PictureSet(name.removeprefix(PREFIX), names, labels, pictures, pictures.where, pictures.source)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitreous.data.columns import Columns, choose_columns, number_labels
+from vitreous.data.finding import split_pattern
 from vitreous.data.picture_set import PictureSet, digest, file_state
 from vitreous.data.pictures import PictureError, read_picture
 from vitreous.data.row_groups import RowGroups
@@ -32,10 +33,9 @@ def find_parquet(name: str | Path) -> tuple[Path, ...]:
         return _in_folder(path)
     if path.is_file():
         return (path,) if path.suffix == ".parquet" else ()
-    first = next((place for place, part in enumerate(path.parts) if re.search(r"[*?\[]", part)), None)
-    if first is None:
+    if (parts := split_pattern(path)) is None:
         return ()
-    folder, pattern = Path(*path.parts[:first]), Path(*path.parts[first:])
+    folder, pattern = parts
     return tuple(sorted(found for found in folder.glob(str(pattern)) if found.suffix == ".parquet"))
 
 

@@ -235,6 +235,7 @@ def _column(values: tuple[float, ...]) -> Tensor:
 
 
 def is_count(value: object) -> bool:
+    """Whether it is a whole number above 0."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) > 0
 
 
@@ -243,6 +244,7 @@ def _is_number(value: object) -> bool:
 
 
 def pair(name: str, value: Any) -> tuple[int, int]:
+    """Height and width, or a `ValueError` that names the field."""
     if not isinstance(value, (tuple, list)) or len(value) != 2 or not all(is_count(side) for side in value):
         one = " (or one length for the shorter side, or null)" if name == "resize" else ""
         raise ValueError(f"{name} has to be height and width in whole pixels above 0{one}, got {value!r}")
@@ -250,10 +252,12 @@ def pair(name: str, value: Any) -> tuple[int, int]:
 
 
 def square(name: str, size: Any) -> tuple[int, int]:
+    """Height and width, of which one number means both."""
     return (int(size), int(size)) if is_count(size) else pair(name, size)
 
 
 def colours(name: str, values: Any) -> tuple[float, ...]:
+    """A number for each colour, or a `ValueError` that names the field."""
     is_list = isinstance(values, (tuple, list)) and len(values) in (1, 3)
     if not is_list or not all(_is_number(value) for value in values):
         raise ValueError(f"{name} has to be 3 numbers (red, green, blue), or 1 for grey, got {values!r}")
@@ -261,5 +265,6 @@ def colours(name: str, values: Any) -> tuple[float, ...]:
 
 
 def one_of(name: str, value: object, known: tuple[str, ...]) -> None:
+    """Refuse a word that is not known."""
     if value not in known:
         raise ValueError(f"{name} has to be one of {', '.join(known)}, got {value!r}")

@@ -38,6 +38,8 @@ class Refusal(BaseModel):
 
 
 class ModelFacts(BaseModel):
+    """What the page asks of a model before it sends a picture."""
+
     name: str
     classes: int
     classifier: bool
@@ -199,6 +201,7 @@ def create_app(models: Mapping[str, ViT], work: Work) -> FastAPI:
 
 
 def busy(error: Busy) -> HTTPException:
+    """The refusal of one who may try again in a moment."""
     return HTTPException(503, f"busy: {error}; try again", headers={"Retry-After": "5"})
 
 
@@ -221,6 +224,7 @@ def parse_heads(text: str) -> list[tuple[int, int]]:
 
 
 def describe(name: str, model: ViT) -> dict[str, Any]:
+    """A model as `ModelFacts`."""
     config = model.config
     return {
         "name": name,
@@ -234,6 +238,7 @@ def describe(name: str, model: ViT) -> dict[str, Any]:
 
 
 def encoded(picture: Any) -> bytes:
+    """A picture as PNG."""
     import io
 
     file = io.BytesIO()

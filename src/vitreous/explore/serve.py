@@ -13,6 +13,7 @@ from vitreous.explore.app import create_app
 from vitreous.explore.connection import Connection
 from vitreous.explore.guard import Guard
 from vitreous.explore.work import Work
+from vitreous.loopback import is_loopback
 from vitreous.models.vit import ViT
 
 KEEP_ALIVE = 5
@@ -112,20 +113,6 @@ def _why(error: OSError, host: str, port: int) -> str:
     if error.errno == errno.EADDRNOTAVAIL:
         return f"{host} is no address of this machine: try 127.0.0.1, ::1 or 0.0.0.0"
     return f"cannot listen on port {port} of {host}: {error.strerror}"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it.
-
-    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
-    (True, True, False)
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def is_any(host: str) -> bool:

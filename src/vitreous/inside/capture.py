@@ -209,6 +209,11 @@ def capture(
 
 
 def within(index: int, count: int, what: str) -> int:
+    """An index from 0 on, where a negative one counts from the end; a `ValueError` says what there is.
+
+    >>> within(-1, 12, "block")
+    11
+    """
     if not -count <= index < count:
         raise ValueError(f"there is no {what} {index}: this model has 0 to {count - 1}")
     return index % count

@@ -245,6 +245,7 @@ def sine_positions(config: ViTConfig) -> Tensor:
 
 
 def sines(places: int, width: int) -> Tensor:
+    """Sines and cosines of each place, from quick to slow: `[places width]`."""
     rates = 10_000.0 ** (-torch.arange(0, width, 2) / width)
     angles = torch.arange(places)[:, None] * rates  # [places width/2]
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)  # [places width]

@@ -165,12 +165,15 @@ def open_data(config: TrainConfig, data_root: Path | None) -> tuple[PictureSet |
         shuffled = order(0, 0, len(learned)).tolist()  # the same pictures for every seed
         count = max(1, round(config.validation * len(learned)))
         if count == len(learned):
-            raise ValueError(f"--validation {config.validation} leaves none of {count} pictures to learn from")
+            raise ValueError(
+                f"--validation {config.validation} leaves none of {count} pictures to learn from: take a smaller share"
+            )
         learned, tested = learned.take(sorted(shuffled[count:])), learned.take(sorted(shuffled[:count]))
     return learned, tested
 
 
 def make_augment(config: TrainConfig, source: Source | StreamSource, classes: int) -> Augment:
+    """What is done to pictures at random, of what the config asks for and the source has not done."""
     view = source.preprocess
     return Augment(
         size=view.size,
@@ -191,12 +194,13 @@ def make_augment(config: TrainConfig, source: Source | StreamSource, classes: in
 
 
 def make_teacher(config: TrainConfig, view: Preprocess, model: Model, device: torch.device) -> Teacher | None:
+    """The model to learn from, where one was named; its classes have to be the data's."""
     if config.teacher is None:
         return None
     teacher = load(config.teacher)
     if teacher.card.head != "classifier" or teacher.config.classes != model.config.classes:
         told = f"knows {teacher.config.classes} classes, the data has {model.config.classes}"
-        raise ValueError(f"teacher {config.teacher} {told}")
+        raise ValueError(f"teacher {config.teacher} {told}: choose another teacher")
     names, own = teacher.card.class_names, model.card.class_names
     if names is not None and names != own:
         raise ValueError(f"teacher {config.teacher} has other classes than the data: {names[0]!r} for {own[0]!r} first")

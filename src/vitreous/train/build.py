@@ -17,6 +17,8 @@ from vitreous.train.streamed import Streamed
 from vitreous.weights.card import Card
 from vitreous.weights.load import Model, load
 
+FUSED = {"activation": "gelu", "swiglu": False, "qkv_bias": True}
+"""What a ViT must be for `fused`, whose kernels are written for the paper's blocks (`speed/learn.py`)."""
 SMALL = 64  # up to this size pictures come whole; larger ones lose an eighth at the edges, as is the field's custom
 
 
@@ -28,8 +30,13 @@ def build_model(config: TrainConfig, data: PictureSet | Streamed, say: Callable[
         mean, std = STATISTICS[config.statistics]
         count = len(model.card.preprocess.mean)
         if count == 1 and len(set(mean)) > 1:
-            raise ValueError(f"the statistics {config.statistics!r} are for colour, and this model takes grey pictures")
+            raise ValueError(
+                f"the statistics {config.statistics!r} are for colour, and this model takes grey pictures: leave "
+                "--statistics out"
+            )
         model.card.preprocess = replace(model.card.preprocess, mean=mean[:count], std=std[:count])
+    if config.fused and isinstance(shape := model.config, ViTConfig):
+        _refuse_unlike_fused(shape)
     if isinstance(model, ResNet):
         unknown = {"dropout": 0.0, "stochastic_depth": 0.0, "layer_decay": 1.0}
         if asked := [name for name, off in unknown.items() if getattr(config, name) != off] + config.means():
@@ -38,6 +45,12 @@ def build_model(config: TrainConfig, data: PictureSet | Streamed, say: Callable[
     for name in ("class names", "preprocessing"):  # assumed of the checkpoint: what is trained so has them for sure
         model.card.report.assumed.pop(name, None)
     return model.train()
+
+
+def _refuse_unlike_fused(shape: ViTConfig) -> None:
+    if unlike := [f"{name}={getattr(shape, name)}" for name, value in FUSED.items() if getattr(shape, name) != value]:
+        told = "fused works for GELU networks whose layers all have biases"
+        raise ValueError(f"{told}, and this one has {', '.join(unlike)}: leave it out")
 
 
 def _fresh(config: TrainConfig, data: PictureSet | Streamed) -> Model:
@@ -83,13 +96,16 @@ def _pretrained(config: TrainConfig, data: PictureSet | Streamed, say: Callable[
     card = model.card
     if config.channels is not None and config.channels != len(card.preprocess.mean):
         raise ValueError(
-            f"{config.model} takes pictures of {len(card.preprocess.mean)} channels, not {config.channels}"
+            f"{config.model} takes pictures of {len(card.preprocess.mean)} channels, not {config.channels}: leave "
+            "--channels out"
         )
     shape, weights = model.config, model.state_dict()
-    if isinstance(shape, ViTConfig) and (config.dropout or config.stochastic_depth):
-        model = ViT(replace(shape, dropout=config.dropout, stochastic_depth=config.stochastic_depth))
-        model.load_state_dict(weights)
-        model.card = card
+    if isinstance(shape, ViTConfig):  # what is dropped is this run's choice, not that of the one before
+        wanted = replace(shape, dropout=config.dropout, stochastic_depth=config.stochastic_depth)
+        if wanted != shape:
+            model = ViT(wanted)
+            model.load_state_dict(weights)
+            model.card = card
     if card.head == "classifier" and card.class_names == data.class_names:
         say("the data's classes are the checkpoint's own: its head goes on learning")
     else:

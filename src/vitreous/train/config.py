@@ -131,7 +131,7 @@ class TrainConfig:
     residual: Literal["fp32", "bf16"] = "fp32"
     """Number format of the tokens between blocks where products are bf16; bf16 saves time and memory on a GPU."""
     fused: bool = False
-    """On CUDA, take a ViT's backward pass in fewer trips to memory (GELU networks without dropout in the MLP)."""
+    """On CUDA, take a ViT's backward pass in fewer trips to memory; for GELU networks, without dropout and LoRA."""
     recompute: bool = False
     """Keep only what goes into each block, and work its inside out again going backward: less memory, more time."""
     compile: bool = False
@@ -159,6 +159,12 @@ class TrainConfig:
                 raise ValueError(f"{told} in one process and with parallel=ddp: FSDP2 puts blocks together itself")
             if self.teacher is not None:
                 raise ValueError(f"{told} without a teacher alone: leave out one or the other")
+        if self.fused and self.dropout:
+            raise ValueError("fused works without dropout alone: leave out one or the other")
+        if self.fused and self.policy == "lora":
+            raise ValueError(
+                "fused works on plain layers, and LoRA puts its own around them: leave out one or the other"
+            )
         if self.batch_size != "auto" and self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1 or auto, got {self.batch_size}")
         if self.batch_size != "auto" and self.batch_size % self.accumulate:

@@ -30,7 +30,9 @@ def settle_batch(
     parts = config.accumulate * world.ranks
     if pictures < parts:
         ranks = f" × {world.ranks} processes" if world.ranks > 1 else ""
-        raise ValueError(f"{pictures} pictures to learn from are fewer than --accumulate {config.accumulate}{ranks}")
+        raise ValueError(
+            f"{pictures} pictures to learn from are fewer than --accumulate {config.accumulate}{ranks}: take less of it"
+        )
     if config.batch_size == "auto":
         if config.parallel == "fsdp" and world.joined and device.type == "cuda":
             raise ValueError("--batch-size auto tries the whole model on one GPU: with --parallel fsdp say a number")

@@ -25,6 +25,10 @@ NO_ROOM = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}")  # what `write_atomic` calls a file that is not whole yet
 
 
+class HeldError(ValueError):
+    """Another process writes to the folder at this moment."""
+
+
 class RunFolder:
     """The paths of a run and what is written to them."""
 
@@ -84,7 +88,7 @@ class RunFolder:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Hold the folder's lock, or say that another process does."""
+        """Hold the folder's lock; a `HeldError` says that another process does."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except FileExistsError as error:
@@ -112,7 +116,7 @@ class RunFolder:
             except OSError as error:
                 file.close()
                 told = f"another run is writing to {self.path}: wait for it, or choose another --output"
-                raise ValueError(told) from error
+                raise HeldError(told) from error
             file.close()
 
     @contextmanager

@@ -30,7 +30,9 @@ class Teacher(nn.Module):
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
         own = model.card.preprocess
         if len(own.mean) != len(mean):
-            raise ValueError("teacher and student must both take grey or both take colour pictures")
+            raise ValueError(
+                "teacher and student must both take grey or both take colour pictures: choose another teacher"
+            )
         self.size = own.size
         ours, theirs = torch.tensor([mean, std]), torch.tensor([own.mean, own.std])
         self.register_buffer("scale", (ours[1] / theirs[1]).view(-1, 1, 1))

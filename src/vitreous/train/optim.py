@@ -20,7 +20,7 @@ def build(model: Model, config: TrainConfig) -> list[torch.optim.Optimizer]:
     """
     learning = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     if not learning:
-        raise ValueError(f"policy {config.policy} leaves nothing to learn in this model")
+        raise ValueError(f"policy {config.policy} leaves nothing to learn in this model: choose another")
     device = learning[0][1].device
     if config.optimizer != "muon":
         return [_create(config.optimizer, _groups(learning, config, model, device), config)]

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from vitreous.ranks import here
 from vitreous.verbs.faster import faster
-from vitreous.verbs.options import ModelOptions, Output, Pictures, Precision, SharedModel, messages, print_json
+from vitreous.verbs.options import (
+    ModelOptions,
+    Output,
+    Pictures,
+    Precision,
+    SharedModel,
+    messages,
+    print_json,
+    say_problems,
+)
 from vitreous.verbs.sharing import is_folder, work_through
 
 if TYPE_CHECKING:
@@ -53,7 +62,8 @@ def classify(
 
     from rich.progress import track
 
-    from vitreous.data.pictures import PictureError, find_names, find_pictures
+    from vitreous.data.finding import find_names, find_pictures
+    from vitreous.data.pictures import PictureError
     from vitreous.device import pick_device
     from vitreous.predict import classify_each
     from vitreous.speed.shortcut import logits_only
@@ -92,8 +102,7 @@ def classify(
         _print_json(answers)
     else:
         _print_tables(answers)
-    for problem in problems:
-        console.print(f"vitreous: {problem}", markup=False)
+    say_problems(console, problems)
     if problems:
         sys.exit(2)
 

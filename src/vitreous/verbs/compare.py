@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -61,21 +62,11 @@ def compare(
     """
     import sys
 
-    from vitreous.comparison.compare import run_named, run_study
     from vitreous.comparison.progress import StudyDisplay
-    from vitreous.comparison.settings import Budget
-    from vitreous.comparison.table import as_text, missing_as_text
-    from vitreous.page import short
-    from vitreous.ranks import here
     from vitreous.train.interrupt import Stopped
 
-    if here().ranks > 1:
-        raise ValueError("a study takes several processes without torchrun: start the same command several times")
-    if (study is None) == (not models):
-        raise ValueError("name two models or more, or a study: --study seed-001 or --study seed-004")
-    if study is None and data is None:
-        raise ValueError("name the pictures to compare on: --data NAME, a folder or parquet files")
-    chosen: dict[str, Any] = {
+    _refuse(models, data, study)
+    asked: dict[str, Any] = {
         "epochs": epochs,
         "minutes": minutes,
         "recipe": recipe,
@@ -85,42 +76,75 @@ def compare(
         "compile": compile,
         "learning_rates": learning_rates,
     }
+    folder = output or Path("studies") / (study or _folder_name(models, data))
     console = messages()
-    told = {}
     try:
         with StudyDisplay(console) as display:
-            common: dict[str, Any] = {
-                "device": device,
-                "data_root": data_root,
-                "listeners": [display],
-                "compiled": not skip_compiled,
-            }
-            if study is not None:
-                changes = {name: value for name, value in chosen.items() if value not in (None, ())}
-                changes |= {"epochs": None} if minutes is not None else {}
-                folder = output or Path("studies") / study
-                only = (data,) if data is not None else ()
-                command = _command(["--study", study], data, chosen, seeds)
-                told = run_named(study, folder, seeds, changes=changes, only=only, command=command, **common)
-            else:
-                assert data is not None
-                name = "-".join([*(short(model) for model in models), short(data)])
-                folder = output or Path("studies") / "".join(c if c.isalnum() or c in "._-" else "-" for c in name)
-                command = _command(models, data, chosen, seeds)
-                told = run_study(folder, models, Budget(data, **chosen), seeds, command=command, **common)
+            how = {"device": device, "data_root": data_root, "listeners": [display], "compiled": not skip_compiled}
+            told = _run(folder, models, study, data, asked, seeds, how)
     except Stopped as stopped:
         console.print(f"{stopped}; go on with the same command", markup=False)
         sys.exit(128 + stopped.number)
-    tables = told["tables"]
-    if json:
-        shown = [{key: value for key, value in table.items() if key != "folder"} for table in tables]
-        print_json({**told, "tables": shown}, indent=None)
-    else:
-        print("\n\n".join(missing_as_text(t) if "missing" in t else as_text(t) for t in tables))
+    _show(told, json)
     console.print(f"wrote {folder / 'comparison.html'} and {folder / 'comparison.json'}", markup=False)
 
 
-def _command(first: tuple[str, ...] | list[str], data: str | None, chosen: dict[str, Any], seeds: int) -> str:
+def _refuse(models: tuple[str, ...], data: str | None, study: str | None) -> None:
+    """Say what is missing or too much before anything is loaded."""
+    from vitreous.ranks import here
+
+    if here().ranks > 1:
+        raise ValueError("a study takes several processes without torchrun: start the same command several times")
+    if (study is None) == (not models):
+        raise ValueError("name two models or more, or a study: --study seed-001 or --study seed-004")
+    if study is None and data is None:
+        raise ValueError("name the pictures to compare on: --data NAME, a folder or parquet files")
+
+
+def _folder_name(models: tuple[str, ...], data: str | None) -> str:
+    """What to call a study's folder: its models and its pictures, in letters that every system takes."""
+    from vitreous.page import short
+
+    name = "-".join(short(part) for part in (*models, data or ""))
+    return "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in name)
+
+
+def _run(
+    folder: Path,
+    models: tuple[str, ...],
+    study: str | None,
+    data: str | None,
+    asked: dict[str, Any],
+    seeds: int,
+    how: dict[str, Any],
+) -> dict[str, Any]:
+    """The study that was asked for, named or of one's own: `asked` are the fields of its budget that flags gave."""
+    from vitreous.comparison.compare import run_named, run_study
+    from vitreous.comparison.settings import Budget
+
+    if study is None:
+        assert data is not None
+        command = _command(models, data, asked, seeds)
+        return run_study(folder, models, Budget(data, **asked), seeds, command=command, **how)
+    changes = {name: value for name, value in asked.items() if value not in (None, ())}
+    if asked["minutes"] is not None:  # in place of the study's own epochs
+        changes["epochs"] = None
+    only = (data,) if data is not None else ()
+    command = _command(["--study", study], data, asked, seeds)
+    return run_named(study, folder, seeds, changes=changes, only=only, command=command, **how)
+
+
+def _show(told: dict[str, Any], as_json: bool) -> None:
+    from vitreous.comparison.compare import public
+    from vitreous.comparison.table import as_text, missing_as_text
+
+    if as_json:
+        print_json(public(told), indent=None)
+    else:
+        print("\n\n".join(missing_as_text(t) if "missing" in t else as_text(t) for t in told["tables"]))
+
+
+def _command(first: Sequence[str], data: str | None, asked: dict[str, Any], seeds: int) -> str:
     """The command that repeats a study anywhere: without the folders of this machine."""
     import shlex
 
@@ -128,7 +152,7 @@ def _command(first: tuple[str, ...] | list[str], data: str | None, chosen: dict[
 
     words = ["vitreous", "compare", *(spell(word) for word in first)]
     words += ["--data", "=".join(spell(part) for part in data.split("="))] if data is not None else []
-    for name, value in chosen.items():
+    for name, value in asked.items():
         if value not in (None, ()):
             values = value if isinstance(value, tuple) else (value,)
             words += [f"--{name.replace('_', '-')}", *map(str, values)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from vitreous.verbs.options import Number, Sides, Text, messages, print_json
+from vitreous.verbs.options import Number, Sides, Text, messages, print_json, say_remarks
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,17 +50,17 @@ def convert(
 
     if to in TARGETS and (dynamic_size or opset is not None):
         raise ValueError(
-            f"--dynamic-size and --opset are for onnx and torch-export, and {to} is a library's checkpoint"
+            f"--dynamic-size and --opset are for onnx and torch-export, and {to} is a library's checkpoint: leave "
+            "them out"
         )
     console = messages()
     known: dict[str, Any] = {} if heads is None else {"heads": heads}
     model = load(source, trained_size=trained_size, image_size=image_size, resize=resize, **known)
-    for line in model.card.report.remarks():
-        console.print(line, style="dim", markup=False)
-    if to not in TARGETS:
-        return _graph(model, out, to, dynamic_size, resize, opset, console, json)
-    _say(write(model, out, to), to, json)
-    return None
+    say_remarks(console, model)
+    if to in TARGETS:
+        _say(write(model, out, to), to, json)
+    else:
+        _graph(model, out, to, dynamic_size, resize, opset, console, json)
 
 
 def _say(files: Iterable[Path], to: str, as_json: bool, **more: object) -> None:

@@ -11,7 +11,7 @@ import tyro
 
 from vitreous.ranks import here
 from vitreous.verbs.faster import faster
-from vitreous.verbs.options import ModelOptions, Pictures, Precision, SharedModel, messages, print_json
+from vitreous.verbs.options import ModelOptions, Pictures, Precision, SharedModel, messages, print_json, say_problems
 from vitreous.verbs.sharing import is_folder, work_through
 
 
@@ -46,7 +46,8 @@ def embed(
     import torch
     from rich.progress import track
 
-    from vitreous.data.pictures import PictureError, find_names
+    from vitreous.data.finding import find_names
+    from vitreous.data.pictures import PictureError
     from vitreous.features import embed_each, embedding, write_features
 
     if not is_folder(output) and output.suffix not in (".parquet", ".npz"):  # said before the work, not after it
@@ -88,7 +89,6 @@ def embed(
             print(f"wrote {path}: {features.shape[0]} pictures × {features.shape[1]} features")
     elif json:
         print_json({"output": None, "pictures": 0, "features": None})
-    for problem in problems:
-        console.print(f"vitreous: {problem}", markup=False)
+    say_problems(console, problems)
     if problems:
         sys.exit(2)

@@ -8,7 +8,16 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from vitreous.ranks import here
-from vitreous.verbs.options import ModelOptions, Number, Output, Precision, SharedModel, messages, print_json
+from vitreous.verbs.options import (
+    ModelOptions,
+    Number,
+    Output,
+    Precision,
+    SharedModel,
+    messages,
+    print_json,
+    say_problems,
+)
 
 
 def evaluate(
@@ -75,8 +84,7 @@ def evaluate(
         for path in result.write(output):
             console.print(f"wrote {path}", markup=False)
     _show(result.summary() | about, json)
-    for problem in result.problems:
-        console.print(f"vitreous: {problem}", markup=False)
+    say_problems(console, result.problems)
 
 
 def _show(summary: dict[str, Any], as_json: bool) -> None:

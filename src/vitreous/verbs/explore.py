@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from vitreous.verbs.options import messages
+from vitreous.verbs.options import messages, say_remarks
 
 
 def explore(
@@ -25,7 +25,7 @@ def explore(
         host: Who may reach it: this machine alone by default; any other address asks for a token.
         device: auto, cpu, cuda, cuda:N or mps.
         precision: Number format of the network that is looked into: fp32, or bf16 and fp16, whose maps differ a little.
-        fast: Refused: a network that is folded and compiled has no inside to look at. Use --precision bf16 on a GPU.
+        fast: Refused here: a folded and compiled network has no inside to look at. On a GPU, try --precision bf16.
     """
     from vitreous.device import pick_device, pick_dtype
     from vitreous.explore.serve import serve
@@ -38,8 +38,8 @@ def explore(
         raise ValueError(f"a port is a number from 1 to 65535, or 0 for any that is free, got {port}")
     if fast:
         raise ValueError(
-            "explore shows what the plain network computes, and --fast would fold and compile that away: "
-            "leave --fast out, and use --precision bf16 where the machine is fast at it"
+            "--fast folds and compiles the network, which leaves no inside to look at: leave it out, and on a GPU try "
+            "--precision bf16"
         )
     console, place, dtype = messages(), pick_device(device), pick_dtype(precision)
     models: dict[str, ViT] = {}
@@ -47,8 +47,7 @@ def explore(
         found = load(name)
         if not isinstance(found, ViT):
             raise ValueError(f"{name} is a ResNet: the explorer looks into Vision Transformers")
-        for line in found.card.report.remarks():
-            console.print(line, style="dim", markup=False)
+        say_remarks(console, found)
         label = base = (moment_name(name) or short(name)) if name else "packaged"
         number = 1
         while label in models:

@@ -47,7 +47,7 @@ def faster(
     from vitreous.weights.download import cache_folder
 
     if precision == "fp16":
-        raise ValueError("--fast knows fp32, bf16, int8 and fp8")
+        raise ValueError("--fast knows fp32, bf16, int8 and fp8, not fp16: take bf16")
     with console.status("finding the fastest way (the first time on a machine takes a minute)"):
         chosen = optimize(
             model, precision, batch=batch_size, device=pick_device(device), compute=compute, cache=cache_folder()

@@ -1,4 +1,4 @@
-"""`vitreous models` and `vitreous datasets`: what there is."""
+"""`vitreous models`, `datasets`, `recipes` and `views`: what there is."""
 
 from __future__ import annotations
 
@@ -61,3 +61,37 @@ def datasets(json: bool = False) -> None:
     print("\nor a folder with a sub-folder for each class, with or without train/ and test/ (or val/) above them,")
     print("or .parquet files with a column of pictures and one of classes (a file, a 'pattern*.parquet', a folder),")
     print("or a data set on the Hugging Face Hub: org/name, hf:name or org/name:config (needs vitreous[hub])")
+
+
+def recipes(json: bool = False) -> None:
+    """List the recipes, with what each gives and on what hardware.
+
+    Args:
+        json: Print JSON, with every setting.
+    """
+    from vitreous.train.recipes import RECIPES
+
+    if json:
+        told = {name: (recipe.about, recipe.expect, recipe.config.to_dict()) for name, recipe in RECIPES.items()}
+        print_json([{"name": n, "about": a, "expect": e, "config": c} for n, (a, e, c) in told.items()])
+        return
+    for name, recipe in RECIPES.items():
+        print(f"{name:<14} {recipe.about}")
+        print(f"{'':<14} {recipe.expect}")
+
+
+def views(json: bool = False) -> None:
+    """List the views that `explain` can draw.
+
+    Args:
+        json: Print JSON.
+    """
+    from vitreous.views import VIEWS
+
+    if json:
+        told = [{"name": name, "title": view.title, "when_asked": view.asked} for name, view in VIEWS.items()]
+        print_json(told)
+        return
+    width = max(len(name) for name in VIEWS) + 2
+    for name, view in VIEWS.items():
+        print(f"{name:<{width}}{view.title}{' (when asked for)' if view.asked else ''}")

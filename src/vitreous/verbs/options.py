@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,6 +13,7 @@ import tyro
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from vitreous.data.pictures import PictureError
     from vitreous.weights.load import Model
 
 Precision = Literal["fp32", "bf16", "fp16", "int8", "fp8"]
@@ -71,12 +73,12 @@ class ModelOptions:
             mean, std = STATISTICS[self.statistics]
             if len(mean) != len(model.card.preprocess.mean):
                 raise ValueError(
-                    f"the statistics {self.statistics!r} are for colour, and this model takes grey pictures"
+                    f"the statistics {self.statistics!r} are for colour, and this model takes grey pictures: leave "
+                    "--statistics out"
                 )
             model.card.preprocess = replace(model.card.preprocess, mean=mean, std=std)
         if console is not None:
-            for line in model.card.report.remarks():
-                console.print(line, style="dim", markup=False)
+            say_remarks(console, model)
         return model
 
     def say_packaged(self, console: Console, model: Model) -> None:
@@ -105,6 +107,18 @@ def messages() -> Console:
     from vitreous.ranks import here
 
     return Console(stderr=True, highlight=False, soft_wrap=True, quiet=not here().first)
+
+
+def say_remarks(console: Console, model: Model) -> None:
+    """Say what a careful user should know of how the model was loaded: what was assumed, resized or left out."""
+    for line in model.card.report.remarks():
+        console.print(line, style="dim", markup=False)
+
+
+def say_problems(console: Console, problems: Iterable[PictureError]) -> None:
+    """Say which pictures were left out, and why."""
+    for problem in problems:
+        console.print(f"vitreous: {problem}", markup=False)
 
 
 def print_json(value: object, indent: int | None = 2) -> None:

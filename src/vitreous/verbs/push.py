@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from vitreous.verbs.options import Text, messages, print_json
+from vitreous.verbs.options import Text, messages, print_json, say_remarks
 
 
 def push(
@@ -40,8 +40,7 @@ def push(
     check_repository(repository)
     token = find_token(token_from_env)
     model = load(source)
-    for line in model.card.report.remarks():
-        console.print(line, style="dim", markup=False)
+    say_remarks(console, model)
     done = send(model, repository, token=token, private=private, licence=license)  # it draws its own bars
     if json:
         print_json(asdict(done))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitreous.ranks import here
-from vitreous.verbs.options import print_json
+from vitreous.verbs.options import print_json, say_problems
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,8 +64,7 @@ def work_through(
         return
     with console.status("waiting for the other processes"):
         left = parts.wait(range(len(parts)), PATIENCE)
-    for problem in problems:
-        console.print(f"vitreous: {problem}", markup=False)
+    say_problems(console, problems)
     if as_json:
         print_json({"output": str(parts.folder), "pictures": len(names), "parts": len(parts), "left": len(left)})
     if left:

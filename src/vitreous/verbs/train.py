@@ -1,4 +1,4 @@
-"""`vitreous train`, `vitreous finetune` and `vitreous recipes`.
+"""`vitreous train` and `vitreous finetune`.
 
 Every field of `TrainConfig` is a flag. Its default is the chosen recipe's value, so the recipe (for `finetune`, the
 policy) is found on the command line before the flags are read: `choose` does that.
@@ -196,20 +196,3 @@ def _free_folder(name: str, config: TrainConfig) -> Path:
         if before is not None and folder.read_result() is None and not config.differs(before):
             return folder.path
         number += 1
-
-
-def recipes(json: bool = False) -> None:
-    """List the recipes, with what each gives and on what hardware.
-
-    Args:
-        json: Print JSON, with every setting.
-    """
-    if json:
-        from vitreous.verbs.options import print_json
-
-        told = {name: (recipe.about, recipe.expect, recipe.config.to_dict()) for name, recipe in RECIPES.items()}
-        print_json([{"name": n, "about": a, "expect": e, "config": c} for n, (a, e, c) in told.items()])
-        return
-    for name, recipe in RECIPES.items():
-        print(f"{name:<14} {recipe.about}")
-        print(f"{'':<14} {recipe.expect}")

@@ -59,10 +59,12 @@ def _openai(tensors: Mapping[str, Tensor]) -> bool:
 
 
 def read_config(sidecar: Mapping[str, Any]) -> dict[str, Any]:
+    """`config.json` to our fields; that of a whole CLIP holds the vision tower's a level deeper."""
     return read_vision_config(sidecar.get("vision_config") or sidecar)
 
 
 def assumed(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
+    """OpenAI's choices."""
     return {"norm_eps": 1e-5, "activation": "quick_gelu", "pool": "token"}
 
 
@@ -74,6 +76,7 @@ def keep_visual(tensors: Tensors) -> Tensors:
 
 
 def read_classifier_config(sidecar: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for the classifier, which averages tokens (`mean_pooled_classifier`)."""
     return read_config(sidecar) | {"final_norm": False, "pool": "mean"}
 
 

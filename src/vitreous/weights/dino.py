@@ -21,10 +21,12 @@ RENAMED = {
 
 
 def recognise(tensors: Mapping[str, Tensor]) -> bool:
+    """By the mask token, which timm's own files lack."""
     return "mask_token" in tensors and "patch_embed.proj.weight" in tensors
 
 
 def rules() -> tuple[Rule, ...]:
+    """Our own keys, with DINOv2's spelling of the three that differ."""
     return tuple(
         Rule(r.ours, (RENAMED[r.ours],), r.transform, older=(r.theirs,)) if r.ours in RENAMED else r
         for r in own_rules()
@@ -32,6 +34,7 @@ def rules() -> tuple[Rule, ...]:
 
 
 def assumed(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
+    """DINOv2's choices."""
     return {"norm_eps": 1e-6, "activation": "gelu", "pool": "token"}
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import ipaddress
 import os
 import ssl
 import sys
@@ -25,6 +24,8 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from vitreous.loopback import is_loopback
 
 CHUNK = 1 << 20  # bytes read at a time
 TIMEOUT = 30.0  # seconds without a single byte before a download is given up
@@ -56,7 +57,7 @@ def check_address(url: str) -> None:
     address = urlsplit(url)
     if address.scheme == "https" and address.hostname:
         return
-    if address.scheme == "http" and _is_loopback(address.hostname or ""):
+    if address.scheme == "http" and is_loopback(address.hostname or ""):
         return
     raise ValueError(f"{url} is not encrypted: use https:// (http:// is for loopback only)")
 
@@ -209,13 +210,6 @@ def _check_digest(path: Path, sha256: str, *, advice: str, source: str = "") -> 
     if not digest.startswith(sha256.lower()):
         got = digest[: max(len(sha256), 8)]
         raise ValueError(f"{source or path} has the wrong bytes: expected sha256 {sha256}…, got {got}…: {advice}")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name, not a number
-        return host == "localhost"
 
 
 class _Redirects(HTTPRedirectHandler):

@@ -20,7 +20,9 @@ def fill(config: ViTConfig, tensors: Tensors, report: LoadReport, replaced: str 
     Keys under `replaced` may be absent: they keep their fresh values and are reported.
     """
     if config.depth != (blocks := count_blocks(tensors)):  # before as many are built
-        raise CheckpointError(f"its config says {config.depth:,} blocks, its weights have {blocks:,}")
+        raise CheckpointError(
+            f"its config says {config.depth:,} blocks, its weights have {blocks:,}: get both files again"
+        )
     if (count := config.layout.patches) > MOST_PATCHES:
         raise CheckpointError(f"its config makes {count:,} patches of a picture: {MOST_PATCHES:,} at most")
     with torch.device("meta"):
@@ -43,9 +45,10 @@ def fill(config: ViTConfig, tensors: Tensors, report: LoadReport, replaced: str 
 
 
 def check_shapes(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    """Refuse a tensor that the model has no place for, or one of another shape."""
     for key, value in tensors.items():
         if key not in wanted:
-            raise CheckpointError(f"the model that its config describes has no {key}")
+            raise CheckpointError(f"the model that its config describes has no {key}: get both files again")
         if value.shape != wanted[key].shape:
             raise CheckpointError(f"{key} should be {tuple(wanted[key].shape)}, got {tuple(value.shape)}")
 

@@ -105,6 +105,7 @@ def read_shapes(tensors: Tensors) -> dict[str, Any]:
 
 
 def assumed(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
+    """The choices of Google's code."""
     # JAX's gelu is the tanh approximation; timm, whose reading of these files is the usual one, takes the exact
     # function, and the two differ by less than 0.001 in any activation.
     return {"norm_eps": 1e-6, "activation": "gelu", "pool": "token" if "cls_token" in tensors else "mean"}

@@ -119,6 +119,7 @@ def read_config(sidecar: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def assumed(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
+    """transformers' defaults."""
     dino = "blocks.0.ls1.gamma" in tensors
     return {"norm_eps": 1e-6 if dino else 1e-12, "activation": "gelu"}
 

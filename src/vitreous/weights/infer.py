@@ -57,6 +57,7 @@ def from_shapes(tensors: Tensors) -> dict[str, Any]:
 
 
 def count_blocks(tensors: Mapping[str, Any]) -> int:
+    """How many blocks the keys speak of; one that is missing in between is an error."""
     numbers = {int(match[1]) for key in tensors if (match := re.match(r"blocks\.(\d+)\.", key))}
     if numbers != set(range(len(numbers))):
         absent = sorted(set(range(max(numbers) + 1)) - numbers)
@@ -94,7 +95,7 @@ def trained_grid(tensors: Tensors, known: Mapping[str, Any]) -> tuple[tuple[int,
     )
 
 
-def settle(
+def infer_config(
     tensors: Tensors, format: Format, told: Mapping[str, Any], hint: str, given: Mapping[str, Any]
 ) -> tuple[ViTConfig, dict[str, str]]:
     """The config of the checkpoint as it was trained, and what had to be assumed for it.

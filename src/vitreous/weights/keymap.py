@@ -108,10 +108,12 @@ def to_theirs(tensors: Mapping[str, Tensor], rules: Sequence[Rule], config: ViTC
 
 
 def unchanged(tensors: Tensors) -> Tensors:
+    """The `prepare` or `adjust` of a format that needs none."""
     return tensors
 
 
 def nothing_known(sidecar: Mapping[str, Any]) -> dict[str, Any]:
+    """The `read_config` or `read_shapes` of a format that tells nothing there."""
     return {}
 
 

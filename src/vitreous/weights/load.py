@@ -21,7 +21,7 @@ from vitreous.weights.card import Card, LoadReport
 from vitreous.weights.fetch import Source, fetch
 from vitreous.weights.fill import MOST_PATCHES, data_types, fill
 from vitreous.weights.formats import recognise
-from vitreous.weights.infer import settle
+from vitreous.weights.infer import infer_config
 from vitreous.weights.keymap import Format, Tensors, pattern, to_ours
 from vitreous.weights.positions import CONVENTIONS, resize_positions
 from vitreous.weights.read import CheckpointError, RawCheckpoint, nonfinite, read, read_sharded
@@ -123,7 +123,7 @@ def _load_vit(
             known.setdefault("image_size", image_size)  # without positions any size is the trained one
         told = {**format.read_config(sidecar), **format.read_shapes(theirs)}
         hint = str(sidecar.get("architecture") or _hint(source))
-        trained, assumed = settle(tensors, format, told, hint, known)
+        trained, assumed = infer_config(tensors, format, told, hint, known)
         report.assumed |= assumed
     size = image_size
     if size is None and "config" not in own:

@@ -14,6 +14,7 @@ from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights.card import Card
 from vitreous.weights.save import write_atomic
+from vitreous.wilson import wilson
 
 CARD = "README.md"
 ELSEWHERE = ("device", "workers", "save_every", "keep", "snapshots", "log", "resident")
@@ -164,7 +165,7 @@ def _trained(told: dict[str, Any]) -> str:
 def _accuracy(told: dict[str, Any]) -> str:
     config, result = told["config"], told["result"]
     count, right = int(result["pictures"]), float(result["top1"])
-    low, high = interval(round(right * count), count)
+    low, high = wilson(round(right * count), count)
     date = f" on {told['date']}" if "date" in told else ""
     text = f"**{right:.2%}** of {count:,} held-out pictures of {config['data']} are right, measured{date}; "
     text += f"95 % interval for that many pictures: {low:.2%} to {high:.2%} (Wilson)."
@@ -173,20 +174,6 @@ def _accuracy(told: dict[str, Any]) -> str:
     if config.get("validation"):
         text += " They are a share of the training pictures, kept for choosing settings: test pictures may say less."
     return f"## Accuracy\n\n{text} It is the last epoch's model, not the best epoch's."
-
-
-def interval(right: int, count: int, z: float = 1.959964) -> tuple[float, float]:
-    """Wilson's interval for a share, by default of 95 %.
-
-    >>> tuple(round(end, 4) for end in interval(90, 100))
-    (0.8256, 0.9448)
-    """
-    if not count:
-        return 0.0, 1.0
-    share, square = right / count, z * z / count
-    middle = share + square / 2
-    spread = z * ((share * (1 - share) + square / 4) / count) ** 0.5
-    return max(0.0, (middle - spread) / (1 + square)), min(1.0, (middle + spread) / (1 + square))
 
 
 def _limits(card: Card, told: dict[str, Any]) -> str:

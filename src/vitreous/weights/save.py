@@ -77,11 +77,14 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> Path:
 
 
 def write_json(path: Path, value: object) -> Path:
+    """A value as JSON that people can read, whole or not at all."""
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     return write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def write_safetensors(path: Path, tensors: Tensors) -> Path:
+    """Tensors as safetensors, whole or not at all; a full disk is an `OSError` as everywhere."""
+
     def write(temporary: Path) -> None:
         try:
             save_file(tensors, temporary, metadata={"format": "pt"})
@@ -94,11 +97,12 @@ def write_safetensors(path: Path, tensors: Tensors) -> Path:
 
 
 def write_pickle(path: Path, tensors: Tensors) -> Path:
+    """Tensors as `torch.save` writes them, whole or not at all."""
     return write_atomic(path, lambda temporary: torch.save(tensors, temporary))
 
 
 def write_npz(path: Path, tensors: Tensors) -> Path:
-
+    """Tensors as NumPy's arrays, whole or not at all."""
     arrays = {key: value.numpy() for key, value in tensors.items()}
 
     def write(temporary: Path) -> None:

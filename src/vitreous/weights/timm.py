@@ -39,6 +39,7 @@ def own_rules() -> tuple[Rule, ...]:
 
 
 def recognise(tensors: Mapping[str, Tensor]) -> bool:
+    """By two keys that every such file has."""
     return "patch_embed.proj.weight" in tensors and "blocks.0.norm1.weight" in tensors
 
 
@@ -72,6 +73,7 @@ def read_config(sidecar: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def assumed(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
+    """timm's defaults, or those of the variant that this looks like."""
     clip = "norm_pre.weight" in tensors
     return {
         "norm_eps": known.norm_eps if known else 1e-5 if clip else 1e-6,

@@ -27,10 +27,12 @@ RULES = (
 
 
 def recognise(tensors: Mapping[str, Tensor]) -> bool:
+    """By two keys that nobody else has."""
     return "encoder.pos_embedding" in tensors and "class_token" in tensors
 
 
 def assumed(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
+    """torchvision's choices."""
     return {"norm_eps": 1e-6, "activation": "gelu", "pool": "token"}
 
 

@@ -5,7 +5,7 @@ import { cells, dots, lines, matrix, ranking, scale } from "./charts.js";
 import { robust } from "./colours.js";
 import { make, number, percent } from "./dom.js";
 import { pictureOf } from "./mosaic.js";
-import { attentionRow, slice } from "./payload.js";
+import { slice } from "./payload.js";
 import { fill, thumbnail } from "./stage.js";
 
 const patchesOf = (viewer, row) => row.subarray(viewer.prefix);

@@ -1,0 +1,161 @@
+"""Finding pictures by path, folder or pattern, in an order that people expect.
+
+In go words as a command line has them; out come the paths of files, and a `PictureError` for each word that leads to
+none. Nothing is opened: what is in a file, `pictures.py` will see.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from vitreous.data.metered import PictureError
+from vitreous.data.pictures import at_home, reason_of
+
+# What counts as a picture inside a folder.
+SUFFIXES = (
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".gif", ".bmp", ".ppm", ".pgm", ".pbm", ".pnm",
+    ".pfm", ".webp", ".avif", ".tif", ".tiff", ".jp2", ".j2k", ".jpx",
+)  # fmt: skip
+
+
+def find_pictures(paths: Iterable[str | Path]) -> tuple[list[Path], list[PictureError]]:
+    """The pictures that paths, folders and patterns name, each once, and what was wrong with the others.
+
+    A file is taken as given, whatever its suffix. A folder is walked in natural order (2.jpg before 10.jpg)
+    for files with one of `SUFFIXES`, hidden ones left out. A name that does not exist is tried as a pattern
+    (`*.jpg`, `photos/**/*.png`).
+
+    >>> found, problems = find_pictures(["no such picture.jpg"])
+    >>> found, str(problems[0])
+    ([], 'no such picture.jpg: no such file or folder')
+    """
+    names, problems = find_names(paths)
+    return [Path(name) for name in names], problems
+
+
+def find_names(paths: Iterable[str | Path]) -> tuple[list[str], list[PictureError]]:
+    """As `find_pictures`, with names for paths: a folder of millions fits, at some hundred bytes a picture."""
+    given = [paths] if isinstance(paths, (str, Path)) else list(paths)
+    found: list[str] = []
+    problems: list[PictureError] = []
+    for path in given:
+        try:
+            found += _expand(path, problems)
+        except PictureError as problem:
+            problems.append(problem)
+        except OSError as error:
+            problems.append(PictureError(str(path), reason_of(error)))
+    if len(given) == 1 and os.path.isdir(at_home(given[0])):  # one folder names nothing twice
+        return found, problems
+    once: dict[str, str] = {}
+    for name in found:
+        once.setdefault(os.path.abspath(name), name)
+    return list(once.values()), problems
+
+
+def split_pattern(path: Path) -> tuple[Path, Path] | None:
+    """The folder that a pattern begins in, and the pattern below it; None for a path without *, ? or [.
+
+    >>> split_pattern(Path("photos/2026/*.png"))[1].as_posix(), split_pattern(Path("photos/cat.png"))
+    ('*.png', None)
+    """
+    first = next((place for place, part in enumerate(path.parts) if re.search(r"[*?\[]", part)), None)
+    return None if first is None else (Path(*path.parts[:first]), Path(*path.parts[first:]))
+
+
+def _expand(given: str | Path, problems: list[PictureError]) -> list[str]:
+    if not str(given):
+        raise PictureError("''", "empty path: name a file, a folder or a pattern")
+    path = at_home(given)
+    if path.is_dir():
+        if found := _walk([path], (), problems):
+            return found
+        raise PictureError(str(given), f"no pictures in this folder: none of {' '.join(SUFFIXES)}")
+    if path.exists():  # before patterns: a file may well be called "photo [1].jpg"
+        return [str(path)]
+    if (parts := split_pattern(path)) is None:
+        raise PictureError(str(given), "no such file or folder")
+    folder, pattern = parts
+    try:
+        matches = [path for path in folder.glob(str(pattern)) if _wanted(path.relative_to(folder), pattern)]
+    except ValueError as error:
+        raise PictureError(str(given), f"not a pattern ({error})") from None
+    matches.sort(key=lambda match: [(_natural(part), part) for part in match.parts])
+    # `*` alone asks for what a folder holds; `scan_*` or `*.dat` names the very files
+    if found := _walk(matches, () if pattern.name in ("*", "**") else matches, problems):
+        return found
+    raise PictureError(str(given), "no picture matches this pattern")
+
+
+def _wanted(match: Path, pattern: Path) -> bool:
+    """Hidden files are matched only by a pattern that spells out a dot, as in a shell."""
+    return any(part.startswith(".") for part in pattern.parts) or not any(part.startswith(".") for part in match.parts)
+
+
+def _walk(starts: Iterable[Path], named: Iterable[Path], problems: list[PictureError]) -> list[str]:
+    """Pictures in and under the starting paths, in natural order; links are followed, each folder once."""
+    found: list[str] = []
+    visited: set[tuple[int, int]] = set()
+    named = set(named)
+    waiting: list[str] = []  # the next one last; folders end in a slash
+    for path in starts:
+        if path.is_dir():
+            waiting.append(os.path.join(path, ""))
+        elif path in named or (path.suffix.lower() in SUFFIXES and path.is_file()):
+            waiting.append(str(path))
+    waiting.reverse()
+    while waiting:
+        name = waiting.pop()
+        if not name.endswith(os.sep):
+            found.append(name)
+            continue
+        try:
+            status = os.stat(name)
+            if (status.st_dev, status.st_ino) not in visited:
+                visited.add((status.st_dev, status.st_ino))
+                base = "" if name == os.path.join(os.curdir, "") else name
+                waiting += [base + inner for inner in reversed(_listed(name))]
+        except OSError as error:
+            problems.append(PictureError(str(Path(name)), reason_of(error)))
+    return found
+
+
+def _listed(folder: str) -> list[str]:
+    """The pictures in a folder, and with a slash behind them the folders, in natural order."""
+    names = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if _is(entry.is_dir):
+                names.append(entry.name + os.sep)
+            elif os.path.splitext(entry.name)[1].lower() in SUFFIXES and _is(entry.is_file):
+                names.append(entry.name)
+    names.sort()  # where nature sees no difference, as in 1.jpg and 01.jpg
+    names.sort(key=lambda name: _natural(name.removesuffix(os.sep)))
+    return names
+
+
+def _is(kind: Callable[[], bool]) -> bool:
+    try:
+        return kind()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+def _natural(name: str) -> str:
+    """A sorting key that reads runs of digits as numbers: each stands behind its length, and a sign below all others.
+
+    >>> sorted(["10.jpg", "9.jpg", "A.jpg"], key=_natural)
+    ['9.jpg', '10.jpg', 'A.jpg']
+    """
+    return _DIGITS.sub(_measured, name.casefold())
+
+
+_DIGITS = re.compile(r"\d+")
+
+
+def _measured(digits: re.Match[str]) -> str:
+    number = str(int(digits[0]))
+    return f"\0{chr(len(number))}{number}"
