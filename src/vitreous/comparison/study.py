@@ -44,7 +44,6 @@ class Study:
     """What was asked for, and what it came to."""
 
     folder: Path
-    models: tuple[str, ...]
     budget: Budget
     seeds: int
     recipe: str
@@ -118,7 +117,6 @@ def read_study(folder: Path, asked: dict[str, Any] | None = None) -> Study:
         values = {**before["budget"], "learning_rates": tuple(before["budget"]["learning_rates"])}
         return Study(
             folder,
-            tuple(before["models"]),
             Budget(**values),
             before["seeds"],
             told["recipe"],
