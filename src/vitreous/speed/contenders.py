@@ -111,6 +111,7 @@ def needs(*libraries: str) -> None:
 
 
 def timm_module(material: Material) -> nn.Module:
+    """Our weights in timm's model."""
     needs("timm")
     import timm
 
@@ -124,6 +125,7 @@ def timm_module(material: Material) -> nn.Module:
 
 
 def torchvision_module(material: Material) -> nn.Module:
+    """Our weights in torchvision's model; it has square pictures and patches alone."""
     from torchvision.models.vision_transformer import VisionTransformer
 
     config = material.setting.config
@@ -144,6 +146,7 @@ def torchvision_module(material: Material) -> nn.Module:
 
 
 def transformers_module(material: Material) -> nn.Module:
+    """Our weights in transformers' model, with torch's own attention."""
     needs("transformers")
     import transformers
 
@@ -171,6 +174,7 @@ BUILDERS: dict[str, Callable[[Material], nn.Module]] = {
 
 
 def shortcut(material: Material) -> Run:
+    """Ours, without what cannot reach the logits."""
     model = material.module("vitreous")
     return lambda x: logits_only(model, x)
 
@@ -181,6 +185,7 @@ def plain(library: str) -> Callable[[Material], Run]:
 
 
 def transformers_logits(material: Material) -> Run:
+    """transformers' forward pass, whose answer has the logits as one of its fields."""
     model = material.module("transformers")
     return lambda x: model(x).logits
 
@@ -202,6 +207,7 @@ def graph(build: Callable[[Material], Run]) -> Callable[[Material], Run]:
 
 
 def onnxruntime_session(material: Material) -> Run:
+    """Our weights as an ONNX graph in onnxruntime."""
     needs("onnxruntime")
     import onnxruntime
 
@@ -223,6 +229,7 @@ def onnxruntime_session(material: Material) -> Run:
 
 
 def openvino_model(material: Material) -> Run:
+    """The same graph in OpenVINO."""
     needs("openvino")
     import openvino
 
