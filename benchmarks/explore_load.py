@@ -1,7 +1,7 @@
 """Many clients at one explorer on this machine, beside some that dawdle and some that send without end.
 
-Answers by status, waiting times, memory before, at its peak and after; exit code 1 where an answer was none of 200, 4xx
-and 503, or a well-behaved client got none at all.
+Answers by status, waiting times, memory before, at its peak, after each round and after a rest; exit code 1 where an
+answer was none of 200, 4xx and 503, or a well-behaved client got none at all.
 
 python benchmarks/explore_load.py --clients 50 --seconds 30 --rounds 4
 python benchmarks/explore_load.py --clients 200 --seconds 120 --slow 50 --oversized 20
@@ -21,6 +21,7 @@ from collections import Counter, defaultdict
 
 from vitreous.samples import samples
 
+PAUSE = 8  # seconds; the explorer gives memory back when nobody has asked for a picture for 5
 LIGHT = ("/", "/assets/page.css", "/assets/explorer.js", "/api/models", "/api/samples", "/api/progress?client=nobody")
 
 
@@ -191,12 +192,14 @@ def main() -> None:
     load = Load(given.port)
     try:
         load.begin()
-        sizes = [memory(load.server.pid)]
+        sizes, rested = [memory(load.server.pid)], []
         watcher = threading.Thread(target=load.watch)
         watcher.start()
         for _ in range(given.rounds):
             load.round(given.clients, given.slow, given.oversized, given.seconds)
             sizes.append(memory(load.server.pid))
+            time.sleep(PAUSE)
+            rested.append(memory(load.server.pid))
         after = {}
         for kind in ("light", "explain", "ablate"):
             begun = time.monotonic()
@@ -218,10 +221,10 @@ def main() -> None:
     for kind, waited in sorted(load.waited.items()):
         print(f"  {kind}: {quantiles(waited)}")
     print(f"at once afterwards: {after}")
-    told = ", ".join(f"{size:.0f}" for size in sizes[1:-1])
+    told, idle = (", ".join(f"{size:.0f}" for size in each) for each in (sizes[1:-1], rested))
     print(
         f"memory of the server: {sizes[0]:.0f} MB before, {load.peak:.0f} at its peak, {told} after each round, "
-        f"{sizes[-1]:.0f} three answers later"
+        f"{idle} after {PAUSE} s of rest each, {sizes[-1]:.0f} three answers later"
     )
     if strange := load.strange():
         print(f"not as it should be: {strange}")
