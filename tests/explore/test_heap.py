@@ -1,4 +1,6 @@
 import ctypes
+import subprocess
+import sys
 
 import pytest
 
@@ -13,7 +15,31 @@ def resident():
         return int(file.read().split()[1]) * 4096
 
 
-@pytest.mark.skipif(heap._trim() is None, reason="only glibc keeps memory in this way")
+glibc = pytest.mark.skipif(heap._function("malloc_trim") is None, reason="only glibc keeps memory in this way")
+ELSEWHERE = """
+import ctypes, re, sys, threading
+from vitreous.explore.heap import share_heap
+if sys.argv[1] == "shared":
+    assert share_heap()
+library = ctypes.CDLL(None)
+library.malloc.restype = ctypes.c_void_p
+places = []
+thread = threading.Thread(target=lambda: places.append(library.malloc(50_000)))
+thread.start()
+thread.join()
+start, end = re.search(r"(\\w+)-(\\w+) .*\\[heap\\]", open("/proc/self/maps").read()).groups()
+print(int(start, 16) <= places[0] < int(end, 16))
+"""
+
+
+@glibc
+@pytest.mark.parametrize(("how", "expected"), [("shared", "True"), ("own", "False")])
+def test_a_new_thread_takes_its_memory_from_the_first_heap(how, expected):
+    words = [sys.executable, "-c", ELSEWHERE, how]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip() == expected
+
+
+@glibc
 def test_memory_below_a_piece_in_use_goes_back():
     c = ctypes.CDLL(None)
     c.malloc.restype, c.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
@@ -36,3 +62,4 @@ def test_another_c_library_is_left_alone(monkeypatch, missing):
 
     monkeypatch.setattr(ctypes, "CDLL", library)
     assert heap.give_back() is False
+    assert heap.share_heap() is False
