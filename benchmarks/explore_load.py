@@ -1,10 +1,11 @@
 """Many clients at one explorer on this machine, beside some that dawdle and some that send without end.
 
-Answers by status, waiting times, memory before, at its peak and after; exit code 1 where an answer was none of 200, 4xx
-and 503, or a well-behaved client got none at all.
+Answers by status, waiting times, memory before, at its peak, after each round and after a rest; exit code 1 where an
+answer was none of 200, 4xx and 503, or a well-behaved client got none at all.
 
 python benchmarks/explore_load.py --clients 50 --seconds 30 --rounds 4
 python benchmarks/explore_load.py --clients 200 --seconds 120 --slow 50 --oversized 20
+python benchmarks/explore_load.py --clients 60 --seconds 25 --rounds 6 --split
 """
 
 import argparse
@@ -12,6 +13,7 @@ import http.client
 import io
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -21,7 +23,23 @@ from collections import Counter, defaultdict
 
 from vitreous.samples import samples
 
+PAUSE = 8  # seconds; the explorer gives memory back when nobody has asked for a picture for 5
 LIGHT = ("/", "/assets/page.css", "/assets/explorer.js", "/api/models", "/api/samples", "/api/progress?client=nobody")
+
+PROBED = """
+import ctypes, signal, sys
+names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+Info = type("Info", (ctypes.Structure,), {"_fields_": [(name, ctypes.c_size_t) for name in names]})
+library = ctypes.CDLL(None)
+library.mallinfo2.restype = Info
+def tell(*_):
+    info = library.mallinfo2()
+    print(info.uordblks + info.hblkhd, info.fordblks, flush=True)
+signal.signal(signal.SIGUSR1, tell)
+from vitreous.cli import main
+main(sys.argv[1:])
+"""
+"""The command line in a process that tells, on a signal, how many bytes glibc has handed out and how many it keeps."""
 
 
 def memory(pid: int) -> float:
@@ -33,9 +51,10 @@ def memory(pid: int) -> float:
 class Load:
     """One server, those who ask it, and what they saw."""
 
-    def __init__(self, port: int) -> None:
-        words = ["-m", "vitreous", "explore", "--port", str(port), "--device", "cpu"]
-        self.port, self.server = port, subprocess.Popen([sys.executable, *words])
+    def __init__(self, port: int, split: bool = False) -> None:
+        words = [*(["-c", PROBED] if split else ["-m", "vitreous"]), "explore", "--port", str(port), "--device", "cpu"]
+        out = subprocess.PIPE if split else None
+        self.port, self.server = port, subprocess.Popen([sys.executable, *words], stdout=out, text=True)
         self.found: dict[str, Counter[int | str]] = defaultdict(Counter)
         self.waited: dict[str, list[float]] = defaultdict(list)
         self.peak, self.running = 0.0, True
@@ -140,6 +159,14 @@ class Load:
             self.waited["oversized, until cut off"].append(time.monotonic() - begun)
             time.sleep(1)
 
+    def split(self) -> str:
+        """What of the server's heap is in use, and what is free and kept, where it was started to tell."""
+        if self.server.stdout is None:
+            return ""
+        self.server.send_signal(signal.SIGUSR1)
+        used, free = (int(number) / 2**20 for number in self.server.stdout.readline().split())
+        return f"{used:.1f} MB in use, {free:.1f} free in heaps (of which some may have been given back)"
+
     def watch(self) -> None:
         while self.running:
             self.peak = max(self.peak, memory(self.server.pid))
@@ -186,17 +213,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1, help="of the same server: does its memory go on growing?")
     parser.add_argument("--slow", type=int, default=0, help="connections that send a byte a second, or nothing")
     parser.add_argument("--oversized", type=int, default=0, help="connections that send more than is taken")
+    parser.add_argument("--split", action="store_true", help="also ask glibc what of the server's heap is in use")
     parser.add_argument("--port", type=int, default=8139)
     given = parser.parse_args()
-    load = Load(given.port)
+    load = Load(given.port, given.split)
     try:
         load.begin()
-        sizes = [memory(load.server.pid)]
+        sizes, rested, splits = [memory(load.server.pid)], [], [load.split()]
         watcher = threading.Thread(target=load.watch)
         watcher.start()
         for _ in range(given.rounds):
             load.round(given.clients, given.slow, given.oversized, given.seconds)
             sizes.append(memory(load.server.pid))
+            splits.append(load.split())
+            time.sleep(PAUSE)
+            rested.append(memory(load.server.pid))
         after = {}
         for kind in ("light", "explain", "ablate"):
             begun = time.monotonic()
@@ -218,11 +249,13 @@ def main() -> None:
     for kind, waited in sorted(load.waited.items()):
         print(f"  {kind}: {quantiles(waited)}")
     print(f"at once afterwards: {after}")
-    told = ", ".join(f"{size:.0f}" for size in sizes[1:-1])
+    told, idle = (", ".join(f"{size:.0f}" for size in each) for each in (sizes[1:-1], rested))
     print(
         f"memory of the server: {sizes[0]:.0f} MB before, {load.peak:.0f} at its peak, {told} after each round, "
-        f"{sizes[-1]:.0f} three answers later"
+        f"{idle} after {PAUSE} s of rest each, {sizes[-1]:.0f} three answers later"
     )
+    for number, split in enumerate(splits if given.split else ()):
+        print(f"  heap {f'after round {number}' if number else 'before'}: {split}")
     if strange := load.strange():
         print(f"not as it should be: {strange}")
         sys.exit(1)

@@ -18,6 +18,7 @@ from PIL import Image
 
 from vitreous.explore import serve as module
 from vitreous.explore.serve import listen, serve
+from vitreous.explore.work import Work
 from vitreous.loopback import is_loopback
 
 
@@ -34,6 +35,15 @@ def test_port_0_takes_a_free_one_and_says_which(monkeypatch):
     close(used)
     assert port > 0
     assert said == [f"the explorer is at http://127.0.0.1:{port}/ (end it with Ctrl-C)"]
+
+
+def test_threads_share_a_heap_before_the_first_one_begins(monkeypatch):
+    done = []
+    monkeypatch.setattr(module, "share_heap", lambda: done.append("heap"))
+    monkeypatch.setattr(module, "Work", lambda: done.append("work") or Work())
+    monkeypatch.setattr(module.Server, "run", lambda self, sockets: close(sockets))
+    serve({}, port=0, say=str)
+    assert done == ["heap", "work"]
 
 
 def test_a_port_in_use_is_said_before_an_address_is():

@@ -1,10 +1,13 @@
 import asyncio
+import gc
 import threading
 import time
+import weakref
 
 import pytest
 import torch
 
+from vitreous.explore import work as module
 from vitreous.explore.work import Busy, Cancelled, Work
 from vitreous.models.variants import variant
 from vitreous.models.vit import ViT
@@ -103,6 +106,44 @@ def test_a_client_that_goes_away_frees_its_work():
     assert run(go()) == 2
 
 
+@pytest.mark.parametrize("ending", ["answered", "wrong", "cancelled"])
+def test_nothing_of_a_job_outlives_it(ending):
+    class Picture:
+        pass
+
+    async def go():
+        work, picture = Work(), Picture()
+        kept = weakref.ref(picture)
+
+        def job(flag, picture=picture):
+            if ending == "wrong":
+                raise ValueError(picture)
+            while ending == "cancelled":
+                flag.check()
+                time.sleep(0.01)
+
+        task = asyncio.create_task(work.run("a", job))
+        del picture, job
+        await asyncio.sleep(0.1)
+        if ending == "cancelled":
+            work.latest["a"].set()
+        try:
+            await task
+        except (ValueError, Cancelled):
+            assert ending != "answered"
+        else:
+            assert ending == "answered"
+        del task
+        await work.run("b", lambda flag: 0)  # the thread has gone on to something else
+        return kept() is None
+
+    gc.disable()  # it comes seldom, once much has been made: a picture of 20 MB is one object to it
+    try:
+        assert run(go())
+    finally:
+        gc.enable()
+
+
 def test_pages_do_not_cancel_each_other():
     async def go():
         work = Work(threads=2)
@@ -169,3 +210,28 @@ def test_those_who_leave_the_line_do_not_hold_it_up():
         return await work.run("4", lambda flag: 4)
 
     assert run(go()) == 4
+
+
+def test_memory_goes_back_once_when_nobody_has_asked_for_a_while(monkeypatch):
+    given = []
+    monkeypatch.setattr(module, "give_back", lambda: given.append(threading.current_thread().name))
+
+    async def go():
+        work = Work(rest=0.8)
+        for _ in range(10):  # not between pages that follow each other
+            await work.run("a", lambda flag: 0)
+            await asyncio.sleep(0.1)
+        assert given == []
+        await work.run("a", lambda flag: time.sleep(1))  # nor while one is being worked out
+        assert given == []
+        until = time.monotonic() + 10
+        while not given and time.monotonic() < until:
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(1)
+        assert len(given) == 1
+        assert given[0].startswith("vitreous-explore")  # the event loop does not wait for it
+        await work.run("a", lambda flag: 0)
+        work.close()
+        assert work.timer is None  # an explorer that ends has no thread for it any more
+
+    run(go())

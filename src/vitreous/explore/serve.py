@@ -12,6 +12,7 @@ import uvicorn
 from vitreous.explore.app import create_app
 from vitreous.explore.connection import Connection
 from vitreous.explore.guard import Guard
+from vitreous.explore.heap import share_heap
 from vitreous.explore.work import Work
 from vitreous.loopback import is_loopback
 from vitreous.models.vit import ViT
@@ -30,6 +31,7 @@ def serve(
     sockets = listen(host, port)
     port = sockets[0].getsockname()[1]
     token = None if is_loopback(host) else secrets.token_urlsafe(18)
+    share_heap()  # before the threads that it is for
     work = Work()
     app = Guard(create_app(models, work), None if is_any(host) else allowed_hosts(host, port), token)
     shown = socket.gethostname() if is_any(host) else f"[{host}]" if ":" in host else host

@@ -1,7 +1,7 @@
 """Inference off the event loop: so many at once, so many waiting, each only so long, and none for nobody.
 
 A newer job of the same page cancels its older one, and a client that goes away cancels its own: the model looks at the
-flag between layers.
+flag between layers. Once nobody has asked for a while, the memory that the last ones took goes back to the system.
 """
 
 import asyncio
@@ -12,10 +12,12 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
+from vitreous.explore.heap import give_back
 from vitreous.models.watch import watching
 
 Result = TypeVar("Result")
 LOOK = 0.25  # seconds between two looks whether the client is still there
+REST = 5.0  # seconds without work before memory goes back: the next page has to ask for it again
 
 
 class Busy(Exception):
@@ -58,10 +60,12 @@ class Flag:
 class Work:
     """A queue in front of a few threads."""
 
-    def __init__(self, *, threads: int = 1, waiting: int = 32, patience: float = 30.0) -> None:
+    def __init__(self, *, threads: int = 1, waiting: int = 32, patience: float = 30.0, rest: float = REST) -> None:
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix="vitreous-explore")
         self.free = asyncio.Semaphore(threads)
-        self.most, self.patience = waiting, patience
+        self.most, self.patience, self.rest = waiting, patience, rest
+        self.timer: asyncio.TimerHandle | None = None
+        """Rings when nobody has asked for `rest` seconds."""
         self.line: list[Flag] = []
         """Who waits, the first in front."""
         self.latest: dict[str, Flag] = {}
@@ -79,6 +83,7 @@ class Work:
         if client:
             self.latest[client] = flag
         self.wanted.add(flag)
+        self._stir()
         try:
             await self._turn(flag, gone)
             return await self._compute(function, flag, gone)
@@ -86,6 +91,8 @@ class Work:
             self.wanted.discard(flag)
             if self.latest.get(client) is flag:
                 del self.latest[client]
+            if not self.wanted and not self.closed:
+                self.timer = asyncio.get_running_loop().call_later(self.rest, self.pool.submit, give_back)
 
     def refuse_if_full(self) -> None:
         """Raise `Busy` where there is no place in the line: worth asking before a large body is read."""
@@ -138,8 +145,8 @@ class Work:
         future.add_done_callback(self._free)
         try:
             while True:
-                done, _ = await asyncio.wait({future}, timeout=LOOK)
-                if done:
+                await asyncio.wait({future}, timeout=LOOK)
+                if future.done():
                     if future.cancelled():  # it had not begun when the explorer was ended
                         raise Cancelled("the explorer is ending")
                     return future.result()
@@ -149,15 +156,24 @@ class Work:
         except asyncio.CancelledError:
             flag.set()  # the thread ends at its next layer, and frees its place then
             raise
+        finally:
+            del future  # its error knows this frame: a circle that would keep the picture and all that was made of it
 
     def _free(self, done: "asyncio.Future[Any]") -> None:
         self.free.release()
         if not done.cancelled():
             done.exception()  # seen, even where nobody waits for it any more
 
+    def _stir(self) -> None:
+        """Somebody asks: memory is needed again."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
     def close(self) -> None:
         """Whoever waits is told at once; a thread ends at its next layer."""
         self.closed = True
+        self._stir()
         for flag in list(self.wanted):
             flag.set()
         self.pool.shutdown(wait=False, cancel_futures=True)
