@@ -97,6 +97,7 @@ def sitting(words: list[str], log: int, environment: dict[str, str]) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ.update(environment)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job begins with it ignored
     torch.set_num_threads(1)
     main(words)
 
