@@ -27,8 +27,10 @@ from pathlib import Path
 import torch
 from resume import bits, left_over, reached
 
+import vitreous
 from vitreous.cli import main
 
+PACKAGE = str(Path(vitreous.__file__).parent)
 FORKED = multiprocessing.get_context("fork")
 WORDS = "train digits --epochs 3 --snapshots 2 --save-every 0 --device cpu --stochastic-depth 0.1"
 LONGEST = 60.0  # seconds until an end that does not come is called a hang
@@ -95,6 +97,7 @@ def sitting(words: list[str], log: int, environment: dict[str, str]) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ.update(environment)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job begins with it ignored
     torch.set_num_threads(1)
     main(words)
 
@@ -139,7 +142,7 @@ class Trials:
             trouble(run)
             codes, spent, said = run.end()
             longest = max(longest, spent)
-            traced += "Traceback (most recent" in re.sub(r"(?s)=====.*", "", said)  # torchrun's summary comes last
+            traced += traceback_of_ours(said)
             ends[codes] = ends.get(codes, 0) + 1
             for line in re.findall(r"^(vitreous: .*|stopped .*)$", said, re.MULTILINE):
                 line = re.sub(r"\d+|/\S+/|gloo.*", "…", line)
@@ -158,6 +161,17 @@ class Trials:
         for line, times in lines.items():
             print(f"    {times} × {line}")
         sys.stdout.flush()
+
+
+def traceback_of_ours(said: str) -> bool:
+    """Whether a traceback goes through the package; `torchrun` prints one of its own where a signal ends it.
+
+    >>> text = 'Traceback (most recent call last):\\n  File "{}"\\nError\\n'
+    >>> traceback_of_ours(text.format("torch.py")), traceback_of_ours(text.format(PACKAGE))
+    (False, True)
+    """
+    before = re.sub(r"(?s)=====.*", "", said)  # its summary comes last, and quotes what we left for it
+    return any(PACKAGE in block for block in re.findall(r"(?m)^Traceback \(.*\n(?:[ \t].*\n)+", before))
 
 
 def disk(trials: Trials, count: int) -> None:

@@ -142,3 +142,25 @@ def test_with_an_open_group_the_end_comes_at_once_and_nothing_said_is_lost(group
     assert ended.returncode == 2, ended.stderr
     assert "said before" in ended.stdout
     assert ("the usual end" in ended.stdout) == usual
+
+
+LEFT_BEHIND = """
+import multiprocessing, sys, time
+import torch.distributed
+from vitreous.failure import end
+
+def work():
+    time.sleep(20)
+    print("still here", flush=True)
+
+if __name__ == "__main__":
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    multiprocessing.get_context("fork").Process(target=work, daemon=True).start()
+    end(2)
+"""
+
+
+def test_an_end_at_once_leaves_no_child_behind():
+    ended = subprocess.run([sys.executable, "-c", LEFT_BEHIND], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2, ended.stderr
+    assert ended.stdout == ""  # which is read until the last process that holds it is gone

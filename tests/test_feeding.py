@@ -10,7 +10,7 @@ from PIL import Image
 from conftest import noise
 from vitreous.data.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitreous.device import MOST_LANES
-from vitreous.feeding import Laned, answered, fed, lanes_of
+from vitreous.feeding import Laned, answered, fed, lanes_of, sent
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.predict import classify_each
 from vitreous.speed.optimize import optimize
@@ -44,6 +44,33 @@ def test_pixels_are_normalised_where_the_model_is_and_floats_are_left():
     assert torch.equal(fed(pixels, PREPROCESS, torch.zeros(1)), x)
     assert torch.equal(fed(x, PREPROCESS, torch.zeros(1)), x)
     assert torch.equal(fed(pixels, PREPROCESS, torch.zeros(1, dtype=torch.bfloat16)), x.bfloat16())
+
+
+class Somewhere:
+    """Stands for a batch, and notes what is done to it."""
+
+    def __init__(self, kind):
+        self.device, self.done = torch.device(kind), []
+
+    def pin_memory(self):
+        self.done.append("pinned")
+        return self
+
+    def to(self, device, non_blocking):
+        self.done.append(f"to {device.type}" + " meanwhile" * non_blocking)
+        return self
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "done"),
+    [
+        ("cpu", "cuda", ["pinned", "to cuda meanwhile"]),
+        ("cuda", "cuda", ["to cuda meanwhile"]),
+        ("cpu", "cpu", ["to cpu meanwhile"]),
+    ],
+)
+def test_a_batch_on_its_way_from_here_to_a_gpu_is_pinned_and_no_other(here, there, done):
+    assert sent(Somewhere(here), torch.device(there)).done == done
 
 
 def test_on_a_gpu_the_next_batch_is_begun_before_the_last_is_read():

@@ -2,12 +2,17 @@
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from vitreous.data.preprocess import HALF, Preprocess
+from conftest import noise
+from vitreous.data.preprocess import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
+from vitreous.heat import comparable, survives
+from vitreous.inside.faithfulness import reinitialised
 from vitreous.models.vit import ViT, ViTConfig
+from vitreous.page_data import page_data
 from vitreous.samples import samples
-from vitreous.scene import Scene
+from vitreous.scene import Choice, Scene
 from vitreous.weights.card import Card
 
 WAYS = {  # size, resize, cover → how large the backdrop is
@@ -40,3 +45,56 @@ def test_the_backdrop_is_the_same_part_in_more_pixels(way):
 def test_a_small_picture_is_shown_pixel_by_pixel():
     found = scene((32, 32), 32, False, samples()["chelsea"].resize((50, 40)))
     assert found.backdrop is found.pixels
+
+
+@pytest.fixture
+def resized(monkeypatch):
+    """From how large a picture to how large a one, for each time a `Preprocess` looked at one."""
+    times, view = [], Preprocess.view
+
+    def counted(self, picture):
+        times.append((picture.size, self.size))
+        return view(self, picture)
+
+    monkeypatch.setattr(Preprocess, "view", counted)
+    return times
+
+
+def test_a_whole_page_resizes_the_picture_once_for_the_model_and_once_to_be_shown(resized):
+    """Resizing 64 million pixels takes half a second: done for each class and map, it takes most of the page's time."""
+    found = scene((32, 32), 40, False, samples()["chelsea"])
+    noise(found.model)
+    page_data(found)
+    survives(comparable(found), found)
+    assert resized == [(found.picture.size, (32, 32)), (found.picture.size, (192, 192))]
+
+
+@pytest.mark.parametrize("colours", [3, 1])
+@pytest.mark.parametrize("picture", ["RGB", "L", "RGBA"])
+def test_what_the_model_gets_is_bit_for_bit_what_its_preprocessing_gives(colours, picture):
+    model = ViT(ViTConfig(image_size=32, patch_size=8, width=16, depth=1, heads=2, classes=3, channels=colours))
+    mean, std = IMAGENET_MEAN[:colours], IMAGENET_STD[:colours]
+    model.card = Card(name="small", preprocess=Preprocess(size=(32, 32), resize=40, mean=mean, std=std))
+    photo = samples()["chelsea"].convert(picture)
+    if picture == "RGBA":
+        photo.putalpha(Image.linear_gradient("L").resize(photo.size))
+    found = Scene(model, photo)
+    assert found.seen.mode == "RGB"
+    again = found.asked(Choice(target=2))
+    assert again.target == 2
+    for each in (found, again, found.asked(Choice(), reinitialised(model))):
+        assert torch.equal(each.x, model.card.preprocess(photo)[None])
+    assert found.asked(Choice(), model.double()).x.dtype == torch.float64
+
+
+def test_another_model_with_another_preprocessing_looks_for_itself():
+    photo = samples()["chelsea"]
+    first, other = scene((32, 32), 40, False, photo), scene((48, 48), 48, False, photo)
+    assert torch.equal(first.asked(Choice(), other.model).x, other.x)
+
+
+def test_without_a_picture_a_scene_can_be_asked_again():
+    model = scene((32, 32), 40, False, None)
+    assert model.asked(Choice(target=1)).picture is None
+    with pytest.raises(ValueError, match="needs a picture"):
+        _ = model.x

@@ -50,7 +50,7 @@ def heat(name: str, scene: Scene) -> Tensor:
 
 def comparable(scene: Scene) -> dict[str, Tensor]:
     """Every map that the model can give for the scene's class, each in its usual form, and the two blind ones."""
-    usual = Scene(scene.model, scene.picture, Choice(target=scene.target))  # whatever layer or query is looked at
+    usual = scene.asked(Choice(target=scene.target))  # whatever layer or query is looked at
     found = {name: heat(name, usual) for name in (MAPS if isinstance(scene.model, ViT) else ("CAM",))}
     rows, columns = next(iter(found.values())).shape
     return found | {
@@ -61,7 +61,7 @@ def comparable(scene: Scene) -> dict[str, Tensor]:
 
 def survives(found: dict[str, Tensor], scene: Scene) -> dict[str, float]:
     """How alike each map and that of a model with fresh weights are, by rank: near 0 is good."""
-    fresh = Scene(faithfulness.reinitialised(scene.model), scene.picture, Choice(target=scene.target))
+    fresh = scene.asked(Choice(target=scene.target), faithfulness.reinitialised(scene.model))
     return {
         name: faithfulness.rank_correlation(values, heat(name, fresh)).item()
         for name, values in found.items()

@@ -173,7 +173,7 @@ def _add_classes(payload: Payload, scene: Scene) -> None:
     maps: dict[str, list[Tensor]] = {"relevance": [], "gradient × attention": [], "CAM": [], "integrated gradients": []}
     slopes = []
     for index in shown:
-        one = Scene(scene.model, scene.picture, Choice(target=index))
+        one = scene.asked(Choice(target=index))
         for name, found in maps.items():
             if name == "relevance" or index == scene.target:
                 found.append(heat.heat(name, one))

@@ -66,6 +66,13 @@ class Scene:
                 if value is not None and not -count <= value < count:
                     raise ValueError(f"{what} {value} does not exist: this model has {what} 0 to {count - 1}")
 
+    def asked(self, choice: Choice, model: Model | None = None) -> "Scene":
+        """The same picture with another choice, or before another model: it is not resized once more for that."""
+        other = Scene(model or self.model, self.picture, choice, self.name)
+        if self.picture is not None and other.model.card.preprocess == self.model.card.preprocess:
+            other.view = self.view
+        return other
+
     @property
     def vit(self) -> ViT:
         """The model, where it is a ViT; views of a ViT's inside are not asked of anything else."""
@@ -73,12 +80,16 @@ class Scene:
         return self.model
 
     @cached_property
-    def seen(self) -> Image:
-        """The part of the picture that the model sees, at the size it sees it."""
+    def view(self) -> Image:
+        """The part of the picture that the model sees, at the size it sees it: RGB, or L for a grey model."""
         if self.picture is None:
             raise ValueError("this view needs a picture: name one")
-        view: Image = self.model.card.preprocess.view(self.picture).convert("RGB")
-        return view
+        return self.model.card.preprocess.view(self.picture)
+
+    @cached_property
+    def seen(self) -> Image:
+        """The same as RGB, to be shown."""
+        return self.view.convert("RGB")
 
     @cached_property
     def pixels(self) -> np.ndarray:
@@ -100,10 +111,8 @@ class Scene:
     @cached_property
     def x(self) -> Tensor:
         """What the model gets: `[1 c H W]`."""
-        if self.picture is None:
-            raise ValueError("this view needs a picture: name one")
-        like = next(self.model.parameters())
-        return self.model.card.preprocess(self.picture)[None].to(device=like.device, dtype=like.dtype)
+        like, preprocess = next(self.model.parameters()), self.model.card.preprocess
+        return preprocess.normalise(preprocess.pixels_of(self.view))[None].to(device=like.device, dtype=like.dtype)
 
     @cached_property
     def logits(self) -> Tensor:

@@ -106,7 +106,11 @@ class Preprocess:
 
     def pixels(self, picture: Image.Image) -> Tensor:
         """What `normalise` takes: uint8 `[c h w]`, a quarter of the bytes of floats."""
-        pixels = torch.from_numpy(np.array(self.view(picture)))  # [h w c], or [h w] when grey
+        return self.pixels_of(self.view(picture))
+
+    def pixels_of(self, view: Image.Image) -> Tensor:
+        """As `pixels`, of a `view` that is there already: uint8 `[c h w]`."""
+        pixels = torch.from_numpy(np.array(view))  # [h w c], or [h w] when grey
         return pixels.view(*self.size, -1).permute(2, 0, 1).contiguous()  # [c h w]
 
     def normalise(self, pixels: Tensor) -> Tensor:

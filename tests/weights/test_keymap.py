@@ -1,0 +1,101 @@
+"""Key templates by themselves: what they match, both ways, and what is missing or has no place."""
+
+import pytest
+import torch
+
+from vitreous.models.vit import ViTConfig
+from vitreous.weights.keymap import (
+    JOIN_QKV,
+    TABLE,
+    TOKEN,
+    TRANSPOSE,
+    fold_class_position,
+    pattern,
+    rule,
+    strip_prefix,
+    to_ours,
+    to_theirs,
+)
+from vitreous.weights.read import CheckpointError
+
+RULES = (
+    rule("cls_token", "embed.cls", transform=TOKEN),
+    rule("pos_embed", "embed.table", transform=TABLE),
+    rule("head.{p}", "classifier.{p}", older=["fc.{p}"]),
+    rule("blocks.{n}.mlp.fc1.weight", "layer{n}/kernel", transform=TRANSPOSE),
+    rule("blocks.{n}.attn.qkv.{p}", "q.{n}.{p}", "k.{n}.{p}", "v.{n}.{p}", transform=JOIN_QKV),
+)
+
+
+@pytest.fixture
+def theirs():
+    parts = {f"{part}.{n}.weight": torch.randn(4, 4) for part in "qkv" for n in (0, 11)}
+    return parts | {
+        "embed.cls": torch.randn(4),
+        "embed.table": torch.randn(5, 4),
+        "classifier.bias": torch.randn(3),
+        "layer11/kernel": torch.randn(4, 8),
+    }
+
+
+def test_every_tensor_goes_to_its_place_and_back(theirs):
+    ours, stray = to_ours(theirs | {"extra": torch.zeros(1)}, RULES)
+    assert stray == ["extra"]
+    assert {name: tuple(value.shape) for name, value in ours.items()} == {
+        "blocks.0.attn.qkv.weight": (12, 4),
+        "blocks.11.attn.qkv.weight": (12, 4),
+        "cls_token": (1, 1, 4),
+        "pos_embed": (1, 5, 4),
+        "head.bias": (3,),
+        "blocks.11.mlp.fc1.weight": (8, 4),
+    }
+    joined = torch.cat([theirs[f"{part}.11.weight"] for part in "qkv"])
+    assert torch.equal(ours["blocks.11.attn.qkv.weight"], joined)
+    assert torch.equal(ours["blocks.11.mlp.fc1.weight"], theirs["layer11/kernel"].T)
+    back = to_theirs(ours, RULES, ViTConfig())
+    assert back.keys() == theirs.keys()
+    for name, value in back.items():
+        assert torch.equal(value, theirs[name]), name
+        assert value.is_contiguous(), name  # as safetensors wants it
+
+
+def test_an_older_spelling_is_read_and_never_written():
+    ours, stray = to_ours({"fc.bias": torch.ones(3)}, RULES)
+    assert (list(ours), stray) == (["head.bias"], [])
+    assert list(to_theirs(ours, RULES, ViTConfig())) == ["classifier.bias"]
+
+
+def test_a_part_that_is_missing_is_named(theirs):
+    del theirs["k.11.weight"]
+    with pytest.raises(CheckpointError, match=r"has q\.11\.weight but not k\.11\.weight: it is incomplete"):
+        to_ours(theirs, RULES)
+
+
+def test_what_the_other_format_has_no_place_for_is_named():
+    with pytest.raises(ValueError, match="no place for reg_token"):
+        to_theirs({"reg_token": torch.zeros(1)}, RULES, ViTConfig())
+
+
+def test_a_template_takes_whole_names_alone():
+    found = pattern("blocks.{n}.{p}")
+    assert found.fullmatch("blocks.10.bias")
+    for name in ("blocksx10.bias", "blocks.a.bias", "blocks.1.biases", "x.blocks.1.bias"):
+        assert not found.fullmatch(name), name
+    assert pattern("mask.*").fullmatch("mask.anything.at.all")
+
+
+def test_a_prefix_is_taken_off_once_where_there_is_one():
+    found = strip_prefix("vit.", "model.")({"vit.a": 1, "model.b": 2, "c": 3, "vit.vit.d": 4, "x.vit.e": 5})
+    assert found == {"a": 1, "b": 2, "c": 3, "vit.d": 4, "x.vit.e": 5}
+
+
+def test_the_class_tokens_position_goes_into_the_token_where_registers_stand_behind_it():
+    given = {"cls_token": torch.randn(1, 1, 4), "pos_embed": torch.randn(1, 10, 4), "head.bias": torch.zeros(2)}
+    assert fold_class_position(given) is given
+    given["reg_token"] = torch.randn(1, 2, 4)
+    before = dict(given)
+    folded = fold_class_position(given)
+    assert torch.equal(folded["cls_token"], given["cls_token"] + given["pos_embed"][:, :1])
+    assert torch.equal(folded["pos_embed"], given["pos_embed"][:, 1:])
+    assert folded.keys() == given.keys()
+    assert given == before  # what was handed in stays as it was
