@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 import torch
@@ -72,11 +73,23 @@ def test_without_a_verb_a_screen_shows_the_way(words, capsys):
         assert sum(line.startswith(f"  {verb} ") for line in lines) == 1, verb
 
 
-def test_help_is_broken_where_the_terminal_ends_and_nowhere_else(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "1000")
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_help_is_broken_where_the_terminal_ends(verb, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit):
-        main(["embed", "--help"])
-    assert "a run that was ended goes on there, and `torchrun` may share it out." in capsys.readouterr().out
+        main([verb, "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any(one == other == "" for one, other in pairwise(lines))
+
+
+def test_help_is_broken_nowhere_else():
+    """In a process of its own, where torch is not imported yet."""
+    environment = os.environ | {"COLUMNS": "1000"}
+    words = [sys.executable, "-m", "vitreous", "embed", "--help"]
+    out = subprocess.run(words, capture_output=True, text=True, check=True, env=environment).stdout
+    assert "a run that was ended goes on there, and `torchrun` may share it out." in out
+    assert "`torchvision:vit_b_16`, `ViT-B_16.npz`, …), a file or a folder." in out
 
 
 def test_every_public_name_can_be_imported():
@@ -143,6 +156,15 @@ def test_good_pictures_are_answered_and_bad_ones_listed(folder, picture, tmp_pat
         (["train", "--epoch", "3"], "--epochs INT"),
         (["train", "digits", "--resume", "run"], "goes on with the run as it was configured: leave out digits"),
         (["clasify"], "did you mean classify?"),
+        (
+            ["classify", "--modle", "x"],
+            "classify takes no --modle: did you mean --model NAME? (vitreous",
+        ),
+        (["classify", "--top", "zero"], "--top wants INT, got 'zero': How many classes to show"),
+        (["classify", "--top"], "--top wants a value behind it"),
+        (["classify", "--precision", "half"], "--precision is one of fp32, bf16, fp16, int8, fp8, got 'half'"),
+        (["classify", "--image-size", "x"], "--image-size wants HEIGHT [WIDTH], got ['x']"),
+        (["convert"], "convert still wants IN, OUT and --to {timm,"),
         (["--json", "classify"], "the verb comes before --json"),
     ],
 )
@@ -155,7 +177,8 @@ def test_a_mistake_says_what_to_do_and_is_exit_code_2(words, message, tmp_path, 
         main(words)
     assert stop.value.code == 2
     told = capsys.readouterr()
-    assert message in told.err.replace("\n", " ")
+    assert message in told.err
+    assert told.err.count("\n") == 1
     assert told.out == ""
     assert {path.name for path in tmp_path.iterdir()} == {"empty", "text.txt"}
 
@@ -193,6 +216,17 @@ def test_evaluate_prints_json_and_writes(tmp_path, capsys):
     assert result["pictures"] == 3
     assert result["top1"] == 1
     assert (tmp_path / "out/confusion.npz").exists()
+
+
+def test_a_probe_splits_a_folder_as_training_does(tmp_path, capsys):
+    for name, picture in samples().items():
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for i in range(5):
+            picture.rotate(3 * i).save(tmp_path / f"pictures/{name}/{i}.png")
+    main(["evaluate", "--data", str(tmp_path / "pictures"), "--probe", "knn", "--json"])
+    result = json.loads(capsys.readouterr().out)
+    assert result["pictures"] + result["train_pictures"] == 20
+    assert 4 <= result["pictures"] <= 8
 
 
 def test_convert_and_doctor(folder, tmp_path, capsys):
@@ -281,6 +315,18 @@ def test_a_terminal_of_few_letters_gets_an_answer(folder, picture):
 def test_the_packaged_model_says_that_it_answers(picture, capsys):
     main(["classify", picture])
     assert "one of its ten classes whatever it sees (airplane, automobile, bird" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["classify", "explain"])
+@pytest.mark.parametrize("name", ["absent.png", "text.jpg"])
+def test_where_no_picture_can_be_read_that_is_all_that_is_said(verb, name, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.jpg").write_text("hello")
+    with pytest.raises(SystemExit) as stop:
+        main([verb, name])
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"vitreous: {name}: ")
 
 
 def test_statistics_of_colour_do_not_fit_a_grey_model(picture, tmp_path, capsys):

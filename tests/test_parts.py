@@ -209,7 +209,7 @@ def test_an_unreadable_picture_is_a_row_with_its_error(verb, model, tmp_path, ca
     good, *bad = rows(tmp_path / "parts")
     assert good["error"] is None
     for row in bad:
-        assert row.pop("error") == "empty file (0 bytes)"
+        assert row.pop("error") == "empty file (0 bytes): copy or download it again"
         assert Path(row.pop("picture")).name in ("2.png", r"caf\udce9.png")
         assert set(row.values()) == {None}
 

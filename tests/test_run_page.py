@@ -10,7 +10,7 @@ import pytest
 
 from vitreous.field_docs import field_docs
 from vitreous.run_curves import column, curves
-from vitreous.run_page import LEVELS, duration, spell, time_to_accuracy, write_run_page
+from vitreous.run_page import LEVELS, duration, html, spell, time_to_accuracy, write_run_page
 from vitreous.snapshots import Recorder, Snapshot, write_snapshot
 from vitreous.train.config import TrainConfig
 from vitreous.train.folder import RunFolder
@@ -225,3 +225,11 @@ def test_settings_are_spelled_as_one_reads_them(value, words):
 @pytest.mark.parametrize(("seconds", "words"), [(0, "0.0 s"), (59.7, "1 min 00 s"), (3599.8, "1 h 00 min")])
 def test_durations_roll_over(seconds, words):
     assert duration(seconds) == words
+
+
+@pytest.mark.parametrize(("classes", "told"), [(3, False), (5, False), (6, True), (None, True)])
+def test_the_first_five_guesses_are_told_where_there_are_more_classes(classes, told):
+    result = {"top1": 0.9, "top5": 1.0, "loss": 0.25, "pictures": 24, "epochs": 5, "seconds": 9.0}
+    text = html(TrainConfig(), [], result, None, classes)
+    assert ("first five guesses" in text) == told
+    assert "loss is 0.25" in text

@@ -8,7 +8,9 @@ on the line shows the traceback. Without a verb, it shows the way.
 import difflib
 import io
 import re
+import shutil
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 import tyro
 
 from vitreous.failure import end, is_echo, tell
+from vitreous.flags import read_flags
 from vitreous.quick import quick
 from vitreous.ranks import here
 from vitreous.verbs.benchmark import benchmark
@@ -101,15 +104,15 @@ def run(words: Sequence[str]) -> None:
     if verb not in COMMANDS:
         raise ValueError(f"{_unknown(verb)} (vitreous alone lists all verbs)")
     function = (COMMANDS | choose(words))[verb]
-    function = function if verb in LIGHT else quick(function)
     function.__doc__ = unbroken(function.__doc__ or "")
-    tyro.cli(
-        function,
-        args=rest,
-        prog=f"vitreous {verb}",
+    read_flags(
+        function if verb in LIGHT else quick(function),
+        verb,
+        rest,
+        description=wrapped(function.__doc__, shutil.get_terminal_size().columns),
         config=(tyro.conf.FlagCreatePairsOff,),  # --json, and no --no-json beside it
         console_outputs=here().first,  # of several processes, one explains how a command is written
-    )
+    )()
 
 
 def unbroken(text: str) -> str:
@@ -120,6 +123,20 @@ def unbroken(text: str) -> str:
     """
     before, found, arguments = text.partition("Args:\n")
     return before + found + re.sub(r"\n {9,}(?=\S)", " ", arguments)
+
+
+def wrapped(text: str, width: int) -> str:
+    """What a docstring says before its arguments, in lines that fit the terminal; tyro breaks those of flags alone.
+
+    >>> print(wrapped("Say it all.\\n\\n    And more\\n    words.\\n\\n    Args:\\n        a: One.", 12))
+    Say it all.
+    <BLANKLINE>
+    And more
+      words.
+    """
+    paragraphs = text.partition("Args:\n")[0].strip().split("\n\n")
+    # tyro joins lines but those that begin with no letter: hence the indent
+    return "\n\n".join(textwrap.fill(" ".join(p.split()), width, subsequent_indent="  ") for p in paragraphs)
 
 
 def _unknown(verb: str) -> str:

@@ -181,7 +181,7 @@ def probe(
     seen, known = _features(model, train, batch_size, problems)
     asked, truth = _features(model, test, batch_size, problems)
     if len(set(known.tolist())) < 2:
-        raise ValueError(f"{train.name} has one class only: a probe needs at least two")
+        raise ValueError(f"{train.name} has one class only: a probe needs at least two, a sub-folder each")
     if kind == "knn":
         classifier = KNeighborsClassifier(min(20, len(seen)), metric="cosine", weights="distance")
     elif kind == "linear":

@@ -93,7 +93,7 @@ def compared(better: Trial, worse: Trial) -> str:
 def fit_preprocessing(model: Model, data: PictureSet, batch_size: int = 16) -> Fit:
     """Try other statistics, then other crops with the better statistics, on the same pictures."""
     if model.card.head != "classifier":
-        raise ValueError(f"{model.card.name} has no classifier to try preprocessings with")
+        raise ValueError(f"{model.card.name} has no classifier to try preprocessings with: leave --data out")
     places = match_classes(data.class_names, model.card.class_names, model.config.classes)
     used = model.card.preprocess
     candidates = {"in use": used}

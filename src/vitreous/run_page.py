@@ -37,11 +37,17 @@ def write_run_page(folder: RunFolder | str | Path) -> Path:
         raise FileNotFoundError(f"{folder.path} holds no run: expected {folder.config}")
     rows = folder.read_metrics()
     inside = moments_payload(read_snapshots(folder.snapshots), rows)
-    text = html(config, rows, folder.read_result(), inside)
+    text = html(config, rows, folder.read_result(), inside, folder.read_classes())
     return write_atomic(folder.path / RUN_PAGE, partial(Path.write_text, data=text, encoding="utf-8"))
 
 
-def html(config: TrainConfig, rows: Sequence[Row], result: Mapping[str, Any] | None, inside: Payload | None) -> str:
+def html(
+    config: TrainConfig,
+    rows: Sequence[Row],
+    result: Mapping[str, Any] | None,
+    inside: Payload | None,
+    classes: int | None = None,
+) -> str:
     """The whole page."""
     drawn = curves(rows, config)
     views = [view for view in VIEWS if inside is not None and view.name in inside.header["views"]]
@@ -50,7 +56,7 @@ def html(config: TrainConfig, rows: Sequence[Row], result: Mapping[str, Any] | N
     names |= {view.name: view.title for view in views} | {"settings": "Settings"}
     links = " ".join(f'<a href="#{name}">{escape(title)}</a>' for name, title in names.items())
     title = f"{short(config.model)} on {short(config.data)}"
-    body = f"<header><h1>{escape(title)}</h1><p>{escape(summary(config))}</p>{_result(config, rows, result)}"
+    body = f"<header><h1>{escape(title)}</h1><p>{escape(summary(config))}</p>{_result(config, rows, result, classes)}"
     body += f'<nav aria-label="Parts of this page">{links}</nav></header>\n{NO_SCRIPT}'
     if inside is not None:
         body += '<div id="scrubber"></div>\n'
@@ -78,7 +84,7 @@ def summary(config: TrainConfig) -> str:
 # --- the result -------------------------------------------------------------------------------------------------------
 
 
-def _result(config: TrainConfig, rows: Sequence[Row], result: Mapping[str, Any] | None) -> str:
+def _result(config: TrainConfig, rows: Sequence[Row], result: Mapping[str, Any] | None, classes: int | None) -> str:
     """The numbers one came for, in large type."""
     last = next((row for row in reversed(rows) if "test_top1" in row), None)
     done = rows[-1]["epoch"] if rows else 0
@@ -95,8 +101,9 @@ def _result(config: TrainConfig, rows: Sequence[Row], result: Mapping[str, Any] 
     cells = "".join(f"<div><strong>{escape(n)}</strong><span>{escape(what)}</span></div>" for n, what in numbers)
     said = "" if result else '<p class="unfinished">This run is not finished: the page shows what there is so far.</p>'
     if result:
-        said = f"<p>The right class is among the first five guesses for {percent(result['top5'])}; "
-        said += f"the loss is {result['loss']:.4g}.</p>"
+        # of five classes or fewer, each is among the first five
+        five = f"The right class is among the first five guesses for {percent(result['top5'])}; the loss"
+        said = f"<p>{five if classes is None or classes > 5 else 'The loss'} is {result['loss']:.4g}.</p>"
     return f'<div class="result">{cells}</div>{said}'
 
 

@@ -105,9 +105,11 @@ def test_a_picture_of_ones_own_is_looked_at(watched, home):
 def test_a_file_that_is_no_picture_gets_a_line_and_the_page_goes_on(watched, home):
     page = watched.open(home)
     page.set_input_files("#file", files=[{"name": "x.png", "mimeType": "image/png", "buffer": b"hello"}])
-    until(page, "document.getElementById('status').textContent.includes('not a picture')")
+    until(page, "document.getElementById('status').textContent.includes('x.png: not a picture')")
+    assert page.locator("#status").get_attribute("class") == "status wrong"
     page.get_by_role("button", name="rocket").click()
     until(page, "globalThis.vitreous?.viewer.header.picture.name === 'rocket'")
+    assert page.locator("#status").get_attribute("class") == "status"
 
 
 def test_heads_switched_off_change_what_the_model_says(watched, home):

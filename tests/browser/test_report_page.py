@@ -196,3 +196,12 @@ def test_numbers_are_written_as_they_are(watched, report):
     assert found[:4] == ["0 %", "50 %", "1.2 %", "150"]
     assert "100" in found[4]
     assert "150" in found[4]
+
+
+def test_the_answer_above_figures_is_one_line(watched, tmp_path):
+    """It shares its class with the list of answers, whose first column is narrow."""
+    main(["explain", "-o", str(tmp_path / "report.html"), "--views", "predictions", "--device", "cpu"])
+    page = watched.open((tmp_path / "report.html").as_uri())
+    box = page.locator("p.answer").bounding_box()
+    assert box["height"] < 40
+    assert box["width"] > 300

@@ -138,7 +138,7 @@ def test_a_folder_that_may_not_be_listed_is_a_problem_beside_the_rest(album, mon
     monkeypatch.setattr(finding.os, "scandir", refuse_deep)
     found, problems = find_pictures(["trip"])
     assert [str(path) for path in found] == ALL[3:-1]
-    assert [str(problem) for problem in problems] == ["trip/deep: permission denied"]
+    assert [str(problem) for problem in problems] == ["trip/deep: permission denied: check who may read it"]
 
 
 def test_links_are_followed_and_loops_are_not(album):

@@ -280,12 +280,12 @@ def test_a_missing_file_is_said_to_be_missing(tmp_path):
     for path in (tmp_path / "none.jpg", tmp_path / "none" / "none.jpg", "~nobody-of-that-name/none.jpg"):
         error = failure(path)
         assert error.name == str(path)
-        assert error.reason == "no such file or folder"
+        assert error.reason == "no such file or folder: check the path"
 
 
 def test_a_file_taken_for_a_folder_is_missing(tmp_path):
     (tmp_path / "file").touch()
-    assert failure(tmp_path / "file" / "none.jpg").reason == "no such file or folder"
+    assert failure(tmp_path / "file" / "none.jpg").reason == "no such file or folder: check the path"
 
 
 def test_a_folder_is_no_picture(tmp_path):
@@ -301,7 +301,7 @@ def test_a_pipe_is_refused_rather_than_waited_for(tmp_path):
 def test_an_empty_file_is_said_to_be_empty(kind, tmp_path):
     (tmp_path / "empty.jpg").touch()
     source = {"path": tmp_path / "empty.jpg", "bytes": b"", "stream": io.BytesIO()}[kind]
-    assert failure(source).reason == "empty file (0 bytes)"
+    assert failure(source).reason == "empty file (0 bytes): copy or download it again"
 
 
 def test_a_forbidden_file_is_said_to_be_forbidden(tmp_path, monkeypatch):
@@ -311,12 +311,12 @@ def test_a_forbidden_file_is_said_to_be_forbidden(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", refuse)  # the superuser may read everything, so chmod would not do
-    assert failure(tmp_path / "secret.png").reason == "permission denied"
+    assert failure(tmp_path / "secret.png").reason == "permission denied: check who may read it"
 
 
 def test_a_name_that_no_file_can_have_is_refused():
-    assert failure("a" * 300 + ".jpg").reason == "file name too long"
-    assert failure("nul\0byte.jpg").reason == "no such file or folder"
+    assert failure("a" * 300 + ".jpg").reason == "file name too long: check the path"
+    assert failure("nul\0byte.jpg").reason == "no such file or folder: check the path"
 
 
 @pytest.mark.parametrize(

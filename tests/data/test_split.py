@@ -124,7 +124,7 @@ def test_what_cannot_be_learned_from_is_refused_in_one_line(tmp_path):
         return text
 
     only = make_folder(tmp_path / "only", {"cats": 5})
-    assert refused(only) == f"training needs at least two classes: {only} has only 'cats'"
+    assert refused(only) == f"training needs at least two classes: {only} has only 'cats'; add another"
     empty = make_folder(tmp_path / "empty", {"cats": 5, "dogs": 0, "emus": 0})
     assert "2 of 3 classes" in refused(empty)
     assert "'dogs', 'emus'" in refused(empty)
@@ -138,7 +138,7 @@ def test_what_cannot_be_learned_from_is_refused_in_one_line(tmp_path):
     assert "share between 0 and 1, got 1.5" in refused(only, held_out=1.5)
     assert "split must be one of" in refused(only, train="everything")
     one = make_parquet(tmp_path / "one.parquet", [1, 1, 1], names=["a", "b"])
-    assert refused(one) == f"training needs at least two classes: {one} has only 'b'"
+    assert refused(one) == f"training needs at least two classes: {one} has only 'b'; add another"
 
 
 def test_digits_keep_their_own_split():

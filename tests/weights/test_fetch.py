@@ -573,6 +573,18 @@ def test_a_repository_that_does_not_exist_asks_for_the_spelling(hub: LoopbackHub
         fetch("tiny/vti")
 
 
+def test_a_mistyped_folder_is_called_one_and_a_name_of_the_hub_is_not(hub: LoopbackHub) -> None:
+    write(Path("runs/digits"), "model.safetensors")
+    with pytest.raises(FileNotFoundError, match=r"the folder runs here holds no digts: check the spelling"):
+        fetch("runs/digts")
+    with pytest.raises(FileNotFoundError) as stop:
+        fetch("vit_tiny_patch16_224")
+    assert "the folder" not in str(stop.value)
+    hub.close()
+    with pytest.raises(ConnectionError, match=r"reached, and the folder runs here holds no digts: check the name"):
+        fetch("runs/digts")
+
+
 def test_a_revision_that_does_not_exist_is_named(hub: LoopbackHub) -> None:
     hub.add("tiny/vit", {"model.safetensors": WEIGHTS})
     with pytest.raises(FileNotFoundError, match="tiny/vit has no revision 'v9': expected a branch"):

@@ -28,7 +28,7 @@ def find_pictures(paths: Iterable[str | Path]) -> tuple[list[Path], list[Picture
 
     >>> found, problems = find_pictures(["no such picture.jpg"])
     >>> found, str(problems[0])
-    ([], 'no such picture.jpg: no such file or folder')
+    ([], 'no such picture.jpg: no such file or folder: check the path')
     """
     names, problems = find_names(paths)
     return [Path(name) for name in names], problems
@@ -75,7 +75,7 @@ def _expand(given: str | Path, problems: list[PictureError]) -> list[str]:
     if path.exists():  # before patterns: a file may well be called "photo [1].jpg"
         return [str(path)]
     if (parts := split_pattern(path)) is None:
-        raise PictureError(str(given), "no such file or folder")
+        raise PictureError(str(given), "no such file or folder: check the path")
     folder, pattern = parts
     try:
         matches = [path for path in folder.glob(str(pattern)) if _wanted(path.relative_to(folder), pattern)]
@@ -85,7 +85,7 @@ def _expand(given: str | Path, problems: list[PictureError]) -> list[str]:
     # `*` alone asks for what a folder holds; `scan_*` or `*.dat` names the very files
     if found := _walk(matches, () if pattern.name in ("*", "**") else matches, problems):
         return found
-    raise PictureError(str(given), "no picture matches this pattern")
+    raise PictureError(str(given), "no picture matches this pattern: check the path")
 
 
 def _wanted(match: Path, pattern: Path) -> bool:

@@ -16,8 +16,8 @@ CHUNK = 1 << 20
 class PictureError(ValueError):
     """A picture that cannot be read: who and why, in one line.
 
-    >>> print(PictureError("cat.jpg", "empty file (0 bytes)"))
-    cat.jpg: empty file (0 bytes)
+    >>> print(PictureError("cat.jpg", "empty file"))
+    cat.jpg: empty file
     """
 
     def __init__(self, name: str, reason: str) -> None:

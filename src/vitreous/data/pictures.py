@@ -105,16 +105,17 @@ def reason_of(error: Exception, limit_pixels: int = LIMIT_PIXELS) -> str:
     """What an error of the system, or of Pillow's, means for the one whose picture it is."""
     text = " ".join(str(error).split())  # one line
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
-        return "no such file or folder"
+        return "no such file or folder: check the path"
     if isinstance(error, MemoryError):
-        return "not enough memory to decode it"
+        return "not enough memory to decode it: make it smaller first"
     if isinstance(error, (Image.DecompressionBombError, Image.DecompressionBombWarning)):
         pixels, *pillow_limit = [int(number) for number in re.findall(r"\d+", text)] or [0]
         return _too_large(f"{pixels:,} pixels", min([limit_pixels, *pillow_limit]))
     if isinstance(error, EOFError) or "truncated" in text.lower():
         return "truncated: the file ends before the picture does; copy or download it again"
     if isinstance(error, OSError) and error.strerror:  # from the system rather than from a decoder
-        return error.strerror.lower()
+        what = "who may read it" if isinstance(error, PermissionError) else "the path"
+        return f"{error.strerror.lower()}: check {what}"
     return f"cannot be decoded, probably damaged or truncated ({type(error).__name__}: {text})"
 
 
@@ -152,14 +153,15 @@ def _open_picture(stream: Metered, name: str) -> Image.Image:
     stream.seek(0)
     head = stream.read(32)
     if not head:
-        raise PictureError(name, "empty file (0 bytes)")
+        raise PictureError(name, "empty file (0 bytes): copy or download it again")
     if head[:2] in (b"II", b"MM"):
         stream.check(strips(stream))
     try:
         image = Image.open(cast(BinaryIO, stream), formats=FORMATS)
     except UnidentifiedImageError:
         reasons = (reason for opening, reason in _STRANGERS if re.match(opening, head, re.DOTALL))
-        raise PictureError(name, next(reasons, f"not a picture: none of {', '.join(FORMATS)}")) from None
+        unknown = f"not a picture: none of {', '.join(FORMATS)}; save it as one of these first"
+        raise PictureError(name, next(reasons, unknown)) from None
     most = LIMIT_PASSES // max(1, image.width * image.height)
     if image.format == "JPEG" and (passes := scans(stream)) > most:
         reason = (

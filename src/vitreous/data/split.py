@@ -93,7 +93,7 @@ def _check_learnable(data: PictureSet, source: Source) -> None:
     seen = set(data.labels)
     if len(seen) < 2 and (source.folder is None or len(data.class_names) < 2):
         only = data.class_names[next(iter(seen))]
-        raise ValueError(f"training needs at least two classes: {source.name} has only {only!r}")
+        raise ValueError(f"training needs at least two classes: {source.name} has only {only!r}; add another")
     if source.folder is not None and len(seen) < len(data.class_names):
         empty = [name for i, name in enumerate(data.class_names) if i not in seen]
         count = f"{len(empty)} of {len(data.class_names)} classes of {source.name} have no pictures to learn from"

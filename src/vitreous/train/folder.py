@@ -55,6 +55,11 @@ class RunFolder:
         """What a finished run achieved; None where it is not finished."""
         return json.loads(self.result.read_text(encoding="utf-8")) if self.result.is_file() else None
 
+    def read_classes(self) -> int | None:
+        """How many classes the run's model tells apart; None where nothing says so yet."""
+        told = json.loads(self.described.read_text(encoding="utf-8")) if self.described.is_file() else {}
+        return told.get("num_classes")
+
     def check(self, config: TrainConfig) -> TrainConfig:
         """The config to run here: refused where another lives here; a batch size that was found stays."""
         if (before := self.read_config()) is not None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PEERS = "timm,torchvision,transformers,onnxruntime,openvino"
 Folder = Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="FOLDER")]
-Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME …")]
+Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME …", help_behavior_hint="")]
 
 
 def benchmark(
@@ -35,9 +35,9 @@ def benchmark(
 ) -> None:
     """Time ViTs beside other libraries, all in one process and in turn, against the limit measured in the same run.
 
-    `vitreous benchmark --models vit_base_patch16_224 --modes eager compiled -o speed`. Every library runs the same
-    random weights, and its logits are compared with ours before it is timed. The limit is the best matrix product of
-    this device in the same number format; shares of it count the full network's work, skipped work included.
+    As in `vitreous benchmark --models vit_base_patch16_224 --modes eager compiled -o speed`. Every library runs the
+    same random weights, and its logits are compared with ours before it is timed. The limit is the best matrix product
+    of this device in the same number format; shares of it count the full network's work, skipped work included.
 
     Args:
         models: Variants (`vitreous models`); by default vit_tiny_patch16_224, on a GPU vit_base_patch16_224.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from vitreous.ranks import here
 from vitreous.verbs.faster import faster
@@ -21,8 +21,10 @@ from vitreous.verbs.options import (
 from vitreous.verbs.sharing import is_folder, work_through
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
+    from vitreous.data.pictures import PictureError
     from vitreous.predict import Answer
 
 ONE_BY_ONE = 4
@@ -76,19 +78,24 @@ def classify(
     if output is not None and not (pictures and is_folder(output)):
         raise ValueError(f"with -o, name the pictures and a folder (a name without a suffix), got {output.name}")
     pick_device(device)  # said before the model is loaded rather than after
+    found: list[Any] = []
+    if output is None:
+        found, problems = find_pictures(pictures) if pictures else (_samples(), [])
+        if not found:
+            if json:
+                _print_json([])
+            _end_with(problems, console)
     model = options.load(console)
-    options.say_packaged(console, model)
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
     asked = partial(faster, model, logits_only, fast=fast, merge=merge, console=console, **sizes)
     if output is not None:
         from vitreous.tables import classifying_work
 
+        options.say_packaged(console, model)
         names, problems = find_names(pictures)
         work = classifying_work(model, top=top, using=asked(pictures=len(names)), merge=merge, **sizes)
         work_through(output, names, problems, work, part_size, console, json)
         return
-    found: list[Any]
-    found, problems = find_pictures(pictures) if pictures else (_samples(), [])
     answers: list[Answer] = []
     results = classify_each(found, model, top=top, using=asked(pictures=len(found)), **sizes)
     if len(found) > 32:
@@ -98,13 +105,19 @@ def classify(
             problems.append(result)
         else:
             answers.append(result)
+    if answers:
+        options.say_packaged(console, model)
     if json:
         _print_json(answers)
     else:
         _print_tables(answers)
-    say_problems(console, problems)
     if problems:
-        sys.exit(2)
+        _end_with(problems, console)
+
+
+def _end_with(problems: list[PictureError], console: Console) -> NoReturn:
+    say_problems(console, problems)
+    sys.exit(2)
 
 
 def _samples() -> list[Any]:

@@ -10,7 +10,7 @@ import tyro
 
 from vitreous.verbs.options import Number, Text, messages, print_json
 
-Models = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL …")]
+Models = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL …", help_behavior_hint="")]
 Folder = Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="FOLDER")]
 
 
@@ -35,10 +35,10 @@ def compare(
 ) -> None:
     """Put models side by side: the same pictures, augmentation, budget and seeds; one table and one page.
 
-    `vitreous compare vit_micro_patch4_32 resnet18_small --data cifar10 --epochs 30`. A variant's name and resnet18 …
-    resnet152 (resnet18_small … for small pictures) begin from scratch, a checkpoint is fine-tuned; MODEL@POLICY says
-    what learns in it (full, head, attention, last:N, lora). Run the same command again, and it goes on; run it twice
-    at once, and both work on it.
+    As in `vitreous compare vit_micro_patch4_32 resnet18_small --data cifar10 --epochs 30`. A variant's name and
+    resnet18 … resnet152 (resnet18_small … for small pictures) begin from scratch, a checkpoint is fine-tuned;
+    MODEL@POLICY says what learns in it (full, head, attention, last:N, lora). Run the same command again, and it goes
+    on; run it twice at once, and both work on it.
 
     Args:
         models: Two or more: variants, ResNets, checkpoints.

@@ -21,7 +21,8 @@ def completion(
 ) -> None:
     """Print a script for the shell's tab key.
 
-    Once, for bash: `vitreous completion bash > ~/.local/share/bash-completion/completions/vitreous`.
+    Once, for bash: `vitreous completion bash > ~/.vitreous.bash` and a line `source ~/.vitreous.bash` in ~/.bashrc.
+
     For zsh: `vitreous completion zsh > ~/.vitreous.zsh` and a line `source ~/.vitreous.zsh` in ~/.zshrc.
 
     Args:

@@ -62,9 +62,10 @@ def embed(
         raise ValueError(f"{folder} cannot be written to: choose another place with -o")
     found, problems = find_names(pictures)
     model = options.load(console)
-    options.say_packaged(console, model)
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
     using = faster(model, embedding, fast=fast, merge=merge, pictures=len(found), console=console, **sizes)
+    if found:
+        options.say_packaged(console, model)
     if is_folder(output):
         from vitreous.tables import embedding_work
 

@@ -39,7 +39,8 @@ def evaluate(
     Args:
         data: A folder with a sub-folder a class (named by class, WordNet id or index), or a data set's name.
         options: Which model.
-        probe: Measure the features instead of the head, by k-NN or logistic regression; needs train/ and test/.
+        probe: Measure the features instead of the head, by k-NN or logistic regression; what has no test/ is split as
+            `finetune` does it.
         limit: Use so many pictures at the most, taken evenly.
         output: Write result.json, per_class.json and confusion.npz to this folder.
         json: Print JSON.
@@ -51,6 +52,7 @@ def evaluate(
         data_root: Where named data sets are kept.
     """
     from vitreous.data.datasets import open_set
+    from vitreous.data.split import open_split
     from vitreous.evaluation import evaluate as measure
     from vitreous.evaluation import probe as measure_probe
     from vitreous.speed.shortcut import logits_only
@@ -61,13 +63,15 @@ def evaluate(
     console = messages()
     if probe is not None and here().ranks > 1:
         raise ValueError("a probe looks at all features at once: run it without torchrun")
-    pictures = open_set(data, "test", data_root)
+    if probe is None:
+        pictures = open_set(data, "test", data_root)
+    else:
+        train, pictures = open_split(data, data_root)
     if limit is not None:
         pictures = pictures.spread(limit)
     model = options.load(console)
     about = {"model": model.card.name, "data": data}
     if probe is not None:
-        train = open_set(data, "train", data_root)
         summary = measure_probe(model, train, pictures, probe, batch_size=batch_size, device=device)
         if output is not None:
             write_json(output / "result.json", summary | about)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -70,7 +71,6 @@ def explain(
     console, place = messages(), pick_device(device)
     _check_places(output, figures)
     model = options.load(console).to(place)
-    options.say_packaged(console, model)
     choice = Choice(
         layer=layer,
         head=head,
@@ -87,7 +87,8 @@ def explain(
     wanted = want(views, trust, ablate, figures, format, model, found)
     if not wanted.drawn:
         _say_idle(console, heads, scale)
-    pages, payloads, drawings = look_at_all(whole, found, wanted, problems, console, quiet=json)
+    begin = partial(options.say_packaged, console, model)
+    pages, payloads, drawings = look_at_all(whole, found, wanted, problems, console, begin, quiet=json)
     if pages:
         write_report(output, pages, whole, payloads)
     if json:
@@ -97,7 +98,7 @@ def explain(
     elif pages:
         print(f"wrote {output} ({output.stat().st_size / 2**20:.1f} MB)")
         if figures is not None:
-            print(f"wrote {len(drawings)} figures to {figures}")
+            print(f"wrote {len(drawings)} figure{'s' * (len(drawings) != 1)} to {figures}")
     say_problems(console, problems)
     if problems:
         sys.exit(2)

@@ -10,7 +10,7 @@ from vitreous.verbs.options import messages, say_remarks
 
 
 def explore(
-    model: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME …")] = (),
+    model: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME …", help_behavior_hint="")] = (),
     port: int = 8137,
     host: str = "127.0.0.1",
     device: str = "auto",

@@ -21,15 +21,17 @@ Statistics = Literal["half", "imagenet", "clip", "unit"]
 Text = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
 Number = Annotated[int | None, tyro.conf.arg(metavar="N")]
 Sides = Annotated[tuple[int, int] | int | None, tyro.conf.arg(metavar="HEIGHT [WIDTH]")]
+MODEL = (
+    "A name (`vit_base_patch16_224.augreg2_in21k_ft_in1k`, `google/vit-base-patch16-224`, `torchvision:vit_b_16`, "
+    "`ViT-B_16.npz`, …), a file or a folder. Without it, the model inside the package."
+)
 
 
 @dataclass(frozen=True)
 class ModelOptions:
     """Which model, and what its files do not tell."""
 
-    model: Text = None
-    """A name (`vit_base_patch16_224.augreg2_in21k_ft_in1k`, `google/vit-base-patch16-224`, `torchvision:vit_b_16`,
-    `ViT-B_16.npz`, …), a file or a folder. Without it, the model inside the package."""
+    model: Annotated[str | None, tyro.conf.arg(metavar="NAME", help=MODEL)] = None
     revision: Text = None
     """Branch, tag or commit of a Hub repository."""
     image_size: Sides = None
@@ -93,7 +95,7 @@ class ModelOptions:
 
 
 SharedModel = Annotated[ModelOptions, tyro.conf.arg(name="")]  # flags without a prefix
-Pictures = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PICTURE …")]
+Pictures = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PICTURE …", help_behavior_hint="")]
 Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="PATH")]
 
 

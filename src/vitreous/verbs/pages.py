@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -109,9 +109,13 @@ def look_at_all(
     wanted: Wanted,
     problems: list[PictureError],
     console: Console,
+    begin: Callable[[], None],
     quiet: bool,
 ) -> tuple[list[Page], list[Payload], list[Path]]:
-    """Pages, what their scripts draw, and the files of figures; what could not be looked at goes to `problems`."""
+    """Pages, what their scripts draw, and the files of figures; what could not be looked at goes to `problems`.
+
+    `begin` is called when there is an answer to come, and not where nothing can be looked at.
+    """
     from rich.text import Text
 
     from vitreous.data.pictures import PictureError
@@ -128,6 +132,8 @@ def look_at_all(
         except PictureError as error:  # preprocessing refuses some, and knows no names
             problems.append(PictureError(name, error.reason))
             continue
+        if not pages:
+            begin()
         if page.answer and not quiet:
             print(f"{name}: {page.answer}")
         for line in page.skipped:

@@ -155,8 +155,8 @@ def _explain(error: Exception, repository: str, revision: str | None, file_name:
         )
     if isinstance(error, errors.RepositoryNotFoundError):
         return FileNotFoundError(
-            f"the Hub has no repository {repository!r}, or it is private: check the spelling (org/name), or "
-            "run `hf auth login`"
+            f"the Hub has no repository {repository!r}, or it is private{_nor_here(repository)}: check the spelling "
+            "(org/name), or run `hf auth login`"
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return FileNotFoundError(
@@ -170,9 +170,16 @@ def _explain(error: Exception, repository: str, revision: str | None, file_name:
     if isinstance(error, OSError) and not isinstance(error, network):  # a full disk, or the wrong length
         return OSError(f"{what} could not be downloaded: {reason}; try again")
     return ConnectionError(
-        f"{what} is not in the cache and the hub cannot be reached: check the name, the network, or "
-        f"HF_HUB_OFFLINE; a file or folder on this disk, or the packaged model, needs none of them ({reason})"
+        f"{what} is not in the cache and the hub cannot be reached{_nor_here(repository)}: check the name, the "
+        "network, or HF_HUB_OFFLINE; a file or folder on this disk, or the packaged model, needs none of them "
+        f"({reason})"
     )
+
+
+def _nor_here(repository: str) -> str:
+    """`runs/digts` may be a mistyped folder rather than a repository: then `runs` is here, and `digts` is not in it."""
+    folder, name = os.path.split(repository)
+    return f", and the folder {folder} here holds no {name}" if folder and os.path.isdir(folder) else ""
 
 
 def _stream(url: str, partial: Path, *, progress: bool, timeout: float) -> None:

@@ -31,7 +31,8 @@ function address(path, values) {
 }
 
 // What is being done, for eye and ear; the seconds are for the eye alone, or they would be read aloud one by one
-function tell(text, seconds = "") {
+function tell(text, seconds = "", wrong = false) {
+  at("status").classList.toggle("wrong", wrong);
   if (at("said").textContent !== text) at("said").textContent = text;
   at("seconds").textContent = seconds;
 }
@@ -86,7 +87,7 @@ async function look() {
     globalThis.vitreous = { viewer: viewers[0], viewers, state };
     document.documentElement.dataset.ready = String(found.length);
   } catch (error) {
-    if (asked === mine) tell(error.message);
+    if (asked === mine) tell(`${name}: ${error.message}`, "", true);
   } finally {
     over = true;
   }
@@ -95,7 +96,7 @@ async function look() {
 function take(blob, name) {
   if (!blob) return;
   if (blob.size > MOST) {
-    tell(`${name} has ${(blob.size / 2 ** 20).toFixed(0)} MB: 20 are the most`);
+    tell(`${name} has ${(blob.size / 2 ** 20).toFixed(0)} MB: 20 are the most, make it smaller first`, "", true);
     return;
   }
   picture = { blob, name };
@@ -133,4 +134,4 @@ async function start() {
   if (samples.length) await sample(samples[0]);
 }
 
-start().catch((error) => tell(error.message));
+start().catch((error) => tell(error.message, "", true));
