@@ -66,7 +66,7 @@ def one_line(box: str, verb: str) -> str:
         told += f": did you mean {' or '.join(named)}?" if named else ""
     elif wrong.startswith("Missing from"):
         told = f"{verb} still wants {', '.join(named[:-1])}{' and ' * (len(named) > 1)}{named[-1]}"
-    elif found := re.match(r"Missing value for argument '(.+?)'", wrong):
+    elif found := re.search(r"Missing value for argument \D*?(--?[\w-]+)", wrong):
         told = f"{found[1]} wants a value behind it"
     elif found := re.match(r"invalid choice (.+) for argument '(.+?)'\. Expected one of \((.*)\)", wrong):
         choices = ", ".join(re.findall(r"'([^']*)'", found[3]))
