@@ -1,6 +1,7 @@
 """What a user sees of a failure where several processes run."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -138,7 +139,9 @@ end(2)
 @pytest.mark.parametrize(("group", "usual"), [("open", False), ("none", True)])
 def test_with_an_open_group_the_end_comes_at_once_and_nothing_said_is_lost(group, usual):
     """A thread of gloo, met in the middle of a message by the usual end, has turned exit code 2 into an abort."""
-    ended = subprocess.run([sys.executable, "-c", OPEN_GROUP, group], capture_output=True, text=True, timeout=60)
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    words = [sys.executable, "-c", OPEN_GROUP, group]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=60, env=buffered)
     assert ended.returncode == 2, ended.stderr
     assert "said before" in ended.stdout
     assert ("the usual end" in ended.stdout) == usual

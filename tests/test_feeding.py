@@ -1,6 +1,7 @@
 """Pictures travel as bytes and become what they always were; order, bounds and broken pictures are kept."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count, islice
 
 import pytest
@@ -84,6 +85,18 @@ def test_on_a_gpu_the_next_batch_is_begun_before_the_last_is_read():
     assert log == ["begin 1", "begin 2", "read 1", "begin 3", "read 2", "read 3"]
 
 
+def test_an_answer_that_is_there_at_once_is_not_kept_back_by_those_before_it():
+    """Such as that of a batch without a single picture that could be read."""
+    log = []
+
+    def compute(batch):
+        log.append(f"begin {batch}")
+        return torch.tensor(batch) if batch == 3 else Elsewhere(batch, log)
+
+    assert [int(answer) for _, answer in answered(compute, [1, 2, 3, 4], waiting=2)] == [1, 2, 3, 4]
+    assert log == ["begin 1", "begin 2", "begin 3", "read 1", "read 2", "begin 4", "read 4"]
+
+
 def test_on_a_cpu_an_answer_is_given_before_the_next_batch_is_asked_for():
     asked = []
     batches = (asked.append(i) or torch.tensor(i) for i in count())
@@ -107,6 +120,8 @@ def test_in_lanes_batches_are_computed_at_once_and_answered_in_order():
         assert [(int(batch), int(answer)) for batch, answer in found] == [(i, 2 * i) for i in range(6)]
         assert shares == [2] * 6
         assert torch.get_num_threads() == 4
+        with ThreadPoolExecutor(1) as pool:  # a thread that is new begins with what was set last, by whichever thread
+            assert pool.submit(torch.get_num_threads).result() == 4
     finally:
         torch.set_num_threads(threads)
 
