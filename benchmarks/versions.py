@@ -4,11 +4,13 @@
     python benchmarks/versions.py --newest           # nothing held back
     python benchmarks/versions.py --quick            # the parts that take seconds
     python benchmarks/versions.py --parts train src --environment FOLDER --installed
+    python benchmarks/versions.py --newest --python python3.13    # a column of its own
 
 Oldest means: of each requirement in `dependencies`, `[test]` and the build system, the first release that the bound
 allows, all of them together. Bounds that cannot be installed together are an error. What these packages ask for in turn
 is as new as pip finds it. Each part of the suite is a pytest of its own; what it found is kept in
-`results/versions.json`, and `results/versions.md` is drawn from there, so that parts can be run one at a time.
+`results/versions.json`, and `results/versions.md` is drawn from there, so that parts can be run one at a time. A part
+that was run before a bound was raised keeps what it saw of that package, and the page says so.
 """
 
 import argparse
@@ -36,9 +38,10 @@ RECORD = ROOT / "results/versions.json"
 PAGE = ROOT / "results/versions.md"
 PARTS = {
     **{name: [f"tests/{name}"] for name in ("models", "weights", "inside", "data", "figures", "speed", "verbs")},
-    "single files": sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").glob("test_*.py")),
     "src": ["src"],  # the examples in docstrings
     **{name: [f"tests/{name}"] for name in ("train", "explore", "comparison", "browser")},
+    # the last, since one of them reads the record of the others
+    "single files": sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").glob("test_*.py")),
 }
 QUICK = ("models", "weights", "inside", "figures")
 
@@ -88,6 +91,21 @@ def versions(python):
     return number, {canonicalize_name(entry["name"]): entry["version"] for entry in listed}
 
 
+def column(oldest, number):
+    """What a run is called: the interpreter is named where it is not the first that `requires-python` allows."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    minor = ".".join(number.split(".")[:2])
+    named = "" if project["requires-python"] == f">={minor}" else f", Python {minor}"
+    return f"{'oldest' if oldest else 'newest'}{named}"
+
+
+def keep_what_was_seen(run, installed):
+    """Before a run takes over the versions installed now: each part keeps those it was run with, where they differ."""
+    for part in run["parts"].values():
+        seen = run["versions"] | part.get("other versions", {})
+        part["other versions"] = {name: seen[name] for name in seen if seen[name] != installed.get(name)}
+
+
 def run_part(python, paths):
     """One pytest: how many passed, which failed, which reasons there were to skip, seconds."""
     with tempfile.TemporaryDirectory() as folder:
@@ -117,7 +135,8 @@ def counts(part):
     words = [f"{part['passed']} passed"]
     words += [f"**{len(part['failed'])} failed**"] if part["failed"] else []
     words += [f"{sum(part['skipped'].values())} skipped"] if part["skipped"] else []
-    return f"{', '.join(words)} ({part['seconds']} s)"
+    others = [f"{name} {release}" for name, release in part.get("other versions", {}).items()]
+    return f"{', '.join(words)} ({part['seconds']} s)" + (f", with {', '.join(others)}" if others else "")
 
 
 def total(run):
@@ -130,13 +149,14 @@ def total(run):
 
 def page(record):
     """`results/versions.md` as text."""
-    columns = [name for name in ("oldest", "newest") if name in record]
+    columns = sorted(record, key=lambda name: (not name.startswith("oldest"), name))
     where = [f"Python {record[name]['python']}, {record[name]['machine']}" for name in columns]
     lines = [
         "# The oldest versions allowed, and the newest",
         "",
         "```bash",
         "python benchmarks/versions.py && python benchmarks/versions.py --newest",
+        "python benchmarks/versions.py --newest --python python3.13   # and 3.12",
         "```",
         "",
         "Oldest: the first release that each bound of `dependencies`, `[test]` and the build system in",
@@ -186,14 +206,15 @@ def main():
         number, installed = versions(python)
         kept = {name: installed[name] for name in requirements() if name in installed}
         where = {"python": number, "machine": f"{platform.system()}, {os.cpu_count()} cores", "versions": kept}
-        name = "newest" if given.newest else "oldest"
+        name = column(not given.newest, number)
         failed = False
         for part in given.parts or (QUICK if given.quick else PARTS):
             found = run_part(python, PARTS[part])
             failed |= bool(found["failed"])
             print(f"{name}, {part}: {counts(found)}")
             record = json.loads(RECORD.read_text()) if RECORD.exists() else {}  # another part may have ended meanwhile
-            run = record.setdefault(name, {"parts": {}})
+            run = record.setdefault(name, {"parts": {}, "versions": {}})
+            keep_what_was_seen(run, kept)
             run |= where
             run["parts"][part] = found
             RECORD.write_text(json.dumps(record, indent=1) + "\n")
