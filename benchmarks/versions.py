@@ -4,6 +4,7 @@
     python benchmarks/versions.py --newest           # nothing held back
     python benchmarks/versions.py --quick            # the parts that take seconds
     python benchmarks/versions.py --parts train src --environment FOLDER --installed
+    python benchmarks/versions.py --parts train --again --environment FOLDER --installed    # what failed before, alone
     python benchmarks/versions.py --newest --python python3.13    # a column of its own
 
 Oldest means: of each requirement in `dependencies`, `[test]` and the build system, the first release that the bound
@@ -19,6 +20,7 @@ import json
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -106,6 +108,12 @@ def keep_what_was_seen(run, installed):
         part["other versions"] = {name: seen[name] for name in seen if seen[name] != installed.get(name)}
 
 
+def read(name):
+    """The record, and in it the run of this name."""
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    return record, record.setdefault(name, {"parts": {}, "versions": {}})
+
+
 def run_part(python, paths):
     """One pytest: how many passed, which failed, which reasons there were to skip, seconds."""
     with tempfile.TemporaryDirectory() as folder:
@@ -128,11 +136,29 @@ def run_part(python, paths):
     }
 
 
+def node(test):
+    """What pytest calls a test that its report calls `tests.train.test_loop::test_name[case]`."""
+    module, name = test.split("::", 1)
+    return f"{module.replace('.', '/')}.py::{name}"
+
+
+def joined(before, found):
+    """A part whose failures were run again, alone: what passed in the end, and how much of it only then."""
+    skipped = Counter(before["skipped"]) + Counter(found["skipped"])
+    return found | {
+        "passed": before["passed"] + found["passed"],
+        "skipped": dict(skipped),
+        "seconds": before["seconds"] + found["seconds"],
+        "again": before.get("again", 0) + len(before["failed"]),
+        "other versions": before.get("other versions", {}),
+    }
+
+
 def counts(part):
     """A part's cell in the table."""
     if part is None:
         return "not run"
-    words = [f"{part['passed']} passed"]
+    words = [f"{part['passed']} passed" + (f" ({part['again']} when run again alone)" if part.get("again") else "")]
     words += [f"**{len(part['failed'])} failed**"] if part["failed"] else []
     words += [f"{sum(part['skipped'].values())} skipped"] if part["skipped"] else []
     others = [f"{name} {release}" for name, release in part.get("other versions", {}).items()]
@@ -191,10 +217,12 @@ def main():
     parser.add_argument("--newest", action="store_true")
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}")
     parser.add_argument("--parts", nargs="+", choices=PARTS, help="only these")
+    parser.add_argument("--again", action="store_true", help="of these, only the tests that failed before")
     parser.add_argument("--python", default=sys.executable, help="the interpreter of a new environment")
     parser.add_argument("--environment", type=Path, help="a folder to make it in, or to find it in; kept")
     parser.add_argument("--installed", action="store_true", help="the environment is complete: install nothing")
     given = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored, and tests send it
     if given.installed and not given.environment:
         parser.error("--installed: expected an --environment, got none")
     with tempfile.TemporaryDirectory() as temporary:
@@ -209,14 +237,14 @@ def main():
         name = column(not given.newest, number)
         failed = False
         for part in given.parts or (QUICK if given.quick else PARTS):
-            found = run_part(python, PARTS[part])
+            before = read(name)[1]["parts"].get(part) if given.again else None
+            found = run_part(python, [node(test) for test in before["failed"]] if before else PARTS[part])
             failed |= bool(found["failed"])
             print(f"{name}, {part}: {counts(found)}")
-            record = json.loads(RECORD.read_text()) if RECORD.exists() else {}  # another part may have ended meanwhile
-            run = record.setdefault(name, {"parts": {}, "versions": {}})
+            record, run = read(name)  # another part may have ended meanwhile
             keep_what_was_seen(run, kept)
             run |= where
-            run["parts"][part] = found
+            run["parts"][part] = joined(run["parts"][part], found) if before else found
             RECORD.write_text(json.dumps(record, indent=1) + "\n")
             PAGE.write_text(page(record))
     return failed
