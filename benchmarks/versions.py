@@ -116,6 +116,8 @@ def read(name):
 
 def run_part(python, paths):
     """One pytest: how many passed, which failed, which reasons there were to skip, seconds."""
+    if not paths:  # pytest would run everything
+        return {"passed": 0, "failed": [], "skipped": {}, "seconds": 0, "date": datetime.date.today().isoformat()}
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [python, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", f"--junitxml={report}", *paths]
@@ -142,14 +144,22 @@ def node(test):
     return f"{module.replace('.', '/')}.py::{name}"
 
 
-def joined(before, found):
-    """A part whose failures were run again, alone: what passed in the end, and how much of it only then."""
+def still_there(python, tests):
+    """Those of the tests that the suite has today: a part may have failed before it was mended, test and all."""
+    command = [python, "-m", "pytest", "-n0", "--collect-only", "-q", *map(node, tests)]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return [test for test in tests if f"not found: {ROOT / node(test)}" not in answer.stdout + answer.stderr]
+
+
+def joined(before, tests, found):
+    """A part of which `tests`, its failures, were run again alone: what passed in the end, and how much only then."""
     skipped = Counter(before["skipped"]) + Counter(found["skipped"])
     return found | {
         "passed": before["passed"] + found["passed"],
         "skipped": dict(skipped),
         "seconds": before["seconds"] + found["seconds"],
-        "again": before.get("again", 0) + len(before["failed"]),
+        "again": before.get("again", 0) + len(tests),
+        "gone": sorted({*before.get("gone", []), *before["failed"]} - {*tests}),
         "other versions": before.get("other versions", {}),
     }
 
@@ -203,6 +213,9 @@ def page(record):
         failed = [test for part in parts for test in part["failed"]]
         skipped = sum((Counter(part["skipped"]) for part in parts), Counter())
         lines += ["", f"Failed, {name}:", "", *(f"- `{test}`" for test in failed)] if failed else []
+        gone = [test for part in parts for test in part.get("gone", [])]
+        lines += ["", f"Failed, {name}, and mended by leaving them out of the suite:", ""] if gone else []
+        lines += [f"- `{test}`" for test in gone]
         lines += ["", f"Skipped, {name}:", ""] if skipped else []
         lines += [f"- {number} × {' '.join(why.split())}" for why, number in skipped.most_common()]
     lines += ["", f"| package | {' | '.join(columns)} |", "|---|" + "---|" * len(columns)]
@@ -238,13 +251,16 @@ def main():
         failed = False
         for part in given.parts or (QUICK if given.quick else PARTS):
             before = read(name)[1]["parts"].get(part) if given.again else None
-            found = run_part(python, [node(test) for test in before["failed"]] if before else PARTS[part])
+            if before is not None and not before["failed"]:
+                continue
+            tests = still_there(python, before["failed"]) if before else []
+            found = run_part(python, [node(test) for test in tests] if before else PARTS[part])
             failed |= bool(found["failed"])
             print(f"{name}, {part}: {counts(found)}")
             record, run = read(name)  # another part may have ended meanwhile
             keep_what_was_seen(run, kept)
             run |= where
-            run["parts"][part] = joined(run["parts"][part], found) if before else found
+            run["parts"][part] = joined(run["parts"][part], tests, found) if before else found
             RECORD.write_text(json.dumps(record, indent=1) + "\n")
             PAGE.write_text(page(record))
     return failed
