@@ -158,7 +158,7 @@ def joined(before, tests, found):
         "passed": before["passed"] + found["passed"],
         "skipped": dict(skipped),
         "seconds": before["seconds"] + found["seconds"],
-        "again": before.get("again", 0) + len(tests),
+        "again": before.get("again", 0) + found["passed"],
         "gone": sorted({*before.get("gone", []), *before["failed"]} - {*tests}),
         "other versions": before.get("other versions", {}),
     }
@@ -214,7 +214,7 @@ def page(record):
         skipped = sum((Counter(part["skipped"]) for part in parts), Counter())
         lines += ["", f"Failed, {name}:", "", *(f"- `{test}`" for test in failed)] if failed else []
         gone = [test for part in parts for test in part.get("gone", [])]
-        lines += ["", f"Failed, {name}, and mended by leaving them out of the suite:", ""] if gone else []
+        lines += ["", f"Failed, {name}, and no longer in the suite:", ""] if gone else []
         lines += [f"- `{test}`" for test in gone]
         lines += ["", f"Skipped, {name}:", ""] if skipped else []
         lines += [f"- {number} × {' '.join(why.split())}" for why, number in skipped.most_common()]
