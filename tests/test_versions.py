@@ -1,4 +1,4 @@
-"""The record of the suite under the oldest versions speaks of the bounds that `pyproject.toml` has today."""
+"""The record of the suite under the oldest versions speaks of today's bounds and of every part."""
 
 import json
 import tomllib
@@ -11,6 +11,8 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "results/versions.json"
+OWN = "single files"
+"""The part that this file is in: while it runs, it cannot have ended."""
 
 
 def bounds():
@@ -22,11 +24,20 @@ def bounds():
     return [Requirement(line) for line in lines]
 
 
-@pytest.mark.parametrize("requirement", bounds(), ids=str)
-def test_the_suite_was_run_with_the_first_release_that_a_bound_allows(requirement):
+def recorded():
     if not RECORD.exists():
         pytest.skip("results/ is not part of a source distribution")
+    return json.loads(RECORD.read_text())
+
+
+@pytest.mark.parametrize("requirement", bounds(), ids=str)
+def test_the_suite_was_run_with_the_first_release_that_a_bound_allows(requirement):
     (bound,) = [Version(part.version) for part in requirement.specifier if part.operator == ">="]
-    tried = Version(json.loads(RECORD.read_text())["oldest"]["versions"][canonicalize_name(requirement.name)])
+    tried = Version(recorded()["oldest"]["versions"][canonicalize_name(requirement.name)])
     again = "run benchmarks/versions.py with the new bound"
     assert tried.release[: len(bound.release)] == bound.release, f"{requirement} was tried with {tried}: {again}"
+
+
+def test_every_part_of_the_suite_was_run_with_the_oldest():
+    parts = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")} | {"src"}
+    assert recorded()["oldest"]["parts"].keys() - {OWN} == parts

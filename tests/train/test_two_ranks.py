@@ -53,7 +53,12 @@ def root(data, tmp_path_factory):
     train(plain(data, epochs=1), root / "single-start")
     for engine in ENGINES:
         break_off(plain(data, parallel=engine, save_every=0), root / f"single-{engine}", patch, STOPPED)
-    ended = [process.communicate(timeout=280)[0] for process in start([HERE / "two_ranks.py", str(data), str(root)])]
+    processes = start([HERE / "two_ranks.py", str(data), str(root)])
+    try:
+        ended = [process.communicate(timeout=280)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()  # one that is late would slow down every test after
     assert all((root / f"done-{rank}").exists() for rank in range(2)), "\n".join(ended)
     return root
 

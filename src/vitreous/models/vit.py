@@ -393,6 +393,8 @@ class ViT(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw fresh weights; heads start at zero, as in the paper's fine-tuning (section 3.2)."""
+        if self.patch_embed.proj.weight.is_meta:
+            return  # nothing to draw, and torch 2.11 would load its compiler for it
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Conv2d):
                 # the patch embedding by its fan-in, as the paper's JAX code; the rest as BERT and timm do

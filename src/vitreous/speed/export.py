@@ -130,6 +130,7 @@ def trace(model: ViT | ResNet, dynamic_size: bool, convention: str) -> ExportedP
             least = 2 * tall, 2 * wide
             shapes |= {2: tall * Dim("rows", min=2), 3: wide * Dim("columns", min=2)}
         else:
+            graph = Pictures(freely_pooled(model))
             least = tall + 1, wide + 1
             shapes |= {2: Dim("height", min=least[0]), 3: Dim("width", min=least[1])}
         if height < least[0] or width < least[1]:
@@ -153,6 +154,29 @@ class Pictures(nn.Module):
     def forward(self, pictures: Tensor) -> Tensor:
         output: Tensor = self.model(pictures)
         return output
+
+
+class FreePool(nn.Module):
+    """A max pool of any stride as one of stride 1 and a choice of its places: `[b c h w]` → `[b c ⌈h/s⌉ ⌈w/s⌉]`.
+
+    torch 2.11 traces a larger stride for odd or for even sizes alone. Kernel, padding and stride are a ResNet's.
+    """
+
+    def __init__(self, pool: nn.MaxPool2d) -> None:
+        super().__init__()
+        self.pool, self.stride = nn.MaxPool2d(pool.kernel_size, 1, pool.padding), pool.stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.pool(x)[..., :: self.stride, :: self.stride]
+        return output
+
+
+def freely_pooled(model: ResNet) -> ResNet:
+    """A copy of a ResNet whose graph takes odd and even sizes."""
+    other = deepcopy(model)
+    if isinstance(other.maxpool, nn.MaxPool2d):
+        other.maxpool = FreePool(other.maxpool)
+    return other
 
 
 def picture_size(model: ViT | ResNet) -> Size:
