@@ -162,7 +162,7 @@ def test_embed_to_a_folder_equals_embed_to_a_file(model, pictures, tmp_path, cap
     assert "40 pictures in 3 parts" in capsys.readouterr().out
     one, many = (pyarrow.parquet.read_table(tmp_path / name) for name in ("one.parquet", "parts"))
     assert many.column_names == ["picture", "features", "error"]
-    assert many.schema.field("features").type.list_size == 48
+    assert many.schema.field("features").type == pyarrow.list_(pyarrow.float32())  # a part may hold missing ones
     assert many.schema.metadata == one.schema.metadata
     assert many["error"].null_count == 40
     for name in ("picture", "features"):

@@ -41,3 +41,10 @@ def test_the_suite_was_run_with_the_first_release_that_a_bound_allows(requiremen
 def test_every_part_of_the_suite_was_run_with_the_oldest():
     parts = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")} | {"src"}
     assert recorded()["oldest"]["parts"].keys() - {OWN} == parts
+
+
+def test_nothing_failed_in_what_was_run():
+    runs = recorded().items()
+    parts = {(name, part): found["failed"] for name, run in runs for part, found in run["parts"].items() if part != OWN}
+    assert parts
+    assert not {place: failed for place, failed in parts.items() if failed}

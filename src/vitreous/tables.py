@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from vitreous.data.pictures import PictureError
-from vitreous.features import embed_each, embedding
+from vitreous.features import embed_each
 from vitreous.parts import written
-from vitreous.predict import Answer, classify_each, placed, run
+from vitreous.predict import Answer, classify_each, placed
 from vitreous.weights.load import Model
 
 Row = TypeVar("Row")
@@ -34,24 +34,17 @@ class Work(Generic[Row]):
 def embedding_work(
     model: Model, *, batch_size: int, device: str, precision: str, using: Using = None, merge: int = 0
 ) -> Work[tuple[str, Tensor | PictureError]]:
-    """Columns picture, features (a list of fixed size) and error."""
+    """Columns picture, features (a list) and error."""
     about = _about("embed", model, precision, merge)
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
-    size, channels = model.card.preprocess.size, len(model.card.preprocess.mean)
-    empty = torch.zeros(1, channels, *size)
     if using is None:
         model = placed(model, device, precision)
-    width = (using(empty) if using else run(model, empty, embedding)).shape[1]  # a part may hold bad pictures alone
-    fields = {"features": pyarrow.list_(pyarrow.float32(), width)}
+    # not a list of fixed size: pyarrow before 26 cannot read one that is missing
+    fields = {"features": pyarrow.list_(pyarrow.float32())}
 
     def columns(rows: list[tuple[str, Tensor | PictureError]]) -> dict[str, Any]:
-        bad = [isinstance(row, PictureError) for _, row in rows]
-        none = torch.zeros(width)
-        values = torch.stack([row if isinstance(row, Tensor) else none for _, row in rows])  # [pictures d]
-        features = pyarrow.FixedSizeListArray.from_arrays(
-            pyarrow.array(values.numpy().ravel()), width, mask=pyarrow.array(bad)
-        )
-        return {"features": features, "error": [_reason(row) for _, row in rows]}
+        features = [row.numpy() if isinstance(row, Tensor) else None for _, row in rows]
+        return {"features": pyarrow.array(features, fields["features"]), "error": [_reason(row) for _, row in rows]}
 
     return Work(
         about,
