@@ -1,10 +1,14 @@
 """Shared by all tests: noise for models, the tolerance of "the same logits", and where real data may lie."""
 
+import signal
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: Ctrl-C's tests want it back
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("vitreous", deadline=None, max_examples=25)
 settings.load_profile("vitreous")
