@@ -1,6 +1,7 @@
 """`embed`: pictures to feature vectors, and those to a file."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -51,11 +52,11 @@ def embed_each(
         good = [tensor for _, tensor in batch if isinstance(tensor, Tensor)]
         return compute(torch.stack(good)) if good else torch.empty(0)
 
-    found = batches(read_ahead(pictures, model, batch_size), batch_size)
-    for batch, vectors in answered(begin, found, lanes=lanes_of(using)):
-        rows = iter(vectors)
-        for name, tensor in batch:
-            yield name, tensor if isinstance(tensor, PictureError) else next(rows)
+    with closing(read_ahead(pictures, model, batch_size)) as read:  # whoever stops early leaves no thread behind
+        for batch, vectors in answered(begin, batches(read, batch_size), lanes=lanes_of(using)):
+            rows = iter(vectors)
+            for name, tensor in batch:
+                yield name, tensor if isinstance(tensor, PictureError) else next(rows)
 
 
 def write_features(path: str | Path, names: list[str], features: Tensor, model_name: str) -> Path:

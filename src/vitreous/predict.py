@@ -1,7 +1,8 @@
 """`classify`: pictures to ranked labels."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -106,18 +107,18 @@ def classify_each(
         good = [tensor for _, tensor in batch if isinstance(tensor, Tensor)]
         return compute(torch.stack(good)) if good else torch.empty(0)
 
-    found = batches(read_ahead(pictures, model, batch_size), batch_size)
-    for batch, answers in answered(begin, found, lanes=lanes_of(using)):
-        if not answers.isfinite().all():
-            raise ValueError(f"{card.name} answers NaN: `vitreous doctor` tells whether its weights hold any")
-        logits = iter(answers)
-        for name, tensor in batch:
-            yield tensor if isinstance(tensor, PictureError) else Answer(name, rank(next(logits), card.label, top))
+    with closing(read_ahead(pictures, model, batch_size)) as read:  # whoever stops early leaves no thread behind
+        for batch, answers in answered(begin, batches(read, batch_size), lanes=lanes_of(using)):
+            if not answers.isfinite().all():
+                raise ValueError(f"{card.name} answers NaN: `vitreous doctor` tells whether its weights hold any")
+            logits = iter(answers)
+            for name, tensor in batch:
+                yield tensor if isinstance(tensor, PictureError) else Answer(name, rank(next(logits), card.label, top))
 
 
 def read_ahead(
     pictures: Iterable[Picture], model: Model, batch_size: int
-) -> Iterator[tuple[str, Tensor | PictureError]]:
+) -> Generator[tuple[str, Tensor | PictureError], None, None]:
     """Each picture's name with what the model sees of it, uint8 `[c h w]`, or the reason why there is none."""
 
     def prepare(picture: Picture) -> tuple[str, Tensor | PictureError]:

@@ -15,7 +15,7 @@ from vitreous.speed import fused, kernels
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.backends.cuda.matmul.allow_tf32 = False
 torch.manual_seed(0)
-plain = {name: getattr(fused, name)._init_fn for name in ("gelu_backward", "pack", "norm_dense")}
+plain = {name: getattr(fused, name)._init_fn for name in ("gelu_backward", "pack", "attend")}
 fused.has_triton = lambda device: False
 x, slope = torch.randn(2, 130, 200, device=device).unbind(0)  # neither a multiple of what a program takes
 for ours, theirs in zip(kernels.gelu_backward(x, slope), plain["gelu_backward"](x, slope), strict=True):
@@ -29,21 +29,16 @@ x[0, 0] = 1000
 theirs = torch.nn.functional.gelu(x, approximate="tanh").clamp(max=448)
 wide = kernels.gelu_eight(x, torch.float32)  # the interpreter's own rounding to fp8 drops a carry
 assert wide.max() == 448 and (wide - theirs).abs().max() < 1e-5
-for rows, inner, columns in ((70, 72, 100), (197, 768, 96)):  # neither a multiple of what a program takes
-    x, carried = torch.randn(rows, inner, device=device) + 0.5, torch.randn(inner, device=device)
-    weight, bias = torch.randn(columns, inner, device=device) / inner**0.5, torch.randn(columns, device=device)
-    # the interpreter cannot multiply bf16, and a GPU rounds fp32 before it multiplies
-    formats = {torch.bfloat16: 3e-2} if device == "cuda" else {torch.float32: 2e-5, torch.float16: 4e-3}
-    for dtype, near in formats.items():
-        given = (x.to(dtype), weight.to(dtype), bias.to(dtype))
-        wide = given[1].float()
-        for then_gelu in (False, True):
-            extra = (wide.sum(1), wide @ carried)
-            ours = kernels.norm_dense(given[0], carried, given[1], *extra, given[2], 1e-6, then_gelu)
-            theirs = plain["norm_dense"](given[0].float(), carried, wide, *extra, given[2].float(), 1e-6, then_gelu)
-            assert ours.dtype == dtype and (ours - theirs).abs().max() < near, (dtype, (ours - theirs).abs().max())
 if device == "cuda":
     assert ((kernels.gelu_eight(x).float() - theirs).abs() <= 0.07 * theirs.abs() + 2**-10).all()
+# the interpreter cannot multiply bf16, and a GPU rounds fp32 before it multiplies
+formats = {torch.bfloat16: 3e-2} if device == "cuda" else {torch.float32: 2e-5, torch.float16: 4e-3}
+for pictures, tokens, heads, width in ((2, 21, 3, 16), (1, 197, 2, 64)):  # no multiple of what a program takes
+    qkv = 2 * torch.randn(pictures * tokens, 3 * heads * width, device=device)
+    for dtype, near in formats.items():
+        ours = kernels.attend(qkv.to(dtype), pictures, heads)
+        theirs = plain["attend"](qkv.to(dtype).float(), pictures, heads)
+        assert ours.dtype == dtype and (ours - theirs).abs().max() < near, (dtype, (ours - theirs).abs().max())
 print("equal")
 """
 

@@ -7,7 +7,7 @@ from conftest import noise
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.models.watch import watching
-from vitreous.speed import eight, few, lean, packed
+from vitreous.speed import eight, lean, packed
 from vitreous.speed.fold import folded
 from vitreous.speed.optimize import optimize
 from vitreous.weights.card import Card
@@ -42,35 +42,18 @@ def test_lean_gives_the_models_logits(family):
     assert 1e-6 < distance(lean.lean(network, x, inside=True), model(x)) < 2e-3
 
 
-@pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
-def test_with_few_kernels_the_logits_are_the_models(family):
-    """The kernel itself is in test_kernels.py; here its plain version, and that constants are where they belong."""
-    model, x = made(**FAMILIES[family])
-    network = folded(model)
-    run = few.few(network)
-    tanh, _ = made(**FAMILIES[family], activation="gelu_tanh")
-    assert distance(run(x), model(x)) < 2e-3
-    assert distance(few.few(folded(tanh))(x), tanh(x)) < 1e-5
-    compiled = torch.compile(run, fullgraph=True, dynamic=False)
-    assert distance(compiled(x), run(x)) < 1e-5
-
-
-@torch.no_grad()
-def test_constants_of_few_kernels_say_what_the_weights_make_of_them():
-    """The plain version has no use for them; on a GPU the answer is made of them."""
-    network = folded(made()[0])
-    blocks, carried = few.constants(network)
-    for _, *both in blocks:
-        for each in both:
-            torch.testing.assert_close(each.column_sums, each.weight.sum(1))
-            torch.testing.assert_close(each.shift, each.weight @ each.carried)
-    (first, queries, hidden), (_, following, _) = blocks
-    assert not queries.carried.any()
-    torch.testing.assert_close(hidden.carried, first.attn.proj.bias)
-    torch.testing.assert_close(following.carried, first.attn.proj.bias + first.mlp.fc2.bias)
-    biases = [layer.bias for block in network.blocks[:-1] for layer in (block.attn.proj, block.mlp.fc2)]
-    torch.testing.assert_close(carried, torch.stack(biases).sum(0))
+def test_with_attention_for_few_tokens_the_logits_are_the_models():
+    """The kernel itself is in test_kernels.py; here its plain version, and who it is for."""
+    for family, fits in (("plain", True), ("distilled", True), ("query and key norms", False)):
+        model, x = made(**FAMILIES[family], activation="gelu_tanh")
+        network = folded(model)
+        assert lean.fits_few(network) is fits
+        if fits:
+            assert distance(lean.lean(network, x, few=True), model(x)) < 1e-5
+            compiled = torch.compile(lambda x, network=network: lean.lean(network, x, few=True), fullgraph=True)
+            assert distance(compiled(x), model(x)) < 1e-5
+    assert not lean.fits_few(folded(made(heads=6)[0]))  # heads of 8 channels
 
 
 @pytest.mark.parametrize("inside", [True, False])

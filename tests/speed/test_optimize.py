@@ -66,7 +66,7 @@ def test_features_too(model):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_few_kernels_give_the_models_logits_in_bf16_and_are_left_out_elsewhere(model):
+def test_a_kernel_for_few_tokens_gives_the_models_logits_in_bf16_and_is_left_out_elsewhere(model):
     x = torch.randn(2, 3, 16, 16)
     fast = optimize(model, "bf16", batch=2, ways=("few graph",), device="cuda")
     assert (fast.way, fast.remarks) == ("few graph", [])

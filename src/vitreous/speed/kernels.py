@@ -18,6 +18,7 @@ from vitreous.speed.gelu import HALVES, RATE
 
 ROWS = 64  # that one program writes
 COLUMNS = 128
+LOG2_E = 1.4426950408889634  # exp(x) = exp2(x log₂e)
 
 
 @triton.jit
@@ -115,68 +116,46 @@ def gelu_eight(x: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Tensor:
 
 
 @triton.jit
-def _norm_dense(  # type: ignore[no-untyped-def]
-    x, carried, weight, column_sums, shift, bias, out, rows, columns, inner, eps,
-    GELU: tl.constexpr, EVEN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
+def _attend(  # type: ignore[no-untyped-def]
+    qkv, out, tokens, scale,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    lane = tl.arange(0, INNER)
-    # rows and columns beyond the end are worked out from the last one, and not stored
-    x_place = x + tl.minimum(row, rows - 1)[:, None] * inner + lane[None, :]
-    weight_place = weight + tl.minimum(column, columns - 1)[None, :].to(tl.int64) * inner + lane[:, None]
-    product = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
-    sums = tl.zeros((ROWS,), dtype=tl.float32)
-    squares = tl.zeros((ROWS,), dtype=tl.float32)
-    for start in range(0, inner, INNER):
-        if EVEN:
-            value = tl.load(x_place + start)
-            factor = tl.load(weight_place + start)
-            extra = tl.load(carried + start + lane)
-        else:
-            inside = start + lane < inner
-            value = tl.load(x_place + start, mask=inside[None, :], other=0.0)
-            factor = tl.load(weight_place + start, mask=inside[:, None], other=0.0)
-            extra = tl.load(carried + start + lane, mask=inside, other=0.0)
-        product = tl.dot(value, factor, product)
-        wide = value.to(tl.float32) + extra[None, :]
-        sums += tl.sum(wide, 1)
-        squares += tl.sum(wide * wide, 1)
-    mean = sums / inner
-    rate = tl.rsqrt(tl.maximum(squares / inner - mean * mean, 0.0) + eps)
-    within = column < columns
-    of_mean = tl.load(column_sums + column, mask=within, other=0.0)
-    of_carried = tl.load(shift + column, mask=within, other=0.0)
-    y = (product + of_carried[None, :] - mean[:, None] * of_mean[None, :]) * rate[:, None]
-    y += tl.load(bias + column, mask=within, other=0.0).to(tl.float32)[None, :]
-    if GELU:  # as in _gelu_eight
-        y = y / (1 + tl.exp2(-2.302208198 * y * (1 + 0.044715 * y * y)))
-    place = row.to(tl.int64)[:, None] * columns + column[None, :]
-    tl.store(out + place, y.to(out.dtype.element_ty), mask=(row[:, None] < rows) & within[None, :])
+    picture, head = tl.program_id(1) // HEADS, tl.program_id(1) % HEADS
+    lane = tl.arange(0, WIDTH)
+    step: tl.constexpr = 3 * HEADS * WIDTH  # from a token to the next
+    source = qkv + picture * tokens * step + head * WIDTH + lane[None, :]
+    # tokens beyond the end are worked out from the last one, and not stored
+    query = tl.load(source + tl.minimum(row, tokens - 1)[:, None] * step)
+    largest = tl.full((ROWS,), float("-inf"), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    mixed = tl.zeros((ROWS, WIDTH), tl.float32)
+    for start in range(0, tokens, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        place = source + tl.minimum(column, tokens - 1)[:, None] * step
+        key, value = tl.load(place + HEADS * WIDTH), tl.load(place + 2 * HEADS * WIDTH)
+        score = tl.where(column[None, :] < tokens, tl.dot(query, tl.trans(key)) * scale, float("-inf"))
+        now = tl.maximum(largest, tl.max(score, 1))
+        weight, shrink = tl.exp2(score - now[:, None]), tl.exp2(largest - now)
+        total = total * shrink + tl.sum(weight, 1)
+        mixed = tl.dot(weight.to(value.dtype), value, mixed * shrink[:, None])
+        largest = now
+    place = out + (picture * tokens + row[:, None]) * (HEADS * WIDTH) + head * WIDTH + lane[None, :]
+    tl.store(place, (mixed / total[:, None]).to(out.dtype.element_ty), mask=row[:, None] < tokens)
 
 
-def norm_dense(
-    x: Tensor,
-    carried: Tensor,
-    weight: Tensor,
-    column_sums: Tensor,
-    shift: Tensor,
-    bias: Tensor,
-    eps: float,
-    then_gelu: bool,
-) -> Tensor:
-    """`norm(x + carried) Wᵀ + b` for `[r d]` → `[r m]`, and its GELU by the tanh form if asked for.
+def attend(qkv: Tensor, pictures: int, heads: int) -> Tensor:
+    """Attention from queries, keys and values side by side, `[r 3d]` → `[r d]`, in one reading of them.
 
-    The product is of `x` as it is; mean and deviation of each row are found on the way, and put right at the end:
-    `norm(x + c) Wᵀ = (x Wᵀ + c Wᵀ - mean · (sums of W's rows)) / deviation`.
+    The softmax is worked out as keys come by: what was summed so far shrinks whenever a larger score is met.
     """
-    (rows, inner), columns = x.shape, weight.shape[0]
-    out = torch.empty(rows, columns, device=x.device, dtype=x.dtype)
-    block = {"ROWS": 64, "COLUMNS": 64, "INNER": 64}
-    with _on(x):
-        _norm_dense[(triton.cdiv(rows, block["ROWS"]), triton.cdiv(columns, block["COLUMNS"]))](
-            x, carried, weight, column_sums, shift, bias, out, rows, columns, inner, eps,
-            GELU=then_gelu, EVEN=inner % block["INNER"] == 0, **block, num_warps=4, num_stages=4,
+    rows, d = qkv.shape[0], qkv.shape[1] // 3
+    tokens, width = rows // pictures, d // heads
+    out = torch.empty(rows, d, device=qkv.device, dtype=qkv.dtype)
+    with _on(qkv):
+        _attend[(triton.cdiv(tokens, ROWS), pictures * heads)](
+            qkv, out, tokens, width**-0.5 * LOG2_E,
+            HEADS=heads, WIDTH=width, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=4, num_stages=2,
         )  # fmt: skip
     return out
 

@@ -12,16 +12,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.models.vit import MLP, TransformerBlock, ViT
-from vitreous.speed.fused import add_dense, dense_gelu
+from vitreous.speed.fused import add_dense, attend, dense_gelu
 from vitreous.speed.gelu import gelu
 from vitreous.speed.shortcut import block_rows, rows_read, tokens_of_heads
 
+FEW = 1024
+"""Tokens of a batch up to which an attention kernel of our own is worth trying."""
 
-def lean(network: ViT, x: Tensor, *, inside: bool = True) -> Tensor:
+
+def lean(network: ViT, x: Tensor, *, inside: bool = True, few: bool = False) -> Tensor:
     """Logits of a folded network (`fold.py`) for pictures `[b c H W]`.
 
     `inside` works GELU out inside the product before it, by its tanh form, which lies up to 5e-4 beside: about what
     bf16 rounds away. Else it is a kernel of its own, exact to 2e-7 (and the tanh form where that is the network's own).
+    `few` is for few tokens, such as one picture's (`fits_few`): attention by `fused.attend`.
     """
     x = network.embed(x)
     b, t, d = x.shape
@@ -30,7 +34,8 @@ def lean(network: ViT, x: Tensor, *, inside: bool = True) -> Tensor:
     for block in network.blocks[:-1]:
         assert isinstance(block, TransformerBlock)
         attention, mlp = block.attn, block.mlp
-        mixed = mix(attention, F.linear(norm(x, carried, block.norm1), attention.qkv.weight, attention.qkv.bias), b)
+        qkv = F.linear(norm(x, carried, block.norm1), attention.qkv.weight, attention.qkv.bias)
+        mixed = attend(qkv, b, attention.heads) if few else mix(attention, qkv, b)
         add_dense(x, mixed, attention.proj.weight)
         carried = carried + attention.proj.bias
         y = norm(x, carried, block.norm2)
@@ -62,6 +67,12 @@ def _fits(block: Any) -> bool:
         and isinstance(block.ls1, nn.Identity)
         and isinstance(block.ls2, nn.Identity)
     )
+
+
+def fits_few(network: Any) -> bool:
+    """Whether `few` is for it: heads of a width that the kernel takes, and nothing between queries and their use."""
+    attention = network.blocks[0].attn
+    return network.config.width // attention.heads in (16, 32, 64, 128) and isinstance(attention.q_norm, nn.Identity)
 
 
 def norm(x: Tensor, carried: Tensor, layer: nn.LayerNorm, dtype: torch.dtype | None = None) -> Tensor:

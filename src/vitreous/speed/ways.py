@@ -6,13 +6,13 @@ replayed as a whole (a CUDA graph): at small batches starting kernels one by one
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vitreous.speed import few as sparse
 from vitreous.speed import lean as trimmed
 from vitreous.speed import packed as laid_out
 from vitreous.speed.fused import has_triton
@@ -67,14 +67,13 @@ def lean(network: nn.Module, compute: Compute, example: Tensor) -> Run:
 
 
 def few(network: nn.Module, compute: Compute, example: Tensor) -> Run:
-    """Compiled, with as few kernels as can be, in bf16 and for few tokens (`few.py`)."""
+    """As `lean`, in bf16, with an attention kernel for few tokens, such as one picture's."""
     if compute is not logits_only or not trimmed.fits(network) or not has_triton(example.device):
         raise Unfit("it is made for logits of GELU networks whose head reads the class token, with Triton")
     rows = len(example) * network.layout.tokens  # type: ignore[operator,union-attr]
-    if example.dtype != torch.bfloat16 or rows > sparse.MOST_ROWS:
-        raise Unfit(f"it is made for bf16 and up to {sparse.MOST_ROWS} tokens at once")
-    run = sparse.few(network)  # type: ignore[arg-type]
-    return compiled(network, lambda network, x: run(x), example)
+    if example.dtype != torch.bfloat16 or rows > trimmed.FEW or not trimmed.fits_few(network):
+        raise Unfit(f"it is made for bf16, up to {trimmed.FEW} tokens at once, and heads of 16 to 128 channels")
+    return compiled(network, lambda network, x: trimmed.lean(network, x, few=True), example)
 
 
 def packed(network: nn.Module, compute: Compute, example: Tensor) -> Run:
@@ -103,14 +102,24 @@ def recorded(build: Callable[[nn.Module, Compute, Tensor], Run]) -> Callable[[nn
             y = run(x)
         _forget_workspaces()  # this one's are its own
 
-        def replay(given: Tensor) -> Tensor:
-            x.copy_(given)
-            graph.replay()
-            return y
-
-        return replay
+        return Replay(run, graph, x, y)
 
     return start
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A recorded graph. It knows weights by their addresses alone: `run`, which holds them, must live as long."""
+
+    run: Run
+    graph: Any
+    x: Tensor
+    y: Tensor
+
+    def __call__(self, given: Tensor) -> Tensor:
+        self.x.copy_(given)
+        self.graph.replay()
+        return self.y
 
 
 def _forget_workspaces() -> None:
