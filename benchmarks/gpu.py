@@ -30,7 +30,7 @@ OURS = ("vitreous, optimized", "vitreous, optimized fp8")
 TAKE_PART = {
     "inference": (*OURS, "vitreous, compiled", "timm", "timm, compiled", "torchvision", "transformers"),
     "latency": (*OURS, "timm", "timm, compiled", "timm, graph", "torchvision", "torchvision, graph", "transformers"),
-    "training": ("vitreous, fused", "vitreous, fused, bf16 residual", "timm, compiled"),
+    "training": ("vitreous, fused", "vitreous, fused, bf16 residual", "timm, compiled", "timm, step as a graph"),
 }
 """Who; torchvision and transformers get slower by compiling at large batches (`vitreous benchmark` shows it)."""
 

@@ -29,7 +29,7 @@ SWEEPS = {
     "pixels a side": ("image_size", (224, 448, 896)),
     "blocks": ("depth", (3, 6, 12, 24)),
     "width": ("width", (192, 384, 768)),
-    "pictures at once": ("batch", (1, 2, 4, 8)),
+    "pictures at once": ("batch", (1, 2, 4, 8)),  # times --batch
 }
 
 
@@ -39,10 +39,13 @@ def points(base, batch):
     for name, (field, values) in SWEEPS.items():
         found[name] = []
         for value in values:
-            changes = {} if field == "batch" else {field: value}
+            if field == "batch":
+                found[name].append((value * batch, base, value * batch))
+                continue
+            changes = {field: value}
             if field == "width":
                 changes |= {"heads": value // 64, "mlp_width": 4 * value}
-            found[name].append((value, replace(base, **changes), value if field == "batch" else batch))
+            found[name].append((value, replace(base, **changes), batch))
     return found
 
 

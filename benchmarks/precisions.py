@@ -1,10 +1,11 @@
 """What number formats cost: top-1, agreement with fp32 and how far logits move, on labelled pictures.
 
     python benchmarks/precisions.py FOLDER MODEL [--only fp32 bf16 …]
+    python benchmarks/precisions.py FOLDER MODEL --device cuda
 
 FOLDER has a sub-folder a class, named by its index. Each format runs as `--fast --precision` runs it, or, where that
-needs a GPU, with the same rounding on a CPU: fp8's numbers multiplied in fp32, and the tanh form of GELU that bf16 has
-on a GPU.
+needs a GPU and there is none, with the same rounding on a CPU: fp8's numbers multiplied in fp32, and the tanh form of
+GELU that bf16 has on a GPU. The truth is the plain model in fp32 on a CPU.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from vitreous.speed.eight import Eight
 from vitreous.speed.fold import folded
 from vitreous.speed.integers import to_integers
 from vitreous.speed.lean import lean
+from vitreous.speed.optimize import optimize
 from vitreous.speed.packed import packed
 from vitreous.speed.shortcut import logits_only
 from vitreous.weights.load import load
@@ -40,6 +42,9 @@ FORMATS = {
     "fp8, simulated": lambda network: Eight(network.bfloat16()),
 }
 
+ON_A_GPU = {"fp32": 10, "bf16": 10, "bf16, one at a time": 1, "int8": 10, "fp8": 10}
+"""Format → pictures at once: `optimize` chooses other kernels for one."""
+
 
 @torch.no_grad()
 def answers(run, x, dtype):
@@ -51,14 +56,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
     parser.add_argument("model")
-    parser.add_argument("--only", nargs="+", default=list(FORMATS))
+    parser.add_argument("--only", nargs="+")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     given = parser.parse_args()
     model = load(given.model)
     view, (paths, _) = model.card.preprocess, find_pictures([given.folder])
     labels = torch.tensor([int(Path(path).parent.name) for path in paths])
     x = torch.cat([view.normalise(view.pixels(read_picture(path))[None]) for path in paths])
     truth = answers(model, x, torch.float32)
-    network = folded(model)
     print(f"| {len(paths)} pictures | top-1 | agrees with fp32 | mean change of a logit | largest change |")
     print("|---|---|---|---|---|")
 
@@ -72,7 +77,13 @@ def main():
         )
 
     row("fp32, the plain model", truth)
-    for name in given.only:
+    if given.device == "cuda":
+        for name in given.only or ON_A_GPU:
+            fast = optimize(model, name.split(",")[0], batch=ON_A_GPU[name], device="cuda", pixels=False)
+            row(f"{name} ({fast.way})", fast(x))
+        return
+    network = folded(model)
+    for name in given.only or FORMATS:
         dtype = torch.float32 if name.startswith(("fp32", "int8")) else torch.bfloat16
         row(name, answers(FORMATS[name](copy.deepcopy(network)), x, dtype))
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -81,6 +82,15 @@ def test_help_is_broken_where_the_terminal_ends(verb, capsys, monkeypatch):
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert not any(one == other == "" for one, other in pairwise(lines))
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_help_says_what_every_flag_is_for(verb, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    for line in capsys.readouterr().out.splitlines():
+        assert not re.search(r"│ +(-\S.*  +)?\((default|required)", line), line
 
 
 def test_help_is_broken_nowhere_else():

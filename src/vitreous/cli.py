@@ -6,6 +6,7 @@ on the line shows the traceback. Without a verb, it shows the way.
 """
 
 import difflib
+import inspect
 import io
 import re
 import shutil
@@ -119,10 +120,10 @@ def unbroken(text: str) -> str:
     """A docstring whose arguments are a line each, for `--help` breaks lines where the terminal ends.
 
     >>> unbroken("Say it.\\n\\n    Args:\\n        a: One\\n            two.\\n        b: Three.")
-    'Say it.\\n\\n    Args:\\n        a: One two.\\n        b: Three.'
+    'Say it.\\n\\nArgs:\\n    a: One two.\\n    b: Three.'
     """
-    before, found, arguments = text.partition("Args:\n")
-    return before + found + re.sub(r"\n {9,}(?=\S)", " ", arguments)
+    before, found, arguments = inspect.cleandoc(text).partition("Args:\n")  # from Python 3.13 on it comes clean
+    return before + found + re.sub(r"\n {5,}(?=\S)", " ", arguments)
 
 
 def wrapped(text: str, width: int) -> str:

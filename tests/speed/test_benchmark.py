@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from vitreous.speed import contenders as book
 from vitreous.speed.benchmark import benchmark, check, figures
 from vitreous.speed.ceiling import products
 from vitreous.speed.contenders import CONTENDERS, Contender, Material, Setting, chosen, random_model, shortcut
-from vitreous.speed.step import held, training_step
+from vitreous.speed.step import held, recorded, training_step
 from vitreous.speed.timing import Summary
 
 TINY = ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=5)
@@ -51,6 +52,24 @@ def test_a_training_step_moves_a_librarys_weights(name, tmp_path):
     moved = [not torch.equal(old, new) for old, new in zip(before, module.parameters(), strict=True)]
     assert sum(moved) > 0.8 * len(moved)  # a step of 1e-7 is lost in the rounding of a few
     assert all(parameter.grad is None for parameter in module.parameters())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_recorded_step_moves_weights_as_the_step_does(tmp_path):
+    here = replace(setting(train=True), device=torch.device("cuda"))
+    x, ended = torch.randn(2, 3, 32, 32, device="cuda"), []
+    for captured in (False, True):
+        material = Material(here, tmp_path)
+        run = CONTENDERS["vitreous"].build(material)
+        module = material.modules["vitreous"]
+        before = [parameter.detach().clone() for parameter in module.parameters()]
+        step = training_step(run, module, x, here)
+        call = recorded(step, here.device) if captured else step
+        for _ in range(5 if captured else 5 + 3):  # recording takes three
+            call()
+        ended.append(torch.cat([(new - old).flatten() for old, new in zip(before, module.parameters(), strict=True)]))
+    assert ended[0].abs().max() > 0
+    torch.testing.assert_close(*ended, rtol=0.05, atol=2e-7)
 
 
 def test_no_part_of_the_random_model_is_silent():

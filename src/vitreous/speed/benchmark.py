@@ -24,7 +24,7 @@ from vitreous.speed import packed
 from vitreous.speed.ceiling import Product, multiply, products
 from vitreous.speed.choice import processor
 from vitreous.speed.contenders import CONTENDERS, Contender, LeftOut, Material, Run, Setting
-from vitreous.speed.step import held, training_step
+from vitreous.speed.step import held, recorded, training_step
 from vitreous.speed.timing import Call, Summary, cores, interleave, noise, summarise
 
 TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 5e-2, "int8": 0.2, "fp8": 0.2}
@@ -55,7 +55,7 @@ class Row:
     error: float
     """The largest distance of a logit from ours in fp32, as a share of the largest logit."""
     memory: int | None
-    """Bytes at the peak, with weights and optimiser; CUDA alone tells, and not of graphs."""
+    """Bytes at the peak, with weights and optimiser; CUDA alone tells, and of graphs only before they are recorded."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,8 @@ def benchmark(
             module = material.modules.get(contenders[name].library)
             calls[name] = _call(runs[name], module, x, setting)
             memory[name] = _peak(calls[name], module, contenders[name], setting)
+            if contenders[name].captured and setting.train and setting.device.type == "cuda":
+                calls[name] = recorded(calls[name], setting.device)
         ceilings = _ceilings(setting)
         limits = {name: product for name, (product, _) in ceilings.items()}
         calls |= {name: call for name, (_, call) in ceilings.items()}
@@ -301,7 +303,7 @@ def _call(run: Run, module: nn.Module | None, x: Tensor, setting: Setting) -> Ca
 def _peak(call: Call, module: nn.Module | None, contender: Contender, setting: Setting) -> int | None:
     """Bytes at the peak of one call, with what its model holds all the time; other contenders' models do not count."""
     call()
-    if setting.device.type != "cuda" or contender.mode == "graph" or module is None:
+    if setting.device.type != "cuda" or (contender.mode == "graph" and not setting.train) or module is None:
         return None
     gc.collect()
     settle(setting.device)

@@ -198,10 +198,16 @@ def compiled(build: Callable[[Material], Run], mode: str = "default") -> Callabl
 def graph(build: Callable[[Material], Run]) -> Callable[[Material], Run]:
     """The same compiled and replayed as a CUDA graph: for small batches, where starting kernels takes the time."""
 
+    return on_cuda(compiled(build, "reduce-overhead"))
+
+
+def on_cuda(build: Callable[[Material], Run]) -> Callable[[Material], Run]:
+    """The same where there is CUDA, and left out elsewhere."""
+
     def start(material: Material) -> Run:
         if material.setting.device.type != "cuda":
             raise LeftOut("graphs need a CUDA device")
-        return compiled(build, "reduce-overhead")(material)
+        return build(material)
 
     return start
 
@@ -267,7 +273,7 @@ def optimized(precision: str | None = None) -> Callable[[Material], Run]:
 
 
 def learning(residual: torch.dtype | None) -> Callable[[Material], Run]:
-    """Ours as `train` runs it on a GPU: fewer trips to memory in the backward pass, compiled."""
+    """Ours as `train --fused` runs it on a GPU: fewer trips to memory in the backward pass, compiled."""
 
     def start(material: Material) -> Run:
         model = material.module("vitreous")
@@ -288,6 +294,8 @@ class Contender:
     infers: bool = True
     precision: str | None = None
     """A narrower number format than the setting's; such contenders take part when they are asked for."""
+    captured: bool = False
+    """On CUDA its training step is recorded whole, optimiser included, and replayed (`step.recorded`)."""
 
 
 CONTENDERS: dict[str, Contender] = {
@@ -300,11 +308,14 @@ CONTENDERS: dict[str, Contender] = {
         f"vitreous, optimized {name}": Contender("vitreous", optimized(name), "compiled", trains=False, precision=name)
         for name in ("bf16", "int8", "fp8")
     },
-    "vitreous, fused": Contender("vitreous", learning(None), "compiled", infers=False),
-    "vitreous, fused, bf16 residual": Contender("vitreous", learning(torch.bfloat16), "compiled", infers=False),
+    "vitreous, fused": Contender("vitreous", learning(None), "compiled", infers=False, captured=True),
+    "vitreous, fused, bf16 residual": Contender(
+        "vitreous", learning(torch.bfloat16), "compiled", infers=False, captured=True
+    ),
     "timm": Contender("timm", plain("timm")),
     "timm, compiled": Contender("timm", compiled(plain("timm")), "compiled"),
     "timm, graph": Contender("timm", graph(plain("timm")), "graph", trains=False),
+    "timm, step as a graph": Contender("timm", on_cuda(compiled(plain("timm"))), "graph", infers=False, captured=True),
     "torchvision": Contender("torchvision", plain("torchvision")),
     "torchvision, compiled": Contender("torchvision", compiled(plain("torchvision")), "compiled"),
     "torchvision, graph": Contender("torchvision", graph(plain("torchvision")), "graph", trains=False),

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from vitreous.speed.contenders import Run, Setting
 
+WARM = 3  # steps before one is recorded: what is made on first use must not be part of it
 STATES = 2
 """AdamW's moments: numbers it keeps for each weight."""
 
@@ -16,9 +17,9 @@ def training_step(run: Run, module: nn.Module, x: Tensor, setting: Setting) -> C
     """A call that takes one step on `x` `[b c H W]` with made-up classes; `run` is `module`'s way to logits."""
     generator = torch.Generator().manual_seed(2)
     classes = torch.randint(setting.config.classes, (len(x),), generator=generator).to(x.device)  # [b]
-    fused = x.device.type in ("cuda", "cpu")
+    fused, cuda = x.device.type in ("cuda", "cpu"), x.device.type == "cuda"
     # a step so small that thousands of rounds on noise end where they began
-    optimiser = torch.optim.AdamW(module.parameters(), lr=1e-7, weight_decay=0.05, fused=fused)
+    optimiser = torch.optim.AdamW(module.parameters(), lr=1e-7, weight_decay=0.05, fused=fused, capturable=cuda)
     narrow = setting.precision != "fp32"
 
     def step() -> None:
@@ -29,6 +30,25 @@ def training_step(run: Run, module: nn.Module, x: Tensor, setting: Setting) -> C
         optimiser.zero_grad(set_to_none=True)
 
     return step
+
+
+def recorded(step: Callable[[], object], device: torch.device) -> Callable[[], object]:
+    """A step that has run before, as one CUDA graph: nothing is left for Python to start, kernel by kernel."""
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        for _ in range(WARM):
+            step()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        step()
+
+    def replay() -> object:
+        graph.replay()
+        return step  # the graph knows by address alone what this holds: it must live as long
+
+    return replay
 
 
 def held(module: nn.Module, train: bool) -> int:
