@@ -106,15 +106,22 @@ def test_other_networks_do_not_fit(changes):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
-def test_fp8_is_near(family):
+def test_fp8_is_near(family, monkeypatch):
     model, x = made(**FAMILIES[family])
-    network = eight.Eight(folded(model).bfloat16())
-    share = distance(network(x.bfloat16()), model(x))
-    assert 1e-3 < share < 0.15  # its numbers have 4 binary digits, and are really used
+    shares = []
+    for narrow in (0, 100, 1000):  # all products in fp8, those behind GELU, none
+        monkeypatch.setattr(eight, "NARROW", narrow)
+        network = eight.Eight(folded(model).bfloat16())
+        kinds = [type(layer) is eight.Product8 for layers in network.layers for layer in layers]
+        assert kinds == [narrow == 0, narrow == 0, narrow < 1000] * 2
+        shares.append(distance(network(x.bfloat16()), model(x)))
+    assert all(0.15 > share > 1e-3 for share in shares[:2])  # numbers of 4 binary digits, where they are used
+    assert shares[2] < shares[0]
 
 
 @torch.no_grad()
-def test_fp8_cuts_what_is_too_large_for_it():
+def test_fp8_cuts_what_is_too_large_for_it(monkeypatch):
+    monkeypatch.setattr(eight, "NARROW", 0)
     model, x = made()
     model.blocks[0].mlp.fc1.bias.fill_(1000.0)
     logits = eight.Eight(folded(model).bfloat16())(x.bfloat16())

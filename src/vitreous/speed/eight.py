@@ -3,14 +3,15 @@
 e4m3 numbers keep four digits of a binary fraction whatever their size, between 2⁻⁹ and 448, so what goes into a product
 needs only to be brought into that range. A layer norm's output lies within ±√d, whatever the picture: times 8 it uses
 the range well, and no picture has to be looked at beforehand. GELU's output is taken as it is and cut at 448. Weights
-are scaled by their largest. Between the products everything is bf16. So are two products that gain nothing: attention's
-output, which is small and would have to be rounded in a trip of its own, and the last block, whose class token alone is
-needed.
+are scaled by their largest. Between the products everything is bf16. So are the products that gain nothing: attention's
+output, which is small and would have to be rounded in a trip of its own; the last block, whose class token alone is
+needed; and whatever reads fewer than 256 numbers, where a product waits for memory and not for multiplications.
 """
 
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.models.vit import ViT
@@ -22,6 +23,8 @@ EIGHT = torch.float8_e4m3fn
 LARGEST = 448.0
 MULTIPLE = 16
 """What a GPU's kernel wants both sides of a weight to be multiples of."""
+NARROW = 256
+"""Layers that read fewer numbers than this stay in bf16."""
 SPREAD = 8.0
 """What a layer norm's output is multiplied by: √d times this must stay below 448, which it does up to d = 3136."""
 
@@ -52,7 +55,7 @@ class Eight(nn.Module):
             raise ValueError(f"fp8 is made for widths that {MULTIPLE} divides, got {uneven[0]}: try bf16")
         layers = ("attn.qkv", "mlp.fc1", "mlp.fc2")
         self.layers = nn.ModuleList(
-            nn.ModuleList(Product8(block.get_submodule(name)) for name in layers) for block in network.blocks[:-1]
+            nn.ModuleList(product(block.get_submodule(name)) for name in layers) for block in network.blocks[:-1]
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -64,13 +67,33 @@ class Eight(nn.Module):
         pairs: Any = zip(network.blocks[:-1], self.layers, strict=True)
         for block, (qkv, fc1, fc2) in pairs:
             attention = block.attn
-            mixed = mix(attention, qkv(spread(norm(x, carried, block.norm1, torch.float32)), SPREAD), b)
+            mixed = mix(attention, qkv(norm(x, carried, block.norm1, torch.float32)), b)
             add_dense(x, mixed, attention.proj.weight)
             carried = carried + attention.proj.bias
-            y = fc1(spread(norm(x, carried, block.norm2, torch.float32)), SPREAD)
-            x = x + fc2(gelu_eight(y), 1.0)
+            x = x + fc2.after_gelu(fc1(norm(x, carried, block.norm2, torch.float32)))
         x = (x + carried).to(x.dtype).view(b, t, d)
         return network.forward_head(network.norm(block_rows(network.blocks[-1], x, tokens_of_heads(network))))
+
+
+def product(layer: Any) -> nn.Module:
+    """A linear layer as it is best multiplied."""
+    return (Product8 if layer.in_features >= NARROW else Product16)(layer)
+
+
+class Product16(nn.Module):
+    """A linear layer that stays in bf16."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """A layer norm's output `[r in]`, fp32 → `[r out]`."""
+        return self.layer(x.to(torch.bfloat16))
+
+    def after_gelu(self, x: Tensor) -> Tensor:
+        """What GELU is still to be taken of, bf16 `[r in]` → `[r out]`."""
+        return self.layer(F.gelu(x, approximate="tanh"))
 
 
 class Product8(nn.Module):
@@ -88,7 +111,15 @@ class Product8(nn.Module):
         self.register_buffer("scale", scale)
         self.register_buffer("bias", layer.bias.detach().to(torch.bfloat16))
 
-    def forward(self, x: Tensor, spread: float) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
+        """A layer norm's output `[r in]`, fp32 → `[r out]` in bf16."""
+        return self.multiply((x * SPREAD).to(EIGHT), SPREAD)
+
+    def after_gelu(self, x: Tensor) -> Tensor:
+        """What GELU is still to be taken of, bf16 `[r in]` → `[r out]`."""
+        return self.multiply(gelu_eight(x), 1.0)
+
+    def multiply(self, x: Tensor, spread: float) -> Tensor:
         """`x` `[r in]` in fp8, `spread` times what is meant → `[r out]` in bf16."""
         if not x.is_cuda:  # the same numbers by a product in fp32: slow, for comparing
             return (x.float() @ self.weight.float().t() * (self.scale / spread) + self.bias).to(torch.bfloat16)
@@ -96,8 +127,3 @@ class Product8(nn.Module):
         return torch._scaled_mm(
             x, self.weight.t(), meant, self.scale, bias=self.bias, out_dtype=torch.bfloat16, use_fast_accum=True
         )
-
-
-def spread(x: Tensor) -> Tensor:
-    """A layer norm's output to fp8."""
-    return (x * SPREAD).to(EIGHT)
