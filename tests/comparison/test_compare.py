@@ -193,8 +193,9 @@ def test_two_processes_share_a_study_and_one_that_is_killed_is_taken_over_from(t
 
 def test_runs_that_others_hold_are_waited_for(tmp_path, monkeypatch):
     zoo, folder, heard = make_zoo(tmp_path / "zoo"), tmp_path / "study", Heard()
-    open_study(folder, MODELS, budget_of(zoo), 2, device="cpu")
+    study = open_study(folder, MODELS, budget_of(zoo), 2, device="cpu")
     run = RunFolder(folder / f"runs/{MODELS[1]}-seed1")
+    run.begin(study.runs()[-1].config)
     lock = run.claimed()
     naps = []
 
@@ -208,4 +209,5 @@ def test_runs_that_others_hold_are_waited_for(tmp_path, monkeypatch):
     told = tiny(zoo, folder, listeners=[heard])
     assert len(naps) == 2
     assert heard.lines.count("1 run(s) are held by other processes: waiting for them") == 1
+    assert heard.lines.count(f"{MODELS[1]}, seed 1") == 1
     assert len(told["tables"][0]["rows"][1]["accuracies"]) == 2

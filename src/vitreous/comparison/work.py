@@ -37,12 +37,12 @@ def work(
     while left := [run for run in study.runs() if not run.done]:
         progress = False
         for run in left:
-            if run.done:  # by another process, meanwhile
+            if run.done or held(run.folder):  # by another process, meanwhile
                 continue
             others = [each.folder for each in study.runs() if each.folder != run.folder]
             try:
                 finish(run, data_root, listeners, say, lambda others=others: any(map(held, others)))  # type: ignore[misc]
-            except HeldError:
+            except HeldError:  # taken a moment before
                 pass
             except ValueError as error:
                 raise ValueError(f"{run.entrant.label}, seed {run.config.seed}: {error}") from error
