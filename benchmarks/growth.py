@@ -126,6 +126,9 @@ def draw(found, path, note):
             axes.set_yticks([])
             axes.minorticks_off()
             axes.margins(0.12, 0.25)
+            low, high = axes.get_ylim()
+            if high < 4 * low:  # a hair's breadth is not to look like a mountain
+                axes.set_ylim(low / 2, 2 * high)
             axes.grid(color=PALETTE[0], alpha=0.12)
             axes.spines[["top", "right"]].set_visible(False)
             if column == 0:

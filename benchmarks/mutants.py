@@ -27,7 +27,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 MORE_TESTS = {  # beside `tests/FOLDER/test_NAME.py`
     "weights/keymap.py": ("tests/weights/test_against_timm.py", "tests/weights/test_against_huggingface.py"),
-    "speed/few.py": ("tests/speed/test_lean.py",),
+    "speed/eight.py": ("tests/speed/test_lean.py",),
+    "speed/ways.py": ("tests/speed/test_optimize.py",),
+    "comparison/work.py": ("tests/comparison/test_compare.py",),
     "train/interrupt.py": ("tests/train/test_loop.py", "tests/train/test_trouble.py"),
     "train/loop.py": ("tests/train/test_trouble.py",),
     "models/vit.py": ("tests/models/test_tokens.py", "tests/models/test_stochastic_depth.py"),

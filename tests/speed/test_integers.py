@@ -2,11 +2,12 @@
 
 from types import SimpleNamespace
 
+import pytest
 import torch
 from torch import nn
 
 from conftest import noise
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import Attention, ViT, ViTConfig
 from vitreous.speed import integers
 from vitreous.speed.integers import Integer, filled, to_integers
 from vitreous.speed.shortcut import logits_only
@@ -49,6 +50,25 @@ def test_all_products_of_the_blocks_are_of_whole_numbers_but_the_one_that_is_rea
     assert (kinds.count("Integer"), kinds.count("Linear")) == (11, 1)
     ours = logits_only(model, x)
     assert 1e-5 < (ours - theirs).abs().max() / theirs.abs().max() < 0.1
+
+
+@pytest.mark.parametrize("qk_norm", [False, True])
+@torch.no_grad()
+def test_attention_multiplies_tokens_in_bf16_where_the_cpu_does(qk_norm, monkeypatch):
+    config = ViTConfig(image_size=16, patch_size=4, width=64, depth=3, heads=4, classes=5, qk_norm=qk_norm)
+    model, x = noise(ViT(config)).eval(), torch.randn(2, 17, 64)
+    plain = [block.attn(x) for block in model.blocks]
+    for has, kinds in ((False, ["Attention"] * 3), (True, ["Attention16", "Attention16", "Attention"])):
+        monkeypatch.setattr(integers, "multiplies_bf16", lambda device, has=has: has)
+        monkeypatch.setattr(integers, "fits", lambda layer: False)  # its other products as they were
+        to_integers(model)
+        assert [type(block.attn).__name__ for block in model.blocks] == kinds
+    for block, theirs, exact in zip(model.blocks, plain, (False, False, True), strict=True):
+        error = (block.attn(x) - theirs).abs().max() / theirs.abs().max()
+        assert error == 0 if exact else 1e-5 < error < 0.02
+    mask = torch.ones(17, 17, dtype=torch.bool).tril()
+    theirs = Attention.forward(model.blocks[0].attn, x, mask)
+    assert torch.equal(model.blocks[0].attn(x, mask), theirs)
 
 
 @torch.no_grad()

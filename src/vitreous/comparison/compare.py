@@ -87,7 +87,8 @@ def run_named(
         try:
             budget = replace(part.budget, data=places.get(data, data), **(changes or {}))
             open_split(budget.data, data_root, train=budget.train_split or "train")
-            table = _run(place, part.models, budget, seeds, device, data_root, listeners, compiled, part.quoted)
+            found = _run(place, part.models, budget, seeds, device, data_root, listeners, compiled, part.quoted)
+            table = {**found, "data": data}  # by its name, wherever it lies
         except OSError as error:  # neither here nor to be downloaded
             missing = f"{without_folders(' '.join(str(error).split()))}. {part.get}"
             say(f"{data}: {missing}")
@@ -135,8 +136,8 @@ def _write(folder: Path, told: dict[str, Any], data_root: Path | None, say: Call
 def public(told: dict[str, Any]) -> dict[str, Any]:
     """What is told of a study, without the folders of this machine.
 
-    >>> public({"tables": [{"data": "digits", "folder": "/home/me/studies/digits"}]})
-    {'tables': [{'data': 'digits'}]}
+    >>> public({"tables": [{"data": "/home/me/pictures", "folder": "/home/me/studies/digits"}]})
+    {'tables': [{'data': '…/pictures'}]}
     """
-    tables = [{name: value for name, value in table.items() if name != "folder"} for table in told["tables"]]
-    return {**told, "tables": tables}
+    tables = [{**table, "data": without_folders(str(table["data"]))} for table in told["tables"]]
+    return {**told, "tables": [{name: each for name, each in table.items() if name != "folder"} for table in tables]}

@@ -2,12 +2,15 @@
 
 Weights are scaled for each output, once; what goes into a product for each token, as it comes: its range, from its own
 smallest to its own largest number, is spread over -128 … 127. With the offset that this takes, numbers that are mostly
-positive (GELU's) use the whole range; it costs one number for each token and one for each output.
+positive (GELU's) use the whole range; it costs one number for each token and one for each output. What attention
+multiplies, two sets of tokens, is bf16 on CPUs that multiply such numbers, fp32 elsewhere.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from vitreous.models.vit import Attention
 
 FEWEST = 32
 """Rows of a product on a GPU at the least: its kernel wants more than 16."""
@@ -59,6 +62,21 @@ class Integer(nn.Module):
         return out.to(x.dtype).view(*x.shape[:-1], self.out_features)
 
 
+class Attention16(Attention):
+    """Attention whose products of tokens are bf16: rounded less than its int8 ones."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """`[b t d]` → `[b t d]`."""
+        if mask is not None:
+            return super().forward(x, mask)
+        b, t, d = x.shape
+        width = d // self.heads
+        q, k, v = self.qkv(x).reshape(b, t, 3, self.heads, width).permute(2, 0, 3, 1, 4).unbind(0)  # [b h t k]
+        q, k, v = (each.to(torch.bfloat16) for each in (self.q_norm(q) * width**-0.5, self.k_norm(k), v))
+        mixed = (q @ k.transpose(2, 3)).softmax(dim=3) @ v  # [h t t] of a picture fits a cache: no kernel saves it
+        return self.proj(mixed.transpose(1, 2).reshape(b, t, d).to(x.dtype))
+
+
 def filled(rows: Tensor, fewest: int) -> Tensor:
     """Rows `[r n]` and so many of zeros that there are `fewest`.
 
@@ -82,3 +100,11 @@ def to_integers(network: nn.Module) -> None:
         if type(module) is nn.Linear and name != f"{last}.attn.qkv" and fits(module):
             parent, _, own = name.rpartition(".")
             setattr(blocks.get_submodule(parent), own, Integer(module))
+    if multiplies_bf16(next(network.parameters()).device):
+        for block in list(blocks.children())[:-1]:
+            block.get_submodule("attn").__class__ = Attention16  # the same layer, computed otherwise
+
+
+def multiplies_bf16(device: torch.device) -> bool:
+    """Whether this is a CPU with instructions for bf16 products."""
+    return device.type == "cpu" and bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
