@@ -22,8 +22,9 @@ from vitreous.weights.load import load
 from vitreous.weights.save import save
 
 SCRIPT = """
-import json, sys
+import json, sys, weakref
 from pathlib import Path
+import torch
 from vitreous.cli import main
 from vitreous.data.datasets import from_folder
 from vitreous.evaluation import evaluate
@@ -32,12 +33,13 @@ from vitreous.weights.load import load
 
 data, model, out = sys.argv[1:]
 with together() as place:
-    pictures = from_folder(Path(data))
+    group, pictures = weakref.ref(torch.distributed.group.WORLD), from_folder(Path(data))
     for name, part in (("all", pictures), ("one", pictures.take([3]))):  # one picture for two processes
         result = evaluate(load(model), part, batch_size=4, device="cpu", place=place)
         told = {**result.summary(), "correct": result.correct, "problems": [str(p) for p in result.problems]}
         Path(out, f"{name}-{place.rank}.json").write_text(json.dumps(told))
     main(["evaluate", "--data", data, "--model", model, "--output", f"{out}/verb", "--json", "--device", "cpu"])
+assert group() is None, "somebody still holds the process group, whose threads may then outlive the interpreter"
 """
 
 

@@ -7,6 +7,7 @@ they are given.
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from importlib import import_module
 from typing import TypeVar
 
 import torch.distributed
@@ -36,6 +37,9 @@ def group(backend: str, patience: timedelta) -> Iterator[None]:
     if torch.distributed.is_initialized():
         yield
         return
+    # its functions take whatever group there is at their import as a default, and would keep it for good: its threads
+    # would still run when the interpreter ends, which in turn may end by an abort
+    import_module("torch.distributed.nn.functional")
     torch.distributed.init_process_group(backend, timeout=patience)
     yield
     torch.distributed.destroy_process_group()  # not after an error: it may wait for peers that have gone
