@@ -128,6 +128,20 @@ def test_fp8_cuts_what_is_too_large_for_it(monkeypatch):
     assert torch.isfinite(logits).all()
 
 
+@pytest.mark.parametrize(("capability", "product", "says"), [
+    ((9, 0), True, None),
+    ((8, 9), True, None),
+    ((8, 6), True, "this one has 8.6: try bf16"),
+    ((9, 0), False, "has no product of fp8 numbers: try bf16"),
+])  # fmt: skip
+def test_fp8_asks_the_gpu_and_torch(capability, product, says, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    if not product:
+        monkeypatch.delattr(torch, "_scaled_mm")
+    told = eight.supports(torch.device("cuda"))
+    assert told is None if says is None else says in told
+
+
 def test_fp8_is_refused_where_it_cannot_run():
     model, _ = made()
     model.card = Card("small", Preprocess(size=(16, 16), resize=(16, 16), mean=(0.5,) * 3, std=(0.5,) * 3))
