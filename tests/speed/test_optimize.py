@@ -13,8 +13,11 @@ from vitreous.features import embedding
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.speed import optimize as module
+from vitreous.speed import ways
 from vitreous.speed.choice import Choice
+from vitreous.speed.fold import folded
 from vitreous.speed.optimize import WAYS, optimize
+from vitreous.speed.shortcut import logits_only
 from vitreous.weights.card import Card
 
 MEAN, STD = (0.48, 0.46, 0.41), (0.27, 0.26, 0.28)
@@ -74,6 +77,23 @@ def test_a_kernel_for_few_tokens_gives_the_models_logits_in_bf16_and_is_left_out
         close(fast(x), model(x), 0.05)
     assert optimize(model, "fp32", batch=2, ways=("few graph",), device="cuda").way == "eager"
     assert optimize(model, "bf16", batch=64, ways=("few graph",), device="cuda").way == "eager"
+
+
+def test_what_is_tried_on_a_gpu_and_who_a_kernel_for_few_tokens_is_for(model, monkeypatch):
+    """Without one: what is chosen, not what it computes."""
+    cuda = torch.device("cuda")
+    assert ways.usual(cuda, "fp8") == ways.usual(cuda, "int8") == ("compiled graph",)
+    assert ways.usual(cuda, "bf16")[-1] == "few graph"
+    network = folded(model).bfloat16()
+    pictures = torch.zeros(2, 3, 16, 16, dtype=torch.bfloat16)
+    monkeypatch.setattr(ways, "has_triton", lambda device: True)
+    assert callable(ways.few(network, logits_only, pictures))
+    for given in (pictures.float(), pictures.repeat(32, 1, 1, 1)):  # fp32; 64 × 17 tokens
+        with pytest.raises(ways.Unfit, match="made for bf16"):
+            ways.few(network, logits_only, given)
+    monkeypatch.setattr(ways, "has_triton", lambda device: False)
+    with pytest.raises(ways.Unfit, match="Triton"):
+        ways.few(network, logits_only, pictures)
 
 
 def test_bf16_is_near(model):
