@@ -69,6 +69,8 @@ def test_attention_multiplies_tokens_in_bf16_where_the_cpu_does(qk_norm, monkeyp
     mask = torch.ones(17, 17, dtype=torch.bool).tril()
     theirs = Attention.forward(model.blocks[0].attn, x, mask)
     assert torch.equal(model.blocks[0].attn(x, mask), theirs)
+    monkeypatch.setattr(integers, "MOST_TOKENS", 16)
+    assert torch.equal(model.blocks[0].attn(x), plain[0])
 
 
 @torch.no_grad()

@@ -136,8 +136,18 @@ def _write(folder: Path, told: dict[str, Any], data_root: Path | None, say: Call
 def public(told: dict[str, Any]) -> dict[str, Any]:
     """What is told of a study, without the folders of this machine.
 
-    >>> public({"tables": [{"data": "/home/me/pictures", "folder": "/home/me/studies/digits"}]})
-    {'tables': [{'data': '…/pictures'}]}
+    >>> public({"tables": [{"data": "/home/me/pictures", "folder": "/home/me/x", "common": {"model": "/m/vit"}}]})
+    {'tables': [{'data': '…/pictures', 'common': {'model': '…/vit'}}]}
     """
-    tables = [{**table, "data": without_folders(str(table["data"]))} for table in told["tables"]]
-    return {**told, "tables": [{name: each for name, each in table.items() if name != "folder"} for table in tables]}
+
+    def shown(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: shown(each) for name, each in value.items()}
+        return without_folders(value) if isinstance(value, str) else value
+
+    hide = ("data", "common")
+    tables = [
+        {name: shown(each) if name in hide else each for name, each in table.items() if name != "folder"}
+        for table in told["tables"]
+    ]
+    return {**told, "tables": tables}

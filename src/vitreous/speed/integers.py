@@ -16,6 +16,8 @@ FEWEST = 32
 """Rows of a product on a GPU at the least: its kernel wants more than 16."""
 MULTIPLE = 8
 """What a GPU's kernel wants the sides of a weight to be multiples of."""
+MOST_TOKENS = 512
+"""Tokens of a picture up to which attention's matrix `[h t t]` is worked out whole: beyond, it would fill memory."""
 SMALLEST = 1e-12
 """Range of a token at the least: one that is all the same has none."""
 
@@ -67,13 +69,13 @@ class Attention16(Attention):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """`[b t d]` → `[b t d]`."""
-        if mask is not None:
-            return super().forward(x, mask)
         b, t, d = x.shape
+        if mask is not None or t > MOST_TOKENS:
+            return super().forward(x, mask)
         width = d // self.heads
         q, k, v = self.qkv(x).reshape(b, t, 3, self.heads, width).permute(2, 0, 3, 1, 4).unbind(0)  # [b h t k]
         q, k, v = (each.to(torch.bfloat16) for each in (self.q_norm(q) * width**-0.5, self.k_norm(k), v))
-        mixed = (q @ k.transpose(2, 3)).softmax(dim=3) @ v  # [h t t] of a picture fits a cache: no kernel saves it
+        mixed = (q @ k.transpose(2, 3)).softmax(dim=3) @ v  # [b h t t] is kept: it is small
         return self.proj(mixed.transpose(1, 2).reshape(b, t, d).to(x.dtype))
 
 
