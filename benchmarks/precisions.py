@@ -1,6 +1,6 @@
 """What number formats cost: top-1, agreement with fp32 and how far logits move, on labelled pictures.
 
-    python benchmarks/precisions.py FOLDER MODEL [--only fp32 bf16 …]
+    python benchmarks/precisions.py FOLDER MODEL [--only int8 …]
     python benchmarks/precisions.py FOLDER MODEL --device cuda
 
 FOLDER has a sub-folder a class, named by its index. Each format runs as `--fast --precision` runs it, or, where that
@@ -59,6 +59,11 @@ def main():
     parser.add_argument("--only", nargs="+")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     given = parser.parse_args()
+    names = ON_A_GPU if given.device == "cuda" else FORMATS
+    if unknown := set(given.only or ()) - set(names):
+        parser.error(
+            f"--only on a {given.device} takes {', '.join(map(repr, names))}, not {', '.join(map(repr, unknown))}"
+        )
     model = load(given.model)
     view, (paths, _) = model.card.preprocess, find_pictures([given.folder])
     labels = torch.tensor([int(Path(path).parent.name) for path in paths])
@@ -78,12 +83,12 @@ def main():
 
     row("fp32, the plain model", truth)
     if given.device == "cuda":
-        for name in given.only or ON_A_GPU:
+        for name in given.only or names:
             fast = optimize(model, name.split(",")[0], batch=ON_A_GPU[name], device="cuda", pixels=False)
             row(f"{name} ({fast.way})", fast(x))
         return
     network = folded(model)
-    for name in given.only or FORMATS:
+    for name in given.only or names:
         dtype = torch.float32 if name.startswith(("fp32", "int8")) else torch.bfloat16
         row(name, answers(FORMATS[name](copy.deepcopy(network)), x, dtype))
 

@@ -210,7 +210,22 @@ def test_the_verb_prints_a_table_and_writes_figures(quick, monkeypatch, tmp_path
 def test_the_verb_warns_on_a_busy_machine(quick, monkeypatch, capsys):
     monkeypatch.setitem(VARIANTS, "vit_test", TINY)
     monkeypatch.setattr("vitreous.speed.timing.load_average", lambda: 64.0)
-    main(["benchmark", "--models", "vit_test", "--batch-size", "1", "--seconds", "0.01", "--against", "", "--json"])
+    main(
+        [
+            "benchmark",
+            "--models",
+            "vit_test",
+            "--batch-size",
+            "1",
+            "--seconds",
+            "0.01",
+            "--against",
+            "",
+            "--device",
+            "cpu",
+            "--json",
+        ]
+    )
     assert "busy: the load average was 64.0" in " ".join(capsys.readouterr().err.split())
 
 

@@ -8,13 +8,22 @@ from torch import nn
 
 from conftest import noise
 from vitreous.models.vit import Attention, ViT, ViTConfig
-from vitreous.speed import integers
+from vitreous.speed import integers, whole
 from vitreous.speed.integers import Integer, filled, to_integers
 from vitreous.speed.shortcut import logits_only
 
 
+@pytest.fixture(params=["laid out once", "laid out at each call"])
+def each_product(request, monkeypatch):
+    if request.param == "laid out at each call":
+        monkeypatch.setattr(integers, "available", lambda: False)
+    elif not whole.available():
+        pytest.skip("this CPU or this torch has no exact product of int8 numbers with a weight laid out before")
+    monkeypatch.setattr(integers, "LARGE", 1)
+
+
 @torch.no_grad()
-def test_whole_numbers_come_out_exact():
+def test_whole_numbers_come_out_exact(each_product):
     layer = nn.Linear(16, 8)
     layer.weight.copy_(torch.randint(-127, 128, (8, 16)))
     layer.weight[:, 0] = 127  # so that the scale of each output is 1
@@ -24,7 +33,19 @@ def test_whole_numbers_come_out_exact():
 
 
 @torch.no_grad()
-def test_an_offset_serves_numbers_of_one_sign():
+def test_only_large_products_have_their_weight_laid_out_before(monkeypatch):
+    taken = []
+    monkeypatch.setattr(integers, "available", lambda: True)
+    monkeypatch.setattr(integers, "whole_product", lambda x, weight, scale: taken.append(len(x)) or x[:, :8] * scale)
+    monkeypatch.setattr(integers, "LARGE", 3 * 16 * 8)
+    layer = Integer(nn.Linear(16, 8))
+    for rows in (2, 3, 4):
+        layer(torch.randn(rows, 16))
+    assert taken == [3, 4]
+
+
+@torch.no_grad()
+def test_an_offset_serves_numbers_of_one_sign(each_product):
     torch.manual_seed(0)
     layer, x = nn.Linear(64, 32), torch.rand(50, 64) + 3.0
     error = (Integer(layer)(x) - layer(x)).abs().max() / layer(x).abs().max()
@@ -32,7 +53,7 @@ def test_an_offset_serves_numbers_of_one_sign():
 
 
 @torch.no_grad()
-def test_a_token_that_is_all_the_same_and_no_bias_are_no_trouble():
+def test_a_token_that_is_all_the_same_and_no_bias_are_no_trouble(each_product):
     layer = nn.Linear(16, 8, bias=False)
     out = Integer(layer)(torch.full((2, 3, 16), 0.5))
     assert out.shape == (2, 3, 8)
@@ -41,7 +62,7 @@ def test_a_token_that_is_all_the_same_and_no_bias_are_no_trouble():
 
 
 @torch.no_grad()
-def test_all_products_of_the_blocks_are_of_whole_numbers_but_the_one_that_is_read_in_part():
+def test_all_products_of_the_blocks_are_of_whole_numbers_but_the_one_that_is_read_in_part(each_product):
     model = noise(ViT(ViTConfig(image_size=16, patch_size=4, width=64, depth=3, heads=4, classes=5))).eval()
     x = torch.randn(2, 3, 16, 16)
     theirs = model(x)

@@ -1,8 +1,8 @@
 """int8: matrix products of whole numbers, for CPUs and GPUs that have them.
 
 Weights are scaled for each output, once; what goes into a product for each token, as it comes: its range, from its own
-smallest to its own largest number, is spread over -128 … 127. With the offset that this takes, numbers that are mostly
-positive (GELU's) use the whole range; it costs one number for each token and one for each output. What attention
+smallest to its own largest number, is spread over 256 whole numbers. With the offset that this takes, numbers that are
+mostly positive (GELU's) use the whole range; it costs one number for each token and one for each output. What attention
 multiplies, two sets of tokens, is bf16 on CPUs that multiply such numbers, fp32 elsewhere.
 """
 
@@ -11,11 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.models.vit import Attention
+from vitreous.speed.whole import available, whole_product
 
 FEWEST = 32
 """Rows of a product on a GPU at the least: its kernel wants more than 16."""
 MULTIPLE = 8
 """What a GPU's kernel wants the sides of a weight to be multiples of."""
+LARGE = 50_000_000
+"""Multiplications of a product on a CPU from which a weight laid out before saves more than the longer call costs."""
 MOST_TOKENS = 512
 """Tokens of a picture up to which attention's matrix `[h t t]` is worked out whole: beyond, it would fill memory."""
 SMALLEST = 1e-12
@@ -50,18 +53,27 @@ class Integer(nn.Module):
         self.register_buffer("scale", scale)
         self.register_buffer("column", scale * whole.sum(dim=1))  # what an offset of one would add to each output
         self.register_buffer("bias", bias.to(scale.device))
+        self.laid_out = scale.device.type == "cpu" and available()
 
     def forward(self, x: Tensor) -> Tensor:
         """`[… in]` → `[… out]`, in the format of `x`."""
         rows = x.reshape(-1, self.in_features).float()
         low, high = rows.amin(dim=1, keepdim=True), rows.amax(dim=1, keepdim=True)  # [r 1]
         step = (high - low).clamp(min=SMALLEST) / 255
-        offset = (-128 - low / step).round()
-        whole = (rows / step + offset).round().clamp(-128, 127).to(torch.int8)
-        fewest = FEWEST if whole.is_cuda else 0
-        sums = torch._int_mm(filled(whole, fewest), self.weight)[: len(whole)].float()  # [r out]
-        out = sums * step * self.scale - (offset * step) * self.column + self.bias
+        laid_out = self.laid_out and rows.shape[0] * self.weight.numel() >= LARGE
+        first = 0 if laid_out else -128  # of uint8, of int8
+        offset = (first - low / step).round()
+        whole = (rows / step + offset).round().clamp(first, first + 255)
+        out = self.product(whole, laid_out) * step - (offset * step) * self.column + self.bias
         return out.to(x.dtype).view(*x.shape[:-1], self.out_features)
+
+    def product(self, whole: Tensor, laid_out: bool) -> Tensor:
+        """Whole numbers `[r in]` → `[r out]`, in units of the tokens' steps."""
+        if laid_out:
+            return whole_product(whole.to(torch.uint8), self.weight, self.scale)
+        fewest = FEWEST if whole.is_cuda else 0
+        sums = torch._int_mm(filled(whole.to(torch.int8), fewest), self.weight)
+        return sums[: len(whole)].float() * self.scale
 
 
 class Attention16(Attention):
