@@ -175,6 +175,8 @@ def test_good_pictures_are_answered_and_bad_ones_listed(folder, picture, tmp_pat
         (["classify", "--precision", "half"], "--precision is one of fp32, bf16, fp16, int8, fp8, got 'half'"),
         (["classify", "--image-size", "x"], "--image-size wants HEIGHT [WIDTH], got ['x']"),
         (["convert"], "convert still wants IN, OUT and --to {timm,"),
+        (["evaluate", "here"], "evaluate still wants --data NAME|FOLDER, and takes no here by itself (vitreous"),
+        (["evaluate", "--data", "empty", "--probe", "knn", "--fast"], "leave --fast, --merge and --precision out"),
         (["--json", "classify"], "the verb comes before --json"),
     ],
 )

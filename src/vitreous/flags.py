@@ -50,6 +50,9 @@ def one_line(box: str, verb: str) -> str:
     'embed takes no --modle: did you mean --model NAME? (vitreous embed --help lists all flags)'
     >>> one_line(" Required\\n ---\\n  Missing from push:\\n      FOLDER\\n          A run.\\n      OWNER/NAME", "push")
     'push still wants FOLDER and OWNER/NAME (vitreous push --help lists all flags)'
+    >>> box = "╭─╮\\n│ Missing from evaluate: │\\n│     --data NAME │\\n│ ─── │\\n│ Unrecognized options: │\\n│     x │"
+    >>> one_line(box, "evaluate")
+    'evaluate still wants --data NAME, and takes no x by itself (vitreous evaluate --help lists all flags)'
     """
     lines = box.splitlines()
     if lines[0].startswith("╭"):
@@ -59,13 +62,15 @@ def one_line(box: str, verb: str) -> str:
     rules = [place for place, row in enumerate(rows) if row.strip() and set(row.strip()) <= {"─", "-"}]
     wrong = " ".join(" ".join(rows[: rules[0]] if rules else rows).split())
     names = len(rows[0]) - len(rows[0].lstrip()) + 4  # how far they are indented, and what is said of them further
-    named = [row.strip() for row in rows if re.match(rf" {{{names}}}(?!vitreous )\S", row)]
+    beyond = next((place for place, row in enumerate(rows) if place and row.strip() == "Unrecognized options:"), None)
+    named, strange = (_named(part, names) for part in (rows[:beyond], rows[beyond:] if beyond else []))
     told = wrong.rstrip(".")
     if found := re.match(r"Unrecognized options: ([^,]+)", wrong):
         told = f"{verb} takes no {found[1]}"
         told += f": did you mean {' or '.join(named)}?" if named else ""
     elif wrong.startswith("Missing from"):
         told = f"{verb} still wants {', '.join(named[:-1])}{' and ' * (len(named) > 1)}{named[-1]}"
+        told += f", and takes no {' '.join(strange)} by itself" if strange else ""
     elif found := re.search(r"Missing value for argument \D*?(--?[\w-]+)", wrong):
         told = f"{found[1]} wants a value behind it"
     elif found := re.match(r"invalid choice (.+) for argument '(.+?)'\. Expected one of \((.*)\)", wrong):
@@ -75,6 +80,11 @@ def one_line(box: str, verb: str) -> str:
         flag, _, wanted = named[0].partition(" ")
         told = f"{flag} wants {wanted}, got {found[2]}: {named[1].split(' (default')[0].rstrip('.')}"
     return f"{told} (vitreous {verb} --help lists all flags)"
+
+
+def _named(rows: list[str], indent: int) -> list[str]:
+    """The names among rows, which stand so far in."""
+    return [row.strip() for row in rows if re.match(rf" {{{indent}}}(?!vitreous )\S", row)]
 
 
 @contextmanager

@@ -201,10 +201,43 @@ def test_threads_get_each_their_own_answers(model):
 def test_what_cannot_be_made_faster_is_refused(model):
     with pytest.raises(ValueError, match=r"set model\.card"):
         optimize(ViT(ViTConfig(**SMALL)))
-    with pytest.raises(ValueError, match="leave --fast out for a ResNet"):
+    with pytest.raises(ValueError, match="no --fast, int8 and fp8 for a ResNet"):
         optimize(ResNet(ResNetConfig(18, 5)))
     with pytest.raises(ValueError, match="precision must be one of fp32, bf16, int8, fp8"):
         optimize(model, "fp4")
+
+
+@pytest.mark.parametrize("way", ["eager", "packed"])
+def test_pictures_of_another_size_or_depth_are_refused_in_the_models_words(model, way):
+    fast = optimize(model, batch=2, ways=(way,))
+    x = torch.randn(2, 3, *model.config.size)
+    for wrong in (x[:, :1], x[:, :, :-1], x[0]):
+        with pytest.raises(ValueError, match=r"this model takes \[b 3 \d+ \d+\], got \[.*model.card.preprocess"):
+            fast(wrong)
+    assert fast(x[:0]).shape == (0, model.config.classes)
+
+
+def test_what_is_computed_lies_in_memory_as_it_was_compiled_for(model):
+    fast = optimize(model, batch=2, ways=("eager",), pixels=False)
+    height, width = model.config.size
+    cut = torch.randn(2, 3, height + 3, width + 5)[:, :, :height, :width]
+    for x in (cut, cut.contiguous(memory_format=torch.channels_last)):
+        assert fast.prepare(x).is_contiguous()
+        assert torch.equal(fast(x), fast(cut.contiguous()))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"batch": 0}, "a batch holds at least one picture, got batch size 0"),
+        ({"batch": -1}, "at least one picture"),
+        ({"ways": ("eager", "nope")}, "no way is called 'nope': ways is a tuple of 'eager', 'compiled'"),
+        ({"ways": "eager"}, "no way is called 'e'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_built(model, given, told):
+    with pytest.raises(ValueError, match=told):
+        optimize(model, **given)
 
 
 def test_fast_classifies_embeds_and_evaluates_alike(tmp_path, capsys):

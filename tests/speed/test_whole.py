@@ -39,6 +39,16 @@ def test_every_weight_has_its_own_and_takes_it_along():
     assert len(LAID_OUT) == held
 
 
+def test_a_weight_that_was_written_to_is_laid_out_anew():
+    x, weight, scale = numbers(4, 32, 16)
+    before = whole_product(x, weight, scale)
+    weight.copy_(weight.flip(1))
+    assert torch.equal(whole_product(x, weight, scale), whole_product(x, weight.clone(), scale))
+    assert not torch.equal(whole_product(x, weight, scale), before)
+    with torch.inference_mode():  # where nobody counts
+        assert torch.equal(whole_product(x, weight.clone(), scale), whole_product(x, weight, scale))
+
+
 @torch.no_grad()
 def test_a_copied_layer_works_and_compiled_it_gives_the_same(monkeypatch):
     monkeypatch.setattr(integers, "LARGE", 1)
@@ -49,11 +59,13 @@ def test_a_copied_layer_works_and_compiled_it_gives_the_same(monkeypatch):
     assert torch.allclose(torch.compile(layer, fullgraph=True)(x), plain, atol=1e-6)
 
 
-@pytest.mark.parametrize("flaw", ["no such operation", "sixteen bits"])
+@pytest.mark.parametrize("flaw", ["no such operation", "no folder", "sixteen bits"])
 def test_a_cpu_or_a_torch_that_cannot_is_found_out(flaw, monkeypatch):
     def broken(x, weight, scale):
         if flaw == "no such operation":
             raise AttributeError("'_OpNamespace' 'onednn' object has no attribute 'qlinear_prepack'")
+        if flaw == "no folder":
+            raise FileNotFoundError(2, "No such file or directory", "/cache")
         return torch.full((len(x), len(scale)), 2.0**15 - 1)
 
     monkeypatch.setattr(whole, "whole_product", broken)

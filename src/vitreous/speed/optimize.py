@@ -47,6 +47,8 @@ class Fast:
     dtype: torch.dtype
     mean: Tensor
     std: Tensor
+    size: tuple[int, int]
+    """Height and width of a picture."""
     pixels: bool = True
     """Whether the network itself takes values from 0 to 255; else it takes normalised pictures alone."""
     way: str = "eager"
@@ -62,6 +64,10 @@ class Fast:
 
     @torch.no_grad()
     def __call__(self, pictures: Tensor) -> Tensor:
+        takes = (len(self.mean), *self.size)
+        if pictures.shape[1:] != takes:
+            told = f"this model takes [b {' '.join(map(str, takes))}], got {list(pictures.shape)}"
+            raise ValueError(f"{told}: preprocess pictures with model.card.preprocess and stack them to a batch")
         parts = []
         for some in pictures.split(self.batch):
             x = self.prepare(some)
@@ -78,7 +84,7 @@ class Fast:
             x = (x.float() * self.std + self.mean) * 255
         elif not self.pixels and pictures.dtype == torch.uint8:
             x = (x.float() / 255 - self.mean) / self.std
-        return x.to(self.dtype)
+        return x.to(self.dtype).contiguous()  # however the picture was cut: compiled code knows one layout
 
 
 def optimize(
@@ -108,8 +114,12 @@ def optimize(
     """
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+    if batch < 1:
+        raise ValueError(f"a batch holds at least one picture, got batch size {batch}")
+    if unknown := [way for way in ways or () if way not in WAYS]:
+        raise ValueError(f"no way is called {unknown[0]!r}: ways is a tuple of {', '.join(map(repr, WAYS))}")
     if not isinstance(model, ViT):
-        raise ValueError("only Vision Transformers are made faster: leave --fast out for a ResNet")
+        raise ValueError("only Vision Transformers are made faster: no --fast, int8 and fp8 for a ResNet")
     if model.card is None:
         raise ValueError("a model is made faster with its preprocessing: set model.card, or get the model by load")
     view, place, dtype = model.card.preprocess, torch.device(device), PRECISIONS[precision]
@@ -121,7 +131,7 @@ def optimize(
     elif precision == "fp8":
         network, compute = eight(network, compute, place)
     mean, std = (torch.tensor(values, device=place).view(-1, 1, 1) for values in (view.mean, view.std))
-    fast = Fast(lambda x: x, batch, place, dtype, mean, std, pixels)
+    fast = Fast(lambda x: x, batch, place, dtype, mean, std, tuple(view.size), pixels)
     example = torch.randn(batch, len(view.mean), *view.size, device=place).to(dtype)
     known = choice(cache, place, network.config, precision, batch, compute.__name__) if ways is None else None
     wanted = ways or usual(place, precision)

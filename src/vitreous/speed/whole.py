@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 LAID_OUT = WeakTensorKeyDictionary()
-"""Weights as they came, and laid out; one that is gone takes its other form with it."""
+"""Weights as they came → how often they had been written to, and laid out; one that is gone takes this with it."""
 
 
 @torch.library.custom_op("vitreous::whole_product", mutates_args=())
@@ -23,11 +23,14 @@ def whole_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
     >>> whole_product(x, weight, torch.tensor([1.0, 0.5])).tolist() if available() else [[203.0, 198.0]]
     [[203.0, 198.0]]
     """
-    if weight not in LAID_OUT:
-        LAID_OUT[weight] = torch.ops.onednn.qlinear_prepack(weight.t().contiguous(), list(x.shape))
+    version = 0 if weight.is_inference() else weight._version
+    before, laid_out = LAID_OUT.get(weight, (None, None))
+    if before != version:
+        laid_out = torch.ops.onednn.qlinear_prepack(weight.t().contiguous(), list(x.shape))
+        LAID_OUT[weight] = version, laid_out
     none = torch.zeros(len(scale), dtype=torch.int64)
     return torch.ops.onednn.qlinear_pointwise(
-        x, 1.0, 0, LAID_OUT[weight], scale, none, None, 1.0, 0, torch.float32, "none", [], ""
+        x, 1.0, 0, laid_out, scale, none, None, 1.0, 0, torch.float32, "none", [], ""
     )
 
 
@@ -42,6 +45,6 @@ def available() -> bool:
     x, weight = torch.full((4, 64), 255, dtype=torch.uint8), torch.full((64, 16), 127, dtype=torch.int8)
     try:
         out = whole_product(x, weight, torch.ones(16))
-    except (RuntimeError, AttributeError, TypeError):  # no oneDNN, another torch's signature
+    except (RuntimeError, AttributeError, TypeError, OSError):  # no oneDNN, another signature, no folder for a cache
         return False
     return bool((out == 64 * 255 * 127).all())

@@ -63,6 +63,8 @@ def evaluate(
     console = messages()
     if probe is not None and here().ranks > 1:
         raise ValueError("a probe looks at all features at once: run it without torchrun")
+    if probe is not None and (fast or merge or precision != "fp32"):
+        raise ValueError("a probe reads the plain model's features in fp32: leave --fast, --merge and --precision out")
     if probe is None:
         pictures = open_set(data, "test", data_root)
     else:
