@@ -47,7 +47,7 @@ def test_every_number_arrives():
 def test_a_moment_says_how_good_the_model_was():
     rows = [{"epoch": 2, "test_top1": 0.5, "test_loss": 1.25}, {"epoch": 4, "loss": 0.5, "test_top1": 0.99978}]
     said = [each["said"] for each in moments_payload([snapshot(0), snapshot(2), snapshot(4)], rows).header["moments"]]
-    assert said == ["before training", "epoch 2 · 50 % held out · loss 1.25", "epoch 4 · 99.9 % held out · loss 0.5"]
+    assert said == ["before training", "epoch 2 · 50.0 % held out · loss 1.25", "epoch 4 · 99.9 % held out · loss 0.5"]
     assert moment(1, {"loss": float("nan")})["said"] == "epoch 1"
 
 

@@ -20,7 +20,7 @@ import tyro
 
 from vitreous.failure import end, is_echo, tell
 from vitreous.flags import read_flags
-from vitreous.quick import quick
+from vitreous.quick import INTERRUPTED, quick
 from vitreous.ranks import here
 from vitreous.verbs.benchmark import benchmark
 from vitreous.verbs.classify import classify
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         run(words)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader of our output, such as `head`, has gone
         sys.stderr.close()
         sys.exit(0)

@@ -54,8 +54,7 @@ def curves(rows: Sequence[Row], config: TrainConfig) -> list[Curves]:
             "Step size",
             _lines(rows, learning_rate="learning_rate"),
             "learning rate",
-            "How far an update may move the weights, at the end of each epoch"
-            + (f": it grows for {config.warmup:g} epochs, then follows half a cosine." if config.warmup else "."),
+            "How far an update may move the weights, at the end of each epoch" + _plan(config),
             "The plan, not the movement: how far weights really move depends on the optimiser and the gradients."
             + (" Earlier blocks move less than this." if config.layer_decay < 1 else ""),
         ),
@@ -75,6 +74,22 @@ def column(rows: Sequence[Row], name: str, factor: float = 1.0) -> tuple[list[fl
 def _lines(rows: Sequence[Row], factor: float = 1.0, **names: str) -> list[Line]:
     found = [Line(label.replace("_", " "), *column(rows, name, factor)) for label, name in names.items()]
     return [line for line in found if line.x]
+
+
+def _plan(config: TrainConfig) -> str:
+    """How the step size goes, as the end of a sentence.
+
+    >>> _plan(TrainConfig(epochs=9, warmup=1))
+    ': it grows for 1 epoch, then follows half a cosine.'
+    >>> _plan(TrainConfig(epochs=2, warmup=5))
+    ': it grows all the time, for the run is no longer than its warm-up.'
+    """
+    if not config.warmup:
+        return "."
+    if config.warmup >= config.epochs:
+        return ": it grows all the time, for the run is no longer than its warm-up."
+    epochs = f"{config.warmup:g} epoch{'s' * (config.warmup != 1)}"
+    return f": it grows for {epochs}, then follows half a cosine."
 
 
 def _training_is_harder(config: TrainConfig) -> str:

@@ -107,7 +107,8 @@ def moment(epoch: int, row: Row | None) -> dict[str, Any]:
     name = f"epoch {epoch}" if epoch else "before training"
     said = [name]
     if row and isinstance(row.get("test_top1"), (int, float)):
-        said.append(f"{int(1000 * row['test_top1']) / 10:g} % held out")  # cut: 99.97 % is not 100 %
+        top1 = 100 * row["test_top1"]
+        said.append(f"{min(top1, 99.9) if top1 < 100 else top1:.1f} % held out")  # 99.97 % is not 100 %
     loss = (row or {}).get("test_loss", (row or {}).get("loss"))
     if isinstance(loss, (int, float)) and np.isfinite(loss):
         said.append(f"loss {loss:.3g}")

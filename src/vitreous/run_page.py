@@ -56,7 +56,8 @@ def html(
     names |= {view.name: view.title for view in views} | {"settings": "Settings"}
     links = " ".join(f'<a href="#{name}">{escape(title)}</a>' for name, title in names.items())
     title = f"{short(config.model)} on {short(config.data)}"
-    body = f"<header><h1>{escape(title)}</h1><p>{escape(summary(config))}</p>{_result(config, rows, result, classes)}"
+    body = f"<header><h1>{escape(title)}</h1><p>{escape(summary(config, rows))}</p>"
+    body += _result(config, rows, result, classes)
     body += f'<nav aria-label="Parts of this page">{links}</nav></header>\n{NO_SCRIPT}'
     if inside is not None:
         body += '<div id="scrubber"></div>\n'
@@ -68,17 +69,20 @@ def html(
     return scripted_page(title, body + _settings(config), "run.js", payloads, ["run.css"])
 
 
-def summary(config: TrainConfig) -> str:
-    """The run in a line.
+def summary(config: TrainConfig, rows: Sequence[Row] = ()) -> str:
+    """The run in a line; its rows know the batch size that was used, where there were fewer pictures than asked for.
 
     >>> summary(TrainConfig(epochs=20, optimizer="muon", seed=3))
     'Trained from scratch for 20 epochs with muon, batches of 64, seed 3'
+    >>> summary(TrainConfig(epochs=1), [{"batch_size": 21}])
+    'Trained from scratch for 1 epoch with adamw, batches of 21, seed 0'
     """
+    size = rows[-1].get("batch_size", config.batch_size) if rows else config.batch_size
     what = "Trained from scratch"
     if config.pretrained:
         what = "Fine-tuned" if config.policy == "full" else f"Fine-tuned ({config.policy})"
     length = f"{config.epochs} epoch{'s' if config.epochs != 1 else ''}"
-    return f"{what} for {length} with {config.optimizer}, batches of {config.batch_size}, seed {config.seed}"
+    return f"{what} for {length} with {config.optimizer}, batches of {size}, seed {config.seed}"
 
 
 # --- the result -------------------------------------------------------------------------------------------------------

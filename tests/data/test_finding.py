@@ -141,6 +141,16 @@ def test_a_folder_that_may_not_be_listed_is_a_problem_beside_the_rest(album, mon
     assert [str(problem) for problem in problems] == ["trip/deep: permission denied: check who may read it"]
 
 
+def test_nothing_else_is_said_of_a_folder_that_may_not_be_listed_itself(album, monkeypatch):
+    def refuse(path: Path) -> Iterator[os.DirEntry[str]]:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(finding.os, "scandir", refuse)
+    found, problems = find_pictures(["trip"])
+    assert not found
+    assert [str(problem) for problem in problems] == ["trip: permission denied: check who may read it"]
+
+
 def test_links_are_followed_and_loops_are_not(album):
     for number in range(3):  # with three loops, whoever follows them is busy for ever
         (album / "trip" / f"loop{number}").symlink_to(album, target_is_directory=True)

@@ -75,6 +75,13 @@ def test_a_run_that_never_began_leaves_no_folder(tmp_path):
     with pytest.raises(KeyError), RunFolder(tmp_path / "run").claimed():
         raise KeyError
     assert not list(tmp_path.iterdir())
+    with pytest.raises(KeyError), RunFolder(tmp_path / "runs" / "today" / "run").claimed():
+        raise KeyError
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "runs").mkdir()  # what was there before stays
+    with pytest.raises(KeyError), RunFolder(tmp_path / "runs" / "run").claimed():
+        raise KeyError
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
 def test_a_folder_where_a_process_was_killed_before_it_began_is_vacant(tmp_path):

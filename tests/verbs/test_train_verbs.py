@@ -127,7 +127,7 @@ def test_a_mistake_is_one_line_exit_code_2_and_leaves_no_folder(words, message, 
     assert message in err
     assert err.startswith("vitreous: ")
     assert err.count("\n") == 1
-    assert not [path for path in tmp_path.rglob("*") if path.name != "runs"]
+    assert not [path for path in tmp_path.rglob("*")]
 
 
 # --- folders that are not what they should be -------------------------------------------------------------------------
@@ -172,6 +172,9 @@ def test_a_batch_larger_than_the_set_is_cut_and_the_same_command_goes_on(zoo, ca
     assert "instead of 999" in err
     main(words)
     assert json.loads(capsys.readouterr().out)["epochs"] == 2
+    cut = json.loads(Path("run/metrics.jsonl").read_text().splitlines()[-1])["batch_size"]
+    assert f"batch size {cut} instead of 999" in err
+    assert f"batches of {cut}, " in Path("run/run.html").read_text()
 
 
 def test_a_batch_size_of_auto_is_found_and_kept(zoo, capsys):
@@ -280,7 +283,7 @@ def test_a_signal_before_the_first_update_says_to_begin_again(zoo, capsys, monke
     monkeypatch.setattr(assemble, "build_model", lambda *arguments: os.kill(os.getpid(), signal.SIGTERM))
     err = fails(["train", "--data", zoo, *TINY], capsys, 143)
     assert "stopped while getting ready; begin again with the same command" in err
-    assert not list(Path("runs").iterdir())
+    assert not Path("runs").exists()
 
 
 def test_a_real_process_that_is_asked_to_stop(zoo, tmp_path):

@@ -65,7 +65,7 @@ def gather(
         },
         "curves": {label: _curve(of(study, label)) for label in models},
         "differing": [[name, values] for name, values in differing(study.configs)],
-        "common": study.configs[0].to_dict(),
+        "common": study.configs[0].to_dict() | _batch_size(study),
         "speed": {key: speeds[key] for key in ("device", "batch", "precision", "torch")},
     }
 
@@ -150,6 +150,12 @@ def _by_class(right: np.ndarray, labels: np.ndarray, classes: int) -> list[float
     """Accuracy of each class over all seeds; None for one without pictures."""
     each = right.mean(axis=0)
     return [float(each[labels == i].mean()) if (labels == i).any() else None for i in range(classes)]
+
+
+def _batch_size(study: Study) -> dict[str, int]:
+    """What the runs say of it: less than was asked for, where there were fewer pictures."""
+    rows = RunFolder(study.runs()[0].folder).read_metrics()
+    return {"batch_size": rows[-1]["batch_size"]} if rows and "batch_size" in rows[-1] else {}
 
 
 def _curve(runs: list[Run]) -> dict[str, Any]:

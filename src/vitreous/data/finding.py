@@ -69,7 +69,8 @@ def _expand(given: str | Path, problems: list[PictureError]) -> list[str]:
         raise PictureError("''", "empty path: name a file, a folder or a pattern")
     path = at_home(given)
     if path.is_dir():
-        if found := _walk([path], (), problems):
+        before = len(problems)
+        if (found := _walk([path], (), problems)) or len(problems) > before:  # what could not be read is told
             return found
         raise PictureError(str(given), f"no pictures in this folder: none of {' '.join(SUFFIXES)}")
     if path.exists():  # before patterns: a file may well be called "photo [1].jpg"

@@ -94,6 +94,7 @@ class RunFolder:
     @contextmanager
     def claimed(self) -> Iterator[None]:
         """Hold the folder's lock; a `HeldError` says that another process does."""
+        fresh = [path for path in (self.path, *self.path.parents) if not path.exists()]  # the inmost first
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except FileExistsError as error:
@@ -105,7 +106,8 @@ class RunFolder:
                 if not self.config.is_file():  # nothing began here: leave no trace
                     with suppress(OSError):  # there may be files of others
                         (self.path / LOCK).unlink()
-                        self.path.rmdir()
+                        for path in fresh or [self.path]:
+                            path.rmdir()
 
     def _locked(self) -> IO[str]:
         """The lock file, held; not one that another process has just removed."""

@@ -93,6 +93,7 @@ def run(parts: Parts, folder: RunFolder, tell: Listener, asked: Flag, started: f
         refuse_nonfinite(parts)
         loss, right, pictures, _ = world.add(state.totals).tolist()
         row = {"epoch": state.epoch + 1, "loss": loss / pictures, "top1": right / pictures}
+        row["batch_size"] = int(config.batch_size)  # which may be less than was asked for
         row["learning_rate"] = config.learning_rate * rate(
             (state.epoch + 1) * steps - 1, total, warm, config.final_rate
         )

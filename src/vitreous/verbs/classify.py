@@ -71,8 +71,9 @@ def classify(
     from vitreous.speed.shortcut import logits_only
 
     console = messages()
-    if top < 1 or batch_size < 1:
-        raise ValueError(f"top and batch size must be at least 1, got {top} and {batch_size}")
+    for name, value in (("top", top), ("batch size", batch_size)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
     if output is None and here().ranks > 1:
         raise ValueError("several processes write a folder of parts: name it with -o")
     if output is not None and not (pictures and is_folder(output)):

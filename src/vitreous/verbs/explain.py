@@ -14,9 +14,14 @@ from vitreous.verbs.options import ModelOptions, Number, Pictures, SharedModel, 
 from vitreous.verbs.pages import Format, find, look_at_all, want, write_report
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from vitreous.weights.load import Model
+
+FEW_CLASSES = 20
+"""Classes up to which a message names them all."""
 
 Range = Annotated[str | None, tyro.conf.arg(metavar="0-7")]
 
@@ -154,5 +159,10 @@ def _class(text: str | None, model: Model) -> int | None:
     import difflib
 
     close = difflib.get_close_matches(text, names, n=3)
-    hint = f"did you mean {' or '.join(close)}?" if close else "give a class name or number"
+    hint = f"did you mean {' or '.join(close)}?" if close else _known(names)
     raise ValueError(f"the model has no class {text!r}: {hint}")
+
+
+def _known(names: Sequence[str]) -> str:
+    """How to name a class; where there are few, which."""
+    return f"its classes are {', '.join(names)}" if 0 < len(names) <= FEW_CLASSES else "give a class name or number"
