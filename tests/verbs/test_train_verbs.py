@@ -127,7 +127,7 @@ def test_a_mistake_is_one_line_exit_code_2_and_leaves_no_folder(words, message, 
     assert message in err
     assert err.startswith("vitreous: ")
     assert err.count("\n") == 1
-    assert not [path for path in tmp_path.rglob("*")]
+    assert not list(tmp_path.rglob("*"))
 
 
 # --- folders that are not what they should be -------------------------------------------------------------------------

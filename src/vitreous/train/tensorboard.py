@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class TensorBoard(Listener):
-    """Every number of every line of metrics.jsonl, by epoch."""
+    """Every number of metrics.jsonl that may change, by epoch."""
 
     def __init__(self) -> None:
         try:
@@ -29,7 +29,7 @@ class TensorBoard(Listener):
     def epoch(self, row: dict[str, Any], parts: Parts) -> None:
         for name, value in row.items():
             kind, name = ("test", name.removeprefix("test_")) if name.startswith("test_") else ("train", name)
-            if name not in ("epoch", "pictures"):
+            if name not in ("epoch", "pictures", "batch_size"):
                 self.writer.add_scalar(f"{name}/{kind}", value, row["epoch"])
         self.writer.flush()
 
