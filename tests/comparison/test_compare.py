@@ -53,6 +53,15 @@ def test_the_table_says_what_the_runs_say(study):
         assert row["compiled"] is None
 
 
+def test_the_page_tells_the_batch_size_that_was_used(tmp_path):
+    told = tiny(make_zoo(tmp_path / "zoo"), tmp_path / "study", models=MODELS[::-1], batch_size=999, seeds=1, epochs=1)
+    size = told["tables"][0]["common"]["batch_size"]
+    assert 0 < size < 36
+    page = (tmp_path / "study/comparison.html").read_text()
+    assert f"batches of {size} " in page
+    assert "; 1 epoch; one seed a model" in page
+
+
 def test_predictions_are_kept_for_every_picture(study):
     folder, _ = study
     path = folder / f"runs/{MODELS[0]}-seed1/predictions.npz"

@@ -44,7 +44,8 @@ def _lead(tables: Sequence[Table]) -> str:
     if not tables:
         return "<p>Nothing could be run: what is missing is told below.</p>"
     seeds, first = tables[0]["seeds"], tables[0]
-    budget = f"{first['minutes']:g} minutes a run" if first["minutes"] else f"{first['rows'][0]['epochs']:,} epochs"
+    epochs = first["rows"][0]["epochs"]
+    budget = f"{first['minutes']:g} minutes a run" if first["minutes"] else f"{epochs:,} epoch{'s' * (epochs != 1)}"
     if len(tables) > 1:
         budget = "equal epochs for all models of a data set"
     many = f"{seeds} seeds" if seeds > 1 else "one seed"
