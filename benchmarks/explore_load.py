@@ -21,7 +21,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 
-from vitreous.samples import samples
+from vitreous.data.samples import samples
 
 PAUSE = 8  # seconds; the explorer gives memory back when nobody has asked for a picture for 5
 LIGHT = ("/", "/assets/page.css", "/assets/explorer.js", "/api/models", "/api/samples", "/api/progress?client=nobody")
@@ -36,7 +36,7 @@ def tell(*_):
     info = library.mallinfo2()
     print(info.uordblks + info.hblkhd, info.fordblks, flush=True)
 signal.signal(signal.SIGUSR1, tell)
-from vitreous.cli import main
+from vitreous.cli.main import main
 main(sys.argv[1:])
 """
 """The command line in a process that tells, on a signal, how many bytes glibc has handed out and how many it keeps."""

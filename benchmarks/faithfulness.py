@@ -10,10 +10,11 @@ import argparse
 
 import torch
 
-from vitreous import heat, load, open_set, read_picture
-from vitreous.device import pick_device
+from vitreous import load, open_set, read_picture
 from vitreous.inside import faithfulness
-from vitreous.scene import Scene
+from vitreous.runtime.device import pick_device
+from vitreous.views.inspection import Scene
+from vitreous.views.registry import maps as heat
 
 
 def main() -> None:

@@ -40,8 +40,8 @@ def limits(folder, model):
     import torch
 
     from vitreous.data.finding import find_pictures
-    from vitreous.data.pictures import read_picture
-    from vitreous.speed.shortcut import logits_only
+    from vitreous.data.images import read_picture
+    from vitreous.models.last_block import logits_only
     from vitreous.weights.load import load
 
     torch.set_num_threads(1)

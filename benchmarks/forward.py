@@ -12,7 +12,7 @@ import timm
 import torch
 
 from vitreous import ViT, variant
-from vitreous.speed.shortcut import logits_only
+from vitreous.models.last_block import logits_only
 
 
 def main() -> None:

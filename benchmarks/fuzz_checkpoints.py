@@ -19,8 +19,8 @@ from pathlib import Path
 
 from fuzz_pictures import SLOW, memory
 
-from vitreous.cli import main as vitreous
-from vitreous.samples import samples
+from vitreous.cli.main import main as vitreous
+from vitreous.data.samples import samples
 
 for part in (".", "weights"):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / part))

@@ -33,7 +33,7 @@ Outcome = dict[str, str | float]
 
 
 def by_command(verb: str) -> Callable[[Path], tuple[str, str]]:
-    from vitreous.cli import main
+    from vitreous.cli.main import main
 
     def run(path: Path) -> tuple[str, str]:
         words = [verb, str(path), *(["--json"] if verb == "classify" else ["-o", str(path.parent / "report.html")])]
@@ -56,8 +56,8 @@ def by_command(verb: str) -> Callable[[Path], tuple[str, str]]:
 
 def by_library() -> Callable[[Path], tuple[str, str]]:
     from vitreous import load
-    from vitreous.data.pictures import PictureError
-    from vitreous.predict import classify_each
+    from vitreous.data.images import PictureError
+    from vitreous.predict.classify import classify_each
 
     model = load()
 
@@ -75,10 +75,10 @@ def by_upload() -> Callable[[Path], tuple[str, str]]:
     from starlette.testclient import TestClient
 
     from vitreous import load
-    from vitreous.explore.app import create_app
-    from vitreous.explore.guard import Guard
-    from vitreous.explore.serve import allowed_hosts
-    from vitreous.explore.work import Work
+    from vitreous.server.app import create_app
+    from vitreous.server.jobs import Work
+    from vitreous.server.security import Guard
+    from vitreous.server.serve import allowed_hosts
 
     app = Guard(create_app({"packaged": load()}, Work()), allowed_hosts("127.0.0.1", 8137))
     client = TestClient(app, base_url="http://127.0.0.1:8137")

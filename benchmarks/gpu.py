@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
+from vitreous.benchmarking.benchmark import Result, benchmark, described, surroundings
+from vitreous.benchmarking.contenders import CONTENDERS, Contender, Setting
 from vitreous.models.variants import variant
-from vitreous.speed.benchmark import Result, benchmark, described, surroundings
-from vitreous.speed.contenders import CONTENDERS, Contender, Setting
 
 MODELS = {
     "ti": "vit_tiny_patch16_224",

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import torch
 
-from vitreous.device import pick_device, pick_dtype
-from vitreous.doctor import count_flops
 from vitreous.figures.style import ACCENT, MUTED, PALETTE
+from vitreous.models.summary import count_flops
 from vitreous.models.variants import variant
 from vitreous.models.vit import ViT
+from vitreous.runtime.device import pick_device, pick_dtype
 from vitreous.speed.choice import processor
 
 SWEEPS = {

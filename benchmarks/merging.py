@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 
 from vitreous.data.finding import find_pictures
-from vitreous.data.pictures import read_picture
-from vitreous.speed.merging import merging
-from vitreous.speed.shortcut import logits_only
+from vitreous.data.images import read_picture
+from vitreous.models.last_block import logits_only
+from vitreous.speed.token_merging import merging
 from vitreous.weights.load import load
 
 BATCH = 8

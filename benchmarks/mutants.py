@@ -27,11 +27,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 MORE_TESTS = {  # beside `tests/FOLDER/test_NAME.py`
     "weights/keymap.py": ("tests/weights/test_against_timm.py", "tests/weights/test_against_huggingface.py"),
-    "speed/eight.py": ("tests/speed/test_lean.py",),
-    "speed/ways.py": ("tests/speed/test_optimize.py",),
+    "speed/fp8.py": ("tests/speed/test_lean.py",),
+    "speed/backends.py": ("tests/speed/test_optimize.py",),
     "comparison/work.py": ("tests/comparison/test_compare.py",),
-    "train/interrupt.py": ("tests/train/test_loop.py", "tests/train/test_trouble.py"),
-    "train/loop.py": ("tests/train/test_trouble.py",),
+    "training/interrupt.py": ("tests/train/test_loop.py", "tests/train/test_trouble.py"),
+    "training/loop.py": ("tests/train/test_trouble.py",),
     "models/vit.py": ("tests/models/test_tokens.py", "tests/models/test_stochastic_depth.py"),
 }
 LOADED_FIRST = ("numpy", "torch", "torchvision", "hypothesis", "PIL.Image", "timm", "transformers", "pytest")

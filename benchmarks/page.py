@@ -15,10 +15,10 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 from vitreous import ViT, variant
-from vitreous.interactive import interactive
-from vitreous.page_data import page_data
-from vitreous.samples import samples
-from vitreous.scene import Scene
+from vitreous.data.samples import samples
+from vitreous.pages.interactive import interactive
+from vitreous.pages.page_data import page_data
+from vitreous.views.inspection import Scene
 from vitreous.weights.card import Card
 from vitreous.weights.save import usual_preprocess
 

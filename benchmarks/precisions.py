@@ -16,14 +16,14 @@ from pathlib import Path
 import torch
 
 from vitreous.data.finding import find_pictures
-from vitreous.data.pictures import read_picture
-from vitreous.speed.eight import Eight
+from vitreous.data.images import read_picture
+from vitreous.models.last_block import logits_only
+from vitreous.speed.cpu import packed
 from vitreous.speed.fold import folded
-from vitreous.speed.integers import to_integers
-from vitreous.speed.lean import lean
+from vitreous.speed.fp8 import Eight
+from vitreous.speed.gpu import lean
+from vitreous.speed.int8 import to_integers
 from vitreous.speed.optimize import optimize
-from vitreous.speed.packed import packed
-from vitreous.speed.shortcut import logits_only
 from vitreous.weights.load import load
 
 BATCH = 10

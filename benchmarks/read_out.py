@@ -13,7 +13,7 @@ import torch
 from vitreous import ViT, variant
 from vitreous.inside.capture import padded_identity, read_out
 from vitreous.inside.rollout import rollout_map
-from vitreous.models.watch import scaled
+from vitreous.models.hooks import scaled
 
 
 def replayed(function, rounds: int = 50) -> float:

@@ -25,12 +25,12 @@ from pathlib import Path
 
 import torch
 
-from vitreous.train.assemble import Parts
-from vitreous.train.config import TrainConfig
-from vitreous.train.folder import RunFolder
-from vitreous.train.listen import Listener
-from vitreous.train.loop import train
-from vitreous.train.recipes import RECIPES
+from vitreous.training.assemble import Parts
+from vitreous.training.config import TrainConfig
+from vitreous.training.folder import RunFolder
+from vitreous.training.listeners import Listener
+from vitreous.training.loop import train
+from vitreous.training.recipes import RECIPES
 
 FORKED = multiprocessing.get_context("fork")  # torch is imported once: a sitting begins at once
 

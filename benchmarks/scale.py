@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vitreous.train.assemble import assemble, set_up
-from vitreous.train.config import TrainConfig
-from vitreous.train.listen import Listener
-from vitreous.train.world import joined
+from vitreous.runtime.distributed import join_world
+from vitreous.training.assemble import assemble, set_up
+from vitreous.training.config import TrainConfig
+from vitreous.training.listeners import Listener
 
 MODELS = {"vit_base_patch16_224": 128, "vit_large_patch16_224": 64, "vit_huge_patch14_224": 32}  # → batch size
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
@@ -44,7 +44,7 @@ def measure(config: TrainConfig, engine: str, steps: int) -> dict[str, float]:
     os.environ.update(TORCHRUN | {"TORCHELASTIC_RUN_ID": "one"} if engine != "alone" else {})
     try:
         config = replace(config, parallel=engine if engine != "alone" else "ddp")
-        with joined(set_up(config)) as world:
+        with join_world(set_up(config)) as world:
             cuda = world.device.type == "cuda"
             if cuda:
                 torch.cuda.reset_peak_memory_stats()

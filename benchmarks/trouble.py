@@ -28,7 +28,7 @@ import torch
 from resume import bits, left_over, reached
 
 import vitreous
-from vitreous.cli import main
+from vitreous.cli.main import main
 
 PACKAGE = str(Path(vitreous.__file__).parent)
 FORKED = multiprocessing.get_context("fork")

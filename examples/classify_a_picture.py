@@ -6,7 +6,7 @@ Without a picture, four photographs that scikit-image brings along; the model in
 import sys
 
 from vitreous import classify, load
-from vitreous.samples import samples
+from vitreous.data.samples import samples
 
 model = load()
 pictures = {name: name for name in sys.argv[1:]} or samples()

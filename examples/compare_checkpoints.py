@@ -11,7 +11,7 @@ import torch
 from vitreous import classify, load, save
 from vitreous.inside.faithfulness import rank_correlation
 from vitreous.inside.relevance import relevance
-from vitreous.samples import samples
+from vitreous.data.samples import samples
 
 
 def rounded() -> str:

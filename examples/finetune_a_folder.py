@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitreous import classify, open_set
-from vitreous.train.loop import train
-from vitreous.train.recipes import FINETUNE
+from vitreous.training.loop import train
+from vitreous.training.recipes import FINETUNE
 
 
 def write_digits(folder: Path, each: int = 12) -> Path:

@@ -10,9 +10,9 @@ import torch
 
 from vitreous import capture, load, read_picture
 from vitreous.inside.attention import mean_distance
-from vitreous.report import explain
-from vitreous.samples import samples
-from vitreous.scene import Scene
+from vitreous.pages.explanation import explain
+from vitreous.data.samples import samples
+from vitreous.views.inspection import Scene
 
 picture = read_picture(sys.argv[1]) if len(sys.argv) > 1 else samples()["chelsea"]
 scene = Scene(load(), picture)

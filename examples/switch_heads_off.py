@@ -9,7 +9,7 @@ import torch
 
 from vitreous import intervene, load, read_picture
 from vitreous.inside.intervene import ablate_heads
-from vitreous.samples import samples
+from vitreous.data.samples import samples
 
 model = load()
 picture = read_picture(sys.argv[1]) if len(sys.argv) > 1 else samples()["chelsea"]

@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 
 from conftest import noise
-from vitreous.cli import COMMANDS, main
+from vitreous.cli.main import COMMANDS, main
+from vitreous.cli.welcome import PURPOSES
+from vitreous.data.samples import samples
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.samples import samples
-from vitreous.verbs.welcome import PURPOSES
 from vitreous.weights.save import save
 
 
@@ -41,7 +41,7 @@ def picture(tmp_path):
 
 
 def test_import_and_help_are_quick_and_torch_free():
-    code = "import sys, vitreous, vitreous.cli; print('torch' in sys.modules, 'numpy' in sys.modules)"
+    code = "import sys, vitreous, vitreous.cli.main; print('torch' in sys.modules, 'numpy' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.split() == ["False", "False"]
     resource = pytest.importorskip("resource", reason="processor time of a child is read by a POSIX call")
@@ -274,7 +274,7 @@ def test_convert_writes_a_graph_that_answers_as_classify_does(folder, picture, t
 
 
 def test_doctor_prints_the_shapes_of_seed_report_000(tmp_path, capsys):
-    from vitreous.doctor import trace
+    from vitreous.models.summary import trace
     from vitreous.models.variants import variant
 
     rows = dict(trace(ViT(variant("vit_base_patch16_224", depth=1)).eval()))
@@ -284,7 +284,7 @@ def test_doctor_prints_the_shapes_of_seed_report_000(tmp_path, capsys):
 
 
 def test_flops_agree_with_the_formula():
-    from vitreous.doctor import count_flops
+    from vitreous.models.summary import count_flops
     from vitreous.models.variants import variant
 
     config = variant("vit_base_patch16_224")

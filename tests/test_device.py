@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vitreous.device import pick_device
+from vitreous.runtime.device import pick_device
 
 
 @pytest.fixture

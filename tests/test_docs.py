@@ -15,10 +15,10 @@ import vitreous
 from test_imports import ALLOWED, FORBIDDEN
 from vitreous.data.datasets import DATASETS
 from vitreous.inside.glossary import BLOCK, WHOLE
-from vitreous.train.policy import POLICIES
-from vitreous.train.recipes import POLICY_RATES, RECIPES
-from vitreous.views import VIEWS
-from vitreous.weights.formats import FORMATS
+from vitreous.training.policies import POLICIES
+from vitreous.training.recipes import POLICY_RATES, RECIPES
+from vitreous.views.registry import VIEWS
+from vitreous.weights.formats.registry import FORMATS
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))

@@ -1,6 +1,6 @@
 import pytest
 
-from vitreous.doctor import count_flops
+from vitreous.models.summary import count_flops
 from vitreous.models.vit import ViT, ViTConfig
 
 SMALL = {"image_size": 32, "patch_size": 8, "width": 24, "depth": 2, "heads": 4, "classes": 5}

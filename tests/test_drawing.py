@@ -9,12 +9,13 @@ import torch
 from PIL import Image
 
 from conftest import noise
-from vitreous import drawing, heat
 from vitreous.inside.capture import capture
 from vitreous.inside.intervene import intervene
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.scene import Choice, Scene
+from vitreous.views.inspection import Choice, Scene
+from vitreous.views.registry import drawing
+from vitreous.views.registry import maps as heat
 from vitreous.weights.card import Card
 from vitreous.weights.save import usual_preprocess
 
@@ -193,7 +194,7 @@ def test_a_target_that_does_not_exist_is_refused_for_a_resnet_too(photo):
 def test_models_of_other_number_formats_are_drawn(dtype, model, photo):
     from copy import deepcopy
 
-    from vitreous.report import explain
+    from vitreous.pages.explanation import explain
 
     page = explain(Scene(deepcopy(model).to(dtype), photo))
     assert not page.skipped

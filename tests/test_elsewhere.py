@@ -8,16 +8,17 @@ import types
 import pytest
 import torch
 
+from vitreous.benchmarking import timing
 from vitreous.data.preprocess import HALF, Preprocess
-from vitreous.device import lacks_compiler, pick_device
 from vitreous.models.variants import variant
 from vitreous.models.vit import ViT
-from vitreous.speed import choice, optimize, timing
+from vitreous.runtime.device import lacks_compiler, pick_device
+from vitreous.runtime.files import write_atomic
+from vitreous.speed import choice, optimize
 from vitreous.speed.fold import folded
-from vitreous.train import assemble, folder
-from vitreous.train.config import TrainConfig
+from vitreous.training import assemble, folder
+from vitreous.training.config import TrainConfig
 from vitreous.weights.card import Card
-from vitreous.weights.save import write_atomic
 
 
 def test_cores_and_load_are_told_where_the_system_has_no_calls_for_them(monkeypatch):
@@ -110,8 +111,8 @@ def no_compiler(monkeypatch):
 
 @pytest.mark.usefixtures("no_compiler")
 def test_a_recipe_that_compiles_runs_without_a_compiler_and_says_so(tmp_path):
-    from vitreous.train.listen import Listener
-    from vitreous.train.loop import train
+    from vitreous.training.listeners import Listener
+    from vitreous.training.loop import train
 
     said = []
 
@@ -130,8 +131,8 @@ def test_a_recipe_that_compiles_runs_without_a_compiler_and_says_so(tmp_path):
 
 @pytest.mark.usefixtures("no_compiler")
 def test_looking_never_compiles_and_fast_falls_back_to_plain_code(tmp_path):
-    from vitreous.predict import classify
-    from vitreous.samples import samples
+    from vitreous.data.samples import samples
+    from vitreous.predict.classify import classify
 
     picture = samples()["chelsea"]
     assert classify([picture], device="cpu")[0].predictions

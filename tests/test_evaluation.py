@@ -7,13 +7,13 @@ from PIL import Image
 
 from conftest import VIT_TI, noise
 from vitreous.data.datasets import DATASETS, from_folder, open_set
-from vitreous.evaluation import evaluate, probe
-from vitreous.fitting import Fit, Trial, chance, fit_preprocessing
-from vitreous.labels import match_classes
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.weights.beside import imagenet_names, imagenet_wordnet_ids
+from vitreous.predict.class_match import match_classes
+from vitreous.predict.evaluate import evaluate, probe
+from vitreous.predict.preprocess_check import Fit, Trial, chance, fit_preprocessing
 from vitreous.weights.load import load
 from vitreous.weights.save import save
+from vitreous.weights.sidecar import imagenet_names, imagenet_wordnet_ids
 
 
 def colour_folder(root, names, each=6, size=32):
@@ -181,7 +181,7 @@ def test_real_pictures_tell_which_statistics_fit(shared):
 
 @pytest.mark.skipif(not VIT_TI.exists(), reason="the real ViT-Ti is not on this machine")
 def test_a_real_vit_calls_santorini_a_dome(shared):
-    from vitreous.predict import classify
+    from vitreous.predict.classify import classify
 
     (answer,) = classify(shared / "data/santorini.png", str(VIT_TI))
     found = {p.label: p.probability for p in answer.predictions}

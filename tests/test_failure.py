@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from vitreous import failure
-from vitreous.cli import COMMANDS, main
+from vitreous.cli.main import COMMANDS, main
 from vitreous.models.vit import ViT, ViTConfig
+from vitreous.runtime import errors as failure
 from vitreous.weights.save import save
 
 
@@ -65,7 +65,7 @@ def test_alone_nothing_is_recorded_and_no_rank_is_named(monkeypatch, tmp_path, c
 
 
 def test_the_others_keep_quiet(second, capsys):
-    from vitreous.verbs.options import messages
+    from vitreous.cli.options import messages
 
     messages().print("a remark")
     with pytest.raises(SystemExit):
@@ -74,13 +74,14 @@ def test_the_others_keep_quiet(second, capsys):
 
 
 ONE_FAILS = """
-from vitreous import cli, evaluation
-from vitreous.ranks import here
+from vitreous.cli.main import main as cli
+from vitreous.predict.classify import evaluate as evaluation
+from vitreous.runtime.distributed import this_rank
 
 def refuse(*arguments):
     raise ValueError("the disk is full")
 
-if here().rank == 1:
+if this_rank().rank == 1:
     evaluation.prepared = refuse
 cli.main(["evaluate", "--data", "digits", "--limit", "20", "--device", "cpu", "--model", "model"])
 """
@@ -127,7 +128,7 @@ def test_without_torchrun_nobody_is_waited_for(second, monkeypatch):
 OPEN_GROUP = """
 import atexit, sys
 import torch.distributed
-from vitreous.failure import end
+from vitreous.runtime.errors import end
 if sys.argv[1] == "open":
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
 atexit.register(print, "the usual end")
@@ -150,7 +151,7 @@ def test_with_an_open_group_the_end_comes_at_once_and_nothing_said_is_lost(group
 LEFT_BEHIND = """
 import multiprocessing, sys, time
 import torch.distributed
-from vitreous.failure import end
+from vitreous.runtime.errors import end
 
 def work():
     time.sleep(20)

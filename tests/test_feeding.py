@@ -10,10 +10,10 @@ from PIL import Image
 
 from conftest import noise
 from vitreous.data.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
-from vitreous.device import MOST_LANES
-from vitreous.feeding import Laned, answered, fed, lanes_of, sent
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.predict import classify_each
+from vitreous.predict.classify import classify_each
+from vitreous.predict.pipeline import Laned, answered, fed, lanes_of, sent
+from vitreous.runtime.device import MOST_LANES
 from vitreous.speed.optimize import optimize
 from vitreous.weights.card import Card
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitreous.loopback import is_loopback
+from vitreous.runtime.network import is_loopback
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "::1", "localhost"])

@@ -47,5 +47,5 @@ def test_a_mutant_differs_by_its_own_change_alone():
 
 def test_a_module_without_tests_is_named():
     assert own_tests("models/tokens.py") == ["tests/models/test_tokens.py", "src/vitreous/models/tokens.py"]
-    with pytest.raises(ValueError, match="models/watch.py has no tests/models/test_watch.py"):
-        own_tests("models/watch.py")
+    with pytest.raises(ValueError, match="models/hooks.py has no tests/models/test_watch.py"):
+        own_tests("models/hooks.py")

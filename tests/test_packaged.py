@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from conftest import assert_same
-from vitreous.cli import main
+from vitreous.cli.main import main
 from vitreous.data.datasets import open_set
-from vitreous.evaluation import evaluate
-from vitreous.predict import classify
-from vitreous.samples import samples
+from vitreous.data.samples import samples
+from vitreous.predict.classify import classify
+from vitreous.predict.evaluate import evaluate
 from vitreous.weights.load import load
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -76,7 +76,7 @@ def test_doctor_says_how_it_was_trained(capsys):
 
 @pytest.mark.parametrize("told", [None, "by hand", {}, {"config": {}, "result": None}, {"config": 1, "result": {}}])
 def test_doctor_bears_a_model_that_does_not_tell_how_it_was_trained(told):
-    from vitreous.doctor import examine
+    from vitreous.weights.inspect import examine
 
     model = load()
     model.card.training = told

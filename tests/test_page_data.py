@@ -6,12 +6,12 @@ from PIL import Image
 from conftest import noise
 from test_payload import opened
 from vitreous.data.preprocess import HALF, Preprocess
-from vitreous.heat import heat
 from vitreous.inside.capture import capture
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.page_data import page_data
-from vitreous.scene import Choice, Scene
-from vitreous.views import VIEWS
+from vitreous.pages.page_data import page_data
+from vitreous.views.inspection import Choice, Scene
+from vitreous.views.maps import heat
+from vitreous.views.registry import VIEWS
 from vitreous.weights.card import Card
 
 SMALL = {"image_size": (32, 48), "patch_size": 8, "width": 24, "depth": 3, "heads": 4, "classes": 7}
@@ -115,7 +115,7 @@ def test_the_page_says_who_answers():
 
 
 def test_too_much_attention_leaves_the_rows_of_who_answers(monkeypatch):
-    monkeypatch.setattr("vitreous.page_data.MOST_NUMBERS", 10)
+    monkeypatch.setattr("vitreous.pages.page_data.MOST_NUMBERS", 10)
     scene = scene_of(class_token=False, pool="mean")
     _, array, _ = opened(page_data(scene))
     with torch.inference_mode(), capture(scene.vit, "attention") as seen:

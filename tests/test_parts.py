@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from conftest import noise
-from vitreous.cli import main
+from vitreous.cli.main import main
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.parts import MANIFEST, Parts
-from vitreous.ranks import Place
+from vitreous.predict.parts import MANIFEST, Parts
+from vitreous.runtime.distributed import Rank
 from vitreous.weights.save import save
 
 SCHEMA = pyarrow.schema([("picture", pyarrow.string()), ("length", pyarrow.int32()), ("error", pyarrow.string())])
-ALONE = Place()
+ALONE = Rank()
 ABOUT = {"verb": "measure", "model": "ruler", "fingerprint": "0", "precision": "fp32"}
 
 
@@ -52,9 +52,9 @@ def rows(folder):
 def test_each_picture_is_there_exactly_once_and_in_order(tmp_path_factory, count, size, ranks, stop, later):
     parts = parts_of(tmp_path_factory.mktemp("parts"), count, size)
     for rank in range(ranks):
-        work(parts, Place(rank, ranks), stop)
+        work(parts, Rank(rank, ranks), stop)
     for rank in range(later):  # and goes on with another number of processes
-        work(parts, Place(rank, later))
+        work(parts, Rank(rank, later))
     assert [row["picture"] for row in rows(parts.folder)] == parts.names
     assert parts.wait(range(len(parts)), patience=0) == []
 
@@ -63,7 +63,7 @@ def test_parts_that_are_there_are_not_made_again(tmp_path):
     work(parts_of(tmp_path))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     assert len(before) == 1 + 4
-    assert parts_of(tmp_path).begin(Place()) == []
+    assert parts_of(tmp_path).begin(Rank()) == []
     work(parts_of(tmp_path))
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
 
@@ -73,20 +73,20 @@ def test_a_damaged_part_is_noticed_and_made_again(tmp_path, keep):
     work(parts_of(tmp_path))
     whole, path = rows(tmp_path), parts_of(tmp_path).path(2)
     path.write_bytes(path.read_bytes()[:keep])
-    assert parts_of(tmp_path).begin(Place()) == [2]
+    assert parts_of(tmp_path).begin(Rank()) == [2]
     work(parts_of(tmp_path))
     assert rows(tmp_path) == whole
 
 
 def test_what_a_kill_left_half_written_is_swept_by_the_process_that_owns_it(tmp_path):
     parts = parts_of(tmp_path)
-    work(parts, Place(0, 2))
+    work(parts, Rank(0, 2))
     for name in (".part-000001.parquet.x1", ".part-000002.parquet.x2", f".{MANIFEST}.x3", ".mine"):
         (tmp_path / name).touch()
-    parts.begin(Place(1, 2))
+    parts.begin(Rank(1, 2))
     assert not (tmp_path / ".part-000001.parquet.x1").exists()
     assert (tmp_path / ".part-000002.parquet.x2").exists()  # the other process may just be writing it
-    parts.begin(Place(0, 2))
+    parts.begin(Rank(0, 2))
     assert {path.name for path in tmp_path.glob(".*")} == {".mine"}
 
 
@@ -106,7 +106,7 @@ def test_a_folder_that_was_begun_otherwise_is_refused(tmp_path, changed, message
     with pytest.raises(ValueError, match=message + ".*give another folder with -o"):
         work(parts_of(tmp_path, **changed))
     with pytest.raises(ValueError, match=message):
-        work(parts_of(tmp_path, **changed), Place(1, 2))
+        work(parts_of(tmp_path, **changed), Rank(1, 2))
 
 
 def test_as_many_pictures_of_other_names_are_refused(tmp_path):
@@ -127,12 +127,12 @@ def test_a_folder_of_other_parquet_files_is_refused(tmp_path):
 
 def test_nothing_is_written_before_the_first_process_has_begun(tmp_path):
     with pytest.raises(TimeoutError, match="first process"):
-        parts_of(tmp_path).begin(Place(1, 2), patience=0.1)
+        parts_of(tmp_path).begin(Rank(1, 2), patience=0.1)
     assert not list(tmp_path.iterdir())
 
 
 def test_the_first_process_tells_which_parts_are_left_to_others(tmp_path):
-    work(parts_of(tmp_path), Place(0, 2))
+    work(parts_of(tmp_path), Rank(0, 2))
     assert parts_of(tmp_path).wait(range(4), patience=0.2) == [1, 3]
 
 

@@ -6,7 +6,7 @@ from base64 import b64decode
 import numpy as np
 import torch
 
-from vitreous.payload import Payload
+from vitreous.pages.payload import Payload
 
 
 def opened(payload):

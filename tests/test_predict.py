@@ -5,10 +5,10 @@ import torch
 from PIL import Image
 
 from conftest import noise
-from vitreous.data.pictures import PictureError
-from vitreous.features import embed, embed_each, write_features
+from vitreous.data.images import PictureError
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.predict import classify, classify_each, rank
+from vitreous.predict.classify import classify, classify_each, rank
+from vitreous.predict.embed import embed, embed_each, write_features
 from vitreous.weights.load import load
 from vitreous.weights.save import save
 

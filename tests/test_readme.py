@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tyro
 
-from vitreous.cli import COMMANDS
+from vitreous.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = [ROOT / "results", ROOT / "docs"]

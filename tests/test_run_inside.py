@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from vitreous.run_inside import moment, moments_payload
-from vitreous.snapshots import Snapshot
+from vitreous.pages.run_inside import moment, moments_payload
+from vitreous.training.snapshots import Snapshot
 
 
 def snapshot(epoch, seed=0):

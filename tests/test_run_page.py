@@ -8,13 +8,13 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from vitreous.field_docs import field_docs
-from vitreous.run_curves import column, curves
-from vitreous.run_page import LEVELS, duration, html, spell, time_to_accuracy, write_run_page
-from vitreous.snapshots import Recorder, Snapshot, write_snapshot
-from vitreous.train.config import TrainConfig
-from vitreous.train.folder import RunFolder
-from vitreous.train.loop import train
+from vitreous.pages.run import LEVELS, duration, html, spell, time_to_accuracy, write_run_page
+from vitreous.pages.run_curves import column, curves
+from vitreous.runtime.field_docs import field_docs
+from vitreous.training.config import TrainConfig
+from vitreous.training.folder import RunFolder
+from vitreous.training.loop import train
+from vitreous.training.snapshots import Recorder, Snapshot, write_snapshot
 
 TRAINING = ["loss", "accuracy", "learning-rate", "time"]
 INSIDE = ["positions", "filters", "distance", "attention"]

@@ -7,12 +7,12 @@ from PIL import Image
 
 from conftest import noise
 from vitreous.data.preprocess import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
-from vitreous.heat import comparable, survives
+from vitreous.data.samples import samples
 from vitreous.inside.faithfulness import reinitialised
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.page_data import page_data
-from vitreous.samples import samples
-from vitreous.scene import Choice, Scene
+from vitreous.pages.page_data import page_data
+from vitreous.views.inspection import Choice, Scene
+from vitreous.views.maps import comparable, survives
 from vitreous.weights.card import Card
 
 WAYS = {  # size, resize, cover → how large the backdrop is

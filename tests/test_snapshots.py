@@ -15,7 +15,11 @@ from vitreous.inside.filters import principal_filters
 from vitreous.inside.position import similarity
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.snapshots import (
+from vitreous.training.config import TrainConfig
+from vitreous.training.folder import RunFolder
+from vitreous.training.listeners import Listener
+from vitreous.training.loop import train
+from vitreous.training.snapshots import (
     CELLS,
     Recorder,
     Snapshot,
@@ -27,10 +31,6 @@ from vitreous.snapshots import (
     thumbnails,
     write_snapshot,
 )
-from vitreous.train.config import TrainConfig
-from vitreous.train.folder import RunFolder
-from vitreous.train.listen import Listener
-from vitreous.train.loop import train
 
 SMALL = {"image_size": 8, "patch_size": 2, "width": 16, "depth": 2, "heads": 2, "classes": 3}
 RUN = {
@@ -76,7 +76,7 @@ def run_parts(epoch, step):
 
 
 def test_the_beginning_is_recorded_once_and_not_after_a_restart(monkeypatch, tmp_path):
-    monkeypatch.setattr("vitreous.snapshots.some_pictures", lambda parts: (None, ()))
+    monkeypatch.setattr("vitreous.training.snapshots.some_pictures", lambda parts: (None, ()))
     recorded = []
     monkeypatch.setattr(Recorder, "record", lambda self, epoch, parts: recorded.append(epoch))
     config = TrainConfig(epochs=8, snapshots=4)  # 0, 1, 3, 8

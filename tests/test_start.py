@@ -8,12 +8,12 @@ import threading
 
 import pytest
 
-from vitreous.quick import ended_by_interrupts
-from vitreous.weights.beside import imagenet_names
+from vitreous.runtime.startup import ended_by_interrupts
+from vitreous.weights.sidecar import imagenet_names
 
 SCRIPT = """
 import sys
-from vitreous.cli import main
+from vitreous.cli.main import main
 sys.argv = ["vitreous", "classify", "--json"]
 main()
 print([name for name in ("torchvision", "torch._dynamo", "sympy", "matplotlib", "pyarrow") if name in sys.modules],
@@ -35,7 +35,7 @@ def test_class_names_read_from_one_file_are_torchvisions():
 
 QUICK = """
 import gc, sys
-from vitreous.quick import quick
+from vitreous.runtime.startup import quick
 def verb(number, *, flag=False):
     print(number, flag, "torch" in sys.modules, gc.isenabled(), gc.get_freeze_count() > 100_000)
 quick(verb)(7, flag=True)
@@ -62,7 +62,7 @@ except BaseException:
 @pytest.mark.skipif(os.name == "nt", reason="signals are sent otherwise on Windows")
 def test_an_interrupt_while_torch_is_imported_ends_the_process_without_a_word(tmp_path):
     (tmp_path / "torch.py").write_text(SWALLOWED)
-    begin = "from vitreous.quick import quick; quick(lambda: print('went on'))()"
+    begin = "from vitreous.runtime.startup import quick; quick(lambda: print('went on'))()"
     told = {"env": os.environ | {"PYTHONPATH": str(tmp_path)}, "capture_output": True, "text": True, "timeout": 60}
     done = subprocess.run([sys.executable, "-c", begin], **told)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

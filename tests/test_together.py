@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from conftest import noise
 from test_evaluation import colour_folder
-from vitreous.cli import main
+from vitreous.cli.main import main
 from vitreous.data.datasets import from_folder
-from vitreous.evaluation import evaluate
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.ranks import Place
-from vitreous.together import span, together
+from vitreous.predict.evaluate import evaluate
+from vitreous.runtime.distributed import Rank, cpu_group, span
 from vitreous.weights.load import load
 from vitreous.weights.save import save
 
@@ -25,14 +24,14 @@ SCRIPT = """
 import json, sys, weakref
 from pathlib import Path
 import torch
-from vitreous.cli import main
+from vitreous.cli.main import main
 from vitreous.data.datasets import from_folder
-from vitreous.evaluation import evaluate
-from vitreous.together import together
+from vitreous.predict.evaluate import evaluate
+from vitreous.runtime.distributed import cpu_group
 from vitreous.weights.load import load
 
 data, model, out = sys.argv[1:]
-with together() as place:
+with cpu_group() as place:
     group, pictures = weakref.ref(torch.distributed.group.WORLD), from_folder(Path(data))
     for name, part in (("all", pictures), ("one", pictures.take([3]))):  # one picture for two processes
         result = evaluate(load(model), part, batch_size=4, device="cpu", place=place)
@@ -45,14 +44,14 @@ assert group() is None, "somebody still holds the process group, whose threads m
 
 @given(st.integers(0, 50), st.integers(1, 9))
 def test_the_spans_of_all_processes_are_everything_once(count, ranks):
-    spans = [span(count, Place(rank, ranks)) for rank in range(ranks)]
+    spans = [span(count, Rank(rank, ranks)) for rank in range(ranks)]
     assert [i for each in spans for i in each] == list(range(count))
     assert max(map(len, spans)) - min(map(len, spans)) <= 1
 
 
 def test_alone_no_process_group_is_made():
-    with together() as place:
-        assert place == Place()
+    with cpu_group() as place:
+        assert place == Rank()
         assert not torch.distributed.is_initialized()
 
 

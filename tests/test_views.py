@@ -8,15 +8,15 @@ import torch
 from PIL import Image
 
 from conftest import VIT_TI, noise
-from vitreous import report
-from vitreous.cli import main
-from vitreous.data import pictures
+from vitreous.cli.main import main
+from vitreous.data import images as pictures
 from vitreous.figures.style import encode
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.report import explain, html
-from vitreous.scene import Choice, Scene
-from vitreous.views import VIEWS, choose
+from vitreous.pages import explanation as report
+from vitreous.pages.explanation import explain, html
+from vitreous.views.inspection import Choice, Scene
+from vitreous.views.registry import VIEWS, choose
 from vitreous.weights.card import Card
 from vitreous.weights.load import load
 from vitreous.weights.save import save, usual_preprocess
@@ -244,8 +244,8 @@ def test_views_are_listed(capsys):
 
 @pytest.mark.skipif(not VIT_TI.exists(), reason="the real ViT-Ti is not on this machine")
 def test_relevance_for_dome_lies_on_the_dome(shared):
-    from vitreous.data.pictures import read_picture
-    from vitreous.heat import MAPS
+    from vitreous.data.images import read_picture
+    from vitreous.views.maps import MAPS
 
     model = load(VIT_TI)
     scene = Scene(model, read_picture(shared / "data/santorini.png"))

@@ -3,7 +3,7 @@
 import pytest
 from scipy import stats
 
-from vitreous.wilson import wilson
+from vitreous.runtime.intervals import wilson
 
 
 @pytest.mark.parametrize("level", [0.95, 0.5])

@@ -11,12 +11,12 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 from vitreous import load
-from vitreous.interactive import interactive
-from vitreous.page import short
-from vitreous.page_data import page_data
-from vitreous.report import describe_model
-from vitreous.samples import samples
-from vitreous.scene import Scene
+from vitreous.pages.interactive import interactive
+from vitreous.pages.page import short
+from vitreous.pages.page_data import page_data
+from vitreous.pages.explanation import describe_model
+from vitreous.data.samples import samples
+from vitreous.views.inspection import Scene
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 

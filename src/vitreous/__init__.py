@@ -14,13 +14,13 @@ _HOMES = {  # public name → the module it lives in
     "convert": "vitreous.weights.convert",
     "push": "vitreous.weights.push",
     "export": "vitreous.speed.export",
-    "classify": "vitreous.predict",
-    "embed": "vitreous.features",
-    "evaluate": "vitreous.evaluation",
+    "classify": "vitreous.predict.classify",
+    "embed": "vitreous.predict.embed",
+    "evaluate": "vitreous.predict.evaluate",
     "compare": "vitreous.comparison.compare",
     "open_set": "vitreous.data.datasets",
     "open_split": "vitreous.data.split",
-    "read_picture": "vitreous.data.pictures",
+    "read_picture": "vitreous.data.images",
     "Preprocess": "vitreous.data.preprocess",
     "capture": "vitreous.inside.capture",
     "intervene": "vitreous.inside.intervene",
@@ -30,29 +30,29 @@ _HOMES = {  # public name → the module it lives in
     "ResNet": "vitreous.models.resnet",
     "VARIANTS": "vitreous.models.variants",
     "variant": "vitreous.models.variants",
-    "TrainConfig": "vitreous.train.config",
-    "RECIPES": "vitreous.train.recipes",
+    "TrainConfig": "vitreous.training.config",
+    "RECIPES": "vitreous.training.recipes",
 }
 __all__ = ["__version__", *_HOMES]  # names, all of them
 
 if TYPE_CHECKING:  # so that editors and type checkers see what the lazy import gives
     from vitreous.comparison.compare import compare
     from vitreous.data.datasets import open_set
-    from vitreous.data.pictures import read_picture
+    from vitreous.data.images import read_picture
     from vitreous.data.preprocess import Preprocess
     from vitreous.data.split import open_split
-    from vitreous.evaluation import evaluate
-    from vitreous.features import embed
     from vitreous.inside.capture import capture
     from vitreous.inside.intervene import intervene
     from vitreous.models.resnet import ResNet
     from vitreous.models.tokens import TokenLayout
     from vitreous.models.variants import VARIANTS, variant
     from vitreous.models.vit import ViT, ViTConfig
-    from vitreous.predict import classify
+    from vitreous.predict.classify import classify
+    from vitreous.predict.embed import embed
+    from vitreous.predict.evaluate import evaluate
     from vitreous.speed.export import export
-    from vitreous.train.config import TrainConfig
-    from vitreous.train.recipes import RECIPES
+    from vitreous.training.config import TrainConfig
+    from vitreous.training.recipes import RECIPES
     from vitreous.weights.convert import convert
     from vitreous.weights.load import load
     from vitreous.weights.push import push

@@ -1,5 +1,5 @@
 """`python -m vitreous` is `vitreous`."""
 
-from vitreous.cli import main
+from vitreous.cli.main import main
 
 main()

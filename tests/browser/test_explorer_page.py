@@ -16,13 +16,13 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parent))
 from chromium import Watched, browser, settle, until
 
-from vitreous.explore.app import create_app
-from vitreous.explore.guard import Guard
-from vitreous.explore.serve import allowed_hosts
-from vitreous.explore.work import Work
 from vitreous.models.variants import variant
 from vitreous.models.vit import ViT
-from vitreous.page_data import page_data
+from vitreous.pages.page_data import page_data
+from vitreous.server.app import create_app
+from vitreous.server.jobs import Work
+from vitreous.server.security import Guard
+from vitreous.server.serve import allowed_hosts
 from vitreous.weights.card import Card
 from vitreous.weights.load import load
 from vitreous.weights.save import usual_preprocess
@@ -206,7 +206,7 @@ def test_a_slow_answer_says_what_is_being_worked_out_and_who_is_before(watched, 
         go_on.wait(20)
         return page_data(scene, progress=progress)
 
-    monkeypatch.setattr("vitreous.explore.app.page_data", slowly)
+    monkeypatch.setattr("vitreous.server.app.page_data", slowly)
     try:
         page.select_option("#second", "fresh")
         said = "document.getElementById('said').textContent"

@@ -11,11 +11,11 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parent))
 from firefox import firefox
 
-from vitreous.cli import main
-from vitreous.run_page import write_run_page
-from vitreous.snapshots import Snapshot, write_snapshot
-from vitreous.train.config import TrainConfig
-from vitreous.train.folder import RunFolder
+from vitreous.cli.main import main
+from vitreous.pages.run import write_run_page
+from vitreous.training.config import TrainConfig
+from vitreous.training.folder import RunFolder
+from vitreous.training.snapshots import Snapshot, write_snapshot
 
 LEFT = "\ue012"
 
@@ -59,7 +59,7 @@ def test_a_runs_page_goes_from_moment_to_moment(fox, tmp_path):
     fox.until("return document.querySelector('.now').textContent === 'epoch 1 · loss 1'")
     assert fox.run("return document.querySelectorAll('.plot svg path.curve').length") == 3
     seen = fox.run(
-        """const { mosaic } = vitreous.views.filters, { x, y, width, height } = mosaic.place(4);
+        """const { mosaic } = vitreous.views.registry.filters, { x, y, width, height } = mosaic.place(4);
         return [...mosaic.canvas.getContext("2d").getImageData(x + width / 2, y + height / 2, 1, 1).data]"""
     )
     expected = np.random.default_rng(1).integers(0, 256, (9, 3, 3, 3))[4, 1, 1]

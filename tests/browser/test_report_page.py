@@ -11,10 +11,10 @@ from scipy.stats import spearmanr
 sys.path.insert(0, str(Path(__file__).parent))
 from chromium import Watched, browser, settle, until
 
-from vitreous.cli import main
+from vitreous.cli.main import main
+from vitreous.data.samples import samples
 from vitreous.inside.capture import capture
-from vitreous.samples import samples
-from vitreous.scene import Scene
+from vitreous.views.inspection import Scene
 from vitreous.weights.load import load
 
 

@@ -9,10 +9,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from chromium import Watched, browser, settle, until
 
-from vitreous.run_page import write_run_page
-from vitreous.snapshots import Snapshot, write_snapshot
-from vitreous.train.config import TrainConfig
-from vitreous.train.folder import RunFolder
+from vitreous.pages.run import write_run_page
+from vitreous.training.config import TrainConfig
+from vitreous.training.folder import RunFolder
+from vitreous.training.snapshots import Snapshot, write_snapshot
 
 EPOCHS = [0, 1, 3, 8]
 
@@ -70,7 +70,7 @@ def middle(page, view, tile, row, column):
     """The colour in the middle of a cell of a tile."""
     return page.evaluate(
         """([view, tile, row, column]) => {
-          const { mosaic } = vitreous.views[view];
+          const { mosaic } = vitreous.views.registry[view];
           const { x, y, width, height } = mosaic.place(tile);
           const [rows, columns] = view === "positions" ? [3, 4] : [4, 4];
           const place = [x + ((column + 0.5) / columns) * width, y + ((row + 0.5) / rows) * height];

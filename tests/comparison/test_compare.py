@@ -16,8 +16,8 @@ from tiny_studies import MODELS, Heard, budget_of, make_zoo, states, tiny
 from vitreous.comparison import work
 from vitreous.comparison.predictions import Predictions
 from vitreous.comparison.study import open_study
-from vitreous.train.folder import RunFolder
-from vitreous.train.update import Update
+from vitreous.training.folder import RunFolder
+from vitreous.training.update import Update
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from tiny_studies import MODELS, Heard, make_zoo, tiny
 
 from vitreous.comparison import budget, meter, speed
 from vitreous.comparison.meter import Meter, read_meter
-from vitreous.train.config import TrainConfig
-from vitreous.train.loop import train
+from vitreous.training.config import TrainConfig
+from vitreous.training.loop import train
 from vitreous.weights.load import load
 
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from tiny_studies import MODELS, budget_of, make_zoo, tiny
 
-from vitreous.cli import main
+from vitreous.cli.main import main
 from vitreous.comparison import compare as comparing
 from vitreous.comparison.studies import STUDIES, NamedStudy, Part
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.train.recipes import RECIPES
+from vitreous.training.recipes import RECIPES
 from vitreous.weights.card import Card
 from vitreous.weights.save import save, usual_preprocess
 

@@ -7,7 +7,7 @@ from PIL import Image
 
 from vitreous.comparison.compare import compare
 from vitreous.comparison.settings import Budget
-from vitreous.train.listen import Listener
+from vitreous.training.listeners import Listener
 
 BUDGET = {"epochs": 2, "batch_size": 8, "image_size": 8, "recipe": "digits"}
 MODELS = ("vit_pico_patch2_8", "vit_femto_patch4_32")

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.transforms import v2
 
-from vitreous.data.augment import Augment, soften
-from vitreous.data.chance import Chance
+from vitreous.data.augment.pipeline import Augment, soften
+from vitreous.data.counter_random import Chance
 
 COLOUR = {"size": (16, 16), "mean": (0.5, 0.4, 0.3), "std": (0.2, 0.3, 0.25), "classes": 7}
 GREY = {"size": (16, 16), "mean": (0.13,), "std": (0.31,), "classes": 7}

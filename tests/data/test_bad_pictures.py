@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vitreous.cli.explain import explain
 from vitreous.data import metered
+from vitreous.data.images import PictureError, _to_rgb, read_picture
 from vitreous.data.metered import Metered, scans, strips
-from vitreous.data.pictures import PictureError, _to_rgb, read_picture
-from vitreous.verbs.explain import explain
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -100,7 +100,7 @@ def test_bands_do_not_show(monkeypatch):
     values = np.random.default_rng(0).normal(size=(50, 7)).astype(np.float32)
     values[3, 2], values[40, 1] = np.nan, np.inf
     whole = np.asarray(read_picture(Image.fromarray(values)))
-    monkeypatch.setattr("vitreous.data.pictures.BAND", 20)
+    monkeypatch.setattr("vitreous.data.images.BAND", 20)
     assert np.array_equal(np.asarray(read_picture(Image.fromarray(values))), whole)
     assert whole[3, 2].tolist() == whole[40, 1].tolist() == [0, 0, 0]
     assert whole.min() == 0

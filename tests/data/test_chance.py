@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitreous.data.chance import Chance, order, scramble
+from vitreous.data.counter_random import Chance, order, scramble
 
 SEEDS = st.integers(0, 2**63 - 1)
 

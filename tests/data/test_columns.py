@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitreous.data.columns import choose_columns, number_labels
+from vitreous.data.sources.columns import choose_columns, number_labels
 
 IMAGE, VALUE = {"_type": "Image"}, {"_type": "Value"}
 

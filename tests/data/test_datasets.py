@@ -105,7 +105,7 @@ def test_digits_are_named_by_their_place_and_can_travel():
 
 
 def test_the_list_of_data_sets_says_what_else_can_be_named(capsys):
-    from vitreous.verbs.listing import datasets
+    from vitreous.cli.listing import datasets
 
     datasets()
     text = capsys.readouterr().out

@@ -13,7 +13,7 @@ from PIL import Image
 
 from vitreous.data import finding
 from vitreous.data.finding import SUFFIXES, find_pictures
-from vitreous.data.pictures import FORMATS
+from vitreous.data.images import FORMATS
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from tiny_sets import make_folder, number_of, png
 
 from vitreous.data.datasets import open_set
-from vitreous.data.folders import from_folder
+from vitreous.data.sources.folder import from_folder
 
 
 def test_a_picture_is_named_by_its_file(tmp_path):

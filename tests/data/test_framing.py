@@ -7,9 +7,17 @@ from hypothesis import strategies as st
 from torchvision.transforms.v2 import RandomResizedCrop
 from torchvision.transforms.v2 import functional as torchvision
 
-from vitreous.data import framing
-from vitreous.data.chance import Chance
-from vitreous.data.framing import crop_and_resize, draw_box, draw_crop, draw_erasure, draw_shift, fill_box, move
+from vitreous.data.augment.geometry import (
+    crop_and_resize,
+    draw_box,
+    draw_crop,
+    draw_erasure,
+    draw_shift,
+    fill_box,
+    move,
+)
+from vitreous.data.augment.pipeline import geometry as framing
+from vitreous.data.counter_random import Chance
 
 
 def same(*values):

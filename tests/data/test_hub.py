@@ -9,10 +9,10 @@ import pytest
 from tiny_sets import make_parquet, number_of
 
 from vitreous.data.datasets import open_set
-from vitreous.data.hub import is_hub_name
-from vitreous.data.pictures import PictureError
+from vitreous.data.images import PictureError
+from vitreous.data.prefetch import ahead
+from vitreous.data.sources.hub import is_hub_name
 from vitreous.data.split import open_split
-from vitreous.data.stream import ahead
 
 NAMES = ["cat", "dog"]
 

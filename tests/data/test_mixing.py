@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from torchvision.transforms.v2 import CutMix, MixUp
 
-from vitreous.data.chance import Chance
-from vitreous.data.framing import fill_box
-from vitreous.data.mixing import Mix, list_quantiles, place_box
+from vitreous.data.augment.geometry import fill_box
+from vitreous.data.augment.mixing import Mix, list_quantiles, place_box
+from vitreous.data.counter_random import Chance
 
 
 def make_batch(pictures=6, size=(9, 14), classes=5):

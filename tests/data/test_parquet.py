@@ -13,9 +13,9 @@ import pytest
 from tiny_sets import make_folder, make_parquet, number_of
 
 from vitreous.data.datasets import open_set
-from vitreous.data.pictures import PictureError
-from vitreous.data.row_groups import RowGroups
-from vitreous.data.stream import ahead
+from vitreous.data.images import PictureError
+from vitreous.data.prefetch import ahead
+from vitreous.data.sources.row_groups import RowGroups
 
 NAMES = ["cat", "dog"]
 
@@ -140,7 +140,7 @@ def test_the_fingerprint_changes_with_the_files(tmp_path):
 
 
 def test_row_groups_are_read_once_and_the_oldest_forgotten(tmp_path, monkeypatch):
-    from vitreous.data import row_groups
+    from vitreous.data.sources import row_groups
 
     path = make_parquet(tmp_path / "a.parquet", [0] * 9, group=3)
     reads = []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vitreous.data.picture_set import PictureSet, digest, joined, some
+from vitreous.data.image_dataset import PictureSet, digest, joined, some
 
 
 def zoo(name="zoo", labels=(0, 1, 0), names=("cat", "dog"), source="somewhere"):

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
-from vitreous.data.pictures import FORMATS, PictureError, read_picture
+from vitreous.data.images import FORMATS, PictureError, read_picture
 
 WHITE, RED, GREEN, BLUE = (255, 255, 255), (255, 0, 0), (0, 255, 0), (0, 0, 255)
 

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.transforms.v2 import RandAugment, TrivialAugmentWide
 
-from vitreous.data import policies
-from vitreous.data.chance import Chance
-from vitreous.data.policies import (
+from vitreous.data.augment.pipeline import randaugment as policies
+from vitreous.data.augment.randaugment import (
     BINS,
     OPERATIONS,
     POLICIES,
@@ -19,6 +18,7 @@ from vitreous.data.policies import (
     count_darker,
     list_strengths,
 )
+from vitreous.data.counter_random import Chance
 
 THEIRS = {"trivial": TrivialAugmentWide, "rand": RandAugment}
 ROWS = [(operation, bin, sign) for operation in OPERATIONS for bin in range(BINS) for sign in (1, -1)]

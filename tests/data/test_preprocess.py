@@ -24,8 +24,7 @@ from transformers.models.siglip.image_processing_pil_siglip import SiglipImagePr
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 from transformers.models.vit.image_processing_vit import ViTImageProcessor
 
-from vitreous.data.foreign import from_huggingface, from_timm, from_torchvision
-from vitreous.data.pictures import PictureError
+from vitreous.data.images import PictureError
 from vitreous.data.preprocess import (
     CLIP_MEAN,
     CLIP_STD,
@@ -35,6 +34,7 @@ from vitreous.data.preprocess import (
     INTERPOLATIONS,
     Preprocess,
 )
+from vitreous.data.preprocess_configs import from_huggingface, from_timm, from_torchvision
 
 # (height, width): portrait, landscape, square, tiny, one pixel, a strip, and sides that leave odd rests
 SHAPES = [(301, 200), (180, 270), (128, 128), (7, 5), (1, 1), (12, 150), (67, 100), (99, 64)]

@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 
 from vitreous.data.datasets import open_set
-from vitreous.data.picture_set import PictureSet
+from vitreous.data.decoded import array_bytes, decode
+from vitreous.data.image_dataset import PictureSet
 from vitreous.data.preprocess import Preprocess
-from vitreous.data.resident import array_bytes, decode
 
 VIEW = Preprocess(size=(6, 6), resize=6, mean=(0.5,) * 3, std=(0.5,) * 3)
 

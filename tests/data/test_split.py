@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_sets import make_folder, make_parquet, number_of, png
 
-from vitreous.data.picture_set import PictureSet
+from vitreous.data.image_dataset import PictureSet
 from vitreous.data.split import divide, open_split
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from vitreous.data.stream import ahead, batches
+from vitreous.data.prefetch import ahead, batches
 
 
 def test_results_come_in_order_whoever_is_ready_first():

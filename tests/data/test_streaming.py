@@ -7,8 +7,8 @@ pytest.importorskip("datasets")
 
 from torch.utils.data import DataLoader
 
-from vitreous.data.pictures import PictureError
-from vitreous.data.streaming import stream_set
+from vitreous.data.images import PictureError
+from vitreous.data.sources.stream import stream_set
 
 NAMES = ["cat", "dog"]
 

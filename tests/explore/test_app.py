@@ -10,13 +10,13 @@ from starlette.testclient import TestClient
 
 from conftest import noise
 from vitreous.data.preprocess import HALF, Preprocess
-from vitreous.explore.app import create_app, parse_heads
-from vitreous.explore.guard import Guard
-from vitreous.explore.serve import allowed_hosts
-from vitreous.explore.work import Work
 from vitreous.inside.intervene import intervene
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.predict import classify
+from vitreous.predict.classify import classify
+from vitreous.server.app import create_app, parse_heads
+from vitreous.server.jobs import Work
+from vitreous.server.security import Guard
+from vitreous.server.serve import allowed_hosts
 from vitreous.weights.card import Card
 
 HOME = "http://127.0.0.1:8137"
@@ -201,8 +201,8 @@ def test_a_network_in_bf16_is_looked_into_and_says_nearly_the_same(model, pictur
 def test_explore_loads_models_in_the_precision_asked_for(monkeypatch):
     import torch
 
-    from vitreous.cli import main
-    from vitreous.explore import serve
+    from vitreous.cli.main import main
+    from vitreous.server import serve
 
     served = []
     monkeypatch.setattr(serve, "serve", lambda models, **options: served.extend(models.values()))
@@ -212,7 +212,7 @@ def test_explore_loads_models_in_the_precision_asked_for(monkeypatch):
 
 
 def test_explore_refuses_fast_in_plain_words(capsys):
-    from vitreous.cli import main
+    from vitreous.cli.main import main
 
     with pytest.raises(SystemExit, match="2"):
         main(["explore", "--fast"])

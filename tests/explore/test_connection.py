@@ -12,12 +12,12 @@ import pytest
 
 from conftest import noise
 from vitreous.data.preprocess import HALF, Preprocess
-from vitreous.explore.app import create_app
-from vitreous.explore.connection import ASKING, LEFT_OVER, NOT_READ, Connection
-from vitreous.explore.guard import Guard
-from vitreous.explore.serve import Server, allowed_hosts, listen, settings
-from vitreous.explore.work import Work
 from vitreous.models.vit import ViT, ViTConfig
+from vitreous.server.app import create_app
+from vitreous.server.connection import ASKING, LEFT_OVER, NOT_READ, Connection
+from vitreous.server.jobs import Work
+from vitreous.server.security import Guard
+from vitreous.server.serve import Server, allowed_hosts, listen, settings
 from vitreous.weights.card import Card
 
 SOON = 0.4  # seconds, where a real explorer has 30

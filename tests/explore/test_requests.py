@@ -5,11 +5,11 @@ from starlette.testclient import TestClient
 
 from conftest import noise
 from vitreous.data.preprocess import HALF, Preprocess
-from vitreous.explore.app import create_app
-from vitreous.explore.guard import Guard
-from vitreous.explore.serve import allowed_hosts
-from vitreous.explore.work import Work
 from vitreous.models.vit import ViT, ViTConfig
+from vitreous.server.app import create_app
+from vitreous.server.jobs import Work
+from vitreous.server.security import Guard
+from vitreous.server.serve import allowed_hosts
 from vitreous.weights.card import Card
 
 HOME = "http://127.0.0.1:8137"

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitreous.explore import serve as module
-from vitreous.explore.serve import listen, serve
-from vitreous.explore.work import Work
-from vitreous.loopback import is_loopback
+from vitreous.runtime.network import is_loopback
+from vitreous.server import serve as module
+from vitreous.server.jobs import Work
+from vitreous.server.serve import listen, serve
 
 
 def close(sockets):

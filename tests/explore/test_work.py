@@ -7,10 +7,10 @@ import weakref
 import pytest
 import torch
 
-from vitreous.explore import work as module
-from vitreous.explore.work import Busy, Cancelled, Work
 from vitreous.models.variants import variant
 from vitreous.models.vit import ViT
+from vitreous.server import jobs as module
+from vitreous.server.jobs import Busy, Cancelled, Work
 
 
 def run(coroutine):

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from conftest import noise
 from vitreous.inside.capture import capture
 from vitreous.inside.glossary import BLOCK, WHOLE
+from vitreous.models.hooks import WATCHERS
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.models.watch import WATCHERS
 
 SMALL = {"image_size": 32, "patch_size": 8, "width": 48, "depth": 3, "heads": 4, "classes": 5}
 FAMILIES = {

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from conftest import noise
 from vitreous.inside.capture import capture
 from vitreous.inside.intervene import KnockOut, ablate_heads, intervene
+from vitreous.models.hooks import WATCHERS
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.models.watch import WATCHERS
 
 SMALL = {"image_size": 32, "patch_size": 8, "width": 48, "depth": 3, "heads": 4, "classes": 5}
 

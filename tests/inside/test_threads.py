@@ -9,7 +9,7 @@ from vitreous.data.preprocess import HALF, Preprocess
 from vitreous.inside.capture import capture
 from vitreous.inside.intervene import KnockOut, intervene
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.predict import classify
+from vitreous.predict.classify import classify
 from vitreous.weights.card import Card
 
 ROUNDS = 12

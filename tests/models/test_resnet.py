@@ -5,9 +5,9 @@ import torch
 import torchvision
 
 from conftest import assert_same
-from vitreous.doctor import count_flops
 from vitreous.inside.cam import cam
 from vitreous.models.resnet import ResNet, ResNetConfig, resnet_config
+from vitreous.models.summary import count_flops
 from vitreous.weights.load import load
 from vitreous.weights.save import save
 

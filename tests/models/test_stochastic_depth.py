@@ -3,7 +3,7 @@
 import torch
 from torchvision.ops import StochasticDepth as Theirs
 
-from vitreous.models.stochastic_depth import StochasticDepth
+from vitreous.models.vit import StochasticDepth
 
 
 def test_training_draws_what_torchvision_draws():

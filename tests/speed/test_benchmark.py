@@ -4,15 +4,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from vitreous.cli import main
+from vitreous.benchmarking import contenders as book
+from vitreous.benchmarking.benchmark import benchmark, check, figures
+from vitreous.benchmarking.contenders import CONTENDERS, Contender, Material, Setting, chosen, random_model, shortcut
+from vitreous.benchmarking.roofline import products
+from vitreous.benchmarking.step import held, recorded, training_step
+from vitreous.benchmarking.timing import Summary
+from vitreous.cli.main import main
 from vitreous.models.variants import VARIANTS
 from vitreous.models.vit import ViTConfig
-from vitreous.speed import contenders as book
-from vitreous.speed.benchmark import benchmark, check, figures
-from vitreous.speed.ceiling import products
-from vitreous.speed.contenders import CONTENDERS, Contender, Material, Setting, chosen, random_model, shortcut
-from vitreous.speed.step import held, recorded, training_step
-from vitreous.speed.timing import Summary
 
 TINY = ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=5)
 CPU = torch.device("cpu")
@@ -26,8 +26,8 @@ def setting(**changes):
 @pytest.fixture
 def quick(monkeypatch):
     """Small squares and short turns: the ceiling's size is no business of these tests."""
-    monkeypatch.setattr("vitreous.speed.ceiling.SQUARES", {"cpu": (64,)})
-    monkeypatch.setattr("vitreous.speed.timing.TURN", 0.0)
+    monkeypatch.setattr("vitreous.benchmarking.roofline.SQUARES", {"cpu": (64,)})
+    monkeypatch.setattr("vitreous.benchmarking.timing.TURN", 0.0)
 
 
 @pytest.mark.parametrize("name", EAGER)
@@ -209,7 +209,7 @@ def test_the_verb_prints_a_table_and_writes_figures(quick, monkeypatch, tmp_path
 
 def test_the_verb_warns_on_a_busy_machine(quick, monkeypatch, capsys):
     monkeypatch.setitem(VARIANTS, "vit_test", TINY)
-    monkeypatch.setattr("vitreous.speed.timing.load_average", lambda: 64.0)
+    monkeypatch.setattr("vitreous.benchmarking.timing.load_average", lambda: 64.0)
     main(
         [
             "benchmark",

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from conftest import noise
+from vitreous.models.last_block import logits_only
 from vitreous.models.vit import LayerScale, ViT, ViTConfig
 from vitreous.speed.fold import folded
-from vitreous.speed.shortcut import logits_only
 
 SMALL = {"image_size": 16, "patch_size": 4, "width": 32, "depth": 3, "heads": 4, "classes": 7}
 FAMILIES = {

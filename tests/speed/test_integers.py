@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 from conftest import noise
+from vitreous.models.last_block import logits_only
 from vitreous.models.vit import Attention, ViT, ViTConfig
-from vitreous.speed import integers, whole
-from vitreous.speed.integers import Integer, filled, to_integers
-from vitreous.speed.shortcut import logits_only
+from vitreous.speed import int8 as integers
+from vitreous.speed import int8_cpu as whole
+from vitreous.speed.int8 import Integer, filled, to_integers
 
 
 @pytest.fixture(params=["laid out once", "laid out at each call"])

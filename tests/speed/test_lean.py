@@ -5,9 +5,11 @@ import torch
 
 from conftest import noise
 from vitreous.data.preprocess import Preprocess
+from vitreous.models.hooks import watching
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.models.watch import watching
-from vitreous.speed import eight, lean, packed
+from vitreous.speed import cpu as packed
+from vitreous.speed import fp8 as eight
+from vitreous.speed import gpu as lean
 from vitreous.speed.fold import folded
 from vitreous.speed.optimize import optimize
 from vitreous.weights.card import Card

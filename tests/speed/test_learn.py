@@ -5,10 +5,10 @@ import torch
 import torch.nn.functional as F
 
 from conftest import noise
+from vitreous.models.last_block import logits_only
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.speed import fused
-from vitreous.speed.learn import logits_to_learn
-from vitreous.speed.shortcut import logits_only
+from vitreous.speed.training_forward import logits_to_learn
 
 SMALL = {"image_size": 16, "patch_size": 4, "width": 48, "depth": 3, "heads": 3, "classes": 7}
 
@@ -55,7 +55,7 @@ def test_loss_and_gradients_are_the_plain_models(family, options, batch):
 def test_the_kernels_are_really_used_and_only_where_they_fit(batch, monkeypatch):
     calls = []
     kernel = fused.gelu_backward
-    monkeypatch.setattr("vitreous.speed.learn.gelu_backward", lambda *given: (calls.append(1), kernel(*given))[1])
+    monkeypatch.setattr("vitreous.speed.training_forward.gelu_backward", lambda *given: (calls.append(1), kernel(*given))[1])
     learned(noise(ViT(ViTConfig(**SMALL))).train(), logits_to_learn, *batch)
     assert len(calls) == SMALL["depth"] - 1  # the last block is worked out for one token alone
     learned(noise(ViT(ViTConfig(**SMALL, dropout=0.5))).train(), logits_to_learn, *batch)

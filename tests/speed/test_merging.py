@@ -7,7 +7,7 @@ import torch
 
 from conftest import noise
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.speed.merging import attention_and_keys, merge, merged, merged_tokens, merging
+from vitreous.speed.token_merging import attention_and_keys, merge, merged, merged_tokens, merging
 
 SMALL = {"image_size": 24, "patch_size": 4, "width": 32, "depth": 3, "heads": 4, "classes": 7}
 KINDS = [
@@ -145,9 +145,9 @@ def test_classify_and_embed_merge_where_they_are_told_to(files, capsys):
 
     import numpy as np
 
-    from vitreous.cli import main
-    from vitreous.features import embed
-    from vitreous.predict import classify
+    from vitreous.cli.main import main
+    from vitreous.predict.classify import classify
+    from vitreous.predict.embed import embed
     from vitreous.weights.load import load
 
     model, pictures = load(files / "model"), [str(files / "0.png"), str(files / "1.png")]
@@ -155,7 +155,7 @@ def test_classify_and_embed_merge_where_they_are_told_to(files, capsys):
     main(["classify", *common, "--json", "--merge", "6"])
     rows = json.loads(capsys.readouterr().out)
     with torch.no_grad():
-        from vitreous.data.pictures import read_picture
+        from vitreous.data.images import read_picture
 
         x = torch.stack([model.card.preprocess(read_picture(name)) for name in pictures])
         expected = merged(model, 6)(x)

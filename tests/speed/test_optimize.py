@@ -9,15 +9,15 @@ import torch
 
 from conftest import noise
 from vitreous.data.preprocess import Preprocess
-from vitreous.features import embedding
+from vitreous.models.last_block import logits_only
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
+from vitreous.predict.embed import embedding
+from vitreous.speed import backends as ways
 from vitreous.speed import optimize as module
-from vitreous.speed import ways
 from vitreous.speed.choice import Choice
 from vitreous.speed.fold import folded
 from vitreous.speed.optimize import WAYS, optimize
-from vitreous.speed.shortcut import logits_only
 from vitreous.weights.card import Card
 
 MEAN, STD = (0.48, 0.46, 0.41), (0.27, 0.26, 0.28)
@@ -242,8 +242,8 @@ def test_what_makes_no_sense_is_refused_before_anything_is_built(model, given, t
 
 def test_fast_classifies_embeds_and_evaluates_alike(tmp_path, capsys):
     """Through the command line; compiled for real, once."""
-    from vitreous.cli import main
-    from vitreous.samples import samples
+    from vitreous.cli.main import main
+    from vitreous.data.samples import samples
 
     for number, (name, picture) in enumerate(samples().items()):
         (tmp_path / f"pics/{number % 2}").mkdir(parents=True, exist_ok=True)
@@ -260,7 +260,7 @@ def test_fast_classifies_embeds_and_evaluates_alike(tmp_path, capsys):
 
 
 def test_fast_and_fp16_do_not_go_together(tmp_path, capsys):
-    from vitreous.cli import main
+    from vitreous.cli.main import main
 
     with pytest.raises(SystemExit):
         main(["classify", "--fast", "--precision", "fp16", "--device", "cpu"])

@@ -4,9 +4,9 @@ import torch
 from conftest import noise
 from vitreous.inside.capture import capture
 from vitreous.inside.intervene import intervene
+from vitreous.models.last_block import logits_only
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.speed.shortcut import logits_only
 
 SMALL = {"image_size": 32, "patch_size": 8, "width": 48, "depth": 3, "heads": 4, "classes": 5}
 

@@ -1,6 +1,6 @@
 import pytest
 
-from vitreous.speed.timing import FEWEST, interleave, noise, rotated, summarise
+from vitreous.benchmarking.timing import FEWEST, interleave, noise, rotated, summarise
 
 
 class Clock:

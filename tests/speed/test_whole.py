@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from vitreous.speed import integers, whole
-from vitreous.speed.integers import Integer
-from vitreous.speed.whole import LAID_OUT, available, whole_product
+from vitreous.speed import int8 as integers
+from vitreous.speed import int8_cpu as whole
+from vitreous.speed.int8 import Integer
+from vitreous.speed.int8_cpu import LAID_OUT, available, whole_product
 
 if not available():
     pytest.skip("this CPU or this torch has no exact product of int8 numbers", allow_module_level=True)

@@ -5,12 +5,12 @@ import torch
 from tiny_runs import make_pictures, plain
 
 from conftest import noise
-from vitreous.data.picture_set import PictureSet
+from vitreous.data.image_dataset import PictureSet
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.train.assemble import make_teacher
-from vitreous.train.build import build_model
-from vitreous.train.loop import train
+from vitreous.training.assemble import make_teacher
+from vitreous.training.build import build_model
+from vitreous.training.loop import train
 from vitreous.weights.card import Card
 from vitreous.weights.load import load
 from vitreous.weights.save import save, usual_preprocess

@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from vitreous.train import checkpoint
-from vitreous.train.checkpoint import Moment, latest, write
+from vitreous.training import checkpoint
+from vitreous.training.checkpoint import Moment, latest, write
 
 
 class Held:

@@ -5,8 +5,8 @@ from dataclasses import fields, replace
 
 import pytest
 
-from vitreous.field_docs import field_docs
-from vitreous.train.config import NEUTRAL, TrainConfig
+from vitreous.runtime.field_docs import field_docs
+from vitreous.training.config import NEUTRAL, TrainConfig
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import re
 from rich.console import Console
 from tiny_runs import make_pictures, plain
 
-from vitreous.train.display import LINES, Display
-from vitreous.train.loop import train
+from vitreous.training.display import LINES, Display
+from vitreous.training.loop import train
 
 
 def watch(config, folder, **options):

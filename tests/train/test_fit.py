@@ -6,10 +6,10 @@ import pytest
 import torch
 from tiny_runs import Heard, break_off, make_pictures, parts_of, plain
 
-from vitreous.train import fit
-from vitreous.train.fit import explained, largest, settle_batch
-from vitreous.train.loop import train
-from vitreous.train.update import Update
+from vitreous.training import batch_size as fit
+from vitreous.training.batch_size import explained, largest, settle_batch
+from vitreous.training.loop import train
+from vitreous.training.update import Update
 
 CPU = torch.device("cpu")
 

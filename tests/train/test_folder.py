@@ -8,7 +8,7 @@ import sys
 import pytest
 from tiny_runs import tiny
 
-from vitreous.train.folder import LOCK, RunFolder
+from vitreous.training.folder import LOCK, RunFolder
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_two_writers_are_refused_and_the_second_gets_in_when_the_first_has_gone(
 def test_a_writer_that_is_killed_lets_go_of_the_folder(folder):
     code = f"""if True:
         import os
-        from vitreous.train.folder import RunFolder
+        from vitreous.training.folder import RunFolder
         with RunFolder({str(folder.path)!r}).claimed():
             print(1, flush=True)
             os.kill(os.getpid(), 9)

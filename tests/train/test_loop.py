@@ -27,9 +27,9 @@ from tiny_runs import (
 )
 
 import vitreous
-from vitreous.train import checkpoint, loop
-from vitreous.train.interrupt import Stopped
-from vitreous.train.loop import train
+from vitreous.training import checkpoint, loop
+from vitreous.training.interrupt import Stopped
+from vitreous.training.loop import train
 
 RESUME = Path(__file__).resolve().parents[2] / "benchmarks/resume.py"
 
@@ -258,7 +258,7 @@ def test_a_second_signal_ends_at_once(zoo, tmp_path, monkeypatch):
 
 
 def test_a_signal_while_pictures_are_decoded_ends_at_once_and_leaves_nothing(zoo, tmp_path, monkeypatch):
-    from vitreous.train import assemble
+    from vitreous.training import assemble
 
     monkeypatch.setattr(assemble, "build_model", lambda *arguments: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Stopped, match="stopped while getting ready"):
@@ -356,7 +356,7 @@ def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_space(whole, zoo,
     config, folder = tiny(zoo, save_every=0), tmp_path / "run"
     with monkeypatch.context() as patch:
         if fails == "metrics":
-            patch.setattr("vitreous.train.folder.RunFolder.add_metrics", full_disk)
+            patch.setattr("vitreous.training.folder.RunFolder.add_metrics", full_disk)
         else:
             name = {"weights": "write_safetensors", "description": "write_json"}[fails]
             after_update(patch, 3, lambda: patch.setattr(checkpoint, name, full_disk))
@@ -387,7 +387,7 @@ def test_a_disk_that_is_really_full_is_told(zoo, tmp_path):
 
 
 def test_apples_gpus_are_refused_by_name_and_passed_over_by_auto(monkeypatch):
-    from vitreous.train import assemble
+    from vitreous.training import assemble
 
     monkeypatch.setattr(assemble, "pick_device", lambda name: torch.device("mps"))
     assert assemble.set_up(plain("x", device="auto")).type == "cpu"

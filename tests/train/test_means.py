@@ -8,10 +8,11 @@ from tiny_runs import bits, break_off, differing, make_pictures, parts_of, plain
 
 from vitreous.data.datasets import open_set
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.speed import learn
-from vitreous.train import fit, objective
-from vitreous.train.build import build_model
-from vitreous.train.loop import train
+from vitreous.speed import training_forward as learn
+from vitreous.training import batch_size as fit
+from vitreous.training import objective
+from vitreous.training.build import build_model
+from vitreous.training.loop import train
 from vitreous.weights.save import save
 
 WAYS = {

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from vitreous.train.muon import Muon, orthogonalise
+from vitreous.training.muon import Muon, orthogonalise
 
 SHAPES = [(24, 8), (24, 8), (8, 24), (16, 16), (8, 24), (3, 40)]
 

@@ -11,8 +11,8 @@ from torch import nn
 from conftest import noise
 from vitreous.data.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.train.config import TrainConfig
-from vitreous.train.objective import Teacher, objective
+from vitreous.training.config import TrainConfig
+from vitreous.training.objective import Teacher, objective
 
 SMALL = {"image_size": 8, "patch_size": 4, "width": 16, "depth": 2, "heads": 2, "classes": 4}
 HALF = (0.5,) * 3
@@ -124,7 +124,7 @@ def test_each_head_learns_from_its_own_source(batch, kind):
 
 def test_lora_in_the_last_block_counts_in_training(batch):
     """The shortcut through the last block reads weights; LoRA's are beside them."""
-    from vitreous.train.policy import learn
+    from vitreous.training.policies import learn
 
     model = noise(ViT(ViTConfig(**SMALL)))
     learn(model, "lora")

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.train.config import TrainConfig
-from vitreous.train.muon import Muon
-from vitreous.train.optim import build, materialise, set_rates
+from vitreous.training.config import TrainConfig
+from vitreous.training.muon import Muon
+from vitreous.training.optimisers import build, materialise, set_rates
 
 DEPTH = 3
 RICH = ViTConfig(

@@ -9,7 +9,7 @@ from tiny_runs import make_pictures, parts_of, plain
 from conftest import noise
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.train.policy import POLICIES, learn, merge
+from vitreous.training.policies import POLICIES, learn, merge
 from vitreous.weights.save import save
 
 SMALL = ViTConfig(image_size=8, patch_size=4, width=16, depth=3, heads=2, classes=3, fc_norm=True)

@@ -7,9 +7,9 @@ from tiny_runs import make_pictures
 
 from vitreous.data.datasets import DATASETS
 from vitreous.models.variants import VARIANTS, variant
-from vitreous.train.loop import train
-from vitreous.train.policy import POLICIES
-from vitreous.train.recipes import FINETUNE, POLICY_RATES, RECIPES
+from vitreous.training.loop import train
+from vitreous.training.policies import POLICIES
+from vitreous.training.recipes import FINETUNE, POLICY_RATES, RECIPES
 
 SMALL = 64  # pixels of pictures whose models are small enough to try
 

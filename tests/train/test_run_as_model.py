@@ -7,8 +7,8 @@ import torch
 from tiny_runs import break_off, make_pictures, parts_of, plain, tiny
 
 import vitreous
-from vitreous.train import checkpoint
-from vitreous.train.loop import train
+from vitreous.training import checkpoint
+from vitreous.training.loop import train
 from vitreous.weights.runs import moment_name
 from vitreous.weights.unwrap import CheckpointError
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitreous.train.schedule import rate
+from vitreous.training.schedule import rate
 
 
 @given(st.integers(1, 300), st.integers(0, 100), st.floats(0, 1))

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_runs import make_pictures, plain
 
-from vitreous.data.picture_set import PictureSet
-from vitreous.data.pictures import PictureError
+from vitreous.data.image_dataset import PictureSet
+from vitreous.data.images import PictureError
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.split import open_split
-from vitreous.train.source import Source, epoch_order, with_margin
+from vitreous.training.batches import Source, epoch_order, with_margin
 
 VIEW = Preprocess(size=(8, 8), resize=8, mean=(0.5,) * 3, std=(0.5,) * 3)
 CPU = torch.device("cpu")
@@ -136,7 +136,7 @@ def test_grey_models_get_one_channel(zoo):
 
 def test_large_sets_are_not_kept_unless_asked_to(monkeypatch):
     data = PictureSet("huge", ("a",), (0,) * 10, lambda i: None)
-    monkeypatch.setattr("vitreous.train.source.array_bytes", lambda pictures, view: 1 << 60)
-    monkeypatch.setattr("vitreous.train.source.decode", lambda *a, **k: torch.zeros(10, 3, 8, 8, dtype=torch.uint8))
+    monkeypatch.setattr("vitreous.training.batches.array_bytes", lambda pictures, view: 1 << 60)
+    monkeypatch.setattr("vitreous.training.batches.decode", lambda *a, **k: torch.zeros(10, 3, 8, 8, dtype=torch.uint8))
     assert not Source(data, VIEW, plain("x"), CPU, training=True).resident
     assert Source(data, VIEW, plain("x", resident="yes"), CPU, training=True).resident

@@ -7,12 +7,12 @@ from tiny_runs import bits, break_off, differing, make_shards, parts_of, plain, 
 pytest.importorskip("datasets")
 
 from vitreous.data.preprocess import Preprocess
-from vitreous.ranks import Place
-from vitreous.train.loop import train
-from vitreous.train.streamed import StreamSource, open_stream
+from vitreous.runtime.distributed import Rank
+from vitreous.training.loop import train
+from vitreous.training.stream import StreamSource, open_stream
 
 VIEW = Preprocess(size=(8, 8), resize=(8, 8), mean=(0.5,) * 3, std=(0.5,) * 3)
-CPU, ALONE = torch.device("cpu"), Place()
+CPU, ALONE = torch.device("cpu"), Rank()
 
 
 @pytest.fixture(autouse=True)
@@ -60,16 +60,16 @@ def test_an_epoch_taken_up_in_the_middle_goes_on_with_the_same_pictures(shards):
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_show_different_pictures_and_all_of_them(shards, ranks):
-    parts = [shown(source_of(shards, Place(rank, ranks))) for rank in range(ranks)]
+    parts = [shown(source_of(shards, Rank(rank, ranks))) for rank in range(ranks)]
     assert {len(part) for part in parts} == {36 // ranks}
     assert len({picture for part in parts for picture in part}) == 36
-    numbers = [batch.indices for rank in range(ranks) for batch in source_of(shards, Place(rank, ranks)).epoch(0, 6)]
+    numbers = [batch.indices for rank in range(ranks) for batch in source_of(shards, Rank(rank, ranks)).epoch(0, 6)]
     assert sorted(torch.cat(numbers).tolist()) == list(range(36))
 
 
 def test_a_rank_that_is_at_its_end_too_early_begins_anew(tmp_path):
     make_shards(tmp_path / "zoo", files=2, each=5)
-    source = source_of(tmp_path / "zoo", Place(0, 2), epoch_pictures=24)
+    source = source_of(tmp_path / "zoo", Rank(0, 2), epoch_pictures=24)
     seen = shown(source)
     assert len(seen) == 12
     assert len(set(seen)) == 5

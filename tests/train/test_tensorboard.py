@@ -6,7 +6,7 @@ import sys
 import pytest
 from tiny_runs import break_off, make_pictures, plain
 
-from vitreous.train.loop import train
+from vitreous.training.loop import train
 
 
 def read(folder):
@@ -18,7 +18,7 @@ def read(folder):
 
 def test_every_number_of_the_metrics_is_there_also_after_a_restart(tmp_path, monkeypatch):
     pytest.importorskip("tensorboard")
-    from vitreous.train.tensorboard import TensorBoard
+    from vitreous.training.tensorboard import TensorBoard
 
     config = plain(make_pictures(tmp_path / "zoo"), epochs=4, batch_size=6, save_every=0)
     break_off(config, tmp_path / "run", monkeypatch, 6, listeners=[TensorBoard()])
@@ -34,7 +34,7 @@ def test_every_number_of_the_metrics_is_there_also_after_a_restart(tmp_path, mon
 
 
 def test_without_tensorboard_the_extra_is_named(monkeypatch):
-    from vitreous.train.tensorboard import TensorBoard
+    from vitreous.training.tensorboard import TensorBoard
 
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ImportError, match=r"vitreous\[log\]"):

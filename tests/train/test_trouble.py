@@ -7,10 +7,10 @@ import signal
 import pytest
 from tiny_runs import Crash, after_update, bits, crash, differing, make_pictures, parts_of, tiny
 
-from vitreous.train import checkpoint, loop
-from vitreous.train.interrupt import Stopped
-from vitreous.train.loop import train
-from vitreous.train.measure import Measure
+from vitreous.training import checkpoint, loop
+from vitreous.training.interrupt import Stopped
+from vitreous.training.loop import train
+from vitreous.training.measure import Measure
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_a_reading_thread_that_dies_ends_the_run_instead_of_hanging_it(zoo, tmp_
     def die(*arguments):
         raise SystemExit("a thread's own end")
 
-    after_update(monkeypatch, 1, lambda: monkeypatch.setattr("vitreous.train.source.read_picture", die))
+    after_update(monkeypatch, 1, lambda: monkeypatch.setattr("vitreous.training.batches.read_picture", die))
     with pytest.raises(SystemExit, match="a thread's own end"):
         train(often(zoo), tmp_path / "run")
 

@@ -14,8 +14,8 @@ from safetensors import safe_open
 from tiny_runs import break_off, make_pictures, make_shards, parts_of, plain, tiny
 from two_ranks import ENGINES, EQUAL, STOPPED, tuned
 
-from vitreous.train import checkpoint
-from vitreous.train.loop import train
+from vitreous.training import checkpoint
+from vitreous.training.loop import train
 
 HERE = Path(__file__).parent
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from tiny_runs import make_pictures, parts_of, plain, tiny
 
 from conftest import noise
-from vitreous.train.source import epoch_order
+from vitreous.training.batches import epoch_order
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,11 @@ import pytest
 from PIL import Image
 from safetensors.torch import load_file
 
-from vitreous.train.assemble import assemble
-from vitreous.train.config import TrainConfig
-from vitreous.train.listen import Listener
-from vitreous.train.loop import train
-from vitreous.train.update import Update
+from vitreous.training.assemble import assemble
+from vitreous.training.config import TrainConfig
+from vitreous.training.listeners import Listener
+from vitreous.training.loop import train
+from vitreous.training.update import Update
 
 
 def make_pictures(folder: Path, classes=("cat", "dog", "owl"), each: int = 12, size: int = 8, seed: int = 0) -> Path:

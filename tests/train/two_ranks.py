@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from tiny_runs import Heard, break_off, plain, tiny
 
-from vitreous.snapshots import Recorder
-from vitreous.train.listen import Listener
-from vitreous.train.loop import train
+from vitreous.training.listeners import Listener
+from vitreous.training.loop import train
+from vitreous.training.snapshots import Recorder
 
 ENGINES = ("ddp", "fsdp")
 EQUAL = {"epochs": 2, "learning_rate": 1e-3}  # what is compared between one process and two

@@ -6,12 +6,12 @@ import subprocess
 
 import pytest
 
-from vitreous.cli import COMMANDS, main
+from vitreous.cli.main import COMMANDS, main
 
 
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory):
-    from vitreous.verbs.completion import script
+    from vitreous.cli.completion import script
 
     folder = tmp_path_factory.mktemp("completion")
     for shell in ("bash", "zsh"):
@@ -46,7 +46,7 @@ def test_flags_are_those_of_the_verb(scripts):
 
 @pytest.mark.parametrize("verb", COMMANDS)
 def test_no_flag_of_the_help_is_missing_or_invented(verb, scripts, capsys, monkeypatch):
-    from vitreous.verbs.completion import flags
+    from vitreous.cli.completion import flags
 
     monkeypatch.setenv("COLUMNS", "100")
     with pytest.raises(SystemExit):

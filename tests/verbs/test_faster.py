@@ -5,16 +5,16 @@ import torch
 from rich.console import Console
 
 from conftest import noise
+from vitreous.cli.faster import MANY, faster
 from vitreous.data.preprocess import Preprocess
-from vitreous.device import most_lanes
-from vitreous.features import embedding
-from vitreous.feeding import lanes_of
+from vitreous.models.last_block import logits_only
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.predict import run
-from vitreous.speed import packed
-from vitreous.speed.shortcut import logits_only
-from vitreous.verbs.faster import MANY, faster
+from vitreous.predict.classify import run
+from vitreous.predict.embed import embedding
+from vitreous.predict.pipeline import lanes_of
+from vitreous.runtime.device import most_lanes
+from vitreous.speed import cpu as packed
 from vitreous.weights.card import Card
 
 SMALL = {"image_size": 16, "patch_size": 4, "width": 32, "depth": 2, "heads": 2, "classes": 7}

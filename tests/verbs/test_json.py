@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from conftest import noise
-from vitreous.cli import COMMANDS, main
+from vitreous.cli.main import COMMANDS, main
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights import push
 from vitreous.weights.load import load

@@ -16,12 +16,12 @@ import torch
 from PIL import Image
 
 import vitreous
-from vitreous.cli import main
-from vitreous.train.config import TrainConfig
-from vitreous.train.folder import RunFolder
-from vitreous.train.recipes import FINETUNE, POLICY_RATES, RECIPES
-from vitreous.train.update import Update
-from vitreous.verbs.train import choose
+from vitreous.cli.main import main
+from vitreous.cli.train import choose
+from vitreous.training.config import TrainConfig
+from vitreous.training.folder import RunFolder
+from vitreous.training.recipes import FINETUNE, POLICY_RATES, RECIPES
+from vitreous.training.update import Update
 
 TINY = ["--model", "vit_pico_patch2_8", "--epochs", "2", "--batch-size", "8", "--warmup", "0", "--channels", "3"]
 TINY += ["--device", "cpu", "--snapshots", "0"]
@@ -278,7 +278,7 @@ def test_a_signal_is_one_line_that_tells_how_to_go_on(zoo, capsys, monkeypatch, 
 
 
 def test_a_signal_before_the_first_update_says_to_begin_again(zoo, capsys, monkeypatch):
-    from vitreous.train import assemble
+    from vitreous.training import assemble
 
     monkeypatch.setattr(assemble, "build_model", lambda *arguments: os.kill(os.getpid(), signal.SIGTERM))
     err = fails(["train", "--data", zoo, *TINY], capsys, 143)
@@ -332,7 +332,7 @@ def test_a_typed_flag_counts_although_it_is_the_recipes_default(zoo, capsys, mon
 def test_full_disk_is_exit_code_2_and_one_line(zoo, capsys, monkeypatch):
     import errno
 
-    from vitreous.train import checkpoint
+    from vitreous.training import checkpoint
 
     def full(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")

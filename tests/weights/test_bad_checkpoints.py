@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from vitreous.cli import main
+from vitreous.cli.main import main
 from vitreous.models.vit import ViTConfig
 from vitreous.weights.load import load
 from vitreous.weights.read import CheckpointError
@@ -121,7 +121,7 @@ def test_whole_numbers_in_place_of_fractions_are_fine():
 
 @pytest.mark.parametrize("case", ["config", "pickle", "nan"])
 def test_the_command_line_says_it_in_one_line(tmp_path, sound, case, capsys):
-    from vitreous.samples import samples
+    from vitreous.data.samples import samples
 
     samples()["chelsea"].save(tmp_path / "cat.png")
     if case == "config":

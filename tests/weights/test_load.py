@@ -8,11 +8,11 @@ import transformers
 from conftest import assert_same, noise
 from vitreous.data.preprocess import HALF
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.weights.beside import imagenet_names
 from vitreous.weights.card import Card
 from vitreous.weights.convert import convert
 from vitreous.weights.load import load
 from vitreous.weights.save import save, usual_preprocess
+from vitreous.weights.sidecar import imagenet_names
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 4, "num_classes": 7}
 X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(5))

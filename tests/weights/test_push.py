@@ -9,11 +9,11 @@ import yaml
 from loopback_hub import LoopbackHub
 
 from conftest import noise
-from vitreous.cli import main
+from vitreous.cli.main import main
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.train.config import TrainConfig
+from vitreous.training.config import TrainConfig
 from vitreous.weights.card import Card
 from vitreous.weights.load import load
 from vitreous.weights.model_card import model_card

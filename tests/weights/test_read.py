@@ -20,9 +20,9 @@ import torch
 from safetensors.torch import save_file
 
 from vitreous.weights import read as reading
-from vitreous.weights import rehearse
-from vitreous.weights.npz import ALWAYS_FINE
 from vitreous.weights.read import CheckpointError, nonfinite, read, read_sharded
+from vitreous.weights.safety import pickle_scan as rehearse
+from vitreous.weights.safety.npz import ALWAYS_FINE
 
 OrderedDict, rebuild = collections.OrderedDict, torch._utils._rebuild_tensor_v2
 WEIGHTS = {"cls_token": torch.arange(6.0).reshape(1, 1, 6), "head.bias": torch.tensor([1.0, -2.0])}

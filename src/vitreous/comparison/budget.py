@@ -9,10 +9,10 @@ from pathlib import Path
 from statistics import median
 
 from vitreous.comparison.settings import with_epochs
-from vitreous.device import settle
-from vitreous.train.assemble import Parts, assemble
-from vitreous.train.config import TrainConfig
-from vitreous.train.listen import Listener
+from vitreous.runtime.device import settle
+from vitreous.training.assemble import Parts, assemble
+from vitreous.training.config import TrainConfig
+from vitreous.training.listeners import Listener
 
 UPDATES, SECONDS = 20, 10.0
 """How many updates are timed at the most, and for how long (three at the least)."""

@@ -6,16 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitreous.comparison.page import write_page
 from vitreous.comparison.results import gather
 from vitreous.comparison.settings import Budget
 from vitreous.comparison.studies import STUDIES
 from vitreous.comparison.study import claimed, open_study
 from vitreous.comparison.work import work
 from vitreous.data.split import open_split
-from vitreous.page import short
-from vitreous.train.listen import Everyone, Listener
-from vitreous.weights.save import write_json
+from vitreous.pages.comparison import write_page
+from vitreous.pages.page import short
+from vitreous.runtime.files import write_json
+from vitreous.training.listeners import Everyone, Listener
 
 
 def compare(

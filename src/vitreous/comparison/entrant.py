@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 from vitreous.models.resnet import resnet_config
 from vitreous.models.variants import VARIANTS, variant
 from vitreous.models.vit import ViTConfig
-from vitreous.train.policy import POLICIES
+from vitreous.training.policies import POLICIES
 from vitreous.weights.load import load
 from vitreous.weights.names import parse
 

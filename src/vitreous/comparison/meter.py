@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vitreous.comparison.energy import joules
-from vitreous.device import device_name
-from vitreous.train.listen import Listener
-from vitreous.weights.save import write_json
+from vitreous.runtime.device import device_name
+from vitreous.runtime.files import write_json
+from vitreous.training.listeners import Listener
 
 if TYPE_CHECKING:
-    from vitreous.train.assemble import Parts
-    from vitreous.train.config import TrainConfig
-    from vitreous.train.folder import RunFolder
+    from vitreous.training.assemble import Parts
+    from vitreous.training.config import TrainConfig
+    from vitreous.training.folder import RunFolder
 
 FILE = "meter.json"
 

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitreous.data.picture_set import PictureSet
-from vitreous.data.pictures import PictureError
-from vitreous.device import pick_device
-from vitreous.evaluation import prepared
-from vitreous.feeding import sent
-from vitreous.speed.shortcut import logits_only
+from vitreous.data.image_dataset import PictureSet
+from vitreous.data.images import PictureError
+from vitreous.models.last_block import logits_only
+from vitreous.predict.evaluate import prepared
+from vitreous.predict.pipeline import sent
+from vitreous.runtime.device import pick_device
+from vitreous.runtime.files import write_atomic
 from vitreous.weights.load import Model
-from vitreous.weights.save import write_atomic
 
 FILE = "predictions.npz"
 BATCH = 64

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vitreous.train.display import Display
+from vitreous.training.display import Display
 
 if TYPE_CHECKING:
-    from vitreous.train.assemble import Parts
-    from vitreous.train.config import TrainConfig
-    from vitreous.train.folder import RunFolder
+    from vitreous.training.assemble import Parts
+    from vitreous.training.config import TrainConfig
+    from vitreous.training.folder import RunFolder
 
 
 class StudyDisplay(Display):

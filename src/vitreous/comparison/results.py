@@ -17,14 +17,14 @@ from vitreous.comparison.settings import differing
 from vitreous.comparison.speed import batch_for, time_models
 from vitreous.comparison.statistics import judge, seed_interval
 from vitreous.comparison.study import Run, Study, first_models
-from vitreous.device import device_name, pick_device
-from vitreous.doctor import count_flops
-from vitreous.page import short
-from vitreous.run_page import RUN_PAGE
-from vitreous.train.folder import RunFolder
+from vitreous.models.summary import count_flops
+from vitreous.pages.page import short
+from vitreous.pages.run import RUN_PAGE
+from vitreous.runtime.device import device_name, pick_device
+from vitreous.runtime.files import write_json
+from vitreous.runtime.intervals import wilson
+from vitreous.training.folder import RunFolder
 from vitreous.weights.load import Model
-from vitreous.weights.save import write_json
-from vitreous.wilson import wilson
 
 MOST = 6
 """Disagreements that are kept of each pair and direction."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from vitreous.comparison.entrant import Entrant
-from vitreous.train.config import NEUTRAL, TrainConfig
-from vitreous.train.recipes import FINETUNE, POLICY_RATES, RECIPES
+from vitreous.training.config import NEUTRAL, TrainConfig
+from vitreous.training.recipes import FINETUNE, POLICY_RATES, RECIPES
 
 SMALL = 64
 """Pixels up to which the recipe for small pictures is taken, where none was named."""

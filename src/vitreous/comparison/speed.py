@@ -8,7 +8,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from vitreous.device import settle
+from vitreous.runtime.device import settle
 from vitreous.weights.load import Model
 
 ROUNDS = 9

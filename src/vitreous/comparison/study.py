@@ -17,11 +17,11 @@ from typing import Any
 from vitreous.comparison.budget import epochs_for
 from vitreous.comparison.entrant import Entrant, enter
 from vitreous.comparison.settings import Budget, choose_recipe, configure
-from vitreous.train.config import TrainConfig
-from vitreous.train.folder import HeldError, RunFolder
-from vitreous.train.listen import Listener
+from vitreous.runtime.files import write_json
+from vitreous.training.config import TrainConfig
+from vitreous.training.folder import HeldError, RunFolder
+from vitreous.training.listeners import Listener
 from vitreous.weights.load import Model, load
-from vitreous.weights.save import write_json
 
 VERSION = 1
 

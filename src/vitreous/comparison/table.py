@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from vitreous.run_page import duration, percent
+from vitreous.pages.run import duration, percent
 
 Row = Mapping[str, Any]
 

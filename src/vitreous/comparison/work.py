@@ -12,12 +12,12 @@ from pathlib import Path
 from vitreous.comparison.meter import Meter
 from vitreous.comparison.predictions import FILE, predict
 from vitreous.comparison.study import Run, Study
-from vitreous.run_page import write_run_page
-from vitreous.snapshots import Recorder
-from vitreous.train.assemble import open_data
-from vitreous.train.folder import HeldError, RunFolder
-from vitreous.train.listen import Listener
-from vitreous.train.loop import train
+from vitreous.pages.run import write_run_page
+from vitreous.training.assemble import open_data
+from vitreous.training.folder import HeldError, RunFolder
+from vitreous.training.listeners import Listener
+from vitreous.training.loop import train
+from vitreous.training.snapshots import Recorder
 from vitreous.weights.load import load
 
 PAUSE = 2.0

@@ -1,1 +1,1 @@
-"""Pictures and labelled sets of them."""
+"""Images, preprocessing, datasets and augmentation."""

@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitreous.data.folders import folder_source, from_folder
-from vitreous.data.hub import PREFIX, hub_source, is_hub_name, one_line
-from vitreous.data.parquet import find_parquet, parquet_source
-from vitreous.data.picture_set import PictureSet, joined
-from vitreous.data.source import SPLITS, Source, split_parts
+from vitreous.data.image_dataset import PictureSet, joined
+from vitreous.data.sources.folder import folder_source, from_folder
+from vitreous.data.sources.hub import PREFIX, hub_source, is_hub_name, one_line
+from vitreous.data.sources.parquet import find_parquet, parquet_source
+from vitreous.data.sources.source import SPLITS, Source, split_parts
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from vitreous.data.images import at_home, reason_of
 from vitreous.data.metered import PictureError
-from vitreous.data.pictures import at_home, reason_of
 
 # What counts as a picture inside a folder.
 SUFFIXES = (

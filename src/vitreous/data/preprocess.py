@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitreous.data.pictures import LIMIT_PIXELS, PictureError, read_picture
+from vitreous.data.images import LIMIT_PIXELS, PictureError, read_picture
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

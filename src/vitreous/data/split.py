@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vitreous.data.datasets import find_source
-from vitreous.data.picture_set import PictureSet, joined, some
-from vitreous.data.source import Source, split_parts
+from vitreous.data.image_dataset import PictureSet, joined, some
+from vitreous.data.sources.source import Source, split_parts
 
 
 def open_split(

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.inside.glossary import BLOCK, WHOLE, full_name
+from vitreous.models.hooks import masked, scaled, watching
 from vitreous.models.vit import ViT
-from vitreous.models.watch import masked, scaled, watching
 
 DERIVED = ("scores", "attention")
 """Worked out from q and k rather than met on the way."""

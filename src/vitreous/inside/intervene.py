@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from vitreous.inside.capture import DERIVED, plain_running, underneath, within
 from vitreous.inside.glossary import BLOCK, WHOLE, full_name
+from vitreous.models.hooks import watching
 from vitreous.models.vit import ViT
-from vitreous.models.watch import watching
 
 Change = Tensor | Callable[[Tensor], Tensor]
 

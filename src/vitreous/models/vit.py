@@ -18,9 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.models.stochastic_depth import StochasticDepth
+from vitreous.models.hooks import attend, see
 from vitreous.models.tokens import TokenLayout
-from vitreous.models.watch import attend, see
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -277,6 +276,26 @@ class Attention(nn.Module):
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)  # [b h t k]
         x = see(self, "mixed", mixed).transpose(1, 2).reshape(b, t, d)  # heads side by side
         return see(self, "attention_output", self.proj_drop(self.proj(x)))
+
+
+class StochasticDepth(nn.Module):
+    """Stochastic depth (Huang et al., 2016): each row of a branch `[b …]` is dropped with chance `p` and the others are divided by 1 - `p`; only in training.
+
+    The same draws as torchvision's in mode "row", whose import would take longer than loading a small model.
+
+    >>> StochasticDepth(0.5).eval()(torch.ones(2, 3)).tolist()
+    [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        kept = torch.empty([len(x)] + [1] * (x.dim() - 1), dtype=x.dtype, device=x.device).bernoulli_(1 - self.p)
+        return x * kept.div_(1 - self.p)
 
 
 class MLP(nn.Module):

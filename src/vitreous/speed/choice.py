@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from vitreous.weights.save import write_json
+from vitreous.runtime.files import write_json
 
 AS_GOOD = 1.03
 """Ways that took no longer than this many times the fastest count as equal to it: the first of them is taken."""

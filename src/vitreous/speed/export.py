@@ -23,7 +23,7 @@ from torch.export import Dim, ExportedProgram
 from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.speed.any_size import AnySize, at_size
-from vitreous.weights.formats import FORMATS
+from vitreous.weights.formats.registry import FORMATS
 from vitreous.weights.positions import CONVENTIONS
 from vitreous.weights.save import describe
 
@@ -121,7 +121,7 @@ def output_name(model: ViT | ResNet) -> str:
 
 def trace(model: ViT | ResNet, dynamic_size: bool, convention: str) -> ExportedProgram:
     """The model as torch's graph, with the batch free, and height and width if asked."""
-    (height, width), (tall, wide) = picture_size(model), step(model)
+    (height, width), (tall, wide) = input_size(model), step(model)
     shapes: dict[int, Any] = {0: Dim("batch", min=1)}
     graph: nn.Module = Pictures(model)
     if dynamic_size:  # torch takes a size of one for a case apart: the last map has two rows and columns at least
@@ -179,7 +179,7 @@ def freely_pooled(model: ResNet) -> ResNet:
     return other
 
 
-def picture_size(model: ViT | ResNet) -> Size:
+def input_size(model: ViT | ResNet) -> Size:
     size = model.config.image_size
     return (size, size) if isinstance(size, int) else size
 
@@ -204,7 +204,7 @@ def compare(
     differences, outputs, tried = [], [], []
     chance = torch.Generator().manual_seed(0)
     for size in sizes(model, dynamic_size):
-        other = isinstance(model, ViT) and size != picture_size(model)
+        other = isinstance(model, ViT) and size != input_size(model)
         truth = at_size(model, size, convention) if other else model
         for batch in BATCHES:
             x = torch.randn(batch, channels(model), *size, generator=chance)
@@ -220,7 +220,7 @@ def compare(
 
 def sizes(model: ViT | ResNet, dynamic_size: bool) -> list[Size]:
     """The picture sizes to try: the model's own, and where sizes are free one of another shape."""
-    height, width = own = picture_size(model)
+    height, width = own = input_size(model)
     if not dynamic_size:
         return [own]
     tall, wide = step(model)

@@ -19,13 +19,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitreous.device import most_lanes, settle
+from vitreous.models.last_block import logits_only
 from vitreous.models.vit import ViT
-from vitreous.speed import integers
+from vitreous.runtime.device import most_lanes, settle
+from vitreous.speed import int8 as integers
+from vitreous.speed.backends import WAYS, Compute, Run, Unfit, usual
 from vitreous.speed.choice import best, choice
 from vitreous.speed.fold import folded
-from vitreous.speed.shortcut import logits_only
-from vitreous.speed.ways import WAYS, Compute, Run, Unfit, usual
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.float32, "fp8": torch.bfloat16}
 """How exact → the number format between layers; int8's products are whole numbers, fp8's have 8 bits."""
@@ -156,8 +156,8 @@ def optimize(
 
 def eight(network: nn.Module, compute: Compute, device: torch.device) -> tuple[nn.Module, Compute]:
     """The network in fp8, and how to compute with it; refused in plain words where that cannot be."""
-    from vitreous.speed import lean
-    from vitreous.speed.eight import Eight, supports
+    from vitreous.speed import gpu as lean
+    from vitreous.speed.fp8 import Eight, supports
 
     if reason := supports(device):
         raise ValueError(reason)

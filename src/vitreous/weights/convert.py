@@ -8,10 +8,11 @@ from torch import nn
 
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.vit import ViT
-from vitreous.weights import google_npz, save, timm, torchvision
+from vitreous.weights import save
+from vitreous.weights.adapt import PLAIN, Written, card_of, refuse, smoothed
+from vitreous.weights.formats.registry import google_npz, timm, torchvision
+from vitreous.weights.formats.to_huggingface import to_huggingface
 from vitreous.weights.keymap import Tensors, to_theirs
-from vitreous.weights.smooth import PLAIN, Written, card_of, refuse, smoothed
-from vitreous.weights.to_huggingface import to_huggingface
 
 
 def convert(model: nn.Module, out: str | Path, to: str) -> list[Path]:

@@ -25,24 +25,10 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from vitreous.loopback import is_loopback
+from vitreous.runtime.network import is_loopback
 
 CHUNK = 1 << 20  # bytes read at a time
 TIMEOUT = 30.0  # seconds without a single byte before a download is given up
-
-
-def cache_folder(cache_dir: str | Path | None = None) -> Path:
-    """Return the folder for our own downloads: the argument, else `VITREOUS_CACHE`, else the platform's.
-
-    >>> cache_folder("somewhere").name
-    'somewhere'
-    """
-    chosen = cache_dir or os.environ.get("VITREOUS_CACHE")
-    if chosen:
-        return Path(chosen).expanduser()
-    if os.name == "nt":
-        return Path(os.environ.get("LOCALAPPDATA") or "~/AppData/Local").expanduser() / "vitreous"
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vitreous"
 
 
 def check_address(url: str) -> None:

@@ -18,14 +18,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+from vitreous.runtime.files import cache_folder
 from vitreous.weights import runs
-from vitreous.weights.download import (
-    cache_folder,
-    cached_hub_snapshot,
-    download,
-    download_from_hub,
-    list_hub_files,
-)
+from vitreous.weights.download import cached_hub_snapshot, download, download_from_hub, list_hub_files
 from vitreous.weights.names import GOOGLE_BUCKET, SAFE_FILE_NAME, SUFFIXES, TORCHVISION_MODELS, parse
 
 FOLDER_FILES = (
@@ -178,7 +173,7 @@ def _from_folder(written: str, folder: Path, origin: str) -> Source:
 
 
 def _from_packaged(written: str, model: str) -> Source:
-    folder = Path(str(resources.files("vitreous"))) / "packaged" / model
+    folder = Path(str(resources.files("vitreous"))) / "weights" / "packaged" / model
     if not folder.is_dir():
         raise FileNotFoundError(
             f"this installation lacks the model {model!r} (expected {folder}): install vitreous again"

@@ -16,16 +16,16 @@ import torch
 
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.weights.beside import class_names, imagenet_names, preprocessing, read_json, run_size
+from vitreous.weights.build import MOST_PATCHES, data_types, fill
 from vitreous.weights.card import Card, LoadReport
 from vitreous.weights.fetch import Source, fetch
-from vitreous.weights.fill import MOST_PATCHES, data_types, fill
-from vitreous.weights.formats import recognise
+from vitreous.weights.formats.registry import recognise
 from vitreous.weights.infer import infer_config
 from vitreous.weights.keymap import Format, Tensors, pattern, to_ours
 from vitreous.weights.positions import CONVENTIONS, resize_positions
 from vitreous.weights.read import CheckpointError, RawCheckpoint, nonfinite, read, read_sharded
-from vitreous.weights.refuse import refuse_other_families
+from vitreous.weights.sidecar import class_names, imagenet_names, preprocessing, read_json, run_size
+from vitreous.weights.unsupported import refuse_other_families
 
 PACKAGED = "packaged"
 PARTS = r"(blocks?|layers?|resblocks|encoderblock)[._]\d+|norm|(^|\.)ln_|embed|rope"
@@ -78,7 +78,7 @@ def load(
         called = "" if "config" in _own(sidecar) else Path(str(source.name)).name  # a model of ours may have any name
         refuse_other_families(raw.tensors, sidecar, called)
         if {"conv1.weight", "layer1.0.conv1.weight"} <= set(raw.tensors):
-            from vitreous.weights.resnet import load_resnet
+            from vitreous.weights.formats.resnet import load_resnet
 
             model: Model = load_resnet(raw, source, sidecar, classes)
         else:

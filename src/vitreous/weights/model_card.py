@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT, ViTConfig
+from vitreous.runtime.files import write_atomic
+from vitreous.runtime.intervals import wilson
 from vitreous.weights.card import Card
-from vitreous.weights.save import write_atomic
-from vitreous.wilson import wilson
 
 CARD = "README.md"
 ELSEWHERE = ("device", "workers", "save_every", "keep", "snapshots", "log", "resident")

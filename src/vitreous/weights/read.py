@@ -27,8 +27,8 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from vitreous.weights.npz import ALWAYS_FINE, MOST_EXPANSION, checked_members, read_npz
-from vitreous.weights.rehearse import INERT, OLD_MAGIC, Rehearsal
+from vitreous.weights.safety.npz import ALWAYS_FINE, MOST_EXPANSION, checked_members, read_npz
+from vitreous.weights.safety.pickle_scan import INERT, OLD_MAGIC, Rehearsal
 from vitreous.weights.unwrap import CheckpointError, unwrap
 
 ONE_AT_A_TIME = threading.Lock()  # torch keeps its list of safe globals for the whole process

@@ -1,10 +1,7 @@
 """Models to files, in our own layout: `config.json` and `model.safetensors`. Every write is whole or not at all."""
 
-import json
 import os
 import re
-import tempfile
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +14,7 @@ from safetensors.torch import save_file
 from vitreous.data.preprocess import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights.card import Card
+from vitreous.runtime.files import write_atomic, write_json
 from vitreous.weights.keymap import Tensors
 
 if TYPE_CHECKING:
@@ -55,31 +53,6 @@ def usual_preprocess(config: ViTConfig) -> Preprocess:
     """For a model that was made in memory: ImageNet's statistics for colour, 0.5 for grey, no crop."""
     mean, std = (HALF[:1], HALF[:1]) if config.channels == 1 else (IMAGENET_MEAN, IMAGENET_STD)
     return Preprocess(size=config.size, resize=config.size, mean=mean, std=std)
-
-
-def write_atomic(path: Path, write: Callable[[Path], object]) -> Path:
-    """Let `write` fill a temporary file beside `path`, then put it in place in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        write(temporary)
-        with temporary.open("r+b") as written:  # Windows syncs no file that is open for reading alone
-            os.fsync(written.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)  # mkstemp's files are private; ours are as any other
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
-
-
-def write_json(path: Path, value: object) -> Path:
-    """A value as JSON that people can read, whole or not at all."""
-    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    return write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def write_safetensors(path: Path, tensors: Tensors) -> Path:

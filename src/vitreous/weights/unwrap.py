@@ -158,7 +158,7 @@ def _holds_tensors(
 def _of_a_run(
     tensors: dict[str, torch.Tensor],
 ) -> tuple[dict[str, torch.Tensor], list[str], list[str]] | None:
-    """The weights in a checkpoint of a run of ours (see `train/state.py`), their average where one was kept."""
+    """The weights in a checkpoint of a run of ours (see `training/state.py`), their average where one was kept."""
     if "totals" not in tensors or not any(name.startswith("model/") for name in tensors):
         return None
     parts: dict[str, dict[str, torch.Tensor]] = {}

@@ -1,0 +1,1 @@
+"""Public functions that put several floors together."""

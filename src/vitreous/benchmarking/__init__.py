@@ -1,0 +1,1 @@
+"""Speed beside other libraries, and the limit of the hardware."""

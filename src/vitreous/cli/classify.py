@@ -1,0 +1,181 @@
+"""`vitreous classify`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from vitreous.cli.faster import faster
+from vitreous.cli.options import (
+    ModelOptions,
+    Output,
+    Pictures,
+    Precision,
+    SharedModel,
+    messages,
+    print_json,
+    say_problems,
+)
+from vitreous.cli.sharing import is_folder, work_through
+from vitreous.runtime.distributed import this_rank
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from vitreous.data.images import PictureError
+    from vitreous.predict.classify import Answer
+
+ONE_BY_ONE = 4
+"""Up to so many pictures get a table of their own; more share one."""
+
+
+def classify(
+    pictures: Pictures = (),
+    options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
+    top: int = 5,
+    json: bool = False,
+    output: Output = None,
+    part_size: int = 1024,
+    batch_size: int = 8,
+    device: str = "auto",
+    precision: Precision = "fp32",
+    fast: bool = False,
+    merge: int = 0,
+) -> None:
+    """Name what is in pictures.
+
+    Args:
+        pictures: Files, folders or globs. Without any, four sample photographs.
+        options: Which model.
+        top: How many classes to show for each picture.
+        json: Print JSON instead of tables.
+        output: A folder for the answers as Parquet parts: a run that was ended goes on there, and `torchrun` may share
+            it out.
+        part_size: Pictures in each part of that folder.
+        batch_size: Pictures run at once.
+        device: auto, cpu, cuda, cuda:N or mps.
+        precision: Number format: fp32, or bf16, fp16, int8 and (on GPUs that have it) fp8 for speed.
+        fast: Fold and compile the model as is fastest on this machine; worth its minute for many pictures.
+        merge: Merge so many tokens in each block: faster, and a little less exact (try 8; a ViT of 197 tokens).
+    """
+    from functools import partial
+
+    from rich.progress import track
+
+    from vitreous.data.finding import find_names, find_pictures
+    from vitreous.data.images import PictureError
+    from vitreous.models.last_block import logits_only
+    from vitreous.predict.classify import classify_each
+    from vitreous.runtime.device import pick_device
+
+    console = messages()
+    for name, value in (("top", top), ("batch size", batch_size)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if output is None and this_rank().world_size > 1:
+        raise ValueError("several processes write a folder of parts: name it with -o")
+    if output is not None and not (pictures and is_folder(output)):
+        raise ValueError(f"with -o, name the pictures and a folder (a name without a suffix), got {output.name}")
+    pick_device(device)  # said before the model is loaded rather than after
+    found: list[Any] = []
+    if output is None:
+        found, problems = find_pictures(pictures) if pictures else (_samples(), [])
+        if not found:
+            if json:
+                _print_json([])
+            _end_with(problems, console)
+    model = options.load(console)
+    sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
+    asked = partial(faster, model, logits_only, fast=fast, merge=merge, console=console, **sizes)
+    if output is not None:
+        from vitreous.predict.tables import classifying_work
+
+        options.say_packaged(console, model)
+        names, problems = find_names(pictures)
+        work = classifying_work(model, top=top, using=asked(pictures=len(names)), merge=merge, **sizes)
+        work_through(output, names, problems, work, part_size, console, json)
+        return
+    answers: list[Answer] = []
+    results = classify_each(found, model, top=top, using=asked(pictures=len(found)), **sizes)
+    if len(found) > 32:
+        results = track(results, "classifying", total=len(found), console=console, transient=True)  # type: ignore[assignment]
+    for result in results:
+        if isinstance(result, PictureError):
+            problems.append(result)
+        else:
+            answers.append(result)
+    if answers:
+        options.say_packaged(console, model)
+    if json:
+        _print_json(answers)
+    else:
+        _print_tables(answers)
+    if problems:
+        _end_with(problems, console)
+
+
+def _end_with(problems: list[PictureError], console: Console) -> NoReturn:
+    say_problems(console, problems)
+    sys.exit(2)
+
+
+def _samples() -> list[Any]:
+    from vitreous.data.samples import samples
+
+    pictures = samples()
+    for name, picture in pictures.items():
+        picture.filename = name  # type: ignore[attr-defined]
+    return list(pictures.values())
+
+
+def _print_json(answers: list[Answer]) -> None:
+    rows = [{"picture": a.picture, "predictions": [asdict(p) for p in a.predictions]} for a in answers]
+    print_json(rows)
+
+
+def _print_tables(answers: list[Answer]) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)  # a file has no margin to wrap at
+    if len(answers) > ONE_BY_ONE:
+        console.print(one_table(answers))
+        return
+    for answer in answers:
+        console.print(own_table(answer))
+
+
+def own_table(answer: Answer) -> Table:
+    """A table of one picture's classes."""
+    from rich.table import Table
+    from rich.text import Text  # names are shown as they are, not read as markup
+
+    table = Table(title=Text(answer.picture), title_justify="left", box=None, pad_edge=False)
+    columns = (("class", "left"), ("probability", "right"), ("", "left"), ("logit", "right"), ("index", "right"))
+    for name, side in columns:
+        table.add_column(name, justify=side)  # type: ignore[arg-type]
+    for p in answer.predictions:
+        table.add_row(Text(p.label), f"{p.probability:.1%}", _bar(p.probability), f"{p.logit:.2f}", str(p.index))
+    return table
+
+
+def one_table(answers: list[Answer]) -> Table:
+    """A table with a row for each picture."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("picture", "class", "probability", "then"):
+        table.add_column(name, justify="right" if name == "probability" else "left", overflow="fold")
+    for answer in answers:
+        best, rest = answer.predictions[0], answer.predictions[1:3]
+        then = ", ".join(f"{p.label} {p.probability:.1%}" for p in rest)
+        table.add_row(Text(answer.picture), Text(best.label), f"{best.probability:.1%}", Text(then, style="dim"))
+    return table
+
+
+def _bar(share: float, width: int = 20) -> str:
+    """A bar of block characters, in eighths of one."""
+    eighths = round(share * width * 8)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()

@@ -1,0 +1,95 @@
+"""`vitreous embed`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from vitreous.cli.faster import faster
+from vitreous.cli.options import ModelOptions, Pictures, Precision, SharedModel, messages, print_json, say_problems
+from vitreous.cli.sharing import is_folder, work_through
+from vitreous.runtime.distributed import this_rank
+
+
+def embed(
+    pictures: Pictures,
+    options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
+    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("features.parquet"),
+    part_size: int = 1024,
+    batch_size: int = 8,
+    device: str = "auto",
+    precision: Precision = "fp32",
+    fast: bool = False,
+    merge: int = 0,
+    json: bool = False,
+) -> None:
+    """Turn pictures into feature vectors, for search, clustering or a classifier of your own.
+
+    Args:
+        pictures: Files, folders or globs.
+        options: Which model.
+        output: A .parquet file (columns picture, features), an .npz file (arrays of those names), or a folder of
+            Parquet parts (a name without a suffix): a run that was ended goes on there, and `torchrun` may share it
+            out.
+        part_size: Pictures in each part of a folder.
+        batch_size: Pictures run at once.
+        device: auto, cpu, cuda, cuda:N or mps.
+        precision: Number format: fp32, or bf16, fp16, int8 and (on GPUs that have it) fp8 for speed.
+        fast: Fold and compile the model as is fastest on this machine; worth its minute for many pictures.
+        merge: Merge so many tokens in each block: faster, and a little less exact (try 8; a ViT of 197 tokens).
+        json: Print what was written as JSON.
+    """
+    import torch
+    from rich.progress import track
+
+    from vitreous.data.finding import find_names
+    from vitreous.data.images import PictureError
+    from vitreous.predict.embed import embed_each, embedding, write_features
+
+    if not is_folder(output) and output.suffix not in (".parquet", ".npz"):  # said before the work, not after it
+        raise ValueError(f"features go to .parquet or .npz, or to a folder (no suffix), got {output.name}")
+    if not is_folder(output) and this_rank().world_size > 1:
+        raise ValueError(f"several processes write a folder of parts, not one file: say -o {output.with_suffix('')}")
+    if not pictures:
+        raise ValueError("name the pictures to embed: files, folders or globs")
+    console = messages()
+    folder = output.expanduser().resolve().parent
+    if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise ValueError(f"{folder} cannot be written to: choose another place with -o")
+    found, problems = find_names(pictures)
+    model = options.load(console)
+    sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
+    using = faster(model, embedding, fast=fast, merge=merge, pictures=len(found), console=console, **sizes)
+    if found:
+        options.say_packaged(console, model)
+    if is_folder(output):
+        from vitreous.predict.tables import embedding_work
+
+        work = embedding_work(model, using=using, merge=merge, **sizes)
+        work_through(output, found, problems, work, part_size, console, json)
+        return
+    results = embed_each(found, model, using=using, **sizes)
+    names, rows = [], []
+    hidden = not console.is_terminal
+    for name, row in track(results, "embedding", len(found), console=console, transient=True, disable=hidden):
+        if isinstance(row, PictureError):
+            problems.append(row)
+        else:
+            names.append(name)
+            rows.append(row)
+    if rows:
+        features = torch.stack(rows)
+        path = write_features(output, names, features, model.card.name)
+        if json:
+            print_json({"output": str(path), "pictures": features.shape[0], "features": features.shape[1]})
+        else:
+            print(f"wrote {path}: {features.shape[0]} pictures × {features.shape[1]} features")
+    elif json:
+        print_json({"output": None, "pictures": 0, "features": None})
+    say_problems(console, problems)
+    if problems:
+        sys.exit(2)

@@ -1,0 +1,103 @@
+"""`vitreous evaluate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from vitreous.cli.options import (
+    ModelOptions,
+    Number,
+    Output,
+    Precision,
+    SharedModel,
+    messages,
+    print_json,
+    say_problems,
+)
+from vitreous.runtime.distributed import this_rank
+
+
+def evaluate(
+    data: Annotated[str, tyro.conf.arg(metavar="NAME|FOLDER")],
+    options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
+    probe: Literal["knn", "linear"] | None = None,
+    limit: Number = None,
+    output: Output = None,
+    json: bool = False,
+    batch_size: int = 16,
+    device: str = "auto",
+    precision: Precision = "fp32",
+    fast: bool = False,
+    merge: int = 0,
+    data_root: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
+) -> None:
+    """Measure how often a model is right on labelled pictures; under `torchrun`, each process takes its share.
+
+    Args:
+        data: A folder with a sub-folder a class (named by class, WordNet id or index), or a data set's name.
+        options: Which model.
+        probe: Measure the features instead of the head, by k-NN or logistic regression; what has no test/ is split as
+            `finetune` does it.
+        limit: Use so many pictures at the most, taken evenly.
+        output: Write result.json, per_class.json and confusion.npz to this folder.
+        json: Print JSON.
+        batch_size: Pictures run at once.
+        device: auto, cpu, cuda, cuda:N or mps.
+        precision: Number format: fp32, or bf16, fp16, int8 and (on GPUs that have it) fp8 for speed.
+        fast: Fold and compile the model as is fastest on this machine; worth its minute for many pictures.
+        merge: Merge so many tokens in each block: faster, and a little less exact (try 8; a ViT of 197 tokens).
+        data_root: Where named data sets are kept.
+    """
+    from vitreous.cli.faster import faster
+    from vitreous.data.datasets import open_set
+    from vitreous.data.split import open_split
+    from vitreous.models.last_block import logits_only
+    from vitreous.predict.evaluate import evaluate as measure
+    from vitreous.predict.evaluate import probe as measure_probe
+    from vitreous.runtime.distributed import cpu_group
+    from vitreous.runtime.files import write_json
+
+    console = messages()
+    if probe is not None and this_rank().world_size > 1:
+        raise ValueError("a probe looks at all features at once: run it without torchrun")
+    if probe is not None and (fast or merge or precision != "fp32"):
+        raise ValueError("a probe reads the plain model's features in fp32: leave --fast, --merge and --precision out")
+    if probe is None:
+        pictures = open_set(data, "test", data_root)
+    else:
+        train, pictures = open_split(data, data_root)
+    if limit is not None:
+        pictures = pictures.spread(limit)
+    model = options.load(console)
+    about = {"model": model.card.name, "data": data}
+    if probe is not None:
+        summary = measure_probe(model, train, pictures, probe, batch_size=batch_size, device=device)
+        if output is not None:
+            write_json(output / "result.json", summary | about)
+        _show(summary | about, json)
+        return
+    sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
+    asked: dict[str, Any] = {"fast": fast, "merge": merge, "pictures": len(pictures)}
+    using = faster(model, logits_only, console=console, **asked, **sizes)
+    with console.status(f"evaluating {len(pictures)} pictures"), cpu_group() as place:
+        result = measure(model, pictures, place=place, using=using, **sizes)
+    if not place.first:
+        return
+    if output is not None:
+        for path in result.write(output):
+            console.print(f"wrote {path}", markup=False)
+    _show(result.summary() | about, json)
+    say_problems(console, result.problems)
+
+
+def _show(summary: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(summary, indent=None)
+        return
+    shares = ("top1", "top5", "calibration_error")
+    for name, value in summary.items():
+        text = f"{value:.2%}" if name in shares else f"{value:,}" if isinstance(value, int) else str(value)
+        print(f"{name.replace('_', ' '):<18} {text}")

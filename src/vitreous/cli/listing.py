@@ -1,0 +1,97 @@
+"""`vitreous models`, `datasets`, `recipes` and `views`: what there is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vitreous.cli.options import print_json
+
+COLUMNS = ("name", "parameters", "image", "patch", "width", "depth", "heads")
+
+
+def models(search: str = "", json: bool = False) -> None:
+    """List the models that are known by name, with their sizes.
+
+    Args:
+        search: Only names that contain this.
+        json: Print JSON.
+    """
+    import torch
+
+    from vitreous.models.resnet import DEPTHS, ResNet, resnet_config
+    from vitreous.models.variants import VARIANTS
+    from vitreous.models.vit import ViT
+
+    rows: list[tuple[Any, ...]] = []
+    for name, config in VARIANTS.items():
+        if search in name:
+            with torch.device("meta"):  # counted, not allocated
+                count = sum(p.numel() for p in ViT(config).parameters())
+            rows.append((name, count, config.size[0], config.patch[0], config.width, config.depth, config.heads))
+    for name in (f"resnet{depth}{stem}" for stem in ("", "_small") for depth in DEPTHS):
+        if search in name and (shape := resnet_config(name)) is not None:
+            with torch.device("meta"):
+                count = sum(p.numel() for p in ResNet(shape).parameters())
+            rows.append((name, count, None, None, None, shape.depth, None))
+    if not rows:
+        raise ValueError(f"no model's name contains {search!r}: `vitreous models` lists all")
+    if json:
+        print_json([dict(zip(COLUMNS, row, strict=True)) for row in rows])
+        return
+    line = "{:<44}{:>14}{:>8}{:>8}{:>8}{:>8}{:>8}"
+    print(line.format(*COLUMNS))
+    for name, count, image, *others in rows:
+        print(line.format(name, f"{count:,}", image or "any", *("" if value is None else value for value in others)))
+
+
+def datasets(json: bool = False) -> None:
+    """List the data sets that are known by name, and what else can be named.
+
+    Args:
+        json: Print JSON.
+    """
+    from vitreous.data.datasets import DATASETS
+
+    known = {name: (build.__doc__ or "").splitlines()[0] for name, build in DATASETS.items()}
+    if json:
+        print_json([{"name": name, "about": about} for name, about in known.items()])
+        return
+    for name, about in known.items():
+        print(f"{name:<12} {about}")
+    print("\nor a folder with a sub-folder for each class, with or without train/ and test/ (or val/) above them,")
+    print("or .parquet files with a column of pictures and one of classes (a file, a 'pattern*.parquet', a folder),")
+    print("or a data set on the Hugging Face Hub: org/name, hf:name or org/name:config (needs vitreous[hub])")
+
+
+def recipes(json: bool = False) -> None:
+    """List the recipes, with what each gives and on what hardware.
+
+    Args:
+        json: Print JSON, with every setting.
+    """
+    from vitreous.training.recipes import RECIPES
+
+    if json:
+        told = {name: (recipe.about, recipe.expect, recipe.config.to_dict()) for name, recipe in RECIPES.items()}
+        print_json([{"name": n, "about": a, "expect": e, "config": c} for n, (a, e, c) in told.items()])
+        return
+    for name, recipe in RECIPES.items():
+        print(f"{name:<14} {recipe.about}")
+        print(f"{'':<14} {recipe.expect}")
+
+
+def views(json: bool = False) -> None:
+    """List the views that `explain` can draw.
+
+    Args:
+        json: Print JSON.
+    """
+    from vitreous.views.registry import VIEWS
+
+    if json:
+        told = [{"name": name, "title": view.title, "when_asked": view.asked} for name, view in VIEWS.items()]
+        print_json(told)
+        return
+    width = max(len(name) for name in VIEWS) + 2
+    for name, view in VIEWS.items():
+        print(f"{name:<{width}}{view.title}{' (when asked for)' if view.asked else ''}")

@@ -1,0 +1,142 @@
+"""Flags that several verbs share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vitreous.data.images import PictureError
+    from vitreous.weights.load import Model
+
+Precision = Literal["fp32", "bf16", "fp16", "int8", "fp8"]
+Statistics = Literal["half", "imagenet", "clip", "unit"]
+Text = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
+Number = Annotated[int | None, tyro.conf.arg(metavar="N")]
+Sides = Annotated[tuple[int, int] | int | None, tyro.conf.arg(metavar="HEIGHT [WIDTH]")]
+MODEL = (
+    "A name (`vit_base_patch16_224.augreg2_in21k_ft_in1k`, `google/vit-base-patch16-224`, `torchvision:vit_b_16`, "
+    "`ViT-B_16.npz`, …), a file or a folder. Without it, the model inside the package."
+)
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model, and what its files do not tell."""
+
+    model: Annotated[str | None, tyro.conf.arg(metavar="NAME", help=MODEL)] = None
+    revision: Text = None
+    """Branch, tag or commit of a Hub repository."""
+    image_size: Sides = None
+    """Height and width to run at (or one number); positions are resized as the checkpoint's library does."""
+    resize: Text = None
+    """Another resizing convention: google, timm, torchvision, huggingface, dinov2 or dinov2-registers."""
+    trained_size: Sides = None
+    """Height and width the checkpoint was trained at, where its positions make no square."""
+    heads: Annotated[int | None, tyro.conf.arg(name="model-heads", metavar="N")] = None
+    """Attention heads, where no file tells."""
+    pool: Literal["token", "mean", "token+mean"] | None = None
+    """What the head reads, where no file tells."""
+    activation: Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "silu"] | None = None
+    """The MLP's activation, where no file tells."""
+    norm_eps: Annotated[float | None, tyro.conf.arg(metavar="EPS")] = None
+    """Epsilon of the layer norms, where no file tells."""
+    statistics: Statistics | None = None
+    """Normalise pictures by these statistics instead of the checkpoint's own."""
+
+    def load(self, console: Console | None = None) -> Model:
+        """Load the model, and say on `console` what had to be assumed."""
+        from dataclasses import replace
+
+        from vitreous.data.preprocess import STATISTICS
+        from vitreous.weights.load import load
+
+        known: dict[str, Any] = {
+            name: getattr(self, name)
+            for name in ("heads", "pool", "activation", "norm_eps")
+            if getattr(self, name) is not None
+        }
+        model = load(
+            self.model,
+            revision=self.revision,
+            image_size=self.image_size,
+            resize=self.resize,
+            trained_size=self.trained_size,
+            **known,
+        )
+        if self.statistics is not None:
+            mean, std = STATISTICS[self.statistics]
+            if len(mean) != len(model.card.preprocess.mean):
+                raise ValueError(
+                    f"the statistics {self.statistics!r} are for colour, and this model takes grey pictures: leave "
+                    "--statistics out"
+                )
+            model.card.preprocess = replace(model.card.preprocess, mean=mean, std=std)
+        if console is not None:
+            say_remarks(console, model)
+        return model
+
+    def say_packaged(self, console: Console, model: Model) -> None:
+        """Say which model answers when none was named."""
+        if self.model is None:
+            *names, last = model.card.class_names or ("",)
+            text = (
+                "no --model was named: the packaged one answers, with one of its ten classes whatever it sees "
+                f"({', '.join(names)} or {last})"
+            )
+            console.print(text, style="dim", markup=False)
+
+
+SharedModel = Annotated[ModelOptions, tyro.conf.arg(name="")]  # flags without a prefix
+Pictures = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PICTURE …", help_behavior_hint="")]
+Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="PATH")]
+
+
+def messages() -> Console:
+    """Where remarks and progress go: standard error, so that standard output stays clean for a program.
+
+    Of several processes the first one speaks; what the others print here is not shown.
+    """
+    from rich.console import Console
+
+    from vitreous.runtime.distributed import this_rank
+
+    return Console(stderr=True, highlight=False, soft_wrap=True, quiet=not this_rank().first)
+
+
+def say_remarks(console: Console, model: Model) -> None:
+    """Say what a careful user should know of how the model was loaded: what was assumed, resized or left out."""
+    for line in model.card.report.remarks():
+        console.print(line, style="dim", markup=False)
+
+
+def say_problems(console: Console, problems: Iterable[PictureError]) -> None:
+    """Say which pictures were left out, and why."""
+    for problem in problems:
+        console.print(f"vitreous: {problem}", markup=False)
+
+
+def print_json(value: object, indent: int | None = 2) -> None:
+    """One JSON value, and nothing else, on standard output. JSON has no NaN and no infinity: they are null."""
+    import json
+
+    print(json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    """
+    >>> _finite({"loss": float("nan"), "top": (1, float("inf"))})
+    {'loss': None, 'top': [1, None]}
+    """
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,118 @@
+"""Where in a batch's pictures we look: shift, mirror, random crop and erased box, each picture with its own.
+
+Whole pixels are looked up, not interpolated; only the crop, which is resized, interpolates.
+
+Shapes:  b pictures   c colours   h height   w width   a attempts
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitreous.data.counter_random import Chance, scramble
+
+ATTEMPTS = 10  # at a box that fits, as torchvision
+
+Box = tuple[Tensor, Tensor, Tensor, Tensor]  # top, left, height, width: int64 [b] each
+
+
+def move(pixels: Tensor, down: Tensor, right: Tensor, mirrored: Tensor) -> Tensor:
+    """Shift pictures by whole pixels, the gap black, then mirror some left-right: `[b c h w]` → `[b c h w]`.
+
+    >>> picture = torch.arange(1, 4).reshape(1, 1, 1, 3)
+    >>> move(picture, torch.tensor([0]), torch.tensor([1]), torch.tensor([False]))
+    tensor([[[[0, 1, 2]]]])
+    """
+    _, _, height, width = pixels.shape
+    x, y = torch.arange(width, device=pixels.device), torch.arange(height, device=pixels.device)
+    columns = torch.where(mirrored[:, None], width - 1 - x, x) - right[:, None]  # [b w]: where they come from
+    rows = y - down[:, None]  # [b h]
+    inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]  # [b h w]
+    places = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None, :]
+    flat = pixels.flatten(2)  # [b c h·w]
+    moved = flat.gather(2, places.flatten(1)[:, None].expand(flat.shape)).view(pixels.shape)
+    return moved.masked_fill(~inside[:, None], 0)
+
+
+def draw_shift(chance: Chance, purpose: str, share: float, side: int) -> Tensor:
+    """A move of at most `share` of the side, in whole pixels: int64 `[b]`."""
+    return ((2.0 * chance.uniform(purpose).double() - 1.0) * (share * side)).round().long()
+
+
+def draw_box(
+    chance: Chance,
+    purpose: str,
+    size: tuple[int, int],
+    area: tuple[float, float],
+    ratio: tuple[float, float],
+    spare: int = 0,
+) -> tuple[Box, Tensor]:
+    """A box of so much of the area of (height, width) `size` and a width/height within `ratio`, and whether it fits.
+
+    Ten boxes are drawn for each picture, and the first taken that leaves `spare` pixels of both sides.
+    """
+    height, width = size
+    attempt = torch.arange(ATTEMPTS, device=chance.keys.device)
+    tries = Chance(scramble(chance.keys[:, None] ^ attempt))  # [b a]; below in float64: alike on every device
+    pixels = height * width * (area[0] + (area[1] - area[0]) * tries.uniform(f"{purpose} area").double())
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    shape = (low + (high - low) * tries.uniform(f"{purpose} ratio").double()).exp()
+    widths, heights = (pixels * shape).sqrt().round().long(), (pixels / shape).sqrt().round().long()  # [b a]
+    fits = (widths > 0) & (widths <= width - spare) & (heights > 0) & (heights <= height - spare)
+    first = attempt.expand(fits.shape).masked_fill(~fits, ATTEMPTS).amin(1, keepdim=True)  # [b 1]
+    found = first[:, 0] < ATTEMPTS
+    chosen = first.clamp(max=ATTEMPTS - 1)
+    tall = heights.gather(1, chosen)[:, 0].clamp(1, height)  # [b]; the clamp is for those that do not fit
+    wide = widths.gather(1, chosen)[:, 0].clamp(1, width)
+    top = (chance.uniform(f"{purpose} top").double() * (height - tall + 1)).long()
+    left = (chance.uniform(f"{purpose} left").double() * (width - wide + 1)).long()
+    return (top, left, tall, wide), found
+
+
+def draw_crop(chance: Chance, size: tuple[int, int], area: tuple[float, float]) -> Box:
+    """RandomResizedCrop's box: width/height from 3/4 to 4/3, and the largest such box in the middle where none fits."""
+    height, width = size
+    ratio = (3 / 4, 4 / 3)
+    box, found = draw_box(chance, "crop", size, area, ratio)
+    most = min(height, round(width / ratio[0])), min(width, round(height * ratio[1]))
+    middle = ((height - most[0]) // 2, (width - most[1]) // 2, *most)
+    top, left, tall, wide = (side.masked_fill(~found, whole) for side, whole in zip(box, middle, strict=True))
+    return top, left, tall, wide
+
+
+def crop_and_resize(pixels: Tensor, box: Box, size: tuple[int, int]) -> Tensor:
+    """Each picture's box resized to `size`, bilinear without antialias: uint8 `[b c H W]` → uint8 `[b c h w]`.
+
+    Nothing from outside the box enters: it is cropped first. A box much larger than `size` is sampled, not averaged.
+    """
+    top, left, tall, wide = box
+    rows = interpolate(top, tall, size[0], pixels.shape[2])  # [b h]
+    columns = interpolate(left, wide, size[1], pixels.shape[3])  # [b w]
+    shape = (len(pixels), *size)
+    grid = torch.stack([columns[:, None, :].expand(shape), rows[:, :, None].expand(shape)], dim=-1)  # [b h w 2]
+    cropped = F.grid_sample(pixels.float(), grid, mode="bilinear", padding_mode="border", align_corners=False)
+    return cropped.round_().clamp_(0, 255).to(torch.uint8)
+
+
+def interpolate(start: Tensor, length: Tensor, steps: int, side: int) -> Tensor:
+    """Where new pixels lie on a side, in `grid_sample`'s measure (the outer edges are -1 and 1): float `[b steps]`."""
+    middle = torch.arange(steps, device=start.device) + 0.5
+    start, length = start[:, None], length[:, None]
+    place = start + (middle * length / steps - 0.5).clamp(min=0.0).minimum(length - 1.0)
+    return (2.0 * place + 1.0) / side - 1.0
+
+
+def draw_erasure(chance: Chance, size: tuple[int, int], share: float) -> tuple[Box, Tensor]:
+    """RandomErasing's box, and whether to erase it at all; its ratio is height/width, and it never reaches across."""
+    box, found = draw_box(chance, "erasing", size, (0.02, 0.33), (1 / 3.3, 1 / 0.3), spare=1)
+    return box, found & (chance.uniform("erasing at all") < share)
+
+
+def fill_box(box: Box, size: tuple[int, int]) -> Tensor:
+    """Which pixels lie in each picture's box: bool `[b 1 h w]`."""
+    y = torch.arange(size[0], device=box[0].device)[:, None]  # [h 1]
+    x = torch.arange(size[1], device=box[0].device)  # [w]
+    top, left, height, width = (side[:, None, None, None] for side in box)
+    return (y >= top) & (y < top + height) & (x >= left) & (x < left + width)

@@ -1,0 +1,20 @@
+"""Pictures to begin with: what `classify` and `explain` show when no picture is named."""
+
+from importlib import resources
+
+from PIL.Image import Image
+
+from vitreous.data.images import read_picture
+
+FILES = ("chelsea.png", "coffee.png", "rocket.jpg", "astronaut.png")
+"""Photographs inside scikit-image's wheel, free to use: a cat, a cup of coffee, a rocket, an astronaut."""
+
+
+def samples() -> dict[str, Image]:
+    """Four photographs by name; nothing is downloaded.
+
+    >>> list(samples())
+    ['chelsea', 'coffee', 'rocket', 'astronaut']
+    """
+    folder = resources.files("skimage") / "data"  # read here: `skimage.data` would copy them to a cache
+    return {file.partition(".")[0]: read_picture((folder / file).read_bytes()) for file in FILES}

@@ -1,0 +1,1 @@
+"""Where datasets come from: a folder, parquet files, the Hugging Face Hub, a stream."""

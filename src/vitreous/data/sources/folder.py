@@ -1,0 +1,63 @@
+"""Folders of pictures: a sub-folder for each class, with or without train/ and test/ (or val/) above them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from vitreous.data.finding import find_pictures
+from vitreous.data.image_dataset import PictureSet, digest, file_state
+from vitreous.data.sources.source import SPELLINGS, Source
+
+
+def from_folder(folder: Path) -> PictureSet:
+    """A set from `<folder>/<class>/<picture>`."""
+    classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not classes:
+        raise ValueError(f"{folder} has no sub-folders: expected one for each class, {folder}/<class>/<picture>")
+    paths: list[Path] = []
+    labels: list[int] = []
+    for label, path in enumerate(classes):
+        found, _ = find_pictures([path])
+        paths += found
+        labels += [label] * len(found)
+    if not paths:
+        raise ValueError(
+            f"{folder} has {len(classes)} sub-folders but no pictures in them: expected {folder}/<class>/<picture>"
+        )
+    return PictureSet(
+        name=folder.name or str(folder),
+        class_names=tuple(path.name for path in classes),
+        labels=tuple(labels),
+        picture=paths.__getitem__,
+        where=partial(_where, paths),
+        source=partial(fingerprint_files, folder, paths),
+    )
+
+
+def folder_source(folder: Path) -> Source:
+    """The splits of a folder, by the names of its sub-folders; without such names the whole of it is one set."""
+    parts = {part: folder / part for part in SPELLINGS if (folder / part).is_dir()}
+    return Source(
+        name=str(folder),
+        splits={part: partial(from_folder, path) for part, path in parts.items()},
+        whole=None if parts else partial(from_folder, folder),
+        part="{}/ folder",
+        layout=f"{folder}/{{}}/<class>/<picture>",
+        folder=folder,
+    )
+
+
+def fingerprint_files(folder: Path, paths: Sequence[Path]) -> str:
+    """A text that changes whenever a file is added, removed, renamed or written; no file is opened.
+
+    The folder's own place counts too: two folders unpacked from archives may agree in all names, sizes and times.
+    """
+    root = os.path.abspath(folder)
+    return digest([root, *(text for path in paths for text in (os.path.relpath(path, folder), file_state(path)))])
+
+
+def _where(paths: Sequence[Path], i: int) -> str:
+    return str(paths[i])

@@ -1,0 +1,106 @@
+"""What a model is and costs: its shape in one line, its FLOPs, the shape at each step of a forward pass."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from vitreous.models.resnet import ResNet
+from vitreous.models.vit import TransformerBlock, ViT, ViTConfig
+
+Rows = list[tuple[str, str]]
+Model = ViT | ResNet
+
+
+def describe(model: Model) -> str:
+    """A model's shape in one line.
+
+    >>> from vitreous.models.variants import variant
+    >>> describe(ViT(variant("vit_tiny_patch16_224")))
+    '224×224 px, 16×16 patches in 14×14, width 192, depth 12, heads 3'
+    """
+    config = model.config
+    if not isinstance(config, ViTConfig):
+        return f"depth {config.depth}"
+    (h, w), (p, q), (rows, columns) = config.size, config.patch, config.grid
+    line = f"{h}×{w} px, {p}×{q} patches in {rows}×{columns}, width {config.width}, depth {config.depth}, "
+    unusual = [f"heads {config.heads}"]
+    default = ViTConfig()
+    for field in fields(config):
+        if field.name in ("image_size", "patch_size", "width", "depth", "heads", "mlp_width", "classes"):
+            continue
+        if (value := getattr(config, field.name)) != getattr(default, field.name):
+            unusual.append(f"{field.name} {value}")
+    if config.mlp_width != 4 * config.width:
+        unusual.append(f"mlp_width {config.mlp_width}")
+    return line + ", ".join(unusual)
+
+
+def count_flops(model: Model) -> int:
+    """Floating-point operations of one forward pass of one picture: two for each multiply-add of a product."""
+    with torch.device("meta"):
+        copy = type(model)(model.config).eval().to("meta")  # type: ignore[arg-type]  # sine positions are real
+        size = model.config.image_size
+        height, width = (size, size) if isinstance(size, int) else size
+        channels = getattr(model.config, "channels", 3)
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            copy(torch.zeros(1, channels, height, width))
+    return counter.get_total_flops()
+
+
+@torch.no_grad()
+def trace(model: Model) -> Rows:
+    """The shape at each step of one picture's way through the model, read off a real forward pass.
+
+    >>> from vitreous.models.variants import variant
+    >>> dict(trace(ViT(variant("vit_base_patch16_224", depth=1)).eval()))["queries, keys and values, joined"]
+    '197×2304'
+    """
+    if not isinstance(model, ViT):
+        raise ValueError("--trace follows a ViT's tokens; this is a ResNet")
+    config, block = model.config, model.blocks[0]
+    assert isinstance(config, ViTConfig)
+    assert isinstance(block, TransformerBlock)
+    seen: dict[str, Tensor] = {}
+
+    def watch(name: str, module: nn.Module) -> torch.utils.hooks.RemovableHandle:
+        return module.register_forward_hook(lambda _, inputs, output: seen.__setitem__(name, output))
+
+    parts: dict[str, nn.Module] = {
+        "patches": model.patch_embed,
+        "norm1": block.norm1,
+        "qkv": block.attn.qkv,
+        "attn": block.attn,
+        "fc1": block.mlp.fc1,
+        "block": block,
+        "norm": model.norm,
+    }
+    hooks = [watch(name, module) for name, module in parts.items()]
+    try:
+        like = next(model.parameters())
+        picture = torch.zeros(1, config.channels, *config.size, device=like.device, dtype=like.dtype)
+        tokens, logits = model.embed(picture), model(picture)
+        pooled = model.pool(seen["norm"])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    q, k, _ = seen["qkv"].unflatten(-1, (3, config.heads, -1)).permute(2, 0, 3, 1, 4)  # [b h t k]
+    rows = [
+        ("picture", picture),
+        ("patches, flattened and embedded", seen["patches"]),
+        ("with class token and positions", tokens),
+        ("block 0: after the first norm", seen["norm1"]),
+        ("queries, keys and values, joined", seen["qkv"]),
+        ("queries, split into heads", q),
+        ("attention: queries × keys", q @ k.transpose(-2, -1)),
+        ("attention's output", seen["attn"]),
+        ("hidden layer of the MLP", seen["fc1"]),
+        ("block 0's output", seen["block"]),
+        (f"after {config.depth} blocks and the last norm", seen["norm"]),
+        ("pooled", pooled),
+        ("logits" if config.classes else "features", logits),
+    ]
+    return [(name, "×".join(str(side) for side in value.shape[1:])) for name, value in rows]

@@ -1,0 +1,70 @@
+// Bytes to numbers: the other end of pages/payload.py. A payload is the header's length, the header (JSON), then a block of
+// bytes that the header's arrays and files lie in.
+
+const TYPES = { uint8: Uint8Array, int8: Int8Array, float32: Float32Array, int32: Int32Array };
+
+export class Payload {
+  constructor(buffer) {
+    const length = new DataView(buffer).getUint32(0, true);
+    this.buffer = buffer;
+    this.start = 4 + length;
+    this.header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
+    this.kept = new Map();
+  }
+
+  has(name) {
+    return name in this.header.arrays;
+  }
+
+  // { data, shape, scale }: `scale` is null where values are stored as they are
+  array(name) {
+    if (!this.kept.has(name)) {
+      const told = this.header.arrays[name];
+      const count = told.shape.reduce((a, b) => a * b, 1);
+      const data = new TYPES[told.type](this.buffer, this.start + told.offset, count);
+      this.kept.set(name, { data, shape: told.shape, scale: this.has(`${name}.scale`) ? this.array(`${name}.scale`).data : null });
+    }
+    return this.kept.get(name);
+  }
+
+  file(name, type) {
+    const told = this.header.files[name];
+    return told ? new Blob([new Uint8Array(this.buffer, this.start + told.offset, told.length)], { type }) : null;
+  }
+}
+
+// from the text that a report carries: base64 of gzip
+export async function fromText(text) {
+  const packed = Uint8Array.from(atob(text.trim()), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Payload(await new Response(stream).arrayBuffer());
+}
+
+// The attention of one token in one block: Float32Array [tokens]. `head` is a number, "mean" or "max"; heads that are
+// switched off (a Set of "layer.head") are left out of mean and max.
+export function attentionRow(payload, layer, head, query, into) {
+  const { data, shape, scale } = payload.array("attention");
+  const [, heads, queries, tokens] = shape;
+  const row = into ?? new Float32Array(tokens);
+  row.fill(0);
+  const chosen = typeof head === "number" ? [head] : [...Array(heads).keys()];
+  const place = queries === 1 ? 0 : query;
+  for (const each of chosen) {
+    const line = (layer * heads + each) * queries + place;
+    const factor = scale[line];
+    const from = line * tokens;
+    if (head === "max") for (let i = 0; i < tokens; i++) row[i] = Math.max(row[i], data[from + i] * factor);
+    else for (let i = 0; i < tokens; i++) row[i] += (data[from + i] * factor) / chosen.length;
+  }
+  return row;
+}
+
+// One slice of a scaled array: values [count] of slice `index`
+export function slice(payload, name, index) {
+  const { data, shape, scale } = payload.array(name);
+  const slices = scale ? scale.length : shape[0];
+  const count = data.length / slices;
+  const values = new Float32Array(count);
+  for (let i = 0; i < count; i++) values[i] = data[index * count + i] * (scale ? scale[index] : 1);
+  return values;
+}

@@ -1,0 +1,126 @@
+"""One HTML file that opens anywhere: no request, nothing beside it.
+
+For a ViT with a picture it is the interactive page, with figures below where views were asked for by name; a ResNet, or
+a model without a picture, has figures alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+from vitreous.models.vit import ViT
+from vitreous.pages.interactive import interactive
+from vitreous.pages.page import document, figure_image, short
+from vitreous.pages.payload import Payload
+from vitreous.views.drawing import Figures
+from vitreous.views.inspection import Scene
+from vitreous.views.registry import View, choose
+from vitreous.weights.inspect import examine
+
+
+@dataclass
+class Section:
+    """A view of one picture, drawn."""
+
+    name: str
+    view: View
+    figures: Figures
+
+
+@dataclass
+class Page:
+    """All that is said about one picture, or about a model without a picture."""
+
+    title: str
+    answer: str
+    """What the model predicts, in a line; empty without a picture or classes."""
+    sections: list[Section] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    """Views among `all` that this model or picture cannot give, and why."""
+
+
+def explain(scene: Scene, views: str = "all") -> Page:
+    """Draw the chosen views of a scene; of `all`, one that cannot be drawn is left out and said."""
+    page = Page(scene.name or "the model", answer(scene))
+    for name, view in choose(views, scene).items():
+        try:
+            page.sections.append(Section(name, view, view.draw(scene)))
+        except ValueError as error:
+            if name in views.split(","):
+                raise
+            page.skipped.append(f"{name}: {error}")
+    return page
+
+
+def answer(scene: Scene) -> str:
+    """The prediction in a line: `dome 66.9 %, church 19.9 %, monastery 5.8 %`."""
+    if scene.picture is None or scene.model.card.head != "classifier":
+        return ""
+    probabilities = scene.logits.softmax(dim=-1)
+    best = probabilities.argsort(descending=True, stable=True)[:3].tolist()
+    return ", ".join(f"{scene.model.card.label(i)} {probabilities[i]:.1%}" for i in best)
+
+
+def html(pages: Sequence[Page], scene: Scene, payloads: Sequence[Payload] = ()) -> str:
+    """The whole report; the scene tells of the model. With a payload a page, it is interactive."""
+    card = scene.model.card
+    if payloads:
+        named = [(short(page.title), payload) for page, payload in zip(pages, payloads, strict=True)]
+        drawn = "".join(_page(page, number) for number, page in enumerate(pages) if page.sections)
+        return interactive(
+            named, short(card.name), describe_model(scene), f'<div class="figures">{drawn}</div>' if drawn else ""
+        )
+    told = f"<h1>{escape(short(card.name))}</h1><p>{escape(describe_model(scene))}</p>"
+    body = [f"<header>{told}{_contents(pages)}</header>"]
+    body += [_page(page, number) for number, page in enumerate(pages)]
+    body.append(_about(scene))
+    return document(short(card.name), "".join(body))
+
+
+def describe_model(scene: Scene) -> str:
+    """The model in a line: family, size, parameters."""
+    parameters = sum(p.numel() for p in scene.model.parameters())
+    config = scene.model.config
+    kind = (
+        f"{config.size[0]}×{config.size[1]} px, {config.depth} blocks, {config.heads} heads"
+        if isinstance(scene.model, ViT)
+        else f"{scene.model.config.depth} layers"
+    )
+    return f"{scene.model.card.family}, {kind}, {parameters / 1e6:.1f} million parameters"
+
+
+def _contents(pages: Sequence[Page]) -> str:
+    lines = []
+    for number, page in enumerate(pages):
+        links = [f'<a href="#{number}-{s.name}">{escape(s.view.title)}</a>' for s in page.sections]
+        named = f"<strong>{escape(short(page.title))}</strong> " if len(pages) > 1 else ""
+        lines.append(f"<nav>{named}{' '.join(links)}</nav>")
+    return "".join(lines)
+
+
+def _page(page: Page, number: int) -> str:
+    said = f'<p class="answer">{escape(page.answer)}</p>' if page.answer else ""
+    sections = "".join(_section(section, number) for section in page.sections)
+    return f"<article><h2>{escape(short(page.title))}</h2>{said}{sections}</article>\n"
+
+
+def _section(section: Section, number: int) -> str:
+    view = section.view
+    images = "".join(
+        figure_image(figure, f"{view.title}{f' ({part})' if part else ''}: {view.read}")
+        for part, figure in section.figures.items()
+    )
+    return (
+        f'<section id="{number}-{section.name}"><h3>{escape(view.title)}</h3>{images}'
+        f'<p>{escape(view.read)}</p><p class="beware">{escape(view.beware)}</p></section>\n'
+    )
+
+
+def _about(scene: Scene) -> str:
+    rows = "".join(
+        f"<tr><th>{escape(label)}</th><td>{escape(text)}</td></tr>"
+        for title, lines in examine(scene.model).items()
+        for label, text in lines
+        if label != "file"  # a path of this machine is nobody's business
+    )
+    return f"<details><summary>About the model</summary><table>{rows}</table></details>"

@@ -1,0 +1,72 @@
+"""Numbers on their way to the page: a JSON header, and one block of bytes that its arrays lie in.
+
+Values that are only looked at are stored as a byte with a scale beside it. The report inlines a payload, the explorer
+sends it; `pages/assets/payload.js` reads it, and the page cannot tell which of the two it was.
+"""
+
+import base64
+import gzip
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+
+@dataclass
+class Payload:
+    """A header, and the bytes that its arrays lie in."""
+
+    header: dict[str, Any] = field(default_factory=dict)
+    parts: list[bytes] = field(default_factory=list)
+    length: int = 0
+
+    def __post_init__(self) -> None:
+        self.header |= {"arrays": {}, "files": {}}
+
+    def add(self, name: str, values: Tensor | np.ndarray, *, scaled: int | None = None) -> None:
+        """Append an array; with `scaled`, as bytes, each slice over the last `scaled` axes by its own largest value.
+
+        >>> payload = Payload()
+        >>> payload.add("row", np.array([[0.0, 0.5, 1.0]]), scaled=1)
+        >>> payload.header["arrays"]["row"]
+        {'type': 'uint8', 'shape': [1, 3], 'offset': 4}
+        """
+        array = values.detach().cpu().float().numpy() if isinstance(values, Tensor) else values
+        if scaled is not None:
+            axes = tuple(range(array.ndim - scaled, array.ndim))
+            peak = np.abs(array).max(axis=axes, keepdims=True).astype(np.float32)
+            signed = bool((array < 0).any())
+            steps = 127 if signed else 255
+            scale = np.where(peak > 0, peak / steps, 1).astype(np.float32)
+            array = np.rint(array / scale).astype(np.int8 if signed else np.uint8)
+            self.add(f"{name}.scale", scale.reshape(scale.shape[: array.ndim - scaled]))
+        self._append(name, np.ascontiguousarray(array))
+
+    def _append(self, name: str, array: np.ndarray) -> None:
+        self._pad()
+        self.header["arrays"][name] = {"type": array.dtype.name, "shape": list(array.shape), "offset": self.length}
+        self._raw(array.tobytes())
+
+    def add_bytes(self, name: str, data: bytes) -> None:
+        """Append a file as it is."""
+        self.header["files"][name] = {"offset": self.length, "length": len(data)}
+        self._raw(data)
+
+    def _pad(self) -> None:
+        self._raw(b"\0" * (-self.length % 4))  # a Float32Array begins at a multiple of 4
+
+    def _raw(self, data: bytes) -> None:
+        self.parts.append(data)
+        self.length += len(data)
+
+    def to_bytes(self) -> bytes:
+        """Length of the header as four bytes, the header, then the block (aligned to 8)."""
+        head = json.dumps(self.header, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        head += b" " * (-(len(head) + 4) % 8)
+        return len(head).to_bytes(4, "little") + head + b"".join(self.parts)
+
+    def to_text(self) -> str:
+        """Compressed, and in letters that an HTML file can hold."""
+        return base64.b64encode(gzip.compress(self.to_bytes(), 6, mtime=0)).decode()

@@ -1,0 +1,1 @@
+"""Inference: classify, embed, evaluate, and checks of class names and preprocessing."""

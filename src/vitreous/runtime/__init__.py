@@ -1,0 +1,1 @@
+"""What every floor stands on: devices, distributed processes, files, errors, start-up."""

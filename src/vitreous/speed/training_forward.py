@@ -1,0 +1,138 @@
+"""The forward pass for training on a GPU: the same logits and gradients, fewer trips to memory.
+
+Matrix products take half of a training step; the other half moves numbers. Here the MLP's backward pass works out
+GELU's gradient, GELU once more (kept by nobody) and the bias's gradient in one kernel, and the gradients of queries,
+keys and values are laid side by side in one. With `residual=torch.bfloat16` the tokens between blocks are bf16 too.
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from vitreous.models.last_block import block_rows, rows_read, watched
+from vitreous.models.vit import MLP, Attention, TransformerBlock, ViT
+from vitreous.speed.fused import gelu_backward, pack
+from vitreous.speed.gelu import gelu
+
+
+def logits_to_learn(
+    model: nn.Module,
+    x: Tensor,
+    residual: torch.dtype | None = None,
+    *,
+    fused: bool = True,
+    recompute: bool = False,
+) -> Tensor:
+    """`model(x)` with gradients; a network that is no ViT, or that somebody looks into, runs as it is.
+
+    `fused` takes the kernels above where the blocks are such that they fit. `recompute` keeps only what goes into each
+    block: its inside is worked out again in the backward pass, for a third more work.
+    """
+    if not isinstance(model, ViT) or watched():
+        return model(x)
+    read = rows_read(model)  # None: the head reads all tokens, and the last block is one like the others
+    blocks = list(model.blocks) if read is None else list(model.blocks)[:-1]
+    fused = fused and all(_plain(block) for block in blocks)
+    x = model.embed(x)
+    if residual is not None:
+        x = x.to(residual)
+    again = partial(checkpoint, use_reentrant=False, preserve_rng_state=_tosses_coins(model))
+    for block in blocks:
+        step = partial(_block if fused else _whole, block)
+        x = again(step, x) if recompute else step(x)
+    tokens = x if read is None else block_rows(model.blocks[-1], x, read)
+    return model.forward_head(model.norm(tokens))
+
+
+def _whole(block: Any, x: Tensor) -> Tensor:
+    return block(x).to(x.dtype)
+
+
+def _tosses_coins(model: ViT) -> bool:
+    """Whether a block drops anything at random, which must fall alike when it is worked out again."""
+    config = model.config
+    return bool(config.dropout or config.attention_dropout or config.stochastic_depth)
+
+
+def _plain(block: Any) -> bool:
+    """Whether a block is one that is written out below: GELU, linear layers with biases, nothing put around them."""
+    if not isinstance(block, TransformerBlock):
+        return False
+    mlp, attention = block.mlp, block.attn
+    layers = (attention.qkv, mlp.fc1, mlp.fc2)
+    return (
+        mlp.activation == "gelu"
+        and mlp.drop.p == 0
+        and all(type(layer) is nn.Linear and layer.bias is not None for layer in layers)
+        and not any(part._forward_hooks or part._forward_pre_hooks for part in (mlp, attention, *layers))
+    )
+
+
+def _block(block: Any, x: Tensor) -> Tensor:
+    x = x + block.skip(block.ls1(_attention(block.attn, block.norm1(x)))).to(x.dtype)
+    return x + block.skip(block.ls2(_mlp(block.mlp, block.norm2(x)))).to(x.dtype)
+
+
+def _attention(attention: Attention, x: Tensor) -> Tensor:
+    b, t, d = x.shape
+    weight, bias, x = _narrow(attention.qkv, x)
+    q, k, v = _Queries.apply(x, weight, bias, attention.heads)  # [b h t k]
+    dropout = attention.dropout if attention.training else 0.0
+    mixed = F.scaled_dot_product_attention(attention.q_norm(q), attention.k_norm(k), v, dropout_p=dropout)
+    return attention.proj_drop(attention.proj(mixed.transpose(1, 2).reshape(b, t, d)))
+
+
+def _mlp(mlp: MLP, x: Tensor) -> Tensor:
+    weight1, bias1, x = _narrow(mlp.fc1, x)
+    weight2, bias2, _ = _narrow(mlp.fc2, x)
+    return _Dense2.apply(x, weight1, bias1, weight2, bias2)
+
+
+def _narrow(layer: nn.Linear, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Weight, bias and input in autocast's format, as a linear layer under autocast takes them."""
+    if torch.is_autocast_enabled(x.device.type):
+        dtype = torch.get_autocast_dtype(x.device.type)
+        return layer.weight.to(dtype), layer.bias.to(dtype), x.to(dtype)
+    return layer.weight, layer.bias, x
+
+
+class _Dense2(torch.autograd.Function):
+    """`gelu(x W₁ᵀ + b₁) W₂ᵀ + b₂`; only `x` and what goes into GELU are kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor) -> Tensor:
+        hidden = F.linear(x, weight1, bias1)  # [b t m]
+        ctx.save_for_backward(x, hidden, weight1, weight2)
+        return F.linear(gelu(hidden), weight2, bias2)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        x, hidden, weight1, weight2 = ctx.saved_tensors
+        dy = gradients[0].reshape(-1, weight2.shape[0])  # [r d]
+        into, after, sums = gelu_backward(hidden.reshape(-1, hidden.shape[-1]), dy @ weight2)  # [r m], [r m], [parts m]
+        rows = x.reshape(-1, x.shape[-1])
+        dx = (into @ weight1).view_as(x)
+        return dx, into.t() @ rows, sums.sum(0).to(dy.dtype), dy.t() @ after, dy.float().sum(0).to(dy.dtype)
+
+
+class _Queries(torch.autograd.Function):
+    """`x Wᵀ + b` as queries, keys and values, `[b t d]` → three `[b h t k]`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(x, weight)
+        b, t, _ = x.shape
+        qkv = F.linear(x, weight, bias).view(b, t, 3, heads, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = qkv.unbind(0)
+        return q, k, v
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        x, weight = ctx.saved_tensors
+        packed, sums = pack(*gradients)  # [b t 3d], [parts 3d]
+        rows = packed.flatten(0, 1)
+        return (rows @ weight).view_as(x), rows.t() @ x.flatten(0, 1), sums.sum(0).to(packed.dtype), None

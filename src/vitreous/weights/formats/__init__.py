@@ -1,0 +1,1 @@
+"""Checkpoint formats, one file a family."""

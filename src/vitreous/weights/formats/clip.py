@@ -1,0 +1,116 @@
+"""CLIP's vision tower: transformers' files, and OpenAI's and OpenCLIP's own.
+
+The projection into the space shared with text becomes the head, without a bias; a text tower is left out.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from vitreous.models.vit import ViTConfig
+from vitreous.weights.formats.huggingface import read_config as read_vision_config
+from vitreous.weights.keymap import JOIN_QKV, TABLE, TOKEN, TRANSPOSE, Format, Tensors, rule, strip_prefix
+
+LAYER = "encoder.layers.{n}"
+HUGGINGFACE_RULES = (
+    rule("cls_token", "embeddings.class_embedding", transform=TOKEN),
+    rule("pos_embed", "embeddings.position_embedding.weight", transform=TABLE),
+    rule("patch_embed.proj.{p}", "embeddings.patch_embedding.{p}"),
+    rule("norm_pre.{p}", "pre_layrnorm.{p}"),  # transformers' own spelling
+    rule("blocks.{n}.norm1.{p}", f"{LAYER}.layer_norm1.{{p}}"),
+    rule(
+        "blocks.{n}.attn.qkv.{p}",
+        *(f"{LAYER}.self_attn.{name}_proj.{{p}}" for name in "qkv"),
+        transform=JOIN_QKV,
+    ),
+    rule("blocks.{n}.attn.proj.{p}", f"{LAYER}.self_attn.out_proj.{{p}}"),
+    rule("blocks.{n}.norm2.{p}", f"{LAYER}.layer_norm2.{{p}}"),
+    rule("blocks.{n}.mlp.fc1.{p}", f"{LAYER}.mlp.fc1.{{p}}"),
+    rule("blocks.{n}.mlp.fc2.{p}", f"{LAYER}.mlp.fc2.{{p}}"),
+    rule("norm.{p}", "post_layernorm.{p}"),
+    rule("head.weight", "visual_projection.weight"),
+)
+CLASSIFIER = (rule("head.{p}", "classifier.{p}"),)
+
+BLOCK = "transformer.resblocks.{n}"
+OPENAI_RULES = (
+    rule("cls_token", "class_embedding", transform=TOKEN),
+    rule("pos_embed", "positional_embedding", transform=TABLE),
+    rule("patch_embed.proj.{p}", "conv1.{p}"),
+    rule("norm_pre.{p}", "ln_pre.{p}"),
+    rule("blocks.{n}.norm1.{p}", f"{BLOCK}.ln_1.{{p}}"),
+    rule("blocks.{n}.attn.qkv.{p}", f"{BLOCK}.attn.in_proj_{{p}}"),
+    rule("blocks.{n}.attn.proj.{p}", f"{BLOCK}.attn.out_proj.{{p}}"),
+    rule("blocks.{n}.norm2.{p}", f"{BLOCK}.ln_2.{{p}}"),
+    rule("blocks.{n}.mlp.fc1.{p}", f"{BLOCK}.mlp.c_fc.{{p}}"),
+    rule("blocks.{n}.mlp.fc2.{p}", f"{BLOCK}.mlp.c_proj.{{p}}"),
+    rule("norm.{p}", "ln_post.{p}"),
+    rule("head.weight", "proj", transform=TRANSPOSE),
+)
+
+
+def _huggingface(tensors: Mapping[str, Tensor]) -> bool:
+    return any(key.endswith("embeddings.class_embedding") for key in tensors)
+
+
+def _openai(tensors: Mapping[str, Tensor]) -> bool:
+    return "visual.class_embedding" in tensors or {"class_embedding", "ln_pre.weight"} <= set(tensors)
+
+
+def read_config(sidecar: Mapping[str, Any]) -> dict[str, Any]:
+    """`config.json` to our fields; that of a whole CLIP holds the vision tower's a level deeper."""
+    return read_vision_config(sidecar.get("vision_config") or sidecar)
+
+
+def assumed(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
+    """OpenAI's choices."""
+    return {"norm_eps": 1e-5, "activation": "quick_gelu", "pool": "token"}
+
+
+def keep_visual(tensors: Tensors) -> Tensors:
+    """OpenAI's files: the text tower's tensors have no prefix, so the vision tower's are picked by theirs."""
+    if "visual.class_embedding" not in tensors:
+        return tensors
+    return {key.removeprefix("visual."): value for key, value in tensors.items() if key.startswith("visual.")}
+
+
+def read_classifier_config(sidecar: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for the classifier, which averages tokens (`mean_pooled_classifier`)."""
+    return read_config(sidecar) | {"final_norm": False, "pool": "mean"}
+
+
+def mean_pooled_classifier(tensors: Tensors) -> Tensors:
+    """transformers' CLIPForImageClassification averages tokens that no norm has seen: its norm goes unused."""
+    return {key: value for key, value in tensors.items() if not key.startswith("norm.")}
+
+
+LEFT_OUT = (
+    "text_model.*",
+    "text_projection.*",
+    "logit_scale",
+    "embeddings.position_ids",
+    "vision_model.embeddings.position_ids",
+)
+HUGGINGFACE_CLIP = Format(
+    "huggingface-clip",
+    _huggingface,
+    HUGGINGFACE_RULES,
+    LEFT_OUT,
+    prepare=strip_prefix("vision_model."),
+    read_config=read_config,
+    assumed=assumed,
+    resize="huggingface",
+)
+HUGGINGFACE_CLIP_CLASSIFIER = Format(
+    "huggingface-clip-classifier",
+    lambda tensors: _huggingface(tensors) and "classifier.weight" in tensors,
+    (*HUGGINGFACE_RULES, *CLASSIFIER),
+    LEFT_OUT,
+    prepare=strip_prefix("vision_model."),
+    adjust=mean_pooled_classifier,
+    read_config=read_classifier_config,
+    assumed=lambda tensors, known: {"norm_eps": 1e-5, "activation": "quick_gelu", "pool": "mean"},
+    resize="huggingface",
+)
+OPENAI_CLIP = Format("clip", _openai, OPENAI_RULES, prepare=keep_visual, assumed=assumed, resize="huggingface")

@@ -1,0 +1,1 @@
+"""Readers that check untrusted files before they build anything from them."""

@@ -1,0 +1,293 @@
+"""A pickle followed step by step with stand-ins, before anything real is built from it.
+
+A torch pickle is a list of instructions. The rehearsal learns the name of each class it wants and the size of each
+tensor while nothing has been made: a class outside the lists below, or a tensor larger than its storage, ends it.
+"""
+
+import _compat_pickle
+import argparse
+import math
+import pickletools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitreous.weights.safety.npz import NUMBERS
+from vitreous.weights.unwrap import READABLE, CheckpointError
+
+OLD_MAGIC = 0x1950A86A20F9469CFC6C  # the number that torch.save put in front before version 1.6
+
+
+class _NumberType:
+    """Stands for numpy.dtype: remembers its code (`f8`) and its byte order."""
+
+    def __init__(self, code: str = "", *_: object) -> None:
+        self.code, self.order = code, "="
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.order = state[1]
+
+
+class _Dropped:
+    """Stands for a NumPy array among the extras: its content is not kept."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+def _number(kind: _NumberType, raw: bytes) -> int | float | bool | None:
+    """Stands for NumPy's maker of scalars: a Python number, or None when it is no plain number."""
+    plain = kind.code in NUMBERS and kind.order in ("<", ">", "|", "=")
+    return np.frombuffer(raw, kind.order + kind.code, count=1)[0].item() if plain else None
+
+
+def _plain_dict(*_: object) -> dict[Any, Any]:
+    """Stands for defaultdict, which forgets its factory and comes back as a dict."""
+    return {}
+
+
+# What a pickle may name besides tensors, and what is put in its place. Each only keeps values: none imports,
+# opens, evaluates or calls anything that the file chose.
+INERT: tuple[tuple[Callable[..., Any], str], ...] = (
+    (argparse.Namespace, "argparse.Namespace"),  # a training script's options: attributes and no more
+    (_plain_dict, "collections.defaultdict"),
+    (_plain_dict, "builtins.dict"),  # these four only as a defaultdict's factory
+    (_plain_dict, "builtins.list"),
+    (_plain_dict, "builtins.int"),
+    (_plain_dict, "builtins.float"),
+    (PurePosixPath, "pathlib.PosixPath"),  # a pure path cannot touch the disk
+    (PurePosixPath, "pathlib._local.PosixPath"),  # as Python 3.13 calls it
+    (PureWindowsPath, "pathlib.WindowsPath"),
+    (PureWindowsPath, "pathlib._local.WindowsPath"),
+    (_NumberType, "numpy.dtype"),
+    (_number, "numpy.core.multiarray.scalar"),  # a loss or an accuracy
+    (_number, "numpy._core.multiarray.scalar"),  # as NumPy 2 calls it
+    (_Dropped, "numpy.ndarray"),  # the state of a random generator
+    (_Dropped, "numpy.core.multiarray._reconstruct"),
+    (_Dropped, "numpy._core.multiarray._reconstruct"),
+)
+# The same, where torch rebuilds them itself. `_codecs.encode` is how protocol 2 writes bytes.
+HARMLESS = (
+    "collections.OrderedDict",
+    "collections.Counter",
+    "builtins.set",
+    "torch.Size",
+    "torch.device",
+    "_codecs.encode",
+)
+TENSORS = (
+    "torch._utils._rebuild_tensor",
+    "torch._utils._rebuild_tensor_v2",
+    "torch._utils._rebuild_tensor_v3",
+)
+PARAMETER = "torch._utils._rebuild_parameter"
+CALLABLE = (*(name for _, name in INERT), *HARMLESS, *TENSORS, PARAMETER)
+STORAGES = {
+    "torch.DoubleStorage": torch.float64,
+    "torch.FloatStorage": torch.float32,
+    "torch.HalfStorage": torch.float16,
+    "torch.BFloat16Storage": torch.bfloat16,
+    "torch.LongStorage": torch.int64,
+    "torch.IntStorage": torch.int32,
+    "torch.ShortStorage": torch.int16,
+    "torch.CharStorage": torch.int8,
+    "torch.ByteStorage": torch.uint8,
+    "torch.BoolStorage": torch.bool,
+    "torch.storage.UntypedStorage": torch.uint8,
+}
+DTYPES = {str(dtype): dtype for dtype in READABLE}
+CONSTANTS = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINSTRING")
+MOST_DIMENSIONS = 32
+SAVE_PLAIN = "save dense real ones, e.g. float32"
+SAVE_AGAIN = "save the state_dict() with torch.save as it is, or as safetensors"
+
+
+@dataclass(frozen=True)
+class _Global:
+    name: str
+
+
+@dataclass(frozen=True)
+class _Storage:
+    dtype: torch.dtype
+    size: int
+
+
+class _Made(list[Any]):
+    """Stands for anything a pickle makes: the maker's name, and the items put in since."""
+
+    def __init__(self, maker: str) -> None:
+        self.maker = maker
+
+
+class Rehearsal:
+    """Follows a pickle's instructions with stand-ins: finds what it wants and how large, and builds nothing.
+
+    >>> import io, pickle
+    >>> Rehearsal().follow(io.BytesIO(pickle.dumps(["a", "b"], protocol=2)))
+    ['a', 'b']
+    """
+
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+        self.marks: list[int] = []
+        self.memo: dict[int, Any] = {}
+        self.storages: dict[str, int] = {}  # key → bytes the pickle says it has
+        self.effort = 0  # items handed to calls: a file can hand one long list to very many
+
+    def follow(self, stream: Any) -> Any:
+        """Follow one pickle to its end; the stream is left behind it."""
+        stack = self.stack
+        instructions: Iterable[tuple[Any, Any, Any]] = pickletools.genops(stream)
+        for opcode, argument, position in instructions:
+            match opcode.name:
+                case "PROTO":
+                    if argument != 2:
+                        raise CheckpointError(f"expected pickle protocol 2, got {argument}: {SAVE_AGAIN}")
+                case "STOP":
+                    break
+                case "NONE":
+                    stack.append(None)
+                case "NEWTRUE" | "NEWFALSE":
+                    stack.append(opcode.name == "NEWTRUE")
+                case name if name in CONSTANTS:
+                    stack.append(argument)
+                case "BINPUT" | "LONG_BINPUT":
+                    self.memo[argument] = stack[-1]
+                case "BINGET" | "LONG_BINGET":
+                    stack.append(self.memo[argument])
+                case "MARK":
+                    self.marks.append(len(stack))
+                case "EMPTY_LIST" | "EMPTY_DICT" | "EMPTY_SET":
+                    stack.append(_Made(opcode.name))
+                case "EMPTY_TUPLE":
+                    stack.append(())
+                case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                    stack.append(self._pop(int(opcode.name[-1])))
+                case "TUPLE":
+                    stack.append(self._pop_to_mark())
+                case "APPEND":
+                    self._put_in(self._pop(1))
+                case "SETITEM":
+                    self._put_in(self._pop(2))
+                case "APPENDS" | "SETITEMS":
+                    self._put_in(self._pop_to_mark())
+                case "GLOBAL":
+                    stack.append(_Global(_allowed(argument)))
+                case "BINPERSID":
+                    stack.append(self._storage(stack.pop()))
+                case "REDUCE" | "NEWOBJ":
+                    function, arguments = self._pop(2)
+                    stack.append(self._call(function, arguments, position))
+                case "BUILD":
+                    (state,) = self._pop(1)
+                    self._set_state(stack[-1], state, position)
+                case _:
+                    raise CheckpointError(f"uses pickle's {opcode.name}, as torch never does: {SAVE_AGAIN}")
+        return stack.pop()
+
+    def _pop(self, count: int) -> tuple[Any, ...]:
+        if len(self.stack) < count:
+            raise IndexError("the pickle takes more than it put down")
+        items = tuple(self.stack[-count:])
+        del self.stack[-count:]
+        return items
+
+    def _pop_to_mark(self) -> tuple[Any, ...]:
+        mark = self.marks.pop()
+        items = tuple(self.stack[mark:])
+        del self.stack[mark:]
+        return items
+
+    def _put_in(self, items: tuple[Any, ...]) -> None:
+        if not isinstance(self.stack[-1], _Made):
+            raise TypeError("the pickle adds items to what is no container")
+        self.stack[-1].extend(items)
+
+    def _spend(self, items: Sequence[Any], position: int) -> None:
+        self.effort += sum(len(item) for item in items if isinstance(item, list | tuple | str))
+        if self.effort > 16 * position + 1024:
+            raise CheckpointError("copies its own content over and over: do not trust it")
+
+    def _storage(self, identity: object) -> _Storage:
+        match identity:
+            case ("storage", _Global(name), str(key), str(), int(count), *rest) if name in STORAGES:
+                storage = _Storage(STORAGES[name], count * STORAGES[name].itemsize)
+                known = self.storages.setdefault(key, storage.size)
+                if count >= 0 and known == storage.size and not any(rest):
+                    return storage
+        raise CheckpointError("describes a tensor's numbers in a way that torch never does: fetch it again")
+
+    def _call(self, function: object, arguments: object, position: int) -> _Made:
+        if not isinstance(function, _Global) or function.name not in CALLABLE:
+            raise CheckpointError("calls what is not to be called: do not trust it")
+        if not isinstance(arguments, tuple):
+            raise TypeError("the pickle calls without arguments")
+        self._spend((arguments, *arguments), position)
+        if function.name in TENSORS:
+            _check_tensor(function.name, *arguments)
+        elif function.name == PARAMETER:
+            data, _, hooks = arguments
+            if getattr(data, "maker", None) not in TENSORS or not _is_empty_dict(hooks):
+                raise TypeError("the pickle makes a parameter of what is no tensor")
+        elif function.name == "_codecs.encode" and arguments[1:] != ("latin1",):
+            raise CheckpointError(f"expected bytes written as latin1, got {arguments[1:]}: do not trust it")
+        return _Made(function.name)
+
+    def _set_state(self, made: object, state: object, position: int) -> None:
+        maker = getattr(made, "maker", "nothing")
+        self._spend((state,), position)
+        if maker == "collections.OrderedDict" and isinstance(state, _Made) and state[::2] == ["_metadata"]:
+            return  # nn.Module.state_dict() hangs its version numbers on the dict it returns
+        if maker == "argparse.Namespace" and getattr(state, "maker", None) == "EMPTY_DICT":
+            return
+        if not maker.startswith("numpy."):
+            raise CheckpointError(f"sets the inner state of {maker}, as torch never does: do not trust it")
+
+
+def _allowed(wanted: str) -> str:
+    """A global's dotted name, when it is on one of the lists."""
+    module, _, attribute = wanted.partition(" ")
+    # Protocol 2 writes Python 2's names for the standard library: __builtin__ for builtins.
+    renamed = (_compat_pickle.IMPORT_MAPPING.get(module, module), attribute)
+    name = ".".join(_compat_pickle.NAME_MAPPING.get((module, attribute), renamed))
+    if name in CALLABLE or name in STORAGES or name in DTYPES:
+        return name
+    if name.endswith("Storage") or name.startswith(("torch._utils._rebuild", "torch.complex", "torch.q")):
+        raise CheckpointError(f"holds complex, quantised or other special tensors ({name}): {SAVE_PLAIN}")
+    advice = "if you trust its maker, save the state_dict() alone, as safetensors"
+    raise CheckpointError(f"asks for {name}, which could run code, so nothing was loaded: {advice}")
+
+
+def _check_tensor(
+    maker: str, storage: _Storage, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *rest: Any
+) -> None:
+    """See that a tensor lies in its storage and does not repeat it: an expanded view can claim terabytes.
+
+    `rest` is what torch's makers take besides: whether gradients are wanted, hooks, for `_v3` the type,
+    and marks for lazily negated or conjugated numbers.
+    """
+    dtype = DTYPES[rest[2].name] if maker.endswith("_v3") else storage.dtype
+    marks = rest[3:] if maker.endswith("_v3") else rest[2:]
+    if any(marks) or not all(_is_empty_dict(hooks) for hooks in rest[1:2]):
+        raise CheckpointError(f"holds a tensor with hooks or with marks of its own: {SAVE_AGAIN}")
+    numbers = (offset, *size, *stride)
+    if not all(isinstance(number, int) and number >= 0 for number in numbers) or len(size) > MOST_DIMENSIONS:
+        raise CheckpointError(f"describes a tensor of impossible shape {size[:8]}: fetch it again")
+    steps = sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+    count = math.prod(size)
+    claimed = max(count, offset + steps + 1) * dtype.itemsize if count else 0
+    if claimed > storage.size:
+        held = f"{storage.size:,} bytes are there"
+        raise CheckpointError(f"a tensor {size} claims {claimed:,} bytes, {held}: do not trust it")
+
+
+def _is_empty_dict(made: object) -> bool:
+    return isinstance(made, _Made) and made.maker == "collections.OrderedDict" and not made
