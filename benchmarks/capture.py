@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--image-size", type=int, default=224)
     parser.add_argument("--batch", type=int)
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--memory", action="store_true", help="memory alone, for large pictures")
+    parser.add_argument("--memory", action="store_true", help="memory alone, for large images")
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"

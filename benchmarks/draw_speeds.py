@@ -21,7 +21,7 @@ def panels(argument):
         yield Panel(
             f"{result['model']}, {result['task']}, batch {result['batch']}, {result['precision']}, {device}",
             [row["name"] for row in rows],
-            [row["pictures_per_second"] for row in rows],
+            [row["images_per_second"] for row in rows],
             [row["ours"] for row in rows],
             result["ceiling"] / result["flops"],
         )
@@ -32,7 +32,7 @@ def main():
     drawn = [panel for argument in files for panel in panels(argument)]
     dates = sorted({json.loads(Path(name.partition(":")[0]).read_text())["date"][:10] for name in files})
     note = f"each panel in one process, contenders in turn, medians; limit: the best matrix product; {', '.join(dates)}"
-    figure = draw_speeds(drawn, title="Pictures a second, beside other libraries and the limit", note=note)
+    figure = draw_speeds(drawn, title="Images a second, beside other libraries and the limit", note=note)
     Path(out).write_bytes(encode(figure, Path(out).suffix[1:]))
 
 

@@ -1,6 +1,6 @@
-"""`embed` on several processes, killed and resumed, gives each picture once: `python benchmarks/embed_parts.py`.
+"""`embed` on several processes, killed and resumed, gives each image once: `python benchmarks/embed_parts.py`.
 
-Small pictures are drawn into a temporary folder and embedded once by one process that is left alone: the truth. Then
+Small images are drawn into a temporary folder and embedded once by one process that is left alone: the truth. Then
 again on several processes under torchrun, ended by SIGKILL at random moments: all of them, or one, whereupon torchrun
 ends the others. What the last, uninterrupted call leaves is compared row by row with the truth.
 """
@@ -21,7 +21,7 @@ from PIL import Image
 
 
 def draw(folder: Path, count: int) -> None:
-    """Pictures of 32×32 coloured noise, a thousand a folder."""
+    """Images of 32×32 coloured noise, a thousand a folder."""
     chance = np.random.default_rng(0)
     for i in range(count):
         place = folder / f"{i // 1000:03d}"
@@ -29,9 +29,9 @@ def draw(folder: Path, count: int) -> None:
         Image.fromarray(chance.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(place / f"{i:06d}.png")
 
 
-def start(pictures: Path, output: Path, part_size: int, processes: int, log: Path) -> subprocess.Popen[bytes]:
+def start(images: Path, output: Path, part_size: int, processes: int, log: Path) -> subprocess.Popen[bytes]:
     launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
-    words = ["-m", "vitreous", "embed", str(pictures), "-o", str(output), "--part-size", str(part_size)]
+    words = ["-m", "vitreous", "embed", str(images), "-o", str(output), "--part-size", str(part_size)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}  # as torchrun sets it: sums in the same order
     return subprocess.Popen(
         [sys.executable, *launch, *words], stdout=log.open("ab"), stderr=subprocess.STDOUT, env=environment
@@ -63,7 +63,7 @@ def kill(process: subprocess.Popen[bytes], chance: random.Random) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pictures", type=int, default=20_000)
+    parser.add_argument("--images", type=int, default=20_000)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--part-size", type=int, default=256)
     parser.add_argument("--kills", type=int, default=6)
@@ -72,15 +72,15 @@ def main() -> None:
     chance = random.Random(given.seed)
     with tempfile.TemporaryDirectory() as name:
         root, log = Path(name), Path(name) / "log.txt"
-        draw(root / "pictures", given.pictures)
+        draw(root / "images", given.images)
         begun = time.monotonic()
-        if start(root / "pictures", root / "whole", given.part_size, 1, log).wait():
+        if start(root / "images", root / "whole", given.part_size, 1, log).wait():
             sys.exit(log.read_text())
         spent = time.monotonic() - begun
         parts, total = root / "parts", written(root / "whole")
         killed, halves = [], 0
         while len(killed) < given.kills:
-            process = start(root / "pictures", parts, given.part_size, given.processes, log)
+            process = start(root / "images", parts, given.part_size, given.processes, log)
             until = min(total - 1, written(parts) + chance.randint(0, 2 * total // (given.kills + 2)))
             while process.poll() is None and written(parts) < until:
                 time.sleep(0.005)
@@ -93,20 +93,20 @@ def main() -> None:
             killed.append(f"{how} at {written(parts)}")
             print(f"killed {killed[-1]} of {total} parts", flush=True)
         begun = time.monotonic()
-        if start(root / "pictures", parts, given.part_size, given.processes, log).wait():
+        if start(root / "images", parts, given.part_size, given.processes, log).wait():
             sys.exit(log.read_text())
         last = time.monotonic() - begun
         truth, found = (pyarrow.parquet.read_table(folder) for folder in (root / "whole", parts))
-        names = found["picture"].to_pylist()
-        once = len(names) == len(set(names)) == given.pictures and names == truth["picture"].to_pylist()
+        names = found["image"].to_pylist()
+        once = len(names) == len(set(names)) == given.images and names == truth["image"].to_pylist()
         ours, theirs = (table["features"].combine_chunks().flatten().to_numpy() for table in (found, truth))
         same = ours.shape == theirs.shape and bool((ours == theirs).all())
         apart = float(np.abs(ours - theirs).max()) if ours.shape == theirs.shape else float("nan")
         strays = len(list(parts.glob(".*")))
         print(
-            f"{given.pictures} pictures, {total} parts, {given.processes} processes, {len(killed)} kills "
+            f"{given.images} images, {total} parts, {given.processes} processes, {len(killed)} kills "
             f"({', '.join(killed)}; {halves} in the middle of writing a part): "
-            f"each picture {'exactly once' if once else 'NOT ONCE'}, "
+            f"each image {'exactly once' if once else 'NOT ONCE'}, "
             f"features {'bit-identical' if same else f'up to {apart:.2g} apart'}, {strays} temporary files left "
             f"(one process alone {spent:.0f} s, the last call {last:.0f} s)"
         )

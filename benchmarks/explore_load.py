@@ -23,7 +23,7 @@ from collections import Counter, defaultdict
 
 from vitreous.data.samples import samples
 
-PAUSE = 8  # seconds; the explorer gives memory back when nobody has asked for a picture for 5
+PAUSE = 8  # seconds; the explorer gives memory back when nobody has asked for an image for 5
 LIGHT = ("/", "/assets/page.css", "/assets/explorer.js", "/api/models", "/api/samples", "/api/progress?client=nobody")
 
 PROBED = """
@@ -60,7 +60,7 @@ class Load:
         self.peak, self.running = 0.0, True
         file = io.BytesIO()
         samples()["chelsea"].save(file, "PNG")
-        self.picture = file.getvalue()
+        self.image = file.getvalue()
 
     def ask(self, method: str, path: str, body: bytes | None = None) -> int:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=90)
@@ -73,7 +73,7 @@ class Load:
             connection.close()
 
     def upload(self, number: int, path: str) -> int:
-        return self.ask("POST", f"/api/{path}?model=packaged&client=c{number}", self.picture)
+        return self.ask("POST", f"/api/{path}?model=packaged&client=c{number}", self.image)
 
     def begin(self) -> None:
         for _ in range(240):  # until it listens
@@ -249,9 +249,9 @@ def main() -> None:
     for kind, waited in sorted(load.waited.items()):
         print(f"  {kind}: {quantiles(waited)}")
     print(f"at once afterwards: {after}")
-    told, idle = (", ".join(f"{size:.0f}" for size in each) for each in (sizes[1:-1], rested))
+    message, idle = (", ".join(f"{size:.0f}" for size in each) for each in (sizes[1:-1], rested))
     print(
-        f"memory of the server: {sizes[0]:.0f} MB before, {load.peak:.0f} at its peak, {told} after each round, "
+        f"memory of the server: {sizes[0]:.0f} MB before, {load.peak:.0f} at its peak, {message} after each round, "
         f"{idle} after {PAUSE} s of rest each, {sizes[-1]:.0f} three answers later"
     )
     for number, split in enumerate(splits if given.split else ()):

@@ -29,26 +29,26 @@ def commands(folder, model):
 
 
 def answers(name, output):
-    """The first guess of each picture."""
+    """The first guess of each image."""
     if name == "timm":
         return {line.rsplit(maxsplit=2)[0]: int(line.split()[-2]) for line in output.splitlines()}
-    return {os.path.join(row["picture"]): row["predictions"][0]["index"] for row in json.loads(output)}
+    return {os.path.join(row["image"]): row["predictions"][0]["index"] for row in json.loads(output)}
 
 
 def limits(folder, model):
-    """Seconds of one thread: decoding and cropping all pictures, and the model on as many."""
+    """Seconds of one thread: decoding and cropping all images, and the model on as many."""
     import torch
 
-    from vitreous.data.finding import find_pictures
-    from vitreous.data.images import read_picture
+    from vitreous.data.finding import find_images
+    from vitreous.data.images import read_image
     from vitreous.models.last_block import logits_only
     from vitreous.weights.load import load
 
     torch.set_num_threads(1)
     network = load(model)
-    view, (paths, _) = network.card.preprocess, find_pictures([folder])
+    view, (paths, _) = network.card.preprocess, find_images([folder])
     begun = time.process_time()
-    pixels = [view.pixels(read_picture(path)) for path in paths]
+    pixels = [view.pixels(read_image(path)) for path in paths]
     decoding = time.process_time() - begun
     x = view.normalise(torch.stack(pixels[:8]))
     with torch.inference_mode():
@@ -73,9 +73,7 @@ def main():
         return
     count = sum(os.path.isfile(path) for path in glob.glob(f"{given.folder}/**", recursive=True))
     decoding, computing = limits(given.folder, given.model)
-    print(
-        f"one thread: decode, resize and crop {count} pictures {decoding:.2f} s, the model in fp32 {computing:.2f} s\n"
-    )
+    print(f"one thread: decode, resize and crop {count} images {decoding:.2f} s, the model in fp32 {computing:.2f} s\n")
     guesses = {}
     for name, command in found.items():
         seconds, _, output = measured(command)

@@ -50,7 +50,7 @@ def main() -> None:
             for name, each in times.items():
                 middle = statistics.median(each)
                 print(
-                    f"batch {batch:>2}  {name:<24} {middle * 1e3 / batch:8.1f} ms a picture  {base / middle:5.2f}× timm"
+                    f"batch {batch:>2}  {name:<24} {middle * 1e3 / batch:8.1f} ms an image  {base / middle:5.2f}× timm"
                 )
 
 

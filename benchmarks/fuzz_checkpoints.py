@@ -17,7 +17,7 @@ import time
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from fuzz_pictures import SLOW, memory
+from fuzz_images import SLOW, memory
 
 from vitreous.cli.main import main as vitreous
 from vitreous.data.samples import samples
@@ -29,20 +29,20 @@ import bad_checkpoints  # noqa: E402
 MOST = 1024.0  # MB that one checkpoint may raise the memory by
 
 
-def used(path: Path, picture: Path) -> tuple[str, str]:
-    said, told, code = io.StringIO(), io.StringIO(), 0
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(told):
+def used(path: Path, image: Path) -> tuple[str, str]:
+    said, message, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(message):
         try:
-            vitreous(["classify", str(picture), "--model", str(path), "--json", "--device", "cpu"])
+            vitreous(["classify", str(image), "--model", str(path), "--json", "--device", "cpu"])
         except SystemExit as end:
             code = end.code
-    lines = [line for line in told.getvalue().splitlines() if line.strip()]
+    lines = [line for line in message.getvalue().splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("vitreous: ")]
     if code == 0:
-        return ("used, with a warning" if "NaN" in told.getvalue() else "used"), ""
-    if code == 2 and len(ours) == 1 and "Traceback" not in told.getvalue():
+        return ("used, with a warning" if "NaN" in message.getvalue() else "used"), ""
+    if code == 2 and len(ours) == 1 and "Traceback" not in message.getvalue():
         return "refused", ours[0]
-    return "unclear", f"exit {code}: {told.getvalue()!r}"
+    return "unclear", f"exit {code}: {message.getvalue()!r}"
 
 
 def main() -> None:
@@ -54,18 +54,18 @@ def main() -> None:
     found: defaultdict[str, Counter[str]] = defaultdict(Counter)
     slowest, largest, failed, shown = (0.0, ""), (0.0, ""), False, set()
     with tempfile.TemporaryDirectory() as name:
-        folder, canary, picture = Path(name, "cases"), Path(name, "canary"), Path(name, "cat.png")
+        folder, canary, image = Path(name, "cases"), Path(name, "canary"), Path(name, "cat.png")
         folder.mkdir()
-        samples()["chelsea"].save(picture)
-        vitreous(["classify", str(picture), "--json", "--device", "cpu"])
+        samples()["chelsea"].save(image)
+        vitreous(["classify", str(image), "--json", "--device", "cpu"])
         resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))  # whatever happens, the machine goes on
         for kind, path in bad_checkpoints.cases(folder, canary, flips=given.flips, every=given.every):
             Path("/proc/self/clear_refs").write_text("5")
             before, begun = memory()[0], time.process_time()
             try:
-                outcome, told = used(path, picture)
+                outcome, message = used(path, image)
             except Exception as error:
-                outcome, told = "traceback", f"{type(error).__name__}: {error}"
+                outcome, message = "traceback", f"{type(error).__name__}: {error}"
             seconds, peak = time.process_time() - begun, memory()[1] - before
             slowest, largest = max(slowest, (seconds, kind)), max(largest, (peak, kind))
             outcome = "ran!" if canary.exists() else "slow" if seconds > SLOW else "large" if peak > MOST else outcome
@@ -73,10 +73,10 @@ def main() -> None:
             found[kind.split(" ")[0].rstrip(":")][outcome] += 1
             if outcome not in ("refused", "used", "used, with a warning"):
                 failed = True
-                print("FOUND", kind, path.name, outcome, f"{seconds:.1f} s {peak:.0f} MB", told[:300], flush=True)
+                print("FOUND", kind, path.name, outcome, f"{seconds:.1f} s {peak:.0f} MB", message[:300], flush=True)
             elif given.show and outcome == "refused" and kind not in shown:
                 shown.add(kind)
-                print(f"{kind}: {told.replace(name, '')[:260]}")
+                print(f"{kind}: {message.replace(name, '')[:260]}")
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     print()
     for kind, outcomes in found.items():

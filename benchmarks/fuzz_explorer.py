@@ -21,7 +21,7 @@ CHECKS = (
 
 
 def bodies() -> None:
-    """Half of the bodies are pictures, whole or damaged: random bytes alone would never come to a model."""
+    """Half of the bodies are images, whole or damaged: random bytes alone would never come to a model."""
     import schemathesis
     from hypothesis import strategies
     from PIL import Image
@@ -34,8 +34,8 @@ def bodies() -> None:
         Image.new("RGB", (width, height), (width, height, 99)).save(file, kind)
         return file.getvalue()[: -cut or None]
 
-    pictures = strategies.builds(drawn, sizes, sizes, formats, strategies.sampled_from([0, 0, 0, 1, 20]))
-    schemathesis.openapi.media_type("application/octet-stream", strategies.one_of(pictures, strategies.binary()))
+    images = strategies.builds(drawn, sizes, sizes, formats, strategies.sampled_from([0, 0, 0, 1, 20]))
+    schemathesis.openapi.media_type("application/octet-stream", strategies.one_of(images, strategies.binary()))
 
 
 def main() -> None:

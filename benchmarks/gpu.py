@@ -67,7 +67,7 @@ def table(result: Result) -> str:
         ratio = "" if row.ratio is None else f"{row.ratio:5.2f}x"
         memory = "" if row.memory is None else f"{row.memory / 2**30:6.1f} GiB"
         lines.append(
-            f"  {row.name:32s}{row.pictures_per_second:10,.0f}/s {1e3 * result.batch / row.pictures_per_second:8.3f} ms"
+            f"  {row.name:32s}{row.images_per_second:10,.0f}/s {1e3 * result.batch / row.images_per_second:8.3f} ms"
             f" {ratio} {row.share:5.1%} error {row.error:.0e} spread {row.spread:.1%}{memory}"
         )
     return "\n".join([*lines, *(f"  left out: {name}: {why}" for name, why in result.left_out.items())])

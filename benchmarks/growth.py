@@ -29,7 +29,7 @@ SWEEPS = {
     "pixels a side": ("image_size", (224, 448, 896)),
     "blocks": ("depth", (3, 6, 12, 24)),
     "width": ("width", (192, 384, 768)),
-    "pictures at once": ("batch", (1, 2, 4, 8)),  # times --batch
+    "images at once": ("batch", (1, 2, 4, 8)),  # times --batch
 }
 
 

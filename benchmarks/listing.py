@@ -1,4 +1,4 @@
-"""How long it takes to list a folder of many pictures, and how much memory: `python benchmarks/listing.py`.
+"""How long it takes to list a folder of many images, and how much memory: `python benchmarks/listing.py`.
 
 The files are empty: only their names count. Half lie in one folder, half in folders of a thousand.
 """
@@ -14,27 +14,27 @@ from vitreous.data.finding import find_names
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pictures", type=int, default=200_000)
+    parser.add_argument("--images", type=int, default=200_000)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        for i in range(given.pictures):
+        for i in range(given.images):
             folder = Path(name, "flat" if i % 2 else f"deep/{i // 2000:04d}")
             if i < 2 or i % 2000 == 0:
                 folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"picture-{i:08d}.jpg").touch()
+            (folder / f"image-{i:08d}.jpg").touch()
         took = []
         for _ in range(3):
             begun = time.process_time()  # which other people's work on the machine does not stretch
             found, problems = find_names([name])
             took.append(time.process_time() - begun)
-        assert len(set(found)) == given.pictures
+        assert len(set(found)) == given.images
         assert not problems
         del found
         tracemalloc.start()
         found, _ = find_names([name])
-        held, most = (bytes_ / given.pictures for bytes_ in tracemalloc.get_traced_memory())
+        held, most = (bytes_ / given.images for bytes_ in tracemalloc.get_traced_memory())
         print(
-            f"{given.pictures} pictures listed in {min(took):.2f} s of processor time (the best of 3); "
+            f"{given.images} images listed in {min(took):.2f} s of processor time (the best of 3); "
             f"{held:.0f} bytes each for names of {len(found[0])} letters, {most:.0f} while it is sorted"
         )
 

@@ -1,4 +1,4 @@
-"""What token merging gives and costs: top-1, agreement with the whole model, speed, on labelled pictures.
+"""What token merging gives and costs: top-1, agreement with the whole model, speed, on labelled images.
 
     python benchmarks/merging.py FOLDER MODEL [--tokens 0 4 8 12 16]
 
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from vitreous.data.finding import find_pictures
-from vitreous.data.images import read_picture
+from vitreous.data.finding import find_images
+from vitreous.data.images import read_image
 from vitreous.models.last_block import logits_only
 from vitreous.speed.token_merging import merging
 from vitreous.weights.load import load
@@ -30,12 +30,12 @@ def main():
     given = parser.parse_args()
     torch.set_num_threads(1)
     model = load(given.model)
-    view, (paths, _) = model.card.preprocess, find_pictures([given.folder])
+    view, (paths, _) = model.card.preprocess, find_images([given.folder])
     truth = torch.tensor([int(Path(path).parent.name) for path in paths])
     ways = {r: merging(r) if r else logits_only for r in given.tokens}  # 0 is what `classify` does without --merge
     spent, logits = dict.fromkeys(ways, 0.0), {r: [] for r in ways}
     for i in range(0, len(paths), BATCH):
-        x = view.normalise(torch.stack([view.pixels(read_picture(path)) for path in paths[i : i + BATCH]]))
+        x = view.normalise(torch.stack([view.pixels(read_image(path)) for path in paths[i : i + BATCH]]))
         for r, compute in ways.items():
             if i == 0:
                 compute(model, x)
@@ -44,7 +44,7 @@ def main():
             spent[r] += time.process_time() - begun
     first = {r: torch.cat(parts).argmax(dim=-1) for r, parts in logits.items()}
     base = given.tokens[0]
-    print(f"| tokens merged in each block | top-1 | agrees with {base} | processor ms a picture | × {base} |")
+    print(f"| tokens merged in each block | top-1 | agrees with {base} | processor ms an image | × {base} |")
     print("|---|---|---|---|---|")
     for r, guess in first.items():
         right, same = ((guess == other).float().mean().item() for other in (truth, first[base]))

@@ -74,8 +74,8 @@ def mutants(source: str) -> list[Mutant]:
     for parent, name, index, node in list(_places(tree)):
         for kind, new in _changes(node):
             _put(parent, name, index, new)
-            told = "nothing" if isinstance(new, ast.Pass) else ast.unparse(new)
-            change = " ".join(f"{ast.unparse(node)} → {told}".split())
+            message = "nothing" if isinstance(new, ast.Pass) else ast.unparse(new)
+            change = " ".join(f"{ast.unparse(node)} → {message}".split())
             found.append(Mutant(kind, node.lineno, change, ast.unparse(tree)))
             _put(parent, name, index, node)
     return found

@@ -18,7 +18,7 @@ from vitreous import ViT, variant
 from vitreous.data.samples import samples
 from vitreous.pages.interactive import interactive
 from vitreous.pages.page_data import page_data
-from vitreous.views.inspection import Scene
+from vitreous.views.inspection import Inspection
 from vitreous.weights.card import Card
 from vitreous.weights.save import usual_preprocess
 
@@ -33,7 +33,7 @@ def main() -> None:
     model = ViT(variant(given.model)).eval()
     model.card = Card(given.model, usual_preprocess(model.config))
     begun = time.monotonic()
-    payload = page_data(Scene(model, samples()["chelsea"], name="chelsea"))
+    payload = page_data(Inspection(model, samples()["chelsea"], name="chelsea"))
     spent = time.monotonic() - begun
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "page.html"

@@ -1,4 +1,4 @@
-"""What number formats cost: top-1, agreement with fp32 and how far logits move, on labelled pictures.
+"""What number formats cost: top-1, agreement with fp32 and how far logits move, on labelled images.
 
     python benchmarks/precisions.py FOLDER MODEL [--only int8 …]
     python benchmarks/precisions.py FOLDER MODEL --device cuda
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-from vitreous.data.finding import find_pictures
-from vitreous.data.images import read_picture
+from vitreous.data.finding import find_images
+from vitreous.data.images import read_image
 from vitreous.models.last_block import logits_only
 from vitreous.speed.cpu import packed
 from vitreous.speed.fold import folded
@@ -43,7 +43,7 @@ FORMATS = {
 }
 
 ON_A_GPU = {"fp32": 10, "bf16": 10, "bf16, one at a time": 1, "int8": 10, "fp8": 10}
-"""Format → pictures at once: `optimize` chooses other kernels for one."""
+"""Format → images at once: `optimize` chooses other kernels for one."""
 
 
 @torch.no_grad()
@@ -65,11 +65,11 @@ def main():
             f"--only on a {given.device} takes {', '.join(map(repr, names))}, not {', '.join(map(repr, unknown))}"
         )
     model = load(given.model)
-    view, (paths, _) = model.card.preprocess, find_pictures([given.folder])
+    view, (paths, _) = model.card.preprocess, find_images([given.folder])
     labels = torch.tensor([int(Path(path).parent.name) for path in paths])
-    x = torch.cat([view.normalise(view.pixels(read_picture(path))[None]) for path in paths])
+    x = torch.cat([view.normalise(view.pixels(read_image(path))[None]) for path in paths])
     truth = answers(model, x, torch.float32)
-    print(f"| {len(paths)} pictures | top-1 | agrees with fp32 | mean change of a logit | largest change |")
+    print(f"| {len(paths)} images | top-1 | agrees with fp32 | mean change of a logit | largest change |")
     print("|---|---|---|---|---|")
 
     def row(name, logits):

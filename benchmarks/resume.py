@@ -195,8 +195,8 @@ def main() -> None:
             found |= {f"left over: {name}": "" for name in left_over(folder)}
             other = [name for name in found.keys() | truth.keys() if found.get(name) != truth.get(name)]
             equal += not other
-            told = f"OTHER BITS in {len(other)} places, such as {min(other)}" if other else "the same bits"
-            print(f"run {runs}: killed after updates {where} of {updates}: {told}", flush=True)
+            message = f"OTHER BITS in {len(other)} places, such as {min(other)}" if other else "the same bits"
+            print(f"run {runs}: killed after updates {where} of {updates}: {message}", flush=True)
         print(
             f"{kills} kills in {runs} runs on {given.ranks} × {given.device}, {writing} of them in the middle of "
             f"writing a checkpoint: "

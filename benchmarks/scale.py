@@ -1,6 +1,6 @@
 """What a training step costs on one device, alone and under each engine: `python benchmarks/scale.py -o scale.json`.
 
-The figures that docs/scale.md reckons from: pictures/s and the most memory of a step of ViT-B, -L and -H, in bf16, in
+The figures that docs/scale.md reckons from: images/s and the most memory of a step of ViT-B, -L and -H, in bf16, in
 a process alone (on a GPU: the whole step replayed as a graph) and in a world of one rank under DDP and FSDP2, which
 shows what the engines themselves cost. Median over steps, in one process, one after the other.
 """
@@ -68,7 +68,7 @@ def measure(config: TrainConfig, engine: str, steps: int) -> dict[str, float]:
     if cuda:
         torch.cuda.empty_cache()
     size = int(config.batch_size)
-    found = {"parameters": parameters, "batch": size, "seconds": seconds, "pictures_per_second": size / seconds}
+    found = {"parameters": parameters, "batch": size, "seconds": seconds, "images_per_second": size / seconds}
     return found | {"peak_bytes": peak}
 
 
@@ -104,7 +104,7 @@ def main() -> None:
                 )
                 rows.append(found)
                 memory = f"{found['peak_bytes'] / 2**30:.1f} GiB" if found["peak_bytes"] else "–"
-                print(f"{model:<24} {engine:<6} {found['pictures_per_second']:>8.1f} pictures/s  {memory}", flush=True)
+                print(f"{model:<24} {engine:<6} {found['images_per_second']:>8.1f} images/s  {memory}", flush=True)
                 given.output.write_text(json.dumps(rows, indent=1))
 
 

@@ -15,8 +15,8 @@ BETWEEN = 40e9  # bytes/s over one link between machines: 400 Gb/s, 50 GB/s on p
 HOP = 10e-6  # seconds until a message has gone from one machine to the next
 BUCKET = 25e6  # bytes of gradients that travel together (DDP's default)
 MACHINE = 8  # GPUs in one
-PICTURES = 13_153_500  # of ImageNet-21k (winter 2021)
-BYTES = 110e3  # of a picture, as it is encoded
+IMAGES = 13_153_500  # of ImageNet-21k (winter 2021)
+BYTES = 110e3  # of an image, as it is encoded
 
 
 def sent(parameters: int, ranks: int) -> float:
@@ -51,20 +51,18 @@ def main() -> None:
     parser.add_argument("measured", type=Path)
     parser.add_argument("--engine", default="ddp")
     given = parser.parse_args()
-    print(
-        "| model | batch a GPU | GPUs | sent | sending | step | worst | pictures/s then | ImageNet-21k epoch | read |"
-    )
+    print("| model | batch a GPU | GPUs | sent | sending | step | worst | images/s then | ImageNet-21k epoch | read |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     for row in json.loads(given.measured.read_text()):
         if row["engine"] != given.engine:
             continue
         for ranks in (8, 64, 512):
             left = share_left(row["seconds"], row["parameters"], ranks)
-            speed = ranks * row["pictures_per_second"] * left
+            speed = ranks * row["images_per_second"] * left
             print(
                 f"| {row['model']} | {row['batch']} | {ranks} | {sent(row['parameters'], ranks) / 1e9:.2f} GB "
                 f"| {1000 * seconds_of_sending(row['parameters'], ranks):.1f} ms | {1000 * row['seconds']:.0f} ms "
-                f"| {left:.0%} | {speed:,.0f} | {PICTURES / speed / 60:,.1f} min "
+                f"| {left:.0%} | {speed:,.0f} | {IMAGES / speed / 60:,.1f} min "
                 f"| {speed * BYTES / 1e9:.1f} GB/s |"
             )
 

@@ -1,6 +1,6 @@
-"""What one writes with timm to name pictures: its model, its transform, a Dataset and a DataLoader.
+"""What one writes with timm to name images: its model, its transform, a Dataset and a DataLoader.
 
-    python benchmarks/timm_classify.py PICTURE|FOLDER MODEL_FOLDER
+    python benchmarks/timm_classify.py IMAGE|FOLDER MODEL_FOLDER
 
 The script that `folder.py` and `cold_start.py` measure against; it prints `path index probability` a line.
 """
@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 NAME = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 
 
-class Pictures(Dataset):
+class Images(Dataset):
     def __init__(self, paths, transform):
         self.paths, self.transform = paths, transform
 
@@ -33,7 +33,7 @@ def main():
     model = timm.create_model(NAME, pretrained=False, checkpoint_path=weights).eval()
     transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
     if given.is_dir():
-        batches = DataLoader(Pictures(paths, transform), batch_size=32, num_workers=2)
+        batches = DataLoader(Images(paths, transform), batch_size=32, num_workers=2)
     else:
         batches = [transform(Image.open(given).convert("RGB"))[None]]
     place = 0

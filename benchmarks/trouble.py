@@ -3,7 +3,7 @@
 - disk: a small tmpfs (Linux, as root) is filled to the brim at a random moment, by one process and by two.
 - ranks: under `torchrun` one of two processes is ended by SIGKILL; how soon all have ended, and what they say.
 - signals: SIGTERM and SIGINT at random moments, once and twice in a row.
-- data: a picture that is deleted or cut short while it is read anew in each epoch, by one process and by two.
+- data: an image that is deleted or cut short while it is read anew in each epoch, by one process and by two.
 
 After each the trouble is taken away and the same command run again; the bits have to be those of an undisturbed run.
 """
@@ -220,12 +220,12 @@ def data(trials: Trials, count: int) -> None:
     from PIL import Image
     from sklearn.datasets import load_digits
 
-    pictures = trials.root / "pictures"
+    images = trials.root / "images"
     for i, (pixels, label) in enumerate(zip(*load_digits(return_X_y=True), strict=True)):
-        (pictures / str(label)).mkdir(parents=True, exist_ok=True)
+        (images / str(label)).mkdir(parents=True, exist_ok=True)
         if i < 600:
-            Image.fromarray((pixels.reshape(8, 8) * 15).astype("uint8")).save(pictures / f"{label}/{i:04d}.png")
-    found = sorted(pictures.rglob("*.png"))
+            Image.fromarray((pixels.reshape(8, 8) * 15).astype("uint8")).save(images / f"{label}/{i:04d}.png")
+    found = sorted(images.rglob("*.png"))
     kept: dict[Path, bytes] = {}
 
     def take(path: Path) -> Path:
@@ -237,13 +237,13 @@ def data(trials: Trials, count: int) -> None:
             path.write_bytes(content)
 
     for number in (1, 2):
-        more = f"--data {pictures} --resident no"
+        more = f"--data {images} --resident no"
         troubles = {
             "deleted": lambda run: take(trials.chance.choice(found)).unlink(),
             "cut short": lambda run: os.truncate(take(trials.chance.choice(found)), 60),
         }
         for what, trouble in troubles.items():
-            trials.run(f"picture {what}, {number}", count, number, trouble, restore, more=more, most=8)
+            trials.run(f"image {what}, {number}", count, number, trouble, restore, more=more, most=8)
 
 
 ALL = {"disk": disk, "ranks": ranks, "signals": signals, "data": data}

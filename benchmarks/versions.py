@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "results/versions.json"
 PAGE = ROOT / "results/versions.md"
 PARTS = {
-    **{name: [f"tests/{name}"] for name in ("models", "weights", "inside", "data", "figures", "speed", "verbs")},
+    **{name: [f"tests/{name}"] for name in ("models", "weights", "inside", "data", "figures", "speed", "commands")},
     "src": ["src"],  # the examples in docstrings
     **{name: [f"tests/{name}"] for name in ("train", "explore", "comparison", "browser")},
     # the last, since one of them reads the record of the others

@@ -1,4 +1,4 @@
-"""Two checkpoints on the same pictures. python examples/compare_checkpoints.py [MODEL MODEL]
+"""Two checkpoints on the same images. python examples/compare_checkpoints.py [MODEL MODEL]
 
 Without names: the packaged model, and the same with its weights rounded to multiples of 1/256. A relevance map is
 that of each model's own answer, so that maps differ where answers do.
@@ -9,9 +9,9 @@ import sys
 import torch
 
 from vitreous import classify, load, save
+from vitreous.data.samples import samples
 from vitreous.inside.faithfulness import rank_correlation
 from vitreous.inside.relevance import relevance
-from vitreous.data.samples import samples
 
 
 def rounded() -> str:
@@ -26,10 +26,10 @@ def rounded() -> str:
 
 names = sys.argv[1:3] if len(sys.argv) > 2 else ["packaged", rounded()]
 models = [load(name) for name in names]
-for name, picture in samples().items():
-    guesses = [classify(picture, model, device="cpu")[0].best for model in models]
-    maps = [relevance(model, model.card.preprocess(picture)[None])[0] for model in models]
+for name, image in samples().items():
+    guesses = [classify(image, model, device="cpu")[0].best for model in models]
+    maps = [relevance(model, model.card.preprocess(image)[None])[0] for model in models]
     same = [m.shape for m in maps] == [maps[0].shape] * 2
     alike = f"{rank_correlation(*maps):+.2f}" if same else "not comparable: other grids"
-    told = "   ".join(f"{guess.label} {guess.probability:.0%}" for guess in guesses)
-    print(f"{name:10} {told}   relevance maps alike: {alike}")
+    message = "   ".join(f"{guess.label} {guess.probability:.0%}" for guess in guesses)
+    print(f"{name:10} {message}   relevance maps alike: {alike}")

@@ -1,4 +1,4 @@
-"""Teach the packaged model a folder of pictures. python examples/finetune_a_folder.py [FOLDER]
+"""Teach the packaged model a folder of images. python examples/finetune_a_folder.py [FOLDER]
 
 FOLDER has a sub-folder for each class. Without one, three classes of scikit-learn's digits are written to digits/.
 """
@@ -7,19 +7,19 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from vitreous import classify, open_set
+from vitreous import classify, open_dataset
 from vitreous.training.loop import train
 from vitreous.training.recipes import FINETUNE
 
 
 def write_digits(folder: Path, each: int = 12) -> Path:
-    """`digits/0/…`, `digits/1/…`, `digits/7/…`: a few pictures each."""
-    digits = open_set("digits", "train")
+    """`digits/0/…`, `digits/1/…`, `digits/7/…`: a few images each."""
+    digits = open_dataset("digits", "train")
     for name in ("0", "1", "7"):
         (folder / name).mkdir(parents=True, exist_ok=True)
         chosen = [i for i, label in enumerate(digits.labels) if digits.class_names[label] == name][:each]
         for i in chosen:
-            digits.picture(i).resize((32, 32)).save(folder / name / f"{i}.png")
+            digits.image(i).resize((32, 32)).save(folder / name / f"{i}.png")
     return folder
 
 
@@ -28,7 +28,7 @@ changes = {"model": "packaged", "data": str(data), "policy": "head", "learning_r
 brief = {"epochs": 4, "batch_size": 8, "warmup": 0, "snapshots": 0, "device": "cpu"}
 config = replace(FINETUNE, **changes, **brief)
 result = train(config, "runs/folder")
-print(f"{result['top1']:.0%} of {result['pictures']} held-out pictures right after {result['epochs']} epochs")
+print(f"{result['top1']:.0%} of {result['images']} held-out images right after {result['epochs']} epochs")
 
-picture = next(data.rglob("*.png"))
-print(picture, "is", classify(picture, "runs/folder/model", device="cpu")[0].best.label)
+image = next(data.rglob("*.png"))
+print(image, "is", classify(image, "runs/folder/model", device="cpu")[0].best.label)

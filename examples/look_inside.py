@@ -1,4 +1,4 @@
-"""Where does the model look, and for what? python examples/look_inside.py [PICTURE]
+"""Where does the model look, and for what? python examples/look_inside.py [IMAGE]
 
 Writes relevance, rollout and the attention of every block to inside/, and prints how far each block's heads look.
 """
@@ -8,15 +8,15 @@ from pathlib import Path
 
 import torch
 
-from vitreous import capture, load, read_picture
+from vitreous import capture, load, read_image
+from vitreous.data.samples import samples
 from vitreous.inside.attention import mean_distance
 from vitreous.pages.explanation import explain
-from vitreous.data.samples import samples
-from vitreous.views.inspection import Scene
+from vitreous.views.inspection import Inspection
 
-picture = read_picture(sys.argv[1]) if len(sys.argv) > 1 else samples()["chelsea"]
-scene = Scene(load(), picture)
-page = explain(scene, "relevance,rollout,attention-maps")
+image = read_image(sys.argv[1]) if len(sys.argv) > 1 else samples()["chelsea"]
+inspection = Inspection(load(), image)
+page = explain(inspection, "relevance,rollout,attention-maps")
 print(page.answer)
 
 folder = Path("inside")
@@ -26,8 +26,10 @@ for section in page.sections:
         figure.savefig(folder / f"{section.name}{'-' if part else ''}{part}.png")
 print(f"wrote {len(list(folder.iterdir()))} figures to {folder}/")
 
-with torch.inference_mode(), capture(scene.model, "attention") as seen:  # all blocks, all heads, all tokens
-    scene.model(scene.x)
-distance = mean_distance(seen.stack("attention")[:, 0], scene.vit.layout, scene.vit.config.patch)  # [layers heads]
+with torch.inference_mode(), capture(inspection.model, "attention") as seen:  # all blocks, all heads, all tokens
+    inspection.model(inspection.x)
+distance = mean_distance(
+    seen.stack("attention")[:, 0], inspection.vit.layout, inspection.vit.config.patch
+)  # [layers heads]
 for layer, pixels in enumerate(distance.mean(dim=1).tolist()):
     print(f"block {layer}: heads look {pixels:4.1f} px far")

@@ -1,4 +1,4 @@
-"""Which heads does an answer hang on? python examples/switch_heads_off.py [PICTURE]
+"""Which heads does an answer hang on? python examples/switch_heads_off.py [IMAGE]
 
 Each head is switched off by itself; then the three that had helped most, together.
 """
@@ -7,13 +7,13 @@ import sys
 
 import torch
 
-from vitreous import intervene, load, read_picture
-from vitreous.inside.intervene import ablate_heads
+from vitreous import intervene, load, read_image
 from vitreous.data.samples import samples
+from vitreous.inside.intervene import ablate_heads
 
 model = load()
-picture = read_picture(sys.argv[1]) if len(sys.argv) > 1 else samples()["chelsea"]
-x = model.card.preprocess(picture)[None]  # [1 3 32 32]
+image = read_image(sys.argv[1]) if len(sys.argv) > 1 else samples()["chelsea"]
+x = model.card.preprocess(image)[None]  # [1 3 32 32]
 
 with torch.inference_mode():
     logits = model(x)[0]

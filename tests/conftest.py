@@ -25,15 +25,15 @@ def seeded():
 
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path_factory):
-    """Decoded pictures go to a temporary folder, never to the user's cache."""
+    """Decoded images go to a temporary folder, never to the user's cache."""
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
 @pytest.fixture(scope="session")
 def shared():
-    """Real weights and pictures, where they are at hand."""
+    """Real weights and images, where they are at hand."""
     if not SHARED.is_dir():
-        pytest.skip("the real pictures and weights are not on this machine")
+        pytest.skip("the real images and weights are not on this machine")
     return SHARED
 
 

@@ -74,7 +74,7 @@ def test_the_maths_page_has_every_view_in_its_order_with_a_source():
 
 @pytest.mark.parametrize(("heading", "names"), [("Of the whole model", WHOLE), ("Of each block", BLOCK)])
 def test_the_glossary_is_that_of_the_code(heading, names):
-    assert cells("reference/glossary.md", heading) == [[name, *told] for name, told in names.items()]
+    assert cells("reference/glossary.md", heading) == [[name, *message] for name, message in names.items()]
 
 
 def test_the_import_map_is_the_one_under_test():
@@ -90,12 +90,12 @@ def test_the_reference_has_every_public_name():
     assert [f"{home}.{name}" for name, home in vitreous._HOMES.items() if f"{home}.{name}" not in named] == []
 
 
-def test_every_picture_is_shown_and_they_are_small():
+def test_every_image_is_shown_and_they_are_small():
     shown = {
         (page.parent / target).resolve()
         for page in [*PAGES, DOCS.parent / "README.md"]
         for target in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", page.read_text())
     }
-    pictures = {path for path in (DOCS / "pictures").iterdir() if path.suffix != ".py"}
-    assert pictures - shown == set()
-    assert sum(path.stat().st_size for path in pictures) < 1_500_000
+    images = {path for path in (DOCS / "images").iterdir() if path.suffix != ".py"}
+    assert images - shown == set()
+    assert sum(path.stat().st_size for path in images) < 1_500_000

@@ -14,9 +14,9 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SAYS = {  # script → words of what it prints
-    "classify_a_picture": ["chelsea: cat"],
+    "classify_an_image": ["chelsea: cat"],
     "compare_checkpoints": ["chelsea    cat 87%   cat 8"],
-    "finetune_a_folder": ["of 9 held-out pictures right after 4 epochs", ".png is "],
+    "finetune_a_folder": ["of 9 held-out images right after 4 epochs", ".png is "],
     "look_inside": ["cat 87", "wrote 4 figures to inside/", "block 7: heads look"],
     "switch_heads_off": ["cat: logit", "all three off: -"],
 }

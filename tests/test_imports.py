@@ -16,11 +16,21 @@ ALLOWED = {  # folder → what of vitreous it may import
     "train": {"train", "weights", "models", "data", "speed", "device", "ranks", "together"},
     "comparison": {
         *("comparison", "train", "weights", "models", "data", "speed", "inside", "figures", "device"),
-        *("page", "run_page", "field_docs", "doctor", "evaluation", "scene", "interactive", "line_chart", "snapshots"),
+        *(
+            "page",
+            "run_page",
+            "field_docs",
+            "doctor",
+            "evaluation",
+            "inspection",
+            "interactive",
+            "line_chart",
+            "snapshots",
+        ),
         *("feeding", "wilson"),
     },
-    "explore": {"explore", "models", "data", "inside", "loopback", "page_data", "samples", "scene"},
-    "verbs": {"verbs", "ranks", "train"},  # the rest waits inside functions: `--help` is instant
+    "explore": {"explore", "models", "data", "inside", "loopback", "page_data", "samples", "inspection"},
+    "commands": {"commands", "ranks", "train"},  # the rest waits inside functions: `--help` is instant
 }
 FORBIDDEN = {"figures": {"torch", "torchvision"}, "models": {"numpy", "PIL", "matplotlib", "safetensors"}}
 
@@ -67,7 +77,9 @@ def test_imports_make_no_circle():
 
 
 def test_nothing_below_imports_the_command_line():
-    below = [p for p in MODULES.values() if p.parent.name != "verbs" and p.name not in ("cli/main.py", "__main__.py")]
+    below = [
+        p for p in MODULES.values() if p.parent.name != "commands" and p.name not in ("cli/main.py", "__main__.py")
+    ]
     assert 100 < len(below) < len(MODULES)
     for path in below:
         assert not any(name.startswith(("vitreous.cli", "vitreous.cli.main")) for name in imports(path)), path

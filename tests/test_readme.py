@@ -28,15 +28,15 @@ def commands(page):
 def test_every_command_is_understood(line):
     called = []
 
-    def stand_in(verb):
-        @functools.wraps(COMMANDS[verb])  # the same parameters, so the same flags
+    def stand_in(command):
+        @functools.wraps(COMMANDS[command])  # the same parameters, so the same flags
         def record(*arguments, **options):
-            called.append(verb)
+            called.append(command)
 
         return record
 
     words = shlex.split(line)[1:]
-    tyro.extras.subcommand_cli_from_dict({verb: stand_in(verb) for verb in COMMANDS}, args=words)
+    tyro.extras.subcommand_cli_from_dict({command: stand_in(command) for command in COMMANDS}, args=words)
     assert called == [words[0]]
 
 

@@ -18,9 +18,9 @@ _HOMES = {  # public name → the module it lives in
     "embed": "vitreous.predict.embed",
     "evaluate": "vitreous.predict.evaluate",
     "compare": "vitreous.comparison.compare",
-    "open_set": "vitreous.data.datasets",
+    "open_dataset": "vitreous.data.datasets",
     "open_split": "vitreous.data.split",
-    "read_picture": "vitreous.data.images",
+    "read_image": "vitreous.data.images",
     "Preprocess": "vitreous.data.preprocess",
     "capture": "vitreous.inside.capture",
     "intervene": "vitreous.inside.intervene",
@@ -37,8 +37,8 @@ __all__ = ["__version__", *_HOMES]  # names, all of them
 
 if TYPE_CHECKING:  # so that editors and type checkers see what the lazy import gives
     from vitreous.comparison.compare import compare
-    from vitreous.data.datasets import open_set
-    from vitreous.data.images import read_picture
+    from vitreous.data.datasets import open_dataset
+    from vitreous.data.images import read_image
     from vitreous.data.preprocess import Preprocess
     from vitreous.data.split import open_split
     from vitreous.inside.capture import capture

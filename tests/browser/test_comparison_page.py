@@ -1,12 +1,6 @@
 """A comparison's page in a real browser: nothing asked for, nothing cut off, readable light and dark."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "comparison"))
 from chromium import Watched, browser
 from tiny_studies import make_zoo, tiny
 

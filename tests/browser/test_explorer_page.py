@@ -1,20 +1,16 @@
-"""The explorer in a real browser: a server of its own on loopback, pictures dropped in, heads switched off."""
+"""The explorer in a real browser: a server of its own on loopback, images dropped in, heads switched off."""
 
 import io
 import socket
-import sys
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import uvicorn
-from PIL import Image
-
-sys.path.insert(0, str(Path(__file__).parent))
 from chromium import Watched, browser, settle, until
+from PIL import Image
 
 from vitreous.models.variants import variant
 from vitreous.models.vit import ViT
@@ -78,7 +74,7 @@ def real(shared):
     yield from serve({"packaged": load(), "ViT-Ti": load(shared / "weights" / TI)})
 
 
-def picture():
+def image():
     file = io.BytesIO()
     pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(file, "PNG")
@@ -92,23 +88,23 @@ def test_it_opens_with_a_sample_and_asks_nobody_else(watched, home):
     assert watched.outside(home) == []
 
 
-def test_a_picture_of_ones_own_is_looked_at(watched, home):
+def test_an_image_of_ones_own_is_looked_at(watched, home):
     page = watched.open(home)
-    page.set_input_files("#file", files=[picture()])
-    until(page, "globalThis.vitreous?.viewer.header.picture.name === 'mine.png'")
+    page.set_input_files("#file", files=[image()])
+    until(page, "globalThis.vitreous?.viewer.header.image.name === 'mine.png'")
     box = page.locator(".stage").bounding_box()
     page.mouse.move(box["x"] + 10, box["y"] + 10)
     settle(page)
     assert "row 1, column 1 looks most at" in page.locator(".said").inner_text()
 
 
-def test_a_file_that_is_no_picture_gets_a_line_and_the_page_goes_on(watched, home):
+def test_a_file_that_is_no_image_gets_a_line_and_the_page_goes_on(watched, home):
     page = watched.open(home)
     page.set_input_files("#file", files=[{"name": "x.png", "mimeType": "image/png", "buffer": b"hello"}])
-    until(page, "document.getElementById('status').textContent.includes('x.png: not a picture')")
+    until(page, "document.getElementById('status').textContent.includes('x.png: not an image')")
     assert page.locator("#status").get_attribute("class") == "status wrong"
     page.get_by_role("button", name="rocket").click()
-    until(page, "globalThis.vitreous?.viewer.header.picture.name === 'rocket'")
+    until(page, "globalThis.vitreous?.viewer.header.image.name === 'rocket'")
     assert page.locator("#status").get_attribute("class") == "status"
 
 
@@ -164,7 +160,7 @@ def test_a_real_model_looks_at_an_upload_and_loses_heads(watched, real, model, s
     page = watched.open(real)
     page.select_option("#first", model)
     page.set_input_files("#file", shared / "data/santorini.png")
-    until(page, "globalThis.vitreous?.viewer.header.picture.name === 'santorini.png'", patience=60)
+    until(page, "globalThis.vitreous?.viewer.header.image.name === 'santorini.png'", patience=60)
     until(page, f"document.documentElement.dataset.ready && vitreous.viewer.header.model.name === '{model}'", 60)
     if model == "ViT-Ti":
         assert page.locator(".answer .name").first.inner_text() == "dome"
@@ -201,10 +197,10 @@ def test_a_slow_answer_says_what_is_being_worked_out_and_who_is_before(watched, 
     page = watched.open(home)
     go_on = threading.Event()
 
-    def slowly(scene, progress):
+    def slowly(inspection, progress):
         progress("relevance")
         go_on.wait(20)
-        return page_data(scene, progress=progress)
+        return page_data(inspection, progress=progress)
 
     monkeypatch.setattr("vitreous.server.app.page_data", slowly)
     try:

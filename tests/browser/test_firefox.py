@@ -1,15 +1,11 @@
 """The report and a run's page in Firefox, from disk: they draw, answer a hover and a key, and complain of nothing."""
 
 import io
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
-
-sys.path.insert(0, str(Path(__file__).parent))
 from firefox import firefox
+from PIL import Image
 
 from vitreous.cli.main import main
 from vitreous.pages.run import write_run_page
@@ -28,7 +24,7 @@ def fox(tmp_path_factory):
 
 def colours(fox):
     """How many different colours there are on the screen."""
-    pixels = np.asarray(Image.open(io.BytesIO(fox.picture())).convert("RGB")).reshape(-1, 3)
+    pixels = np.asarray(Image.open(io.BytesIO(fox.image())).convert("RGB")).reshape(-1, 3)
     return len(np.unique(pixels // 8, axis=0))
 
 

@@ -1,20 +1,17 @@
 """The report in a real browser, from disk, with the network off."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from scipy.stats import spearmanr
-
-sys.path.insert(0, str(Path(__file__).parent))
 from chromium import Watched, browser, settle, until
+from scipy.stats import spearmanr
 
 from vitreous.cli.main import main
 from vitreous.data.samples import samples
 from vitreous.inside.capture import capture
-from vitreous.views.inspection import Scene
+from vitreous.views.inspection import Inspection
 from vitreous.weights.load import load
 
 
@@ -28,9 +25,9 @@ def report(tmp_path_factory):
 @pytest.fixture(scope="module")
 def attention():
     """The truth: [layers heads tokens tokens]."""
-    scene = Scene(load(), samples()["chelsea"])
-    with torch.inference_mode(), capture(scene.vit, "attention") as seen:
-        scene.vit(scene.x)
+    inspection = Inspection(load(), samples()["chelsea"])
+    with torch.inference_mode(), capture(inspection.vit, "attention") as seen:
+        inspection.vit(inspection.x)
     return seen.stack("attention")[:, 0].numpy()
 
 

@@ -1,12 +1,7 @@
 """A run's page in a real browser, from disk, with the network off: scrubbed, played, clicked, read."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from chromium import Watched, browser, settle, until
 
 from vitreous.pages.run import write_run_page
@@ -25,7 +20,7 @@ def recorded(epoch):
         positions=chance.uniform(-1, 1, (3, 4, 3, 4)).astype(np.float16),
         distances=chance.uniform(1, 5, (4, 3)),
         maps=chance.dirichlet(np.ones(12), 8).reshape(8, 3, 4),
-        pictures=np.random.default_rng(99).integers(0, 256, (8, 12, 16, 3)).astype(np.uint8),
+        images=np.random.default_rng(99).integers(0, 256, (8, 12, 16, 3)).astype(np.uint8),
         labels=tuple("abcdefgh"),
     )
 
@@ -36,7 +31,7 @@ def write(path, snapshots, epochs=8):
     folder.begin(TrainConfig(epochs=8))
     for epoch in range(1, epochs + 1):
         row = {"epoch": epoch, "loss": 2 / epoch, "top1": 1 - 0.5 / epoch, "learning_rate": 1e-3 / epoch}
-        row |= {"test_top1": 1 - 0.6 / epoch, "test_loss": 3 / epoch, "test_top5": 1.0, "test_pictures": 100}
+        row |= {"test_top1": 1 - 0.6 / epoch, "test_loss": 3 / epoch, "test_top5": 1.0, "test_images": 100}
         folder.add_metrics(row | {"seconds": float(epoch)})
     for snapshot in snapshots:
         write_snapshot(folder.snapshots, snapshot)

@@ -27,7 +27,7 @@ def study(tmp_path_factory):
 
 
 def test_a_study_leaves_its_runs_a_table_and_a_page(study):
-    folder, told = study
+    folder, message = study
     kept = sorted(path.name for path in folder.iterdir())
     assert kept == ["comparison.html", "comparison.json", "runs", "speed.json", "study.json"]
     runs = sorted(path.name for path in (folder / "runs").iterdir())
@@ -35,12 +35,12 @@ def test_a_study_leaves_its_runs_a_table_and_a_page(study):
     saved = json.loads((folder / "comparison.json").read_text())
     assert "folder" not in saved["tables"][0]
     assert [row["model"] for row in saved["tables"][0]["rows"]] == list(MODELS)
-    assert told["tables"][0]["pictures"] == 360
+    assert message["tables"][0]["images"] == 360
 
 
 def test_the_table_says_what_the_runs_say(study):
-    folder, told = study
-    for row in told["tables"][0]["rows"]:
+    folder, message = study
+    for row in message["tables"][0]["rows"]:
         results = [json.loads((folder / f"runs/{row['model']}-seed{i}/result.json").read_text()) for i in (0, 1)]
         assert row["accuracies"] == pytest.approx([result["top1"] for result in results], abs=1e-6)
         assert row["accuracy"] == pytest.approx(np.mean(row["accuracies"]))
@@ -54,15 +54,17 @@ def test_the_table_says_what_the_runs_say(study):
 
 
 def test_the_page_tells_the_batch_size_that_was_used(tmp_path):
-    told = tiny(make_zoo(tmp_path / "zoo"), tmp_path / "study", models=MODELS[::-1], batch_size=999, seeds=1, epochs=1)
-    size = told["tables"][0]["common"]["batch_size"]
+    message = tiny(
+        make_zoo(tmp_path / "zoo"), tmp_path / "study", models=MODELS[::-1], batch_size=999, seeds=1, epochs=1
+    )
+    size = message["tables"][0]["common"]["batch_size"]
     assert 0 < size < 36
     page = (tmp_path / "study/comparison.html").read_text()
     assert f"batches of {size} " in page
     assert "; 1 epoch; one seed a model" in page
 
 
-def test_predictions_are_kept_for_every_picture(study):
+def test_predictions_are_kept_for_every_image(study):
     folder, _ = study
     path = folder / f"runs/{MODELS[0]}-seed1/predictions.npz"
     said = Predictions.read(path)
@@ -73,20 +75,20 @@ def test_predictions_are_kept_for_every_picture(study):
     assert ((said.probability > 0) & (said.probability <= 1)).all()
 
 
-def test_disagreements_are_pictures_that_every_seed_of_one_and_no_seed_of_the_other_gets_right(study):
-    folder, told = study
+def test_disagreements_are_images_that_every_seed_of_one_and_no_seed_of_the_other_gets_right(study):
+    folder, message = study
     right = {
         m: np.stack([Predictions.read(folder / f"runs/{m}-seed{i}/predictions.npz").correct for i in (0, 1)])
         for m in MODELS
     }
-    (pair,) = told["tables"][0]["pairs"]
+    (pair,) = message["tables"][0]["pairs"]
     one, other = right[MODELS[0]], right[MODELS[1]]
     assert pair["disagreements"]["one"]["count"] == (one.all(axis=0) & ~other.any(axis=0)).sum()
     assert pair["disagreements"]["other"]["count"] == (other.all(axis=0) & ~one.any(axis=0)).sum()
     assert pair["disagreements"]["other"]["count"] > 0
-    for each in pair["disagreements"]["other"]["pictures"]:
-        assert other[:, each["picture"]].all()
-        assert not one[:, each["picture"]].any()
+    for each in pair["disagreements"]["other"]["images"]:
+        assert other[:, each["image"]].all()
+        assert not one[:, each["image"]].any()
 
 
 def test_the_page_is_whole_and_asks_nobody_for_anything(study):
@@ -99,11 +101,11 @@ def test_the_page_is_whole_and_asks_nobody_for_anything(study):
 
 
 def test_the_same_command_again_changes_no_run(study):
-    folder, told = study
+    folder, message = study
     before = states(folder)
     again = tiny("digits", folder, batch_size=64)
     assert states(folder) == before
-    assert again["tables"][0]["rows"] == told["tables"][0]["rows"]
+    assert again["tables"][0]["rows"] == message["tables"][0]["rows"]
 
 
 def test_another_study_in_the_folder_is_refused_in_one_line(study):
@@ -115,8 +117,8 @@ def test_another_study_in_the_folder_is_refused_in_one_line(study):
 
 
 def test_a_study_of_another_version_is_refused_in_one_line(study, tmp_path):
-    told = json.loads((study[0] / "study.json").read_text())
-    (tmp_path / "study.json").write_text(json.dumps({**told, "version": 99}))
+    message = json.loads((study[0] / "study.json").read_text())
+    (tmp_path / "study.json").write_text(json.dumps({**message, "version": 99}))
     with pytest.raises(ValueError, match=r"study\.json was written by another version \(99\): choose another --output"):
         tiny("digits", tmp_path, batch_size=64)
 
@@ -148,11 +150,11 @@ def test_a_study_cut_short_goes_on_and_leaves_finished_runs_as_they_are(tmp_path
             tiny(zoo, folder)
     before = states(folder)
     assert {path.parts[1] for path in before} == {f"{MODELS[0]}-seed0"}
-    told = tiny(zoo, folder)
+    message = tiny(zoo, folder)
     assert {path: time for path, time in states(folder).items() if path in before} == before
-    assert len(told["tables"][0]["rows"][1]["accuracies"]) == 2
+    assert len(message["tables"][0]["rows"][1]["accuracies"]) == 2
     whole = tiny(zoo, tmp_path / "whole")
-    assert [row["accuracies"] for row in told["tables"][0]["rows"]] == [
+    assert [row["accuracies"] for row in message["tables"][0]["rows"]] == [
         row["accuracies"] for row in whole["tables"][0]["rows"]
     ]
 
@@ -196,8 +198,8 @@ def test_two_processes_share_a_study_and_one_that_is_killed_is_taken_over_from(t
     first.communicate()
     _, errors = second.communicate(timeout=120)
     assert second.returncode == 0, errors
-    told = json.loads((folder / "comparison.json").read_text())
-    assert [len(row["accuracies"]) for row in told["tables"][0]["rows"]] == [2, 2]
+    message = json.loads((folder / "comparison.json").read_text())
+    assert [len(row["accuracies"]) for row in message["tables"][0]["rows"]] == [2, 2]
 
 
 def test_runs_that_others_hold_are_waited_for(tmp_path, monkeypatch):
@@ -215,7 +217,7 @@ def test_runs_that_others_hold_are_waited_for(tmp_path, monkeypatch):
 
     lock.__enter__()
     monkeypatch.setattr(work.time, "sleep", nap)
-    told = tiny(zoo, folder, listeners=[heard])
+    message = tiny(zoo, folder, listeners=[heard])
     assert naps == [1, 1]  # told before the first, and once
     assert heard.lines.count(f"{MODELS[1]}, seed 1") == 1
-    assert len(told["tables"][0]["rows"][1]["accuracies"]) == 2
+    assert len(message["tables"][0]["rows"][1]["accuracies"]) == 2

@@ -23,9 +23,9 @@ def test_minutes_become_epochs_that_are_written_down_and_stay(tmp_path, monkeypa
     monkeypatch.setattr(budget, "time_update", lambda parts: 0.5 if parts.config.model == MODELS[0] else 1.0)
     monkeypatch.setattr(budget, "time_look", lambda parts: 0.5)
     monkeypatch.setattr(budget.time, "monotonic", lambda: 0.0)  # getting ready takes no time
-    told = tiny(zoo, folder, epochs=None, minutes=0.1, seeds=1)  # 6 s; three updates an epoch and a look
-    assert [row["epochs"] for row in told["tables"][0]["rows"]] == [3, 1]
-    assert told["tables"][0]["minutes"] == 0.1
+    message = tiny(zoo, folder, epochs=None, minutes=0.1, seeds=1)  # 6 s; three updates an epoch and a look
+    assert [row["epochs"] for row in message["tables"][0]["rows"]] == [3, 1]
+    assert message["tables"][0]["minutes"] == 0.1
     monkeypatch.setattr(budget, "time_update", lambda parts: pytest.fail("timed again"))
     again = tiny(zoo, folder, epochs=None, minutes=0.1, seeds=1)
     assert [row["epochs"] for row in again["tables"][0]["rows"]] == [3, 1]
@@ -61,9 +61,9 @@ def test_energy_of_a_run_that_went_on_is_not_told(tmp_path, monkeypatch):
         train(config, tmp_path / "run", listeners=[Meter(), Stop()])
     assert read_meter(tmp_path / "run")["joules"] is None
     train(config, tmp_path / "run", listeners=[Meter()])
-    told = read_meter(tmp_path / "run")
-    assert (told["joules"], told["why"]) == (None, "the run was interrupted and went on")
-    assert told["learning"] > 0
+    message = read_meter(tmp_path / "run")
+    assert (message["joules"], message["why"]) == (None, "the run was interrupted and went on")
+    assert message["learning"] > 0
 
 
 def test_energy_of_a_crowded_device_is_not_told(tmp_path, monkeypatch):

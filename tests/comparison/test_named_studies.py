@@ -1,4 +1,4 @@
-"""Studies known by name, models that do not begin alike, and the verb."""
+"""Studies known by name, models that do not begin alike, and the command."""
 
 import json
 
@@ -34,11 +34,11 @@ def test_the_reports_figures_are_quoted_beside_the_right_model():
 
 @pytest.fixture
 def named(tmp_path, monkeypatch):
-    """A study of one data set that is there and one that is not."""
+    """A study of one dataset that is there and one that is not."""
     zoo = make_zoo(tmp_path / "zoo")
     here = Part(MODELS, budget_of(zoo), {MODELS[0]: 98.1}, "how to get it")
     gone = Part(MODELS, budget_of(tmp_path / "gone"), {MODELS[0]: 56.41}, "run this once with a network")
-    monkeypatch.setitem(comparing.STUDIES, "two", NamedStudy("two data sets", (here, gone)))
+    monkeypatch.setitem(comparing.STUDIES, "two", NamedStudy("two datasets", (here, gone)))
     return zoo
 
 
@@ -51,19 +51,19 @@ def test_what_is_missing_is_told_and_the_rest_goes_on(named, tmp_path, capsys):
     assert "nothing was run." in out
     assert "run this once with a network" in out
     page = (tmp_path / "study/comparison.html").read_text()
-    assert "All data sets" in page
+    assert "All datasets" in page
     assert "Nothing was run" in page
     assert "56.41 %" in page
     assert str(tmp_path) not in json.loads((tmp_path / "study/comparison.json").read_text())["command"]
 
 
-def test_one_data_set_of_a_study_can_be_asked_for(named, tmp_path):
-    told = comparing.run_named("two", tmp_path / "study", 1, only=(str(named),), device="cpu", compiled=False)
-    assert len(told["tables"]) == 1
+def test_one_dataset_of_a_study_can_be_asked_for(named, tmp_path):
+    message = comparing.run_named("two", tmp_path / "study", 1, only=(str(named),), device="cpu", compiled=False)
+    assert len(message["tables"]) == 1
     elsewhere = (f"{tmp_path / 'gone'}={named}",)
-    told = comparing.run_named("two", tmp_path / "moved", 1, only=elsewhere, device="cpu", compiled=False)
-    assert told["tables"][0]["rows"][0]["quoted"] == 56.41
-    with pytest.raises(ValueError, match="has no data set 'pets'"):
+    message = comparing.run_named("two", tmp_path / "moved", 1, only=elsewhere, device="cpu", compiled=False)
+    assert message["tables"][0]["rows"][0]["quoted"] == 56.41
+    with pytest.raises(ValueError, match="has no dataset 'pets'"):
         comparing.run_named("two", tmp_path / "study", 1, only=("pets",))
     with pytest.raises(ValueError, match="the studies are seed-001, seed-004"):
         comparing.run_named("seed-002", tmp_path / "study", 1)
@@ -79,8 +79,8 @@ def checkpoint(folder):
 
 def test_of_models_that_began_differently_no_verdict_is_drawn(tmp_path):
     models = (checkpoint(tmp_path / "mine") + "@full", "vit_pico_patch2_8")
-    told = tiny(make_zoo(tmp_path / "zoo"), tmp_path / "study", models=models)
-    table = told["tables"][0]
+    message = tiny(make_zoo(tmp_path / "zoo"), tmp_path / "study", models=models)
+    table = message["tables"][0]
     assert [row["start"] for row in table["rows"]] == ["fine-tuned (full)", "from scratch"]
     assert table["rows"][0]["name"] == "mine@full"
     assert not table["alike"]
@@ -96,10 +96,10 @@ def test_a_small_resnet_beside_a_fine_tuned_head_on_the_command_line(tmp_path, c
     words = ["compare", "resnet18_small", "vit_pico_patch2_8", "--data", str(zoo), "--epochs", "1", "--seeds", "1"]
     words += ["--batch-size", "8", "--recipe", "digits", "--device", "cpu", "--skip-compiled", "--json"]
     main([*words, "-o", str(tmp_path / "study")])
-    told = json.loads(capsys.readouterr().out)
-    assert [row["kind"] for row in told["tables"][0]["rows"]] == ["ResNet", "ViT"]
-    assert told["tables"][0]["rows"][0]["image_size"] == [8, 8]
-    assert told["command"].startswith("vitreous compare resnet18_small vit_pico_patch2_8 --data ")
+    message = json.loads(capsys.readouterr().out)
+    assert [row["kind"] for row in message["tables"][0]["rows"]] == ["ResNet", "ViT"]
+    assert message["tables"][0]["rows"][0]["image_size"] == [8, 8]
+    assert message["command"].startswith("vitreous compare resnet18_small vit_pico_patch2_8 --data ")
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ def test_a_small_resnet_beside_a_fine_tuned_head_on_the_command_line(tmp_path, c
         (["resnet18", "resnet34", "--data", "digits", "--epochs", "1", "--minutes", "1"], "not both"),
     ],
 )
-def test_mistakes_are_one_line(words, told, tmp_path, monkeypatch, capsys):
+def test_mistakes_are_one_line(words, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):
         main(["compare", *words])
     error = capsys.readouterr().err
-    assert told in error
+    assert message in error
     assert error.count("\n") == 1
     assert not list(tmp_path.iterdir())

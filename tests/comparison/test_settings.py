@@ -10,7 +10,7 @@ TUNED_RESNET = Entrant("tuned resnet", "tuned resnet", "ResNet", True, "full", N
 
 
 @pytest.mark.parametrize("entrants", [(VIT, RESNET), (TUNED, TUNED_RESNET), (TUNED, RESNET, VIT)])
-def test_pictures_and_budget_are_the_same_for_all(entrants):
+def test_images_and_budget_are_the_same_for_all(entrants):
     configs = configure(Budget("cifar10", epochs=30), entrants)
     shared = (
         *SAME,
@@ -33,12 +33,12 @@ def test_each_kind_gets_its_own_optimiser():
     vit, resnet = configure(Budget("cifar10"), (VIT, RESNET))
     assert (vit.optimizer, vit.stochastic_depth, vit.average) == ("muon", 0.1, 0.9995)
     assert (resnet.optimizer, resnet.stochastic_depth, resnet.average) == ("sgd", 0.0, 0.0)
-    assert resnet.learning_rate == pytest.approx(0.4)  # 0.1 for 256 pictures, and the batch is of 1024
+    assert resnet.learning_rate == pytest.approx(0.4)  # 0.1 for 256 images, and the batch is of 1024
     tuned, _ = configure(Budget("pets"), (TUNED, TUNED_RESNET))
     assert (tuned.optimizer, tuned.learning_rate, tuned.policy) == ("adamw", 3e-4, "attention")
 
 
-def test_a_resnet_sees_pictures_of_the_vits_size():
+def test_a_resnet_sees_images_of_the_vits_size():
     assert [config.image_size for config in configure(Budget("x"), (VIT, RESNET))] == [32, 32]
     assert [config.image_size for config in configure(Budget("x", image_size=48), (VIT, RESNET))] == [48, 48]
     assert [config.image_size for config in configure(Budget("x"), (TUNED, RESNET))] == [None, 224]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from vitreous.comparison.statistics import holm, judge, pictures_test, seed_interval
+from vitreous.comparison.statistics import holm, images_test, judge, seed_interval
 
 
 def test_the_interval_over_seeds_is_scipys():
@@ -22,11 +22,11 @@ def test_one_seed_has_no_interval():
     assert seed_interval([0.9]) == (0.9, None)
 
 
-def test_with_one_seed_the_test_over_pictures_is_mcnemars_exact_test():
+def test_with_one_seed_the_test_over_images_is_mcnemars_exact_test():
     chance = np.random.default_rng(0)
     one, other = chance.random(400) < 0.9, chance.random(400) < 0.85
     first, second = int((one & ~other).sum()), int((other & ~one).sum())
-    assert pictures_test(one, other) == pytest.approx(stats.binomtest(first, first + second).pvalue)
+    assert images_test(one, other) == pytest.approx(stats.binomtest(first, first + second).pvalue)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=9))
@@ -36,24 +36,24 @@ def test_with_several_seeds_it_counts_every_choice_of_signs(counts):
     differences = np.array([a - b for a, b in counts])
     seen = abs(differences.sum())
     sums = [abs(np.dot(signs, differences)) for signs in product((-1, 1), repeat=len(counts))]
-    assert pictures_test(one, other) == pytest.approx(np.mean([each >= seen for each in sums]))
+    assert images_test(one, other) == pytest.approx(np.mean([each >= seen for each in sums]))
 
 
-def test_the_test_over_pictures_keeps_its_promise_where_nothing_differs():
+def test_the_test_over_images_keeps_its_promise_where_nothing_differs():
     chance = np.random.default_rng(1)
-    alike = [pictures_test(*(chance.random((2, 3, 200)) < 0.8)) for _ in range(400)]
+    alike = [images_test(*(chance.random((2, 3, 200)) < 0.8)) for _ in range(400)]
     assert np.mean(np.array(alike) < 0.05) < 0.09  # 5 % of 400 is 20, give or take 4.4
 
 
-def test_ten_thousand_pictures_are_tested_in_a_moment():
+def test_ten_thousand_images_are_tested_in_a_moment():
     chance = np.random.default_rng(2)
     one, other = chance.random((3, 10_000)) < 0.80, chance.random((3, 10_000)) < 0.78
-    assert pictures_test(one, other) < 1e-4
+    assert images_test(one, other) < 1e-4
 
 
 def test_unlike_shapes_are_refused():
     with pytest.raises(ValueError, match="as many seeds"):
-        pictures_test(np.ones((2, 5)), np.ones((3, 5)))
+        images_test(np.ones((2, 5)), np.ones((3, 5)))
 
 
 def test_holm_never_lowers_and_keeps_the_order():
@@ -62,12 +62,12 @@ def test_holm_never_lowers_and_keeps_the_order():
     assert holm([]) == []
 
 
-def rows(*shares, pictures=1000):
-    """Right answers with these shares, one seed each, always the same pictures first."""
-    return np.stack([np.arange(pictures) < share * pictures for share in shares])
+def rows(*shares, images=1000):
+    """Right answers with these shares, one seed each, always the same images first."""
+    return np.stack([np.arange(images) < share * images for share in shares])
 
 
-def test_a_verdict_needs_both_the_seeds_and_the_pictures():
+def test_a_verdict_needs_both_the_seeds_and_the_images():
     scratch = {"a": "from scratch", "b": "from scratch"}
     (clear,) = judge({"a": rows(0.90, 0.91, 0.90), "b": rows(0.80, 0.81, 0.81)}, scratch)
     assert clear.verdict == "a"
@@ -76,9 +76,9 @@ def test_a_verdict_needs_both_the_seeds_and_the_pictures():
     assert shaky.verdict == ""
     assert shaky.chance < 0.05
     assert "interval over seeds holds zero" in shaky.reason
-    (few,) = judge({"a": rows(0.9, 0.9, 1.0, pictures=10), "b": rows(0.7, 0.7, 0.8, pictures=10)}, scratch)
+    (few,) = judge({"a": rows(0.9, 0.9, 1.0, images=10), "b": rows(0.7, 0.7, 0.8, images=10)}, scratch)
     assert few.verdict == ""
-    assert "test over pictures" in few.reason
+    assert "test over images" in few.reason
 
 
 def test_no_verdict_of_one_seed_or_of_different_starts():

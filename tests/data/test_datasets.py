@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tiny_sets import make_folder, number_of
 
-from vitreous.data.datasets import DATASETS, open_set
+from vitreous.data.datasets import DATASETS, open_dataset
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def offline(monkeypatch):
 @pytest.mark.parametrize("name", [name for name in DATASETS if name != "digits"])
 def test_without_a_network_one_line_says_what_is_missing(name, tmp_path, offline, capfd):
     with pytest.raises(FileNotFoundError) as caught:
-        open_set(name, root=tmp_path)
+        open_dataset(name, root=tmp_path)
     text = str(caught.value)
     assert str(tmp_path) in text
     assert "\n" not in text
@@ -33,7 +33,7 @@ def test_without_a_network_one_line_says_what_is_missing(name, tmp_path, offline
 
 
 def write_mnist(root):
-    """The four files of MNIST with three pictures each."""
+    """The four files of MNIST with three images each."""
     folder = root / "MNIST/raw"
     folder.mkdir(parents=True)
     for part, first in (("train", 0), ("t10k", 50)):
@@ -44,16 +44,16 @@ def write_mnist(root):
 
 def test_what_is_already_there_is_opened_without_a_network(tmp_path, offline):
     write_mnist(tmp_path)
-    train, test = (open_set("mnist", split, tmp_path) for split in ("train", "test"))
+    train, test = (open_dataset("mnist", split, tmp_path) for split in ("train", "test"))
     assert test.labels == (7, 8, 9)
-    assert (train.picture(1).getpixel((0, 0)), test.picture(2).getpixel((0, 0))) == (1, 52)
+    assert (train.image(1).getpixel((0, 0)), test.image(2).getpixel((0, 0))) == (1, 52)
     assert test.describe(2) == "MNIST test #2"
-    assert train.fingerprint != test.fingerprint == open_set("mnist", "test", tmp_path).fingerprint
-    assert pickle.loads(pickle.dumps(test)).picture(2).getpixel((0, 0)) == 52
+    assert train.fingerprint != test.fingerprint == open_dataset("mnist", "test", tmp_path).fingerprint
+    assert pickle.loads(pickle.dumps(test)).image(2).getpixel((0, 0)) == 52
 
 
 class Flowers:
-    """Stands in for torchvision's Flowers102: files and labels, and a picture is never opened."""
+    """Stands in for torchvision's Flowers102: files and labels, and an image is never opened."""
 
     classes = ("rose", "lily")
 
@@ -71,40 +71,40 @@ def test_named_flowers_join_train_and_validation(tmp_path, monkeypatch):
     monkeypatch.setattr(torchvision.datasets, "Flowers102", Flowers)
     for split, first in (("train", 0), ("val", 2), ("test", 4)):
         make_folder(tmp_path / split, {"flowers": 2}, first)
-    data = open_set("flowers102", "train+validation", tmp_path)
+    data = open_dataset("flowers102", "train+validation", tmp_path)
     assert data.labels == (0, 1, 0, 1)
-    assert [number_of(data.picture(i)) for i in range(4)] == [0, 1, 2, 3]
+    assert [number_of(data.image(i)) for i in range(4)] == [0, 1, 2, 3]
     assert data.describe(2) == str(tmp_path / "val/flowers/2.png")
     with pytest.raises(FileNotFoundError, match=r"pets has no validation split \(it has train, test\)"):
-        open_set("pets", "train+validation", tmp_path)
+        open_dataset("pets", "train+validation", tmp_path)
 
 
 def test_a_folder_comes_before_a_set_of_the_same_name(tmp_path, monkeypatch):
     make_folder(tmp_path / "digits", {"a": 1, "b": 1})
     monkeypatch.chdir(tmp_path)
-    assert open_set("digits").class_names == ("a", "b")
+    assert open_dataset("digits").class_names == ("a", "b")
 
 
 def test_names_that_mean_nothing_are_refused_in_one_line(tmp_path):
     for split in ("dev", "", "train+", "train+train"):
         with pytest.raises(ValueError, match="split"):
-            open_set("digits", split)
-    with pytest.raises(FileNotFoundError, match="neither a folder nor a known data set .*cifar10"):
-        open_set("cifar11")
+            open_dataset("digits", split)
+    with pytest.raises(FileNotFoundError, match="neither a folder nor a known dataset .*cifar10"):
+        open_dataset("cifar11")
     (tmp_path / "cat.jpg").write_bytes(b"")
     with pytest.raises(ValueError, match="is a single file"):
-        open_set(tmp_path / "cat.jpg")
+        open_dataset(tmp_path / "cat.jpg")
 
 
 def test_digits_are_named_by_their_place_and_can_travel():
-    data = open_set("digits")
+    data = open_dataset("digits")
     assert data.describe(1) == "digits #5"
     copy = pickle.loads(pickle.dumps(data))
-    assert copy.picture(1).tobytes() == data.picture(1).tobytes()
-    assert copy.fingerprint == open_set("digits").fingerprint != open_set("digits", "train").fingerprint
+    assert copy.image(1).tobytes() == data.image(1).tobytes()
+    assert copy.fingerprint == open_dataset("digits").fingerprint != open_dataset("digits", "train").fingerprint
 
 
-def test_the_list_of_data_sets_says_what_else_can_be_named(capsys):
+def test_the_list_of_datasets_says_what_else_can_be_named(capsys):
     from vitreous.cli.listing import datasets
 
     datasets()

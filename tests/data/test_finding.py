@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from vitreous.data import finding
-from vitreous.data.finding import SUFFIXES, find_pictures
+from vitreous.data.finding import SUFFIXES, find_images
 from vitreous.data.images import FORMATS
 
 
 @pytest.fixture
 def album(tmp_path, monkeypatch):
-    """A folder, also the current one, that holds what folders of pictures hold."""
+    """A folder, also the current one, that holds what folders of images hold."""
     for name in (
         "10.jpg", "9.JPG", "notes.txt", ".hidden.jpg", "photo [1].png", "scan.dat",
         "trip/b2.jpg", "trip/b10.jpg", "trip/B3.jpeg", "trip/deep/c.webp", ".cache/thumb.jpg", "texts/a.txt",
@@ -32,7 +32,7 @@ def album(tmp_path, monkeypatch):
 
 
 def names(*paths: str) -> list[str]:
-    found, problems = find_pictures(paths)
+    found, problems = find_images(paths)
     assert problems == []
     return [str(path) for path in found]
 
@@ -42,7 +42,7 @@ ALL = ["9.JPG", "10.jpg", "photo [1].png", "trip/b2.jpg", "trip/B3.jpeg", "trip/
 
 def test_a_folder_is_walked_in_natural_order_without_hidden_files(album):
     assert names(".") == ALL
-    assert find_pictures([album])[0] == [album / name for name in ALL]
+    assert find_images([album])[0] == [album / name for name in ALL]
     assert names("trip") == ALL[3:]
 
 
@@ -55,7 +55,7 @@ def test_natural_order_compares_words_as_words_and_numbers_as_numbers(names):
 
 
 def test_one_path_need_not_be_in_a_list(album):
-    assert find_pictures("trip") == find_pictures(["trip"]) == find_pictures(Path("trip"))
+    assert find_images("trip") == find_images(["trip"]) == find_images(Path("trip"))
 
 
 def test_files_are_taken_as_given(album):
@@ -109,18 +109,18 @@ def test_patterns_work_from_the_root(album):
         ("none/none.jpg", "no such file or folder"),
         ("~nobody-of-that-name", "no such file or folder"),
         ("nul\0byte", "no such file or folder"),
-        ("*.gif", "no picture matches this pattern"),
-        ("texts/*", "no picture matches this pattern"),
-        ("none/*.jpg", "no picture matches this pattern"),
+        ("*.gif", "no image matches this pattern"),
+        ("texts/*", "no image matches this pattern"),
+        ("none/*.jpg", "no image matches this pattern"),
         ("**.jpg[", "pattern"),
-        ("nothing", "no pictures in this folder"),
-        ("texts", "no pictures in this folder"),
+        ("nothing", "no images in this folder"),
+        ("texts", "no images in this folder"),
         ("a" * 300, "file name too long"),
         ("", "empty path"),
     ],
 )
 def test_what_leads_nowhere_is_a_problem_beside_the_rest(album, path, reason):
-    found, problems = find_pictures([path, "10.jpg"])
+    found, problems = find_images([path, "10.jpg"])
     assert found == [Path("10.jpg")]
     assert len(problems) == 1
     assert reason in problems[0].reason
@@ -136,7 +136,7 @@ def test_a_folder_that_may_not_be_listed_is_a_problem_beside_the_rest(album, mon
         return scandir(path)
 
     monkeypatch.setattr(finding.os, "scandir", refuse_deep)
-    found, problems = find_pictures(["trip"])
+    found, problems = find_images(["trip"])
     assert [str(path) for path in found] == ALL[3:-1]
     assert [str(problem) for problem in problems] == ["trip/deep: permission denied: check who may read it"]
 
@@ -146,7 +146,7 @@ def test_nothing_else_is_said_of_a_folder_that_may_not_be_listed_itself(album, m
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(finding.os, "scandir", refuse)
-    found, problems = find_pictures(["trip"])
+    found, problems = find_images(["trip"])
     assert not found
     assert [str(problem) for problem in problems] == ["trip: permission denied: check who may read it"]
 
@@ -184,7 +184,7 @@ def test_links_are_followed_and_loops_are_not(album):
 def test_tilde_is_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "noise.png").touch()
-    assert find_pictures(["~"]) == ([tmp_path / "noise.png"], [])
+    assert find_images(["~"]) == ([tmp_path / "noise.png"], [])
 
 
 def test_every_suffix_is_a_suffix_of_a_format_of_the_list():

@@ -1,4 +1,4 @@
-"""What each library does to a picture before its model sees it, done by `Preprocess`: to the last bit."""
+"""What each library does to an image before its model sees it, done by `Preprocess`: to the last bit."""
 
 import json
 from dataclasses import FrozenInstanceError
@@ -24,7 +24,7 @@ from transformers.models.siglip.image_processing_pil_siglip import SiglipImagePr
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 from transformers.models.vit.image_processing_vit import ViTImageProcessor
 
-from vitreous.data.images import PictureError
+from vitreous.data.images import ImageError
 from vitreous.data.preprocess import (
     CLIP_MEAN,
     CLIP_STD,
@@ -40,7 +40,7 @@ from vitreous.data.preprocess_configs import from_huggingface, from_timm, from_t
 SHAPES = [(301, 200), (180, 270), (128, 128), (7, 5), (1, 1), (12, 150), (67, 100), (99, 64)]
 
 
-def picture(height: int, width: int, mode: str = "RGB") -> Image.Image:
+def image(height: int, width: int, mode: str = "RGB") -> Image.Image:
     """A wave with some noise: smooth as photographs are, and different everywhere."""
     rows, columns = np.mgrid[:height, :width] / 17
     waves = np.stack([np.sin(rows + columns), np.cos(rows * 2 - columns), np.sin(columns * 3)], axis=-1)
@@ -80,7 +80,7 @@ def test_against_timm_to_the_last_bit(config, input_size, crop_mode):
     config = config | {"input_size": input_size, "crop_mode": crop_mode}
     ours, theirs = from_timm(config), timm_transform(config)
     for shape in SHAPES:
-        assert torch.equal(ours(picture(*shape)), theirs(picture(*shape))), shape
+        assert torch.equal(ours(image(*shape)), theirs(image(*shape))), shape
 
 
 @settings(deadline=None, max_examples=40)
@@ -92,14 +92,14 @@ def test_against_timm_to_the_last_bit(config, input_size, crop_mode):
 )
 def test_against_timm_at_any_size(shape, size, crop_pct, crop_mode):
     config = {"input_size": (3, *size), "crop_pct": crop_pct, "crop_mode": crop_mode}
-    expected = timm_transform(config)(picture(*shape))
-    assert torch.equal(from_timm(config)(picture(*shape)), expected)
+    expected = timm_transform(config)(image(*shape))
+    assert torch.equal(from_timm(config)(image(*shape)), expected)
 
 
 def test_against_timm_with_its_defaults_at_full_size():
     ours = from_timm({})
     assert (ours.size, ours.resize) == ((224, 224), 256)
-    assert torch.equal(ours(picture(333, 250)), timm_transform({"url": ""})(picture(333, 250)))
+    assert torch.equal(ours(image(333, 250)), timm_transform({"url": ""})(image(333, 250)))
 
 
 def test_fields_of_a_timm_config_that_say_none_take_the_defaults():
@@ -113,7 +113,7 @@ def test_timm_at_another_image_size_keeps_the_share_that_is_cropped(size):
     height, width = (size, size) if isinstance(size, int) else size
     theirs = timm_transform(config, input_size=(3, height, width))
     ours = from_timm(config, image_size=size)
-    assert torch.equal(ours(picture(90, 120)), theirs(picture(90, 120)))
+    assert torch.equal(ours(image(90, 120)), theirs(image(90, 120)))
 
 
 def test_timm_at_its_test_size_takes_the_share_for_tests():
@@ -121,7 +121,7 @@ def test_timm_at_its_test_size_takes_the_share_for_tests():
         "input_size": (3, 32, 32), "crop_pct": 0.9, "test_input_size": [3, 48, 48], "test_crop_pct": 1.0,
     }  # fmt: skip
     theirs = timm.data.create_transform(**timm.data.resolve_data_config({}, pretrained_cfg=config, use_test_size=True))
-    assert torch.equal(from_timm(config, image_size=48)(picture(60, 99)), theirs(picture(60, 99)))
+    assert torch.equal(from_timm(config, image_size=48)(image(60, 99)), theirs(image(60, 99)))
     assert from_timm(config, image_size=48).resize == 48
     assert from_timm(config).resize == 35
     assert from_timm(config, image_size=64).resize == 71
@@ -130,8 +130,8 @@ def test_timm_at_its_test_size_takes_the_share_for_tests():
 def test_grey_timm_models_get_one_channel():
     config = {"input_size": (1, 28, 28), "crop_pct": 1.0, "mean": (0.1307,), "std": (0.3081,)}
     ours, theirs = from_timm(config), timm_transform(config)
-    assert torch.equal(ours(picture(40, 30, "L")), theirs(picture(40, 30, "L")))
-    assert ours(picture(40, 30)).shape == (1, 28, 28)
+    assert torch.equal(ours(image(40, 30, "L")), theirs(image(40, 30, "L")))
+    assert ours(image(40, 30)).shape == (1, 28, 28)
     assert from_timm(config | {"mean": HALF, "std": HALF}).mean == (0.5,)
     assert from_timm({"mean": (0.5,), "std": (0.5,)}).mean == HALF
     with pytest.raises(ValueError, match="mean has 3 values, the model 1 channels"):
@@ -169,7 +169,7 @@ def test_timm_configs_that_cannot_be_followed_are_refused(config, message):
 def test_against_torchvision_to_the_last_bit(weights):
     ours = from_torchvision(weights.transforms())
     for shape in [(301, 200), (180, 270), (384, 384), (9, 7)]:
-        assert torch.equal(ours(picture(*shape)), weights.transforms()(picture(*shape))), shape
+        assert torch.equal(ours(image(*shape)), weights.transforms()(image(*shape))), shape
 
 
 @settings(deadline=None, max_examples=40)
@@ -182,13 +182,13 @@ def test_against_torchvision_to_the_last_bit(weights):
 def test_against_torchvision_at_any_size(shape, crop, resize, interpolation):
     theirs = ImageClassification(crop_size=crop, resize_size=resize, interpolation=interpolation)
     ours = from_torchvision(theirs)
-    assert torch.equal(ours(picture(*shape)), theirs(picture(*shape)))
+    assert torch.equal(ours(image(*shape)), theirs(image(*shape)))
 
 
 def test_every_interpolation_is_the_one_torchvision_calls_so():
     for name in INTERPOLATIONS:
-        expected = F.resize(picture(40, 60), [24, 24], InterpolationMode(name))
-        ours = plain(size=(24, 24), resize=(24, 24), interpolation=name).view(picture(40, 60))
+        expected = F.resize(image(40, 60), [24, 24], InterpolationMode(name))
+        ours = plain(size=(24, 24), resize=(24, 24), interpolation=name).view(image(40, 60))
         assert ours.tobytes() == expected.tobytes()
 
 
@@ -232,18 +232,18 @@ def test_against_hugging_faces_pillow_processors_to_the_last_bit(processor, conf
     named = {**config, "image_processor_type": processor.__name__}
     for ours in (from_huggingface(named), from_huggingface(theirs.to_dict())):
         for shape in SHAPES:
-            expected = torch.as_tensor(np.asarray(theirs(picture(*shape))["pixel_values"][0]))
-            assert torch.equal(ours(picture(*shape)), expected), shape
+            expected = torch.as_tensor(np.asarray(theirs(image(*shape))["pixel_values"][0]))
+            assert torch.equal(ours(image(*shape)), expected), shape
 
 
 @pytest.mark.parametrize("processor", [ViTImageProcessor, DeiTImageProcessor, BitImageProcessor, CLIPImageProcessor])
 def test_near_hugging_faces_tensor_processors(processor):
-    """Tensors are rounded otherwise than Pillow's pictures: by 0 or 1 of 255 grey levels, rarely up to 4."""
+    """Tensors are rounded otherwise than Pillow's images: by 0 or 1 of 255 grey levels, rarely up to 4."""
     theirs = processor()
     ours = from_huggingface(theirs.to_dict())
     for shape in [(301, 200), (180, 271), (300, 300)]:
-        expected = theirs(picture(*shape), return_tensors="pt")["pixel_values"][0]
-        levels = (ours(picture(*shape)) - expected).abs() * torch.tensor(ours.std).view(3, 1, 1) * 255
+        expected = theirs(image(*shape), return_tensors="pt")["pixel_values"][0]
+        levels = (ours(image(*shape)) - expected).abs() * torch.tensor(ours.std).view(3, 1, 1) * 255
         assert levels.max() < 4.01
         assert (levels > 1.01).float().mean() < 0.001
 
@@ -259,13 +259,13 @@ def test_near_hugging_faces_tensor_processors(processor):
 )
 def test_other_rescale_factors_are_folded_into_mean_and_std(options):
     theirs = ViTImageProcessorPil(size=40, **options)
-    expected = torch.as_tensor(np.asarray(theirs(picture(60, 70))["pixel_values"][0], dtype=np.float32))
-    ours = from_huggingface(theirs.to_dict())(picture(60, 70))
+    expected = torch.as_tensor(np.asarray(theirs(image(60, 70))["pixel_values"][0], dtype=np.float32))
+    ours = from_huggingface(theirs.to_dict())(image(60, 70))
     torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_one_crop_in_four_begins_elsewhere_at_hugging_face():
-    odd = picture(32, 35)  # three columns to cut off: one or two of them on the left
+    odd = image(32, 35)  # three columns to cut off: one or two of them on the left
     down, even = (plain(resize=None, crop_rounding=rounding).view(odd) for rounding in ("down", "even"))
     assert down.tobytes() == odd.crop((1, 0, 33, 32)).tobytes()
     assert even.tobytes() == odd.crop((2, 0, 34, 32)).tobytes()
@@ -324,7 +324,7 @@ def test_an_unknown_processor_whose_config_says_everything_is_followed():
 
 
 def test_the_tensor_is_float_and_has_the_models_size():
-    tensor = plain(size=(20, 30), resize=(22, 40), cover=True)(picture(70, 50))
+    tensor = plain(size=(20, 30), resize=(22, 40), cover=True)(image(70, 50))
     assert tensor.shape == (3, 20, 30)
     assert tensor.dtype == torch.float32
     assert tensor.is_contiguous()
@@ -334,7 +334,7 @@ def test_the_tensor_is_float_and_has_the_models_size():
 @pytest.mark.parametrize(("mean", "std"), [(HALF, HALF), ((0.1307,), (0.3081,)), (CLIP_MEAN, CLIP_STD)])
 def test_to_pixels_gives_back_exactly_what_the_model_saw(mode, mean, std):
     preprocess = plain(mean=mean, std=std)
-    source = picture(50, 70, "L").convert(mode) if mode == "I;16" else picture(50, 70, mode)
+    source = image(50, 70, "L").convert(mode) if mode == "I;16" else image(50, 70, mode)
     seen = np.asarray(preprocess.view(source)).reshape(32, 32, len(mean))
     shown = preprocess.to_pixels(preprocess(source))
     assert shown.dtype == torch.uint8
@@ -355,36 +355,36 @@ def test_to_pixels_says_which_shape_it_expects():
             plain().to_pixels(torch.zeros(shape))
 
 
-def test_a_picture_that_is_too_small_gets_black_edges():
+def test_an_image_that_is_too_small_gets_black_edges():
     view = plain(size=(5, 6), resize=None).view(Image.new("RGB", (3, 9), "white"))
     assert np.asarray(view)[..., 0].tolist() == [[0, 255, 255, 255, 0, 0]] * 5
 
 
-def test_grey_pictures_stay_as_they_are_for_grey_models():
+def test_grey_images_stay_as_they_are_for_grey_models():
     ramp = Image.fromarray(np.arange(256, dtype=np.uint8).reshape(16, 16))
     grey = plain(size=(16, 16), resize=None, mean=(0.0,), std=(1.0,))
     assert grey.view(ramp).tobytes() == grey.view(ramp.convert("RGB")).tobytes() == ramp.tobytes()
 
 
-def test_pictures_are_seen_upright_and_on_white():
+def test_images_are_seen_upright_and_on_white():
     exif = Image.Exif()
     exif[0x0112] = 6
-    lying = picture(20, 30)
+    lying = image(20, 30)
     lying.info["exif"] = exif.tobytes()
     upright = plain(size=(30, 20), resize=None).view(lying)
-    assert upright.tobytes() == picture(20, 30).transpose(Image.Transpose.ROTATE_270).tobytes()
+    assert upright.tobytes() == image(20, 30).transpose(Image.Transpose.ROTATE_270).tobytes()
     clear = Image.new("RGBA", (32, 32), (255, 0, 0, 0))
     assert plain().view(clear).getpixel((0, 0)) == (255, 255, 255)
 
 
-def test_the_picture_handed_in_is_not_changed():
-    before = picture(50, 70)
+def test_the_image_handed_in_is_not_changed():
+    before = image(50, 70)
     plain(resize=None, size=(50, 70))(before)
-    assert before.tobytes() == picture(50, 70).tobytes()
+    assert before.tobytes() == image(50, 70).tobytes()
 
 
-def test_a_thread_of_a_picture_is_refused_before_it_grows_huge():
-    with pytest.raises(PictureError, match="1×3000 would grow to 224×672000 before the crop"):
+def test_a_thread_of_an_image_is_refused_before_it_grows_huge():
+    with pytest.raises(ImageError, match="1×3000 would grow to 224×672000 before the crop"):
         plain(size=(224, 224), resize=224)(Image.new("RGB", (1, 3000)))
 
 
@@ -470,7 +470,7 @@ def test_a_recipe_cannot_be_changed_by_accident():
 def test_numbers_of_numpy_become_plain_ones():
     recipe = plain(size=(np.int64(8), np.int64(9)), resize=np.int64(10), mean=list(np.float32([0.5] * 3)))
     assert json.loads(json.dumps(recipe.to_dict()))["resize"] == 10
-    assert recipe(picture(20, 20)).shape == (3, 8, 9)
+    assert recipe(image(20, 20)).shape == (3, 8, 9)
 
 
 # --- another size -------------------------------------------------------------------------------------------
@@ -493,7 +493,7 @@ def test_with_size_scales_the_resize_along(old, size, resize, cover):
     assert new.size == ((size, size) if isinstance(size, int) else size)
     assert (new.resize, new.cover) == (resize, cover)
     assert (new.mean, new.interpolation) == (old.mean, old.interpolation)
-    assert new(picture(33, 44)).shape == (3, *new.size)
+    assert new(image(33, 44)).shape == (3, *new.size)
 
 
 def test_with_the_same_size_nothing_changes():

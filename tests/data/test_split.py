@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_sets import make_folder, make_parquet, number_of, png
 
-from vitreous.data.image_dataset import PictureSet
+from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.split import divide, open_split
 
 
@@ -33,7 +33,7 @@ def test_the_division_hangs_on_names_and_seed_alone(tmp_path):
     assert names(open_split(one)[1]) != names(open_split(one, seed=1)[1])
 
 
-def test_a_new_picture_does_not_move_the_others(tmp_path):
+def test_a_new_image_does_not_move_the_others(tmp_path):
     folder = make_folder(tmp_path, {"cats": 50, "dogs": 50})
     before = [names(part) for part in open_split(folder)]
     for number in range(20):
@@ -45,19 +45,19 @@ def test_a_new_picture_does_not_move_the_others(tmp_path):
 
 
 def test_the_division_is_the_same_for_good():
-    """Pinned: another hash would silently put pictures that a model has seen among those it is tested on."""
-    data = PictureSet("zoo", ("cat", "dog"), (0,) * 10 + (1,) * 10, Path)
+    """Pinned: another hash would silently put images that a model has seen among those it is tested on."""
+    data = ImageDataset("zoo", ("cat", "dog"), (0,) * 10 + (1,) * 10, Path)
     _, test = divide(data, [f"{name}/{i}.png" for name in ("cat", "dog") for i in range(10)], 0.3)
     assert [test.describe(i) for i in range(len(test))] == [f"zoo #{i}" for i in (1, 4, 5, 7, 12, 13, 18, 19)]
 
 
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=40), st.floats(0.01, 0.99), st.integers(0, 3))
 def test_each_class_is_on_both_sides_where_it_can_be(labels, held_out, seed):
-    data = PictureSet("zoo", tuple("abcde"), tuple(labels), Path)
+    data = ImageDataset("zoo", tuple("abcde"), tuple(labels), Path)
     keys = [str(i) for i in range(len(labels))]
     counts = {label: labels.count(label) for label in labels}
     if max(counts.values()) == 1:
-        with pytest.raises(ValueError, match="one picture a class"):
+        with pytest.raises(ValueError, match="one image a class"):
             divide(data, keys, held_out, seed)
         return
     train, test = divide(data, keys, held_out, seed)
@@ -72,7 +72,7 @@ def test_a_set_with_two_splits_keeps_them(tmp_path):
     make_folder(tmp_path / "val", {"a": 1, "b": 1}, 100)
     train, test = open_split(tmp_path)
     assert (len(train), len(test)) == (6, 2)
-    assert number_of(test.picture(0)) == 100
+    assert number_of(test.image(0)) == 100
 
 
 def test_what_is_learned_from_is_not_tested_on(tmp_path):
@@ -106,7 +106,7 @@ def test_parquet_files_of_one_split_are_divided(tmp_path):
         make_parquet(tmp_path / f"train-0000{part}-of-00003.parquet", labels, first=20 * part, names=["a", "b"])
     for name in (tmp_path, tmp_path / "train-*.parquet"):
         train, test = open_split(name)
-        numbers = [{number_of(part.picture(i)) for i in range(len(part))} for part in (train, test)]
+        numbers = [{number_of(part.image(i)) for i in range(len(part))} for part in (train, test)]
         assert numbers[0] | numbers[1] == set(range(60))
         assert not numbers[0] & numbers[1]
         assert len(test) > 3
@@ -128,9 +128,9 @@ def test_what_cannot_be_learned_from_is_refused_in_one_line(tmp_path):
     empty = make_folder(tmp_path / "empty", {"cats": 5, "dogs": 0, "emus": 0})
     assert "2 of 3 classes" in refused(empty)
     assert "'dogs', 'emus'" in refused(empty)
-    assert "no pictures" in refused(make_folder(tmp_path / "none", {"cats": 0, "dogs": 0}))
+    assert "no images" in refused(make_folder(tmp_path / "none", {"cats": 0, "dogs": 0}))
     assert "no sub-folders" in refused(make_folder(tmp_path / "nothing", {}))
-    assert "one picture a class" in refused(make_folder(tmp_path / "few", {"cats": 1, "dogs": 1}))
+    assert "one image a class" in refused(make_folder(tmp_path / "few", {"cats": 1, "dogs": 1}))
     make_folder(tmp_path / "strange/train", {"cats": 2, "dogs": 2})
     make_folder(tmp_path / "strange/test", {"cats": 2, "emus": 2})
     assert "test/ folder" in refused(tmp_path / "strange")

@@ -18,13 +18,13 @@ def hot(rows, columns, row, column):
 
 
 def warmth(colour):
-    return colour.max() - colour.min()  # a grey picture under no heat has none
+    return colour.max() - colour.min()  # a grey image under no heat has none
 
 
 def test_the_three_panels_show_what_was_given():
-    picture, heat = photo(40, 60), np.random.default_rng(0).random((4, 6))
-    left, middle, right, _ = draw_map(picture, heat, label="attention").axes
-    np.testing.assert_array_equal(left.images[0].get_array(), picture)
+    image, heat = photo(40, 60), np.random.default_rng(0).random((4, 6))
+    left, middle, right, _ = draw_map(image, heat, label="attention").axes
+    np.testing.assert_array_equal(left.images[0].get_array(), image)
     np.testing.assert_array_equal(middle.images[1].get_array(), heat)
     np.testing.assert_array_equal(right.images[0].get_array(), heat)
 
@@ -39,7 +39,7 @@ def test_row_0_is_on_top_and_column_0_on_the_left():
     assert np.argmax([warmth(colour) for colour in colours_at(figure, middle, *cells)]) == 1
 
 
-def test_the_overlay_covers_the_picture_exactly():
+def test_the_overlay_covers_the_image_exactly():
     for height, width in ((32, 32), (20, 50), (2000, 1000)):
         _, middle, *_ = draw_map(photo(height, width), np.ones((3, 7))).axes
         assert {tuple(image.get_extent()) for image in middle.images} == {(-0.5, width - 0.5, height - 0.5, -0.5)}
@@ -47,7 +47,7 @@ def test_the_overlay_covers_the_picture_exactly():
         assert middle.get_ylim() == (height - 0.5, -0.5)
 
 
-def test_panels_have_the_pictures_proportions():
+def test_panels_have_the_images_proportions():
     figure = draw_map(photo(40, 60), np.ones((4, 6)))
     for axes in figure.axes[:3]:
         box = axes.bbox
@@ -135,12 +135,12 @@ def test_many_layers_are_made_small_enough_for_a_page():
     assert len(figure.axes[0].get_yticklabels()) == 48
 
 
-def test_patches_are_the_pictures_own():
-    picture = photo(12, 20)
-    whole, apart = draw_patches(picture, (3, 4)).axes
+def test_patches_are_the_images_own():
+    image = photo(12, 20)
+    whole, apart = draw_patches(image, (3, 4)).axes
     cut = apart.images[0].get_array()
     assert cut.shape == (12 + 2, 20 + 3, 3)
-    np.testing.assert_array_equal(cut[5:9, 12:17], picture[4:8, 10:15])  # row 1, column 2
+    np.testing.assert_array_equal(cut[5:9, 12:17], image[4:8, 10:15])  # row 1, column 2
     assert (cut[4] == 225).all()
     lines = [{point for segment in group.get_segments() for point in segment[:, axis]} for axis, group in
              zip((1, 0), whole.collections, strict=True)]  # fmt: skip
@@ -166,9 +166,9 @@ def test_bytes_are_colours_too():
     [
         (
             lambda: draw_map(photo() / 255, np.eye(2)),
-            r"picture must be uint8 .*\[height width 3\], got float64 of shape \[32 32 3\]",
+            r"image must be uint8 .*\[height width 3\], got float64 of shape \[32 32 3\]",
         ),
-        (lambda: draw_map(photo()[..., 0], np.eye(2)), r"picture must have shape \[height width 3\], got \[32 32\]"),
+        (lambda: draw_map(photo()[..., 0], np.eye(2)), r"image must have shape \[height width 3\], got \[32 32\]"),
         (lambda: draw_map(photo(), np.zeros((1, 2, 2))), r"heat must have shape \[rows columns\], got \[1 2 2\]"),
         (
             lambda: draw_map(photo(), np.zeros((0, 2))),
@@ -185,7 +185,7 @@ def test_bytes_are_colours_too():
             lambda: draw_grid(np.zeros((2, 2)), ["a", "b"], ["a"]),
             r"heats must have shape \[n m rows columns\], got \[2 2\]",
         ),
-        (lambda: draw_patches(photo(32, 30), (4, 4)), "grid must divide the picture's 32×30 pixels evenly, got 4×4"),
+        (lambda: draw_patches(photo(32, 30), (4, 4)), "grid must divide the image's 32×30 pixels evenly, got 4×4"),
         (lambda: draw_colours(photo(), np.zeros((2, 2, 4))), r"rgb must have shape \[rows columns 3\], got \[2 2 4\]"),
         (lambda: draw_colours(photo(), np.full((2, 2, 3), 7.0)), "rgb must be scaled to 0..1, got 7 to 7"),
     ],
@@ -195,20 +195,20 @@ def test_wrong_input_is_refused_with_what_was_expected_and_what_came(draw, messa
         draw()
 
 
-def test_overlays_are_one_under_the_other_in_the_pictures_proportions():
-    pictures = np.stack([photo(20, 40)] * 3)
-    bare = draw_overlays(pictures, None)
+def test_overlays_are_one_under_the_other_in_the_images_proportions():
+    images = np.stack([photo(20, 40)] * 3)
+    bare = draw_overlays(images, None)
     boxes = [axes.get_window_extent() for axes in bare.axes]
     assert [box.y0 for box in boxes] == sorted((box.y0 for box in boxes), reverse=True)
     for box in boxes:
         assert box.width / box.height == pytest.approx(2, rel=0.02)
     heats = np.arange(12.0).reshape(3, 2, 2)
-    over = draw_overlays(pictures, heats, limits=(0, 20))
+    over = draw_overlays(images, heats, limits=(0, 20))
     for axes, heat in zip(over.axes, heats, strict=True):
         np.testing.assert_array_equal(axes.images[1].get_array(), heat)
         assert (axes.images[1].norm.vmin, axes.images[1].norm.vmax) == (0, 20)
 
 
-def test_overlays_must_be_as_many_as_the_pictures():
+def test_overlays_must_be_as_many_as_the_images():
     with pytest.raises(ValueError, match=r"heats must have shape \[2 rows columns\], got \[3 4 4\]"):
         draw_overlays(np.stack([photo()] * 2), np.ones((3, 4, 4)))

@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from families import FAMILIES, family, pictures
+from families import FAMILIES, family, images
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,7 +38,7 @@ def test_a_map_is_the_chosen_tokens_row_over_the_patches(name):
     model = family(name)
     layout, config = model.layout, model.config
     with capture(model, "attention") as seen:
-        model(pictures(model))
+        model(images(model))
     maps = class_maps(seen, layout)
     assert maps.shape == (config.depth, 2, config.heads, *layout.grid)
     attention = seen["blocks.1.attention"]
@@ -140,7 +140,7 @@ def test_the_logarithm_stays_finite():
 @torch.no_grad()
 def test_attention_worked_out_again_is_what_was_captured_even_under_intervention(name):
     model = family(name)
-    x = pictures(model)
+    x = images(model)
     changes = {"blocks.1.norm1": lambda value: 2 * value, "blocks.1.q": lambda value: value + 1}
     with intervene(model, knock_out=KnockOut(keys=[3]), replace=changes):
         with capture(model, ["norm1", "attention"]) as seen:

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from families import FAMILIES, family, pictures
+from families import FAMILIES, family, images
 
 from vitreous.inside.cam import cam
 from vitreous.inside.capture import capture
@@ -10,7 +10,7 @@ from vitreous.models.resnet import ResNet, ResNetConfig
 @pytest.mark.parametrize("name", FAMILIES)
 def test_cam_against_a_plain_backward_pass(name):
     model = family(name).double()
-    x = pictures(model)
+    x = images(model)
     patches = range(model.layout.prefix, model.layout.tokens)
     largest = 0.0
     for target in range(5):
@@ -29,7 +29,7 @@ def test_cam_against_a_plain_backward_pass(name):
 
 def test_other_blocks_can_be_chosen():
     model = family("class token")
-    x = pictures(model)
+    x = images(model)
     assert not torch.equal(cam(model, x, 1, layer=0), cam(model, x, 1))
     assert torch.equal(cam(model, x, 1, layer=2), cam(model, x, 1))
 

@@ -28,7 +28,7 @@ def build(family="plain"):
     return noise(ViT(ViTConfig(**SMALL | FAMILIES[family])))
 
 
-def picture(model, batch=2):
+def image(model, batch=2):
     return torch.randn(batch, 3, *model.config.size)
 
 
@@ -61,7 +61,7 @@ def explicit(model, x):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_are_bit_equal_with_and_without_capture(family):
     model = build(family)
-    x = picture(model)
+    x = image(model)
     before = model(x)
     with capture(model, ALL) as seen:
         during = model(x)
@@ -75,7 +75,7 @@ def test_logits_are_bit_equal_with_and_without_capture(family):
 @torch.no_grad()
 def test_every_internal_is_what_the_equations_say(family):
     model = build(family)
-    x = picture(model)
+    x = image(model)
     with capture(model, ALL) as seen:
         model(x)
     assert set(seen) == {*WHOLE, *(f"blocks.{i}.{name}" for i in range(3) for name in BLOCK)}
@@ -96,7 +96,7 @@ def test_every_internal_is_what_the_equations_say(family):
 def test_a_choice_is_a_part_of_the_whole(layers, heads, queries):
     torch.manual_seed(1)
     model = build()
-    x = picture(model)
+    x = image(model)
     with (
         capture(model, ["attention", "scores"]) as whole,
         capture(model, ["attention", "scores"], layers=layers, heads=heads, queries=queries) as part,
@@ -111,7 +111,7 @@ def test_nothing_survives_an_exception():
     model = build()
     before = {name: (dict(module._forward_hooks), set(vars(module))) for name, module in model.named_modules()}
     with pytest.raises(RuntimeError, match="stop"), capture(model, ALL):  # noqa: PT012
-        model(picture(model))
+        model(image(model))
         raise RuntimeError("stop")
     with pytest.raises(ValueError, match="image_size"), capture(model):
         model(torch.randn(1, 3, 8, 8))
@@ -122,9 +122,9 @@ def test_nothing_survives_an_exception():
 @torch.no_grad()
 def test_threads_capture_each_their_own():
     model = build()
-    pictures = [picture(model, 1) for _ in range(8)]
+    images = [image(model, 1) for _ in range(8)]
     expected = []
-    for x in pictures:
+    for x in images:
         with capture(model) as seen:
             model(x)
         expected.append(seen.stack("attention"))
@@ -135,7 +135,7 @@ def test_threads_capture_each_their_own():
         with torch.no_grad(), capture(model) as seen:
             barrier.wait()
             for _ in range(5):
-                model(pictures[i])
+                model(images[i])
             results[i] = seen.stack("attention")
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
@@ -150,7 +150,7 @@ def test_threads_capture_each_their_own():
 @torch.no_grad()
 def test_another_model_inside_the_with_is_not_mixed_in():
     one, other = build(), build()
-    x = picture(one)
+    x = image(one)
     with capture(one) as seen:
         one(x)
         kept = seen["blocks.0.attention"].clone()
@@ -160,7 +160,7 @@ def test_another_model_inside_the_with_is_not_mixed_in():
 
 def test_gradients_are_those_of_explicit_attention_in_float64():
     model = build().double()
-    x = picture(model).double()
+    x = image(model).double()
     with capture(model, ["attention", "middle"], gradients=True) as seen:
         model(x)[:, 2].sum().backward()
     model.zero_grad()
@@ -185,7 +185,7 @@ def test_gradients_are_those_of_explicit_attention_in_float64():
 
 def test_gradients_of_chosen_heads_and_rows_are_a_part_of_all():
     model = build()
-    x = picture(model)
+    x = image(model)
     with capture(model, gradients=True) as whole, capture(model, gradients=True, heads=[2, 0], queries=[0, 5]) as part:
         model(x)[:, 2].sum().backward()
     for name in ("blocks.0.attention", "blocks.2.attention"):
@@ -196,7 +196,7 @@ def test_gradients_of_chosen_heads_and_rows_are_a_part_of_all():
 def test_a_gradient_that_was_not_asked_for_says_so():
     model = build()
     with capture(model, "middle") as seen:
-        model(picture(model)).sum().backward()
+        model(image(model)).sum().backward()
     with pytest.raises(ValueError, match="gradients=True"):
         seen.gradient("blocks.0.middle")
     with pytest.raises(KeyError, match="was not captured"):
@@ -209,14 +209,14 @@ def test_a_mask_shows_in_the_attention():
     mask = torch.ones(17, 17, dtype=torch.bool)
     mask[:, 5] = False
     with capture(model) as seen:
-        model(picture(model), mask)
+        model(image(model), mask)
     assert not seen.stack("attention")[..., 5].any()
 
 
 @torch.no_grad()
 def test_a_compiled_model_shows_its_plain_code_and_says_so():
     model = build()
-    x = picture(model)
+    x = image(model)
     compiled = torch.compile(model, backend="eager")
     plain = model(x)
     assert torch.equal(compiled(x), plain)
@@ -233,7 +233,7 @@ def test_a_compiled_model_shows_its_plain_code_and_says_so():
 def test_kept_queries_do_not_hold_on_to_keys_and_values():
     model = build()
     with capture(model, ["q", "v"]) as seen:
-        model(picture(model))
+        model(image(model))
     assert len(seen) == 2 * model.config.depth
     for value in seen.values():
         assert value.untyped_storage().nbytes() == value.nbytes

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from families import FAMILIES, family, pictures
+from families import FAMILIES, family, images
 from scipy.stats import spearmanr
 from torch import nn
 
@@ -57,14 +57,14 @@ def test_patches_go_one_by_one_the_highest_first():
 
 @pytest.mark.parametrize("name", FAMILIES)
 @torch.no_grad()
-def test_curves_run_between_the_picture_and_nothing_for_the_predicted_class(name):
+def test_curves_run_between_the_image_and_nothing_for_the_predicted_class(name):
     model = family(name)
-    x = pictures(model, 1)
+    x = images(model, 1)
     maps = torch.rand(2, 3, *model.layout.grid)
     deletion, insertion = curves(model, x, maps, steps=3, baseline="mean")
     best = model(x).argmax()
     nothing = x.mean(dim=(-2, -1), keepdim=True).expand_as(x)
-    whole, none = (model(picture).softmax(dim=-1)[0, best].expand(2, 3) for picture in (x, nothing))
+    whole, none = (model(image).softmax(dim=-1)[0, best].expand(2, 3) for image in (x, nothing))
     torch.testing.assert_close(deletion[..., [0, -1]], torch.stack([whole, none], dim=-1))
     torch.testing.assert_close(insertion[..., [0, -1]], torch.stack([none, whole], dim=-1))
 
@@ -72,7 +72,7 @@ def test_curves_run_between_the_picture_and_nothing_for_the_predicted_class(name
 @pytest.mark.parametrize("batch_size", [1, 7, 1000])
 def test_many_maps_together_have_the_curves_of_each_alone(batch_size):
     model = family("registers")
-    x, maps = pictures(model, 1), torch.rand(3, *family("registers").layout.grid)
+    x, maps = images(model, 1), torch.rand(3, *family("registers").layout.grid)
     together = curves(model, x, maps, 1, steps=4, batch_size=batch_size)
     for i in range(3):
         alone = curves(model, x, maps[i], 1, steps=4)
@@ -85,9 +85,9 @@ def test_blur_keeps_the_mean_and_loses_the_detail():
     x[..., ::16, :] = 16.0
     kept = []
 
-    def model(pictures):
-        kept.append(pictures)
-        return torch.zeros(len(pictures), 2)
+    def model(images):
+        kept.append(images)
+        return torch.zeros(len(images), 2)
 
     curves(model, x, torch.rand(2, 2), steps=1)
     blurred = kept[0][1, :, 60:-60, 60:-60]
@@ -97,13 +97,13 @@ def test_blur_keeps_the_mean_and_loses_the_detail():
 def test_black_needs_a_model_that_says_what_black_is():
     model = family("class token")
     with pytest.raises(ValueError, match="pass a tensor as baseline"):
-        curves(model, pictures(model, 1), torch.rand(3, 4), baseline="black")
+        curves(model, images(model, 1), torch.rand(3, 4), baseline="black")
 
 
 @pytest.mark.parametrize(
     ("count", "options", "message"),
     [
-        (2, {}, "expected one picture"),
+        (2, {}, "expected one image"),
         (1, {"steps": 0}, "steps must be at least 1"),
         (1, {"baseline": "white"}, "blur, mean, black or a tensor, got 'white'"),
     ],
@@ -111,7 +111,7 @@ def test_black_needs_a_model_that_says_what_black_is():
 def test_options_out_of_range_are_refused(count, options, message):
     model = family("class token")
     with pytest.raises(ValueError, match=message):
-        curves(model, pictures(model, count), torch.rand(3, 4), **options)
+        curves(model, images(model, count), torch.rand(3, 4), **options)
 
 
 def test_areas_are_trapezoids_over_one():
@@ -143,7 +143,7 @@ def test_a_reinitialised_model_is_fresh_from_its_seed_and_leaves_all_else_alone(
     assert torch.equal(torch.random.get_rng_state(), before)
     assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
     assert not fresh.training
-    x = torch.randn(1, 3, 64, 64) if name == "resnet" else pictures(model, 1)
+    x = torch.randn(1, 3, 64, 64) if name == "resnet" else images(model, 1)
     assert torch.equal(fresh(x), again(x))
     assert fresh(x).any()
     assert not torch.allclose(fresh(x), other(x))
@@ -159,7 +159,7 @@ def test_a_reinitialised_model_is_fresh_from_its_seed_and_leaves_all_else_alone(
 
 def test_sanity_compares_the_trained_models_map_with_the_fresh_ones():
     model = family("class token")
-    x = pictures(model, 3)
+    x = images(model, 3)
 
     def explain(model, x):
         return relevance(model, x, 1)

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from families import FAMILIES, family, pictures
+from families import FAMILIES, family, images
 
 from vitreous.inside.importance import head_importance
 from vitreous.inside.intervene import intervene
@@ -9,7 +9,7 @@ from vitreous.inside.intervene import intervene
 @pytest.mark.parametrize("name", FAMILIES)
 def test_importance_is_the_slope_as_a_head_is_faded_out(name):
     model = family(name).double()
-    x, config = pictures(model, 3), model.config
+    x, config = images(model, 3), model.config
     weights = torch.ones(3, config.depth, config.heads, dtype=torch.float64, requires_grad=True)
     with intervene(model, head_weights=weights):
         model(x)[:, 2].sum().backward()
@@ -23,6 +23,6 @@ def test_a_head_whose_result_is_not_used_has_no_importance():
     model = family("class token")
     width = model.config.width // model.config.heads
     model.blocks[1].attn.proj.weight[:, 2 * width : 3 * width] = 0.0
-    found = head_importance(model, pictures(model))
+    found = head_importance(model, images(model))
     assert found.shape == (3, 4)
     assert (found == 0).nonzero().tolist() == [[1, 2]]

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from families import FAMILIES, family, pictures
+from families import FAMILIES, family, images
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,10 +15,10 @@ from vitreous.models.tokens import TokenLayout
     st.integers(1, 3),
     st.integers(3, 9),
 )
-def test_colours_fill_the_range(grid, class_token, registers, pictures, width):
+def test_colours_fill_the_range(grid, class_token, registers, images, width):
     layout = TokenLayout(grid, class_token=class_token, registers=registers)
-    colours = principal_colours(torch.randn(pictures, layout.tokens, width), layout)
-    assert colours.shape == (pictures, *layout.grid, 3)
+    colours = principal_colours(torch.randn(images, layout.tokens, width), layout)
+    assert colours.shape == (images, *layout.grid, 3)
     assert colours.amin() >= 0
     assert colours.amax() <= 1 + 1e-6
     assert colours[..., 0].amin().item() == pytest.approx(0, abs=1e-6)
@@ -55,7 +55,7 @@ def test_colours_need_three_channels():
 @torch.no_grad()
 def test_norms_lie_where_their_patch_does(name):
     model = family(name)
-    layers = torch.stack(model.get_intermediate_layers(pictures(model), n=3))  # [l b t d]
+    layers = torch.stack(model.get_intermediate_layers(images(model), n=3))  # [l b t d]
     found = norms(layers, model.layout)
     token = model.layout.index(2, 1)
     torch.testing.assert_close(found[1, :, 2, 1], layers[1, :, token].square().sum(dim=-1).sqrt())

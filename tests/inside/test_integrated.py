@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from families import FAMILIES, family, pictures
+from families import FAMILIES, family, images
 
 from vitreous.inside.integrated import black, integrated_gradients, to_patches
 from vitreous.models.resnet import ResNet, ResNetConfig
@@ -11,7 +11,7 @@ from vitreous.models.resnet import ResNet, ResNetConfig
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_parts_add_up_to_the_difference_of_the_logits(name):
     model = family(name).double()
-    x, empty = pictures(model), torch.full((3, 1, 1), -0.5)
+    x, empty = images(model), torch.full((3, 1, 1), -0.5)
     parts = integrated_gradients(model, x, 2, baseline=empty, steps=64)
     with torch.no_grad():
         difference = (model(x) - model(empty.double().expand_as(x)))[:, 2]
@@ -23,7 +23,7 @@ def test_the_parts_add_up_to_the_difference_of_the_logits(name):
 
 def test_both_rules_find_the_same_and_gauss_legendre_sooner():
     model = family("class token").double()
-    x = pictures(model)
+    x = images(model)
     near = {"baseline": torch.zeros(1)}
     exact = integrated_gradients(model, x, 0, steps=200, **near)
     errors = {
@@ -53,7 +53,7 @@ def test_a_midpoint_is_in_the_middle_of_its_step():
 @pytest.mark.parametrize("batch_size", [1, 3, 7, 100])
 def test_the_batch_size_changes_nothing(batch_size):
     model = family("no class token").double()
-    x, empty = pictures(model, 3), torch.zeros(1)
+    x, empty = images(model, 3), torch.zeros(1)
     expected = integrated_gradients(model, x, [0, 1, 2], baseline=empty, steps=5)
     torch.testing.assert_close(
         integrated_gradients(model, x, [0, 1, 2], baseline=empty, steps=5, batch_size=batch_size), expected
@@ -64,7 +64,7 @@ def test_the_batch_size_changes_nothing(batch_size):
 def test_against_captum(rule, method):
     attr = pytest.importorskip("captum.attr")
     model = family("registers").double()
-    x, empty = pictures(model), torch.full((2, 3, 12, 24), -1.0).double()
+    x, empty = images(model), torch.full((2, 3, 12, 24), -1.0).double()
     theirs = attr.IntegratedGradients(model).attribute(x, baselines=empty, target=[1, 4], n_steps=9, method=method)
     ours = integrated_gradients(model, x, [1, 4], baseline=empty, steps=9, rule=rule)
     torch.testing.assert_close(ours, theirs.detach())
@@ -86,7 +86,7 @@ def test_black_is_what_the_models_own_preprocessing_makes_of_it():
         black(model)
     model.card = SimpleNamespace(preprocess=SimpleNamespace(mean=(0.5, 0.2, 0.4), std=(0.5, 0.1, 0.2)))
     torch.testing.assert_close(black(model), torch.tensor([-1.0, -2.0, -2.0])[:, None, None])
-    x = pictures(model)
+    x = images(model)
     torch.testing.assert_close(
         integrated_gradients(model, x, 0, steps=3), integrated_gradients(model, x, 0, steps=3, baseline=black(model))
     )

@@ -30,7 +30,7 @@ def test_a_head_switched_off_equals_its_output_weights_at_zero(model, x):
     assert not torch.allclose(off, before)
 
 
-def test_each_picture_may_lose_another_head(model, x):
+def test_each_image_may_lose_another_head(model, x):
     weights = torch.ones(2, 3, 4)
     weights[0, 1, 2] = 0
     with intervene(model, head_weights=weights):
@@ -135,7 +135,7 @@ def test_a_row_that_may_look_nowhere_gathers_nothing(model, x):
     assert not seen.stack("mixed")[:, :, :, 0].any()
 
 
-def test_a_patched_activation_carries_the_other_picture_on(model, x):
+def test_a_patched_activation_carries_the_other_image_on(model, x):
     with capture(model, ["output"]) as seen:
         other = model(x[1:])
     with intervene(model, replace={"blocks.2.output": seen["blocks.2.output"]}):

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from families import FAMILIES, family, pictures
+from families import FAMILIES, family, images
 from torch import nn
 
 from vitreous.inside.lens import lens
@@ -10,7 +10,7 @@ from vitreous.inside.lens import lens
 @torch.no_grad()
 def test_each_entry_is_the_answer_of_the_network_cut_off_there(name):
     model = family(name)
-    x, blocks = pictures(model), model.blocks
+    x, blocks = images(model), model.blocks
     found = lens(model, x)
     assert found.shape == (4, 2, 5)
     assert torch.equal(found[-1], model(x))
@@ -22,5 +22,5 @@ def test_each_entry_is_the_answer_of_the_network_cut_off_there(name):
 @torch.no_grad()
 def test_without_a_head_the_lens_shows_features():
     model = family("registers", classes=0)
-    x = pictures(model)
+    x = images(model)
     assert torch.equal(lens(model, x)[-1], model.features(x))

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from families import FAMILIES, family, pictures
+from families import FAMILIES, family, images
 
 from vitreous.inside.attention import readout
 from vitreous.inside.cam import cam
@@ -43,7 +43,7 @@ def explicit(model, x, target):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_relevance_against_the_papers_update_on_whole_matrices(name):
     model = family(name).double()
-    x = pictures(model)
+    x = images(model)
     attention, gradients = explicit(model, x, target=3)
     tokens = model.layout.tokens
     total = torch.eye(tokens).double().expand(2, tokens, tokens)
@@ -60,7 +60,7 @@ def test_relevance_against_the_papers_update_on_whole_matrices(name):
 @pytest.mark.parametrize("layer", [-1, 1])
 def test_gradient_attention_against_autograd(name, layer):
     model = family(name).double()
-    x = pictures(model)
+    x = images(model)
     attention, gradients = explicit(model, x, target=1)
     matrix = (attention[layer] * gradients[layer]).clamp_min(0).mean(dim=1)
     expected = model.layout.to_grid(readout(model).double() @ matrix)
@@ -70,7 +70,7 @@ def test_gradient_attention_against_autograd(name, layer):
 
 def test_the_captured_attention_gradient_is_autograds():
     model = family("registers").double()
-    x = pictures(model)
+    x = images(model)
     _, gradients = explicit(model, x, target=2)
     with capture(model, ["attention"], gradients=True) as seen:
         model(x)[:, 2].sum().backward()
@@ -85,7 +85,7 @@ def test_a_class_that_the_head_does_not_use_has_no_relevance(name):
     for head in (model.head, model.head_dist):
         if head is not None:
             head.weight[2] = 0.0
-    x = pictures(model)
+    x = images(model)
     for explain in (relevance, gradient_attention, cam):
         assert not explain(model, x, 2).any()
         assert any(explain(model, x, target).any() for target in (0, 1, 3, 4))
@@ -94,7 +94,7 @@ def test_a_class_that_the_head_does_not_use_has_no_relevance(name):
 @pytest.mark.parametrize("explain", BY_GRADIENT.values(), ids=BY_GRADIENT)
 def test_gradients_of_parameters_stay_as_they_were_even_after_an_error(explain):
     model = family("class token")
-    x = pictures(model)
+    x = images(model)
     for i, parameter in enumerate(model.parameters()):
         parameter.grad = torch.full_like(parameter, 7.0) if i % 2 else None
     explain(model, x, 1)
@@ -109,7 +109,7 @@ def test_gradients_of_parameters_stay_as_they_were_even_after_an_error(explain):
 @pytest.mark.parametrize("explain", BY_GRADIENT.values(), ids=BY_GRADIENT)
 def test_frozen_models_and_callers_without_gradients_get_the_same(explain):
     model = family("distilled")
-    x = pictures(model)
+    x = images(model)
     expected = explain(model, x, 1)
     assert not expected.requires_grad
     with torch.no_grad():
@@ -121,9 +121,9 @@ def test_frozen_models_and_callers_without_gradients_get_the_same(explain):
 
 
 @pytest.mark.parametrize("explain", [relevance, gradient_attention, cam])
-def test_each_picture_is_explained_by_itself_for_its_own_class(explain):
+def test_each_image_is_explained_by_itself_for_its_own_class(explain):
     model = family("token and mean").double()
-    x = pictures(model, 3)
+    x = images(model, 3)
     predicted = model(x).argmax(dim=-1)
     together = explain(model, x)
     for i in range(3):
@@ -137,23 +137,23 @@ def test_classes_are_one_for_all_one_for_each_or_the_predicted():
     assert chosen_classes(logits, 2).tolist() == [2, 2]
     assert chosen_classes(logits, [2, 1]).tolist() == [2, 1]
     assert chosen_classes(logits, [2]).tolist() == [2, 2]
-    with pytest.raises(ValueError, match=r"one for each of 2 pictures, got \(3,\)"):
+    with pytest.raises(ValueError, match=r"one for each of 2 images, got \(3,\)"):
         chosen_classes(logits, [0, 1, 2])
     with pytest.raises(ValueError, match="class from 0 to 2, got -1"):
         chosen_classes(logits, -1)
 
 
 def test_relevance_finds_the_patch_that_matters_in_a_real_model(shared):
-    """A picture pasted into one corner of an empty one: what speaks for its class should lie in that corner."""
+    """An image pasted into one corner of an empty one: what speaks for its class should lie in that corner."""
     import torch.nn.functional as F
     from PIL import Image
 
     import vitreous
 
     model = vitreous.load(shared / "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k")
-    picture = model.card.preprocess(Image.open(sorted((shared / "data/imagenet-val-500").rglob("*.JPEG"))[3]))
+    image = model.card.preprocess(Image.open(sorted((shared / "data/imagenet-val-500").rglob("*.JPEG"))[3]))
     x = torch.zeros(1, 3, 224, 224)
-    x[:, :, 112:, :112] = F.interpolate(picture[None], size=(112, 112), mode="bilinear", antialias=True)
+    x[:, :, 112:, :112] = F.interpolate(image[None], size=(112, 112), mode="bilinear", antialias=True)
     for explain in (relevance, gradient_attention):
         heat = explain(model, x)[0]
-        assert heat[7:, :7].sum() / heat.sum() > 0.5  # a quarter of the picture
+        assert heat[7:, :7].sum() / heat.sum() > 0.5  # a quarter of the image

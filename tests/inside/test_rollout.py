@@ -2,7 +2,7 @@ import weakref
 
 import pytest
 import torch
-from families import FAMILIES, family, pictures
+from families import FAMILIES, family, images
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,7 +85,7 @@ def test_discarding_treats_equals_alike():
 @torch.no_grad()
 def test_a_models_map_is_what_its_head_reads_of_the_whole_rollout(name):
     model = family(name).double()
-    x = pictures(model)
+    x = images(model)
     with capture(model, "attention") as seen:
         model(x)
     for options in ({}, {"fusion": "max", "discard": 0.5}):
@@ -107,7 +107,7 @@ def test_one_layers_attention_is_alive_at_a_time(monkeypatch):
 
     attention_of = module.attention_of
     monkeypatch.setattr(module, "attention_of", watched)
-    rollout_map(model, pictures(model))
+    rollout_map(model, images(model))
     assert len(alive) == 4
 
 
@@ -132,4 +132,4 @@ def test_no_layers_at_all_are_refused():
 def test_a_token_that_does_not_exist_is_refused():
     model = family("class token")
     with pytest.raises(ValueError, match="token 13 does not exist"):
-        rollout_map(model, pictures(model), query=13)
+        rollout_map(model, images(model), query=13)

@@ -43,10 +43,10 @@ def knocked_out(model, x):
 
 
 def classified(model, x):
-    picture = model.card.preprocess.to_pixels(x[0]).numpy()
+    image = model.card.preprocess.to_pixels(x[0]).numpy()
     from PIL import Image
 
-    answer = classify([Image.fromarray(picture)], model, device="cpu", top=5)[0]
+    answer = classify([Image.fromarray(image)], model, device="cpu", top=5)[0]
     return (torch.tensor([[p.index, p.logit] for p in answer.predictions]),)
 
 

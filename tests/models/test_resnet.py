@@ -1,4 +1,4 @@
-"""The small-picture form of a ResNet: what it changes, what it keeps, and that it survives saving."""
+"""The small-image form of a ResNet: what it changes, what it keeps, and that it survives saving."""
 
 import pytest
 import torch
@@ -54,7 +54,7 @@ def test_the_small_stem_is_recognised_when_it_is_loaded(tmp_path):
     assert torch.equal(load(tmp_path / "ours")(x), model(x))
 
 
-def test_cam_of_a_small_picture_can_be_taken_at_an_earlier_stage():
+def test_cam_of_a_small_image_can_be_taken_at_an_earlier_stage():
     model = ResNet(resnet_config("resnet18_small", classes=3)).eval()
     x = torch.randn(1, 3, 8, 8)
     assert [tuple(cam(model, x, 1, layer=stage).shape[1:]) for stage in (-1, -2, -3)] == [(1, 1), (2, 2), (4, 4)]

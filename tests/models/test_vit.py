@@ -173,7 +173,7 @@ def test_a_model_without_class_or_position_does_not_know_the_order_of_patches():
     [
         ((1, 3, 41, 32), r"takes \[b 3 32 32\], got \[1, 3, 41, 32\].*image_size=\(40, 32\)"),
         ((1, 4, 32, 32), "model.card.preprocess"),
-        ((3, 32, 32), "stack pictures to a batch"),
+        ((3, 32, 32), "stack images to a batch"),
     ],
 )
 def test_the_wrong_input_says_what_to_do(shape, message):

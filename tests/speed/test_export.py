@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 import torch
+from families import FAMILIES, family, images
 
 from conftest import noise
-from inside.families import FAMILIES, family, pictures
 from vitreous.data.preprocess import HALF, Preprocess
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig, sine_positions
@@ -76,7 +76,7 @@ def run_again(path, kind, x):
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    return torch.from_numpy(session.run(None, {"pictures": x.numpy()})[0])
+    return torch.from_numpy(session.run(None, {"images": x.numpy()})[0])
 
 
 def close(found, expected):
@@ -90,7 +90,7 @@ def test_every_family_exports_with_a_free_batch(name, kind, tmp_path):
     model = made(name)
     path = written(model, tmp_path, kind).files[0]
     for batch in (1, 5):
-        x = pictures(model, batch)
+        x = images(model, batch)
         close(run_again(path, kind, x), model(x))
 
 
@@ -147,7 +147,7 @@ def test_onnx_names_its_ends_and_carries_the_card(tmp_path):
     path = written(model, tmp_path, "onnx").files[0]
     graph = onnx.load(path)
     onnx.checker.check_model(graph)
-    assert [value.name for value in graph.graph.input] == ["pictures"]
+    assert [value.name for value in graph.graph.input] == ["images"]
     assert [value.name for value in graph.graph.output] == ["logits"]
     first, *rest = graph.graph.input[0].type.tensor_type.shape.dim
     assert first.dim_param == "batch"
@@ -201,7 +201,7 @@ def test_large_weights_go_beside_the_graph(tmp_path, monkeypatch):
     done = written(model, tmp_path, "onnx")
     assert [path.name for path in done.files] == ["graph.onnx", "graph.onnx.data"]
     assert sorted(tmp_path.iterdir()) == sorted(done.files)
-    x = pictures(model)
+    x = images(model)
     close(run_again(done.files[0], "onnx", x), model(x))
 
 

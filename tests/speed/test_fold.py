@@ -37,7 +37,7 @@ def test_a_folded_model_gives_the_same_logits(family):
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_normalisation_of_pictures_goes_into_the_patch_embedding(bias):
+def test_the_normalisation_of_images_goes_into_the_patch_embedding(bias):
     model = noise(ViT(ViTConfig(**SMALL, patch_bias=bias))).eval()
     pixels = torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8)
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))

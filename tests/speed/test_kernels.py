@@ -33,11 +33,11 @@ if device == "cuda":
     assert ((kernels.gelu_eight(x).float() - theirs).abs() <= 0.07 * theirs.abs() + 2**-10).all()
 # the interpreter cannot multiply bf16, and a GPU rounds fp32 before it multiplies
 formats = {torch.bfloat16: 3e-2} if device == "cuda" else {torch.float32: 2e-5, torch.float16: 4e-3}
-for pictures, tokens, heads, width in ((2, 21, 3, 16), (1, 197, 2, 64)):  # no multiple of what a program takes
-    qkv = 2 * torch.randn(pictures * tokens, 3 * heads * width, device=device)
+for images, tokens, heads, width in ((2, 21, 3, 16), (1, 197, 2, 64)):  # no multiple of what a program takes
+    qkv = 2 * torch.randn(images * tokens, 3 * heads * width, device=device)
     for dtype, near in formats.items():
-        ours = kernels.attend(qkv.to(dtype), pictures, heads)
-        theirs = plain["attend"](qkv.to(dtype).float(), pictures, heads)
+        ours = kernels.attend(qkv.to(dtype), images, heads)
+        theirs = plain["attend"](qkv.to(dtype).float(), images, heads)
         assert ours.dtype == dtype and (ours - theirs).abs().max() < near, (dtype, (ours - theirs).abs().max())
 print("equal")
 """

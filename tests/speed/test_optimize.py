@@ -1,4 +1,4 @@
-"""Faster and the same: every way against the plain model, for any number of pictures; choices are kept."""
+"""Faster and the same: every way against the plain model, for any number of images; choices are kept."""
 
 import json
 import time
@@ -45,7 +45,7 @@ RACERS = [way for way in WAYS if way != "few graph" and (torch.cuda.is_available
 
 
 @pytest.mark.parametrize("way", RACERS)
-def test_every_way_gives_the_models_logits_for_any_number_of_pictures(model, way):
+def test_every_way_gives_the_models_logits_for_any_number_of_images(model, way):
     fast = optimize(model, batch=3, ways=(way,), device="cuda" if way.endswith("graph") else "cpu")
     assert (fast.way, fast.remarks) == (way, [])
     for count in (1, 3, 7):  # filled up, as it is, cut and filled up
@@ -85,15 +85,15 @@ def test_what_is_tried_on_a_gpu_and_who_a_kernel_for_few_tokens_is_for(model, mo
     assert ways.usual(cuda, "fp8") == ways.usual(cuda, "int8") == ("compiled graph",)
     assert ways.usual(cuda, "bf16")[-1] == "few graph"
     network = folded(model).bfloat16()
-    pictures = torch.zeros(2, 3, 16, 16, dtype=torch.bfloat16)
+    images = torch.zeros(2, 3, 16, 16, dtype=torch.bfloat16)
     monkeypatch.setattr(ways, "has_triton", lambda device: True)
-    assert callable(ways.few(network, logits_only, pictures))
-    for given in (pictures.float(), pictures.repeat(32, 1, 1, 1)):  # fp32; 64 × 17 tokens
+    assert callable(ways.few(network, logits_only, images))
+    for given in (images.float(), images.repeat(32, 1, 1, 1)):  # fp32; 64 × 17 tokens
         with pytest.raises(ways.Unfit, match="made for bf16"):
             ways.few(network, logits_only, given)
     monkeypatch.setattr(ways, "has_triton", lambda device: False)
     with pytest.raises(ways.Unfit, match="Triton"):
-        ways.few(network, logits_only, pictures)
+        ways.few(network, logits_only, images)
 
 
 def test_bf16_is_near(model):
@@ -208,7 +208,7 @@ def test_what_cannot_be_made_faster_is_refused(model):
 
 
 @pytest.mark.parametrize("way", ["eager", "packed"])
-def test_pictures_of_another_size_or_depth_are_refused_in_the_models_words(model, way):
+def test_images_of_another_size_or_depth_are_refused_in_the_models_words(model, way):
     fast = optimize(model, batch=2, ways=(way,))
     x = torch.randn(2, 3, *model.config.size)
     for wrong in (x[:, :1], x[:, :, :-1], x[0]):
@@ -229,14 +229,14 @@ def test_what_is_computed_lies_in_memory_as_it_was_compiled_for(model):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"batch": 0}, "a batch holds at least one picture, got batch size 0"),
-        ({"batch": -1}, "at least one picture"),
+        ({"batch": 0}, "a batch holds at least one image, got batch size 0"),
+        ({"batch": -1}, "at least one image"),
         ({"ways": ("eager", "nope")}, "no way is called 'nope': ways is a tuple of 'eager', 'compiled'"),
         ({"ways": "eager"}, "no way is called 'e'"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_built(model, given, told):
-    with pytest.raises(ValueError, match=told):
+def test_what_makes_no_sense_is_refused_before_anything_is_built(model, given, message):
+    with pytest.raises(ValueError, match=message):
         optimize(model, **given)
 
 
@@ -245,15 +245,15 @@ def test_fast_classifies_embeds_and_evaluates_alike(tmp_path, capsys):
     from vitreous.cli.main import main
     from vitreous.data.samples import samples
 
-    for number, (name, picture) in enumerate(samples().items()):
+    for number, (name, image) in enumerate(samples().items()):
         (tmp_path / f"pics/{number % 2}").mkdir(parents=True, exist_ok=True)
-        picture.resize((64, 64)).save(tmp_path / f"pics/{number % 2}/{name}.png")
-    told = {}
+        image.resize((64, 64)).save(tmp_path / f"pics/{number % 2}/{name}.png")
+    message = {}
     for flags in ((), ("--fast",)):
         main(["classify", str(tmp_path / "pics"), "--json", "--device", "cpu", *flags])
-        told[flags] = json.loads(capsys.readouterr().out)
-    for plain, fast in zip(told[()], told[("--fast",)], strict=True):
-        assert plain["picture"] == fast["picture"]
+        message[flags] = json.loads(capsys.readouterr().out)
+    for plain, fast in zip(message[()], message[("--fast",)], strict=True):
+        assert plain["image"] == fast["image"]
         assert [p["label"] for p in plain["predictions"]] == [p["label"] for p in fast["predictions"]]
         logits = [[p["logit"] for p in each["predictions"]] for each in (plain, fast)]
         assert logits[0] == pytest.approx(logits[1], abs=2e-3)

@@ -95,7 +95,7 @@ def test_no_lie_in_a_config_file_is_a_defect_of_ours(tmp_path, sound, kind):
         ("width", 2**40, "width must be a whole number"),
         ("width", 2**20, "should be"),
         ("patch_size", 0, "patch_size must be one positive whole number"),
-        ("image_size", [2**20, 2**20], "patches of a picture"),
+        ("image_size", [2**20, 2**20], "patches of an image"),
         ("norm_eps", float("nan"), "norm_eps must be a number"),
         ("qkv_bias", "yes", "qkv_bias must be true or false"),
         ("pool", {}, "pool must be a word"),
@@ -103,9 +103,9 @@ def test_no_lie_in_a_config_file_is_a_defect_of_ours(tmp_path, sound, kind):
     ],
 )
 def test_a_config_is_checked_before_anything_is_built(tmp_path, sound, field, value, word):
-    told = json.loads((sound["vitreous"] / "config.json").read_text())
-    told["vitreous"]["config"][field] = value
-    path = bad_checkpoints._with_file(tmp_path, sound["vitreous"], "config.json", json.dumps(told), 0)
+    message = json.loads((sound["vitreous"] / "config.json").read_text())
+    message["vitreous"]["config"][field] = value
+    path = bad_checkpoints._with_file(tmp_path, sound["vitreous"], "config.json", json.dumps(message), 0)
     tracemalloc.start()
     begun = time.process_time()
     with pytest.raises(ValueError, match=word):

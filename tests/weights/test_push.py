@@ -19,7 +19,7 @@ from vitreous.weights.load import load
 from vitreous.weights.model_card import model_card
 from vitreous.weights.save import save
 
-RESULT = {"top1": 0.9, "top5": 1.0, "loss": 0.3, "pictures": 100, "epochs": 3, "seconds": 7.5, "memory": None}
+RESULT = {"top1": 0.9, "top5": 1.0, "loss": 0.3, "images": 100, "epochs": 3, "seconds": 7.5, "memory": None}
 
 
 @pytest.fixture
@@ -34,9 +34,9 @@ def hub(monkeypatch, tmp_path):
 def trained(**changes):
     model = noise(ViT(ViTConfig(image_size=16, patch_size=8, width=16, depth=2, heads=2, classes=3)))
     config = TrainConfig(**{"model": "vit_pico_patch2_8", "data": "/home/ann/secret place/zoo"} | changes)
-    told = {"config": config.to_dict(), "result": RESULT, "learned": 1234, "date": "2026-11-15"}
+    message = {"config": config.to_dict(), "result": RESULT, "learned": 1234, "date": "2026-11-15"}
     preprocess = Preprocess(size=(16, 16), resize=18, mean=(0.1,) * 3, std=(0.9,) * 3)
-    model.card = Card(name="digits", preprocess=preprocess, class_names=("ant", "bee", "cow"), training=told)
+    model.card = Card(name="digits", preprocess=preprocess, class_names=("ant", "bee", "cow"), training=message)
     return model
 
 
@@ -62,13 +62,13 @@ def refused(words, capsys):
 
 def test_what_was_pushed_loads_again_with_equal_logits(hub, run, capsys):
     main(["push", str(run), "ann/digits", "--json"])
-    told = json.loads(capsys.readouterr().out)
-    assert told["url"] == f"{hub.url}/ann/digits"
+    message = json.loads(capsys.readouterr().out)
+    assert message["url"] == f"{hub.url}/ann/digits"
     assert set(hub.files("ann/digits")) - {".gitattributes"} == {"model.safetensors", "config.json", "README.md"}
     here, there = load(run), load("ann/digits")
     x = torch.randn(2, 3, 16, 16)
     assert torch.equal(here(x), there(x))
-    assert there.card.revision == told["commit"]
+    assert there.card.revision == message["commit"]
     assert there.card.preprocess == here.card.preprocess
     assert there.card.class_names == ("ant", "bee", "cow")
     assert hub.private == {"ann/digits": False}
@@ -183,9 +183,9 @@ def test_the_card_tells_what_the_run_knows_and_no_licence():
     (result,) = head["model-index"][0]["results"]
     assert (result["dataset"]["name"], result["metrics"][0]["value"]) == ("zoo", 0.9)
     for part in (
-        "**90.00%** of 100 held-out pictures of zoo are right, measured on 2026-11-15",
+        "**90.00%** of 100 held-out images of zoo are right, measured on 2026-11-15",
         "82.56% to 94.48%",
-        "Learned from 1,234 pictures of zoo. 3 epochs took 8 s.",
+        "Learned from 1,234 images of zoo. 3 epochs took 8 s.",
         "| optimizer | muon |",
         "It tells 3 classes apart: ant, bee, cow.",
         "Shorter side to 18 (bicubic), centre crop 16×16, mean 0.1 0.1 0.1, std 0.9 0.9 0.9.",

@@ -30,7 +30,7 @@ from vitreous.speed.choice import processor
 TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 5e-2, "int8": 0.2, "fp8": 0.2}
 """How far logits may lie from ours in fp32, as a share of the largest: random weights round worse than trained ones."""
 CHECKED = 8
-"""Pictures of a batch whose logits are compared: a CPU works out the truth, and would be long about a large batch."""
+"""Images of a batch whose logits are compared: a CPU works out the truth, and would be long about a large batch."""
 CEILING = "product "
 """What the names of the ceiling's products begin with, among the contenders'."""
 
@@ -44,8 +44,8 @@ class Row:
     mode: str
     ours: bool
     milliseconds: float
-    """For each picture."""
-    pictures_per_second: float
+    """For each image."""
+    images_per_second: float
     spread: float
     rounds: int
     ratio: float | None
@@ -68,7 +68,7 @@ class Result:
     precision: str
     device: str
     flops: int
-    """Of one picture: a forward pass, or three times that for a training step."""
+    """Of one image: a forward pass, or three times that for a training step."""
     ceiling: float
     """FLOPs a second of the best product."""
     ceiling_product: str
@@ -78,7 +78,7 @@ class Result:
 
     @property
     def most(self) -> float:
-        """Pictures a second at the ceiling."""
+        """Images a second at the ceiling."""
         return self.ceiling / self.flops
 
     @property
@@ -102,7 +102,7 @@ def benchmark(
     `seconds` are for the rounds; building, compiling and warming up come on top. `load` is the load average from
     before the first benchmark began. `tell` is told what is going on.
     """
-    x = pictures(setting)
+    x = images(setting)
     with tempfile.TemporaryDirectory() as folder, _quiet():
         material = Material(setting, Path(folder))
         truth = _truth(material, x)
@@ -132,9 +132,9 @@ def benchmark(
     summaries = {name: summarise(each) for name, each in times.items()}
     rates = {name: product.flops / summaries[name].median for name, product in limits.items()}
     best = max(rates, key=lambda name: rates[name])
-    told = {name: summary for name, summary in summaries.items() if name in runs}
-    rows = figures(told, contenders, setting.batch, flops, rates[best], errors, memory)
-    spreads = {name: summary.spread for name, summary in (told | {best: summaries[best]}).items()}
+    message = {name: summary for name, summary in summaries.items() if name in runs}
+    rows = figures(message, contenders, setting.batch, flops, rates[best], errors, memory)
+    spreads = {name: summary.spread for name, summary in (message | {best: summaries[best]}).items()}
     return Result(
         model=model,
         task="training" if setting.train else "inference",
@@ -179,7 +179,7 @@ def figures(
             mode=contenders[name].mode,
             ours=contenders[name].library == "vitreous",
             milliseconds=1e3 / rates[name],
-            pictures_per_second=rates[name],
+            images_per_second=rates[name],
             spread=summary.spread,
             rounds=summary.rounds,
             ratio=rates[name] / max(peers) if peers else None,
@@ -189,7 +189,7 @@ def figures(
         )
         for name, summary in summaries.items()
     ]
-    return sorted(rows, key=lambda row: -row.pictures_per_second)
+    return sorted(rows, key=lambda row: -row.images_per_second)
 
 
 def check(name: str, logits: Tensor, truth: Tensor, precision: str) -> float:
@@ -211,8 +211,8 @@ def check(name: str, logits: Tensor, truth: Tensor, precision: str) -> float:
     return float(distance)
 
 
-def pictures(setting: Setting) -> Tensor:
-    """Noise in place of pictures, `[b c H W]`, the same every time."""
+def images(setting: Setting) -> Tensor:
+    """Noise in place of images, `[b c H W]`, the same every time."""
     config, generator = setting.config, torch.Generator().manual_seed(1)
     x = torch.randn(setting.batch, config.channels, *config.size, generator=generator)
     return x.to(setting.device, torch.float32 if setting.train else setting.dtype)
@@ -267,7 +267,7 @@ def _build(
             left_out[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
         else:
             if len(logits) != len(x):
-                raise ValueError(f"{name} computes something else: {len(x)} pictures gave {len(logits)} rows of logits")
+                raise ValueError(f"{name} computes something else: {len(x)} images gave {len(logits)} rows of logits")
             precision = contender.precision or material.setting.precision
             errors[name] = check(name, logits[:CHECKED], truth, precision)
             runs[name] = run
@@ -276,7 +276,7 @@ def _build(
 
 @torch.inference_mode()
 def _truth(material: Material, x: Tensor) -> Tensor:
-    """Our plain model's logits in fp32 on the CPU for the first pictures, `[c classes]`."""
+    """Our plain model's logits in fp32 on the CPU for the first images, `[c classes]`."""
     return material.reference(x[:CHECKED].float().cpu())
 
 

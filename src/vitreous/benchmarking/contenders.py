@@ -1,4 +1,4 @@
-"""`CONTENDERS`: who is timed, each as a call from pictures `[b 3 s s]` to logits `[b classes]`.
+"""`CONTENDERS`: who is timed, each as a call from images `[b 3 s s]` to logits `[b classes]`.
 
 All hold the same random weights, under their own library's names, so that all owe the same logits and none needs a
 download. A library that is missing here, or cannot hold the model, is left out with a reason.
@@ -24,7 +24,7 @@ from vitreous.weights.convert import convert, to_timm, to_torchvision
 from vitreous.weights.save import usual_preprocess
 
 Run = Callable[[Tensor], Tensor]
-"""Pictures `[b 3 s s]` → logits `[b classes]`."""
+"""Images `[b 3 s s]` → logits `[b classes]`."""
 
 
 class LeftOut(Exception):
@@ -33,7 +33,7 @@ class LeftOut(Exception):
 
 @dataclass(frozen=True)
 class Setting:
-    """What all contenders do: which network, how many pictures at once, where, in which number format."""
+    """What all contenders do: which network, how many images at once, where, in which number format."""
 
     config: ViTConfig
     batch: int
@@ -125,12 +125,12 @@ def timm_module(material: Material) -> nn.Module:
 
 
 def torchvision_module(material: Material) -> nn.Module:
-    """Our weights in torchvision's model; it has square pictures and patches alone."""
+    """Our weights in torchvision's model; it has square images and patches alone."""
     from torchvision.models.vision_transformer import VisionTransformer
 
     config = material.setting.config
     if config.size[0] != config.size[1] or config.patch[0] != config.patch[1]:
-        raise LeftOut("torchvision cannot hold this model: its pictures and patches are square")
+        raise LeftOut("torchvision cannot hold this model: its images and patches are square")
     tensors = to_torchvision(material.reference).tensors
     module = VisionTransformer(
         image_size=config.size[0],
@@ -230,7 +230,7 @@ def onnxruntime_session(material: Material) -> Run:
     options.add_session_config_entry("session.force_spinning_stop", "1")
     session = onnxruntime.InferenceSession(material.onnx, options, providers=[provider])
     (name,) = (given.name for given in session.get_inputs())
-    # on a GPU the pictures are copied there and the logits back: what a caller of `run` pays
+    # on a GPU the images are copied there and the logits back: what a caller of `run` pays
     return lambda x: torch.from_numpy(session.run(None, {name: x.cpu().numpy()})[0])
 
 

@@ -42,7 +42,7 @@ class Product:
 
 
 def products(config: ViTConfig, batch: int, device_type: str) -> list[Product]:
-    """Large squares, and the four products of a transformer block for `batch` pictures.
+    """Large squares, and the four products of a transformer block for `batch` images.
 
     >>> [str(product) for product in products(ViTConfig(), 8, "cpu")][2:]
     ['1576×768×2304', '1576×768×768', '1576×768×3072', '1576×3072×768']

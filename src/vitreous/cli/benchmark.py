@@ -41,7 +41,7 @@ def benchmark(
 
     Args:
         models: Variants (`vitreous models`); by default vit_tiny_patch16_224, on a GPU vit_base_patch16_224.
-        batch_size: Pictures at once; by default 8, on a GPU 256.
+        batch_size: Images at once; by default 8, on a GPU 256.
         against: Libraries to stand beside, with commas; '' for none. What is not installed is left out and named.
         modes: eager, compiled (torch.compile) and graph (CUDA graphs); by default eager, on a GPU eager and compiled.
             Compiling takes a minute or so for each library on a CPU.
@@ -109,14 +109,14 @@ def _show(result: Result, console: Console) -> None:
         title=result.title, title_justify="left", title_style="bold", box=None, header_style="dim", pad_edge=False
     )
     table.add_column("", no_wrap=True)
-    for column in ("pictures/s", "ms", "spread", "× peer", "of limit", "error"):
+    for column in ("images/s", "ms", "spread", "× peer", "of limit", "error"):
         table.add_column(column, justify="right", no_wrap=True)
     if memory:
         table.add_column("GiB", justify="right")
     for row in result.rows:
         cells = [
             row.name,
-            f"{row.pictures_per_second:,.1f}",
+            f"{row.images_per_second:,.1f}",
             f"{row.milliseconds:.3g}" if row.milliseconds < 100 else f"{row.milliseconds:.0f}",
             f"{row.spread:.0%}",
             "–" if row.ratio is None else f"{row.ratio:.2f}",
@@ -129,9 +129,9 @@ def _show(result: Result, console: Console) -> None:
     console.print(table)
     rounds = min((row.rounds for row in result.rows), default=0)
     product = f"limit: {result.ceiling / 1e9:,.0f} GFLOP/s (product {result.ceiling_product})"
-    console.print(f"{product}, {result.most:,.1f} pictures/s at {result.flops / 1e9:.2f} GFLOP each", markup=False)
+    console.print(f"{product}, {result.most:,.1f} images/s at {result.flops / 1e9:.2f} GFLOP each", markup=False)
     console.print(
-        f"medians of {rounds} rounds; ms for each picture; × the fastest peer; "
+        f"medians of {rounds} rounds; ms for each image; × the fastest peer; "
         "error: the logits' distance from ours in fp32",
         style="dim",
         markup=False,
@@ -149,7 +149,7 @@ def _write(results: list[Result], found: dict[str, Any], folder: Path) -> list[P
         Panel(
             f"{result.model}, {result.task}, batch {result.batch}, {result.precision}",
             [row.name for row in result.rows],
-            [row.pictures_per_second for row in result.rows],
+            [row.images_per_second for row in result.rows],
             [row.ours for row in result.rows],
             result.most,
         )
@@ -159,7 +159,7 @@ def _write(results: list[Result], found: dict[str, Any], folder: Path) -> list[P
     rounds = min(row.rounds for result in results for row in result.rows)
     noisy = " (the machine was noisy or busy)" if any(result.warnings for result in results) else ""
     note = f"{where}; in one process, in turn, medians of {rounds} rounds{noisy}"
-    figure = draw_speeds(panels, title="Pictures a second, beside other libraries and the limit", note=note)
+    figure = draw_speeds(panels, title="Images a second, beside other libraries and the limit", note=note)
     png, svg = encode(figure, "png"), encode(figure, "svg")
     return [
         write_json(folder / "benchmark.json", found),

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from vitreous.cli.faster import faster
 from vitreous.cli.options import (
+    Images,
     ModelOptions,
     Output,
-    Pictures,
     Precision,
     SharedModel,
     messages,
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from vitreous.data.images import PictureError
+    from vitreous.data.images import ImageError
     from vitreous.predict.classify import Answer
 
 ONE_BY_ONE = 4
-"""Up to so many pictures get a table of their own; more share one."""
+"""Up to so many images get a table of their own; more share one."""
 
 
 def classify(
-    pictures: Pictures = (),
+    images: Images = (),
     options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
     top: int = 5,
     json: bool = False,
@@ -44,28 +44,28 @@ def classify(
     fast: bool = False,
     merge: int = 0,
 ) -> None:
-    """Name what is in pictures.
+    """Name what is in images.
 
     Args:
-        pictures: Files, folders or globs. Without any, four sample photographs.
+        images: Files, folders or globs. Without any, four sample photographs.
         options: Which model.
-        top: How many classes to show for each picture.
+        top: How many classes to show for each image.
         json: Print JSON instead of tables.
         output: A folder for the answers as Parquet parts: a run that was ended goes on there, and `torchrun` may share
             it out.
-        part_size: Pictures in each part of that folder.
-        batch_size: Pictures run at once.
+        part_size: Images in each part of that folder.
+        batch_size: Images run at once.
         device: auto, cpu, cuda, cuda:N or mps.
         precision: Number format: fp32, or bf16, fp16, int8 and (on GPUs that have it) fp8 for speed.
-        fast: Fold and compile the model as is fastest on this machine; worth its minute for many pictures.
+        fast: Fold and compile the model as is fastest on this machine; worth its minute for many images.
         merge: Merge so many tokens in each block: faster, and a little less exact (try 8; a ViT of 197 tokens).
     """
     from functools import partial
 
     from rich.progress import track
 
-    from vitreous.data.finding import find_names, find_pictures
-    from vitreous.data.images import PictureError
+    from vitreous.data.finding import find_images, find_names
+    from vitreous.data.images import ImageError
     from vitreous.models.last_block import logits_only
     from vitreous.predict.classify import classify_each
     from vitreous.runtime.device import pick_device
@@ -76,12 +76,12 @@ def classify(
             raise ValueError(f"{name} must be at least 1, got {value}")
     if output is None and this_rank().world_size > 1:
         raise ValueError("several processes write a folder of parts: name it with -o")
-    if output is not None and not (pictures and is_folder(output)):
-        raise ValueError(f"with -o, name the pictures and a folder (a name without a suffix), got {output.name}")
+    if output is not None and not (images and is_folder(output)):
+        raise ValueError(f"with -o, name the images and a folder (a name without a suffix), got {output.name}")
     pick_device(device)  # said before the model is loaded rather than after
     found: list[Any] = []
     if output is None:
-        found, problems = find_pictures(pictures) if pictures else (_samples(), [])
+        found, problems = find_images(images) if images else (_samples(), [])
         if not found:
             if json:
                 _print_json([])
@@ -93,16 +93,16 @@ def classify(
         from vitreous.predict.tables import classifying_work
 
         options.say_packaged(console, model)
-        names, problems = find_names(pictures)
-        work = classifying_work(model, top=top, using=asked(pictures=len(names)), merge=merge, **sizes)
+        names, problems = find_names(images)
+        work = classifying_work(model, top=top, using=asked(images=len(names)), merge=merge, **sizes)
         work_through(output, names, problems, work, part_size, console, json)
         return
     answers: list[Answer] = []
-    results = classify_each(found, model, top=top, using=asked(pictures=len(found)), **sizes)
+    results = classify_each(found, model, top=top, using=asked(images=len(found)), **sizes)
     if len(found) > 32:
         results = track(results, "classifying", total=len(found), console=console, transient=True)  # type: ignore[assignment]
     for result in results:
-        if isinstance(result, PictureError):
+        if isinstance(result, ImageError):
             problems.append(result)
         else:
             answers.append(result)
@@ -116,7 +116,7 @@ def classify(
         _end_with(problems, console)
 
 
-def _end_with(problems: list[PictureError], console: Console) -> NoReturn:
+def _end_with(problems: list[ImageError], console: Console) -> NoReturn:
     say_problems(console, problems)
     sys.exit(2)
 
@@ -124,14 +124,14 @@ def _end_with(problems: list[PictureError], console: Console) -> NoReturn:
 def _samples() -> list[Any]:
     from vitreous.data.samples import samples
 
-    pictures = samples()
-    for name, picture in pictures.items():
-        picture.filename = name  # type: ignore[attr-defined]
-    return list(pictures.values())
+    images = samples()
+    for name, image in images.items():
+        image.filename = name  # type: ignore[attr-defined]
+    return list(images.values())
 
 
 def _print_json(answers: list[Answer]) -> None:
-    rows = [{"picture": a.picture, "predictions": [asdict(p) for p in a.predictions]} for a in answers]
+    rows = [{"image": a.image, "predictions": [asdict(p) for p in a.predictions]} for a in answers]
     print_json(rows)
 
 
@@ -147,11 +147,11 @@ def _print_tables(answers: list[Answer]) -> None:
 
 
 def own_table(answer: Answer) -> Table:
-    """A table of one picture's classes."""
+    """A table of one image's classes."""
     from rich.table import Table
     from rich.text import Text  # names are shown as they are, not read as markup
 
-    table = Table(title=Text(answer.picture), title_justify="left", box=None, pad_edge=False)
+    table = Table(title=Text(answer.image), title_justify="left", box=None, pad_edge=False)
     columns = (("class", "left"), ("probability", "right"), ("", "left"), ("logit", "right"), ("index", "right"))
     for name, side in columns:
         table.add_column(name, justify=side)  # type: ignore[arg-type]
@@ -161,17 +161,17 @@ def own_table(answer: Answer) -> Table:
 
 
 def one_table(answers: list[Answer]) -> Table:
-    """A table with a row for each picture."""
+    """A table with a row for each image."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
-    for name in ("picture", "class", "probability", "then"):
+    for name in ("image", "class", "probability", "then"):
         table.add_column(name, justify="right" if name == "probability" else "left", overflow="fold")
     for answer in answers:
         best, rest = answer.predictions[0], answer.predictions[1:3]
         then = ", ".join(f"{p.label} {p.probability:.1%}" for p in rest)
-        table.add_row(Text(answer.picture), Text(best.label), f"{best.probability:.1%}", Text(then, style="dim"))
+        table.add_row(Text(answer.image), Text(best.label), f"{best.probability:.1%}", Text(then, style="dim"))
     return table
 
 

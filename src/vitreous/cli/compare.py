@@ -33,32 +33,32 @@ def compare(
     device: str = "auto",
     data_root: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
 ) -> None:
-    """Put models side by side: the same pictures, augmentation, budget and seeds; one table and one page.
+    """Put models side by side: the same images, augmentation, budget and seeds; one table and one page.
 
     As in `vitreous compare vit_micro_patch4_32 resnet18_small --data cifar10 --epochs 30`. A variant's name and
-    resnet18 … resnet152 (resnet18_small … for small pictures) begin from scratch, a checkpoint is fine-tuned;
+    resnet18 … resnet152 (resnet18_small … for small images) begin from scratch, a checkpoint is fine-tuned;
     MODEL@POLICY says what learns in it (full, head, attention, last:N, lora). Run the same command again, and it goes
     on; run it twice at once, and both work on it.
 
     Args:
         models: Two or more: variants, ResNets, checkpoints.
-        data: What to learn from and to test on: a data set's name, a folder or parquet files.
-        epochs: Passes over the pictures, the same for every model; by default the recipe's.
+        data: What to learn from and to test on: a dataset's name, a folder or parquet files.
+        epochs: Passes over the images, the same for every model; by default the recipe's.
         minutes: Time for each run instead: how many epochs that makes is measured for each model and kept.
         seeds: Runs of each model.
         output: The study's folder; by default studies/MODELS-DATA.
         json: Print what comparison.json holds.
-        study: A study known by name instead of models: seed-001 or seed-004; --data then takes one of its data sets,
+        study: A study known by name instead of models: seed-001 or seed-004; --data then takes one of its datasets,
             or NAME=FOLDER to say where that one lies.
         recipe: What all have in common (`vitreous recipes`); by default what suits data and models.
-        image_size: Height and width of pictures for all models; by default each one's own.
-        batch_size: Pictures for each update; by default the recipe's.
+        image_size: Height and width of images for all models; by default each one's own.
+        batch_size: Images for each update; by default the recipe's.
         learning_rates: The largest step size of each model, in their order; by default what suits the kind.
         precision: Number format of training: fp32 or bf16; by default the recipe's.
         compile: Compile the training step, or not; by default the recipe's.
         skip_compiled: Leave out the column of compiled speed, which takes a minute or so to measure on a CPU.
         device: auto, cpu, cuda or cuda:N.
-        data_root: Where named data sets are kept.
+        data_root: Where named datasets are kept.
     """
     import sys
 
@@ -81,11 +81,11 @@ def compare(
     try:
         with StudyDisplay(console) as display:
             how = {"device": device, "data_root": data_root, "listeners": [display], "compiled": not skip_compiled}
-            told = _run(folder, models, study, data, asked, seeds, how)
+            message = _run(folder, models, study, data, asked, seeds, how)
     except Stopped as stopped:
         console.print(f"{stopped}; go on with the same command", markup=False)
         sys.exit(128 + stopped.number)
-    _show(told, json)
+    _show(message, json)
     console.print(f"wrote {folder / 'comparison.html'} and {folder / 'comparison.json'}", markup=False)
 
 
@@ -98,11 +98,11 @@ def _refuse(models: tuple[str, ...], data: str | None, study: str | None) -> Non
     if (study is None) == (not models):
         raise ValueError("name two models or more, or a study: --study seed-001 or --study seed-004")
     if study is None and data is None:
-        raise ValueError("name the pictures to compare on: --data NAME, a folder or parquet files")
+        raise ValueError("name the images to compare on: --data NAME, a folder or parquet files")
 
 
 def _folder_name(models: tuple[str, ...], data: str | None) -> str:
-    """What to call a study's folder: its models and its pictures, in letters that every system takes."""
+    """What to call a study's folder: its models and its images, in letters that every system takes."""
     from vitreous.pages.page import short
 
     name = "-".join(short(part) for part in (*models, data or ""))
@@ -134,14 +134,14 @@ def _run(
     return run_named(study, folder, seeds, changes=changes, only=only, command=command, **how)
 
 
-def _show(told: dict[str, Any], as_json: bool) -> None:
+def _show(message: dict[str, Any], as_json: bool) -> None:
     from vitreous.comparison.compare import public
     from vitreous.comparison.table import as_text, missing_as_text
 
     if as_json:
-        print_json(public(told), indent=None)
+        print_json(public(message), indent=None)
     else:
-        print("\n\n".join(missing_as_text(t) if "missing" in t else as_text(t) for t in told["tables"]))
+        print("\n\n".join(missing_as_text(t) if "missing" in t else as_text(t) for t in message["tables"]))
 
 
 def _command(first: Sequence[str], data: str | None, asked: dict[str, Any], seeds: int) -> str:

@@ -1,6 +1,6 @@
-"""`vitreous completion`: a script that lets the shell's tab key complete verbs, flags, choices and known names.
+"""`vitreous completion`: a script that lets the shell's tab key complete commands, flags, choices and known names.
 
-The script is written from the verbs themselves, and runs nothing of ours when the key is pressed.
+The script is written from the commands themselves, and runs nothing of ours when the key is pressed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def completion(
 
 def script(shell: str, commands: Mapping[str, Callable[..., Any]]) -> str:
     """The whole script; zsh runs bash's way of completing."""
-    verbs = {verb: flags(function) for verb, function in commands.items()}
+    commands = {command: flags(function) for command, function in commands.items()}
     lines = ["autoload -U +X compinit && compinit -i", "autoload -U +X bashcompinit && bashcompinit"]
     lines = ["# vitreous: completion of the command line", *(lines if shell == "zsh" else [])]
     lines += [
@@ -46,11 +46,11 @@ def script(shell: str, commands: Mapping[str, Callable[..., Any]]) -> str:
         f"    words={_list([*commands, '--help', '--version'])}",
         "  else",
         '    case "${COMP_WORDS[1]} $previous" in',
-        *_cases(verbs),
+        *_cases(commands),
         "    esac",
         '    if [ -z "$words" ] && [ "${current#-}" != "$current" ]; then',
         '      case "${COMP_WORDS[1]}" in',
-        *(f"        {verb}) words={_list(sorted(known))} ;;" for verb, known in verbs.items()),
+        *(f"        {command}) words={_list(sorted(known))} ;;" for command, known in commands.items()),
         "      esac",
         "    fi",
         "  fi",
@@ -62,7 +62,7 @@ def script(shell: str, commands: Mapping[str, Callable[..., Any]]) -> str:
 
 
 def flags(function: Callable[..., Any]) -> Choices:
-    """A verb's flags, each with the words that may follow it; none where anything may, or nothing.
+    """A command's flags, each with the words that may follow it; none where anything may, or nothing.
 
     >>> from vitreous.cli.push import push
     >>> sorted(flags(push))
@@ -120,13 +120,13 @@ def _names() -> Choices:
     }
 
 
-def _cases(verbs: Mapping[str, Choices]) -> Iterator[str]:
+def _cases(commands: Mapping[str, Choices]) -> Iterator[str]:
     from vitreous.training.recipes import RECIPES
 
-    for verb, known in verbs.items():
+    for command, known in commands.items():
         for flag, choices in known.items():
             if choices:
-                yield f"      {shlex.quote(f'{verb} {flag}')}) words={_list(choices)} ;;"
+                yield f"      {shlex.quote(f'{command} {flag}')}) words={_list(choices)} ;;"
     yield f'      \'train train\') [ "${{current#-}}" = "$current" ] && words={_list([*RECIPES])} ;;'
     yield "      'completion completion') words='bash zsh' ;;"
 

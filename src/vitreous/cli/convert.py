@@ -40,7 +40,7 @@ def convert(
         trained_size: Height and width the checkpoint was trained at, where its positions make no square.
         image_size: Height and width to write it for; positions are resized as the checkpoint's library does.
         resize: Another resizing convention: google, timm, torchvision, huggingface, dinov2 or dinov2-registers.
-        dynamic_size: Let the graph take pictures of any whole number of patches and resize positions itself.
+        dynamic_size: Let the graph take images of any whole number of patches and resize positions itself.
         opset: ONNX's version of operators, 18 or more; 18 by itself.
         json: Print what was written as JSON.
     """

@@ -22,32 +22,32 @@ def doctor(
 
     Args:
         options: Which model.
-        trace: Also print the shape at each step of a picture's way through the model.
-        data: Labelled pictures, on which the plausible preprocessings are tried and the one that fits is named.
-        limit: Use so many pictures of it at the most, taken evenly.
+        trace: Also print the shape at each step of an image's way through the model.
+        data: Labelled images, on which the plausible preprocessings are tried and the one that fits is named.
+        limit: Use so many images of it at the most, taken evenly.
         json: Print JSON.
-        data_root: Where named data sets are kept.
+        data_root: Where named datasets are kept.
     """
-    from vitreous.data.datasets import open_set
+    from vitreous.data.datasets import open_dataset
     from vitreous.models.summary import trace as follow
     from vitreous.predict.preprocess_check import fit_preprocessing
     from vitreous.weights.inspect import examine, facts
 
-    pictures = None if data is None else open_set(data, "test", data_root).spread(limit)
+    images = None if data is None else open_dataset(data, "test", data_root).spread(limit)
     model = options.load()
     sections = examine(model)
     if trace:
         sections["shapes"] = follow(model)
-    if pictures is not None:
-        with messages().status(f"trying preprocessings on {len(pictures)} pictures"):
-            fit = fit_preprocessing(model, pictures)
+    if images is not None:
+        with messages().status(f"trying preprocessings on {len(images)} images"):
+            fit = fit_preprocessing(model, images)
         sections["preprocessings tried"] = [(trial.name, f"{trial.top1:.1%}") for trial in fit.trials]
         sections["verdict"] = [("", line) for line in fit.verdict()]
     if json:
         found = facts(model)
         if trace:
             found["shapes"] = dict(sections["shapes"])
-        if pictures is not None:
+        if images is not None:
             found["preprocessings"] = [{"name": trial.name, "top1": trial.top1} for trial in fit.trials]
             found["verdict"] = fit.verdict()
         print_json(found)

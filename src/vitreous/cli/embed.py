@@ -10,13 +10,13 @@ from typing import Annotated, Any
 import tyro
 
 from vitreous.cli.faster import faster
-from vitreous.cli.options import ModelOptions, Pictures, Precision, SharedModel, messages, print_json, say_problems
+from vitreous.cli.options import Images, ModelOptions, Precision, SharedModel, messages, print_json, say_problems
 from vitreous.cli.sharing import is_folder, work_through
 from vitreous.runtime.distributed import this_rank
 
 
 def embed(
-    pictures: Pictures,
+    images: Images,
     options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("features.parquet"),
     part_size: int = 1024,
@@ -27,19 +27,19 @@ def embed(
     merge: int = 0,
     json: bool = False,
 ) -> None:
-    """Turn pictures into feature vectors, for search, clustering or a classifier of your own.
+    """Turn images into feature vectors, for search, clustering or a classifier of your own.
 
     Args:
-        pictures: Files, folders or globs.
+        images: Files, folders or globs.
         options: Which model.
-        output: A .parquet file (columns picture, features), an .npz file (arrays of those names), or a folder of
+        output: A .parquet file (columns image, features), an .npz file (arrays of those names), or a folder of
             Parquet parts (a name without a suffix): a run that was ended goes on there, and `torchrun` may share it
             out.
-        part_size: Pictures in each part of a folder.
-        batch_size: Pictures run at once.
+        part_size: Images in each part of a folder.
+        batch_size: Images run at once.
         device: auto, cpu, cuda, cuda:N or mps.
         precision: Number format: fp32, or bf16, fp16, int8 and (on GPUs that have it) fp8 for speed.
-        fast: Fold and compile the model as is fastest on this machine; worth its minute for many pictures.
+        fast: Fold and compile the model as is fastest on this machine; worth its minute for many images.
         merge: Merge so many tokens in each block: faster, and a little less exact (try 8; a ViT of 197 tokens).
         json: Print what was written as JSON.
     """
@@ -47,23 +47,23 @@ def embed(
     from rich.progress import track
 
     from vitreous.data.finding import find_names
-    from vitreous.data.images import PictureError
+    from vitreous.data.images import ImageError
     from vitreous.predict.embed import embed_each, embedding, write_features
 
     if not is_folder(output) and output.suffix not in (".parquet", ".npz"):  # said before the work, not after it
         raise ValueError(f"features go to .parquet or .npz, or to a folder (no suffix), got {output.name}")
     if not is_folder(output) and this_rank().world_size > 1:
         raise ValueError(f"several processes write a folder of parts, not one file: say -o {output.with_suffix('')}")
-    if not pictures:
-        raise ValueError("name the pictures to embed: files, folders or globs")
+    if not images:
+        raise ValueError("name the images to embed: files, folders or globs")
     console = messages()
     folder = output.expanduser().resolve().parent
     if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise ValueError(f"{folder} cannot be written to: choose another place with -o")
-    found, problems = find_names(pictures)
+    found, problems = find_names(images)
     model = options.load(console)
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
-    using = faster(model, embedding, fast=fast, merge=merge, pictures=len(found), console=console, **sizes)
+    using = faster(model, embedding, fast=fast, merge=merge, images=len(found), console=console, **sizes)
     if found:
         options.say_packaged(console, model)
     if is_folder(output):
@@ -76,7 +76,7 @@ def embed(
     names, rows = [], []
     hidden = not console.is_terminal
     for name, row in track(results, "embedding", len(found), console=console, transient=True, disable=hidden):
-        if isinstance(row, PictureError):
+        if isinstance(row, ImageError):
             problems.append(row)
         else:
             names.append(name)
@@ -85,11 +85,11 @@ def embed(
         features = torch.stack(rows)
         path = write_features(output, names, features, model.card.name)
         if json:
-            print_json({"output": str(path), "pictures": features.shape[0], "features": features.shape[1]})
+            print_json({"output": str(path), "images": features.shape[0], "features": features.shape[1]})
         else:
-            print(f"wrote {path}: {features.shape[0]} pictures × {features.shape[1]} features")
+            print(f"wrote {path}: {features.shape[0]} images × {features.shape[1]} features")
     elif json:
-        print_json({"output": None, "pictures": 0, "features": None})
+        print_json({"output": None, "images": 0, "features": None})
     say_problems(console, problems)
     if problems:
         sys.exit(2)

@@ -34,25 +34,25 @@ def evaluate(
     merge: int = 0,
     data_root: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
 ) -> None:
-    """Measure how often a model is right on labelled pictures; under `torchrun`, each process takes its share.
+    """Measure how often a model is right on labelled images; under `torchrun`, each process takes its share.
 
     Args:
-        data: A folder with a sub-folder a class (named by class, WordNet id or index), or a data set's name.
+        data: A folder with a sub-folder a class (named by class, WordNet id or index), or a dataset's name.
         options: Which model.
         probe: Measure the features instead of the head, by k-NN or logistic regression; what has no test/ is split as
             `finetune` does it.
-        limit: Use so many pictures at the most, taken evenly.
+        limit: Use so many images at the most, taken evenly.
         output: Write result.json, per_class.json and confusion.npz to this folder.
         json: Print JSON.
-        batch_size: Pictures run at once.
+        batch_size: Images run at once.
         device: auto, cpu, cuda, cuda:N or mps.
         precision: Number format: fp32, or bf16, fp16, int8 and (on GPUs that have it) fp8 for speed.
-        fast: Fold and compile the model as is fastest on this machine; worth its minute for many pictures.
+        fast: Fold and compile the model as is fastest on this machine; worth its minute for many images.
         merge: Merge so many tokens in each block: faster, and a little less exact (try 8; a ViT of 197 tokens).
-        data_root: Where named data sets are kept.
+        data_root: Where named datasets are kept.
     """
     from vitreous.cli.faster import faster
-    from vitreous.data.datasets import open_set
+    from vitreous.data.datasets import open_dataset
     from vitreous.data.split import open_split
     from vitreous.models.last_block import logits_only
     from vitreous.predict.evaluate import evaluate as measure
@@ -66,24 +66,24 @@ def evaluate(
     if probe is not None and (fast or merge or precision != "fp32"):
         raise ValueError("a probe reads the plain model's features in fp32: leave --fast, --merge and --precision out")
     if probe is None:
-        pictures = open_set(data, "test", data_root)
+        images = open_dataset(data, "test", data_root)
     else:
-        train, pictures = open_split(data, data_root)
+        train, images = open_split(data, data_root)
     if limit is not None:
-        pictures = pictures.spread(limit)
+        images = images.spread(limit)
     model = options.load(console)
     about = {"model": model.card.name, "data": data}
     if probe is not None:
-        summary = measure_probe(model, train, pictures, probe, batch_size=batch_size, device=device)
+        summary = measure_probe(model, train, images, probe, batch_size=batch_size, device=device)
         if output is not None:
             write_json(output / "result.json", summary | about)
         _show(summary | about, json)
         return
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
-    asked: dict[str, Any] = {"fast": fast, "merge": merge, "pictures": len(pictures)}
+    asked: dict[str, Any] = {"fast": fast, "merge": merge, "images": len(images)}
     using = faster(model, logits_only, console=console, **asked, **sizes)
-    with console.status(f"evaluating {len(pictures)} pictures"), cpu_group() as place:
-        result = measure(model, pictures, place=place, using=using, **sizes)
+    with console.status(f"evaluating {len(images)} images"), cpu_group() as place:
+        result = measure(model, images, place=place, using=using, **sizes)
     if not place.first:
         return
     if output is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from vitreous.cli.options import ModelOptions, Number, Pictures, SharedModel, messages, print_json, say_problems
+from vitreous.cli.options import Images, ModelOptions, Number, SharedModel, messages, print_json, say_problems
 from vitreous.cli.pages import Format, find, look_at_all, want, write_report
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ Range = Annotated[str | None, tyro.conf.arg(metavar="0-7")]
 
 
 def explain(
-    pictures: Pictures = (),
+    images: Images = (),
     options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
     views: Annotated[str, tyro.conf.arg(metavar="all|NAME,…")] = "all",
     layer: int = -1,
@@ -47,10 +47,10 @@ def explain(
     device: str = "auto",
     json: bool = False,
 ) -> None:
-    """Look inside: a report of what the model sees, where it looks, and which picture of that to trust.
+    """Look inside: a report of what the model sees, where it looks, and which image of that to trust.
 
     Args:
-        pictures: Files, folders or globs. Without any, and without --model, a photograph of a cat.
+        images: Files, folders or globs. Without any, and without --model, a photograph of a cat.
         options: Which model.
         views: Which views; `vitreous views` lists them.
         layer: The block, for views of one block; -1 is the last.
@@ -71,7 +71,7 @@ def explain(
         json: Print what was answered and written as JSON.
     """
     from vitreous.runtime.device import pick_device
-    from vitreous.views.inspection import Choice, Scene
+    from vitreous.views.inspection import Choice, Inspection
 
     console, place = messages(), pick_device(device)
     _check_places(output, figures)
@@ -87,8 +87,8 @@ def explain(
         discard=discard,
         residual=residual,
     )
-    whole = Scene(model, None, choice)  # what the model does not have is said before a picture is opened
-    found, problems = find(pictures, options.model)
+    whole = Inspection(model, None, choice)  # what the model does not have is said before an image is opened
+    found, problems = find(images, options.model)
     wanted = want(views, trust, ablate, figures, format, model, found)
     if not wanted.drawn:
         _say_idle(console, heads, scale)
@@ -97,9 +97,9 @@ def explain(
     if pages:
         write_report(output, pages, whole, payloads)
     if json:
-        answers = [{"picture": page.title or None, "answer": page.answer or None} for page in pages]
+        answers = [{"image": page.title or None, "answer": page.answer or None} for page in pages]
         written = [str(path) for path in drawings]
-        print_json({"report": str(output) if pages else None, "figures": written, "pictures": answers})
+        print_json({"report": str(output) if pages else None, "figures": written, "images": answers})
     elif pages:
         print(f"wrote {output} ({output.stat().st_size / 2**20:.1f} MB)")
         if figures is not None:
@@ -112,8 +112,8 @@ def explain(
 def _say_idle(console: Console, heads: str | None, scale: str | None) -> None:
     """Say which flags change nothing, since there is no figure that they could shape."""
     if idle := [flag for flag, given in (("--heads", heads), ("--scale", scale)) if given is not None]:
-        told = f"{' and '.join(idle)} shape figures, and the page has none: add --views NAME,… or --figures FOLDER"
-        console.print(told, style="dim", markup=False)
+        message = f"{' and '.join(idle)} shape figures, and the page has none: add --views NAME,… or --figures FOLDER"
+        console.print(message, style="dim", markup=False)
 
 
 def _check_places(output: Path, figures: Path | None) -> None:
@@ -127,8 +127,8 @@ def _check_places(output: Path, figures: Path | None) -> None:
             continue
         there = next((folder for folder in (place, *place.parents) if folder.exists()), place)
         if there.is_file() or not os.access(there, os.W_OK):
-            told = "is a file, not a folder" if there.is_file() else "cannot be written to"
-            raise ValueError(f"{there} {told}: choose another place")
+            message = "is a file, not a folder" if there.is_file() else "cannot be written to"
+            raise ValueError(f"{there} {message}: choose another place")
 
 
 def _numbers(text: str | None) -> tuple[int, ...] | None:

@@ -17,7 +17,7 @@ def explore(
     precision: Literal["fp32", "bf16", "fp16"] = "fp32",
     fast: bool = False,
 ) -> None:
-    """Open a web page on this machine: drop a picture in, and see what each patch looks at.
+    """Open a web page on this machine: drop an image in, and see what each patch looks at.
 
     Args:
         model: Models to choose among, by name, file or folder, a run or a moment of it; by default the packaged one.

@@ -1,4 +1,4 @@
-"""`--fast`: what a verb computes with instead of the plain model."""
+"""`--fast`: what a command computes with instead of the plain model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 MANY = 64
-"""Pictures from which on laying weights out anew, some tenths of a second, is made up for."""
+"""Images from which on laying weights out anew, some tenths of a second, is made up for."""
 
 
 def faster(
@@ -25,11 +25,11 @@ def faster(
     device: str,
     console: Console,
     merge: int = 0,
-    pictures: int = 0,
+    images: int = 0,
 ) -> Callable[[Tensor], Tensor] | None:
     """The optimised model, or None where the plain one will do; says what was chosen.
 
-    Asked for by `--fast`, `--merge`, `--precision int8` or `fp8`. Many `pictures` on a CPU get what needs no asking:
+    Asked for by `--fast`, `--merge`, `--precision int8` or `fp8`. Many `images` on a CPU get what needs no asking:
     weights laid out for it, which takes no time to find and changes logits by rounding alone, and batches side by side.
     """
     if merge:
@@ -41,7 +41,7 @@ def faster(
     if not fast and precision not in ("int8", "fp8"):
         if merge:
             return _plain(model, compute, precision, device)
-        return _many(model, compute, precision, batch_size, device) if pictures >= MANY else None
+        return _many(model, compute, precision, batch_size, device) if images >= MANY else None
     from vitreous.runtime.device import pick_device
     from vitreous.runtime.files import cache_folder
     from vitreous.speed.optimize import optimize
@@ -52,8 +52,11 @@ def faster(
         chosen = optimize(
             model, precision, batch=batch_size, device=pick_device(device), compute=compute, cache=cache_folder()
         )
-    told = ", ".join(f"{way} {1000 * seconds:.1f} ms" for way, seconds in chosen.tried.items())
-    for line in [*chosen.remarks, f"fast: {chosen.way}" + (f" ({told} a batch of {chosen.batch})" if told else "")]:
+    message = ", ".join(f"{way} {1000 * seconds:.1f} ms" for way, seconds in chosen.tried.items())
+    for line in [
+        *chosen.remarks,
+        f"fast: {chosen.way}" + (f" ({message} a batch of {chosen.batch})" if message else ""),
+    ]:
         console.print(line, style="dim", markup=False)
     return chosen
 

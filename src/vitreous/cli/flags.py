@@ -1,4 +1,4 @@
-"""Words after a verb, read as its flags; a mistake in them is one line that says what was expected.
+"""Words after a command, read as its flags; a mistake in them is one line that says what was expected.
 
 tyro reads them and puts a mistake into a box with rules between its sections: first what is wrong, then perhaps what
 was meant, or the flag's own help.
@@ -20,7 +20,7 @@ WIDE = "100000"
 """Columns of a box in which no line is broken."""
 
 
-def read_flags(function: Callable[..., Any], verb: str, words: Sequence[str], **options: Any) -> Callable[[], Any]:
+def read_flags(function: Callable[..., Any], command: str, words: Sequence[str], **options: Any) -> Callable[[], Any]:
     """The call that the words ask for; `ValueError` where they ask for none."""
 
     @wraps(function)
@@ -31,18 +31,18 @@ def read_flags(function: Callable[..., Any], verb: str, words: Sequence[str], **
     asks = not HELP.isdisjoint(words)
     try:
         with redirect_stderr(said), _columns(None if asks else WIDE):
-            call: Callable[[], Any] = tyro.cli(bound, args=words, prog=f"vitreous {verb}", **options)
+            call: Callable[[], Any] = tyro.cli(bound, args=words, prog=f"vitreous {command}", **options)
             return call
     except SystemExit as stop:
         if stop.code in (None, 0) or not said.getvalue():
             raise
-        raise ValueError(one_line(said.getvalue(), verb)) from None
+        raise ValueError(one_line(said.getvalue(), command)) from None
     finally:
         if asks:
             sys.stderr.write(said.getvalue())
 
 
-def one_line(box: str, verb: str) -> str:
+def one_line(box: str, command: str) -> str:
     """What tyro says in a box, as one line.
 
     >>> box = "╭─╮\\n│ Unrecognized options: --modle │\\n│ ─── │\\n│ Perhaps you meant: │\\n│     --model NAME │"
@@ -64,22 +64,22 @@ def one_line(box: str, verb: str) -> str:
     names = len(rows[0]) - len(rows[0].lstrip()) + 4  # how far they are indented, and what is said of them further
     beyond = next((place for place, row in enumerate(rows) if place and row.strip() == "Unrecognized options:"), None)
     named, strange = (_named(part, names) for part in (rows[:beyond], rows[beyond:] if beyond else []))
-    told = wrong.rstrip(".")
+    message = wrong.rstrip(".")
     if found := re.match(r"Unrecognized options: ([^,]+)", wrong):
-        told = f"{verb} takes no {found[1]}"
-        told += f": did you mean {' or '.join(named)}?" if named else ""
+        message = f"{command} takes no {found[1]}"
+        message += f": did you mean {' or '.join(named)}?" if named else ""
     elif wrong.startswith("Missing from"):
-        told = f"{verb} still wants {', '.join(named[:-1])}{' and ' * (len(named) > 1)}{named[-1]}"
-        told += f", and takes no {' '.join(strange)} by itself" if strange else ""
+        message = f"{command} still wants {', '.join(named[:-1])}{' and ' * (len(named) > 1)}{named[-1]}"
+        message += f", and takes no {' '.join(strange)} by itself" if strange else ""
     elif found := re.search(r"Missing value for argument \D*?(--?[\w-]+)", wrong):
-        told = f"{found[1]} wants a value behind it"
+        message = f"{found[1]} wants a value behind it"
     elif found := re.match(r"invalid choice (.+) for argument '(.+?)'\. Expected one of \((.*)\)", wrong):
         choices = ", ".join(re.findall(r"'([^']*)'", found[3]))
-        told = f"{found[2]} is one of {choices}, got {found[1]}"
+        message = f"{found[2]} is one of {choices}, got {found[1]}"
     elif (found := re.match(r"Error parsing (\S+): .*?('[^']*'|\[.*?\])", wrong)) and len(named) > 1:
         flag, _, wanted = named[0].partition(" ")
-        told = f"{flag} wants {wanted}, got {found[2]}: {named[1].split(' (default')[0].rstrip('.')}"
-    return f"{told} (vitreous {verb} --help lists all flags)"
+        message = f"{flag} wants {wanted}, got {found[2]}: {named[1].split(' (default')[0].rstrip('.')}"
+    return f"{message} (vitreous {command} --help lists all flags)"
 
 
 def _named(rows: list[str], indent: int) -> list[str]:

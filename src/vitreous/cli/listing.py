@@ -45,7 +45,7 @@ def models(search: str = "", json: bool = False) -> None:
 
 
 def datasets(json: bool = False) -> None:
-    """List the data sets that are known by name, and what else can be named.
+    """List the datasets that are known by name, and what else can be named.
 
     Args:
         json: Print JSON.
@@ -59,8 +59,8 @@ def datasets(json: bool = False) -> None:
     for name, about in known.items():
         print(f"{name:<12} {about}")
     print("\nor a folder with a sub-folder for each class, with or without train/ and test/ (or val/) above them,")
-    print("or .parquet files with a column of pictures and one of classes (a file, a 'pattern*.parquet', a folder),")
-    print("or a data set on the Hugging Face Hub: org/name, hf:name or org/name:config (needs vitreous[hub])")
+    print("or .parquet files with a column of images and one of classes (a file, a 'pattern*.parquet', a folder),")
+    print("or a dataset on the Hugging Face Hub: org/name, hf:name or org/name:config (needs vitreous[hub])")
 
 
 def recipes(json: bool = False) -> None:
@@ -72,8 +72,8 @@ def recipes(json: bool = False) -> None:
     from vitreous.training.recipes import RECIPES
 
     if json:
-        told = {name: (recipe.about, recipe.expect, recipe.config.to_dict()) for name, recipe in RECIPES.items()}
-        print_json([{"name": n, "about": a, "expect": e, "config": c} for n, (a, e, c) in told.items()])
+        message = {name: (recipe.about, recipe.expect, recipe.config.to_dict()) for name, recipe in RECIPES.items()}
+        print_json([{"name": n, "about": a, "expect": e, "config": c} for n, (a, e, c) in message.items()])
         return
     for name, recipe in RECIPES.items():
         print(f"{name:<14} {recipe.about}")
@@ -89,8 +89,8 @@ def views(json: bool = False) -> None:
     from vitreous.views.registry import VIEWS
 
     if json:
-        told = [{"name": name, "title": view.title, "when_asked": view.asked} for name, view in VIEWS.items()]
-        print_json(told)
+        message = [{"name": name, "title": view.title, "when_asked": view.asked} for name, view in VIEWS.items()]
+        print_json(message)
         return
     width = max(len(name) for name in VIEWS) + 2
     for name, view in VIEWS.items():

@@ -1,8 +1,8 @@
-"""The command line: `vitreous VERB …`.
+"""The command line: `vitreous COMMAND …`.
 
-`COMMANDS` pairs each verb with a function in `verbs/`, whose parameters become flags and whose docstring becomes its
-`--help`. Nothing heavy is imported before a verb runs. A user's mistake is one line and exit code 2; `--debug` anywhere
-on the line shows the traceback. Without a verb, it shows the way.
+`COMMANDS` pairs each command with a function in `commands/`, whose parameters become flags and whose docstring becomes its
+`--help`. Nothing heavy is imported before a command runs. A user's mistake is one line and exit code 2; `--debug` anywhere
+on the line shows the traceback. Without a command, it shows the way.
 """
 
 import difflib
@@ -57,7 +57,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 }
 
 LIGHT = ("datasets", "recipes", "views", "completion")
-"""Verbs that do without torch."""
+"""Commands that do without torch."""
 
 MISTAKES = (ValueError, OSError, ImportError, MemoryError, FloatingPointError)
 """What a user may have caused and can mend; all else is ours, and shows where it came from."""
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):  # a terminal that knows no █ shows ? instead of failing
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    warnings.filterwarnings("ignore", module=r"PIL\.")  # a damaged picture gets its line from us
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # a damaged image gets its line from us
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     if words[:1] == ["help"] and len(words) == 2:
@@ -100,15 +100,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(words: Sequence[str]) -> None:
-    """Read the words after the verb as its flags, and call it."""
-    verb, *rest = words
-    if verb not in COMMANDS:
-        raise ValueError(f"{_unknown(verb)} (vitreous alone lists all verbs)")
-    function = (COMMANDS | choose(words))[verb]
+    """Read the words after the command as its flags, and call it."""
+    command, *rest = words
+    if command not in COMMANDS:
+        raise ValueError(f"{_unknown(command)} (vitreous alone lists all commands)")
+    function = (COMMANDS | choose(words))[command]
     function.__doc__ = unbroken(function.__doc__ or "")
     read_flags(
-        function if verb in LIGHT else quick(function),
-        verb,
+        function if command in LIGHT else quick(function),
+        command,
         rest,
         description=wrapped(function.__doc__, shutil.get_terminal_size().columns),
         config=(tyro.conf.FlagCreatePairsOff,),  # --json, and no --no-json beside it
@@ -140,9 +140,9 @@ def wrapped(text: str, width: int) -> str:
     return "\n\n".join(textwrap.fill(" ".join(p.split()), width, subsequent_indent="  ") for p in paragraphs)
 
 
-def _unknown(verb: str) -> str:
-    if verb.startswith("-"):
-        return f"the verb comes before {verb}, as in vitreous classify {verb}"
-    close = difflib.get_close_matches(verb, COMMANDS, n=2)
+def _unknown(command: str) -> str:
+    if command.startswith("-"):
+        return f"the command comes before {command}, as in vitreous classify {command}"
+    close = difflib.get_close_matches(command, COMMANDS, n=2)
     hint = f"did you mean {' or '.join(close)}?" if close else "try vitreous explain or vitreous classify"
-    return f"there is no verb {verb!r}: {hint}"
+    return f"there is no command {command!r}: {hint}"

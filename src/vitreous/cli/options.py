@@ -1,4 +1,4 @@
-"""Flags that several verbs share."""
+"""Flags that several commands share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tyro
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vitreous.data.images import PictureError
+    from vitreous.data.images import ImageError
     from vitreous.weights.load import Model
 
 Precision = Literal["fp32", "bf16", "fp16", "int8", "fp8"]
@@ -49,7 +49,7 @@ class ModelOptions:
     norm_eps: Annotated[float | None, tyro.conf.arg(metavar="EPS")] = None
     """Epsilon of the layer norms, where no file tells."""
     statistics: Statistics | None = None
-    """Normalise pictures by these statistics instead of the checkpoint's own."""
+    """Normalise images by these statistics instead of the checkpoint's own."""
 
     def load(self, console: Console | None = None) -> Model:
         """Load the model, and say on `console` what had to be assumed."""
@@ -75,7 +75,7 @@ class ModelOptions:
             mean, std = STATISTICS[self.statistics]
             if len(mean) != len(model.card.preprocess.mean):
                 raise ValueError(
-                    f"the statistics {self.statistics!r} are for colour, and this model takes grey pictures: leave "
+                    f"the statistics {self.statistics!r} are for colour, and this model takes grey images: leave "
                     "--statistics out"
                 )
             model.card.preprocess = replace(model.card.preprocess, mean=mean, std=std)
@@ -95,7 +95,7 @@ class ModelOptions:
 
 
 SharedModel = Annotated[ModelOptions, tyro.conf.arg(name="")]  # flags without a prefix
-Pictures = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PICTURE …", help_behavior_hint="")]
+Images = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE …", help_behavior_hint="")]
 Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="PATH")]
 
 
@@ -117,8 +117,8 @@ def say_remarks(console: Console, model: Model) -> None:
         console.print(line, style="dim", markup=False)
 
 
-def say_problems(console: Console, problems: Iterable[PictureError]) -> None:
-    """Say which pictures were left out, and why."""
+def say_problems(console: Console, problems: Iterable[ImageError]) -> None:
+    """Say which images were left out, and why."""
     for problem in problems:
         console.print(f"vitreous: {problem}", markup=False)
 

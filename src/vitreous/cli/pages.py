@@ -1,4 +1,4 @@
-"""What `vitreous explain` makes of its pictures, one after the other: pages, their numbers, and files of figures."""
+"""What `vitreous explain` makes of its images, one after the other: pages, their numbers, and files of figures."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from rich.console import Console
 
-    from vitreous.data.images import PictureError
+    from vitreous.data.images import ImageError
     from vitreous.pages.explanation import Page
     from vitreous.pages.payload import Payload
-    from vitreous.views.inspection import Scene
+    from vitreous.views.inspection import Inspection
     from vitreous.weights.load import Model
 
     Named = tuple[str, Image | Path | None]
-    """What to call a picture, and the picture: open already, still a file, or none at all."""
+    """What to call an image, and the image: open already, still a file, or none at all."""
 
 Format = Literal["png", "svg", "pdf"]
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is made of each picture."""
+    """What is made of each image."""
 
     views: str
     """The views to draw, with commas between."""
     asked: frozenset[str]
     """What takes many passes and has to be asked for: `trust`, `ablation`."""
     interactive: bool
-    """Whether the report is the interactive page: a ViT in front of a picture."""
+    """Whether the report is the interactive page: a ViT in front of an image."""
     drawn: bool
     """Whether figures are drawn: the interactive page has all views as numbers, and needs none."""
     figures: Path | None
     """The folder that figures also go to."""
     format: Format
     apart: bool
-    """Whether each picture has a folder of its own in there."""
+    """Whether each image has a folder of its own in there."""
 
     @property
     def files_alone(self) -> bool:
@@ -57,11 +57,11 @@ def want(
     model: Model,
     found: list[Named],
 ) -> Wanted:
-    """What the flags of `explain` ask for, of this model and these pictures."""
+    """What the flags of `explain` ask for, of this model and these images."""
     from vitreous.models.vit import ViT
 
     asked = [name for name, wanted in (("trust", trust), ("ablation", ablate is not None)) if wanted]
-    interactive = isinstance(model, ViT) and any(picture is not None for _, picture in found)
+    interactive = isinstance(model, ViT) and any(image is not None for _, image in found)
     return Wanted(
         views=",".join([views, *(name for name in asked if name not in views.split(","))]),
         asked=frozenset(asked),
@@ -73,12 +73,12 @@ def want(
     )
 
 
-def find(asked: tuple[str, ...], model: str | None) -> tuple[list[Named], list[PictureError]]:
-    """The pictures by name, and what leads to none. A checkpoint without a picture has views too."""
-    from vitreous.data.finding import find_pictures
+def find(asked: tuple[str, ...], model: str | None) -> tuple[list[Named], list[ImageError]]:
+    """The images by name, and what leads to none. A checkpoint without an image has views too."""
+    from vitreous.data.finding import find_images
 
     if asked:
-        paths, problems = find_pictures(asked)
+        paths, problems = find_images(asked)
         return [(str(path), path) for path in paths], problems
     if model is not None:
         return [("", None)], []
@@ -87,27 +87,27 @@ def find(asked: tuple[str, ...], model: str | None) -> tuple[list[Named], list[P
     return [("chelsea", samples()["chelsea"])], []
 
 
-def _opened(found: list[Named], problems: list[PictureError]) -> Iterator[tuple[str, Image | None]]:
-    """Each picture when its turn comes: all of a folder may not fit the memory. What cannot be read is a problem."""
-    from vitreous.data.images import PictureError, read_picture
+def _opened(found: list[Named], problems: list[ImageError]) -> Iterator[tuple[str, Image | None]]:
+    """Each image when its turn comes: all of a folder may not fit the memory. What cannot be read is a problem."""
+    from vitreous.data.images import ImageError, read_image
 
-    for name, picture in found:
-        if not isinstance(picture, Path):
-            yield name, picture
+    for name, image in found:
+        if not isinstance(image, Path):
+            yield name, image
             continue
         try:
-            opened = read_picture(picture)
-        except PictureError as error:
+            opened = read_image(image)
+        except ImageError as error:
             problems.append(error)
         else:
             yield name, opened
 
 
 def look_at_all(
-    whole: Scene,
+    whole: Inspection,
     found: list[Named],
     wanted: Wanted,
-    problems: list[PictureError],
+    problems: list[ImageError],
     console: Console,
     begin: Callable[[], None],
     quiet: bool,
@@ -118,19 +118,19 @@ def look_at_all(
     """
     from rich.text import Text
 
-    from vitreous.data.images import PictureError
-    from vitreous.views.inspection import Scene
+    from vitreous.data.images import ImageError
+    from vitreous.views.inspection import Inspection
 
     pages: list[Page] = []
     payloads: list[Payload] = []
     drawings: list[Path] = []
     folders: set[Path] = set()
-    for name, picture in _opened(found, problems):
+    for name, image in _opened(found, problems):
         try:
             with console.status(Text(f"looking into {name or 'the model'}")):
-                page, numbers = _look(Scene(whole.model, picture, whole.choice, name), wanted)
-        except PictureError as error:  # preprocessing refuses some, and knows no names
-            problems.append(PictureError(name, error.reason))
+                page, numbers = _look(Inspection(whole.model, image, whole.choice, name), wanted)
+        except ImageError as error:  # preprocessing refuses some, and knows no names
+            problems.append(ImageError(name, error.reason))
             continue
         if not pages:
             begin()
@@ -147,16 +147,16 @@ def look_at_all(
     return pages, payloads, drawings
 
 
-def _look(scene: Scene, wanted: Wanted) -> tuple[Page, list[Payload]]:
-    """One picture's page, and the numbers that it draws from where it is interactive."""
+def _look(inspection: Inspection, wanted: Wanted) -> tuple[Page, list[Payload]]:
+    """One image's page, and the numbers that it draws from where it is interactive."""
     from vitreous.pages.explanation import Page, answer, explain
     from vitreous.pages.page_data import page_data
 
-    page = explain(scene, wanted.views) if wanted.drawn else Page(scene.name, answer(scene))
-    return page, [page_data(scene, wanted.asked)] if wanted.interactive else []
+    page = explain(inspection, wanted.views) if wanted.drawn else Page(inspection.name, answer(inspection))
+    return page, [page_data(inspection, wanted.asked)] if wanted.interactive else []
 
 
-def write_report(output: Path, pages: list[Page], whole: Scene, payloads: list[Payload]) -> None:
+def write_report(output: Path, pages: list[Page], whole: Inspection, payloads: list[Payload]) -> None:
     """The report's one file, whole or not at all."""
     from vitreous.pages.explanation import html
     from vitreous.runtime.files import write_atomic
@@ -165,7 +165,7 @@ def write_report(output: Path, pages: list[Page], whole: Scene, payloads: list[P
 
 
 def _own_folder(figures: Path, name: str, taken: set[Path]) -> Path:
-    """A folder for one picture of several; two of one name do not share it."""
+    """A folder for one image of several; two of one name do not share it."""
     stem, count = Path(name).stem, 1
     folder = figures / stem
     while folder in taken:

@@ -19,7 +19,7 @@ def push(
 ) -> None:
     """Put a trained model on the Hugging Face Hub: `vitreous push runs/digits me/digits`, then `--model me/digits`.
 
-    Weights, config and a model card go out, and nothing else: no pictures, no optimiser, no path of this machine.
+    Weights, config and a model card go out, and nothing else: no images, no optimiser, no path of this machine.
 
     Args:
         source: A run's folder (its final model, or its newest checkpoint), a saved model's folder, or a checkpoint.
@@ -46,4 +46,4 @@ def push(
         print_json(asdict(done))
         return
     print(f"pushed {', '.join(done.files)} to {done.url}")
-    console.print(f"try it: vitreous classify PICTURE --model {done.repository}", markup=False)
+    console.print(f"try it: vitreous classify IMAGE --model {done.repository}", markup=False)

@@ -25,7 +25,7 @@ Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
 
 
 def choose(words: Sequence[str]) -> dict[str, Callable[..., Any]]:
-    """The two verbs with the defaults that the words of this command line ask for."""
+    """The two commands with the defaults that the words of this command line ask for."""
     named = words[:1] == ["train"] and len(words) > 1 and not words[1].startswith("-")
     recipe = words[1] if named else "digits"
     if recipe not in RECIPES:
@@ -69,7 +69,7 @@ def _train(chosen: str, typed: frozenset[str], named: bool) -> Callable[..., Non
             config: What is trained, on what, for how long and how.
             output: The run's folder; by default runs/RECIPE, with a number where that is taken.
             resume: Go on with the run in this folder, as it was configured.
-            data_root: Where named data sets are kept.
+            data_root: Where named datasets are kept.
             json: Print the result as JSON.
         """
         if recipe != chosen:
@@ -91,7 +91,7 @@ def _finetune(default: TrainConfig, typed: frozenset[str]) -> Callable[..., None
         data_root: Folder = None,
         json: bool = False,
     ) -> None:
-        """Fine-tune a checkpoint to your pictures: `vitreous finetune --model NAME --data FOLDER [--policy POLICY]`.
+        """Fine-tune a checkpoint to your images: `vitreous finetune --model NAME --data FOLDER [--policy POLICY]`.
 
         The same as `train`, beginning with a checkpoint's weights and a fresh head.
 
@@ -99,7 +99,7 @@ def _finetune(default: TrainConfig, typed: frozenset[str]) -> Callable[..., None
             config: What is trained, on what, for how long and how.
             output: The run's folder; by default runs/MODEL-POLICY, with a number where that is taken.
             resume: Go on with the run in this folder, as it was configured.
-            data_root: Where named data sets are kept.
+            data_root: Where named datasets are kept.
             json: Print the result as JSON.
         """
         if resume is not None:
@@ -107,7 +107,7 @@ def _finetune(default: TrainConfig, typed: frozenset[str]) -> Callable[..., None
         if not config.model:
             raise ValueError("name the checkpoint to begin with: --model NAME, a file or a folder")
         if not config.data:
-            raise ValueError("name your pictures: --data FOLDER (one sub-folder a class), a data set or a Hub id")
+            raise ValueError("name your images: --data FOLDER (one sub-folder a class), a dataset or a Hub id")
         name = f"{Path(config.model).stem}-{config.policy.replace(':', '')}"
         _go(config, output or _free_folder(name, config), data_root, json)
 
@@ -126,8 +126,8 @@ def _resumed(folder: Path, output: Path | None, config: TrainConfig, typed: froz
     if output not in (None, folder):
         other.append("output")
     if other:
-        told = ", ".join(f"--{name.replace('_', '-')}" for name in other)
-        raise ValueError(f"--resume goes on with the run in {folder} as it is: leave out {told}")
+        message = ", ".join(f"--{name.replace('_', '-')}" for name in other)
+        raise ValueError(f"--resume goes on with the run in {folder} as it is: leave out {message}")
     return replace(found, **asked)
 
 
@@ -175,9 +175,9 @@ def _go(config: TrainConfig, output: Path, data_root: Path | None, as_json: bool
     if as_json:
         print_json(result, indent=None)
         return
-    print(f"{result['top1']:.2%} of {result['pictures']:,} held-out pictures after {result['epochs']} epochs")
+    print(f"{result['top1']:.2%} of {result['images']:,} held-out images after {result['epochs']} epochs")
     console.print(f"wrote {page} (curves, and the inside over training)", markup=False)
-    console.print(f"try it: vitreous explain PICTURE --model {output}/model", markup=False)
+    console.print(f"try it: vitreous explain IMAGE --model {output}/model", markup=False)
 
 
 def _free_folder(name: str, config: TrainConfig) -> Path:

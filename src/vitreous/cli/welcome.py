@@ -1,17 +1,17 @@
-"""What `vitreous` says when it is asked nothing: where to begin, and every verb by what it is for."""
+"""What `vitreous` says when it is asked nothing: where to begin, and every command by what it is for."""
 
 BEGIN = {
     "vitreous explain": "a page of what the packaged model sees in a cat",
-    "vitreous classify photo.jpg": "name what is in a picture of yours",
+    "vitreous classify photo.jpg": "name what is in an image of yours",
     "vitreous train": "train a ViT on handwritten digits in half a minute",
 }
 
 PURPOSES = {
-    "a picture": {
-        "classify": "name what is in pictures",
+    "an image": {
+        "classify": "name what is in images",
         "explain": "write a page that shows where the model looks, and why",
-        "explore": "the same in a browser, live, for any picture",
-        "embed": "turn pictures into vectors",
+        "explore": "the same in a browser, live, for any image",
+        "embed": "turn images into vectors",
     },
     "training": {
         "train": "from scratch, by a recipe",
@@ -27,7 +27,7 @@ PURPOSES = {
     },
     "lists": {
         "models": "variants by name",
-        "datasets": "data sets by name",
+        "datasets": "datasets by name",
         "recipes": "what to train, with what to expect",
         "views": "what explain can draw",
         "completion": "the tab key for bash and zsh",
@@ -43,7 +43,11 @@ def welcome() -> str:
     """
     lines = ["Vision Transformers you can see through.", "", "Begin with"]
     lines += [f"  {command:<30}{said}" for command, said in BEGIN.items()]
-    for purpose, verbs in PURPOSES.items():
-        lines += ["", f"{purpose[:1].upper()}{purpose[1:]}", *(f"  {verb:<12}{said}" for verb, said in verbs.items())]
-    lines += ["", "vitreous VERB --help shows a verb's flags; --json is for programs, --debug for a traceback."]
+    for purpose, commands in PURPOSES.items():
+        lines += [
+            "",
+            f"{purpose[:1].upper()}{purpose[1:]}",
+            *(f"  {command:<12}{said}" for command, said in commands.items()),
+        ]
+    lines += ["", "vitreous COMMAND --help shows a command's flags; --json is for programs, --debug for a traceback."]
     return "\n".join(lines)

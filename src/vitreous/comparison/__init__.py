@@ -1,1 +1,1 @@
-"""Comparing: several models, the same pictures, budget and seeds in; one table and one page out."""
+"""Comparing: several models, the same images, budget and seeds in; one table and one page out."""

@@ -1,6 +1,6 @@
 """Minutes to epochs: how many passes a model can make on this machine in the time that each run gets.
 
-The time is that of updates and of looks at the held-out pictures. Decoding and compiling come before it: they are done
+The time is that of updates and of looks at the held-out images. Decoding and compiling come before it: they are done
 once and found in a cache by whoever comes later, so that counting them would favour one model over another.
 """
 
@@ -28,7 +28,7 @@ def epochs_for(config: TrainConfig, minutes: float, data_root: Path | None, tell
 
 
 def epochs_in(seconds: float, epoch: float, look: float) -> int:
-    """How many epochs fit, with about fifty looks at the held-out pictures among them, or one after each.
+    """How many epochs fit, with about fifty looks at the held-out images among them, or one after each.
 
     >>> epochs_in(100, epoch=9, look=1), epochs_in(1000, epoch=4.5, look=5), epochs_in(1, epoch=9, look=1)
     (10, 166, 1)
@@ -55,7 +55,7 @@ def time_update(parts: Parts) -> float:
 
 
 def time_look(parts: Parts) -> float:
-    """Seconds of one look at the held-out pictures; a first one, which compiles, does not count."""
+    """Seconds of one look at the held-out images; a first one, which compiles, does not count."""
     parts.measure()
     before = time.perf_counter()
     parts.measure()

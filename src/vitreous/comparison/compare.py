@@ -1,4 +1,4 @@
-"""`compare`: models, pictures and a budget in; a table, a page and a folder out. The whole of it, top to bottom."""
+"""`compare`: models, images and a budget in; a table, a page and a folder out. The whole of it, top to bottom."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -48,10 +48,10 @@ def run_study(
     compiled: bool = True,
     command: str = "",
 ) -> dict[str, Any]:
-    """One data set: open the study, work through its runs, then write the table and the page."""
+    """One dataset: open the study, work through its runs, then write the table and the page."""
     table = _run(folder, models, budget, seeds, device, data_root, listeners, compiled, {})
-    told = {"title": "", "command": command, "tables": [table]}
-    return _write(folder, told, data_root, Everyone(listeners).say)
+    message = {"title": "", "command": command, "tables": [table]}
+    return _write(folder, message, data_root, Everyone(listeners).say)
 
 
 def run_named(
@@ -67,7 +67,7 @@ def run_named(
     only: Sequence[str] = (),
     command: str = "",
 ) -> dict[str, Any]:
-    """A study of `STUDIES`: each data set in a folder of its own, one table for all.
+    """A study of `STUDIES`: each dataset in a folder of its own, one table for all.
 
     What is not at hand is told, and the rest goes on; run it again when it is there. `only` names some of its data
     sets, each perhaps with the place where it lies: `cifar10=folder/of/parquet`.
@@ -78,7 +78,7 @@ def run_named(
     known = [part.budget.data for part in STUDIES[name].parts]
     places = {data: place or data for data, _, place in (word.partition("=") for word in only)}
     if strange := [data for data in places if data not in known]:
-        raise ValueError(f"{name} has no data set {strange[0]!r}: it has {', '.join(known)}")
+        raise ValueError(f"{name} has no dataset {strange[0]!r}: it has {', '.join(known)}")
     tables = []
     for part in STUDIES[name].parts:
         data, place = part.budget.data, folder / short(part.budget.data)
@@ -125,19 +125,21 @@ def _run(
     return {**table, "folder": str(folder)}
 
 
-def _write(folder: Path, told: dict[str, Any], data_root: Path | None, say: Callable[[str], object]) -> dict[str, Any]:
+def _write(
+    folder: Path, message: dict[str, Any], data_root: Path | None, say: Callable[[str], object]
+) -> dict[str, Any]:
     """The page and the JSON, whole or not at all; a second process writes the same once more."""
     with claimed(folder / "gathering", say):
-        write_page(folder, told, data_root)
-        write_json(folder / "comparison.json", public(told))
-    return told
+        write_page(folder, message, data_root)
+        write_json(folder / "comparison.json", public(message))
+    return message
 
 
-def public(told: dict[str, Any]) -> dict[str, Any]:
+def public(message: dict[str, Any]) -> dict[str, Any]:
     """What is told of a study, without the folders of this machine.
 
-    >>> public({"tables": [{"data": "/home/me/pictures", "folder": "/home/me/x", "common": {"model": "/m/vit"}}]})
-    {'tables': [{'data': '…/pictures', 'common': {'model': '…/vit'}}]}
+    >>> public({"tables": [{"data": "/home/me/images", "folder": "/home/me/x", "common": {"model": "/m/vit"}}]})
+    {'tables': [{'data': '…/images', 'common': {'model': '…/vit'}}]}
     """
 
     def shown(value: Any) -> Any:
@@ -148,6 +150,6 @@ def public(told: dict[str, Any]) -> dict[str, Any]:
     hide = ("data", "common")
     tables = [
         {name: shown(each) if name in hide else each for name, each in table.items() if name != "folder"}
-        for table in told["tables"]
+        for table in message["tables"]
     ]
-    return {**told, "tables": tables}
+    return {**message, "tables": tables}

@@ -53,8 +53,8 @@ class Meter(Listener):
         after = joules(self.device)
         self._look_around()
         used = after - self.before if after is not None and self.before is not None and not self.why else None
-        told = {"device": device_name(self.device), "learning": self.learning, "joules": used, "why": self.why}
-        write_json(folder.path / FILE, told)
+        message = {"device": device_name(self.device), "learning": self.learning, "joules": used, "why": self.why}
+        write_json(folder.path / FILE, message)
 
     def _look_around(self) -> None:
         if not self.why and self.crowded():

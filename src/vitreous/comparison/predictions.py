@@ -1,6 +1,6 @@
-"""What a trained model says of each test picture, kept as `predictions.npz` so that no second pass is needed.
+"""What a trained model says of each test image, kept as `predictions.npz` so that no second pass is needed.
 
-Shapes:  n pictures of the test set, in its order
+Shapes:  n images of the test set, in its order
 """
 
 from dataclasses import dataclass, fields
@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitreous.data.image_dataset import PictureSet
-from vitreous.data.images import PictureError
+from vitreous.data.image_dataset import ImageDataset
+from vitreous.data.images import ImageError
 from vitreous.models.last_block import logits_only
 from vitreous.predict.evaluate import prepared
 from vitreous.predict.pipeline import sent
@@ -56,11 +56,11 @@ class Predictions:
 
 
 @torch.inference_mode()
-def predict(model: Model, data: PictureSet, *, device: str = "auto", precision: str = "fp32") -> Predictions:
-    """One pass over the pictures in the number format that the model was trained in; classes are the data's own."""
+def predict(model: Model, data: ImageDataset, *, device: str = "auto", precision: str = "fp32") -> Predictions:
+    """One pass over the images in the number format that the model was trained in; classes are the data's own."""
     place = pick_device(device)
     model = model.to(place).eval()
-    problems: list[PictureError] = []
+    problems: list[ImageError] = []
     labels: list[int] = []
     predicted, probability = [], []
     for tensors, part in prepared(data, model.card.preprocess, BATCH, problems):
@@ -70,6 +70,6 @@ def predict(model: Model, data: PictureSet, *, device: str = "auto", precision: 
         labels += part
         predicted.append(best.indices.cpu().numpy())
         probability.append(best.values.cpu().numpy())
-    if problems:  # pictures are counted by their place in the set: none may be missing
+    if problems:  # images are counted by their place in the set: none may be missing
         raise problems[0]
     return Predictions(np.array(labels), np.concatenate(predicted), np.concatenate(probability))

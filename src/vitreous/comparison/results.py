@@ -1,6 +1,6 @@
 """A finished study to all that is told of it: one dictionary, as `comparison.json` holds it and the page draws it.
 
-Shapes:  s seeds · n test pictures
+Shapes:  s seeds · n test images
 """
 
 import json
@@ -53,7 +53,7 @@ def gather(
     return {
         "data": study.budget.data,
         "recipe": study.recipe,
-        "pictures": len(first.label),
+        "images": len(first.label),
         "seeds": study.seeds,
         "minutes": study.budget.minutes,
         "alike": study.alike,
@@ -104,7 +104,7 @@ def _row(
         "accuracies": accuracies.tolist(),
         "accuracy": mean,
         "interval": [low, high],
-        "interval_over": "seeds" if half is not None else "pictures",
+        "interval_over": "seeds" if half is not None else "images",
         "quoted": quoted.get(label),
         "parameters": sum(p.numel() for p in model.parameters()),
         "learning": meters[0]["learning"],
@@ -134,7 +134,7 @@ def measure_speeds(
     say("timing the models" + (", eager and compiled" if compiled else ""))
     device, precision = pick_device(study.configs[0].device), study.configs[0].precision
     found = time_models(models, device, precision=precision, compiled=compiled)
-    told = {
+    message = {
         "device": device_name(device),
         "batch": batch_for(models, device),
         "precision": precision,
@@ -142,24 +142,24 @@ def measure_speeds(
         "torch": torch.__version__,
         "models": {label: asdict(speed) for label, speed in found.items()},
     }
-    write_json(path, told)
-    return told
+    write_json(path, message)
+    return message
 
 
 def _by_class(right: np.ndarray, labels: np.ndarray, classes: int) -> list[float | None]:
-    """Accuracy of each class over all seeds; None for one without pictures."""
+    """Accuracy of each class over all seeds; None for one without images."""
     each = right.mean(axis=0)
     return [float(each[labels == i].mean()) if (labels == i).any() else None for i in range(classes)]
 
 
 def _batch_size(study: Study) -> dict[str, int]:
-    """What the runs say of it: less than was asked for, where there were fewer pictures."""
+    """What the runs say of it: less than was asked for, where there were fewer images."""
     rows = RunFolder(study.runs()[0].folder).read_metrics()
     return {"batch_size": rows[-1]["batch_size"]} if rows and "batch_size" in rows[-1] else {}
 
 
 def _curve(runs: list[Run]) -> dict[str, Any]:
-    """Accuracy on the test pictures over training, by seed, and the time that it took, averaged over seeds."""
+    """Accuracy on the test images over training, by seed, and the time that it took, averaged over seeds."""
     looked = [[row for row in RunFolder(run.folder).read_metrics() if "test_top1" in row] for run in runs]
     epochs = [row["epoch"] for row in looked[0] if all(row["epoch"] in {r["epoch"] for r in each} for each in looked)]
     by_epoch = [{row["epoch"]: row for row in each} for each in looked]
@@ -171,7 +171,7 @@ def _curve(runs: list[Run]) -> dict[str, Any]:
 
 
 def disagreements(one: list[Predictions], other: list[Predictions]) -> dict[str, Any]:
-    """Pictures that one model gets right with every seed and the other wrong with every seed, both ways.
+    """Images that one model gets right with every seed and the other wrong with every seed, both ways.
 
     The first ones are those in which the two were most sure of themselves.
     """
@@ -180,12 +180,12 @@ def disagreements(one: list[Predictions], other: list[Predictions]) -> dict[str,
         apart = np.all([p.correct for p in better], axis=0) & ~np.any([p.correct for p in worse], axis=0)
         sure = np.mean([p.probability for p in [*better, *worse]], axis=0)
         chosen = [int(i) for i in np.argsort(-sure, kind="stable") if apart[i]]
-        found[side] = {"count": len(chosen), "pictures": [_answers(i, one, other) for i in chosen[:MOST]]}
+        found[side] = {"count": len(chosen), "images": [_answers(i, one, other) for i in chosen[:MOST]]}
     return found
 
 
 def _answers(i: int, one: list[Predictions], other: list[Predictions]) -> dict[str, Any]:
-    """What each model says of picture `i`: the first seed's class, and how sure it is."""
+    """What each model says of image `i`: the first seed's class, and how sure it is."""
     sides = {"one": one[0], "other": other[0]}
     said = {side: [int(p.predicted[i]), float(p.probability[i])] for side, p in sides.items()}
-    return {"picture": i, "label": int(one[0].label[i]), **said}
+    return {"image": i, "label": int(one[0].label[i]), **said}

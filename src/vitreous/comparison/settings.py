@@ -1,4 +1,4 @@
-"""A study's models to their configs: the same pictures, augmentation, batch and budget; an optimiser that suits each.
+"""A study's models to their configs: the same images, augmentation, batch and budget; an optimiser that suits each.
 
 What all have in common comes from one recipe. What differs by the model's kind is decided here, and only here:
 `differing` finds it again for the page, field by field.
@@ -13,9 +13,9 @@ from vitreous.training.config import NEUTRAL, TrainConfig
 from vitreous.training.recipes import FINETUNE, POLICY_RATES, RECIPES
 
 SMALL = 64
-"""Pixels up to which the recipe for small pictures is taken, where none was named."""
+"""Pixels up to which the recipe for small images is taken, where none was named."""
 RESNET: dict[str, Any] = {
-    # the optimiser of He et al. (2016); its rate is for 256 pictures and grows with the batch (Goyal et al., 2017)
+    # the optimiser of He et al. (2016); its rate is for 256 images and grows with the batch (Goyal et al., 2017)
     "optimizer": "sgd",
     "clip": 0.0,
     "average": 0.0,  # batch norm's statistics would not be those of the averaged weights
@@ -67,7 +67,7 @@ def choose_recipe(budget: Budget, entrants: Sequence[Entrant]) -> tuple[str, Tra
 
 
 def shared_size(budget: Budget, entrants: Sequence[Entrant]) -> int:
-    """The size of picture for models that take any: the one asked for, the first ViT's, or 32 for small ResNets."""
+    """The size of image for models that take any: the one asked for, the first ViT's, or 32 for small ResNets."""
     sizes = [entrant.image_size for entrant in entrants if entrant.image_size is not None]
     small = all(entrant.model.endswith("_small") for entrant in entrants)
     return budget.image_size or (sizes[0] if sizes else 32 if small else 224)

@@ -1,4 +1,4 @@
-"""Pictures a second, eager and compiled: every model in turn, round by round, so that a slow moment hits all alike."""
+"""Images a second, eager and compiled: every model in turn, round by round, so that a slow moment hits all alike."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -13,12 +13,12 @@ from vitreous.weights.load import Model
 
 ROUNDS = 9
 SMALL = 64
-"""Pixels of a side up to which a GPU needs more pictures at once to be busy."""
+"""Pixels of a side up to which a GPU needs more images at once to be busy."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Pictures a second through the forward pass alone; None where there is no number, and why."""
+    """Images a second through the forward pass alone; None where there is no number, and why."""
 
     eager: float
     compiled: float | None
@@ -64,7 +64,7 @@ def time_models(
 
 
 def batch_for(models: Mapping[str, Model], device: torch.device) -> int:
-    """Pictures run at once, the same for all models: 256 small ones or 64 large ones on a GPU, 32 elsewhere."""
+    """Images run at once, the same for all models: 256 small ones or 64 large ones on a GPU, 32 elsewhere."""
     side = max(max(model.card.preprocess.size) for model in models.values())
     return 32 if device.type != "cuda" else 256 if side <= SMALL else 64
 

@@ -1,10 +1,10 @@
-"""What may be concluded: intervals over seeds, an exact paired test over pictures, and when the two agree.
+"""What may be concluded: intervals over seeds, an exact paired test over images, and when the two agree.
 
 Two things are left to chance in a comparison. Another seed gives other weights: the interval over seeds (Student's t)
-tells how far that goes. Other test pictures give another accuracy: the test over pictures tells about that. A verdict
+tells how far that goes. Other test images give another accuracy: the test over images tells about that. A verdict
 is drawn only where both say the same.
 
-Shapes:  s seeds · n pictures
+Shapes:  s seeds · n images
 """
 
 from collections.abc import Sequence
@@ -33,14 +33,14 @@ def seed_interval(values: ArrayLike, level: float = LEVEL) -> tuple[float, float
     return mean, float(t.ppf((1 + level) / 2, count - 1) * values.std(ddof=1) / np.sqrt(count))
 
 
-def pictures_test(one: ArrayLike, other: ArrayLike) -> float:
-    """The exact paired test over pictures, two-sided: right answers `[s n]` of two models → p.
+def images_test(one: ArrayLike, other: ArrayLike) -> float:
+    """The exact paired test over images, two-sided: right answers `[s n]` of two models → p.
 
-    Were the models alike, each picture's difference (how many seeds of one are right, less those of the other) could as
-    well have the other sign. The sum over pictures of all such choices of sign has a distribution that is worked out
+    Were the models alike, each image's difference (how many seeds of one are right, less those of the other) could as
+    well have the other sign. The sum over images of all such choices of sign has a distribution that is worked out
     whole, without drawing a sample. With one seed this is McNemar's exact test.
 
-    >>> round(pictures_test([[1, 1, 1, 1, 1, 0]], [[0, 0, 0, 0, 0, 0]]), 6)  # five pictures, all for the first: 2 / 2⁵
+    >>> round(images_test([[1, 1, 1, 1, 1, 0]], [[0, 0, 0, 0, 0, 0]]), 6)  # five images, all for the first: 2 / 2⁵
     0.0625
     """
     from scipy.signal import convolve
@@ -48,9 +48,7 @@ def pictures_test(one: ArrayLike, other: ArrayLike) -> float:
 
     one, other = (np.atleast_2d(np.asarray(each, dtype=bool)) for each in (one, other))
     if one.shape != other.shape:
-        raise ValueError(
-            f"both models must answer the same pictures with as many seeds, got {one.shape}, {other.shape}"
-        )
+        raise ValueError(f"both models must answer the same images with as many seeds, got {one.shape}, {other.shape}")
     differences = one.sum(axis=0, dtype=int) - other.sum(axis=0, dtype=int)  # [n], from -s to s
     sizes = np.abs(differences)
     chances = np.ones(1)  # chances[i]: that the differences for the first model add up to i
@@ -85,9 +83,9 @@ class Pair:
     other: str
     difference: float
     half: float | None
-    """Half width of the interval of the difference over seeds; the same seed means the same order of pictures."""
+    """Half width of the interval of the difference over seeds; the same seed means the same order of images."""
     chance: float
-    """p of the test over pictures."""
+    """p of the test over images."""
     seed_chance: float
     """p of the paired t test over seeds; 1 for one seed alone."""
     raised: float
@@ -103,12 +101,12 @@ def judge(right: dict[str, np.ndarray], starts: dict[str, str]) -> list[Pair]:
     names = list(right)
     pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
     by_seed = [right[a].mean(axis=1) - right[b].mean(axis=1) for a, b in pairs]  # [s] each
-    pictures = [pictures_test(right[a], right[b]) for a, b in pairs]
+    images = [images_test(right[a], right[b]) for a, b in pairs]
     seeds = [seeds_test(differences) for differences in by_seed]
-    raised = holm([max(both) for both in zip(pictures, seeds, strict=True)])
+    raised = holm([max(both) for both in zip(images, seeds, strict=True)])
     return [
         _judged(pair, differences, chances, starts[pair[0]] != starts[pair[1]])
-        for pair, differences, chances in zip(pairs, by_seed, zip(pictures, seeds, raised, strict=True), strict=True)
+        for pair, differences, chances in zip(pairs, by_seed, zip(images, seeds, raised, strict=True), strict=True)
     ]
 
 
@@ -142,12 +140,12 @@ def _judged(pair: tuple[str, str], by_seed: np.ndarray, chances: tuple[float, fl
     elif abs(difference) <= half:
         reason = f"no verdict: {points} apart, and the interval over seeds holds zero"
     elif chances[0] >= 1 - LEVEL:
-        reason = f"no verdict: {points} apart, and the test over pictures does not confirm it"
+        reason = f"no verdict: {points} apart, and the test over images does not confirm it"
     elif chances[2] >= 1 - LEVEL:
         reason = f"no verdict: {points} apart, which among so many pairs may be chance"
     else:
         verdict, reason = (
             better,
-            f"{better} is better than {worse} by {points} with this budget, over seeds and over pictures",
+            f"{better} is better than {worse} by {points} with this budget, over seeds and over images",
         )
     return Pair(one, other, difference, half, *chances, verdict, reason)

@@ -7,7 +7,7 @@ from vitreous.comparison.settings import Budget
 
 @dataclass(frozen=True)
 class Part:
-    """One data set of a named study."""
+    """One dataset of a named study."""
 
     models: tuple[str, ...]
     budget: Budget
@@ -19,14 +19,14 @@ class Part:
 
 @dataclass(frozen=True)
 class NamedStudy:
-    """Several data sets, one after the other."""
+    """Several datasets, one after the other."""
 
     about: str
     parts: tuple[Part, ...]
 
 
 VIT, RESNET = "torchvision:vit_b_16@attention", "torchvision:resnet152@full"
-WEIGHTS = "torchvision downloads weights and data sets on first use, into ~/.cache: run this once with a network"
+WEIGHTS = "torchvision downloads weights and datasets on first use, into ~/.cache: run this once with a network"
 
 
 def _fine_tuned(data: str, quoted: float, epochs: int) -> Part:
@@ -44,11 +44,11 @@ def _from_scratch(data: str, quoted: float) -> Part:
 
 STUDIES: dict[str, NamedStudy] = {
     "seed-001": NamedStudy(
-        "Seed report 001: a small ViT from scratch on MNIST and CIFAR-10, beside a ResNet-18 for small pictures",
+        "Seed report 001: a small ViT from scratch on MNIST and CIFAR-10, beside a ResNet-18 for small images",
         (_from_scratch("mnist", 98.10), _from_scratch("cifar10", 56.41)),
     ),
     "seed-004": NamedStudy(
-        "Seed report 004: ViT-B/16 (attention layers and head) beside ResNet-152, fine-tuned on four data sets",
+        "Seed report 004: ViT-B/16 (attention layers and head) beside ResNet-152, fine-tuned on four datasets",
         (
             _fine_tuned("cifar10", 97.97, 10),
             _fine_tuned("cifar100", 87.41, 10),

@@ -1,8 +1,8 @@
-"""A study: models × seeds on one data set, as a folder that can be gone on with.
+"""A study: models × seeds on one dataset, as a folder that can be gone on with.
 
 study.json                 what was asked for, and the config that each model got
 runs/MODEL-seed0/ …        ordinary runs of `train`, each with its predictions.npz and meter.json
-speed.json                 pictures a second
+speed.json                 images a second
 comparison.json, .html     the table and the page, when all runs are done
 """
 
@@ -61,7 +61,7 @@ class Study:
 
     @property
     def alike(self) -> bool:
-        """Whether all models begin from scratch, or all with weights that have seen pictures before."""
+        """Whether all models begin from scratch, or all with weights that have seen images before."""
         return len({entrant.pretrained for entrant in self.entrants}) == 1
 
 
@@ -108,8 +108,8 @@ def read_study(folder: Path, asked: dict[str, Any] | None = None) -> Study:
     """What `study.json` says; refused in a line where something else is `asked` for."""
     path = folder / "study.json"
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        before, version = told["asked"], told["version"]
+        message = json.loads(path.read_text(encoding="utf-8"))
+        before, version = message["asked"], message["version"]
         if version != VERSION:
             raise ValueError(f"{path} was written by another version ({version!r}): choose another --output")
         if asked is not None:
@@ -119,9 +119,9 @@ def read_study(folder: Path, asked: dict[str, Any] | None = None) -> Study:
             folder,
             Budget(**values),
             before["seeds"],
-            told["recipe"],
-            tuple(Entrant.from_dict(each) for each in told["entrants"]),
-            tuple(TrainConfig.from_dict(each) for each in told["configs"]),
+            message["recipe"],
+            tuple(Entrant.from_dict(each) for each in message["entrants"]),
+            tuple(TrainConfig.from_dict(each) for each in message["configs"]),
         )
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} does not describe a study ({error!r}): choose another --output") from error
@@ -152,15 +152,15 @@ def _refuse_strangers(folder: Path) -> None:
 @contextmanager
 def claimed(place: Path, say: Callable[[str], object], pause: float = 0.5) -> Iterator[None]:
     """Hold a lock by this name, waiting for whoever has it."""
-    told = False
+    message = False
     with ExitStack() as held:
         while True:
             try:
                 held.enter_context(RunFolder(place).claimed())
                 break
             except HeldError:
-                if not told:
+                if not message:
                     say(f"another process is at {place.parent}: waiting for it")
-                told = True
+                message = True
                 time.sleep(pause)
         yield

@@ -13,13 +13,13 @@ def interval(row: Row) -> str:
 
     >>> interval({"interval": [0.97, 0.99], "interval_over": "seeds"})
     '± 1.00 over seeds'
-    >>> interval({"interval": [0.97, 0.99], "interval_over": "pictures"})
-    '97.00 to 99.00 over pictures (one seed)'
+    >>> interval({"interval": [0.97, 0.99], "interval_over": "images"})
+    '97.00 to 99.00 over images (one seed)'
     """
     low, high = (100 * end for end in row["interval"])
     if row["interval_over"] == "seeds":
         return f"± {(high - low) / 2:.2f} over seeds"
-    return f"{low:.2f} to {high:.2f} over pictures (one seed)"
+    return f"{low:.2f} to {high:.2f} over images (one seed)"
 
 
 def count(number: float | None) -> str:
@@ -53,7 +53,7 @@ def memory(row: Row) -> str:
 
 
 def rate(number: float | None, why: str = "") -> str:
-    """Pictures a second, or why there is no such number.
+    """Images a second, or why there is no such number.
 
     >>> rate(12345.6), rate(None, "no C++ compiler here")
     ('12,346', 'none: no C++ compiler here')
@@ -67,10 +67,10 @@ MEASURES: dict[str, Callable[[Row], str]] = {
     "95 % interval": interval,
     "parameters": lambda row: count(row["parameters"]),
     "of them learn": lambda row: count(row["learning"]),
-    "FLOPs a picture": lambda row: count(row["flops"]),
+    "FLOPs an image": lambda row: count(row["flops"]),
     "pixels": lambda row: "×".join(map(str, row["image_size"])),
-    "pictures/s, eager": lambda row: rate(row["eager"]),
-    "pictures/s, compiled": lambda row: rate(row["compiled"], row["why"]),
+    "images/s, eager": lambda row: rate(row["eager"]),
+    "images/s, compiled": lambda row: rate(row["compiled"], row["why"]),
     "peak memory of an update": memory,
     "epochs": lambda row: f"{row['epochs']:,}",
     "time of a run": lambda row: duration(row["seconds"]),
@@ -85,25 +85,25 @@ def cells(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
     """The table with measures down and models across."""
     found = [(name, [tell(row) for row in rows]) for name, tell in MEASURES.items()]
     if any(row["quoted"] is not None for row in rows):
-        told = ["" if row["quoted"] is None else f"{row['quoted']:.2f} %" for row in rows]
-        found.insert(3, (QUOTED, told))
+        message = ["" if row["quoted"] is None else f"{row['quoted']:.2f} %" for row in rows]
+        found.insert(3, (QUOTED, message))
     return found
 
 
 def verdicts(table: Mapping[str, Any]) -> list[str]:
     """What the table says, a sentence a pair; for all pairs that began differently, one."""
     unlike = "different starts: no verdict"
-    told = [f"{pair['reason']} ({evidence(pair)})" for pair in table["pairs"] if pair["reason"] != unlike]
+    message = [f"{pair['reason']} ({evidence(pair)})" for pair in table["pairs"] if pair["reason"] != unlike]
     if table["alike"]:
-        return told
-    return [f"{unlike} between models of which one had seen other pictures before and the other had not", *told]
+        return message
+    return [f"{unlike} between models of which one had seen other images before and the other had not", *message]
 
 
 def evidence(pair: Mapping[str, Any]) -> str:
     """The numbers behind a verdict.
 
     >>> evidence({"difference": 0.0125, "half": 0.004, "chance": 0.0002, "seed_chance": 0.01, "raised": 0.01})
-    'difference +1.25 ± 0.40 points over seeds; p = 0.0002 over pictures, p = 0.01 over seeds'
+    'difference +1.25 ± 0.40 points over seeds; p = 0.0002 over images, p = 0.01 over seeds'
     """
     half = "" if pair["half"] is None else f" ± {100 * pair['half']:.2f}"
     over = " over seeds" if pair["half"] is not None else ""
@@ -112,7 +112,7 @@ def evidence(pair: Mapping[str, Any]) -> str:
     seeds = f", p {_is(pair['seed_chance'])} over seeds" if pair["half"] is not None else ""
     raised = f", corrected for all pairs p {_is(pair['raised'])}" if chance(pair["raised"]) != chance(least) else ""
     difference = f"{sign}{100 * abs(pair['difference']):.2f}{half} points{over}"
-    return f"difference {difference}; p {_is(pair['chance'])} over pictures{seeds}{raised}"
+    return f"difference {difference}; p {_is(pair['chance'])} over images{seeds}{raised}"
 
 
 def chance(p: float) -> str:
@@ -142,15 +142,15 @@ def as_text(table: Mapping[str, Any]) -> str:
     names = [row["name"] for row in table["rows"]]
     lines = [("", names), *cells(table["rows"])]
     first = max(len(name) for name, _ in lines)
-    wide = [max(len(told[i]) for _, told in lines) for i in range(len(names))]
-    text = [f"{table['data']}: {table['pictures']:,} test pictures, {table['seeds']} seed(s), recipe {table['recipe']}"]
-    for name, told in lines:
-        columns = (value.rjust(width) for value, width in zip(told, wide, strict=True))
+    wide = [max(len(message[i]) for _, message in lines) for i in range(len(names))]
+    text = [f"{table['data']}: {table['images']:,} test images, {table['seeds']} seed(s), recipe {table['recipe']}"]
+    for name, message in lines:
+        columns = (value.rjust(width) for value, width in zip(message, wide, strict=True))
         text.append(f"{name:<{first}}  {'  '.join(columns)}".rstrip())
     text += [f"{row['name']}: {note}" for row in table["rows"] for note in row["notes"]]
     return "\n".join([*text, "", *verdicts(table)])
 
 
 def missing_as_text(table: Mapping[str, Any]) -> str:
-    """For a terminal, of a data set that was not at hand."""
+    """For a terminal, of a dataset that was not at hand."""
     return f"{table['data']}: nothing was run. {table['missing']}"

@@ -62,7 +62,7 @@ def finish(
     say: Callable[[str], object],
     crowded: Callable[[], bool],
 ) -> None:
-    """One run to its end: trained where it is not yet, then asked for every test picture."""
+    """One run to its end: trained where it is not yet, then asked for every test image."""
     folder = RunFolder(run.folder)
     if folder.read_result() is None:
         say(f"{run.entrant.label}, seed {run.config.seed}")

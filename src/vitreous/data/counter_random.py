@@ -1,9 +1,9 @@
 """Chance without a state: each random number is a function of who asks and for what.
 
-`Chance.of(seed, epoch, indices).uniform("flip")` is the same number for the same picture in the same epoch, on every
+`Chance.of(seed, epoch, indices).uniform("flip")` is the same number for the same image in the same epoch, on every
 device, in every batch, on every rank, and after every restart. Nothing has to be saved to go on exactly.
 
-Shapes:  b pictures
+Shapes:  b images
 """
 
 import zlib
@@ -27,11 +27,11 @@ def scramble(x: Tensor) -> Tensor:
 
 
 class Chance:
-    """One stream of random numbers a picture.
+    """One stream of random numbers an image.
 
-    >>> pictures = torch.arange(3)
-    >>> early, late = Chance.of(0, 1, pictures), Chance.of(0, 2, pictures)
-    >>> torch.equal(early.uniform("flip"), Chance.of(0, 1, pictures).uniform("flip"))
+    >>> images = torch.arange(3)
+    >>> early, late = Chance.of(0, 1, images), Chance.of(0, 2, images)
+    >>> torch.equal(early.uniform("flip"), Chance.of(0, 1, images).uniform("flip"))
     True
     >>> torch.equal(early.uniform("flip"), late.uniform("flip"))
     False
@@ -42,14 +42,14 @@ class Chance:
 
     @classmethod
     def of(cls, seed: int, epoch: int | Tensor, indices: Tensor, copy: int | Tensor = 0) -> Self:
-        """The streams of pictures `indices` `[b]` in an epoch; `copy` tells repeated pictures of one epoch apart."""
+        """The streams of images `indices` `[b]` in an epoch; `copy` tells repeated images of one epoch apart."""
         key = torch.zeros_like(indices, dtype=torch.int64)
         for part in (seed & MASK, (seed >> 32) & MASK, epoch, copy, indices):
             key = scramble((key + part + 0x9E3779B9) & MASK)
         return cls(key)
 
     def uniform(self, purpose: str) -> Tensor:
-        """Numbers in [0, 1), one a picture: float32 `[b]`. Each purpose has its own."""
+        """Numbers in [0, 1), one an image: float32 `[b]`. Each purpose has its own."""
         word = scramble(self.keys ^ zlib.crc32(purpose.encode()))
         return (word >> 8).to(torch.float32) * 2.0**-24  # 24 bits: what float32 holds exactly
 
@@ -58,11 +58,11 @@ class Chance:
         return low + (self.uniform(purpose) * (high - low + 1)).to(torch.int64)
 
 
-def order(seed: int, epoch: int, pictures: int) -> Tensor:
-    """The order in which an epoch goes through the pictures: a shuffle, int64 `[pictures]` on the CPU.
+def order(seed: int, epoch: int, images: int) -> Tensor:
+    """The order in which an epoch goes through the images: a shuffle, int64 `[images]` on the CPU.
 
     >>> order(0, 0, 4).sort().values
     tensor([0, 1, 2, 3])
     """
-    keys = Chance.of(seed, epoch, torch.arange(pictures)).keys
+    keys = Chance.of(seed, epoch, torch.arange(images)).keys
     return torch.argsort(scramble(keys ^ zlib.crc32(b"order")), stable=True)

@@ -1,6 +1,6 @@
-"""Labelled pictures by name: `open_set("digits")`, `open_set("pics/")`, `open_set("test.parquet")`.
+"""Labelled images by name: `open_dataset("digits")`, `open_dataset("pics/")`, `open_dataset("test.parquet")`.
 
-A `PictureSet` gives pictures one at a time and knows its labels without opening any.
+A `ImageDataset` gives images one at a time and knows its labels without opening any.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitreous.data.image_dataset import PictureSet, joined
+from vitreous.data.image_dataset import ImageDataset, joined
 from vitreous.data.sources.folder import folder_source, from_folder
 from vitreous.data.sources.hub import PREFIX, hub_source, is_hub_name, one_line
 from vitreous.data.sources.parquet import find_parquet, parquet_source
@@ -21,16 +21,16 @@ from vitreous.data.sources.source import SPLITS, Source, split_parts
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["DATASETS", "SPLITS", "PictureSet", "data_root", "find_source", "from_folder", "joined", "open_set"]
+__all__ = ["DATASETS", "SPLITS", "ImageDataset", "data_root", "find_source", "from_folder", "joined", "open_dataset"]
 
 
-def open_set(name: str | Path, split: str = "test", root: Path | None = None) -> PictureSet:
+def open_dataset(name: str | Path, split: str = "test", root: Path | None = None) -> ImageDataset:
     """A named set from `DATASETS`, a folder with a sub-folder for each class, parquet files, or a set on the Hub.
 
     A folder may hold `train/` and `val/` or `test/` folders of such; `split` chooses, and `train+validation` joins two.
     What has no splits is there to test on (`open_split` divides it). Named sets are downloaded to `root` on first use.
 
-    >>> len(open_set("digits")), open_set("digits").class_names[:3]
+    >>> len(open_dataset("digits")), open_dataset("digits").class_names[:3]
     (360, ('0', '1', '2'))
     """
     split_parts(split)  # a misspelled split is no reason to download anything
@@ -57,7 +57,7 @@ def find_source(name: str | Path, root: Path | None = None) -> Source:
         raise FileNotFoundError(f"there is no parquet file {name}: check the path")
     close = difflib.get_close_matches(str(name), DATASETS, n=1)
     hint = f"did you mean {close[0]}?" if close else "give a folder with a sub-folder for each class, or one of those"
-    raise FileNotFoundError(f"{name} is neither a folder nor a known data set ({', '.join(DATASETS)}): {hint}")
+    raise FileNotFoundError(f"{name} is neither a folder nor a known dataset ({', '.join(DATASETS)}): {hint}")
 
 
 def data_root() -> Path:
@@ -65,7 +65,7 @@ def data_root() -> Path:
     return Path(os.environ.get("VITREOUS_DATA") or Path.home() / ".cache/vitreous/data")
 
 
-def digits(root: Path, split: str) -> PictureSet:
+def digits(root: Path, split: str) -> ImageDataset:
     """scikit-learn's 1,797 handwritten digits of 8×8 px, inside its wheel; every fifth is held out for testing."""
     import numpy as np
     import sklearn
@@ -74,7 +74,7 @@ def digits(root: Path, split: str) -> PictureSet:
     found = load_digits()
     pixels = np.round(found.images * (255 / 16)).astype(np.uint8)  # 17 levels of grey
     keep = [i for i in range(len(pixels)) if (i % 5 == 0) == (split == "test")]
-    whole = PictureSet(
+    whole = ImageDataset(
         "digits",
         tuple(str(i) for i in range(10)),
         tuple(int(label) for label in found.target),
@@ -98,7 +98,7 @@ class Torchvision:
         first = "downloaded on first use" if "download" in splits["train"] else "to be put into the data folder by hand"
         self.__doc__ = f"torchvision's {kind}, {first}."
 
-    def __call__(self, root: Path, split: str) -> PictureSet:
+    def __call__(self, root: Path, split: str) -> ImageDataset:
         import torchvision.datasets
 
         kind = self.kind
@@ -110,10 +110,10 @@ class Torchvision:
                 raise FileNotFoundError(f"{kind} is not in {root} and has to be put there: {reason}") from error
             raise FileNotFoundError(
                 f"{kind} is not in {root} and could not be downloaded ({reason}): check the network, or name a folder "
-                "of pictures or parquet files"
+                "of images or parquet files"
             ) from error
         labels = next(getattr(found, n) for n in ("targets", "_labels") if hasattr(found, n))
-        return PictureSet(
+        return ImageDataset(
             kind,
             tuple(name[0] if isinstance(name, tuple) else str(name) for name in found.classes),
             tuple(int(label) for label in labels),
@@ -124,7 +124,7 @@ class Torchvision:
 
 
 def _file_torchvision(found: Any, i: int) -> Path | None:
-    """The file of a picture, where the set is made of files: they are opened as all others are, one at a time."""
+    """The file of an image, where the set is made of files: they are opened as all others are, one at a time."""
     for attribute in ("samples", "_image_files", "_images"):  # ImageNet, Flowers102, OxfordIIITPet
         if files := getattr(found, attribute, None):
             return Path(files[i][0] if attribute == "samples" else files[i])
@@ -144,7 +144,7 @@ _FLAG: dict[str, dict[str, Any]] = {
     "train": {"train": True, "download": True},
     "test": {"train": False, "download": True},
 }
-DATASETS: dict[str, Callable[[Path, str], PictureSet]] = {
+DATASETS: dict[str, Callable[[Path, str], ImageDataset]] = {
     "digits": digits,
     "mnist": Torchvision("MNIST", **_FLAG),
     "cifar10": Torchvision("CIFAR10", **_FLAG),

@@ -1,7 +1,7 @@
-"""Small sets, decoded once: all pictures of a set as one array of pixels, cached on disk and memory-mapped.
+"""Small sets, decoded once: all images of a set as one array of pixels, cached on disk and memory-mapped.
 
-In goes a `PictureSet` and a `Preprocess`; out come the pixels as the model sees them before normalisation, uint8
-`[n c h w]`. The second run on the same pictures opens the cached file at once. Batches are then a gather, on the CPU
+In goes a `ImageDataset` and a `Preprocess`; out come the pixels as the model sees them before normalisation, uint8
+`[n c h w]`. The second run on the same images opens the cached file at once. Batches are then a gather, on the CPU
 from the mapped file or on a GPU that holds it all.
 """
 
@@ -18,21 +18,21 @@ import torch
 from torch import Tensor
 
 from vitreous.data.datasets import data_root
-from vitreous.data.image_dataset import PictureSet
-from vitreous.data.images import PictureError, read_picture
+from vitreous.data.image_dataset import ImageDataset
+from vitreous.data.images import ImageError, read_image
 from vitreous.data.prefetch import ahead
 from vitreous.data.preprocess import Preprocess
 
-MOST_NAMED = 5  # unreadable pictures that an error names
+MOST_NAMED = 5  # unreadable images that an error names
 
 
-def array_bytes(pictures: int, preprocess: Preprocess) -> int:
+def array_bytes(images: int, preprocess: Preprocess) -> int:
     """How many bytes a set takes once decoded."""
-    return pictures * len(preprocess.mean) * preprocess.size[0] * preprocess.size[1]
+    return images * len(preprocess.mean) * preprocess.size[0] * preprocess.size[1]
 
 
 def decode(
-    data: PictureSet,
+    data: ImageDataset,
     preprocess: Preprocess,
     *,
     cache: Path | None = None,
@@ -40,7 +40,7 @@ def decode(
 ) -> Tensor:
     """The pixels of a whole set, uint8 `[n c h w]`, from the cache or decoded now.
 
-    A picture that cannot be read is an error that names it: a set with holes would train on something else.
+    An image that cannot be read is an error that names it: a set with holes would train on something else.
     """
     folder = cache or Path(os.environ.get("VITREOUS_CACHE") or data_root().parent / "decoded")
     shape = (len(data), len(preprocess.mean), *preprocess.size)
@@ -51,8 +51,8 @@ def decode(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        told = f"decoded pictures cannot be kept in {folder} ({error.strerror})"
-        raise OSError(f"{told}: set VITREOUS_CACHE to another folder, or pass --resident no") from error
+        message = f"decoded images cannot be kept in {folder} ({error.strerror})"
+        raise OSError(f"{message}: set VITREOUS_CACHE to another folder, or pass --resident no") from error
     _sweep(folder)
     temporary = path.with_suffix(f".{os.getpid()}.partial")
     try:
@@ -70,17 +70,17 @@ def decode(
     return decoded
 
 
-def _fill(pixels: np.ndarray, data: PictureSet, preprocess: Preprocess, progress: Callable[[int], object]) -> None:
-    def read(i: int) -> np.ndarray | PictureError:
+def _fill(pixels: np.ndarray, data: ImageDataset, preprocess: Preprocess, progress: Callable[[int], object]) -> None:
+    def read(i: int) -> np.ndarray | ImageError:
         try:
-            view = np.asarray(preprocess.view(read_picture(data.picture(i))))
+            view = np.asarray(preprocess.view(read_image(data.image(i))))
             return view.reshape(*preprocess.size, -1).transpose(2, 0, 1)  # [c h w]
-        except PictureError as error:
-            return PictureError(data.describe(i), error.reason)
+        except ImageError as error:
+            return ImageError(data.describe(i), error.reason)
 
-    problems: list[PictureError] = []
+    problems: list[ImageError] = []
     for i, view in enumerate(ahead(read, range(len(data)), waiting=256)):
-        if isinstance(view, PictureError):
+        if isinstance(view, ImageError):
             problems.append(view)
         else:
             pixels[i] = view
@@ -90,15 +90,15 @@ def _fill(pixels: np.ndarray, data: PictureSet, preprocess: Preprocess, progress
         raise unreadable(problems, data)
 
 
-def unreadable(problems: list[PictureError], data: PictureSet) -> ValueError:
-    """One line that names the first few bad pictures of a set."""
+def unreadable(problems: list[ImageError], data: ImageDataset) -> ValueError:
+    """One line that names the first few bad images of a set."""
     named = "; ".join(str(problem) for problem in problems[:MOST_NAMED])
     more = f"; and {len(problems) - MOST_NAMED} more" if len(problems) > MOST_NAMED else ""
-    count = f"{len(problems)} of {len(data):,} pictures cannot be read"
+    count = f"{len(problems)} of {len(data):,} images cannot be read"
     return ValueError(f"{count}: {named}{more}. Repair them or take them out of {data.name}, then run again")
 
 
-def _key(data: PictureSet, preprocess: Preprocess) -> str:
+def _key(data: ImageDataset, preprocess: Preprocess) -> str:
     seen = {k: v for k, v in preprocess.to_dict().items() if k not in ("mean", "std")}
     text = json.dumps([data.fingerprint, len(preprocess.mean), seen], sort_keys=True)
     return f"{Path(data.name).name[:64]}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
@@ -135,6 +135,6 @@ def _need_space(folder: Path, wanted: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < wanted + (64 << 20):
         raise OSError(
-            f"decoded pictures take {wanted / 2**20:,.0f} MiB and {folder} has {free / 2**20:,.0f} MiB left: "
+            f"decoded images take {wanted / 2**20:,.0f} MiB and {folder} has {free / 2**20:,.0f} MiB left: "
             "free some space, or set VITREOUS_CACHE to another folder"
         )

@@ -1,7 +1,7 @@
-"""Finding pictures by path, folder or pattern, in an order that people expect.
+"""Finding images by path, folder or pattern, in an order that people expect.
 
-In go words as a command line has them; out come the paths of files, and a `PictureError` for each word that leads to
-none. Nothing is opened: what is in a file, `pictures.py` will see.
+In go words as a command line has them; out come the paths of files, and a `ImageError` for each word that leads to
+none. Nothing is opened: what is in a file, `images.py` will see.
 """
 
 import os
@@ -10,42 +10,42 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from vitreous.data.images import at_home, reason_of
-from vitreous.data.metered import PictureError
+from vitreous.data.metered import ImageError
 
-# What counts as a picture inside a folder.
+# What counts as an image inside a folder.
 SUFFIXES = (
     ".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".gif", ".bmp", ".ppm", ".pgm", ".pbm", ".pnm",
     ".pfm", ".webp", ".avif", ".tif", ".tiff", ".jp2", ".j2k", ".jpx",
 )  # fmt: skip
 
 
-def find_pictures(paths: Iterable[str | Path]) -> tuple[list[Path], list[PictureError]]:
-    """The pictures that paths, folders and patterns name, each once, and what was wrong with the others.
+def find_images(paths: Iterable[str | Path]) -> tuple[list[Path], list[ImageError]]:
+    """The images that paths, folders and patterns name, each once, and what was wrong with the others.
 
     A file is taken as given, whatever its suffix. A folder is walked in natural order (2.jpg before 10.jpg)
     for files with one of `SUFFIXES`, hidden ones left out. A name that does not exist is tried as a pattern
     (`*.jpg`, `photos/**/*.png`).
 
-    >>> found, problems = find_pictures(["no such picture.jpg"])
+    >>> found, problems = find_images(["no such image.jpg"])
     >>> found, str(problems[0])
-    ([], 'no such picture.jpg: no such file or folder: check the path')
+    ([], 'no such image.jpg: no such file or folder: check the path')
     """
     names, problems = find_names(paths)
     return [Path(name) for name in names], problems
 
 
-def find_names(paths: Iterable[str | Path]) -> tuple[list[str], list[PictureError]]:
-    """As `find_pictures`, with names for paths: a folder of millions fits, at some hundred bytes a picture."""
+def find_names(paths: Iterable[str | Path]) -> tuple[list[str], list[ImageError]]:
+    """As `find_images`, with names for paths: a folder of millions fits, at some hundred bytes an image."""
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     found: list[str] = []
-    problems: list[PictureError] = []
+    problems: list[ImageError] = []
     for path in given:
         try:
             found += _expand(path, problems)
-        except PictureError as problem:
+        except ImageError as problem:
             problems.append(problem)
         except OSError as error:
-            problems.append(PictureError(str(path), reason_of(error)))
+            problems.append(ImageError(str(path), reason_of(error)))
     if len(given) == 1 and os.path.isdir(at_home(given[0])):  # one folder names nothing twice
         return found, problems
     once: dict[str, str] = {}
@@ -64,29 +64,29 @@ def split_pattern(path: Path) -> tuple[Path, Path] | None:
     return None if first is None else (Path(*path.parts[:first]), Path(*path.parts[first:]))
 
 
-def _expand(given: str | Path, problems: list[PictureError]) -> list[str]:
+def _expand(given: str | Path, problems: list[ImageError]) -> list[str]:
     if not str(given):
-        raise PictureError("''", "empty path: name a file, a folder or a pattern")
+        raise ImageError("''", "empty path: name a file, a folder or a pattern")
     path = at_home(given)
     if path.is_dir():
         before = len(problems)
         if (found := _walk([path], (), problems)) or len(problems) > before:  # what could not be read is told
             return found
-        raise PictureError(str(given), f"no pictures in this folder: none of {' '.join(SUFFIXES)}")
+        raise ImageError(str(given), f"no images in this folder: none of {' '.join(SUFFIXES)}")
     if path.exists():  # before patterns: a file may well be called "photo [1].jpg"
         return [str(path)]
     if (parts := split_pattern(path)) is None:
-        raise PictureError(str(given), "no such file or folder: check the path")
+        raise ImageError(str(given), "no such file or folder: check the path")
     folder, pattern = parts
     try:
         matches = [path for path in folder.glob(str(pattern)) if _wanted(path.relative_to(folder), pattern)]
     except ValueError as error:
-        raise PictureError(str(given), f"not a pattern ({error})") from None
+        raise ImageError(str(given), f"not a pattern ({error})") from None
     matches.sort(key=lambda match: [(_natural(part), part) for part in match.parts])
     # `*` alone asks for what a folder holds; `scan_*` or `*.dat` names the very files
     if found := _walk(matches, () if pattern.name in ("*", "**") else matches, problems):
         return found
-    raise PictureError(str(given), "no picture matches this pattern: check the path")
+    raise ImageError(str(given), "no image matches this pattern: check the path")
 
 
 def _wanted(match: Path, pattern: Path) -> bool:
@@ -94,8 +94,8 @@ def _wanted(match: Path, pattern: Path) -> bool:
     return any(part.startswith(".") for part in pattern.parts) or not any(part.startswith(".") for part in match.parts)
 
 
-def _walk(starts: Iterable[Path], named: Iterable[Path], problems: list[PictureError]) -> list[str]:
-    """Pictures in and under the starting paths, in natural order; links are followed, each folder once."""
+def _walk(starts: Iterable[Path], named: Iterable[Path], problems: list[ImageError]) -> list[str]:
+    """Images in and under the starting paths, in natural order; links are followed, each folder once."""
     found: list[str] = []
     visited: set[tuple[int, int]] = set()
     named = set(named)
@@ -118,12 +118,12 @@ def _walk(starts: Iterable[Path], named: Iterable[Path], problems: list[PictureE
                 base = "" if name == os.path.join(os.curdir, "") else name
                 waiting += [base + inner for inner in reversed(_listed(name))]
         except OSError as error:
-            problems.append(PictureError(str(Path(name)), reason_of(error)))
+            problems.append(ImageError(str(Path(name)), reason_of(error)))
     return found
 
 
 def _listed(folder: str) -> list[str]:
-    """The pictures in a folder, and with a slash behind them the folders, in natural order."""
+    """The images in a folder, and with a slash behind them the folders, in natural order."""
     names = []
     with os.scandir(folder) as entries:
         for entry in entries:

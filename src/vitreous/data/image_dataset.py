@@ -1,4 +1,4 @@
-"""A labelled set of pictures: names, labels and a way to each picture, and nothing opened before it is asked for."""
+"""A labelled set of images: names, labels and a way to each image, and nothing opened before it is asked for."""
 
 from __future__ import annotations
 
@@ -17,45 +17,45 @@ if TYPE_CHECKING:
 
 
 def _unknown() -> Callable[[], str]:
-    """Of pictures that come from nowhere in particular nothing can be said to be the same as before."""
+    """Of images that come from nowhere in particular nothing can be said to be the same as before."""
     return partial(str, uuid4().hex)
 
 
 @dataclass(frozen=True)
-class PictureSet:
-    """Pictures with a class each. It can be pickled where `picture`, `where` and `source` can."""
+class ImageDataset:
+    """Images with a class each. It can be pickled where `image`, `where` and `source` can."""
 
     name: str
     class_names: tuple[str, ...]
     labels: tuple[int, ...]
-    """One index into `class_names` a picture."""
-    picture: Callable[[int], Image | Path]
-    """The picture of an index, or the file that holds it."""
+    """One index into `class_names` an image."""
+    image: Callable[[int], Image | Path]
+    """The image of an index, or the file that holds it."""
     where: Callable[[int], str] | None = None
-    """What to call the picture of an index; None: the set's name and the index."""
+    """What to call the image of an index; None: the set's name and the index."""
     source: Callable[[], str] = field(default_factory=_unknown)
-    """A text that changes whenever a picture may have; asked for only where somebody wants a fingerprint."""
+    """A text that changes whenever an image may have; asked for only where somebody wants a fingerprint."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def describe(self, i: int) -> str:
-        """Which picture that is, for messages: its file, or its number in the set.
+        """Which image that is, for messages: its file, or its number in the set.
 
-        >>> PictureSet("zoo", ("cat",), (0, 0), Path).describe(1)
+        >>> ImageDataset("zoo", ("cat",), (0, 0), Path).describe(1)
         'zoo #1'
         """
         return self.where(i) if self.where else f"{self.name} #{i}"
 
     @cached_property
     def fingerprint(self) -> str:
-        """64 hexadecimal digits that change whenever pictures, labels or classes may have; nothing is decoded."""
+        """64 hexadecimal digits that change whenever images, labels or classes may have; nothing is decoded."""
         return digest([self.source(), *self.class_names, " ".join(map(str, self.labels))])
 
-    def take(self, indices: Sequence[int]) -> PictureSet:
-        """The same set with these pictures alone.
+    def take(self, indices: Sequence[int]) -> ImageDataset:
+        """The same set with these images alone.
 
-        >>> zoo = PictureSet("zoo", ("cat", "dog"), (0, 1, 0), Path)
+        >>> zoo = ImageDataset("zoo", ("cat", "dog"), (0, 1, 0), Path)
         >>> zoo.take([2, 1]).labels, zoo.take([2, 1]).describe(0)
         ((0, 1), 'zoo #2')
         """
@@ -63,23 +63,23 @@ class PictureSet:
         return replace(
             self,
             labels=tuple(self.labels[i] for i in chosen),
-            picture=_Picked(self.picture, chosen),
+            image=_Picked(self.image, chosen),
             where=_Picked(self.where or _Numbered(self.name), chosen),
             source=partial(_source_of_taken, self.source, chosen),
         )
 
-    def spread(self, limit: int) -> PictureSet:
-        """At most `limit` pictures, taken evenly over the whole set."""
+    def spread(self, limit: int) -> ImageDataset:
+        """At most `limit` images, taken evenly over the whole set."""
         if limit < 1:
             raise ValueError(f"limit must be at least 1, got {limit}")
         if limit >= len(self):
             return self
         return self.take([i * len(self) // limit for i in range(limit)])
 
-    def with_classes(self, class_names: Sequence[str]) -> PictureSet:
-        """The same pictures with their labels counted in another list of classes, which has all that occur.
+    def with_classes(self, class_names: Sequence[str]) -> ImageDataset:
+        """The same images with their labels counted in another list of classes, which has all that occur.
 
-        >>> PictureSet("zoo", ("dog",), (0, 0), Path).with_classes(("cat", "dog")).labels
+        >>> ImageDataset("zoo", ("dog",), (0, 0), Path).with_classes(("cat", "dog")).labels
         (1, 1)
         """
         if self.class_names == tuple(class_names):
@@ -91,10 +91,10 @@ class PictureSet:
         return replace(self, class_names=tuple(class_names), labels=labels)
 
 
-def joined(sets: Iterable[PictureSet]) -> PictureSet:
+def joined(sets: Iterable[ImageDataset]) -> ImageDataset:
     """One set after the other; all have the same classes.
 
-    >>> both = joined([PictureSet("zoo", ("cat",), (0,), Path), PictureSet("farm", ("cat",), (0, 0), Path)])
+    >>> both = joined([ImageDataset("zoo", ("cat",), (0,), Path), ImageDataset("farm", ("cat",), (0, 0), Path)])
     >>> both.name, len(both), both.describe(2)
     ('zoo+farm', 3, 'farm #1')
     """
@@ -105,11 +105,11 @@ def joined(sets: Iterable[PictureSet]) -> PictureSet:
     if not others:
         return first
     ends = tuple(accumulate(len(part) for part in parts))
-    return PictureSet(
+    return ImageDataset(
         name="+".join(dict.fromkeys(part.name for part in parts)),
         class_names=first.class_names,
         labels=tuple(label for part in parts for label in part.labels),
-        picture=_Joined(tuple(part.picture for part in parts), ends),
+        image=_Joined(tuple(part.image for part in parts), ends),
         where=_Joined(tuple(part.where or _Numbered(part.name) for part in parts), ends),
         source=partial(_source_of_joined, tuple((part.source, len(part)) for part in parts)),
     )
@@ -169,11 +169,11 @@ class _Picked:
 class _Joined:
     functions: tuple[Callable[[int], Any], ...]
     ends: tuple[int, ...]
-    """How many pictures there are up to the end of each part."""
+    """How many images there are up to the end of each part."""
 
     def __call__(self, i: int) -> Any:
         if not -self.ends[-1] <= i < self.ends[-1]:
-            raise IndexError(f"picture {i} of {self.ends[-1]}")
+            raise IndexError(f"image {i} of {self.ends[-1]}")
         i %= self.ends[-1]
         part = bisect_right(self.ends, i)
         return self.functions[part](i - (self.ends[part - 1] if part else 0))

@@ -1,8 +1,8 @@
-"""Opening pictures as people have them.
+"""Opening images as people have them.
 
-In go paths, bytes, open files or Pillow pictures of any mode; out come upright 8-bit RGB pictures. Whatever
-goes wrong with a picture is a `PictureError`: one line that names it and says what is the matter with it.
-Colour profiles are not applied: the models were trained on pictures read without them.
+In go paths, bytes, open files or Pillow images of any mode; out come upright 8-bit RGB images. Whatever
+goes wrong with an image is a `ImageError`: one line that names it and says what is the matter with it.
+Colour profiles are not applied: the models were trained on images read without them.
 """
 
 import io
@@ -16,11 +16,11 @@ from typing import BinaryIO, cast
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from vitreous.data.metered import Metered, PictureError, scans, strips
+from vitreous.data.metered import ImageError, Metered, scans, strips
 from vitreous.data.portable import load_ppm, needs_help
 
 # What is opened, the commonest first. Not here, on purpose: EPS, WMF and the like, which run other programs;
-# ICO and ICNS, whose headers may understate the picture inside. MPO is read as the JPEG it begins with.
+# ICO and ICNS, whose headers may understate the image inside. MPO is read as the JPEG it begins with.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "AVIF", "TIFF", "JPEG2000")
 
 # More pixels than any camera people carry; 64 million of them are 192 MB once decoded.
@@ -32,7 +32,7 @@ LIMIT_PASSES = 2_000_000_000
 
 BAND = 1 << 22  # pixels of 16 or 32 bits that are brought to 8 bits at a time
 
-# EXIF orientation → what turns the stored picture upright.
+# EXIF orientation → what turns the stored image upright.
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -47,23 +47,21 @@ _UPRIGHT = {
 _STRANGERS = (
     (rb"\xff\xd8\xff|\x89PNG|GIF8|II\*\0|MM\0\*|....ftypavi", "damaged or truncated: download it again"),
     (rb"....ftyp(hei|hev|mif|msf)", "HEIC is not supported: save it as JPEG or PNG"),
-    (rb"%PDF|%!PS", "a PDF or PostScript document, not a picture: export the page as PNG"),
-    (rb"version https://git-lfs", "a Git LFS pointer, not the picture itself: run `git lfs pull`"),
-    (rb"\s*<", "a text such as HTML or SVG, not a picture: download the picture itself, or export it as PNG"),
+    (rb"%PDF|%!PS", "a PDF or PostScript document, not an image: export the page as PNG"),
+    (rb"version https://git-lfs", "a Git LFS pointer, not the image itself: run `git lfs pull`"),
+    (rb"\s*<", "a text such as HTML or SVG, not an image: download the image itself, or export it as PNG"),
 )  # fmt: skip
 
 
-def read_picture(
-    source: str | Path | bytes | BinaryIO | Image.Image, *, limit_pixels: int = LIMIT_PIXELS
-) -> Image.Image:
-    """The picture as upright RGB on white, whatever it was; a `PictureError` says why when it cannot be read.
+def read_image(source: str | Path | bytes | BinaryIO | Image.Image, *, limit_pixels: int = LIMIT_PIXELS) -> Image.Image:
+    """The image as upright RGB on white, whatever it was; a `ImageError` says why when it cannot be read.
 
     Animations give their first frame. The size is checked from the header, before anything is decoded. A
-    Pillow picture is read as it stands and is not changed; the answer is always a new picture.
+    Pillow image is read as it stands and is not changed; the answer is always a new image.
 
     >>> half_clear = Image.new("LA", (3, 2), (0, 128))
-    >>> picture = read_picture(half_clear)
-    >>> picture.mode, picture.size, picture.getpixel((0, 0))
+    >>> image = read_image(half_clear)
+    >>> image.mode, image.size, image.getpixel((0, 0))
     ('RGB', (3, 2), (127, 127, 127))
     """
     name = _name(source)
@@ -71,38 +69,38 @@ def read_picture(
         if isinstance(source, Image.Image):
             return _decode(source, name, limit_pixels)
         with _open_stream(source, name) as stream:
-            return _decode(_open_picture(Metered(stream, name), name), name, limit_pixels)
+            return _decode(_open_image(Metered(stream, name), name), name, limit_pixels)
 
 
 def _name(source: object) -> str:
-    """What to call the picture in a message; this is also where a source of the wrong type is turned away."""
+    """What to call the image in a message; this is also where a source of the wrong type is turned away."""
     if isinstance(source, (str, Path)):
         return str(source)
-    is_picture, is_bytes = isinstance(source, Image.Image), isinstance(source, (bytes, bytearray, memoryview))
-    if not (is_picture or is_bytes or hasattr(source, "read")) or isinstance(source, io.TextIOBase):
+    is_image, is_bytes = isinstance(source, Image.Image), isinstance(source, (bytes, bytearray, memoryview))
+    if not (is_image or is_bytes or hasattr(source, "read")) or isinstance(source, io.TextIOBase):
         kind = type(source).__name__
-        raise TypeError(f"expected a path, bytes, a file opened with 'rb' or a Pillow picture, got {kind}")
-    name = getattr(source, "filename" if is_picture else "name", None)
-    return name if isinstance(name, str) and name else "picture"  # an unnamed file has a number, or nothing
+        raise TypeError(f"expected a path, bytes, a file opened with 'rb' or a Pillow image, got {kind}")
+    name = getattr(source, "filename" if is_image else "name", None)
+    return name if isinstance(name, str) and name else "image"  # an unnamed file has a number, or nothing
 
 
 @contextmanager
 def _explained(name: str, limit_pixels: int) -> Iterator[None]:
-    """Turn whatever Pillow raises into a PictureError: its decoders raise far more than OSError.
+    """Turn whatever Pillow raises into a ImageError: its decoders raise far more than OSError.
 
-    Its warnings are let through: silencing them is unsafe where several threads read pictures, and each time
+    Its warnings are let through: silencing them is unsafe where several threads read images, and each time
     makes Python forget which warnings of other libraries it has shown already.
     """
     try:
         yield
-    except PictureError:
+    except ImageError:
         raise
     except Exception as error:
-        raise PictureError(name, reason_of(error, limit_pixels)) from error
+        raise ImageError(name, reason_of(error, limit_pixels)) from error
 
 
 def reason_of(error: Exception, limit_pixels: int = LIMIT_PIXELS) -> str:
-    """What an error of the system, or of Pillow's, means for the one whose picture it is."""
+    """What an error of the system, or of Pillow's, means for the one whose image it is."""
     text = " ".join(str(error).split())  # one line
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return "no such file or folder: check the path"
@@ -112,7 +110,7 @@ def reason_of(error: Exception, limit_pixels: int = LIMIT_PIXELS) -> str:
         pixels, *pillow_limit = [int(number) for number in re.findall(r"\d+", text)] or [0]
         return _too_large(f"{pixels:,} pixels", min([limit_pixels, *pillow_limit]))
     if isinstance(error, EOFError) or "truncated" in text.lower():
-        return "truncated: the file ends before the picture does; copy or download it again"
+        return "truncated: the file ends before the image does; copy or download it again"
     if isinstance(error, OSError) and error.strerror:  # from the system rather than from a decoder
         what = "who may read it" if isinstance(error, PermissionError) else "the path"
         return f"{error.strerror.lower()}: check {what}"
@@ -124,16 +122,16 @@ def _too_large(size: str, limit_pixels: int) -> str:
 
 
 def _open_stream(source: str | Path | bytes | BinaryIO, name: str) -> AbstractContextManager[BinaryIO]:
-    """The picture's bytes as a file that can be wound back; one that was handed in stays open."""
+    """The image's bytes as a file that can be wound back; one that was handed in stays open."""
     if isinstance(source, (str, Path)):
         path = at_home(source)
         if "\0" in name:
             raise FileNotFoundError(name)
         kind = path.stat().st_mode
         if stat.S_ISDIR(kind):
-            raise PictureError(name, "is a folder, not a picture: name a picture in it")
+            raise ImageError(name, "is a folder, not an image: name an image in it")
         if not stat.S_ISREG(kind):  # a pipe or a device could keep us waiting for ever
-            raise PictureError(name, "not a regular file: save the picture to one first")
+            raise ImageError(name, "not a regular file: save the image to one first")
         return path.open("rb")
     if isinstance(source, (bytes, bytearray, memoryview)):
         return io.BytesIO(source)
@@ -148,26 +146,26 @@ def at_home(path: str | Path) -> Path:
         return Path(path)
 
 
-def _open_picture(stream: Metered, name: str) -> Image.Image:
-    """The picture with its header read and nothing decoded yet."""
+def _open_image(stream: Metered, name: str) -> Image.Image:
+    """The image with its header read and nothing decoded yet."""
     stream.seek(0)
     head = stream.read(32)
     if not head:
-        raise PictureError(name, "empty file (0 bytes): copy or download it again")
+        raise ImageError(name, "empty file (0 bytes): copy or download it again")
     if head[:2] in (b"II", b"MM"):
         stream.check(strips(stream))
     try:
         image = Image.open(cast(BinaryIO, stream), formats=FORMATS)
     except UnidentifiedImageError:
         reasons = (reason for opening, reason in _STRANGERS if re.match(opening, head, re.DOTALL))
-        unknown = f"not a picture: none of {', '.join(FORMATS)}; save it as one of these first"
-        raise PictureError(name, next(reasons, unknown)) from None
+        unknown = f"not an image: none of {', '.join(FORMATS)}; save it as one of these first"
+        raise ImageError(name, next(reasons, unknown)) from None
     most = LIMIT_PASSES // max(1, image.width * image.height)
     if image.format == "JPEG" and (passes := scans(stream)) > most:
         reason = (
             f"goes over its {image.width}×{image.height} pixels {passes:,} times, {most:,} at the most: save it again"
         )
-        raise PictureError(name, reason)
+        raise ImageError(name, reason)
     return image
 
 
@@ -175,22 +173,22 @@ def _decode(image: Image.Image, name: str, limit_pixels: int) -> Image.Image:
     width, height = image.size
     limit_pixels = min(limit_pixels, LIMITS.get(image.format or "", limit_pixels))
     if width * height > limit_pixels:
-        raise PictureError(name, _too_large(f"{width}×{height} is {width * height:,} pixels", limit_pixels))
+        raise ImageError(name, _too_large(f"{width}×{height} is {width * height:,} pixels", limit_pixels))
     if width * height == 0:
-        raise PictureError(name, f"no pixels: it is {width}×{height}")
+        raise ImageError(name, f"no pixels: it is {width}×{height}")
     image = load_ppm(image) if needs_help(image) else image
     image.load()
-    turn = _UPRIGHT.get(_orientation(image))  # after loading: TIFF pictures are turned by their own decoder
+    turn = _UPRIGHT.get(_orientation(image))  # after loading: TIFF images are turned by their own decoder
     rgb = _to_rgb(image)
-    picture = picture.transpose(turn) if turn is not None else picture
-    picture.info = {}  # the orientation is used up, the transparency too
-    return picture
+    rgb = rgb.transpose(turn) if turn is not None else rgb
+    rgb.info = {}  # the orientation is used up, the transparency too
+    return rgb
 
 
 def _orientation(image: Image.Image) -> int:
     try:
         return image.getexif().get(ExifTags.Base.Orientation, 1)
-    except Exception:  # broken EXIF is no reason to refuse a good picture
+    except Exception:  # broken EXIF is no reason to refuse a good image
         return 1
 
 
@@ -202,14 +200,14 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     layer = image.convert("LA") if image.mode == "La" else image  # Pillow leads La nowhere but to LA
     layer = layer.convert("RGBA")
     page = Image.new("RGB", image.size, "white")
-    picture.paste(layer, mask=layer)
-    return picture
+    page.paste(layer, mask=layer)
+    return page
 
 
 def _to_eight_bits(image: Image.Image) -> Image.Image:
     """Grey values of 16 or 32 bits, or floats, brought to 0..255 (Pillow's own conversion clips them).
 
-    Some rows at a time: all at once would take ten times the picture's memory.
+    Some rows at a time: all at once would take ten times the image's memory.
     """
     rows = max(1, BAND // image.width)
     bands = [(top, min(top + rows, image.height)) for top in range(0, image.height, rows)]
@@ -224,7 +222,7 @@ def _to_eight_bits(image: Image.Image) -> Image.Image:
         if isinstance(clear, int):
             grey = np.where(values == clear, np.uint8(255), grey)
         grey_image.paste(Image.fromarray(grey), (0, top))
-    return picture
+    return grey_image
 
 
 def _rows(image: Image.Image, top: int, bottom: int) -> np.ndarray:

@@ -1,6 +1,6 @@
-"""A picture's file, read with an eye on how many pieces it comes in.
+"""An image's file, read with an eye on how many pieces it comes in.
 
-Parsers of pictures follow the file from block to block, and some take time that grows with the square of their number:
+Parsers of images follow the file from block to block, and some take time that grows with the square of their number:
 a small file of many empty blocks would keep them busy for minutes. `Metered` counts what they read and stops them.
 `strips` and `scans` look at the two places where a decoder does its work without reading.
 """
@@ -9,14 +9,14 @@ import struct
 from typing import Any, BinaryIO
 
 MOST_PIECES = 300_000
-"""Reads of one picture. A PNG of 64 million pixels in the usual blocks of 8 kB has some 70,000."""
+"""Reads of one image. A PNG of 64 million pixels in the usual blocks of 8 kB has some 70,000."""
 CHUNK = 1 << 20
 
 
-class PictureError(ValueError):
-    """A picture that cannot be read: who and why, in one line.
+class ImageError(ValueError):
+    """An image that cannot be read: who and why, in one line.
 
-    >>> print(PictureError("cat.jpg", "empty file"))
+    >>> print(ImageError("cat.jpg", "empty file"))
     cat.jpg: empty file
     """
 
@@ -53,7 +53,7 @@ class Metered:
 
     def check(self, pieces: int) -> None:
         if pieces > self._most:
-            raise PictureError(self._name, f"cut into more than {self._most:,} pieces: save it again as PNG or JPEG")
+            raise ImageError(self._name, f"cut into more than {self._most:,} pieces: save it again as PNG or JPEG")
 
 
 def strips(stream: Metered) -> int:

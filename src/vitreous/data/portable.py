@@ -1,4 +1,4 @@
-"""PGM and PPM pictures whose brightest value is not 255 or 65535: Pillow goes through them pixel by pixel in Python.
+"""PGM and PPM images whose brightest value is not 255 or 65535: Pillow goes through them pixel by pixel in Python.
 
 Microscopes write such files (10 or 12 bits). Here they are read at once, to the same values.
 """
@@ -8,7 +8,7 @@ from PIL import Image, ImageFile
 
 
 def needs_help(image: Image.Image) -> bool:
-    """Whether this is such a picture, not decoded yet."""
+    """Whether this is such an image, not decoded yet."""
     return isinstance(image, ImageFile.ImageFile) and image.format == "PPM" and [t[0] for t in image.tile] == ["ppm"]
 
 

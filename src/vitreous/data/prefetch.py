@@ -1,4 +1,4 @@
-"""Work done ahead on other threads, in order and within bounds: pictures are decoded while the model computes."""
+"""Work done ahead on other threads, in order and within bounds: images are decoded while the model computes."""
 
 import os
 from collections import deque
@@ -40,7 +40,7 @@ def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     [[0, 1], [2, 3], [4]]
     """
     if size < 1:
-        raise ValueError(f"a batch holds at least one picture, got batch size {size}")
+        raise ValueError(f"a batch holds at least one image, got batch size {size}")
     batch: list[Item] = []
     for item in items:
         batch.append(item)

@@ -1,9 +1,9 @@
-"""What a checkpoint needs done to a picture before the model sees it.
+"""What a checkpoint needs done to an image before the model sees it.
 
-In goes a Pillow picture; out comes a float tensor `[c h w]`. A `Preprocess` is read from what timm, Hugging
+In goes a Pillow image; out comes a float tensor `[c h w]`. A `Preprocess` is read from what timm, Hugging
 Face or torchvision say about a checkpoint, and saved with ours: a wrong one costs accuracy without a word.
 
-Shapes: c colours (3, or 1 for a model of grey pictures), h height, w width.
+Shapes: c colours (3, or 1 for a model of grey images), h height, w width.
 """
 
 import math
@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitreous.data.images import LIMIT_PIXELS, PictureError, read_picture
+from vitreous.data.images import LIMIT_PIXELS, ImageError, read_image
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -48,7 +48,7 @@ CROP_ROUNDINGS = ("even", "down")
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocess:
-    """From any picture to what the model gets: resize, crop the centre, subtract mean, divide by std.
+    """From any image to what the model gets: resize, crop the centre, subtract mean, divide by std.
 
     >>> preprocess = Preprocess(size=(4, 4), resize=5, mean=HALF, std=HALF)
     >>> preprocess(Image.new("RGB", (30, 20), "white"))[:, 0, 0]  # [c h w], here one corner
@@ -58,13 +58,13 @@ class Preprocess:
     """
 
     size: tuple[int, int]
-    """Height and width the model gets: the picture's centre, with black edges where that is too small."""
+    """Height and width the model gets: the image's centre, with black edges where that is too small."""
 
     resize: int | tuple[int, int] | None
     """Before the crop: the shorter side's new length, or height and width, or None for no resize."""
 
     mean: tuple[float, ...]
-    """Subtracted from each colour, which runs from 0 to 1. A single value: the model takes grey pictures."""
+    """Subtracted from each colour, which runs from 0 to 1. A single value: the model takes grey images."""
 
     std: tuple[float, ...]
     """What each colour is divided by after that; as many values as `mean`."""
@@ -100,13 +100,13 @@ class Preprocess:
 
     # --- doing it -----------------------------------------------------------------------------------------
 
-    def __call__(self, picture: Image.Image) -> Tensor:
-        """The picture as the model gets it: `[c h w]`, float32."""
-        return self.normalise(self.pixels(picture))
+    def __call__(self, image: Image.Image) -> Tensor:
+        """The image as the model gets it: `[c h w]`, float32."""
+        return self.normalise(self.pixels(image))
 
-    def pixels(self, picture: Image.Image) -> Tensor:
+    def pixels(self, image: Image.Image) -> Tensor:
         """What `normalise` takes: uint8 `[c h w]`, a quarter of the bytes of floats."""
-        return self.pixels_of(self.view(picture))
+        return self.pixels_of(self.view(image))
 
     def pixels_of(self, view: Image.Image) -> Tensor:
         """As `pixels`, of a `view` that is there already: uint8 `[c h w]`."""
@@ -124,23 +124,23 @@ class Preprocess:
         # multiplies where the divisor is a plain number)
         return (pixels.to(torch.float32) / whole).sub_(mean).div_(std)
 
-    def view(self, picture: Image.Image) -> Image.Image:
-        """What the model sees of the picture, at the size it sees it: RGB, or L for a grey model.
+    def view(self, image: Image.Image) -> Image.Image:
+        """What the model sees of the image, at the size it sees it: RGB, or L for a grey model.
 
         >>> Preprocess(size=(4, 6), resize=8, mean=HALF, std=HALF).view(Image.new("L", (9, 20))).size
         (6, 4)
         """
         mode = "RGB" if len(self.mean) == 3 else "L"
-        if picture.mode != mode or picture.info:  # `read_picture` leaves nothing behind that needs a second look
-            picture = read_picture(picture).convert(mode)
-        height, width = self._resized(picture.height, picture.width)
+        if image.mode != mode or image.info:  # `read_image` leaves nothing behind that needs a second look
+            image = read_image(image).convert(mode)
+        height, width = self._resized(image.height, image.width)
         if height * width > LIMIT_PIXELS:
-            grown = f"{picture.width}×{picture.height} would grow to {width}×{height} before the crop"
-            raise PictureError("picture", f"too long and thin: {grown}; cut a piece out of it first")
-        if (width, height) != picture.size:
-            picture = picture.resize((width, height), INTERPOLATIONS[self.interpolation])
+            grown = f"{image.width}×{image.height} would grow to {width}×{height} before the crop"
+            raise ImageError("image", f"too long and thin: {grown}; cut a piece out of it first")
+        if (width, height) != image.size:
+            image = image.resize((width, height), INTERPOLATIONS[self.interpolation])
         top, left = self._offset(height, self.size[0]), self._offset(width, self.size[1])
-        return picture.crop((left, top, left + self.size[1], top + self.size[0]))  # black beyond the edges
+        return image.crop((left, top, left + self.size[1], top + self.size[0]))  # black beyond the edges
 
     def to_pixels(self, tensor: Tensor) -> Tensor:
         """Back from what the model gets, `[... c h w]`, to pixels that can be shown: uint8 `[... h w c]`.
@@ -168,7 +168,7 @@ class Preprocess:
         return self.resize
 
     def _offset(self, length: int, wanted: int) -> int:
-        """Where the crop begins along one side; below 0 where the picture is too small."""
+        """Where the crop begins along one side; below 0 where the image is too small."""
         if length <= wanted:
             return -((wanted - length) // 2)
         return round((length - wanted) / 2) if self.crop_rounding == "even" else (length - wanted) // 2
@@ -181,8 +181,8 @@ class Preprocess:
         if isinstance(self.resize, int):
             steps.append(f"shorter side to {self.resize} ({self.interpolation})")
         elif self.resize is not None:
-            verb = "cover" if self.cover else "squash to"
-            steps.append(f"{verb} {self.resize[0]}×{self.resize[1]} ({self.interpolation})")
+            command = "cover" if self.cover else "squash to"
+            steps.append(f"{command} {self.resize[0]}×{self.resize[1]} ({self.interpolation})")
         if self.cover or self.resize != self.size:
             steps.append(f"centre crop {self.size[0]}×{self.size[1]}")
         if len(self.mean) == 1:

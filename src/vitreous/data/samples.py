@@ -1,10 +1,10 @@
-"""Pictures to begin with: what `classify` and `explain` show when no picture is named."""
+"""Images to begin with: what `classify` and `explain` show when no image is named."""
 
 from importlib import resources
 
 from PIL.Image import Image
 
-from vitreous.data.images import read_picture
+from vitreous.data.images import read_image
 
 FILES = ("chelsea.png", "coffee.png", "rocket.jpg", "astronaut.png")
 """Photographs inside scikit-image's wheel, free to use: a cat, a cup of coffee, a rocket, an astronaut."""
@@ -17,4 +17,4 @@ def samples() -> dict[str, Image]:
     ['chelsea', 'coffee', 'rocket', 'astronaut']
     """
     folder = resources.files("skimage") / "data"  # read here: `skimage.data` would copy them to a cache
-    return {file.partition(".")[0]: read_picture((folder / file).read_bytes()) for file in FILES}
+    return {file.partition(".")[0]: read_image((folder / file).read_bytes()) for file in FILES}

@@ -1,4 +1,4 @@
-"""Pictures to learn from and pictures to test on: a set's own two splits, or one set divided in two for good."""
+"""Images to learn from and images to test on: a set's own two splits, or one set divided in two for good."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vitreous.data.datasets import find_source
-from vitreous.data.image_dataset import PictureSet, joined, some
+from vitreous.data.image_dataset import ImageDataset, joined, some
 from vitreous.data.sources.source import Source, split_parts
 
 
 def open_split(
     name: str | Path, root: Path | None = None, held_out: float = 0.2, seed: int = 0, train: str = "train"
-) -> tuple[PictureSet, PictureSet]:
+) -> tuple[ImageDataset, ImageDataset]:
     """Open a set for training: what to learn from, and what to test on; both have the same classes.
 
     `train` may be `train+validation`. A set without a test split beside that is divided: about `held_out` of it is
@@ -41,14 +41,14 @@ def open_split(
 
 
 def divide(
-    data: PictureSet, keys: Sequence[str], held_out: float = 0.2, seed: int = 0
-) -> tuple[PictureSet, PictureSet]:
-    """Divide by a hash of each picture's key, class by class: a new picture does not move the others.
+    data: ImageDataset, keys: Sequence[str], held_out: float = 0.2, seed: int = 0
+) -> tuple[ImageDataset, ImageDataset]:
+    """Divide by a hash of each image's key, class by class: a new image does not move the others.
 
-    Of each class with two pictures or more at least one is on each side; a single picture is there to learn from.
-    (Only the picture that was put across for that may go back when its class grows.)
+    Of each class with two images or more at least one is on each side; a single image is there to learn from.
+    (Only the image that was put across for that may go back when its class grows.)
 
-    >>> zoo = PictureSet("zoo", ("cat", "dog"), (0, 0, 1, 1), Path)
+    >>> zoo = ImageDataset("zoo", ("cat", "dog"), (0, 0, 1, 1), Path)
     >>> [part.labels for part in divide(zoo, ["a", "b", "c", "d"])]
     [(0, 1), (0, 1)]
     """
@@ -62,7 +62,7 @@ def divide(
         count = sum(draws[i] < held_out for i in group)
         tested.update(ranked[: min(max(count, 1), len(group) - 1)])
     if not tested:
-        raise ValueError(f"{data.name} has one picture a class: none is left to test on; add some to each class")
+        raise ValueError(f"{data.name} has one image a class: none is left to test on; add some to each class")
     learned = [i for i in range(len(data)) if i not in tested]
     return data.take(learned), data.take(sorted(tested))
 
@@ -74,13 +74,13 @@ def _draw(key: str, seed: int) -> float:
     return (int.from_bytes(data, "big") >> 11) * 2.0**-53
 
 
-def _keys(data: PictureSet, folder: Path | None) -> list[str]:
-    """What tells a picture from the others wherever the folder lies: the path below it, or file and row, or number."""
+def _keys(data: ImageDataset, folder: Path | None) -> list[str]:
+    """What tells an image from the others wherever the folder lies: the path below it, or file and row, or number."""
     names = [data.describe(i) for i in range(len(data))]
     return names if folder is None else [Path(name).relative_to(folder).as_posix() for name in names]
 
 
-def _same_classes(sets: list[PictureSet]) -> list[PictureSet]:
+def _same_classes(sets: list[ImageDataset]) -> list[ImageDataset]:
     """Folders may differ in their classes: all of them, in alphabetical order."""
     if all(data.class_names == sets[0].class_names for data in sets):
         return sets
@@ -88,25 +88,25 @@ def _same_classes(sets: list[PictureSet]) -> list[PictureSet]:
     return [data.with_classes(names) for data in sets]
 
 
-def _check_learnable(data: PictureSet, source: Source) -> None:
-    """Training needs pictures of two classes at the least, and in a folder of every class that is there."""
+def _check_learnable(data: ImageDataset, source: Source) -> None:
+    """Training needs images of two classes at the least, and in a folder of every class that is there."""
     seen = set(data.labels)
     if len(seen) < 2 and (source.folder is None or len(data.class_names) < 2):
         only = data.class_names[next(iter(seen))]
         raise ValueError(f"training needs at least two classes: {source.name} has only {only!r}; add another")
     if source.folder is not None and len(seen) < len(data.class_names):
         empty = [name for i, name in enumerate(data.class_names) if i not in seen]
-        count = f"{len(empty)} of {len(data.class_names)} classes of {source.name} have no pictures to learn from"
+        count = f"{len(empty)} of {len(data.class_names)} classes of {source.name} have no images to learn from"
         raise ValueError(f"{count}: {some(empty)}; add some, or remove the folders")
 
 
-def _matched(learned: PictureSet, tested: PictureSet, source: Source, test: str) -> PictureSet:
-    """The test pictures with the classes of those to learn from, in their order."""
+def _matched(learned: ImageDataset, tested: ImageDataset, source: Source, test: str) -> ImageDataset:
+    """The test images with the classes of those to learn from, in their order."""
     seen = {learned.class_names[label] for label in set(learned.labels)}
     asked = [tested.class_names[label] for label in sorted(set(tested.labels))]
     if strangers := [name for name in asked if name not in seen]:
         raise ValueError(
-            f"the {source.part.format(test)} of {source.name} has classes without a picture to learn from: "
+            f"the {source.part.format(test)} of {source.name} has classes without an image to learn from: "
             f"{some(strangers)}; add some to train, or remove them"
         )
     return tested.with_classes(learned.class_names)

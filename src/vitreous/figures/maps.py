@@ -1,7 +1,7 @@
-"""Heat maps of patches, beside and over the picture they come from; the picture's patches, and colours for patches.
+"""Heat maps of patches, beside and over the image they come from; the image's patches, and colours for patches.
 
 Shown alone, a map of 14×14 patches has 14×14 crisp cells. Over a photograph it is smooth, and the photograph grey, so
-that all colour is heat and the picture can still be read.
+that all colour is heat and the image can still be read.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from vitreous.figures.scale import SHORTEST_BAR, Scale, own_scales, scale_of
-from vitreous.figures.shapes import Bytes, Floats, array_of, check_place, colours_of, labels_of, picture_of
+from vitreous.figures.shapes import Bytes, Floats, array_of, check_place, colours_of, image_of, labels_of
 from vitreous.figures.style import (
     CAPTION,
     DPI,
@@ -32,14 +32,14 @@ from vitreous.figures.text import SMALL, elide
 from vitreous.figures.tiles import draw_tiles, mosaic
 
 _GAP, _SPACE = 0.12, 0.06  # inches between panels: beside each other, and above the next one's caption
-_NARROWEST = 0.8  # inches that a panel's caption has, however narrow the picture
-_TINY = 64  # pixels: smaller pictures are shown pixel by pixel
-_STRIP = 140  # pixels of the width of pictures in a strip
-_FINEST = 900  # pixels of a picture's longer side that a panel can show
+_NARROWEST = 0.8  # inches that a panel's caption has, however narrow the image
+_TINY = 64  # pixels: smaller images are shown pixel by pixel
+_STRIP = 140  # pixels of the width of images in a strip
+_FINEST = 900  # pixels of an image's longer side that a panel can show
 
 
 def draw_map(
-    picture: ArrayLike,
+    image: ArrayLike,
     heat: ArrayLike,
     *,
     title: str = "",
@@ -47,22 +47,22 @@ def draw_map(
     diverging: bool = False,
     limits: tuple[float, float] | None = None,
 ) -> Figure:
-    """The picture, the heat over it, and the heat alone with its scale: uint8 `[height width 3]`, `[rows columns]`.
+    """The image, the heat over it, and the heat alone with its scale: uint8 `[height width 3]`, `[rows columns]`.
 
     >>> figure = draw_map(np.zeros((32, 32, 3), np.uint8), np.eye(4), title="Rollout", label="attention")
     >>> len(figure.axes)  # three panels and a colour bar
     4
     """
-    picture, heat = picture_of(picture), array_of("heat", heat, "rows columns")
-    scale, small = scale_of(heat, label, diverging, limits), _shrink(picture)
-    width, height = _panel(picture, columns=3, room=scale.room, cells=heat.shape[1])
+    image, heat = image_of(image), array_of("heat", heat, "rows columns")
+    scale, small = scale_of(heat, label, diverging, limits), _shrink(image)
+    width, height = _panel(image, columns=3, room=scale.room, cells=heat.shape[1])
     slot = max(width, _NARROWEST) + _GAP
     with new_figure(2 * slot + width + scale.room, CAPTION + max(height, SHORTEST_BAR), title) as card:
         left, middle, right = (card.place(i * slot, CAPTION, width, height) for i in range(3))
-        _show(left, small, picture.shape)
-        _lay_over(middle, _grey(small, diverging), picture.shape, heat, scale)
+        _show(left, small, image.shape)
+        _lay_over(middle, _grey(small, diverging), image.shape, heat, scale)
         right.imshow(heat, cmap=scale.colours, norm=scale.norm, interpolation="nearest", aspect="auto")
-        for axes, name in ((left, "Picture"), (middle, "Overlay"), (right, "Map")):
+        for axes, name in ((left, "Image"), (middle, "Overlay"), (right, "Map")):
             caption(axes, name)
             frame(axes)
         scale.bar_beside(right)
@@ -70,7 +70,7 @@ def draw_map(
 
 
 def draw_maps(
-    picture: ArrayLike,
+    image: ArrayLike,
     heats: ArrayLike,
     titles: Sequence[str],
     *,
@@ -81,7 +81,7 @@ def draw_maps(
     suptitle: str | None = None,
     marked: tuple[int, int] | None = None,
 ) -> Figure:
-    """Several maps `[n rows columns]` over one picture, each under its title; `marked` outlines one patch in all.
+    """Several maps `[n rows columns]` over one image, each under its title; `marked` outlines one patch in all.
 
     Each map runs over all colours by itself, unless `shared_scale` makes their colours comparable.
 
@@ -89,7 +89,7 @@ def draw_maps(
     >>> len(figure.axes)  # two panels and a colour bar
     3
     """
-    picture, heats = picture_of(picture), array_of("heats", heats, "n rows columns")
+    image, heats = image_of(image), array_of("heats", heats, "n rows columns")
     titles = labels_of("titles", titles, len(heats))
     if marked is not None:
         check_place("marked", marked, heats.shape[1:])
@@ -100,20 +100,20 @@ def draw_maps(
     shared = scale_of(heats, label, diverging)
     bar = shared if shared_scale else own_scales(label, diverging)
     tallest = min(3.2, max(TALLEST / rows - CAPTION, 0.5))
-    width, height = _panel(picture, columns, bar.room, cells=heats.shape[2], tallest=tallest)
+    width, height = _panel(image, columns, bar.room, cells=heats.shape[2], tallest=tallest)
     across, down = max(width, 0.4) + _GAP, height + _SPACE + CAPTION
     beside = next((k for k in range(1, rows) if k * down > 1.8), rows)  # rows that make the bar long enough
     tall = max(beside * down - _SPACE - CAPTION, SHORTEST_BAR)
-    grey = _grey(_shrink(picture), diverging)
+    grey = _grey(_shrink(image), diverging)
     body = (columns - 1) * across + width + bar.room, max(rows * down - _SPACE, CAPTION + tall)
     with new_figure(*body, suptitle or "") as card:
         for number, (heat, name) in enumerate(zip(heats, titles, strict=True)):
             row, column = divmod(number, columns)
             axes = card.place(column * across, row * down + CAPTION, width, height)
             caption(axes, elide(name, across - _GAP, SMALL))
-            _lay_over(axes, grey, picture.shape, heat, shared if shared_scale else scale_of(heat, diverging=diverging))
+            _lay_over(axes, grey, image.shape, heat, shared if shared_scale else scale_of(heat, diverging=diverging))
             if marked is not None:
-                patch_height, patch_width = picture.shape[0] / heats.shape[1], picture.shape[1] / heats.shape[2]
+                patch_height, patch_width = image.shape[0] / heats.shape[1], image.shape[1] / heats.shape[2]
                 outline(axes, marked[1] * patch_width - 0.5, marked[0] * patch_height - 0.5, patch_width, patch_height)
             frame(axes)
             if number == columns - 1:  # one bar for all, to the right of the first rows
@@ -122,15 +122,15 @@ def draw_maps(
 
 
 def draw_overlays(
-    pictures: Sequence[ArrayLike] | Bytes, heats: ArrayLike | None, *, limits: tuple[float, float] | None = None
+    images: Sequence[ArrayLike] | Bytes, heats: ArrayLike | None, *, limits: tuple[float, float] | None = None
 ) -> Figure:
-    """Pictures `[n height width 3]` under each other, each under its own map `[n rows columns]`, or bare; no margin.
+    """Images `[n height width 3]` under each other, each under its own map `[n rows columns]`, or bare; no margin.
 
     >>> figure = draw_overlays(np.zeros((3, 32, 32, 3), np.uint8), np.random.rand(3, 4, 4), limits=(0, 1))
     >>> len(figure.axes)
     3
     """
-    shown = [picture_of(picture) for picture in pictures]
+    shown = [image_of(image) for image in images]
     maps = array_of("heats", heats, f"{len(shown)} rows columns") if heats is not None else None
     scale = scale_of(maps, limits=limits) if maps is not None else None
     height, width, _ = shown[0].shape
@@ -139,12 +139,12 @@ def draw_overlays(
     sheet = new_sheet(_STRIP, len(shown) * pitch - 6)
     whole = len(shown) * pitch - 6
     with style():
-        for number, picture in enumerate(shown):
+        for number, image in enumerate(shown):
             axes = sheet.add_axes((0, 1 - (number * pitch + down) / whole, 1, down / whole))
             if maps is None or scale is None:
-                _show(axes, _shrink(picture), picture.shape)
+                _show(axes, _shrink(image), image.shape)
             else:
-                _lay_over(axes, _grey(_shrink(picture), False), picture.shape, maps[number], scale)
+                _lay_over(axes, _grey(_shrink(image), False), image.shape, maps[number], scale)
             axes.set_axis_off()
     return sheet
 
@@ -184,24 +184,24 @@ def draw_grid(
     )
 
 
-def draw_patches(picture: ArrayLike, grid: tuple[int, int], *, title: str = "") -> Figure:
-    """The picture with its grid, and cut into its rows × columns patches: what the model reads.
+def draw_patches(image: ArrayLike, grid: tuple[int, int], *, title: str = "") -> Figure:
+    """The image with its grid, and cut into its rows × columns patches: what the model reads.
 
     >>> len(draw_patches(np.zeros((32, 32, 3), np.uint8), grid=(4, 4)).axes)
     2
     """
-    picture = picture_of(picture)
-    (rows, columns), (height, width, _) = grid, picture.shape
+    image = image_of(image)
+    (rows, columns), (height, width, _) = grid, image.shape
     if rows < 1 or columns < 1 or height % rows or width % columns:
-        raise ValueError(f"grid must divide the picture's {height}×{width} pixels evenly, got {rows}×{columns}")
+        raise ValueError(f"grid must divide the image's {height}×{width} pixels evenly, got {rows}×{columns}")
     down, across = height // rows, width // columns
-    patches = picture.reshape(rows, down, columns, across, 3).transpose(0, 2, 1, 3, 4)
+    patches = image.reshape(rows, down, columns, across, 3).transpose(0, 2, 1, 3, 4)
     cut = mosaic(patches, gap=max(round(0.12 * min(down, across)), 1))
-    panel_width, panel_height = _panel(picture, columns=2, room=_GAP)
+    panel_width, panel_height = _panel(image, columns=2, room=_GAP)
     slot = max(panel_width, 2.6) + 2 * _GAP
     with new_figure(2 * slot - 2 * _GAP, CAPTION + panel_height, title) as card:
         whole, apart = (card.place(i * slot, CAPTION, panel_width, panel_height) for i in range(2))
-        _show(whole, _shrink(picture), picture.shape)
+        _show(whole, _shrink(image), image.shape)
         whole.hlines(np.arange(1, rows) * down - 0.5, -0.5, width - 0.5, color=PAPER, linewidth=0.5, alpha=0.7)
         whole.vlines(np.arange(1, columns) * across - 0.5, -0.5, height - 0.5, color=PAPER, linewidth=0.5, alpha=0.7)
         _show(apart, _shrink(cut), cut.shape, "auto")
@@ -213,32 +213,32 @@ def draw_patches(picture: ArrayLike, grid: tuple[int, int], *, title: str = "") 
     return card
 
 
-def draw_colours(picture: ArrayLike, rgb: ArrayLike, *, title: str = "", label: str = "Patches") -> Figure:
-    """The picture beside one colour for each patch, such as three principal components: `[rows columns 3]` in 0..1.
+def draw_colours(image: ArrayLike, rgb: ArrayLike, *, title: str = "", label: str = "Patches") -> Figure:
+    """The image beside one colour for each patch, such as three principal components: `[rows columns 3]` in 0..1.
 
     >>> len(draw_colours(np.zeros((32, 32, 3), np.uint8), np.random.rand(4, 4, 3)).axes)
     2
     """
-    picture, rgb = picture_of(picture), colours_of("rgb", rgb, "rows columns 3")
+    image, rgb = image_of(image), colours_of("rgb", rgb, "rows columns 3")
     rgb = np.where(np.isnan(rgb).any(axis=-1, keepdims=True), to_rgb(MISSING), rgb)
-    width, height = _panel(picture, columns=2, room=0, cells=rgb.shape[1])
+    width, height = _panel(image, columns=2, room=0, cells=rgb.shape[1])
     slot = max(width, 1.6) + _GAP
     with new_figure(2 * slot - _GAP, CAPTION + height, title) as card:
         left, right = (card.place(i * slot, CAPTION, width, height) for i in range(2))
-        _show(left, _shrink(picture), picture.shape)
+        _show(left, _shrink(image), image.shape)
         right.imshow(rgb, interpolation="nearest", aspect="auto")
-        for axes, name in ((left, "Picture"), (right, elide(label, slot - _GAP, SMALL))):
+        for axes, name in ((left, "Image"), (right, elide(label, slot - _GAP, SMALL))):
             caption(axes, name)
             frame(axes)
     return card
 
 
-def _panel(picture: Bytes, columns: int, room: float, cells: int = 1, tallest: float = 3.4) -> tuple[float, float]:
-    """Width and height in inches of each of `columns` panels in the picture's proportions.
+def _panel(image: Bytes, columns: int, room: float, cells: int = 1, tallest: float = 3.4) -> tuple[float, float]:
+    """Width and height in inches of each of `columns` panels in the image's proportions.
 
     A whole number of pixels for each of `cells` columns of patches makes all cells of a map equal.
     """
-    height, width, _ = picture.shape
+    height, width, _ = image.shape
     across = min((WIDTH - room - (columns - 1) * _GAP) / columns, 3.4, tallest * width / height)
     pixels = max(int(across * DPI), 1)
     across = (pixels - pixels % cells if pixels >= cells else pixels) / DPI
@@ -249,15 +249,15 @@ def _columns(count: int) -> int:
     return count if count <= 4 else 3 if count in (5, 6, 9) else 4 if count <= 16 else 6
 
 
-def _show(axes: Axes, picture: Bytes, size: tuple[int, ...], interpolation: str = "") -> None:
-    """A picture, perhaps a smaller copy, at the coordinates of its `size` (height, width) in pixels."""
+def _show(axes: Axes, image: Bytes, size: tuple[int, ...], interpolation: str = "") -> None:
+    """An image, perhaps a smaller copy, at the coordinates of its `size` (height, width) in pixels."""
     smooth = _TINY <= max(size[:2]) <= _FINEST / 2  # pixels of a digit stay visible, those of a photograph do not
     interpolation = interpolation or ("bicubic" if smooth else "auto")
-    axes.imshow(picture, extent=_extent(size), aspect="auto", interpolation=interpolation)
+    axes.imshow(image, extent=_extent(size), aspect="auto", interpolation=interpolation)
 
 
 def _lay_over(axes: Axes, grey: Bytes, size: tuple[int, ...], heat: Floats, scale: Scale) -> None:
-    """The heat on the grey picture: it covers more where there is more of it."""
+    """The heat on the grey image: it covers more where there is more of it."""
     _show(axes, grey, size)
     missing = np.isnan(heat)
     heat = np.where(missing, (scale.low + scale.high) / 2 if scale.diverging else scale.low, heat)
@@ -272,19 +272,19 @@ def _lay_over(axes: Axes, grey: Bytes, size: tuple[int, ...], heat: Floats, scal
         axes.imshow(cells, interpolation="nearest", aspect="auto", extent=where)
 
 
-def _shrink(picture: Bytes) -> Bytes:
-    """As many pixels of a large picture as a panel can show."""
-    height, width, _ = picture.shape
+def _shrink(image: Bytes) -> Bytes:
+    """As many pixels of a large image as a panel can show."""
+    height, width, _ = image.shape
     step = min(max(height, width) // _FINEST, height, width)
     if step < 2:
-        return picture
-    diagonal = [picture[i::step, i::step][: height // step, : width // step] for i in range(step)]  # of each block
+        return image
+    diagonal = [image[i::step, i::step][: height // step, : width // step] for i in range(step)]  # of each block
     return np.mean(diagonal, axis=0).astype(np.uint8)  # not all of its pixels, but enough to soften edges
 
 
-def _grey(picture: Bytes, pale: bool) -> Bytes:
-    """The picture without colours; pale under signed heat, which has white for zero."""
-    grey = picture @ np.array([0.299, 0.587, 0.114])
+def _grey(image: Bytes, pale: bool) -> Bytes:
+    """The image without colours; pale under signed heat, which has white for zero."""
+    grey = image @ np.array([0.299, 0.587, 0.114])
     grey = 0.65 * grey + 0.35 * 255 if pale else grey
     return grey.astype(np.uint8)[..., None].repeat(3, axis=2)
 

@@ -29,15 +29,15 @@ def array_of(name: str, values: ArrayLike, shape: str) -> Floats:
     return np.where(np.isfinite(array), array, np.nan)
 
 
-def picture_of(picture: ArrayLike) -> Bytes:
-    """A picture as the figures take it: uint8 `[height width 3]`."""
-    array = np.asarray(picture)
+def image_of(image: ArrayLike) -> Bytes:
+    """An image as the figures take it: uint8 `[height width 3]`."""
+    array = np.asarray(image)
     if array.dtype != np.uint8:
         raise ValueError(
-            f"picture must be uint8 of shape [height width 3], got {array.dtype} of shape {_spell(array.shape)}: "
+            f"image must be uint8 of shape [height width 3], got {array.dtype} of shape {_spell(array.shape)}: "
             "undo the normalisation, scale to 0..255 and call .astype('uint8')"
         )
-    _check("picture", array.shape, "height width 3")
+    _check("image", array.shape, "height width 3")
     return array
 
 

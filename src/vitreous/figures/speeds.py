@@ -18,14 +18,14 @@ LIMIT = PALETTE[1]
 
 @dataclass(frozen=True)
 class Panel:
-    """One network at one batch size: speeds `[n]` in pictures a second, in the order given."""
+    """One network at one batch size: speeds `[n]` in images a second, in the order given."""
 
     title: str
     names: Sequence[str]
     rates: ArrayLike
     ours: Sequence[bool]
     ceiling: float
-    """Pictures a second at the measured limit."""
+    """Images a second at the measured limit."""
 
 
 def draw_speeds(panels: Sequence[Panel], *, title: str = "", note: str = "") -> Figure:
@@ -60,7 +60,7 @@ def _panel(card: Card, panel: Panel, rates: Floats, top: float, left: float, hea
     shares = [percent(rate / panel.ceiling) for rate in rates]
     texts = [f"{_number(rate)}/s" for rate in rates]
     last = max(text_width("of the limit", SMALL), *(text_width(share) for share in shares))
-    middle = max(text_width("pictures", SMALL), *(text_width(text) for text in texts))
+    middle = max(text_width("images", SMALL), *(text_width(text) for text in texts))
     width = WIDTH - left - middle - last - 0.36
     for number, line in enumerate(wrap(panel.title, WIDTH, BODY, "bold", lines=1)):
         card.write(0, top + number * line_height(BODY), line, weight="bold", size=BODY, va="top")
@@ -75,7 +75,7 @@ def _panel(card: Card, panel: Panel, rates: Floats, top: float, left: float, hea
     limit = f"limit: matrix products alone, {_number(panel.ceiling)}/s"
     right = left + width * panel.ceiling / axes.get_xlim()[1]
     card.write(right, under, limit, size=SMALL, color=LIMIT, ha="right", va="bottom")
-    card.write(WIDTH - last - 0.18, under, "pictures", size=SMALL, color=MUTED, ha="right", va="bottom")
+    card.write(WIDTH - last - 0.18, under, "images", size=SMALL, color=MUTED, ha="right", va="bottom")
     card.write(WIDTH, under, "of the limit", size=SMALL, color=MUTED, ha="right", va="bottom")
     for number, name in enumerate(names):
         down = top + header + (number + 0.5) * ROW

@@ -131,12 +131,12 @@ def new_figure(width: float, height: float, title: str = "") -> Iterator[Card]:
 
 
 def new_sheet(width: int, height: int) -> Figure:
-    """No card at all: a clear figure of so many pixels, for pictures that have no margin."""
+    """No card at all: a clear figure of so many pixels, for images that have no margin."""
     return Figure(figsize=((width + 1e-6) / DPI, (height + 1e-6) / DPI), dpi=100, facecolor="none")
 
 
 def frame(axes: Axes) -> None:
-    """Around a picture or a heat map: a thin line, no ticks."""
+    """Around an image or a heat map: a thin line, no ticks."""
     axes.set_xticks([])
     axes.set_yticks([])
     for spine in axes.spines.values():

@@ -1,4 +1,4 @@
-"""Many small pictures composed into one array: crisp, and quick where an axes for each would take minutes."""
+"""Many small images composed into one array: crisp, and quick where an axes for each would take minutes."""
 
 from collections.abc import Sequence
 

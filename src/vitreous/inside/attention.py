@@ -1,9 +1,9 @@
-"""Attention as pictures and numbers: where a token looks, how far and how sharply.
+"""Attention as images and numbers: where a token looks, how far and how sharply.
 
 In goes attention as `capture` keeps it, one layer or several on top of each other; out come heat maps on the grid of
 patches, distances in pixels, entropies in nats, and the matrix made readable.
 
-Shapes:  l layers · b pictures · h heads · q query rows · t tokens · n patches
+Shapes:  l layers · b images · h heads · q query rows · t tokens · n patches
 """
 
 import torch

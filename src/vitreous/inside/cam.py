@@ -15,10 +15,10 @@ from vitreous.models.resnet import ResNet
 
 
 def cam(model: nn.Module, x: Tensor, target: Target = None, *, layer: int = -1) -> Tensor:
-    """What speaks for a class, at the last layer: pictures `[b c H W]` → `[b rows columns]`, never negative.
+    """What speaks for a class, at the last layer: images `[b c H W]` → `[b rows columns]`, never negative.
 
     `layer` chooses another block of a ViT, or another of a ResNet's four stages: the last has 7×7 places for 224 px,
-    and of small pictures so few that an earlier one tells more.
+    and of small images so few that an earlier one tells more.
 
     >>> from vitreous.models.variants import variant
     >>> from vitreous.models.vit import ViT

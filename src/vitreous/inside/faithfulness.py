@@ -3,7 +3,7 @@
 Deletion and insertion curves (Petsiuk et al., 2018), the maps that any good one should beat (random, centre), and the
 sanity check that a map should change when the weights do (Adebayo et al., 2018).
 
-Shapes:  m maps · b pictures · c colours · H W pixels · s steps
+Shapes:  m maps · b images · c colours · H W pixels · s steps
 """
 
 from collections.abc import Callable
@@ -34,8 +34,8 @@ def curves(
 ) -> tuple[Tensor, Tensor]:
     """A class's probability as a map's patches are taken away, and as they are put in: `[… s+1]` each.
 
-    `x` is one picture `[1 c H W]`, `maps` any number of its maps `[… rows columns]`. The highest patches go first, ties
-    row by row. What is missing shows `baseline`: the picture blurred, its mean colour, black, or a tensor.
+    `x` is one image `[1 c H W]`, `maps` any number of its maps `[… rows columns]`. The highest patches go first, ties
+    row by row. What is missing shows `baseline`: the image blurred, its mean colour, black, or a tensor.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 2))
     >>> deletion, insertion = curves(model, torch.randn(1, 3, 4, 4), torch.rand(5, 2, 2), steps=4, baseline="mean")
@@ -43,7 +43,7 @@ def curves(
     (torch.Size([5, 5]), True)
     """
     if len(x) != 1:
-        raise ValueError(f"expected one picture [1 c H W], got {tuple(x.shape)}")
+        raise ValueError(f"expected one image [1 c H W], got {tuple(x.shape)}")
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
     shape = maps.shape[:-2]
@@ -139,7 +139,7 @@ def reinitialised(model: ViT | ResNet, seed: int = 0) -> ViT | ResNet:
 
 
 def sanity(explain: Callable[[nn.Module, Tensor], Tensor], model: ViT | ResNet, x: Tensor, *, seed: int = 0) -> Tensor:
-    """How alike a map of the model and of a re-initialised one are: pictures `[b c H W]` → rank correlations `[b]`.
+    """How alike a map of the model and of a re-initialised one are: images `[b c H W]` → rank correlations `[b]`.
 
     Near 0 is good: a map that survives fresh weights does not show what the model has learned. Let `explain` name its
     class, since the two models predict different ones.

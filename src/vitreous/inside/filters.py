@@ -1,4 +1,4 @@
-"""What the first layer looks for: the filters of the patch embedding, or of a ResNet's first convolution, as pictures.
+"""What the first layer looks for: the filters of the patch embedding, or of a ResNet's first convolution, as images.
 
 A ViT has hundreds of filters that mean little one by one, so they are shown by their principal components (the paper's
 figure 7, left).
@@ -12,13 +12,13 @@ from torch import Tensor
 
 @torch.no_grad()
 def principal_filters(weight: Tensor, count: int = 28) -> tuple[Tensor, Tensor]:
-    """The first principal components of filters `[d c p q]` as pictures `[count p q c]`, and their shares of variance.
+    """The first principal components of filters `[d c p q]` as images `[count p q c]`, and their shares of variance.
 
-    Each picture is stretched to 0…1 by itself. A component has no sign of its own: here its largest weight is positive.
+    Each image is stretched to 0…1 by itself. A component has no sign of its own: here its largest weight is positive.
     Fewer come back where the filters have fewer components.
 
-    >>> pictures, shares = principal_filters(torch.randn(64, 3, 8, 8), count=5)
-    >>> pictures.shape, shares.shape
+    >>> images, shares = principal_filters(torch.randn(64, 3, 8, 8), count=5)
+    >>> images.shape, shares.shape
     (torch.Size([5, 8, 8, 3]), torch.Size([5]))
     """
     filters = weight.to(torch.promote_types(weight.dtype, torch.float32)).flatten(1)  # [d cpq]
@@ -26,17 +26,17 @@ def principal_filters(weight: Tensor, count: int = 28) -> tuple[Tensor, Tensor]:
     _, spread, components = torch.linalg.svd(filters, full_matrices=False)
     count = min(count, len(filters) - 1, filters.shape[1])  # centring takes one away
     shares = spread.square() / spread.square().sum()
-    return _pictures(signed(components[:count]).unflatten(1, weight.shape[1:])), shares[:count]
+    return _images(signed(components[:count]).unflatten(1, weight.shape[1:])), shares[:count]
 
 
 @torch.no_grad()
 def first_filters(weight: Tensor) -> Tensor:
-    """The filters themselves, `[d c p q]` (a ResNet's `conv1.weight`), as pictures `[d p q c]`, each stretched to 0…1.
+    """The filters themselves, `[d c p q]` (a ResNet's `conv1.weight`), as images `[d p q c]`, each stretched to 0…1.
 
     >>> first_filters(torch.randn(64, 3, 7, 7)).shape
     torch.Size([64, 7, 7, 3])
     """
-    return _pictures(weight.to(torch.promote_types(weight.dtype, torch.float32)))
+    return _images(weight.to(torch.promote_types(weight.dtype, torch.float32)))
 
 
 def signed(components: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ def signed(components: Tensor) -> Tensor:
     return components * torch.where(largest < 0, -1.0, 1.0).to(components)
 
 
-def _pictures(filters: Tensor) -> Tensor:
+def _images(filters: Tensor) -> Tensor:
     """Filters `[count c p q]` to `[count p q c]`, each stretched to 0…1; a filter of one value is grey."""
     low, high = filters.amin(dim=(1, 2, 3), keepdim=True), filters.amax(dim=(1, 2, 3), keepdim=True)
     stretched = torch.where(high > low, (filters - low) / (high - low), 0.5)

@@ -1,6 +1,6 @@
 """The names of a ViT's internals, what they are and their shapes; the same in code, captions and docs.
 
-b pictures · t tokens · n patches · d width · h heads · k width of one head · q chosen queries · m MLP width
+b images · t tokens · n patches · d width · h heads · k width of one head · q chosen queries · m MLP width
 """
 
 WHOLE: dict[str, tuple[str, str]] = {

@@ -9,9 +9,9 @@ from vitreous.inside.relevance import Target, class_score, differentiable
 
 
 def head_importance(model: nn.Module, x: Tensor, target: Target = None) -> Tensor:
-    """How much a class's logit hangs on each head: pictures `[b c H W]` → `[layers heads]`, never negative.
+    """How much a class's logit hangs on each head: images `[b c H W]` → `[layers heads]`, never negative.
 
-    |Σ mixed · ∂logit/∂mixed|, the logit's slope as the head is faded out, averaged over pictures. One backward pass for
+    |Σ mixed · ∂logit/∂mixed|, the logit's slope as the head is faded out, averaged over images. One backward pass for
     all heads; `intervene.ablate_heads` switches each off for good.
 
     >>> from vitreous.models.variants import variant

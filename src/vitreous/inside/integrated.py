@@ -1,6 +1,6 @@
-"""Integrated gradients: each pixel's part in a logit, all the way from an empty picture (Sundararajan et al., 2017).
+"""Integrated gradients: each pixel's part in a logit, all the way from an empty image (Sundararajan et al., 2017).
 
-The gradient is averaged along the straight line from the baseline to the picture and multiplied by their difference.
+The gradient is averaged along the straight line from the baseline to the image and multiplied by their difference.
 The parts add up to the difference of the two logits ("completeness"), but for the error of the sum over steps.
 """
 
@@ -23,10 +23,10 @@ def integrated_gradients(
     rule: str = "gauss-legendre",
     batch_size: int = 16,
 ) -> Tensor:
-    """Each input value's part in a class's logit: pictures `[b c H W]` → `[b c H W]`.
+    """Each input value's part in a class's logit: images `[b c H W]` → `[b c H W]`.
 
-    `baseline` is the empty picture as the model would get it, in any shape that broadcasts to `x`; by default black,
-    after the model's own preprocessing. `batch_size` pictures on the way from there to `x` run at once.
+    `baseline` is the empty image as the model would get it, in any shape that broadcasts to `x`; by default black,
+    after the model's own preprocessing. `batch_size` images on the way from there to `x` run at once.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
     >>> x = torch.randn(1, 3, 2, 2)
@@ -43,9 +43,9 @@ def integrated_gradients(
     at_once = max(batch_size // b, 1)
     for place, weight in zip(places.split(at_once), weights.split(at_once), strict=True):
         points = torch.lerp(baseline, x, place[:, None, None, None, None])  # [s b c H W]
-        with differentiable(points.flatten(0, 1)) as pictures:
-            score = class_score(model(pictures), classes.repeat(len(place)))
-            (gradient,) = torch.autograd.grad(score, pictures)
+        with differentiable(points.flatten(0, 1)) as images:
+            score = class_score(model(images), classes.repeat(len(place)))
+            (gradient,) = torch.autograd.grad(score, images)
         total += torch.einsum("s, s b c h w -> b c h w", weight, gradient.unflatten(0, (-1, b)))
     return total * (x - baseline)
 
@@ -65,7 +65,7 @@ def _nodes(steps: int, rule: str) -> tuple[Tensor, Tensor]:
 def to_patches(pixels: Tensor, grid: tuple[int, int]) -> Tensor:
     """Values of pixels added up over each patch and all colours: `[b c H W]` → `[b rows columns]`.
 
-    `grid` is the layout's, or any that divides the picture.
+    `grid` is the layout's, or any that divides the image.
 
     >>> to_patches(torch.ones(1, 3, 4, 6), grid=(2, 3))
     tensor([[[12., 12., 12.],
@@ -81,5 +81,5 @@ def black(model: nn.Module) -> Tensor:
     """What a black pixel is after the model's preprocessing: `[c 1 1]`."""
     preprocess = getattr(getattr(model, "card", None), "preprocess", None)
     if preprocess is None:
-        raise ValueError("this model does not say how pictures are preprocessed: pass a tensor as baseline")
+        raise ValueError("this model does not say how images are preprocessed: pass a tensor as baseline")
     return -(torch.tensor(preprocess.mean) / torch.tensor(preprocess.std))[:, None, None]

@@ -122,8 +122,8 @@ def intervene(
     """Change what happens inside `model` while the `with` lasts; nothing stays behind.
 
     `heads_off` are (layer, head) pairs. `head_weights`, `[layers heads]` or `[b layers heads]`, multiplies each head's
-    result, for each picture by itself if wanted. `knock_out` forbids attention between tokens. `replace` maps names
-    of the glossary to a tensor or to a function of the value, such as an activation of another picture.
+    result, for each image by itself if wanted. `knock_out` forbids attention between tokens. `replace` maps names
+    of the glossary to a tensor or to a function of the value, such as an activation of another image.
 
     >>> from vitreous.models.variants import variant
     >>> model = ViT(variant("vit_femto_patch4_32")).eval()
@@ -153,11 +153,11 @@ def intervene(
 def ablate_heads(model: nn.Module, x: Tensor, target: int | None = None) -> Tensor:
     """What switching each head off does to a class's logit: `[layers heads]`, negative where the head had helped.
 
-    `x` is one picture `[1 c h w]`; `target` is a class, by default the predicted one. Blocks before the head are run
+    `x` is one image `[1 c h w]`; `target` is a class, by default the predicted one. Blocks before the head are run
     once; from its own block on, all heads of a layer run as one batch.
     """
     if len(x) != 1:
-        raise ValueError(f"expected one picture [1 c h w], got {tuple(x.shape)}")
+        raise ValueError(f"expected one image [1 c h w], got {tuple(x.shape)}")
     model, _ = underneath(model)
     depth, heads = model.config.depth, model.config.heads
     inputs, tokens = [], model.embed(x)
@@ -169,7 +169,7 @@ def ablate_heads(model: nn.Module, x: Tensor, target: int | None = None) -> Tens
     effect = torch.empty(depth, heads)
     for layer, start in enumerate(inputs):
         weights = torch.ones(heads, depth, heads)
-        weights[range(heads), layer, range(heads)] = 0.0  # the i-th copy of the picture loses head i
+        weights[range(heads), layer, range(heads)] = 0.0  # the i-th copy of the image loses head i
         tokens = start.expand(heads, -1, -1)
         with intervene(model, head_weights=weights):
             for block in model.blocks[layer:]:

@@ -8,7 +8,7 @@ from vitreous.inside.capture import capture, underneath
 
 @torch.no_grad()
 def lens(model: nn.Module, x: Tensor) -> Tensor:
-    """The logits after the embedding and after each block: pictures `[b c H W]` → `[layers+1 b classes]`.
+    """The logits after the embedding and after each block: images `[b c H W]` → `[layers+1 b classes]`.
 
     Each layer's tokens go through the final norm, the pooling and the head; the last entry is the model's own answer.
 

@@ -4,7 +4,7 @@ Attention tells where a token looks, not what for. Weighted by its gradient, and
 what speaks for one class (Chefer, Gur & Wolf, 2021, "Generic Attention-model Explainability"). No parameter's `.grad`
 is touched, frozen models work, and so do callers inside `torch.no_grad()`.
 
-Shapes:  b pictures · h heads · t tokens · k width of one head
+Shapes:  b images · h heads · t tokens · k width of one head
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,11 +18,11 @@ from vitreous.inside.capture import capture, underneath
 from vitreous.inside.glossary import full_name
 
 Target = int | Sequence[int] | Tensor | None
-"""The class to explain: one for all pictures, one for each, or None for each picture's predicted class."""
+"""The class to explain: one for all images, one for each, or None for each image's predicted class."""
 
 
 def relevance(model: nn.Module, x: Tensor, target: Target = None) -> Tensor:
-    """How much each patch speaks for a class, through all layers: pictures `[b c H W]` → `[b rows columns]`.
+    """How much each patch speaks for a class, through all layers: images `[b c H W]` → `[b rows columns]`.
 
     R ← R + Ā R in each layer, with Ā = mean over heads of (∇A ⊙ A)⁺, from R = identity; what the head reads of R is
     the answer, without the identity's own part. Carried as a row from the last layer to the first, as in rollout.
@@ -73,14 +73,14 @@ def _weighted_attention(
 def differentiable(x: Tensor) -> Iterator[Tensor]:
     """A copy of `x` to take gradients through, whatever the caller has switched off.
 
-    Gradients start at the picture, so that a model whose parameters are all frozen has them too.
+    Gradients start at the image, so that a model whose parameters are all frozen has them too.
     """
     with torch.inference_mode(False), torch.enable_grad():
         yield x.detach().clone().requires_grad_()
 
 
 def chosen_classes(logits: Tensor, target: Target = None) -> Tensor:
-    """The class to explain for each picture: logits `[b classes]` → `[b]`.
+    """The class to explain for each image: logits `[b classes]` → `[b]`.
 
     >>> chosen_classes(torch.eye(3)), chosen_classes(torch.eye(3), 1)
     (tensor([0, 1, 2]), tensor([1, 1, 1]))
@@ -90,12 +90,12 @@ def chosen_classes(logits: Tensor, target: Target = None) -> Tensor:
     b, count = logits.shape
     chosen = torch.as_tensor(target, device=logits.device).long()
     if chosen.shape not in ((), (1,), (b,)):
-        raise ValueError(f"target should be one class, or one for each of {b} pictures, got {tuple(chosen.shape)}")
+        raise ValueError(f"target should be one class, or one for each of {b} images, got {tuple(chosen.shape)}")
     if chosen.min() < 0 or chosen.max() >= count:
         raise ValueError(f"target should be a class from 0 to {count - 1}, got {target}")
     return chosen.expand(b)
 
 
 def class_score(logits: Tensor, target: Target = None) -> Tensor:
-    """The chosen classes' logits, summed over pictures: pictures do not meet, so each has its own gradient."""
+    """The chosen classes' logits, summed over images: images do not meet, so each has its own gradient."""
     return logits.gather(1, chosen_classes(logits, target)[:, None]).sum()

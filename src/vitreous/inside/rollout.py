@@ -1,10 +1,10 @@
 """Attention rollout: how much of each input token reaches an output token (Abnar & Zuidema, 2020).
 
 A layer passes on half of each token by the shortcut and half by attention; the layers' matrices are multiplied. The
-whole product is `rollout`. A picture needs one row of it, and a row can be carried from the last layer down to the
+whole product is `rollout`. An image needs one row of it, and a row can be carried from the last layer down to the
 first with no product of matrices: `rollout_row`, and `rollout_map` from a model, one layer's attention at a time.
 
-Shapes:  l layers · b pictures · h heads · t tokens
+Shapes:  l layers · b images · h heads · t tokens
 """
 
 from collections.abc import Callable, Iterable
@@ -123,7 +123,7 @@ def rollout_map(
     discard: float = 0.0,
     residual: float = 0.5,
 ) -> Tensor:
-    """The share each patch has in what the head reads: pictures `[b c H W]` → `[b rows columns]`.
+    """The share each patch has in what the head reads: images `[b c H W]` → `[b rows columns]`.
 
     `query` asks for another token's share. Attention is worked out from the last layer to the first, one at a time, so
     that 3,137 tokens need about half a gigabyte for six heads.

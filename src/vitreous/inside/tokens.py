@@ -4,7 +4,7 @@ From the middle layers on, some models hold a few tokens dozens of times as long
 and CKA alone: give `principal_colours` and `similarity_of_layers` tokens after a norm (`tokens`, `norm1`), and `norms`
 those before it (`output`).
 
-Shapes:  l layers · b pictures · t tokens · d width · n examples
+Shapes:  l layers · b images · t tokens · d width · n examples
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from vitreous.models.tokens import TokenLayout
 def principal_colours(tokens: Tensor, layout: TokenLayout) -> Tensor:
     """The patches' first three principal components as red, green, blue: `[b t d]` → `[b rows columns 3]` in 0…1.
 
-    The components are those of all pictures together, so that a colour means the same in each (as DINOv2 shows them);
+    The components are those of all images together, so that a colour means the same in each (as DINOv2 shows them);
     each is stretched to 0…1. A component has no sign of its own: here its largest weight is positive.
 
     >>> principal_colours(torch.randn(2, 13, 8), TokenLayout(grid=(3, 4))).shape
@@ -53,7 +53,7 @@ def norms(tokens: Tensor, layout: TokenLayout) -> Tensor:
 def similarity_of_layers(outputs: Tensor | Sequence[Tensor], *, unbiased: bool = True) -> Tensor:
     """Linear CKA between layers (Kornblith et al., 2019): `[l b t d]`, or a list of `[b t d]`, → `[l l]`.
 
-    Every token of every picture is an example. 1 means the same but for rotation and scale. Unbiased by default
+    Every token of every image is an example. 1 means the same but for rotation and scale. Unbiased by default
     (Song et al., 2012; Nguyen et al., 2021): unrelated layers come out near 0. The paper's own estimate is biased: with
     no more examples than the width it finds even noise alike.
 

@@ -1,6 +1,6 @@
 """The baseline: torchvision's ResNets (18 to 152) behind the same interface as `ViT`.
 
-On pictures of 64 pixels and less the usual stem (7×7 in steps of two, then a max-pool) throws fifteen sixteenths of the
+On images of 64 pixels and less the usual stem (7×7 in steps of two, then a max-pool) throws fifteen sixteenths of the
 places away before the first block, and a ViT beside it would win against a straw man. The `small` stem (3×3 in steps of
 one, no pool) is what the ResNet paper itself uses for CIFAR-10. All other keys and shapes are torchvision's.
 """
@@ -32,9 +32,9 @@ class ResNetConfig:
     classes: int = 1000
     """Outputs of the head; 0 means none: the model returns its pooled features."""
     image_size: int | tuple[int, int] = 224
-    """The size of picture that its preprocessing makes; the network itself takes any."""
+    """The size of image that its preprocessing makes; the network itself takes any."""
     stem: Literal["imagenet", "small"] = "imagenet"
-    """How it begins: 7×7 in steps of two and a max-pool, or for small pictures 3×3 in steps of one and no pool."""
+    """How it begins: 7×7 in steps of two and a max-pool, or for small images 3×3 in steps of one and no pool."""
 
     def __post_init__(self) -> None:
         if self.depth not in DEPTHS:
@@ -50,7 +50,7 @@ class ResNetConfig:
 
 
 class ResNet(TorchvisionResNet):
-    """torchvision's ResNet, keys and all: pictures `[b 3 H W]` → logits `[b classes]`.
+    """torchvision's ResNet, keys and all: images `[b 3 H W]` → logits `[b classes]`.
 
     >>> model = ResNet(ResNetConfig(depth=18, classes=10)).eval()
     >>> model(torch.randn(1, 3, 64, 64)).shape, model.features(torch.randn(1, 3, 64, 64)).shape
@@ -71,7 +71,7 @@ class ResNet(TorchvisionResNet):
             self.reset_classifier(0)
 
     def features(self, x: Tensor) -> Tensor:
-        """Pictures to pooled features, without the head."""
+        """Images to pooled features, without the head."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return torch.flatten(self.avgpool(x), 1)

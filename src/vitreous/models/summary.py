@@ -40,7 +40,7 @@ def describe(model: Model) -> str:
 
 
 def count_flops(model: Model) -> int:
-    """Floating-point operations of one forward pass of one picture: two for each multiply-add of a product."""
+    """Floating-point operations of one forward pass of one image: two for each multiply-add of a product."""
     with torch.device("meta"):
         copy = type(model)(model.config).eval().to("meta")  # type: ignore[arg-type]  # sine positions are real
         size = model.config.image_size
@@ -53,7 +53,7 @@ def count_flops(model: Model) -> int:
 
 @torch.no_grad()
 def trace(model: Model) -> Rows:
-    """The shape at each step of one picture's way through the model, read off a real forward pass.
+    """The shape at each step of one image's way through the model, read off a real forward pass.
 
     >>> from vitreous.models.variants import variant
     >>> dict(trace(ViT(variant("vit_base_patch16_224", depth=1)).eval()))["queries, keys and values, joined"]
@@ -81,15 +81,15 @@ def trace(model: Model) -> Rows:
     hooks = [watch(name, module) for name, module in parts.items()]
     try:
         like = next(model.parameters())
-        picture = torch.zeros(1, config.channels, *config.size, device=like.device, dtype=like.dtype)
-        tokens, logits = model.embed(picture), model(picture)
+        image = torch.zeros(1, config.channels, *config.size, device=like.device, dtype=like.dtype)
+        tokens, logits = model.embed(image), model(image)
         pooled = model.pool(seen["norm"])
     finally:
         for hook in hooks:
             hook.remove()
     q, k, _ = seen["qkv"].unflatten(-1, (3, config.heads, -1)).permute(2, 0, 3, 1, 4)  # [b h t k]
     rows = [
-        ("picture", picture),
+        ("image", image),
         ("patches, flattened and embedded", seen["patches"]),
         ("with class token and positions", tokens),
         ("block 0: after the first norm", seen["norm1"]),

@@ -1,8 +1,8 @@
-"""Which token is what: the one way from a sequence of tokens to the picture and back.
+"""Which token is what: the one way from a sequence of tokens to the image and back.
 
 A ViT's sequence is, in this order, the class token, the distillation token, the registers (each only where the
 model has it) and then the patches, row by row. Every view and every shortcut asks `TokenLayout` instead of
-counting by itself, so that all families and non-square pictures work alike.
+counting by itself, so that all families and non-square images work alike.
 """
 
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ class TokenLayout:
         return f"register {index - self.class_token - self.distillation_token}"
 
     def to_grid(self, values: Tensor, dim: int = -1) -> Tensor:
-        """Lay one value a token out as the picture: `[… t …]` → `[… rows columns …]`.
+        """Lay one value a token out as the image: `[… t …]` → `[… rows columns …]`.
 
         `values` holds all tokens, or the patches alone.
 

@@ -21,7 +21,7 @@ SIZES: dict[str, dict[str, int]] = {  # table 1 of the paper; Ti and S from DeiT
     "giant": {"width": 1408, "depth": 40, "heads": 16, "mlp_width": 6144},
     "gigantic": {"width": 1664, "depth": 48, "heads": 16, "mlp_width": 8192},
 }
-SMALL_SIZES: dict[str, dict[str, int]] = {  # for pictures of 8 to 64 px; our own names
+SMALL_SIZES: dict[str, dict[str, int]] = {  # for images of 8 to 64 px; our own names
     "femto": {"width": 32, "depth": 4, "heads": 8},  # seed report 001's model
     "pico": {"width": 64, "depth": 4, "heads": 4},
     "nano": {"width": 128, "depth": 6, "heads": 4},

@@ -1,12 +1,12 @@
 """The Vision Transformer of "An Image is Worth 16×16 Words" (Dosovitskiy et al., 2021), leaf to whole.
 
-Read top to bottom: a picture is cut into patches (`PatchEmbedding`), tokens look at each other (`Attention`), each
+Read top to bottom: an image is cut into patches (`PatchEmbedding`), tokens look at each other (`Attention`), each
 token thinks by itself (`MLP`), both with a shortcut around them (`TransformerBlock`), and one token answers
 (`MLPHead`). `ViT` puts the paper's equations 1 to 4 together. One `ViTConfig` also covers DeiT, AugReg, MAE, DINO,
 DINOv2 and CLIP's vision tower: their differences are fields, not subclasses. State-dict keys are timm's. `see` names a
 value for those who look inside; to everybody else it is the value.
 
-Shapes:  b pictures · c channels · H W pixels · n patches · t tokens · d width · h heads · k width of one head
+Shapes:  b images · c channels · H W pixels · n patches · t tokens · d width · h heads · k width of one head
 """
 
 from collections.abc import Callable
@@ -43,11 +43,11 @@ class ViTConfig:
     """
 
     image_size: int | tuple[int, int] = 224
-    """Height and width of the pictures in pixels; one number means square."""
+    """Height and width of the images in pixels; one number means square."""
     patch_size: int | tuple[int, int] = 16
     """Height and width of a patch in pixels; one number means square."""
     channels: int = 3
-    """Colour channels of a picture."""
+    """Colour channels of an image."""
     classes: int = 1000
     """Outputs of the head; 0 means no head: the model returns its pooled features."""
     width: int = 768
@@ -170,7 +170,7 @@ class ViTConfig:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of a picture."""
+        """Height and width of an image."""
         return self.image_size  # type: ignore[return-value]  # made a pair above
 
     @property
@@ -199,7 +199,7 @@ class ViTConfig:
 
 
 class PatchEmbedding(nn.Module):
-    """Cut the picture into patches and project each to a token: x_p E of equation 1.
+    """Cut the image into patches and project each to a token: x_p E of equation 1.
 
     A strided convolution says the same; as a reshape and one matrix product it is plainer and no slower. The weight
     keeps the convolution's shape, so that `proj.weight[i]` is a filter you can look at.
@@ -221,9 +221,9 @@ class PatchEmbedding(nn.Module):
     def _wrong(self, x: Tensor) -> str:
         takes = f"this model takes [b {self.channels} {self.size[0]} {self.size[1]}], got {list(x.shape)}"
         if x.dim() != 4 or x.shape[1] != self.channels:
-            return f"{takes}: preprocess the picture with model.card.preprocess and stack pictures to a batch"
+            return f"{takes}: preprocess the image with model.card.preprocess and stack images to a batch"
         fits = tuple(max(side // p, 1) * p for side, p in zip(x.shape[2:], self.patch, strict=True))
-        return f"{takes}: preprocess the picture, or load the model with image_size={fits}"
+        return f"{takes}: preprocess the image, or load the model with image_size={fits}"
 
 
 def sine_positions(config: ViTConfig) -> Tensor:
@@ -371,7 +371,7 @@ class MLPHead(nn.Module):
 
 
 class ViT(nn.Module):
-    """The whole network: pictures `[b c H W]` → logits `[b classes]`.
+    """The whole network: images `[b c H W]` → logits `[b classes]`.
 
     >>> model = ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=3, classes=10))
     >>> model(torch.randn(2, 3, 32, 32)).shape
@@ -431,7 +431,7 @@ class ViT(nn.Module):
                 nn.init.trunc_normal_(value, std=std)
 
     def embed(self, x: Tensor) -> Tensor:
-        """Pictures to the first block's input: z₀ = [x_class; x_p E] + E_pos, eq. 1."""
+        """Images to the first block's input: z₀ = [x_class; x_p E] + E_pos, eq. 1."""
         x = self.patch_embed(x)  # [b n d]
         if self.pos_embed is not None and not self.config.prefix_positions:
             x = x + self.pos_embed
@@ -442,7 +442,7 @@ class ViT(nn.Module):
         return see(self, "embedding", self.norm_pre(self.pos_drop(x)))
 
     def forward_features(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Pictures to the last block's normalised tokens: `[b t d]`.
+        """Images to the last block's normalised tokens: `[b t d]`.
 
         `mask` is a boolean `[t t]`, or broadcastable to `[b h t t]`: True where a row's token may look at a column's.
         """
@@ -471,7 +471,7 @@ class ViT(nn.Module):
         return see(self, "logits", self.forward_head(self.forward_features(x, mask)))
 
     def features(self, x: Tensor) -> Tensor:
-        """Pictures to pooled features, without the head: `[b feature_width]`."""
+        """Images to pooled features, without the head: `[b feature_width]`."""
         return self.pool(self.forward_features(x))
 
     def get_intermediate_layers(

@@ -1,6 +1,6 @@
 """`write_page`: all that is told of a study as one HTML file that opens anywhere.
 
-First what it says, and of a named study all its data sets in one table; then each data set's part (`data_set.py`), and
+First what it says, and of a named study all its datasets in one table; then each dataset's part (`dataset.py`), and
 at the end the command to repeat it.
 """
 
@@ -18,11 +18,11 @@ from vitreous.pages.run import percent
 from vitreous.runtime.files import write_atomic
 
 
-def write_page(folder: Path, told: Mapping[str, Any], data_root: Path | None = None) -> Path:
-    """Write `comparison.html`; the models and pictures of each table are looked at again for the maps."""
-    tables = told["tables"]
+def write_page(folder: Path, message: Mapping[str, Any], data_root: Path | None = None) -> Path:
+    """Write `comparison.html`; the models and images of each table are looked at again for the maps."""
+    tables = message["tables"]
     whole = [table for table in tables if "missing" not in table]
-    title = told["title"] or _title(whole)
+    title = message["title"] or _title(whole)
     body = f"<header><h1>{escape(title)}</h1>{_lead(whole)}</header>\n"
     if len(tables) > 1:
         body += _overview(tables)
@@ -30,7 +30,7 @@ def write_page(folder: Path, told: Mapping[str, Any], data_root: Path | None = N
         name = short(str(table["data"]))
         body += f'<h2 id="{escape(name)}">{escape(name)}</h2>' if len(tables) > 1 else ""
         body += part_of(table, data_root)
-    body += _repeat(told["command"])
+    body += _repeat(message["command"])
     text = scripted_page(title, body, "run.js", styles=["run.css", "comparison.css"])
     return write_atomic(folder / "comparison.html", partial(Path.write_text, data=text, encoding="utf-8"))
 
@@ -47,13 +47,13 @@ def _lead(tables: Sequence[Table]) -> str:
     epochs = first["rows"][0]["epochs"]
     budget = f"{first['minutes']:g} minutes a run" if first["minutes"] else f"{epochs:,} epoch{'s' * (epochs != 1)}"
     if len(tables) > 1:
-        budget = "equal epochs for all models of a data set"
+        budget = "equal epochs for all models of a dataset"
     many = f"{seeds} seeds" if seeds > 1 else "one seed"
-    return f"<p>The same pictures, augmentation and order of pictures; {escape(budget)}; {many} a model.</p>"
+    return f"<p>The same images, augmentation and order of images; {escape(budget)}; {many} a model.</p>"
 
 
 def _overview(tables: Sequence[Table]) -> str:
-    """A named study in one table: data sets down, accuracies across, the report's own figures beside them."""
+    """A named study in one table: datasets down, accuracies across, the report's own figures beside them."""
     lines = []
     for table in tables:
         data = escape(short(str(table["data"])))
@@ -63,14 +63,14 @@ def _overview(tables: Sequence[Table]) -> str:
             continue
         for number, row in enumerate(table["rows"]):
             quoted = "" if row["quoted"] is None else f"{row['quoted']:.2f} %"
-            told = f"{percent(row['accuracy'])}<br><small>{escape(interval(row))}</small>"
+            message = f"{percent(row['accuracy'])}<br><small>{escape(interval(row))}</small>"
             lines.append(
                 f"<tr><th>{data if not number else ''}</th><td>{escape(row['name'])}<br>"
-                f"<small>{escape(row['start'])}</small></td><td>{told}</td><td>{quoted}</td></tr>"
+                f"<small>{escape(row['start'])}</small></td><td>{message}</td><td>{quoted}</td></tr>"
             )
     head = f"<tr><td></td><th>model</th><th>accuracy</th><th>{QUOTED}</th></tr>"
     rows = f'<table class="rows">{head}{"".join(lines)}</table>'
-    return f'<section><h3>All data sets</h3><div class="wide">{rows}</div></section>'
+    return f'<section><h3>All datasets</h3><div class="wide">{rows}</div></section>'
 
 
 def _repeat(command: str) -> str:

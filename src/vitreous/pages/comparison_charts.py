@@ -12,7 +12,7 @@ MOST = 24
 
 
 def curve_lines(curves: Mapping[str, Mapping[str, Any]], over: Literal["epochs", "seconds"]) -> list[Line]:
-    """Accuracy on held-out pictures by model: the mean over seeds as a line, from worst to best seed as a band.
+    """Accuracy on held-out images by model: the mean over seeds as a line, from worst to best seed as a band.
 
     >>> curve_lines({"vit": {"epochs": [1], "top1": [[0.5], [0.7]]}}, "epochs")
     [Line(label='vit', x=[1], y=[60.0], low=[50.0], high=[70.0])]

@@ -1,4 +1,4 @@
-"""One data set's part of a study's page: the table and what it says, curves, pairs of models, what was not alike."""
+"""One dataset's part of a study's page: the table and what it says, curves, pairs of models, what was not alike."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from vitreous.comparison.study import first_models, read_study
 from vitreous.comparison.table import capital, cells, verdicts
-from vitreous.data.images import read_picture
+from vitreous.data.images import read_image
 from vitreous.pages.comparison_charts import curve_lines
 from vitreous.pages.comparison_pairs import beside
 from vitreous.pages.line_chart import line_chart
@@ -18,9 +18,9 @@ from vitreous.training.assemble import open_data
 from vitreous.training.config import TrainConfig
 
 Table = Mapping[str, Any]
-"""What `results.gather` gives of one data set, or why nothing was run."""
+"""What `results.gather` gives of one dataset, or why nothing was run."""
 PAIRS = 3
-"""Pairs whose classes and pictures are shown; of more models, the first one against each of the others."""
+"""Pairs whose classes and images are shown; of more models, the first one against each of the others."""
 
 
 def part_of(table: Table, data_root: Path | None) -> str:
@@ -37,10 +37,11 @@ def _table(table: Table) -> str:
     head = _heads(table["rows"])
     best = _best(table)
     measures = []
-    for name, told in cells(table["rows"]):
+    for name, message in cells(table["rows"]):
         large = ' class="large"' if name == "accuracy" else ""
         columns = "".join(
-            f'<td class="{"best" if large and i == best else ""}">{escape(value)}</td>' for i, value in enumerate(told)
+            f'<td class="{"best" if large and i == best else ""}">{escape(value)}</td>'
+            for i, value in enumerate(message)
         )
         measures.append(f"<tr{large}><th>{escape(name)}</th>{columns}</tr>")
     notes = "".join(
@@ -50,7 +51,7 @@ def _table(table: Table) -> str:
     return (
         f'<section>{said}{notes}<div class="wide"><table class="models"><tr><td></td>{head}</tr>{"".join(measures)}'
         f"</table></div><p>{escape(_says(table))}</p>"
-        f'<p class="beware">{escape(_says_not(table))} Speeds: {speed["batch"]} pictures at once, '
+        f'<p class="beware">{escape(_says_not(table))} Speeds: {speed["batch"]} images at once, '
         f"{escape(speed['precision'])}, {escape(speed['device'])}, torch {escape(speed['torch'])}. "
         f"Trained on: {escape(', '.join(devices) or 'not told')}.</p></section>\n"
     )
@@ -76,7 +77,7 @@ def _curves(table: Table) -> str:
         )
         drawn += f"<section><h3>Over {over}</h3>{chart}</section>"
     return (
-        f'<h2>Training</h2><div class="pair">{drawn}</div><p class="under">Accuracy on the test pictures{band}. '
+        f'<h2>Training</h2><div class="pair">{drawn}</div><p class="under">Accuracy on the test images{band}. '
         "Seconds are those of one machine, evaluation and checkpoints among them. "
         f"{_runs(table)}</p>\n"
     )
@@ -94,7 +95,7 @@ def _runs(table: Table) -> str:
 
 
 def _pairs(table: Table, data_root: Path | None) -> list[str]:
-    """The pairs that are shown, each with its first seed's models and the test pictures at hand."""
+    """The pairs that are shown, each with its first seed's models and the test images at hand."""
     pairs = list(table["pairs"])
     if len(pairs) > PAIRS:
         first = table["rows"][0]["model"]
@@ -104,7 +105,7 @@ def _pairs(table: Table, data_root: Path | None) -> list[str]:
     study = read_study(Path(table["folder"]))
     models = first_models(study)
     _, tested = open_data(study.configs[0], data_root)
-    return [beside(table, pair, models, lambda i: read_picture(tested.picture(i))) for pair in pairs]
+    return [beside(table, pair, models, lambda i: read_image(tested.image(i))) for pair in pairs]
 
 
 def _differing(table: Table) -> str:
@@ -122,7 +123,7 @@ def _differing(table: Table) -> str:
         f"<h2>What was not the same for all</h2><section>{drawn if lines else ''}"
         f"<p>{'Everything else' if lines else 'Nothing: everything'} was equal: recipe "
         f"{escape(table['recipe'])}, with the same augmentation, batches of {batch} and the same order of "
-        f"pictures for the same seed.{resnet if 'ResNet' in kinds else ''}</p></section>\n"
+        f"images for the same seed.{resnet if 'ResNet' in kinds else ''}</p></section>\n"
     )
 
 
@@ -142,16 +143,16 @@ def _best(table: Table) -> int | None:
 
 def _says(table: Table) -> str:
     """How the table is to be read."""
-    seeds, pictures = table["seeds"], f"{table['pictures']:,}"
+    seeds, images = table["seeds"], f"{table['images']:,}"
     if seeds == 1:
         return (
-            f"Accuracy is that of one run on {pictures} test pictures, with Wilson's interval over pictures. The "
-            "paired test over pictures is McNemar's exact test. How far another seed would lie is not known, so no "
+            f"Accuracy is that of one run on {images} test images, with Wilson's interval over images. The "
+            "paired test over images is McNemar's exact test. How far another seed would lie is not known, so no "
             "verdict is drawn."
         )
     return (
-        f"Accuracy is the mean of {seeds} seeds on {pictures} test pictures, with Student's 95 % interval over seeds. "
-        "The test that decides is the exact paired test over pictures (every picture's right answers over seeds, all "
+        f"Accuracy is the mean of {seeds} seeds on {images} test images, with Student's 95 % interval over seeds. "
+        "The test that decides is the exact paired test over images (every image's right answers over seeds, all "
         "choices of sign, corrected for the number of pairs); a verdict is drawn only where it and the interval of the "
         "difference over seeds agree."
     )

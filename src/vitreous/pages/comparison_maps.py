@@ -1,4 +1,4 @@
-"""Where two models look in a picture that they disagree on: a map for each, over the picture as that model sees it."""
+"""Where two models look in an image that they disagree on: a map for each, over the image as that model sees it."""
 
 from matplotlib.figure import Figure
 from PIL.Image import Image
@@ -9,34 +9,34 @@ from vitreous.inside.cam import cam
 from vitreous.inside.relevance import relevance
 from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT
-from vitreous.views.inspection import Scene
+from vitreous.views.inspection import Inspection
 from vitreous.weights.load import Model
 
 COARSEST = 4
-"""Places along a side that a ResNet's map must have: of small pictures its last stage leaves fewer."""
+"""Places along a side that a ResNet's map must have: of small images its last stage leaves fewer."""
 
 
-def draw_picture(model: Model, picture: Image) -> Figure:
-    """The picture as the model sees it."""
-    return draw_overlays([Scene(model, picture).backdrop], None)
+def draw_image(model: Model, image: Image) -> Figure:
+    """The image as the model sees it."""
+    return draw_overlays([Inspection(model, image).backdrop], None)
 
 
-def draw_look(model: Model, picture: Image, target: int) -> Figure:
+def draw_look(model: Model, image: Image, target: int) -> Figure:
     """What speaks for a class: relevance through all layers of a ViT, Grad-CAM of a ResNet."""
-    scene = Scene(model, picture)
-    heat = look(model, scene.x, target)[0].float().cpu().numpy()
-    return draw_overlays([scene.backdrop], heat[None])
+    inspection = Inspection(model, image)
+    heat = look(model, inspection.x, target)[0].float().cpu().numpy()
+    return draw_overlays([inspection.backdrop], heat[None])
 
 
 def look(model: Model, x: Tensor, target: int) -> Tensor:
-    """The map itself: pictures `[b c H W]` → `[b rows columns]`."""
+    """The map itself: images `[b c H W]` → `[b rows columns]`."""
     if isinstance(model, ViT):
         return relevance(model, x, target)
     return cam(model, x, target, layer=stage(model, min(x.shape[-2:])))
 
 
 def stage(model: ResNet, side: int) -> int:
-    """The last stage whose map is not too coarse for pictures of `side` pixels, from 0 to 3.
+    """The last stage whose map is not too coarse for images of `side` pixels, from 0 to 3.
 
     >>> from vitreous.models.resnet import ResNet, resnet_config
     >>> small, usual = ResNet(resnet_config("resnet18_small")), ResNet(resnet_config("resnet18"))

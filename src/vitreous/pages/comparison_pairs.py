@@ -1,4 +1,4 @@
-"""Two models beside each other on a study's page: what separates them class by class, and pictures they disagree on."""
+"""Two models beside each other on a study's page: what separates them class by class, and images they disagree on."""
 
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -8,7 +8,7 @@ from PIL.Image import Image
 
 from vitreous.comparison.table import capital, evidence
 from vitreous.pages.comparison_charts import class_gaps, colour
-from vitreous.pages.comparison_maps import draw_look, draw_picture, what
+from vitreous.pages.comparison_maps import draw_image, draw_look, what
 from vitreous.pages.page import figure_image
 from vitreous.weights.load import Model
 
@@ -20,10 +20,10 @@ OPPOSITE = {"one": "other", "other": "one"}
 """The two sides of a pair."""
 
 
-def beside(table: Table, pair: Pair, models: Models, picture: Callable[[int], Image]) -> str:
-    """All that is shown of a pair, as HTML; `picture` opens a test picture by its number."""
+def beside(table: Table, pair: Pair, models: Models, image: Callable[[int], Image]) -> str:
+    """All that is shown of a pair, as HTML; `image` opens a test image by its number."""
     one, other = (escape(_names(table)[pair[side]]) for side in OPPOSITE)
-    strips = "".join(_strip(table, side, pair, models, picture) for side in OPPOSITE)
+    strips = "".join(_strip(table, side, pair, models, image) for side in OPPOSITE)
     return f"<h2>{one} and {other}</h2>{_classes(table, pair)}{strips}\n"
 
 
@@ -43,7 +43,7 @@ def _classes(table: Table, pair: Pair) -> str:
         f"<section><h3>Class by class</h3>{_bars(gaps, right, left)}"
         f"<p>The accuracy of {one} less that of {other} in points, over all seeds: to the right "
         f"where {one} knows a class better, to the left where {other} does.{shown}</p>"
-        '<p class="beware">Short bars say little: a class has few pictures. '
+        '<p class="beware">Short bars say little: a class has few images. '
         f"{escape(capital(evidence(pair)))}.</p></section>"
     )
 
@@ -64,25 +64,25 @@ def _signed(points: float) -> str:
     return f"{points:+.1f}".replace("-", "−")
 
 
-def _strip(table: Table, side: str, pair: Pair, models: Models, picture: Callable[[int], Image]) -> str:
-    """Pictures that one side gets right and the other wrong, each with what both say and where they look."""
+def _strip(table: Table, side: str, pair: Pair, models: Models, image: Callable[[int], Image]) -> str:
+    """Images that one side gets right and the other wrong, each with what both say and where they look."""
     better, worse = pair[side], pair[OPPOSITE[side]]
     names, found = _names(table), pair["disagreements"][side]
     head = f"<h3>{escape(names[better])} is right and {escape(names[worse])} is wrong</h3>"
     every = "with every seed" if table["seeds"] > 1 else "with its one seed"
-    pictures = "picture" if found["count"] == 1 else "pictures"
-    told = f"<p>{found['count']:,} {pictures} of {table['pictures']:,}, {every}."
+    images = "image" if found["count"] == 1 else "images"
+    message = f"<p>{found['count']:,} {images} of {table['images']:,}, {every}."
     if not found["count"]:
-        return f"<section>{head}{told}</p></section>"
-    tiles = "".join(_tile(table, side, pair, models, each, picture(each["picture"])) for each in found["pictures"])
+        return f"<section>{head}{message}</p></section>"
+    tiles = "".join(_tile(table, side, pair, models, each, image(each["image"])) for each in found["images"])
     kinds = {label: what(models[label]) for label in (better, worse)}
     alike = "Each map runs over all colours by itself."
     if kinds[better] != kinds[worse]:
         alike = "The two kinds of map are made differently, and each runs over all colours by itself."
-    shown_first = "" if found["count"] == len(found["pictures"]) else " Shown are those they were surest of."
+    shown_first = "" if found["count"] == len(found["images"]) else " Shown are those they were surest of."
     return (
-        f'<section>{head}{told}{shown_first}</p><div class="strips">{tiles}</div>'
-        f"<p>Each time: the picture and its class; what {escape(names[better])} says, with its map "
+        f'<section>{head}{message}{shown_first}</p><div class="strips">{tiles}</div>'
+        f"<p>Each time: the image and its class; what {escape(names[better])} says, with its map "
         f"({kinds[better]}); what {escape(names[worse])} says, with its own ({kinds[worse]}). Maps are of the "
         "first seed, for the class that it names.</p>"
         '<p class="beware">A map shows what speaks for an answer, not why one model is right. '
@@ -91,10 +91,10 @@ def _strip(table: Table, side: str, pair: Pair, models: Models, picture: Callabl
 
 
 def _tile(table: Table, side: str, pair: Pair, models: Models, each: Mapping[str, Any], shown: Image) -> str:
-    """One picture, then what the model that is right says of it, then the other."""
+    """One image, then what the model that is right says of it, then the other."""
     names = _names(table)
     panels = [
-        f"<figure>{figure_image(draw_picture(models[pair[side]], shown), 'the picture')}"
+        f"<figure>{figure_image(draw_image(models[pair[side]], shown), 'the image')}"
         f"<figcaption>{escape(_class(table, each['label']))}</figcaption></figure>"
     ]
     for key in (side, OPPOSITE[side]):

@@ -1,7 +1,7 @@
 """One HTML file that opens anywhere: no request, nothing beside it.
 
-For a ViT with a picture it is the interactive page, with figures below where views were asked for by name; a ResNet, or
-a model without a picture, has figures alone.
+For a ViT with an image it is the interactive page, with figures below where views were asked for by name; a ResNet, or
+a model without an image, has figures alone.
 """
 
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ from vitreous.pages.interactive import interactive
 from vitreous.pages.page import document, figure_image, short
 from vitreous.pages.payload import Payload
 from vitreous.views.drawing import Figures
-from vitreous.views.inspection import Scene
+from vitreous.views.inspection import Inspection
 from vitreous.views.registry import View, choose
 from vitreous.weights.inspect import examine
 
 
 @dataclass
 class Section:
-    """A view of one picture, drawn."""
+    """A view of one image, drawn."""
 
     name: str
     view: View
@@ -29,22 +29,22 @@ class Section:
 
 @dataclass
 class Page:
-    """All that is said about one picture, or about a model without a picture."""
+    """All that is said about one image, or about a model without an image."""
 
     title: str
     answer: str
-    """What the model predicts, in a line; empty without a picture or classes."""
+    """What the model predicts, in a line; empty without an image or classes."""
     sections: list[Section] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
-    """Views among `all` that this model or picture cannot give, and why."""
+    """Views among `all` that this model or image cannot give, and why."""
 
 
-def explain(scene: Scene, views: str = "all") -> Page:
-    """Draw the chosen views of a scene; of `all`, one that cannot be drawn is left out and said."""
-    page = Page(scene.name or "the model", answer(scene))
-    for name, view in choose(views, scene).items():
+def explain(inspection: Inspection, views: str = "all") -> Page:
+    """Draw the chosen views of an inspection; of `all`, one that cannot be drawn is left out and said."""
+    page = Page(inspection.name or "the model", answer(inspection))
+    for name, view in choose(views, inspection).items():
         try:
-            page.sections.append(Section(name, view, view.draw(scene)))
+            page.sections.append(Section(name, view, view.draw(inspection)))
         except ValueError as error:
             if name in views.split(","):
                 raise
@@ -52,41 +52,41 @@ def explain(scene: Scene, views: str = "all") -> Page:
     return page
 
 
-def answer(scene: Scene) -> str:
+def answer(inspection: Inspection) -> str:
     """The prediction in a line: `dome 66.9 %, church 19.9 %, monastery 5.8 %`."""
-    if scene.picture is None or scene.model.card.head != "classifier":
+    if inspection.image is None or inspection.model.card.head != "classifier":
         return ""
-    probabilities = scene.logits.softmax(dim=-1)
+    probabilities = inspection.logits.softmax(dim=-1)
     best = probabilities.argsort(descending=True, stable=True)[:3].tolist()
-    return ", ".join(f"{scene.model.card.label(i)} {probabilities[i]:.1%}" for i in best)
+    return ", ".join(f"{inspection.model.card.label(i)} {probabilities[i]:.1%}" for i in best)
 
 
-def html(pages: Sequence[Page], scene: Scene, payloads: Sequence[Payload] = ()) -> str:
-    """The whole report; the scene tells of the model. With a payload a page, it is interactive."""
-    card = scene.model.card
+def html(pages: Sequence[Page], inspection: Inspection, payloads: Sequence[Payload] = ()) -> str:
+    """The whole report; the inspection tells of the model. With a payload a page, it is interactive."""
+    card = inspection.model.card
     if payloads:
         named = [(short(page.title), payload) for page, payload in zip(pages, payloads, strict=True)]
         drawn = "".join(_page(page, number) for number, page in enumerate(pages) if page.sections)
         return interactive(
-            named, short(card.name), describe_model(scene), f'<div class="figures">{drawn}</div>' if drawn else ""
+            named, short(card.name), describe_model(inspection), f'<div class="figures">{drawn}</div>' if drawn else ""
         )
-    told = f"<h1>{escape(short(card.name))}</h1><p>{escape(describe_model(scene))}</p>"
-    body = [f"<header>{told}{_contents(pages)}</header>"]
+    message = f"<h1>{escape(short(card.name))}</h1><p>{escape(describe_model(inspection))}</p>"
+    body = [f"<header>{message}{_contents(pages)}</header>"]
     body += [_page(page, number) for number, page in enumerate(pages)]
-    body.append(_about(scene))
+    body.append(_about(inspection))
     return document(short(card.name), "".join(body))
 
 
-def describe_model(scene: Scene) -> str:
+def describe_model(inspection: Inspection) -> str:
     """The model in a line: family, size, parameters."""
-    parameters = sum(p.numel() for p in scene.model.parameters())
-    config = scene.model.config
+    parameters = sum(p.numel() for p in inspection.model.parameters())
+    config = inspection.model.config
     kind = (
         f"{config.size[0]}×{config.size[1]} px, {config.depth} blocks, {config.heads} heads"
-        if isinstance(scene.model, ViT)
-        else f"{scene.model.config.depth} layers"
+        if isinstance(inspection.model, ViT)
+        else f"{inspection.model.config.depth} layers"
     )
-    return f"{scene.model.card.family}, {kind}, {parameters / 1e6:.1f} million parameters"
+    return f"{inspection.model.card.family}, {kind}, {parameters / 1e6:.1f} million parameters"
 
 
 def _contents(pages: Sequence[Page]) -> str:
@@ -116,10 +116,10 @@ def _section(section: Section, number: int) -> str:
     )
 
 
-def _about(scene: Scene) -> str:
+def _about(inspection: Inspection) -> str:
     rows = "".join(
         f"<tr><th>{escape(label)}</th><td>{escape(text)}</td></tr>"
-        for title, lines in examine(scene.model).items()
+        for title, lines in examine(inspection.model).items()
         for label, text in lines
         if label != "file"  # a path of this machine is nobody's business
     )

@@ -20,18 +20,18 @@ POLICY = (
     "base-uri 'none'; form-action 'none'"
 )
 LEAD = (
-    "Move over the picture, or use the arrow keys: the bright patches are those that the patch under the pointer looks "
-    "at. A click holds it. Away from the picture, the token that answers is asked."
+    "Move over the image, or use the arrow keys: the bright patches are those that the patch under the pointer looks "
+    "at. A click holds it. Away from the image, the token that answers is asked."
 )
 NO_SCRIPT = "<noscript>This page draws with JavaScript, which is off.</noscript>"
 IMPORTED = re.compile(r'from "\./([a-z]+\.js)"')
 
 
 def interactive(payloads: Sequence[tuple[str, Payload]], title: str, summary: str, rest: str = "") -> str:
-    """A page for pictures by name and what is known of each; `rest` is HTML that follows below."""
+    """A page for images by name and what is known of each; `rest` is HTML that follows below."""
     body = (
         f'<header class="top"><h1>{escape(title)}</h1><p>{escape(summary)}</p></header>'
-        f'<p class="lead">{escape(LEAD)}</p><div class="chips" id="pictures" role="group" aria-label="Pictures"></div>'
+        f'<p class="lead">{escape(LEAD)}</p><div class="chips" id="images" role="group" aria-label="Images"></div>'
         f'<div id="viewer" class="viewers">{NO_SCRIPT}</div>{rest}'
     )
     return scripted_page(title, body, "report.js", payloads)

@@ -39,13 +39,13 @@ def line_chart(
     >>> line_chart([Line("ViT", [1, 2], [0.5, float("nan")])], title="Loss", x_label="epoch", y_label="loss")[-65:]
     '[{"label": "ViT", "x": [1, 2], "y": [0.5, null]}]}</script></div>'
     """
-    told = {"title": title, "xLabel": x_label, "yLabel": y_label, "unit": unit, "xFrom": x_from}
+    message = {"title": title, "xLabel": x_label, "yLabel": y_label, "unit": unit, "xFrom": x_from}
     series = [
         {"label": line.label}
         | {name: _numbers(values) for name in NUMBERS if (values := getattr(line, name)) is not None}
         for line in lines
     ]
-    text = json.dumps(told | {"series": series}, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+    text = json.dumps(message | {"series": series}, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
     return f'<div class="curves"><script type="application/json">{text}</script></div>'
 
 

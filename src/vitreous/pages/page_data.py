@@ -1,4 +1,4 @@
-"""What the page shows of a scene, as a `Payload`: everything of one picture and one model that can be looked at.
+"""What the page shows of an inspection, as a `Payload`: everything of one image and one model that can be looked at.
 
 Attention comes whole, `[layers heads t t]` with one scale a row, so that any patch can be asked where it looks without
 the model; the other views are a few kilobytes each. Sentences are those of `VIEWS`.
@@ -23,9 +23,9 @@ from vitreous.inside.capture import capture
 from vitreous.models.summary import trace
 from vitreous.pages.page import short
 from vitreous.pages.payload import Payload
-from vitreous.views.inspection import Choice, Scene
+from vitreous.views import maps as heat
+from vitreous.views.inspection import Choice, Inspection
 from vitreous.views.registry import VIEWS
-from vitreous.views.registry import maps as heat
 from vitreous.weights.inspect import examine
 
 FORMAT = 1
@@ -39,32 +39,34 @@ MOST_NUMBERS = 40_000_000
 Progress = Callable[[str], object]
 
 
-def page_data(scene: Scene, asked: frozenset[str] = frozenset(), progress: Progress = lambda what: None) -> Payload:
-    """Everything that can be shown of a ViT and a picture; `asked` adds what takes many passes: ablation, trust."""
-    payload = Payload(_header(scene))
-    payload.add_bytes("picture", _encoded(scene.backdrop))
-    if scene.backdrop.shape != scene.pixels.shape:
-        payload.add_bytes("seen", _encoded(scene.pixels))
+def page_data(
+    inspection: Inspection, asked: frozenset[str] = frozenset(), progress: Progress = lambda what: None
+) -> Payload:
+    """Everything that can be shown of a ViT and an image; `asked` adds what takes many passes: ablation, trust."""
+    payload = Payload(_header(inspection))
+    payload.add_bytes("image", _encoded(inspection.backdrop))
+    if inspection.backdrop.shape != inspection.pixels.shape:
+        payload.add_bytes("seen", _encoded(inspection.pixels))
     progress("attention")
-    whole = _add_attention(payload, scene)
-    _add_tokens(payload, scene)
+    whole = _add_attention(payload, inspection)
+    _add_tokens(payload, inspection)
     progress("positions and filters")
-    _add_embedding(payload, scene)
-    if scene.model.card.head == "classifier":
+    _add_embedding(payload, inspection)
+    if inspection.model.card.head == "classifier":
         progress("relevance")
-        _add_classes(payload, scene)
+        _add_classes(payload, inspection)
         if "ablation" in asked:
             progress("heads switched off")
-            payload.add("ablation", intervene.ablate_heads(scene.vit, scene.x, scene.target).numpy())
+            payload.add("ablation", intervene.ablate_heads(inspection.vit, inspection.x, inspection.target).numpy())
         if "trust" in asked:
             progress("trust")
-            _add_trust(payload, scene)
+            _add_trust(payload, inspection)
     payload.header["whole"] = whole
     return payload
 
 
-def _header(scene: Scene) -> dict[str, Any]:
-    model, config, layout = scene.vit, scene.vit.config, scene.vit.layout
+def _header(inspection: Inspection) -> dict[str, Any]:
+    model, config, layout = inspection.vit, inspection.vit.config, inspection.vit.layout
     card = model.card
     return {
         "format": FORMAT,
@@ -81,9 +83,9 @@ def _header(scene: Scene) -> dict[str, Any]:
             "classifier": card.head == "classifier",
             "readsMean": "token" not in config.pool,  # then the patches answer, on average
         },
-        "picture": {"name": short(scene.name), "size": list(scene.backdrop.shape[:2])},
-        "start": {"layer": scene.layer, "head": scene.choice.head, "query": scene.choice.query},
-        "predictions": predictions(scene),
+        "image": {"name": short(inspection.name), "size": list(inspection.backdrop.shape[:2])},
+        "start": {"layer": inspection.layer, "head": inspection.choice.head, "query": inspection.choice.query},
+        "predictions": predictions(inspection),
         "views": {name: {"title": v.title, "read": v.read, "beware": v.beware} for name, v in VIEWS.items()},
         "shapes": [[str(step), str(shape)] for step, shape in trace(model)],
         "about": [
@@ -95,37 +97,37 @@ def _header(scene: Scene) -> dict[str, Any]:
     }
 
 
-def predictions(scene: Scene) -> list[dict[str, Any]]:
+def predictions(inspection: Inspection) -> list[dict[str, Any]]:
     """The likeliest classes, best first; none where the model is no classifier."""
-    if scene.model.card.head != "classifier":
+    if inspection.model.card.head != "classifier":
         return []
-    probabilities = scene.logits.softmax(dim=-1)
-    best = scene.logits.argsort(descending=True, stable=True)[:NAMED].tolist()
+    probabilities = inspection.logits.softmax(dim=-1)
+    best = inspection.logits.argsort(descending=True, stable=True)[:NAMED].tolist()
     return [
         {
             "index": i,
-            "label": scene.model.card.label(i),
+            "label": inspection.model.card.label(i),
             "probability": probabilities[i].item(),
-            "logit": scene.logits[i].item(),
+            "logit": inspection.logits[i].item(),
         }
         for i in best
     ]
 
 
 def _encoded(pixels: np.ndarray) -> bytes:
-    """A small picture without loss, a large one as WebP."""
+    """A small image without loss, a large one as WebP."""
     file = io.BytesIO()
     options: dict[str, Any] = {"format": "WEBP", "quality": 88} if max(pixels.shape) > 64 else {"format": "PNG"}
     pillow.fromarray(pixels).save(file, **options)
     return file.getvalue()
 
 
-def _add_attention(payload: Payload, scene: Scene) -> bool:
+def _add_attention(payload: Payload, inspection: Inspection) -> bool:
     """The whole attention where a page can hold it, else the class token's rows; and what follows from it."""
-    model, config, layout = scene.vit, scene.vit.config, scene.vit.layout
+    model, config, layout = inspection.vit, inspection.vit.config, inspection.vit.layout
     whole = config.depth * config.heads * layout.tokens**2 <= MOST_NUMBERS
     with torch.inference_mode(), capture(model, "norm1") as captured:
-        model(scene.x)
+        model(inspection.x)
     depth = range(config.depth)
     each = (attention.attention_of(model, i, captured[f"blocks.{i}.norm1"])[0].float() for i in depth)
     rows, distances, entropies = [], [], []
@@ -140,61 +142,64 @@ def _add_attention(payload: Payload, scene: Scene) -> bool:
     payload.add("similar", inside_tokens.similarity_of_layers(captured.stack("norm1").float()))  # [l l]
     if whole:
         with torch.inference_mode():
-            options = {name: getattr(scene.choice, name) for name in ("fusion", "discard", "residual")}
+            options = {name: getattr(inspection.choice, name) for name in ("fusion", "discard", "residual")}
             flow = rollout.rollout(torch.from_numpy(np.stack(rows))[:, None], layout=layout, **options)[0]  # [t t]
         payload.add("rollout", flow, scaled=1)
     return whole
 
 
-def _add_tokens(payload: Payload, scene: Scene) -> None:
-    layout = scene.vit.layout
+def _add_tokens(payload: Payload, inspection: Inspection) -> None:
+    layout = inspection.vit.layout
     with torch.inference_mode():
-        lengths = torch.stack([inside_tokens.norms(one.float(), layout) for one in scene.outputs])
+        lengths = torch.stack([inside_tokens.norms(one.float(), layout) for one in inspection.outputs])
         colours = [
-            inside_tokens.principal_colours(scene.vit.norm(one)[None].float(), layout)[0] for one in scene.outputs
+            inside_tokens.principal_colours(inspection.vit.norm(one)[None].float(), layout)[0]
+            for one in inspection.outputs
         ]
     payload.add("norms", lengths, scaled=2)  # [l r c]
     payload.add("colours", (torch.stack(colours).clamp(0, 1) * 255).round().byte().cpu().numpy())  # [l r c 3]
 
 
-def _add_embedding(payload: Payload, scene: Scene) -> None:
-    if scene.vit.config.position != "none":
-        similarity = inside_position.similarity(scene.vit).float()
-        patches = scene.vit.layout.patches
+def _add_embedding(payload: Payload, inspection: Inspection) -> None:
+    if inspection.vit.config.position != "none":
+        similarity = inside_position.similarity(inspection.vit).float()
+        patches = inspection.vit.layout.patches
         payload.add("positions", similarity.reshape(patches, patches), scaled=1)  # [n n], cosine
-    pictures, shares = inside_filters.principal_filters(scene.vit.patch_embed.proj.weight, count=28)
-    payload.add("filters", (pictures.clamp(0, 1) * 255).round().byte().cpu().numpy())  # [28 p q c]
+    images, shares = inside_filters.principal_filters(inspection.vit.patch_embed.proj.weight, count=28)
+    payload.add("filters", (images.clamp(0, 1) * 255).round().byte().cpu().numpy())  # [28 p q c]
     payload.add("filters.share", shares)
 
 
-def _add_classes(payload: Payload, scene: Scene) -> None:
+def _add_classes(payload: Payload, inspection: Inspection) -> None:
     shown = [each["index"] for each in payload.header["predictions"][:EXPLAINED]]
-    shown = [scene.target, *(i for i in shown if i != scene.target)][:EXPLAINED]  # the class in question comes first
-    payload.header["explained"] = [{"index": i, "label": scene.model.card.label(i)} for i in shown]
+    shown = [inspection.target, *(i for i in shown if i != inspection.target)][
+        :EXPLAINED
+    ]  # the class in question comes first
+    payload.header["explained"] = [{"index": i, "label": inspection.model.card.label(i)} for i in shown]
     maps: dict[str, list[Tensor]] = {"relevance": [], "gradient × attention": [], "CAM": [], "integrated gradients": []}
     slopes = []
     for index in shown:
-        one = scene.asked(Choice(target=index))
+        one = inspection.asked(Choice(target=index))
         for name, found in maps.items():
-            if name == "relevance" or index == scene.target:
+            if name == "relevance" or index == inspection.target:
                 found.append(heat.heat(name, one))
-        slopes.append(importance.head_importance(scene.vit, scene.x, index).float().cpu())
+        slopes.append(importance.head_importance(inspection.vit, inspection.x, index).float().cpu())
     for name, found in maps.items():
         payload.add(f"map/{name}", torch.stack(found), scaled=2)  # [classes r c]
     payload.add("importance", torch.stack(slopes))  # [classes l h]
-    answers = lens.lens(scene.vit, scene.x)[:, 0].float().softmax(dim=-1).cpu()  # [l+1 classes]
+    answers = lens.lens(inspection.vit, inspection.x)[:, 0].float().softmax(dim=-1).cpu()  # [l+1 classes]
     best, index = answers.max(dim=-1)
     payload.header["lens"] = [
-        {"label": scene.model.card.label(i), "probability": p}
+        {"label": inspection.model.card.label(i), "probability": p}
         for i, p in zip(index.tolist(), best.tolist(), strict=True)
     ]
     payload.add("lens", answers[:, shown].T)  # [classes l+1]
 
 
-def _add_trust(payload: Payload, scene: Scene) -> None:
-    found = heat.comparable(scene)
-    deletion, insertion = heat.curves(found, scene)
-    alike = heat.survives(found, scene)
+def _add_trust(payload: Payload, inspection: Inspection) -> None:
+    found = heat.comparable(inspection)
+    deletion, insertion = heat.curves(found, inspection)
+    alike = heat.survives(found, inspection)
     payload.header["trust"] = [
         {
             "name": name,

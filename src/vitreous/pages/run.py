@@ -70,7 +70,7 @@ def html(
 
 
 def summary(config: TrainConfig, rows: Sequence[Row] = ()) -> str:
-    """The run in a line; its rows know the batch size that was used, where there were fewer pictures than asked for.
+    """The run in a line; its rows know the batch size that was used, where there were fewer images than asked for.
 
     >>> summary(TrainConfig(epochs=20, optimizer="muon", seed=3))
     'Trained from scratch for 20 epochs with muon, batches of 64, seed 3'
@@ -93,11 +93,11 @@ def _result(config: TrainConfig, rows: Sequence[Row], result: Mapping[str, Any] 
     last = next((row for row in reversed(rows) if "test_top1" in row), None)
     done = rows[-1]["epoch"] if rows else 0
     seconds = result["seconds"] if result else rows[-1]["seconds"] if rows else 0.0
-    held_out = "held-out pictures" if not config.validation else "training pictures held out for validation"
+    held_out = "held-out images" if not config.validation else "training images held out for validation"
     numbers = []
     if result or last:
         top1 = result["top1"] if result else last["test_top1"]  # type: ignore[index]
-        count = result["pictures"] if result else last["test_pictures"]  # type: ignore[index]
+        count = result["images"] if result else last["test_images"]  # type: ignore[index]
         when = "" if result else f", after epoch {last['epoch']}"  # type: ignore[index]
         numbers.append((percent(top1), f"of {count:,} {held_out} right{when}"))
     epochs = f"{done:,}" if done == config.epochs else f"{done:,} of {config.epochs:,}"
@@ -133,7 +133,7 @@ def duration(seconds: float) -> str:
 
 
 def time_to_accuracy(rows: Sequence[Row], levels: Sequence[float] = LEVELS) -> list[tuple[float, int, float]]:
-    """When each of the levels was first reached on held-out pictures: (level, epoch, seconds); others are left out.
+    """When each of the levels was first reached on held-out images: (level, epoch, seconds); others are left out.
 
     >>> time_to_accuracy([{"epoch": 1, "seconds": 2.0, "test_top1": 0.65}, {"epoch": 2, "seconds": 4.0}])
     [(0.5, 1, 2.0), (0.6, 1, 2.0)]
@@ -154,11 +154,11 @@ def _time(rows: Sequence[Row]) -> str:
         f'<th scope="col">time</th></tr></thead>'
         f"<tbody>{lines}</tbody></table>"
         if reached
-        else f"<p>Accuracy on held-out pictures has not reached {100 * LEVELS[0]:.0f}&nbsp;% yet.</p>"
+        else f"<p>Accuracy on held-out images has not reached {100 * LEVELS[0]:.0f}&nbsp;% yet.</p>"
     )
     return (
         f'<section id="time"><h3>Time to accuracy</h3>{table}'
-        "<p>The first look at the held-out pictures that was at least so good, and the time from the start until then: "
+        "<p>The first look at the held-out images that was at least so good, and the time from the start until then: "
         "opening the data, evaluation and checkpoints count too.</p>"
         '<p class="beware">A level may be lost again afterwards. Times are those of one machine, perhaps a busy '
         "one.</p>"
@@ -206,8 +206,8 @@ def _settings(config: TrainConfig) -> str:
         changed = value != default
         said = f"<b>{escape(value)}</b> <small>default {escape(default)}</small>" if changed else escape(value)
         mark = ' class="changed"' if changed else ""
-        told = f'<th scope="row">{name}</th><td>{said}</td><td>{_code(docs.get(name, ""))}</td>'
-        lines.append(f"<tr{mark}>{told}</tr>")
+        message = f'<th scope="row">{name}</th><td>{said}</td><td>{_code(docs.get(name, ""))}</td>'
+        lines.append(f"<tr{mark}>{message}</tr>")
     return (
         '<h2>Settings</h2><section id="settings"><p>What decided this run. Settings in bold are not the '
         f"usual ones of <code>TrainConfig</code>.</p><table>{''.join(lines)}</table></section>"
@@ -217,8 +217,8 @@ def _settings(config: TrainConfig) -> str:
 def spell(value: object) -> str:
     """A setting as it is read; of a path on this machine only the end, for the rest is nobody's business.
 
-    >>> spell(None), spell(True), spell((0.4, 1.0)), spell(0.001), spell("/home/me/pictures")
-    ('none', 'yes', '0.4 to 1', '0.001', '…/pictures')
+    >>> spell(None), spell(True), spell((0.4, 1.0)), spell(0.001), spell("/home/me/images")
+    ('none', 'yes', '0.4 to 1', '0.001', '…/images')
     """
     if value is None:
         return "none"

@@ -44,8 +44,8 @@ def curves(rows: Sequence[Row], config: TrainConfig) -> list[Curves]:
             "Accuracy",
             _lines(rows, 100, training="top1", held_out="test_top1"),
             "right first guesses",
-            "How many pictures get their own class as first guess. The gap between the lines is what the model knows "
-            "of its training pictures alone.",
+            "How many images get their own class as first guess. The gap between the lines is what the model knows "
+            "of its training images alone.",
             _training_accuracy(config) + "One number for all classes: a rare class may be much worse.",
             " %",
         ),
@@ -96,11 +96,11 @@ def _training_is_harder(config: TrainConfig) -> str:
     mixed = config.mixup or config.cutmix
     if mixed or config.label_smoothing or config.augment != "none" or config.dropout or config.stochastic_depth:
         why = "mixed" if mixed else "changed"
-        return f"Training pictures are {why}, and so harder than held-out ones: their line may well lie above. "
+        return f"Training images are {why}, and so harder than held-out ones: their line may well lie above. "
     return "The training line is a mean over the epoch, while the weights still moved. "
 
 
 def _training_accuracy(config: TrainConfig) -> str:
     if config.mixup or config.cutmix:
-        return "Of mixed training pictures, the larger share counts as right: the line may stay below the other. "
+        return "Of mixed training images, the larger share counts as right: the line may stay below the other. "
     return "The training line is a mean over the epoch, while the weights still moved. "

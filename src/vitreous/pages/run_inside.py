@@ -37,7 +37,7 @@ VIEWS = (
         "Position embeddings",
         "positions",
         "Each tile belongs to one patch and shows how similar its position embedding is to that of every patch. A "
-        "fresh model begins with noise; with enough pictures neighbours grow alike, and whole rows and columns.",
+        "fresh model begins with noise; with enough images neighbours grow alike, and whole rows and columns.",
         "Similarity of embeddings says what the model can tell apart, not how it uses it.",
     ),
     View(
@@ -46,7 +46,7 @@ VIEWS = (
         "filters",
         "The patterns that the first layer responds to, the strongest first: for a ViT the principal components of "
         "its patch filters, for a ResNet the filters of its first convolution. A fresh model begins with noise; with "
-        "enough pictures edges, waves and blobs appear.",
+        "enough images edges, waves and blobs appear.",
         "Each is stretched to the full range, so faint ones look as strong as others. A component's sign means "
         "nothing, and two of like strength may change places from one moment to the next.",
     ),
@@ -56,14 +56,14 @@ VIEWS = (
         "distances",
         "A dot for each head: the mean distance between a patch and what it looks at, by block; the line is their "
         "mean. Fresh heads are alike and look everywhere; with training they part, and some learn to look close by.",
-        "A mean over a few pictures and all patches. A head that looks at its neighbours and one that looks at nothing "
+        "A mean over a few images and all patches. A head that looks at its neighbours and one that looks at nothing "
         "in particular within reach are the same dot.",
     ),
     View(
         "attention",
         "Where the class token looks",
         "maps",
-        "Held-out pictures, and over each the attention of the class token in the last block, mean over heads (of a "
+        "Held-out images, and over each the attention of the class token in the last block, mean over heads (of a "
         "model without class token, the mean over patches). A fresh model looks everywhere alike; what is picked out "
         "later is what the head reads.",
         "The last block alone: its tokens are mixtures already, and looking at a patch is no longer looking at that "
@@ -79,7 +79,7 @@ def moments_payload(snapshots: Sequence[Snapshot], rows: Sequence[Row]) -> Paylo
     found: dict[str, list[int | None]] = {}
     for view in VIEWS:
         places, kept = _distinct([_whole(getattr(s, view.array)) for s in snapshots])
-        if view.array == "maps" and not any(s.pictures is not None for s in snapshots):
+        if view.array == "maps" and not any(s.images is not None for s in snapshots):
             continue
         if not kept:
             continue
@@ -93,7 +93,7 @@ def moments_payload(snapshots: Sequence[Snapshot], rows: Sequence[Row]) -> Paylo
         if view.array == "distances":
             payload.header["reach"] = around(np.concatenate([values.ravel() for values in kept]))
         if view.array == "maps":
-            _add_pictures(payload, snapshots, kept)
+            _add_images(payload, snapshots, kept)
     payload.header["views"] = found
     return payload if found else None
 
@@ -152,9 +152,9 @@ def _distinct(arrays: Sequence[NDArray[Any] | None]) -> tuple[list[int | None], 
     return places, list(kept.values())
 
 
-def _add_pictures(payload: Payload, snapshots: Sequence[Snapshot], maps: Sequence[NDArray[Any]]) -> None:
-    last = next(s for s in reversed(snapshots) if s.pictures is not None)  # the same at all moments
-    payload.add("pictures", last.pictures)  # type: ignore[arg-type]
+def _add_images(payload: Payload, snapshots: Sequence[Snapshot], maps: Sequence[NDArray[Any]]) -> None:
+    last = next(s for s in reversed(snapshots) if s.images is not None)  # the same at all moments
+    payload.add("images", last.images)  # type: ignore[arg-type]
     payload.header["labels"] = list(last.labels)
     high = float(np.quantile(np.concatenate([values.ravel() for values in maps]).astype(np.float64), 0.97))
     payload.header["peak"] = high or 1.0  # a few glaring patches would leave the rest dark

@@ -1,4 +1,4 @@
-"""A data set's classes to a model's: by name, by WordNet id, or by number."""
+"""A dataset's classes to a model's: by name, by WordNet id, or by number."""
 
 import re
 from collections import Counter

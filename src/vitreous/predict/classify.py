@@ -1,4 +1,4 @@
-"""`classify`: pictures to ranked labels."""
+"""`classify`: images to ranked labels."""
 
 import copy
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -11,7 +11,7 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
-from vitreous.data.images import PictureError, read_picture
+from vitreous.data.images import ImageError, read_image
 from vitreous.data.prefetch import ahead, batches
 from vitreous.models.last_block import logits_only
 from vitreous.predict.pipeline import answered, fed, lanes_of
@@ -33,9 +33,9 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Answer:
-    """A picture and its best classes, best first."""
+    """An image and its best classes, best first."""
 
-    picture: str
+    image: str
     predictions: tuple[Prediction, ...]
 
     @property
@@ -44,7 +44,7 @@ class Answer:
 
 
 def classify(
-    pictures: ImageLike | Iterable[ImageLike],
+    images: ImageLike | Iterable[ImageLike],
     model: Model | str | None = None,
     *,
     top: int = 5,
@@ -52,7 +52,7 @@ def classify(
     device: str = "auto",
     precision: str = "fp32",
 ) -> list[Answer]:
-    """The `top` classes of each picture; a picture that cannot be read raises `PictureError`.
+    """The `top` classes of each image; an image that cannot be read raises `ImageError`.
 
     `model` is a loaded model, a name or path for `load`, or None for the model inside the package.
 
@@ -60,24 +60,24 @@ def classify(
     >>> classify(samples()["chelsea"], device="cpu")[0].best.label
     'cat'
     """
-    one = isinstance(pictures, ImageLike)
+    one = isinstance(images, ImageLike)
     answers = []
     for answer in classify_each(
-        [pictures] if one else pictures,  # type: ignore[list-item,arg-type]
+        [images] if one else images,  # type: ignore[list-item,arg-type]
         model,
         top=top,
         batch_size=batch_size,
         device=device,
         precision=precision,
     ):
-        if isinstance(answer, PictureError):
+        if isinstance(answer, ImageError):
             raise answer
         answers.append(answer)
     return answers
 
 
 def classify_each(
-    pictures: Iterable[ImageLike],
+    images: Iterable[ImageLike],
     model: Model | str | None = None,
     *,
     top: int = 5,
@@ -85,10 +85,10 @@ def classify_each(
     device: str = "auto",
     precision: str = "fp32",
     using: Callable[[Tensor], Tensor] | None = None,
-) -> Iterator[Answer | PictureError]:
-    """As `classify`, one answer at a time and in order; a bad picture gives its error instead of an answer.
+) -> Iterator[Answer | ImageError]:
+    """As `classify`, one answer at a time and in order; a bad image gives its error instead of an answer.
 
-    `using` computes the logits `[b classes]` of pictures `[b c h w]`, uint8, instead, such as what `optimize` gives.
+    `using` computes the logits `[b classes]` of images `[b c h w]`, uint8, instead, such as what `optimize` gives.
     """
     if not isinstance(model, torch.nn.Module):
         model = load(model)
@@ -103,32 +103,32 @@ def classify_each(
         raise ValueError(f"top must be at least 1, got {top}")
     compute = using or partial(started, placed(model, device, precision), function=logits_only)
 
-    def begin(batch: list[tuple[str, Tensor | PictureError]]) -> Tensor:
+    def begin(batch: list[tuple[str, Tensor | ImageError]]) -> Tensor:
         good = [tensor for _, tensor in batch if isinstance(tensor, Tensor)]
         return compute(torch.stack(good)) if good else torch.empty(0)
 
-    with closing(read_ahead(pictures, model, batch_size)) as read:  # whoever stops early leaves no thread behind
+    with closing(read_ahead(images, model, batch_size)) as read:  # whoever stops early leaves no thread behind
         for batch, answers in answered(begin, batches(read, batch_size), lanes=lanes_of(using)):
             if not answers.isfinite().all():
                 raise ValueError(f"{card.name} answers NaN: `vitreous doctor` tells whether its weights hold any")
             logits = iter(answers)
             for name, tensor in batch:
-                yield tensor if isinstance(tensor, PictureError) else Answer(name, rank(next(logits), card.label, top))
+                yield tensor if isinstance(tensor, ImageError) else Answer(name, rank(next(logits), card.label, top))
 
 
 def read_ahead(
-    pictures: Iterable[ImageLike], model: Model, batch_size: int
-) -> Generator[tuple[str, Tensor | PictureError], None, None]:
-    """Each picture's name with what the model sees of it, uint8 `[c h w]`, or the reason why there is none."""
+    images: Iterable[ImageLike], model: Model, batch_size: int
+) -> Generator[tuple[str, Tensor | ImageError], None, None]:
+    """Each image's name with what the model sees of it, uint8 `[c h w]`, or the reason why there is none."""
 
-    def prepare(picture: ImageLike) -> tuple[str, Tensor | PictureError]:
-        name = getattr(picture, "filename", "") or "picture" if isinstance(picture, Image) else str(picture)
+    def prepare(image: ImageLike) -> tuple[str, Tensor | ImageError]:
+        name = getattr(image, "filename", "") or "image" if isinstance(image, Image) else str(image)
         try:
-            return name, model.card.preprocess.pixels(read_picture(picture))
-        except PictureError as error:  # preprocessing knows no names
-            return name, error if error.name != "picture" else PictureError(name, error.reason)
+            return name, model.card.preprocess.pixels(read_image(image))
+        except ImageError as error:  # preprocessing knows no names
+            return name, error if error.name != "image" else ImageError(name, error.reason)
 
-    return ahead(prepare, pictures, waiting=2 * batch_size)
+    return ahead(prepare, images, waiting=2 * batch_size)
 
 
 def placed(model: Model, device: str, precision: str) -> Model:
@@ -153,7 +153,7 @@ def run(model: Model, batch: Tensor, function: Callable[[Model, Tensor], Tensor]
 
 
 def rank(logits: Tensor, label: Callable[[int], str], top: int) -> tuple[Prediction, ...]:
-    """The best classes of one picture's logits `[classes]`."""
+    """The best classes of one image's logits `[classes]`."""
     probabilities = logits.softmax(dim=-1)
     order = logits.argsort(descending=True, stable=True)[:top].tolist()  # equal logits: the lower class first
     return tuple(Prediction(i, label(i), probabilities[i].item(), logits[i].item()) for i in order)

@@ -1,4 +1,4 @@
-"""`evaluate`: how often a model is right on labelled pictures, and how well it knows it."""
+"""`evaluate`: how often a model is right on labelled images, and how well it knows it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitreous.data.datasets import PictureSet
-from vitreous.data.images import PictureError, read_picture
+from vitreous.data.datasets import ImageDataset
+from vitreous.data.images import ImageError, read_image
 from vitreous.data.prefetch import ahead, batches
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.last_block import logits_only
@@ -28,22 +28,22 @@ ALONE = Rank()
 
 @dataclass
 class Evaluation:
-    """What came out; `confusion[i, j]` counts pictures of class i that were called j."""
+    """What came out; `confusion[i, j]` counts images of class i that were called j."""
 
     top1: float
     top5: float
-    pictures: int
+    images: int
     loss: float
     calibration_error: float
     """Expected calibration error: how far confidence and accuracy lie apart, over 15 bins."""
     class_names: tuple[str, ...]
     confusion: Tensor
     correct: list[bool]
-    """Whether each picture's first guess was right, in the set's order."""
-    problems: list[PictureError] = field(default_factory=list)
+    """Whether each image's first guess was right, in the set's order."""
+    problems: list[ImageError] = field(default_factory=list)
 
     def per_class(self) -> dict[str, float]:
-        """The share of each class's pictures that were recognised; classes without pictures are left out."""
+        """The share of each class's images that were recognised; classes without images are left out."""
         counts = self.confusion.sum(dim=1)
         rates = self.confusion.diagonal() / counts
         return {self.class_names[i]: rates[i].item() for i in counts.nonzero().flatten().tolist()}
@@ -52,7 +52,7 @@ class Evaluation:
         return {
             "top1": round(self.top1, 6),
             "top5": round(self.top5, 6),
-            "pictures": self.pictures,
+            "images": self.images,
             "loss": round(self.loss, 6),
             "calibration_error": round(self.calibration_error, 6),
             "unreadable": len(self.problems),
@@ -75,7 +75,7 @@ class Evaluation:
 
 @dataclass
 class _Tally:
-    """What is kept of each picture, in the set's order; every figure follows from it."""
+    """What is kept of each image, in the set's order; every figure follows from it."""
 
     target: list[int] = field(default_factory=list)
     called: list[int] = field(default_factory=list)
@@ -85,7 +85,7 @@ class _Tally:
     confidence: list[float] = field(default_factory=list)
     """The first guess's probability."""
     loss: list[float] = field(default_factory=list)
-    problems: list[PictureError] = field(default_factory=list)
+    problems: list[ImageError] = field(default_factory=list)
 
     def add(self, logits: Tensor, target: Tensor) -> None:
         """Logits `[b classes]` and the right classes `[b]`."""
@@ -98,14 +98,14 @@ class _Tally:
         self.loss += torch.nn.functional.cross_entropy(logits, target, reduction="none").tolist()
 
     def follow(self, other: "_Tally") -> None:
-        """Put another one's pictures behind one's own."""
+        """Put another one's images behind one's own."""
         for each in fields(self):
             getattr(self, each.name).extend(getattr(other, each.name))
 
 
 def evaluate(
     model: Model,
-    data: PictureSet,
+    data: ImageDataset,
     *,
     batch_size: int = 16,
     device: str = "auto",
@@ -116,7 +116,7 @@ def evaluate(
 ) -> Evaluation:
     """Measure accuracy and calibration; the set's classes are matched to the model's by name, WordNet id or number.
 
-    `preprocess` takes the place of the model's own. Pictures that cannot be read are counted apart. Inside
+    `preprocess` takes the place of the model's own. Images that cannot be read are counted apart. Inside
     `with cpu_group() as place`, each process measures its span of the set, and all get the figures of the whole. `using`
     computes logits instead of the plain model, such as what `optimize` gives.
     """
@@ -143,7 +143,7 @@ def evaluate(
         tally.follow(other)
     count = len(tally.target)
     if not count:
-        raise tally.problems[0] if tally.problems else ValueError(f"{data.name} holds no pictures")
+        raise tally.problems[0] if tally.problems else ValueError(f"{data.name} holds no images")
     target, called = torch.tensor(tally.target), torch.tensor(tally.called)
     correct = target == called
     # how sure it was of its first guess, and whether that was right: a question of two classes
@@ -151,7 +151,7 @@ def evaluate(
     return Evaluation(
         top1=correct.sum().item() / count,
         top5=sum(tally.among) / count,
-        pictures=count,
+        images=count,
         loss=sum(tally.loss) / count,
         calibration_error=calibration.item(),
         class_names=tuple(card.label(i) for i in range(classes)),
@@ -162,7 +162,7 @@ def evaluate(
 
 
 def probe(
-    model: Model, train: PictureSet, test: PictureSet, kind: str, *, batch_size: int = 16, device: str = "auto"
+    model: Model, train: ImageDataset, test: ImageDataset, kind: str, *, batch_size: int = 16, device: str = "auto"
 ) -> dict[str, Any]:
     """How well the features alone separate the classes: `knn` (20 nearest, cosine) or `linear` (logistic regression).
 
@@ -174,9 +174,9 @@ def probe(
     from sklearn.preprocessing import StandardScaler
 
     if train.class_names != test.class_names:
-        raise ValueError("the train and test pictures have different classes: a probe needs the same folders in both")
+        raise ValueError("the train and test images have different classes: a probe needs the same folders in both")
     model = placed(model, device, "fp32")
-    problems: list[PictureError] = []
+    problems: list[ImageError] = []
     seen, known = _features(model, train, batch_size, problems)
     asked, truth = _features(model, test, batch_size, problems)
     if len(set(known.tolist())) < 2:
@@ -189,35 +189,35 @@ def probe(
         raise ValueError(f"a probe is knn or linear, got {kind!r}")
     classifier.fit(seen, known)
     top1 = float((classifier.predict(asked) == truth).mean())
-    counts = {"pictures": len(truth), "train_pictures": len(known), "unreadable": len(problems)}
+    counts = {"images": len(truth), "train_images": len(known), "unreadable": len(problems)}
     return {"probe": kind, "top1": round(top1, 6), **counts}
 
 
 def prepared(
-    data: PictureSet, preprocess: Preprocess, batch_size: int, problems: list[PictureError]
+    data: ImageDataset, preprocess: Preprocess, batch_size: int, problems: list[ImageError]
 ) -> Iterator[tuple[Tensor, list[int]]]:
     """Batches of pixels `[b c h w]`, uint8, with their labels, decoded ahead; what is unreadable goes to `problems`."""
 
-    def prepare(i: int) -> tuple[Tensor | PictureError, int]:
+    def prepare(i: int) -> tuple[Tensor | ImageError, int]:
         try:
-            return preprocess.pixels(read_picture(data.picture(i))), data.labels[i]
-        except PictureError as error:
+            return preprocess.pixels(read_image(data.image(i))), data.labels[i]
+        except ImageError as error:
             return error, data.labels[i]
 
     for batch in batches(ahead(prepare, range(len(data)), waiting=2 * batch_size), batch_size):
-        problems += [tensor for tensor, _ in batch if isinstance(tensor, PictureError)]
+        problems += [tensor for tensor, _ in batch if isinstance(tensor, ImageError)]
         good = [(tensor, label) for tensor, label in batch if isinstance(tensor, Tensor)]
         if good:
             yield torch.stack([tensor for tensor, _ in good]), [label for _, label in good]
 
 
 def _features(
-    model: Model, data: PictureSet, batch_size: int, problems: list[PictureError]
+    model: Model, data: ImageDataset, batch_size: int, problems: list[ImageError]
 ) -> tuple[np.ndarray, np.ndarray]:
     rows, labels = [], []
     for tensors, part in prepared(data, model.card.preprocess, batch_size, problems):
         rows.append(run(model, tensors, embedding))
         labels += part
     if not rows:
-        raise problems[0] if problems else ValueError(f"{data.name} holds no pictures")
+        raise problems[0] if problems else ValueError(f"{data.name} holds no images")
     return torch.cat(rows).numpy(), np.array(labels)

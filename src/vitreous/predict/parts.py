@@ -1,11 +1,11 @@
-"""A folder of Parquet parts: a long list of pictures worked through by any number of processes, begun again at will.
+"""A folder of Parquet parts: a long list of images worked through by any number of processes, begun again at will.
 
-    features/_parts.json            what made it: which model, which pictures, how many a part
-    features/part-000000.parquet    pictures 0 to 1023 of the list
-    features/part-000001.parquet    pictures 1024 to 2047
+    features/_parts.json            what made it: which model, which images, how many a part
+    features/part-000000.parquet    images 0 to 1023 of the list
+    features/part-000001.parquet    images 1024 to 2047
 
 Each part holds a fixed span of the list, whoever writes it, and appears whole or not at all. So a run that was killed
-goes on with the parts that are missing, with as many processes as it likes, and each picture is there exactly once.
+goes on with the parts that are missing, with as many processes as it likes, and each image is there exactly once.
 Readers of a folder of Parquet files pass over names that begin with `_` or `.`, hence `_parts.json`.
 """
 
@@ -29,7 +29,7 @@ Row = TypeVar("Row")
 
 MANIFEST = "_parts.json"
 TOLD = {  # field of the manifest → what another value of it means
-    "verb": "another command",
+    "command": "another command",
     "model": "another model",
     "fingerprint": "other weights or another preprocessing",
     "precision": "another precision",
@@ -37,29 +37,29 @@ TOLD = {  # field of the manifest → what another value of it means
     "merge": "another --merge",
     "columns": "other columns",
     "part_size": "another part size",
-    "pictures": "another number of pictures",
-    "names": "pictures of other names",
+    "images": "another number of images",
+    "names": "images of other names",
 }
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of one list of pictures in one folder."""
+    """The parts of one list of images in one folder."""
 
     folder: Path
     names: Sequence[str]
-    """All pictures, in an order that every process finds alike."""
+    """All images, in an order that every process finds alike."""
     size: int
-    """Pictures in a part; the last one may have fewer."""
+    """Images in a part; the last one may have fewer."""
     schema: pyarrow.Schema
     about: dict[str, Any]
-    """What made the rows: verb, model, fingerprint, precision."""
+    """What made the rows: command, model, fingerprint, precision."""
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise ValueError(f"a part holds at least one picture, got part size {self.size}")
+            raise ValueError(f"a part holds at least one image, got part size {self.size}")
         if not self.names:
-            raise ValueError("there are no pictures to work through")
+            raise ValueError("there are no images to work through")
 
     def __len__(self) -> int:
         return -(-len(self.names) // self.size)
@@ -68,7 +68,7 @@ class Parts:
         return self.folder / f"part-{number:06d}.parquet"
 
     def span(self, number: int) -> Sequence[str]:
-        """The pictures of a part."""
+        """The images of a part."""
         return self.names[number * self.size : (number + 1) * self.size]
 
     def of(self, place: Rank) -> range:
@@ -90,14 +90,14 @@ class Parts:
             **self.about,
             "columns": {field.name: str(field.type) for field in self.schema},
             "part_size": self.size,
-            "pictures": len(self.names),
+            "images": len(self.names),
             "names": digest(self.names),
         }
 
     def begin(self, place: Rank, *, patience: float = 600.0) -> list[int]:
         """Refuse a folder that holds something else, sweep up after a kill, and say which own parts are missing.
 
-        The first process writes the manifest; the others wait for it, so that all agree on the list of pictures.
+        The first process writes the manifest; the others wait for it, so that all agree on the list of images.
         """
         wanted, path = self.manifest(), self.folder / MANIFEST
         if place.first and not path.exists():
@@ -117,12 +117,14 @@ class Parts:
         return [number for number in self.of(place) if not self.whole(number)]
 
     def _compare(self, found: dict[str, Any], wanted: dict[str, Any]) -> None:
-        for field, told in TOLD.items():
+        for field, message in TOLD.items():
             then, now = found.get(field), wanted.get(field)
             if then != now:
-                shown = f" ({then!r} then, {now!r} now)" if isinstance(now, int) or field in ("verb", "model") else ""
+                shown = (
+                    f" ({then!r} then, {now!r} now)" if isinstance(now, int) or field in ("command", "model") else ""
+                )
                 raise ValueError(
-                    f"{self.folder} was begun with {told}{shown}: "
+                    f"{self.folder} was begun with {message}{shown}: "
                     "give another folder with -o, or everything as it was to go on with this one"
                 )
 
@@ -141,9 +143,9 @@ class Parts:
         compute: Callable[[Iterable[str]], Iterator[Row]],
         columns: Callable[[list[Row]], dict[str, Any]],
     ) -> Iterator[int]:
-        """Compute and write parts; yields after each picture how many are done.
+        """Compute and write parts; yields after each image how many are done.
 
-        `compute` gives a row for each picture, in order. It is called once for all parts, so that pictures are decoded
+        `compute` gives a row for each image, in order. It is called once for all parts, so that images are decoded
         ahead across their borders. Where the batch size divides the part size no batch crosses a border: then a part
         has the same bits whoever computes it.
         """
@@ -159,8 +161,8 @@ class Parts:
             self.write(number, columns(part))
 
     def write(self, number: int, columns: dict[str, Any]) -> Path:
-        pictures = [written(name) for name in self.span(number)]
-        table = pyarrow.table({"picture": pictures, **columns}, schema=self.schema)
+        images = [written(name) for name in self.span(number)]
+        table = pyarrow.table({"image": images, **columns}, schema=self.schema)
         return write_atomic(self.path(number), lambda temporary: pyarrow.parquet.write_table(table, temporary))
 
     # --- ending ---------------------------------------------------------------------------------------
@@ -178,19 +180,19 @@ class Parts:
         return left
 
     def unreadable(self, most: int = 10) -> tuple[int, list[str]]:
-        """How many pictures of all parts could not be read, and what was said of the first ones."""
+        """How many images of all parts could not be read, and what was said of the first ones."""
         count = 0
-        told: list[str] = []
+        message: list[str] = []
         for number in range(len(self)):
             with pyarrow.parquet.ParquetFile(self.path(number)) as file:
                 place = self.schema.get_field_index("error")  # a list is one column, as all the others are
                 groups = (file.metadata.row_group(i) for i in range(file.metadata.num_row_groups))
                 bad = sum(group.num_rows - group.column(place).statistics.null_count for group in groups)
-                if bad and len(told) < most:
-                    rows = file.read(columns=["picture", "error"]).to_pylist()
-                    told += [f"{row['picture']}: {row['error']}" for row in rows if row["error"] is not None]
+                if bad and len(message) < most:
+                    rows = file.read(columns=["image", "error"]).to_pylist()
+                    message += [f"{row['image']}: {row['error']}" for row in rows if row["error"] is not None]
             count += bad
-        return count, told[:most]
+        return count, message[:most]
 
 
 def written(text: str) -> str:

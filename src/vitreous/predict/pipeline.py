@@ -1,4 +1,4 @@
-"""Pictures to the device as bytes, and answers back, so that decoder, copy and model work at the same time.
+"""Images to the device as bytes, and answers back, so that decoder, copy and model work at the same time.
 
 Threads decode ahead (`data.stream`). A batch travels as uint8, a quarter of what floats take, from pinned memory where
 there is a GPU, and is normalised where the model lives. On a GPU the next batch is on its way before the answers of the

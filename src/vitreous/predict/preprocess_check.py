@@ -1,6 +1,6 @@
-"""Which preprocessing fits a checkpoint: the plausible ones tried on labelled pictures.
+"""Which preprocessing fits a checkpoint: the plausible ones tried on labelled images.
 
-Wrong statistics cost up to 30 points without any error; the pictures themselves tell which are right.
+Wrong statistics cost up to 30 points without any error; the images themselves tell which are right.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,8 +10,8 @@ from math import comb
 import torch
 from torch import Tensor
 
-from vitreous.data.datasets import PictureSet
-from vitreous.data.images import PictureError, read_picture
+from vitreous.data.datasets import ImageDataset
+from vitreous.data.images import ImageError, read_image
 from vitreous.data.prefetch import ahead, batches
 from vitreous.data.preprocess import STATISTICS, Preprocess
 from vitreous.models.last_block import logits_only
@@ -20,7 +20,7 @@ from vitreous.predict.classify import run
 from vitreous.weights.load import Model
 
 SHARES = (0.875, 0.9, 0.95, 1.0)
-"""How much of the resized picture the crop keeps, as the field's recipes have it."""
+"""How much of the resized image the crop keeps, as the field's recipes have it."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Fit:
         used, chosen = self.statistics[0], self.chosen
         if chosen is used:
             lines = [
-                f"mean and std in use fit: {used.top1:.1%} of {len(used.correct)} pictures, no other is clearly better"
+                f"mean and std in use fit: {used.top1:.1%} of {len(used.correct)} images, no other is clearly better"
             ]
         else:
             lines = [f"{chosen.name} fits better than what is in use: {compared(chosen, used)}"]
@@ -87,11 +87,11 @@ def chance(one: Trial, other: Trial) -> float:
 def compared(better: Trial, worse: Trial) -> str:
     """The evidence for a verdict, in words."""
     count = len(better.correct)
-    return f"{better.top1:.1%} against {worse.top1:.1%} of {count} pictures, p = {chance(worse, better):.1g}"
+    return f"{better.top1:.1%} against {worse.top1:.1%} of {count} images, p = {chance(worse, better):.1g}"
 
 
-def fit_preprocessing(model: Model, data: PictureSet, batch_size: int = 16) -> Fit:
-    """Try other statistics, then other crops with the better statistics, on the same pictures."""
+def fit_preprocessing(model: Model, data: ImageDataset, batch_size: int = 16) -> Fit:
+    """Try other statistics, then other crops with the better statistics, on the same images."""
     if model.card.head != "classifier":
         raise ValueError(f"{model.card.name} has no classifier to try preprocessings with: leave --data out")
     places = match_classes(data.class_names, model.card.class_names, model.config.classes)
@@ -122,16 +122,16 @@ def _crops(preprocess: Preprocess) -> Iterator[tuple[str, Preprocess]]:
 
 
 def _try(
-    model: Model, data: PictureSet, places: list[int], candidates: dict[str, Preprocess], batch_size: int
+    model: Model, data: ImageDataset, places: list[int], candidates: dict[str, Preprocess], batch_size: int
 ) -> list[Trial]:
-    """Run candidates that differ in mean and std alone: each picture is decoded and cropped once."""
+    """Run candidates that differ in mean and std alone: each image is decoded and cropped once."""
     first = next(iter(candidates.values()))
     plain = replace(first, mean=(0.0,) * len(first.mean), std=(1.0,) * len(first.std))
 
-    def prepare(i: int) -> Tensor | PictureError:
+    def prepare(i: int) -> Tensor | ImageError:
         try:
-            return plain(read_picture(data.picture(i)))  # [c h w] from 0 to 1
-        except PictureError as error:
+            return plain(read_image(data.image(i)))  # [c h w] from 0 to 1
+        except ImageError as error:
             return error
 
     correct: dict[str, list[bool]] = {name: [] for name in candidates}
@@ -146,5 +146,5 @@ def _try(
             guess = run(model, (pixels - mean) / std, logits_only).argmax(dim=-1)
             correct[name] += (guess == target).tolist()
     if not any(correct.values()):
-        raise ValueError(f"{data.name} holds no picture that can be read: name other pictures")
+        raise ValueError(f"{data.name} holds no image that can be read: name other images")
     return [Trial(name, preprocess, tuple(correct[name])) for name, preprocess in candidates.items()]

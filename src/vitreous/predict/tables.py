@@ -1,4 +1,4 @@
-"""What `embed` and `classify` write of each picture, as columns of a table; a bad picture has its error alone."""
+"""What `embed` and `classify` write of each image, as columns of a table; a bad image has its error alone."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
@@ -9,7 +9,7 @@ import pyarrow
 import torch
 from torch import Tensor
 
-from vitreous.data.images import PictureError
+from vitreous.data.images import ImageError
 from vitreous.predict.classify import Answer, classify_each, placed
 from vitreous.predict.embed import embed_each
 from vitreous.predict.parts import written
@@ -22,10 +22,10 @@ Using = Callable[[Tensor], Tensor] | None
 
 @dataclass(frozen=True)
 class Work(Generic[Row]):
-    """Pictures to rows, and rows to columns."""
+    """Images to rows, and rows to columns."""
 
     about: dict[str, str]
-    """What decides over the rows: verb, model, fingerprint, precision."""
+    """What decides over the rows: command, model, fingerprint, precision."""
     schema: pyarrow.Schema
     compute: Callable[[Iterable[str]], Iterator[Row]]
     columns: Callable[[list[Row]], dict[str, Any]]
@@ -33,8 +33,8 @@ class Work(Generic[Row]):
 
 def embedding_work(
     model: Model, *, batch_size: int, device: str, precision: str, using: Using = None, merge: int = 0
-) -> Work[tuple[str, Tensor | PictureError]]:
-    """Columns picture, features (a list) and error."""
+) -> Work[tuple[str, Tensor | ImageError]]:
+    """Columns image, features (a list) and error."""
     about = _about("embed", model, precision, merge)
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
     if using is None:
@@ -42,7 +42,7 @@ def embedding_work(
     # not a list of fixed size: pyarrow before 26 cannot read one that is missing
     fields = {"features": pyarrow.list_(pyarrow.float32())}
 
-    def columns(rows: list[tuple[str, Tensor | PictureError]]) -> dict[str, Any]:
+    def columns(rows: list[tuple[str, Tensor | ImageError]]) -> dict[str, Any]:
         features = [row.numpy() if isinstance(row, Tensor) else None for _, row in rows]
         return {"features": pyarrow.array(features, fields["features"]), "error": [_reason(row) for _, row in rows]}
 
@@ -56,17 +56,17 @@ def embedding_work(
 
 def classifying_work(
     model: Model, *, top: int, batch_size: int, device: str, precision: str, using: Using = None, merge: int = 0
-) -> Work[Answer | PictureError]:
-    """Columns picture, class, index, probability and error; for more than one class lists of the `top` best as well."""
+) -> Work[Answer | ImageError]:
+    """Columns image, class, index, probability and error; for more than one class lists of the `top` best as well."""
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
     fields = {"class": pyarrow.string(), "index": pyarrow.int32(), "probability": pyarrow.float32()}
     if top > 1:
         lists = {"classes": pyarrow.list_(pyarrow.string()), "probabilities": pyarrow.list_(pyarrow.float32())}
         fields |= lists
 
-    def columns(rows: list[Answer | PictureError]) -> dict[str, Any]:
-        best = [None if isinstance(row, PictureError) else row.best for row in rows]
-        ranked = [None if isinstance(row, PictureError) else row.predictions for row in rows]
+    def columns(rows: list[Answer | ImageError]) -> dict[str, Any]:
+        best = [None if isinstance(row, ImageError) else row.best for row in rows]
+        ranked = [None if isinstance(row, ImageError) else row.predictions for row in rows]
         found = {
             "class": [p and p.label for p in best],
             "index": [p and p.index for p in best],
@@ -86,7 +86,7 @@ def classifying_work(
 
 
 def fingerprint(model: Model) -> str:
-    """A hash of all that decides what a picture turns into: weights, configuration, preprocessing, class names.
+    """A hash of all that decides what an image turns into: weights, configuration, preprocessing, class names.
 
     >>> from vitreous.models.variants import variant
     >>> from vitreous.models.vit import ViT
@@ -106,17 +106,17 @@ def fingerprint(model: Model) -> str:
     return state.hexdigest()
 
 
-def _about(verb: str, model: Model, precision: str, merge: int) -> dict[str, str]:
-    about = {"verb": verb, "model": model.card.name, "fingerprint": fingerprint(model), "precision": precision}
+def _about(command: str, model: Model, precision: str, merge: int) -> dict[str, str]:
+    about = {"command": command, "model": model.card.name, "fingerprint": fingerprint(model), "precision": precision}
     return about | ({"merge": str(merge)} if merge else {})
 
 
 def _schema(fields: dict[str, pyarrow.DataType], model: Model) -> pyarrow.Schema:
-    columns = {"picture": pyarrow.string(), **fields, "error": pyarrow.string()}
+    columns = {"image": pyarrow.string(), **fields, "error": pyarrow.string()}
     return pyarrow.schema(columns.items(), metadata={"vitreous.model": model.card.name})
 
 
 def _reason(row: object) -> str | None:
     """Why there is no answer; None where there is one."""
-    error = row if isinstance(row, PictureError) else None
+    error = row if isinstance(row, ImageError) else None
     return written(error.reason) if error else None

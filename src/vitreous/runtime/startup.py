@@ -18,12 +18,12 @@ INTERRUPTED = 130
 """Exit code of a process that Ctrl-C ended, as shells have it."""
 
 
-def quick(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """The same verb, which imports torch first, in the quick way; where torch is there already, the verb as it is."""
+def quick(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The same command, which imports torch first, in the quick way; where torch is there already, the command as it is."""
     if "torch" in sys.modules:
-        return verb
+        return command
 
-    @wraps(verb)
+    @wraps(command)
     def start(*words: Any, **flags: Any) -> Any:
         gc.disable()
         try:
@@ -32,7 +32,7 @@ def quick(verb: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             gc.enable()
         gc.freeze()  # what is there now stays: no search needs to look at it, not even the last one
-        return verb(*words, **flags)
+        return command(*words, **flags)
 
     return start
 

@@ -1,6 +1,6 @@
-"""The explorer's server: the page, and an API that answers pictures with payloads.
+"""The explorer's server: the page, and an API that answers images with payloads.
 
-A picture comes as the raw body of a request and lives in memory alone; models are those allowed at start-up. The same
+An image comes as the raw body of a request and lives in memory alone; models are those allowed at start-up. The same
 payload that a report carries is sent back, and what takes a model again (heads switched off) is asked for apart.
 """
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
 from vitreous import __version__
-from vitreous.data.images import PictureError, read_picture
+from vitreous.data.images import ImageError, read_image
 from vitreous.data.samples import FILES as SAMPLES
 from vitreous.data.samples import samples
 from vitreous.inside.intervene import intervene
@@ -22,7 +22,7 @@ from vitreous.models.vit import ViT
 from vitreous.pages.interactive import ASSETS
 from vitreous.pages.page_data import page_data, predictions
 from vitreous.server.jobs import Busy, Cancelled, Flag, Work
-from vitreous.views.inspection import Scene
+from vitreous.views.inspection import Inspection
 
 FILES = {path.name: path for path in sorted(ASSETS.iterdir()) if path.suffix in (".js", ".css", ".html")}
 TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
@@ -37,7 +37,7 @@ class Refusal(BaseModel):
 
 
 class ModelFacts(BaseModel):
-    """What the page asks of a model before it sends a picture."""
+    """What the page asks of a model before it sends an image."""
 
     name: str
     classes: int
@@ -58,21 +58,21 @@ class Likely(BaseModel):
 
 
 BINARY = {"type": "string", "format": "binary"}
-PICTURE = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": BINARY}}}}
+IMAGE = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": BINARY}}}}
 
 
 def refusals(**reasons: str) -> dict[int | str, dict[str, Any]]:
     """What an address may refuse, by status: `refusals(s404="no such model")`; what the guard refuses comes with it."""
-    told = {"s401": "no token, where one is asked for", "s403": "from another page", "s421": "by another name"}
-    return {int(s[1:]): {"model": Refusal, "description": why} for s, why in {**told, **reasons}.items()}
+    message = {"s401": "no token, where one is asked for", "s403": "from another page", "s421": "by another name"}
+    return {int(s[1:]): {"model": Refusal, "description": why} for s, why in {**message, **reasons}.items()}
 
 
 UPLOAD = refusals(
-    s400="no picture that can be read, or no such heads",
+    s400="no image that can be read, or no such heads",
     s404="no such model",
-    s408="the picture took too long to come in",
+    s408="the image took too long to come in",
     s409="a newer request took its place",
-    s413="larger than a picture may be",
+    s413="larger than an image may be",
     s503="busy: try again",
 )
 
@@ -81,7 +81,7 @@ def create_app(models: Mapping[str, ViT], work: Work) -> FastAPI:
     """The application; whoever serves it puts `Guard` in front."""
     app = FastAPI(title="vitreous explore", version=__version__, docs_url=None, redoc_url=None)
     named = {"enum": list(models)}
-    pictures: dict[str, bytes] = {}  # samples as PNG, made when the first one is asked for
+    images: dict[str, bytes] = {}  # samples as PNG, made when the first one is asked for
 
     def chosen(name: str) -> ViT:
         if name not in models:
@@ -95,12 +95,12 @@ def create_app(models: Mapping[str, ViT], work: Work) -> FastAPI:
             raise busy(error) from error
         except Cancelled as error:
             raise HTTPException(409, str(error)) from error
-        except PictureError as error:
+        except ImageError as error:
             raise HTTPException(400, error.reason) from error
         except ValueError as error:
             raise HTTPException(400, str(error)) from error
 
-    async def picture_in(request: Request) -> bytes:
+    async def image_in(request: Request) -> bytes:
         try:
             work.refuse_if_full()
             return await request.body()
@@ -110,9 +110,9 @@ def create_app(models: Mapping[str, ViT], work: Work) -> FastAPI:
             raise HTTPException(400, "the client went away") from error  # nobody hears it; no fault of ours either
 
     def encoded_sample(name: str) -> bytes:
-        if not pictures:
-            pictures.update((each, encoded(picture)) for each, picture in samples().items())
-        return pictures[name]
+        if not images:
+            images.update((each, encoded(image)) for each, image in samples().items())
+        return images[name]
 
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:
@@ -139,7 +139,7 @@ def create_app(models: Mapping[str, ViT], work: Work) -> FastAPI:
 
     @app.get("/api/samples", response_model=list[str], responses=refusals())
     async def list_samples() -> JSONResponse:
-        """Names of pictures to begin with."""
+        """Names of images to begin with."""
         return JSONResponse(SAMPLE_NAMES)
 
     @app.get(
@@ -148,7 +148,7 @@ def create_app(models: Mapping[str, ViT], work: Work) -> FastAPI:
         responses={200: {"content": {"image/png": {"schema": BINARY}}}, **refusals(s404="no such sample")},
     )
     async def sample(name: str = InPath(json_schema_extra={"enum": SAMPLE_NAMES})) -> Response:
-        """A picture to begin with, as PNG."""
+        """An image to begin with, as PNG."""
         if name not in SAMPLE_NAMES:
             raise HTTPException(404, f"no sample is called {name!r}: there are {', '.join(SAMPLE_NAMES)}")
         return Response(encoded_sample(name), media_type="image/png")
@@ -157,37 +157,37 @@ def create_app(models: Mapping[str, ViT], work: Work) -> FastAPI:
         "/api/explain",
         response_class=Response,
         responses={200: {"content": {"application/octet-stream": {"schema": BINARY}}}, **UPLOAD},
-        openapi_extra=PICTURE,
+        openapi_extra=IMAGE,
     )
     async def explain(
         request: Request,
         model: str = Query(description="one of /api/models", json_schema_extra=named),
-        name: str = Query("picture", max_length=200, description="what to call the picture"),
+        name: str = Query("image", max_length=200, description="what to call the image"),
         client: str = Query("", max_length=64, description="a newer request of the same client cancels its older one"),
     ) -> Response:
-        """The picture in the body (JPEG, PNG, WebP, …) → a payload: see payload.js for its layout."""
-        asked, body = chosen(model), await picture_in(request)
+        """The image in the body (JPEG, PNG, WebP, …) → a payload: see payload.js for its layout."""
+        asked, body = chosen(model), await image_in(request)
 
         def run(flag: Flag) -> bytes:
-            scene = Scene(asked, read_picture(body), name=name)
-            return page_data(scene, progress=flag.check).to_bytes()
+            inspection = Inspection(asked, read_image(body), name=name)
+            return page_data(inspection, progress=flag.check).to_bytes()
 
         return Response(await compute(request, client, run), media_type="application/octet-stream")
 
-    @app.post("/api/ablate", response_model=list[Likely], responses=UPLOAD, openapi_extra=PICTURE)
+    @app.post("/api/ablate", response_model=list[Likely], responses=UPLOAD, openapi_extra=IMAGE)
     async def ablate(
         request: Request,
         model: str = Query(description="one of /api/models", json_schema_extra=named),
         off: str = Query("", max_length=32_000, description="heads to switch off, such as 7.0,7.3: block, dot, head"),
         client: str = Query("", max_length=64),
     ) -> JSONResponse:
-        """The picture in the body → what the model says of it without some of its heads."""
-        asked, heads, body = chosen(model), parse_heads(off), await picture_in(request)
+        """The image in the body → what the model says of it without some of its heads."""
+        asked, heads, body = chosen(model), parse_heads(off), await image_in(request)
 
         def run(flag: Flag) -> list[dict[str, Any]]:
-            scene = Scene(asked, read_picture(body))
+            inspection = Inspection(asked, read_image(body))
             with intervene(asked, heads_off=heads):
-                return predictions(scene)
+                return predictions(inspection)
 
         return JSONResponse(await compute(request, client and f"{client}/ablate", run))
 
@@ -236,10 +236,10 @@ def describe(name: str, model: ViT) -> dict[str, Any]:
     }
 
 
-def encoded(picture: Any) -> bytes:
-    """A picture as PNG."""
+def encoded(image: Any) -> bytes:
+    """An image as PNG."""
     import io
 
     file = io.BytesIO()
-    picture.save(file, "PNG")
+    image.save(file, "PNG")
     return file.getvalue()

@@ -157,7 +157,7 @@ class Work:
             flag.set()  # the thread ends at its next layer, and frees its place then
             raise
         finally:
-            del future  # its error knows this frame: a circle that would keep the picture and all that was made of it
+            del future  # its error knows this frame: a circle that would keep the image and all that was made of it
 
     def _free(self, done: "asyncio.Future[Any]") -> None:
         self.free.release()

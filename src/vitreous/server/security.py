@@ -23,7 +23,7 @@ Application = Callable[[Message, Receive, Send], Awaitable[None]]
 MOST_BYTES = 20 * 2**20
 MOST_SECONDS = 30.0  # for a body to come in
 MOST_HELD = 256 * 2**20  # bytes of all bodies at a time
-ALWAYS_HELD = 2**20  # bytes of a body that are taken even then: an everyday picture passes beside large ones
+ALWAYS_HELD = 2**20  # bytes of a body that are taken even then: an everyday image passes beside large ones
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -105,7 +105,7 @@ class Guard:
         return None
 
     def limit(self) -> str:
-        return f"a picture may have {self.most / 2**20:g} MB at the most"
+        return f"an image may have {self.most / 2**20:g} MB at the most"
 
     def _given(self, scope: Message) -> str:
         return parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
@@ -139,14 +139,14 @@ class Body:
             async with asyncio.timeout_at(self.end if self.more else None):
                 message = await self.source()
         except TimeoutError as error:
-            raise HTTPException(408, f"a picture has {guard.seconds:g} s to come in") from error
+            raise HTTPException(408, f"an image has {guard.seconds:g} s to come in") from error
         self.more = message.get("more_body", False)
         size = len(message.get("body", b""))
         self.seen, guard.held = self.seen + size, guard.held + size
         if self.seen > guard.most:
             raise HTTPException(413, guard.limit())
         if guard.held > guard.most_held and self.seen > ALWAYS_HELD:
-            raise HTTPException(503, "busy: many large pictures are coming in; try again", headers={"Retry-After": "5"})
+            raise HTTPException(503, "busy: many large images are coming in; try again", headers={"Retry-After": "5"})
         return message
 
 

@@ -1,6 +1,6 @@
-"""A ViT that takes pictures of any whole number of patches: its positions are resized in the forward pass.
+"""A ViT that takes images of any whole number of patches: its positions are resized in the forward pass.
 
-`models/vit.py` has one size, which is the paper's; a picture of another is refused there. Exported graphs, which
+`models/vit.py` has one size, which is the paper's; an image of another is refused there. Exported graphs, which
 cannot be rebuilt by `load(image_size=…)`, want this instead.
 """
 
@@ -16,7 +16,7 @@ from vitreous.weights.positions import CONVENTIONS, Grid, resize_positions
 
 
 class AnySize(nn.Module):
-    """Pictures `[b c H W]` → logits `[b classes]`, H and W any multiples of the patch size.
+    """Images `[b c H W]` → logits `[b classes]`, H and W any multiples of the patch size.
 
     >>> from vitreous.models.variants import variant
     >>> model = ViT(variant("vit_femto_patch4_32")).eval()
@@ -30,11 +30,11 @@ class AnySize(nn.Module):
             raise ValueError(f"resize must be one of {', '.join(CONVENTIONS)}, got {convention!r}")
         self.model, self.convention = model, convention
 
-    def forward(self, pictures: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         model, (p, q) = self.model, self.model.config.patch
-        b, c, height, width = pictures.shape
+        b, c, height, width = images.shape
         grid = height // p, width // q
-        x = pictures.reshape(b, c, grid[0], p, grid[1], q)
+        x = images.reshape(b, c, grid[0], p, grid[1], q)
         x = x.permute(0, 2, 4, 1, 3, 5).reshape(b, grid[0] * grid[1], c * p * q)  # [b n cpq]
         x = F.linear(x, model.patch_embed.proj.weight.flatten(1), model.patch_embed.proj.bias)  # [b n d]
         positions = self.positions(grid)
@@ -70,7 +70,7 @@ class AnySize(nn.Module):
 
 
 def at_size(model: ViT, size: tuple[int, int], convention: str) -> ViT:
-    """The same weights in a model of another picture size, as `load(image_size=…)` would make it.
+    """The same weights in a model of another image size, as `load(image_size=…)` would make it.
 
     >>> from vitreous.models.variants import variant
     >>> at_size(ViT(variant("vit_femto_patch4_32")), (40, 24), "timm").layout.grid

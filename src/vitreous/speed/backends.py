@@ -19,7 +19,7 @@ from vitreous.speed import gpu as trimmed
 from vitreous.speed.fused import has_triton
 
 Compute = Callable[[Any, Tensor], Tensor]
-"""Network and pictures → what is wanted of them: logits, features."""
+"""Network and images → what is wanted of them: logits, features."""
 Run = Callable[[Tensor], Tensor]
 WARM = 3  # calls before a graph is recorded: what is tuned on first use must not be part of it
 
@@ -67,7 +67,7 @@ def lean(network: nn.Module, compute: Compute, example: Tensor) -> Run:
 
 
 def few(network: nn.Module, compute: Compute, example: Tensor) -> Run:
-    """As `lean`, in bf16, with an attention kernel for few tokens, such as one picture's."""
+    """As `lean`, in bf16, with an attention kernel for few tokens, such as one image's."""
     if compute is not logits_only or not trimmed.fits(network) or not has_triton(example.device):
         raise Unfit("it is made for logits of GELU networks whose head reads the class token, with Triton")
     rows = len(example) * network.layout.tokens  # type: ignore[operator,union-attr]

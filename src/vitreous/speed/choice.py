@@ -42,12 +42,12 @@ class Choice:
             write_json(self.path, {"way": way, "seconds": seconds})
 
 
-def choice(folder: Path | None, device: torch.device, *told: Any) -> Choice | None:
+def choice(folder: Path | None, device: torch.device, *message: Any) -> Choice | None:
     """The file for this question on this machine; None without a folder to keep it in."""
     if folder is None:
         return None
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
-    known = repr((*told, device.type, name, torch.get_num_threads(), torch.__version__))
+    known = repr((*message, device.type, name, torch.get_num_threads(), torch.__version__))
     return Choice(folder / "ways" / f"{hashlib.sha256(known.encode()).hexdigest()[:24]}.json")
 
 

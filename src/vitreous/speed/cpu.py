@@ -41,7 +41,7 @@ class Product:
 
 @torch.no_grad()
 def packed(network: ViT, batch: int) -> Callable[[Tensor], Tensor]:
-    """Pictures `[b c H W]` to logits; `network` is folded, and fits (`lean.fits`)."""
+    """Images `[b c H W]` to logits; `network` is folded, and fits (`lean.fits`)."""
     rows = batch * network.layout.tokens
     blocks: list[tuple[Any, list[Product]]] = []
     for block in network.blocks[:-1]:

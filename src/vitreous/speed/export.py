@@ -1,6 +1,6 @@
 """A model as one graph for another runtime: an ONNX file, or torch's own `.pt2`; written, run, compared, then kept.
 
-In goes a model, out comes a file whose graph takes normalised `pictures` `[batch channels height width]` and gives
+In goes a model, out comes a file whose graph takes normalised `images` `[batch channels height width]` and gives
 `logits`, or `features` where the model has no classifier. The batch is free; height and width too where asked. The
 file carries the shape, preprocessing and class names that a checkpoint of ours has in its `config.json`: in ONNX as
 the metadata `vitreous`, in a `.pt2` as the extra file `vitreous.json`.
@@ -48,7 +48,7 @@ class Exported:
     tolerance: float
     """The distance that would have been too much."""
     tried: tuple[tuple[int, ...], ...]
-    """The shapes of the pictures that were compared."""
+    """The shapes of the images that were compared."""
 
 
 def export(
@@ -123,14 +123,14 @@ def trace(model: ViT | ResNet, dynamic_size: bool, convention: str) -> ExportedP
     """The model as torch's graph, with the batch free, and height and width if asked."""
     (height, width), (tall, wide) = input_size(model), step(model)
     shapes: dict[int, Any] = {0: Dim("batch", min=1)}
-    graph: nn.Module = Pictures(model)
+    graph: nn.Module = Images(model)
     if dynamic_size:  # torch takes a size of one for a case apart: the last map has two rows and columns at least
         if isinstance(model, ViT):
             graph = AnySize(model, convention)
             least = 2 * tall, 2 * wide
             shapes |= {2: tall * Dim("rows", min=2), 3: wide * Dim("columns", min=2)}
         else:
-            graph = Pictures(freely_pooled(model))
+            graph = Images(freely_pooled(model))
             least = tall + 1, wide + 1
             shapes |= {2: Dim("height", min=least[0]), 3: Dim("width", min=least[1])}
         if height < least[0] or width < least[1]:
@@ -141,18 +141,18 @@ def trace(model: ViT | ResNet, dynamic_size: bool, convention: str) -> ExportedP
         height, width = height + tall, width + 2 * wide  # another grid than the model's: nothing is equal by luck
     example = torch.zeros(2, channels(model), height, width)
     with torch.no_grad():
-        return torch.export.export(graph, (example,), dynamic_shapes={"pictures": shapes})
+        return torch.export.export(graph, (example,), dynamic_shapes={"images": shapes})
 
 
-class Pictures(nn.Module):
+class Images(nn.Module):
     """A model whose argument is called what the graph's input is called."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, pictures: Tensor) -> Tensor:
-        output: Tensor = self.model(pictures)
+    def forward(self, images: Tensor) -> Tensor:
+        output: Tensor = self.model(images)
         return output
 
 
@@ -219,7 +219,7 @@ def compare(
 
 
 def sizes(model: ViT | ResNet, dynamic_size: bool) -> list[Size]:
-    """The picture sizes to try: the model's own, and where sizes are free one of another shape."""
+    """The image sizes to try: the model's own, and where sizes are free one of another shape."""
     height, width = own = input_size(model)
     if not dynamic_size:
         return [own]
@@ -230,9 +230,9 @@ def sizes(model: ViT | ResNet, dynamic_size: bool) -> list[Size]:
 def write_onnx(program: ExportedProgram, path: Path, output: str, described: str, opset: int) -> None:
     written = torch.onnx.export(
         program,
-        input_names=["pictures"],
+        input_names=["images"],
         output_names=[output],
-        dynamic_shapes={"pictures": {0: "batch", 2: "height", 3: "width"}},  # names alone: what is free was traced so
+        dynamic_shapes={"images": {0: "batch", 2: "height", 3: "width"}},  # names alone: what is free was traced so
         opset_version=opset,
         dynamo=True,
         verbose=False,
@@ -247,7 +247,7 @@ def open_onnx(path: Path) -> Run:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    return lambda x: torch.from_numpy(session.run(None, {"pictures": x.numpy()})[0])
+    return lambda x: torch.from_numpy(session.run(None, {"images": x.numpy()})[0])
 
 
 def write_torch_export(program: ExportedProgram, path: Path, output: str, described: str, opset: int) -> None:

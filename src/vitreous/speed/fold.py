@@ -1,7 +1,7 @@
 """The same network with less to do: what is constant between two layers, folded into the weights of the second.
 
 A layer norm's scale and shift go into the linear layer behind it, a layer scale into the one before it, and the
-normalisation of pictures into the patch embedding, so that pixels can be handed over as they are: uint8. In exact
+normalisation of images into the patch embedding, so that pixels can be handed over as they are: uint8. In exact
 arithmetic the logits are the same; what is left is rounding.
 """
 

@@ -1,8 +1,8 @@
 """fp8: matrix products of 8-bit floating-point numbers (e4m3), for GPUs that have them.
 
 e4m3 numbers keep four digits of a binary fraction whatever their size, between 2⁻⁹ and 448, so what goes into a product
-needs only to be brought into that range. A layer norm's output lies within ±√d, whatever the picture: times 8 it uses
-the range well, and no picture has to be looked at beforehand. GELU's output is taken as it is and cut at 448. Weights
+needs only to be brought into that range. A layer norm's output lies within ±√d, whatever the image: times 8 it uses
+the range well, and no image has to be looked at beforehand. GELU's output is taken as it is and cut at 448. Weights
 are scaled by their largest. Between the products everything is bf16. So are the products that gain nothing: attention's
 output, which is small and would have to be rounded in a trip of its own; the last block, whose class token alone is
 needed; and whatever reads fewer than 256 numbers, where a product waits for memory and not for multiplications.
@@ -44,7 +44,7 @@ def supports(device: torch.device) -> str | None:
 
 
 class Eight(nn.Module):
-    """A folded network whose blocks multiply in fp8: pictures `[b c H W]` → logits."""
+    """A folded network whose blocks multiply in fp8: images `[b c H W]` → logits."""
 
     def __init__(self, network: ViT) -> None:
         super().__init__()

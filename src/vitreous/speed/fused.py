@@ -45,22 +45,22 @@ def _(x: Tensor, y: Tensor, weight: Tensor) -> None:
 
 
 @torch.library.custom_op("vitreous::attend", mutates_args=())
-def attend(qkv: Tensor, pictures: int, heads: int) -> Tensor:
-    """Attention from queries, keys and values side by side, `[r 3d]` → `[r d]`, the rows of `pictures` pictures.
+def attend(qkv: Tensor, images: int, heads: int) -> Tensor:
+    """Attention from queries, keys and values side by side, `[r 3d]` → `[r d]`, the rows of `images` images.
 
-    cuDNN's kernel is the better one for many pictures; for a single one this takes three quarters of the time.
+    cuDNN's kernel is the better one for many images; for a single one this takes three quarters of the time.
     """
     if has_triton(qkv.device):
         from vitreous.speed.kernels import attend as kernel
 
-        return kernel(qkv.contiguous(), pictures, heads)
+        return kernel(qkv.contiguous(), images, heads)
     r = qkv.shape[0]
-    q, k, v = qkv.view(pictures, r // pictures, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)  # [b h t k]
+    q, k, v = qkv.view(images, r // images, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)  # [b h t k]
     return torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(r, -1)
 
 
 @attend.register_fake
-def _(qkv: Tensor, pictures: int, heads: int) -> Tensor:
+def _(qkv: Tensor, images: int, heads: int) -> Tensor:
     return qkv.new_empty(qkv.shape[0], qkv.shape[1] // 3)
 
 

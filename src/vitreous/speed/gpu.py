@@ -21,11 +21,11 @@ FEW = 1024
 
 
 def lean(network: ViT, x: Tensor, *, inside: bool = True, few: bool = False) -> Tensor:
-    """Logits of a folded network (`fold.py`) for pictures `[b c H W]`.
+    """Logits of a folded network (`fold.py`) for images `[b c H W]`.
 
     `inside` works GELU out inside the product before it, by its tanh form, which lies up to 5e-4 beside: about what
     bf16 rounds away. Else it is a kernel of its own, exact to 2e-7 (and the tanh form where that is the network's own).
-    `few` is for few tokens, such as one picture's (`fits_few`): attention by `fused.attend`.
+    `few` is for few tokens, such as one image's (`fits_few`): attention by `fused.attend`.
     """
     x = network.embed(x)
     b, t, d = x.shape

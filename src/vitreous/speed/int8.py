@@ -20,7 +20,7 @@ MULTIPLE = 8
 LARGE = 50_000_000
 """Multiplications of a product on a CPU from which a weight laid out before saves more than the longer call costs."""
 MOST_TOKENS = 512
-"""Tokens of a picture up to which attention's matrix `[h t t]` is worked out whole: beyond, it would fill memory."""
+"""Tokens of an image up to which attention's matrix `[h t t]` is worked out whole: beyond, it would fill memory."""
 SMALLEST = 1e-12
 """Range of a token at the least: one that is all the same has none."""
 

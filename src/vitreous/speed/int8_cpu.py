@@ -1,6 +1,6 @@
 """A product of whole numbers on a CPU whose weight is laid out once, as oneDNN's kernels read it.
 
-torch's own product of int8 numbers is given the weight as it is, and takes up to 1.7 times as long for one picture's
+torch's own product of int8 numbers is given the weight as it is, and takes up to 1.7 times as long for one image's
 tokens where two cores share no cache. This one is what torch's compiler puts in for networks that were quantised before
 they came to it, called directly.
 """

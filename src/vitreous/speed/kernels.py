@@ -64,13 +64,13 @@ def _pack(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     which, head = tl.program_id(1) // HEADS, tl.program_id(1) % HEADS
-    picture, token = (row // tokens).to(tl.int64), row % tokens
+    image, token = (row // tokens).to(tl.int64), row % tokens
     if which == 0:
-        source = q + picture * q_b + head * q_h + token * q_t
+        source = q + image * q_b + head * q_h + token * q_t
     elif which == 1:
-        source = k + picture * k_b + head * k_h + token * k_t
+        source = k + image * k_b + head * k_h + token * k_t
     else:
-        source = v + picture * v_b + head * v_h + token * v_t
+        source = v + image * v_b + head * v_h + token * v_t
     lane = tl.arange(0, PADDED)
     inside = (row[:, None] < rows) & (lane[None, :] < WIDTH)
     value = tl.load(source[:, None] + lane[None, :], mask=inside, other=0.0)
@@ -121,10 +121,10 @@ def _attend(  # type: ignore[no-untyped-def]
     HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    picture, head = tl.program_id(1) // HEADS, tl.program_id(1) % HEADS
+    image, head = tl.program_id(1) // HEADS, tl.program_id(1) % HEADS
     lane = tl.arange(0, WIDTH)
     step: tl.constexpr = 3 * HEADS * WIDTH  # from a token to the next
-    source = qkv + picture * tokens * step + head * WIDTH + lane[None, :]
+    source = qkv + image * tokens * step + head * WIDTH + lane[None, :]
     # tokens beyond the end are worked out from the last one, and not stored
     query = tl.load(source + tl.minimum(row, tokens - 1)[:, None] * step)
     largest = tl.full((ROWS,), float("-inf"), tl.float32)
@@ -140,20 +140,20 @@ def _attend(  # type: ignore[no-untyped-def]
         total = total * shrink + tl.sum(weight, 1)
         mixed = tl.dot(weight.to(value.dtype), value, mixed * shrink[:, None])
         largest = now
-    place = out + (picture * tokens + row[:, None]) * (HEADS * WIDTH) + head * WIDTH + lane[None, :]
+    place = out + (image * tokens + row[:, None]) * (HEADS * WIDTH) + head * WIDTH + lane[None, :]
     tl.store(place, (mixed / total[:, None]).to(out.dtype.element_ty), mask=row[:, None] < tokens)
 
 
-def attend(qkv: Tensor, pictures: int, heads: int) -> Tensor:
+def attend(qkv: Tensor, images: int, heads: int) -> Tensor:
     """Attention from queries, keys and values side by side, `[r 3d]` → `[r d]`, in one reading of them.
 
     The softmax is worked out as keys come by: what was summed so far shrinks whenever a larger score is met.
     """
     rows, d = qkv.shape[0], qkv.shape[1] // 3
-    tokens, width = rows // pictures, d // heads
+    tokens, width = rows // images, d // heads
     out = torch.empty(rows, d, device=qkv.device, dtype=qkv.dtype)
     with _on(qkv):
-        _attend[(triton.cdiv(tokens, ROWS), pictures * heads)](
+        _attend[(triton.cdiv(tokens, ROWS), images * heads)](
             qkv, out, tokens, width**-0.5 * LOG2_E,
             HEADS=heads, WIDTH=width, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=4, num_stages=2,
         )  # fmt: skip

@@ -1,6 +1,6 @@
 """`optimize`: the same answers, faster; how is found out on the machine it runs on.
 
-In goes a model; out comes a callable of pictures `[b c h w]`, normalised ones or pixels (uint8) as they are, that gives
+In goes a model; out comes a callable of images `[b c h w]`, normalised ones or pixels (uint8) as they are, that gives
 what the model gives. Work that cannot reach the answer is not done, constants are folded into weights (`fold.py`), the
 rest runs in whichever of the ways (`ways.py`) proves fastest. That is kept, so that the next start need not try.
 
@@ -34,7 +34,7 @@ ROUNDS = 5  # timings of each way
 
 @dataclass
 class Fast:
-    """Callable: pictures `[b c h w]` → what the model gives, float and on the CPU. `b` may be anything.
+    """Callable: images `[b c h w]` → what the model gives, float and on the CPU. `b` may be anything.
 
     Threads may share it. Where it plays a recorded graph, which reads and writes one place in memory, they wait for
     each other.
@@ -42,15 +42,15 @@ class Fast:
 
     run: Run
     batch: int
-    """What is computed at once: fewer pictures are filled up, more are cut, so that one shape alone is compiled."""
+    """What is computed at once: fewer images are filled up, more are cut, so that one shape alone is compiled."""
     device: torch.device
     dtype: torch.dtype
     mean: Tensor
     std: Tensor
     size: tuple[int, int]
-    """Height and width of a picture."""
+    """Height and width of an image."""
     pixels: bool = True
-    """Whether the network itself takes values from 0 to 255; else it takes normalised pictures alone."""
+    """Whether the network itself takes values from 0 to 255; else it takes normalised images alone."""
     way: str = "eager"
     """How it computes: a name among `WAYS`."""
     tried: dict[str, float] = field(default_factory=dict)
@@ -63,13 +63,13 @@ class Fast:
     lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
     @torch.no_grad()
-    def __call__(self, pictures: Tensor) -> Tensor:
+    def __call__(self, images: Tensor) -> Tensor:
         takes = (len(self.mean), *self.size)
-        if pictures.shape[1:] != takes:
-            told = f"this model takes [b {' '.join(map(str, takes))}], got {list(pictures.shape)}"
-            raise ValueError(f"{told}: preprocess pictures with model.card.preprocess and stack them to a batch")
+        if images.shape[1:] != takes:
+            message = f"this model takes [b {' '.join(map(str, takes))}], got {list(images.shape)}"
+            raise ValueError(f"{message}: preprocess images with model.card.preprocess and stack them to a batch")
         parts = []
-        for some in pictures.split(self.batch):
+        for some in images.split(self.batch):
             x = self.prepare(some)
             if missing := self.batch - len(x):
                 x = torch.cat([x, x.new_zeros(missing, *x.shape[1:])])
@@ -77,14 +77,14 @@ class Fast:
                 parts.append(self.run(x)[: len(some)].float().cpu())
         return torch.cat(parts)
 
-    def prepare(self, pictures: Tensor) -> Tensor:
+    def prepare(self, images: Tensor) -> Tensor:
         """To the device, as the folded network takes them: values from 0 to 255, or normalised."""
-        x = pictures.to(self.device, non_blocking=True)
-        if self.pixels and pictures.dtype != torch.uint8:  # normalised by the caller: back, exact but for rounding
+        x = images.to(self.device, non_blocking=True)
+        if self.pixels and images.dtype != torch.uint8:  # normalised by the caller: back, exact but for rounding
             x = (x.float() * self.std + self.mean) * 255
-        elif not self.pixels and pictures.dtype == torch.uint8:
+        elif not self.pixels and images.dtype == torch.uint8:
             x = (x.float() / 255 - self.mean) / self.std
-        return x.to(self.dtype).contiguous()  # however the picture was cut: compiled code knows one layout
+        return x.to(self.dtype).contiguous()  # however the image was cut: compiled code knows one layout
 
 
 def optimize(
@@ -98,9 +98,9 @@ def optimize(
     ways: tuple[str, ...] | None = None,
     cache: Path | None = None,
 ) -> Fast:
-    """The fastest way to `compute(model, pictures)` for batches of this size on this device.
+    """The fastest way to `compute(model, images)` for batches of this size on this device.
 
-    `model` has a card with its preprocessing. `pixels` folds the normalisation in: best where pictures come as uint8.
+    `model` has a card with its preprocessing. `pixels` folds the normalisation in: best where images come as uint8.
     `ways` leaves some out; `cache` is a folder for what was found.
 
     >>> from vitreous.models.variants import variant
@@ -115,7 +115,7 @@ def optimize(
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
     if batch < 1:
-        raise ValueError(f"a batch holds at least one picture, got batch size {batch}")
+        raise ValueError(f"a batch holds at least one image, got batch size {batch}")
     if unknown := [way for way in ways or () if way not in WAYS]:
         raise ValueError(f"no way is called {unknown[0]!r}: ways is a tuple of {', '.join(map(repr, WAYS))}")
     if not isinstance(model, ViT):
@@ -142,8 +142,8 @@ def optimize(
         runs = _build(network, compute, example, usual(place, precision), fast.remarks)
     runs = runs or _build(network, compute, example, ("eager",), fast.remarks)
     if not runs:
-        told = f"this model runs in no way in {precision} on {place.type}: try fp32 on a CPU"
-        raise ValueError(f"{told} ({fast.remarks[-1]})")
+        message = f"this model runs in no way in {precision} on {place.type}: try fp32 on a CPU"
+        raise ValueError(f"{message} ({fast.remarks[-1]})")
     fast.tried = _race(runs, example) if len(runs) > 1 else {}
     fast.way = best(fast.tried) if fast.tried else next(iter(runs))
     fast.run = runs[fast.way]

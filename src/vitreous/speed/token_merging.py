@@ -6,7 +6,7 @@ closest pairs become one token each, their mean weighted by how many patches the
 the log of the size to a key's scores, so that a merged token counts as often as its patches did. Class, distillation
 and register tokens are never merged. Works on trained models as they are; `results/speed_folder.md` has what it costs.
 
-Shapes:  b pictures · t tokens · d width · h heads · k width of one head · m, n tokens of the two sets
+Shapes:  b images · t tokens · d width · h heads · k width of one head · m, n tokens of the two sets
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ Compute = Callable[[Any, Tensor], Tensor]
 
 
 def merged(model: ViT, tokens_per_block: int) -> Callable[[Tensor], Tensor]:
-    """The model as a callable of pictures `[b c H W]` that merges so many tokens in each block: logits `[b classes]`.
+    """The model as a callable of images `[b c H W]` that merges so many tokens in each block: logits `[b classes]`.
 
     >>> from vitreous.models.variants import variant
     >>> model = ViT(variant("vit_femto_patch4_32")).eval()
@@ -36,7 +36,7 @@ def merged(model: ViT, tokens_per_block: int) -> Callable[[Tensor], Tensor]:
 
 
 def merging(tokens_per_block: int, *, features: bool = False) -> Compute:
-    """What `optimize` and `run` take as `compute`: logits, or with `features` what stands for a picture (`embed`)."""
+    """What `optimize` and `run` take as `compute`: logits, or with `features` what stands for an image (`embed`)."""
     if tokens_per_block < 0:
         raise ValueError(f"tokens to merge in each block: 0 or more, got {tokens_per_block}")
 

@@ -1,4 +1,4 @@
-"""A config and its data to everything that the loop turns: model, optimisers, pictures, the update and the measure."""
+"""A config and its data to everything that the loop turns: model, optimisers, images, the update and the measure."""
 
 import copy
 import ctypes
@@ -13,7 +13,7 @@ import torch
 
 from vitreous.data.augment.pipeline import Augment
 from vitreous.data.counter_random import order
-from vitreous.data.image_dataset import PictureSet, digest
+from vitreous.data.image_dataset import ImageDataset, digest
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.split import open_split
 from vitreous.models.resnet import ResNet
@@ -44,8 +44,8 @@ class Parts:
     model: Model
     learning: list[str]
     """Names of the parameters that learn."""
-    learned: PictureSet | Streamed
-    tested: PictureSet
+    learned: ImageDataset | Streamed
+    tested: ImageDataset
     source: Source | StreamSource
     held_out: Source
     state: State
@@ -55,7 +55,7 @@ class Parts:
     ready: float = 0.0
     """Seconds that opening, decoding and compiling took in this sitting."""
     peak: int | None = None
-    """The most bytes that an update takes on a GPU, beside the pictures that are kept there; None elsewhere."""
+    """The most bytes that an update takes on a GPU, beside the images that are kept there; None elsewhere."""
 
     @property
     def steps(self) -> int:
@@ -112,7 +112,7 @@ def assemble(config: TrainConfig, data_root: Path | None, tell: Listener, world:
         if world.distributed:
             update.warm_up(first)
         else:
-            update.capture(first)  # from here on Python only says which pictures are next
+            update.capture(first)  # from here on Python only says which images are next
         peak = torch.cuda.max_memory_allocated(device)
         peak -= sum(each.pixels.nbytes for each in (source, held_out) if each.pixels is not None)
     elif config.compile:
@@ -155,24 +155,24 @@ def keep_freed_memory() -> None:
             mallopt(parameter, 1 << 30)
 
 
-def open_data(config: TrainConfig, data_root: Path | None) -> tuple[PictureSet | Streamed, PictureSet]:
-    """The pictures to learn from and those to report on."""
+def open_data(config: TrainConfig, data_root: Path | None) -> tuple[ImageDataset | Streamed, ImageDataset]:
+    """The images to learn from and those to report on."""
     if config.stream:
         return open_stream(config, data_root)
     learned, tested = open_split(config.data, data_root, config.held_out, train=config.train_split)
     if config.validation:
-        shuffled = order(0, 0, len(learned)).tolist()  # the same pictures for every seed
+        shuffled = order(0, 0, len(learned)).tolist()  # the same images for every seed
         count = max(1, round(config.validation * len(learned)))
         if count == len(learned):
             raise ValueError(
-                f"--validation {config.validation} leaves none of {count} pictures to learn from: take a smaller share"
+                f"--validation {config.validation} leaves none of {count} images to learn from: take a smaller share"
             )
         learned, tested = learned.take(sorted(shuffled[count:])), learned.take(sorted(shuffled[:count]))
     return learned, tested
 
 
 def make_augment(config: TrainConfig, source: Source | StreamSource, classes: int) -> Augment:
-    """What is done to pictures at random, of what the config asks for and the source has not done."""
+    """What is done to images at random, of what the config asks for and the source has not done."""
     view = source.preprocess
     return Augment(
         size=view.size,
@@ -181,7 +181,7 @@ def make_augment(config: TrainConfig, source: Source | StreamSource, classes: in
         classes=classes,
         shift=config.shift,
         flip=config.flip,
-        crop=config.crop if source.resident else None,  # else the pictures come cropped
+        crop=config.crop if source.resident else None,  # else the images come cropped
         policy=config.augment,
         magnitude=config.magnitude,
         erasing=config.erasing,
@@ -198,8 +198,8 @@ def make_teacher(config: TrainConfig, view: Preprocess, model: Model, device: to
         return None
     teacher = load(config.teacher)
     if teacher.card.head != "classifier" or teacher.config.classes != model.config.classes:
-        told = f"knows {teacher.config.classes} classes, the data has {model.config.classes}"
-        raise ValueError(f"teacher {config.teacher} {told}: choose another teacher")
+        message = f"knows {teacher.config.classes} classes, the data has {model.config.classes}"
+        raise ValueError(f"teacher {config.teacher} {message}: choose another teacher")
     names, own = teacher.card.class_names, model.card.class_names
     if names is not None and names != own:
         raise ValueError(f"teacher {config.teacher} has other classes than the data: {names[0]!r} for {own[0]!r} first")

@@ -1,4 +1,4 @@
-"""Batches and memory: how many pictures an update can take on this device."""
+"""Batches and memory: how many images an update can take on this device."""
 
 import copy
 import traceback
@@ -20,7 +20,7 @@ ON_A_CPU = 64
 def settle_batch(
     config: TrainConfig,
     model: Model,
-    pictures: int,
+    images: int,
     device: torch.device,
     say: Callable[[str], object],
     world: World | None = None,
@@ -28,29 +28,33 @@ def settle_batch(
     """The config with a batch size that is a number, no larger than the set, and the same for all ranks."""
     world = world or World()
     parts = config.accumulate * world.world_size
-    if pictures < parts:
+    if images < parts:
         ranks = f" × {world.world_size} processes" if world.world_size > 1 else ""
         raise ValueError(
-            f"{pictures} pictures to learn from are fewer than --accumulate {config.accumulate}{ranks}: take less of it"
+            f"{images} images to learn from are fewer than --accumulate {config.accumulate}{ranks}: take less of it"
         )
     if config.batch_size == "auto":
         if config.parallel == "fsdp" and world.distributed and device.type == "cuda":
             raise ValueError("--batch-size auto tries the whole model on one GPU: with --parallel fsdp say a number")
         cap = (MOST if device.type == "cuda" else ON_A_CPU) // config.accumulate
-        most = max(1, min(cap, pictures // parts))
+        most = max(1, min(cap, images // parts))
         size = 2 ** (most.bit_length() - 1)
         if device.type == "cuda":
             size = largest(lambda batch: attempt(model, config, device, batch * config.accumulate), size)
         size = -world.maximum(-size)[0]  # the smallest that any found
         why = "the largest power of two that fits" if device.type == "cuda" else "the usual one on a CPU"
-        say(f"batch size {size * parts}, {why}" + (f", of {world.world_size} processes" if world.world_size > 1 else ""))
+        say(
+            f"batch size {size * parts}, {why}" + (f", of {world.world_size} processes" if world.world_size > 1 else "")
+        )
         config = replace(config, batch_size=size * parts)
-    if int(config.batch_size) > pictures:
-        size = pictures // parts * parts
-        say(f"batch size {size} instead of {config.batch_size}: there are {pictures} pictures to learn from")
+    if int(config.batch_size) > images:
+        size = images // parts * parts
+        say(f"batch size {size} instead of {config.batch_size}: there are {images} images to learn from")
         config = replace(config, batch_size=size)
     if int(config.batch_size) % parts:
-        ranks = f"{world.world_size} processes" + (f" × --accumulate {config.accumulate}" if config.accumulate > 1 else "")
+        ranks = f"{world.world_size} processes" + (
+            f" × --accumulate {config.accumulate}" if config.accumulate > 1 else ""
+        )
         below = int(config.batch_size) // parts * parts
         near = f"--batch-size {max(below, parts)}"
         raise ValueError(f"batch size {config.batch_size} cannot be shared equally by {ranks}: pass {near}")
@@ -67,12 +71,12 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
     while size and not fits(size):
         size //= 2
     if not size:
-        raise ValueError("not even one picture fits the memory: try a smaller --image-size or --policy head")
+        raise ValueError("not even one image fits the memory: try a smaller --image-size or --policy head")
     return size
 
 
 def attempt(model: Model, config: TrainConfig, device: torch.device, batch: int) -> bool:
-    """Whether an update of `batch` pictures fits, found by computing one on a copy of the model."""
+    """Whether an update of `batch` images fits, found by computing one on a copy of the model."""
     trial = copy.deepcopy(model)
     view = model.card.preprocess
     try:
@@ -112,8 +116,8 @@ def explained(config: TrainConfig, model: Model, device: torch.device) -> Iterat
             torch.cuda.empty_cache()
         asked, parts = int(config.batch_size), config.accumulate
         if torch.distributed.is_available() and torch.distributed.is_initialized():  # others wait: no time to try
-            told = f"out of memory with batch size {asked}, {config.accumulate} part(s) on each process"
-            raise ValueError(f"{told}: pass a smaller --batch-size, or --accumulate {2 * parts}") from None
+            message = f"out of memory with batch size {asked}, {config.accumulate} part(s) on each process"
+            raise ValueError(f"{message}: pass a smaller --batch-size, or --accumulate {2 * parts}") from None
         fits = parts * largest(lambda batch: attempt(model, config, device, batch * parts), asked // parts // 2)
         pieces = parts * -(-asked // fits)
         same = f", or --accumulate {pieces} to compute it in parts" if asked % pieces == 0 else ""

@@ -1,9 +1,9 @@
-"""Where an update's pictures come from: memory that holds them all, or threads that decode them ahead.
+"""Where an update's images come from: memory that holds them all, or threads that decode them ahead.
 
-Both hand out the same: for picture numbers `[b]`, pixels uint8 `[b c h w]` on the device. What is random about them
-(the order, and the crop of a picture that is decoded on the fly) is a function of (seed, epoch, index).
+Both hand out the same: for image numbers `[b]`, pixels uint8 `[b c h w]` on the device. What is random about them
+(the order, and the crop of an image that is decoded on the fly) is a function of (seed, epoch, index).
 
-Shapes:  n pictures of the set · b pictures of a batch
+Shapes:  n images of the set · b images of a batch
 """
 
 import math
@@ -19,24 +19,24 @@ from torch import Tensor
 from vitreous.data.augment.geometry import draw_crop
 from vitreous.data.counter_random import Chance, order
 from vitreous.data.decoded import array_bytes, decode
-from vitreous.data.image_dataset import PictureSet
-from vitreous.data.images import PictureError, read_picture
+from vitreous.data.image_dataset import ImageDataset
+from vitreous.data.images import ImageError, read_image
 from vitreous.data.prefetch import ahead
 from vitreous.data.preprocess import INTERPOLATIONS, Preprocess
 from vitreous.runtime.distributed import Rank, span
 from vitreous.training.config import TrainConfig
 
-MARGIN = 8 / 7  # pictures that are cropped at random are kept a little larger than the model's size: 256 for 224
+MARGIN = 8 / 7  # images that are cropped at random are kept a little larger than the model's size: 256 for 224
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One update's pictures, on the device."""
+    """One update's images, on the device."""
 
     indices: Tensor
-    """Which pictures of the set: int64 `[b]`."""
+    """Which images of the set: int64 `[b]`."""
     copies: Tensor
-    """How often a picture was shown in this epoch before: int64 `[b]`, zero but for repeated augmentation."""
+    """How often an image was shown in this epoch before: int64 `[b]`, zero but for repeated augmentation."""
     pixels: Tensor | None = None
     """uint8 `[b c h w]`, or None where they lie in `Source.pixels`."""
     labels: Tensor | None = None
@@ -44,11 +44,11 @@ class Batch:
 
 
 class Source:
-    """A set of pictures as a device takes them."""
+    """A set of images as a device takes them."""
 
     def __init__(
         self,
-        data: PictureSet,
+        data: ImageDataset,
         preprocess: Preprocess,
         config: TrainConfig,
         device: torch.device,
@@ -94,7 +94,7 @@ class Source:
             yield Batch(indices[part].to(self.device), copies[part].to(self.device), moved)
 
     def all(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """All of this rank's pictures once and in order, nothing random: pixels `[b c h w]` and labels `[b]`."""
+        """All of this rank's images once and in order, nothing random: pixels `[b c h w]` and labels `[b]`."""
         own = span(len(self.data), self.place)
         if self.pixels is not None:
             for begin in own[::batch_size]:
@@ -112,42 +112,42 @@ class Source:
 
     def _read(self, i: int) -> Image:
         try:
-            return read_picture(self.data.picture(i))
-        except PictureError as error:
-            raise PictureError(self.data.describe(i), error.reason) from error
+            return read_image(self.data.image(i))
+        except ImageError as error:
+            raise ImageError(self.data.describe(i), error.reason) from error
 
     def _view(self, i: int) -> Tensor:
         return cropped(self._read(i), self.preprocess)
 
     def _cropped(self, epoch: int, i: int, copy: int) -> Tensor:
-        """One picture for training."""
+        """One image for training."""
         chance = Chance.of(self.config.seed, epoch, torch.tensor([i]), copy)
         return cropped(self._read(i), self.preprocess, self.crop, chance)
 
 
 def cropped(
-    picture: Image, preprocess: Preprocess, crop: tuple[float, float] | None = None, chance: Chance | None = None
+    image: Image, preprocess: Preprocess, crop: tuple[float, float] | None = None, chance: Chance | None = None
 ) -> Tensor:
-    """A random part of a picture, or the model's own view of it where nothing is cropped: uint8 `[c h w]`."""
-    picture = picture.convert("RGB" if len(preprocess.mean) == 3 else "L")
+    """A random part of an image, or the model's own view of it where nothing is cropped: uint8 `[c h w]`."""
+    image = image.convert("RGB" if len(preprocess.mean) == 3 else "L")
     if crop is None or chance is None:
-        return _to_tensor(preprocess.view(picture))
-    box = draw_crop(chance, (picture.height, picture.width), crop)
+        return _to_tensor(preprocess.view(image))
+    box = draw_crop(chance, (image.height, image.width), crop)
     top, left, height, width = (edge.item() for edge in box)
     size = preprocess.size[1], preprocess.size[0]
     method = INTERPOLATIONS[preprocess.interpolation]
-    return _to_tensor(picture.resize(size, method, box=(left, top, left + width, top + height)))
+    return _to_tensor(image.resize(size, method, box=(left, top, left + width, top + height)))
 
 
-def epoch_order(seed: int, epoch: int, pictures: int, repeats: int = 1) -> tuple[Tensor, Tensor]:
-    """An epoch's picture numbers and their copies, int64 `[n]`; as many in an epoch whatever `repeats` is.
+def epoch_order(seed: int, epoch: int, images: int, repeats: int = 1) -> tuple[Tensor, Tensor]:
+    """An epoch's image numbers and their copies, int64 `[n]`; as many in an epoch whatever `repeats` is.
 
     >>> epoch_order(0, 0, 4, repeats=2)[1]
     tensor([0, 1, 0, 1])
     """
-    shuffled = order(seed, epoch, pictures)[: math.ceil(pictures / repeats)]
-    indices = shuffled.repeat_interleave(repeats)[:pictures]
-    return indices, torch.arange(repeats).repeat(len(shuffled))[:pictures]
+    shuffled = order(seed, epoch, images)[: math.ceil(images / repeats)]
+    indices = shuffled.repeat_interleave(repeats)[:images]
+    return indices, torch.arange(repeats).repeat(len(shuffled))[:images]
 
 
 def own_part(values: Tensor, batch_size: int, place: Rank) -> Tensor:
@@ -172,9 +172,9 @@ def with_margin(preprocess: Preprocess) -> Preprocess:
     return replace(preprocess, size=size, resize=size, cover=True)
 
 
-def _to_tensor(picture: Image) -> Tensor:
-    pixels = np.array(picture)
-    return torch.from_numpy(pixels.reshape(picture.height, picture.width, -1).transpose(2, 0, 1).copy())  # [c h w]
+def _to_tensor(image: Image) -> Tensor:
+    pixels = np.array(image)
+    return torch.from_numpy(pixels.reshape(image.height, image.width, -1).transpose(2, 0, 1).copy())  # [c h w]
 
 
 def _fits(size: int, config: TrainConfig, device: torch.device) -> bool:

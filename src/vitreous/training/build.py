@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from vitreous.data.image_dataset import PictureSet
+from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.preprocess import STATISTICS, Preprocess
 from vitreous.models.resnet import ResNet, resnet_config
 from vitreous.models.variants import variant
@@ -19,10 +19,10 @@ from vitreous.weights.load import Model, load
 
 FUSED = {"activation": "gelu", "swiglu": False, "qkv_bias": True}
 """What a ViT must be for `fused`, whose kernels are written for the paper's blocks (`speed/training_forward.py`)."""
-SMALL = 64  # up to this size pictures come whole; larger ones lose an eighth at the edges, as is the field's custom
+SMALL = 64  # up to this size images come whole; larger ones lose an eighth at the edges, as is the field's custom
 
 
-def build_model(config: TrainConfig, data: PictureSet | Streamed, say: Callable[[str], object] = print) -> Model:
+def build_model(config: TrainConfig, data: ImageDataset | Streamed, say: Callable[[str], object] = print) -> Model:
     """The model on the CPU with its card; fresh weights are drawn from the config's seed."""
     torch.manual_seed(config.seed)
     model = _pretrained(config, data, say) if config.pretrained else _fresh(config, data)
@@ -31,7 +31,7 @@ def build_model(config: TrainConfig, data: PictureSet | Streamed, say: Callable[
         count = len(model.card.preprocess.mean)
         if count == 1 and len(set(mean)) > 1:
             raise ValueError(
-                f"the statistics {config.statistics!r} are for colour, and this model takes grey pictures: leave "
+                f"the statistics {config.statistics!r} are for colour, and this model takes grey images: leave "
                 "--statistics out"
             )
         model.card.preprocess = replace(model.card.preprocess, mean=mean[:count], std=std[:count])
@@ -49,15 +49,15 @@ def build_model(config: TrainConfig, data: PictureSet | Streamed, say: Callable[
 
 def _refuse_unlike_fused(shape: ViTConfig) -> None:
     if unlike := [f"{name}={getattr(shape, name)}" for name, value in FUSED.items() if getattr(shape, name) != value]:
-        told = "fused works for GELU networks whose layers all have biases"
-        raise ValueError(f"{told}, and this one has {', '.join(unlike)}: leave it out")
+        message = "fused works for GELU networks whose layers all have biases"
+        raise ValueError(f"{message}, and this one has {', '.join(unlike)}: leave it out")
 
 
-def _fresh(config: TrainConfig, data: PictureSet | Streamed) -> Model:
+def _fresh(config: TrainConfig, data: ImageDataset | Streamed) -> Model:
     classes = len(data.class_names)
     if (known := resnet_config(config.model, classes=classes)) is not None:
         if config.channels == 1:
-            raise ValueError("a ResNet takes colour pictures: leave --channels out")
+            raise ValueError("a ResNet takes colour images: leave --channels out")
         model: Model = ResNet(replace(known, image_size=config.image_size or known.image_size))
         channels = 3
     else:
@@ -71,9 +71,9 @@ def _fresh(config: TrainConfig, data: PictureSet | Streamed) -> Model:
         if config.channels is not None:
             changes["channels"] = config.channels
         if Path(config.model).exists():
-            told = "to begin with its weights, use vitreous finetune or --pretrained"
+            message = "to begin with its weights, use vitreous finetune or --pretrained"
             raise ValueError(
-                f"{config.model} is a checkpoint, and training from scratch takes a variant's name: {told}"
+                f"{config.model} is a checkpoint, and training from scratch takes a variant's name: {message}"
             )
         shape = variant(config.model, **changes)
         model, channels = ViT(shape), shape.channels
@@ -86,7 +86,7 @@ def _fresh(config: TrainConfig, data: PictureSet | Streamed) -> Model:
     return model
 
 
-def _pretrained(config: TrainConfig, data: PictureSet | Streamed, say: Callable[[str], object]) -> Model:
+def _pretrained(config: TrainConfig, data: ImageDataset | Streamed, say: Callable[[str], object]) -> Model:
     model = load(config.model, image_size=config.image_size)
     if isinstance(model, ResNet) and config.image_size is not None:  # it takes any size, and was loaded at its own
         model.config = replace(model.config, image_size=config.image_size)
@@ -96,7 +96,7 @@ def _pretrained(config: TrainConfig, data: PictureSet | Streamed, say: Callable[
     card = model.card
     if config.channels is not None and config.channels != len(card.preprocess.mean):
         raise ValueError(
-            f"{config.model} takes pictures of {len(card.preprocess.mean)} channels, not {config.channels}: leave "
+            f"{config.model} takes images of {len(card.preprocess.mean)} channels, not {config.channels}: leave "
             "--channels out"
         )
     shape, weights = model.config, model.state_dict()

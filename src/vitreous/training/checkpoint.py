@@ -35,7 +35,7 @@ class Moment:
     step: int
     seconds: float
     data: str = ""
-    """What was learned from, as a hash: a run does not go on with other pictures."""
+    """What was learned from, as a hash: a run does not go on with other images."""
 
 
 def write(folder: Path, state: State, moment: Moment, keep: int = 2, world: World | None = None) -> Path:
@@ -73,15 +73,15 @@ def latest(folder: Path) -> tuple[Moment, Path, list[str]] | None:
     for described in _found(folder):
         name = described.stem
         try:
-            told = json.loads(described.read_text(encoding="utf-8"))
-            files = told.pop("files")
+            message = json.loads(described.read_text(encoding="utf-8"))
+            files = message.pop("files")
             damaged = [file for file, proof in files.items() if prove(folder / file) != proof]
             if damaged or not files:
                 file = damaged[0] if damaged else name
                 problems.append(f"{file} is damaged (its hash is not what was written): took the one before")
                 continue
             single = described.with_suffix(".safetensors")
-            return Moment(**told), single if single.name in files else described.with_suffix(""), problems
+            return Moment(**message), single if single.name in files else described.with_suffix(""), problems
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             problems.append(f"{name} cannot be read ({error}): took the one before")
     if problems:

@@ -27,39 +27,39 @@ class TrainConfig:
     lora_rank: int = 8
     """Rank of LoRA's updates to the attention layers."""
     image_size: int | None = None
-    """Height and width of pictures in pixels; None takes the model's own."""
+    """Height and width of images in pixels; None takes the model's own."""
 
     # --- on what ----------------------------------------------------------------------------------------------------
     data: str = "digits"
-    """A data set's name (`vitreous datasets`), a folder, parquet files or a Hub id."""
+    """A dataset's name (`vitreous datasets`), a folder, parquet files or a Hub id."""
     train_split: str = "train"
     """What is learned from: train, or train+validation where a set keeps the two apart."""
     held_out: float = 0.2
-    """Share held out for testing where the data has no test pictures of its own."""
+    """Share held out for testing where the data has no test images of its own."""
     validation: float = 0.0
-    """Share of the training pictures to report on instead of the test pictures: for choosing a recipe."""
+    """Share of the training images to report on instead of the test images: for choosing a recipe."""
     channels: int | None = None
-    """1 for grey pictures, 3 for colour; None takes the model's own."""
+    """1 for grey images, 3 for colour; None takes the model's own."""
     statistics: Literal["half", "imagenet", "clip", "unit"] | None = None
     """Mean and std of the normalisation; None: the checkpoint's own, or `half` from scratch."""
     stream: bool = False
-    """Read pictures as they come, from parquet files or the Hub: for sets that are too large to open as a whole."""
-    epoch_pictures: int | None = None
-    """Pictures that count as an epoch of a stream; None: as many as it says it has."""
+    """Read images as they come, from parquet files or the Hub: for sets that are too large to open as a whole."""
+    epoch_images: int | None = None
+    """Images that count as an epoch of a stream; None: as many as it says it has."""
     resident: Literal["auto", "yes", "no"] = "auto"
-    """Keep all decoded pictures in the device's memory: auto does so where they take a quarter of it at the most."""
+    """Keep all decoded images in the device's memory: auto does so where they take a quarter of it at the most."""
     workers: int | None = None
-    """Threads that decode pictures which are not resident; None: one a core, eight at the most."""
+    """Threads that decode images which are not resident; None: one a core, eight at the most."""
 
     # --- how long ---------------------------------------------------------------------------------------------------
     epochs: int = 60
-    """Passes over the training pictures."""
+    """Passes over the training images."""
     batch_size: int | Literal["auto"] = 64
-    """Pictures for each update; auto finds the largest power of two that fits the device."""
+    """Images for each update; auto finds the largest power of two that fits the device."""
     accumulate: int = 1
     """Compute each update in so many parts, for a batch that does not fit the memory at once."""
     evaluate_every: int = 1
-    """Epochs between two looks at the held-out pictures; the last epoch always looks."""
+    """Epochs between two looks at the held-out images; the last epoch always looks."""
 
     # --- how --------------------------------------------------------------------------------------------------------
     optimizer: Literal["adamw", "adam", "muon", "sgd"] = "adamw"
@@ -83,9 +83,9 @@ class TrainConfig:
 
     # --- against learning by heart ----------------------------------------------------------------------------------
     shift: float = 0.0
-    """Move pictures by up to this share of their side, by whole pixels."""
+    """Move images by up to this share of their side, by whole pixels."""
     flip: bool = False
-    """Mirror half of the pictures."""
+    """Mirror half of the images."""
     crop: Range | None = None
     """Cut out a random part with a share of the area in this range, and resize it."""
     augment: Literal["none", "trivial", "rand"] = "none"
@@ -95,13 +95,13 @@ class TrainConfig:
     erasing: float = 0.0
     """Chance to blot out a box."""
     mixup: float = 0.0
-    """Alpha of MixUp: two pictures shine through each other; 0 means never."""
+    """Alpha of MixUp: two images shine through each other; 0 means never."""
     cutmix: float = 0.0
-    """Alpha of CutMix: a box of one picture in another; 0 means never. With MixUp too, each picture tosses a coin."""
+    """Alpha of CutMix: a box of one image in another; 0 means never. With MixUp too, each image tosses a coin."""
     mix_share: float = 1.0
-    """Chance that a picture is mixed at all, where MixUp or CutMix is on."""
+    """Chance that an image is mixed at all, where MixUp or CutMix is on."""
     repeats: int = 1
-    """Repeated augmentation: an epoch shows fewer pictures, each so often in a row and each time changed otherwise."""
+    """Repeated augmentation: an epoch shows fewer images, each so often in a row and each time changed otherwise."""
     label_smoothing: float = 0.0
     """Share of the target spread over all classes."""
     dropout: float = 0.0
@@ -154,11 +154,11 @@ class TrainConfig:
         if self.residual == "bf16" and self.precision != "bf16":
             raise ValueError("residual=bf16 needs precision=bf16: tokens are no narrower than the products")
         if asked := self.means():
-            told = f"{' and '.join(asked)} {'works' if len(asked) == 1 else 'work'}"
+            message = f"{' and '.join(asked)} {'works' if len(asked) == 1 else 'work'}"
             if self.parallel == "fsdp":
-                raise ValueError(f"{told} in one process and with parallel=ddp: FSDP2 puts blocks together itself")
+                raise ValueError(f"{message} in one process and with parallel=ddp: FSDP2 puts blocks together itself")
             if self.teacher is not None:
-                raise ValueError(f"{told} without a teacher alone: leave out one or the other")
+                raise ValueError(f"{message} without a teacher alone: leave out one or the other")
         if self.fused and self.dropout:
             raise ValueError("fused works without dropout alone: leave out one or the other")
         if self.fused and self.policy == "lora":
@@ -168,8 +168,8 @@ class TrainConfig:
         if self.batch_size != "auto" and self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1 or auto, got {self.batch_size}")
         if self.batch_size != "auto" and self.batch_size % self.accumulate:
-            told = f"batch_size {self.batch_size} cannot be computed in {self.accumulate} equal parts"
-            raise ValueError(f"{told}: accumulate has to divide it")
+            message = f"batch_size {self.batch_size} cannot be computed in {self.accumulate} equal parts"
+            raise ValueError(f"{message}: accumulate has to divide it")
         for name in (
             "validation",
             "erasing",
@@ -196,10 +196,10 @@ class TrainConfig:
             raise ValueError(f"seed must lie in [0, 2⁶³), got {self.seed}")
         if self.crop is not None and not 0 < self.crop[0] <= self.crop[1] <= 1:
             raise ValueError(f"crop is a range of areas such as 0.3 1.0, got {self.crop}")
-        if self.epoch_pictures is not None and (self.epoch_pictures < 1 or not self.stream):
-            raise ValueError(f"epoch_pictures is a number from 1 on, for streams alone, got {self.epoch_pictures}")
+        if self.epoch_images is not None and (self.epoch_images < 1 or not self.stream):
+            raise ValueError(f"epoch_images is a number from 1 on, for streams alone, got {self.epoch_images}")
         if self.stream and (self.repeats > 1 or self.validation):
-            raise ValueError("a stream shows each picture once, as it comes: leave out repeats and validation")
+            raise ValueError("a stream shows each image once, as it comes: leave out repeats and validation")
         if self.channels not in (None, 1, 3):
             raise ValueError(f"channels is 1 for grey or 3 for colour, got {self.channels}")
 

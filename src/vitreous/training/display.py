@@ -1,4 +1,4 @@
-"""A run as it is seen on a terminal: bars while it goes on, a line for each look at the held-out pictures."""
+"""A run as it is seen on a terminal: bars while it goes on, a line for each look at the held-out images."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Display(Listener):
         whole = sum(p.numel() for p in parts.model.parameters())
         share = "" if learning == whole else f" of {whole:,}"
         self.say(
-            f"{config.model}: {learning:,}{share} parameters learn from {len(parts.learned):,} pictures of "
+            f"{config.model}: {learning:,}{share} parameters learn from {len(parts.learned):,} images of "
             f"{len(parts.learned.class_names)} classes, on {parts.state.device}; into {folder.path}"
         )
         self.begun, self.first = time.monotonic(), parts.state.epoch * parts.steps + parts.state.step
@@ -72,11 +72,11 @@ class Display(Listener):
 
     def step(self, parts: Parts, seconds: float) -> None:
         done = parts.state.epoch * parts.steps + parts.state.step
-        loss, right, pictures, _ = parts.state.totals.tolist()
+        loss, right, images, _ = parts.state.totals.tolist()
         speed = (done - self.first) * int(parts.config.batch_size) / (time.monotonic() - self.begun)
         news = f"epoch {parts.state.epoch + 1}/{parts.config.epochs}"
-        if pictures:
-            news += f" · loss {loss / pictures:.3f} · {right / pictures:.1%} · {speed:,.0f} pictures/s"
+        if images:
+            news += f" · loss {loss / images:.3f} · {right / images:.1%} · {speed:,.0f} images/s"
         self.bars.update(self.tasks["training"], completed=done, news=news)
 
     def epoch(self, row: dict[str, Any], parts: Parts) -> None:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from vitreous.data.metered import PictureError
+from vitreous.data.metered import ImageError
 from vitreous.runtime.files import write_atomic, write_json
 from vitreous.training.config import TrainConfig
 from vitreous.weights.runs import DESCRIBED
@@ -57,15 +57,15 @@ class RunFolder:
 
     def read_classes(self) -> int | None:
         """How many classes the run's model tells apart; None where nothing says so yet."""
-        told = json.loads(self.described.read_text(encoding="utf-8")) if self.described.is_file() else {}
-        return told.get("num_classes")
+        message = json.loads(self.described.read_text(encoding="utf-8")) if self.described.is_file() else {}
+        return message.get("num_classes")
 
     def check(self, config: TrainConfig) -> TrainConfig:
         """The config to run here: refused where another lives here; a batch size that was found stays."""
         if (before := self.read_config()) is not None:
             if changed := config.differs(before):
-                told = ", ".join(f"{name} {getattr(before, name)} → {getattr(config, name)}" for name in changed)
-                raise ValueError(f"{self.path} holds another run ({told}): choose another --output")
+                message = ", ".join(f"{name} {getattr(before, name)} → {getattr(config, name)}" for name in changed)
+                raise ValueError(f"{self.path} holds another run ({message}): choose another --output")
             if config.batch_size == "auto":
                 config = replace(config, batch_size=before.batch_size)
         elif not self.vacant():
@@ -122,18 +122,18 @@ class RunFolder:
                 pass
             except OSError as error:
                 file.close()
-                told = f"another run is writing to {self.path}: wait for it, or choose another --output"
-                raise HeldError(told) from error
+                message = f"another run is writing to {self.path}: wait for it, or choose another --output"
+                raise HeldError(message) from error
             file.close()
 
     @contextmanager
     def trouble_explained(self) -> Iterator[None]:
-        """Turn a full disk, or a picture gone bad, into one line that says what to do; what was written is whole."""
+        """Turn a full disk, or an image gone bad, into one line that says what to do; what was written is whole."""
         try:
             yield
-        except PictureError as error:
+        except ImageError as error:
             raise ValueError(
-                f"{error}. Put the picture right and run the same command again: it goes on from the last checkpoint"
+                f"{error}. Put the image right and run the same command again: it goes on from the last checkpoint"
             ) from error
         except OSError as error:
             if error.errno not in NO_ROOM:

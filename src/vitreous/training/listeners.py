@@ -18,7 +18,7 @@ class Listener:
         """A remark, one line."""
 
     def decoding(self, what: str, total: int, done: int) -> None:
-        """So many pictures of a set are decoded."""
+        """So many images of a set are decoded."""
 
     def begin(self, parts: Parts, config: TrainConfig, folder: RunFolder) -> None:
         """All is in place and the first update comes next, or, after a restart, the next one."""

@@ -41,7 +41,9 @@ def train(
         folder, tell = RunFolder(world.broadcast(output)), Everyone(listeners)
         with folder.trouble_explained(), folder.claimed() if world.first else nullcontext():
             # one rank looks, and the others take its word: a shared disk may show each something else
-            config, result = world.broadcast((folder.check(config), folder.read_result()) if world.first else (config, None))
+            config, result = world.broadcast(
+                (folder.check(config), folder.read_result()) if world.first else (config, None)
+            )
             if result is not None:
                 tell.say(f"{folder.path} is finished already: choose another --output for another run")
                 return result
@@ -92,8 +94,8 @@ def run(parts: Parts, folder: RunFolder, tell: Listener, asked: Flag, started: f
                 last_saved = save_now()
             stop_if(stop, state.epoch, state.step, steps)
         refuse_nonfinite(parts)
-        loss, right, pictures, _ = world.sum(state.totals).tolist()
-        row = {"epoch": state.epoch + 1, "loss": loss / pictures, "top1": right / pictures}
+        loss, right, images, _ = world.sum(state.totals).tolist()
+        row = {"epoch": state.epoch + 1, "loss": loss / images, "top1": right / images}
         row["batch_size"] = int(config.batch_size)  # which may be less than was asked for
         row["learning_rate"] = config.learning_rate * rate(
             (state.epoch + 1) * steps - 1, total, warm, config.final_rate
@@ -123,8 +125,8 @@ def resume(parts: Parts, folder: RunFolder, tell: Listener) -> float:
         for problem in problems:
             tell.say(problem)
         if moment.data and moment.data != parts.data:
-            told = "the pictures to learn from, or their classes, are not those that the run began with"
-            raise ValueError(f"{told}: put them back, or choose another --output for a new run than {folder.path}")
+            message = "the images to learn from, or their classes, are not those that the run began with"
+            raise ValueError(f"{message}: put them back, or choose another --output for a new run than {folder.path}")
         checkpoint.read(path, state, world, parts.config.seed + moment.update)
         state.epoch, state.step, seconds = moment.epoch, moment.step, moment.seconds
         if state.epoch < parts.config.epochs:
@@ -153,7 +155,7 @@ def refuse_nonfinite(parts: Parts) -> None:
     names = [parts.learned.describe(i) for i in indices]
     shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     raise FloatingPointError(
-        f"{what} is not a finite number any more, in epoch {epoch + 1}, update {step + 1} (pictures: {shown}). "
+        f"{what} is not a finite number any more, in epoch {epoch + 1}, update {step + 1} (images: {shown}). "
         f"Try a smaller --learning-rate than {parts.config.learning_rate:g}, --clip 1, --warmup 5 or --precision fp32; "
         "what is saved is from before"
     )
@@ -162,13 +164,13 @@ def refuse_nonfinite(parts: Parts) -> None:
 def finish(parts: Parts, folder: RunFolder, tell: Listener) -> dict[str, Any]:
     """Write the model and what it achieved."""
     row = parts.world.broadcast(folder.read_metrics()[-1] if parts.world.first else {})
-    result = {name: row[f"test_{name}"] for name in ("top1", "top5", "loss", "pictures")}
+    result = {name: row[f"test_{name}"] for name in ("top1", "top5", "loss", "images")}
     result |= {"epochs": parts.config.epochs, "seconds": row["seconds"], "memory": parts.peak}
     result["ready"] = round(parts.ready, 3)
     model = merge(parts.measure.whole())
-    told = {"config": parts.config.to_dict(), "result": result, "learned": len(parts.learned)}
-    told["date"] = time.strftime("%Y-%m-%d")
-    model.card = replace(parts.model.card, name=folder.path.resolve().name, training=told)
+    message = {"config": parts.config.to_dict(), "result": result, "learned": len(parts.learned)}
+    message["date"] = time.strftime("%Y-%m-%d")
+    model.card = replace(parts.model.card, name=folder.path.resolve().name, training=message)
     if parts.world.first:
         save(model, folder.model)
         write_model_card(model, folder.model)

@@ -1,6 +1,6 @@
-"""How good the weights are now: accuracy and loss on held-out pictures, in the middle of a run.
+"""How good the weights are now: accuracy and loss on held-out images, in the middle of a run.
 
-Each rank looks at its own share of the pictures and the counts are added up: no picture counts twice.
+Each rank looks at its own share of the images and the counts are added up: no image counts twice.
 """
 
 import copy
@@ -21,11 +21,11 @@ from vitreous.training.state import State
 from vitreous.weights.load import Model
 
 MOST = {"cpu": 64, "cuda": 500, "mps": 250}  # a CPU is quickest while a batch stays near its caches
-PIXELS = 4_000_000  # of a batch: 500 pictures up to 89 px, 79 of 224 px
+PIXELS = 4_000_000  # of a batch: 500 images up to 89 px, 79 of 224 px
 
 
 class Measure:
-    """Callable: the weights' accuracy on `source` as a dict of `top1`, `top5`, `loss` and `pictures`."""
+    """Callable: the weights' accuracy on `source` as a dict of `top1`, `top5`, `loss` and `images`."""
 
     def __init__(
         self, model: Model, state: State, source: Source, augment: Augment, config: TrainConfig, world: World
@@ -57,7 +57,7 @@ class Measure:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Put the weights of this moment into the copy that looks at pictures."""
+        """Put the weights of this moment into the copy that looks at images."""
         now = self.weights()
         for name, value in self.model.state_dict().items():
             local(value).copy_(local(now[name]))
@@ -77,10 +77,10 @@ class Measure:
             right = best == labels[:, None]
             totals += torch.stack([right[:, 0].sum(), right.sum(), F.cross_entropy(logits, labels, reduction="sum")])
         first, five, loss = (self.world.sum(totals) / len(self.source.data)).tolist()
-        return {"top1": first, "top5": five, "loss": loss, "pictures": len(self.source.data)}
+        return {"top1": first, "top5": five, "loss": loss, "images": len(self.source.data)}
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Our pictures; and as many empty batches as a rank with more pictures has further ones.
+        """Our images; and as many empty batches as a rank with more images has further ones.
 
         Sharded ranks lend each other their weights at each forward, so that none may run more of them than another.
         """

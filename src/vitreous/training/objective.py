@@ -20,7 +20,7 @@ NARROW = 16  # heads below this width: torch's fused CPU kernel is slower for th
 
 
 class Teacher(nn.Module):
-    """A frozen model that sees the student's very pictures, normalised and sized as it was trained on them."""
+    """A frozen model that sees the student's very images, normalised and sized as it was trained on them."""
 
     scale: Tensor
     offset: Tensor
@@ -31,7 +31,7 @@ class Teacher(nn.Module):
         own = model.card.preprocess
         if len(own.mean) != len(mean):
             raise ValueError(
-                "teacher and student must both take grey or both take colour pictures: choose another teacher"
+                "teacher and student must both take grey or both take colour images: choose another teacher"
             )
         self.size = own.size
         ours, theirs = torch.tensor([mean, std]), torch.tensor([own.mean, own.std])
@@ -55,7 +55,7 @@ def attention_kernel(model: Model, device: torch.device) -> AbstractContextManag
 
 
 def forward(model: Model, x: Tensor, config: TrainConfig | None = None) -> Tensor:
-    """Pictures to logits; on a CPU by the shortcuts that were measured to help there, on a GPU by those asked for."""
+    """Images to logits; on a CPU by the shortcuts that were measured to help there, on a GPU by those asked for."""
     if any(isinstance(module, FSDPModule) for module in model.modules()):
         return model(x)  # FSDP2 puts a block together when it is called whole
     if isinstance(model, ResNet):  # its weights lie with their channels last on a GPU
@@ -82,7 +82,7 @@ class Objective(nn.Module):
 def objective(
     model: Model, x: Tensor, targets: Tensor, config: TrainConfig, teacher: Teacher | None
 ) -> tuple[Tensor, Tensor]:
-    """Pictures `[b c h w]` and targets `[b classes]` → the mean loss, and logits `[b classes]` to count hits by.
+    """Images `[b c h w]` and targets `[b classes]` → the mean loss, and logits `[b classes]` to count hits by.
 
     Where the model has a distillation head, that one learns from the teacher and the class head from the labels.
     """

@@ -24,7 +24,7 @@ def is_sharded(config: TrainConfig, world: World) -> bool:
 
 
 def spread(module: nn.Module, model: Model, config: TrainConfig, world: World) -> nn.Module:
-    """`module`, which computes with `model`, so that its gradients are those of all ranks' pictures together."""
+    """`module`, which computes with `model`, so that its gradients are those of all ranks' images together."""
     if not world.distributed:
         if config.compile:
             module.compile(fullgraph=True, dynamic=False)
@@ -64,7 +64,7 @@ def blocks(model: Model) -> list[nn.Module]:
 
 @torch.no_grad()
 def even(buffers: list[Tensor], world: World) -> None:
-    """Give all ranks the mean of what each has: running statistics of batch norms, each of its own pictures."""
+    """Give all ranks the mean of what each has: running statistics of batch norms, each of its own images."""
     if not world.distributed or not buffers:
         return
     together = world.sum(torch.cat([local(buffer).flatten() for buffer in buffers])) / world.world_size

@@ -53,7 +53,7 @@ POLICY_RATES = {"full": 1e-4, "head": 3e-3, "attention": 3e-4, "last": 2e-4, "lo
 """The largest step size of each policy, unless told otherwise: the less learns, the further it may move."""
 
 CIFAR = TrainConfig(
-    # what carries a plain ViT on small pictures: strong changes of each picture, Muon, and hundreds of epochs
+    # what carries a plain ViT on small images: strong changes of each image, Muon, and hundreds of epochs
     model="vit_micro_patch4_32",
     data="cifar10",
     epochs=640,
@@ -134,7 +134,7 @@ RECIPES: dict[str, Recipe] = {
     "flowers102": Recipe(
         "fine-tune an ImageNet ViT-Ti/16 on Oxford Flowers, attention layers and head",
         replace(FINETUNE, model=VIT_TI, data="flowers102", train_split="train+validation", learning_rate=3e-4),
-        "measured: 97.71 % in 11 s on one H200 with --precision bf16, on pictures of 144 px",
+        "measured: 97.71 % in 11 s on one H200 with --precision bf16, on images of 144 px",
     ),
     "pets": Recipe(
         "fine-tune an ImageNet ViT-Ti/16 on the Oxford pets, attention layers and head",

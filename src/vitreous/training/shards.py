@@ -75,5 +75,5 @@ def _root(error: CheckpointException) -> Exception:
     for _, cause in causes:
         if isinstance(cause, OSError):
             return cause
-    told = f" by rank {causes[0][0]}: {causes[0][1]}" if causes else f": {error}"
-    return RuntimeError(f"a checkpoint could not be written or read{told}")
+    message = f" by rank {causes[0][0]}: {causes[0][1]}" if causes else f": {error}"
+    return RuntimeError(f"a checkpoint could not be written or read{message}")

@@ -4,7 +4,7 @@
 is the copy of the model that is also evaluated, and nothing random is drawn: a recorded run ends with the same bits.
 
 Shapes:  n filters · p q c a filter's height, width, colours · a b rows and columns of patches that were asked ·
-         i pictures
+         i images
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from vitreous.training.folder import RunFolder
     from vitreous.weights.load import Model
 
-PICTURES = 8  # held-out pictures that attention is recorded for
-SIDE = 80  # pixels of a kept picture's longer side: a thumbnail, so that a file stays small
+IMAGES = 8  # held-out images that attention is recorded for
+SIDE = 80  # pixels of a kept image's longer side: a thumbnail, so that a file stays small
 ASKED, CELLS = 64, 40_000  # patches whose position is compared with all others at the most, and numbers that this makes
 FILTERS = 28  # principal components, as in the paper's figure 7
 
@@ -55,11 +55,11 @@ class Snapshot:
     positions: NDArray[Any] | None = None
     """Cosine similarity of some patches' position embedding with that of all patches: `[a b rows columns]`."""
     distances: NDArray[Any] | None = None
-    """How far each head looks, in pixels, mean over the pictures: `[layers heads]`."""
+    """How far each head looks, in pixels, mean over the images: `[layers heads]`."""
     maps: NDArray[Any] | None = None
     """Where the class token looks in the last block, mean over heads: `[i rows columns]`."""
-    pictures: NDArray[Any] | None = None
-    """The pictures that it looks at, perhaps made smaller: uint8 `[i h w c]`."""
+    images: NDArray[Any] | None = None
+    """The images that it looks at, perhaps made smaller: uint8 `[i h w c]`."""
     labels: tuple[str, ...] = ()
     """Their classes."""
 
@@ -72,7 +72,7 @@ class Recorder(Listener):
         self.moments = frozenset(moments(config.epochs, config.snapshots))
         if not self.moments:
             return
-        self.pixels, self.labels = some_pictures(parts)
+        self.pixels, self.labels = some_images(parts)
         if 0 in self.moments and parts.state.epoch == parts.state.step == 0:
             self.record(0, parts)
 
@@ -88,7 +88,7 @@ class Recorder(Listener):
         x = parts.measure.augment.plain(self.pixels).to(next(model.parameters()).device)
         seen = look(model, x, epoch)
         if seen.maps is not None:
-            seen = replace(seen, pictures=thumbnails(self.pixels), labels=self.labels)
+            seen = replace(seen, images=thumbnails(self.pixels), labels=self.labels)
         return write_snapshot(self.folder, seen)
 
 
@@ -109,17 +109,17 @@ def moments(epochs: int, count: int) -> list[int]:
     return chosen
 
 
-def some_pictures(parts: Parts) -> tuple[Tensor, tuple[str, ...]]:
-    """A few held-out pictures of different classes: uint8 `[i c h w]` on the device, and the names of their classes."""
-    data = parts.tested.take(spread_over_classes(parts.tested.labels, PICTURES))
+def some_images(parts: Parts) -> tuple[Tensor, tuple[str, ...]]:
+    """A few held-out images of different classes: uint8 `[i c h w]` on the device, and the names of their classes."""
+    data = parts.tested.take(spread_over_classes(parts.tested.labels, IMAGES))
     config = replace(parts.config, resident="no")  # these few are not worth a file in the cache
     source = Source(data, parts.held_out.preprocess, config, parts.state.device, training=False)
-    pixels, labels = next(source.all(PICTURES))
+    pixels, labels = next(source.all(IMAGES))
     return pixels, tuple(data.class_names[label] for label in labels.tolist())
 
 
 def spread_over_classes(labels: Sequence[int], count: int) -> list[int]:
-    """Which of the pictures to take: the first of each class, or of classes all over the list; then the second, …
+    """Which of the images to take: the first of each class, or of classes all over the list; then the second, …
 
     >>> spread_over_classes([0, 0, 0, 1, 1, 2], 4), spread_over_classes([3, 2, 1, 0], 2)
     ([0, 3, 5, 1], [3, 1])
@@ -137,7 +137,7 @@ def spread_over_classes(labels: Sequence[int], count: int) -> list[int]:
 
 @torch.no_grad()
 def look(model: Model, x: Tensor, epoch: int = 0) -> Snapshot:
-    """Everything of a model in eval mode that is recorded, on pictures `[i c h w]`; of a ResNet, its filters alone.
+    """Everything of a model in eval mode that is recorded, on images `[i c h w]`; of a ResNet, its filters alone.
 
     >>> from vitreous.models.variants import variant
     >>> seen = look(ViT(variant("vit_femto_patch4_32")).eval(), torch.randn(2, 3, 32, 32))
@@ -162,9 +162,9 @@ def _attention(model: ViT, x: Tensor) -> tuple[NDArray[Any], NDArray[Any]]:
     """How far each head looks `[layers heads]`, and where the last block's class token does `[i rows columns]`."""
     layout, depth = model.layout, model.config.depth
     distances, maps = [], []
-    for picture in x.split(1):  # one picture and one block at a time: whole attention matrices are large
+    for image in x.split(1):  # one image and one block at a time: whole attention matrices are large
         with capture(model, "norm1") as seen:
-            model(picture)
+            model(image)
         far = []
         for layer in range(depth):
             attention = attention_of(model, layer, seen[full_name("norm1", layer)])[0].float()  # [h t t]
@@ -192,7 +192,7 @@ def asked_places(grid: tuple[int, int]) -> tuple[list[int], list[int]]:
 
 
 def thumbnails(pixels: Tensor) -> NDArray[Any]:
-    """Pictures `[i c h w]`, the longer side `SIDE` pixels at the most: uint8 `[i h w c]`."""
+    """Images `[i c h w]`, the longer side `SIDE` pixels at the most: uint8 `[i h w c]`."""
     height, width = pixels.shape[-2:]
     if (share := SIDE / max(height, width)) < 1:
         size = max(1, round(height * share)), max(1, round(width * share))
@@ -201,9 +201,9 @@ def thumbnails(pixels: Tensor) -> NDArray[Any]:
     return pixels.permute(0, 2, 3, 1).cpu().numpy()
 
 
-def _bytes(pictures: Tensor) -> NDArray[Any]:
+def _bytes(images: Tensor) -> NDArray[Any]:
     """0…1 to uint8."""
-    return (pictures * 255).round().to(torch.uint8).cpu().numpy()
+    return (images * 255).round().to(torch.uint8).cpu().numpy()
 
 
 def write_snapshot(folder: Path, snapshot: Snapshot) -> Path:

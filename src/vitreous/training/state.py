@@ -28,7 +28,7 @@ class State:
     average: dict[str, Tensor] = field(default_factory=dict)
     """The moving average of the parameters that learn; empty where there is none."""
     totals: Tensor = field(default_factory=lambda: torch.zeros(4, dtype=torch.float64))
-    """Of this epoch: loss × pictures, right first guesses, pictures; and the first update without a finite loss + 1."""
+    """Of this epoch: loss × images, right first guesses, images; and the first update without a finite loss + 1."""
     epoch: int = 0
     step: int = 0
     """Updates done in this epoch."""
@@ -103,5 +103,5 @@ class State:
 
 
 def seed_rank(seed: int, place: Rank) -> None:
-    """Let each rank draw its own dropout: it sees other pictures than the rest."""
+    """Let each rank draw its own dropout: it sees other images than the rest."""
     torch.manual_seed((seed + place.rank * 0x9E3779B97F4A7C15) % 2**63)

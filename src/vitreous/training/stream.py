@@ -1,7 +1,7 @@
-"""Learning from a stream: pictures come once in an epoch, in an order that only runs forwards, each rank its own share.
+"""Learning from a stream: images come once in an epoch, in an order that only runs forwards, each rank its own share.
 
 The order is a function of (seed, epoch, rank), so that a run which goes on in the middle of an epoch passes over what
-it has seen. A rank whose files hold fewer pictures than its share of the updates begins them anew.
+it has seen. A rank whose files hold fewer images than its share of the updates begins them anew.
 """
 
 from collections.abc import Iterator
@@ -13,26 +13,26 @@ import torch
 from torch import Tensor
 
 from vitreous.data.counter_random import Chance
-from vitreous.data.datasets import open_set
-from vitreous.data.image_dataset import PictureSet
+from vitreous.data.datasets import open_dataset
+from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.prefetch import ahead
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.sources.parquet import find_parquet
-from vitreous.data.sources.stream import PictureStream, keep, stream_set
+from vitreous.data.sources.stream import ImageStream, keep, stream_set
 from vitreous.runtime.distributed import Rank
 from vitreous.training.batches import Batch, cropped, usual_workers
 from vitreous.training.config import TrainConfig
 
 BUFFER = 10_000  # rows, as they are encoded, that the shuffle chooses from: about 1 GB of ImageNet
-TESTED = 50_000  # pictures of a stream's test split that are kept in memory, as they are encoded
+TESTED = 50_000  # images of a stream's test split that are kept in memory, as they are encoded
 
 
 @dataclass(frozen=True)
 class Streamed:
-    """A stream that says how many pictures make an epoch: what a run knows of what it learns from."""
+    """A stream that says how many images make an epoch: what a run knows of what it learns from."""
 
-    stream: PictureStream
-    pictures: int
+    stream: ImageStream
+    images: int
 
     @property
     def name(self) -> str:
@@ -44,28 +44,28 @@ class Streamed:
 
     @property
     def labels(self) -> tuple[int, ...]:
-        return (self.pictures,)  # nobody knows them beforehand; what tells this stream from another is their number
+        return (self.images,)  # nobody knows them beforehand; what tells this stream from another is their number
 
     def __len__(self) -> int:
-        return self.pictures
+        return self.images
 
     def describe(self, i: int) -> str:
         return f"#{i} of the epoch's stream"
 
 
-def open_stream(config: TrainConfig, data_root: Path | None) -> tuple[Streamed, PictureSet]:
-    """What to learn from as it comes, and the test pictures as a set."""
+def open_stream(config: TrainConfig, data_root: Path | None) -> tuple[Streamed, ImageDataset]:
+    """What to learn from as it comes, and the test images as a set."""
     stream = stream_set(config.data, config.train_split, data_root)
-    pictures = config.epoch_pictures or stream.pictures
-    if pictures is None:
-        raise ValueError(f"{config.data} does not say how many pictures it has: pass --epoch-pictures N")
+    images = config.epoch_images or stream.images
+    if images is None:
+        raise ValueError(f"{config.data} does not say how many images it has: pass --epoch-images N")
     if find_parquet(config.data):
-        tested = open_set(config.data, "test", data_root)  # in order, files can be read picture by picture
+        tested = open_dataset(config.data, "test", data_root)  # in order, files can be read image by image
     else:
         tested = keep(stream_set(config.data, "test", data_root, stream.class_names), TESTED)
     if tested.class_names != stream.class_names:
         tested = tested.with_classes(stream.class_names)
-    return Streamed(stream, pictures), tested
+    return Streamed(stream, images), tested
 
 
 class StreamSource:
@@ -100,7 +100,7 @@ class StreamSource:
             copies = torch.zeros(own, dtype=torch.int64, device=self.device)
             yield Batch(numbers.to(self.device), copies, moved, labels.to(self.device))
 
-    def _rows(self, epoch: int, first: int, end: int) -> Iterator[tuple[int, PictureStream, tuple[int, dict]]]:
+    def _rows(self, epoch: int, first: int, end: int) -> Iterator[tuple[int, ImageStream, tuple[int, dict]]]:
         """This rank's rows of an epoch from number `first` to `end`, with their numbers and the stream they are of."""
         number, skipped = first, 0
         for turn in count():  # another turn where the rank's files are at their end before the epoch is
@@ -117,14 +117,14 @@ class StreamSource:
                 yield number, stream, row
                 number += 1
             if not seen:
-                raise ValueError(f"{self.data.name} has no picture for rank {self.place.rank}: start fewer processes")
+                raise ValueError(f"{self.data.name} has no image for rank {self.place.rank}: start fewer processes")
             if number == end:
                 return
 
-    def _read(self, epoch: int, number: int, stream: PictureStream, row: tuple[int, dict]) -> tuple[Tensor, int]:
-        picture, label = stream.read(row)
+    def _read(self, epoch: int, number: int, stream: ImageStream, row: tuple[int, dict]) -> tuple[Tensor, int]:
+        image, label = stream.read(row)
         chance = Chance.of(self.config.seed, epoch, self._numbers(number, 1), 0)
-        return cropped(picture, self.preprocess, self.config.crop, chance), label
+        return cropped(image, self.preprocess, self.config.crop, chance), label
 
     def _numbers(self, first: int, count: int) -> Tensor:
         """What augmentation is drawn by: the place in the epoch, over all ranks."""

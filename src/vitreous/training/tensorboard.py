@@ -29,7 +29,7 @@ class TensorBoard(Listener):
     def epoch(self, row: dict[str, Any], parts: Parts) -> None:
         for name, value in row.items():
             kind, name = ("test", name.removeprefix("test_")) if name.startswith("test_") else ("train", name)
-            if name not in ("epoch", "pictures", "batch_size"):
+            if name not in ("epoch", "images", "batch_size"):
                 self.writer.add_scalar(f"{name}/{kind}", value, row["epoch"])
         self.writer.flush()
 

@@ -1,7 +1,7 @@
-"""One update of the weights, from picture numbers to moved parameters, and how a GPU is made to replay it.
+"""One update of the weights, from image numbers to moved parameters, and how a GPU is made to replay it.
 
 Everything that changes between updates is a tensor, so that the whole of it (gather, augment, forward, backward, clip,
-optimiser, average) can be captured once as a CUDA graph and replayed: Python then only says which pictures are next.
+optimiser, average) can be captured once as a CUDA graph and replayed: Python then only says which images are next.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""A picture in front of a model, and what one wants to know of it: worked out when first asked for, and kept."""
+"""An image in front of a model, and what one wants to know of it: worked out when first asked for, and kept."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,14 +42,12 @@ class Choice:
     """The shortcut's share in rollout."""
 
 
-class Scene:
-    """One model, at most one picture, one choice of what to look at."""
+class Inspection:
+    """One model, at most one image, one choice of what to look at."""
 
-    def __init__(
-        self, model: Model, picture: Image | None = None, choice: Choice | None = None, name: str = ""
-    ) -> None:
+    def __init__(self, model: Model, image: Image | None = None, choice: Choice | None = None, name: str = "") -> None:
         self.model, self.name, self.choice = model.eval(), name, choice or Choice()
-        self.picture = picture
+        self.image = image
         self._check()
 
     def _check(self) -> None:
@@ -66,10 +64,10 @@ class Scene:
                 if value is not None and not -count <= value < count:
                     raise ValueError(f"{what} {value} does not exist: this model has {what} 0 to {count - 1}")
 
-    def asked(self, choice: Choice, model: Model | None = None) -> "Scene":
-        """The same picture with another choice, or before another model: it is not resized once more for that."""
-        other = Scene(model or self.model, self.picture, choice, self.name)
-        if self.picture is not None and other.model.card.preprocess == self.model.card.preprocess:
+    def asked(self, choice: Choice, model: Model | None = None) -> "Inspection":
+        """The same image with another choice, or before another model: it is not resized once more for that."""
+        other = Inspection(model or self.model, self.image, choice, self.name)
+        if self.image is not None and other.model.card.preprocess == self.model.card.preprocess:
             other.view = self.view
         return other
 
@@ -81,10 +79,10 @@ class Scene:
 
     @cached_property
     def view(self) -> Image:
-        """The part of the picture that the model sees, at the size it sees it: RGB, or L for a grey model."""
-        if self.picture is None:
-            raise ValueError("this view needs a picture: name one")
-        return self.model.card.preprocess.view(self.picture)
+        """The part of the image that the model sees, at the size it sees it: RGB, or L for a grey model."""
+        if self.image is None:
+            raise ValueError("this view needs an image: name one")
+        return self.model.card.preprocess.view(self.image)
 
     @cached_property
     def seen(self) -> Image:
@@ -100,13 +98,13 @@ class Scene:
     def backdrop(self) -> np.ndarray:
         """What heat is laid over, uint8 `[H W 3]`: what the model sees, in more pixels where it sees few of many."""
         pixels, preprocess = self.pixels, self.model.card.preprocess
-        if self.picture is None or preprocess.resize is None:
+        if self.image is None or preprocess.resize is None:
             return pixels
-        times = min(SHARP, *self.picture.size) // max(*preprocess.size, *square("resize", preprocess.resize))
+        times = min(SHARP, *self.image.size) // max(*preprocess.size, *square("resize", preprocess.resize))
         if times < 2:
             return pixels
         height, width = preprocess.size
-        return np.asarray(preprocess.with_size((times * height, times * width)).view(self.picture).convert("RGB"))
+        return np.asarray(preprocess.with_size((times * height, times * width)).view(self.image).convert("RGB"))
 
     @cached_property
     def x(self) -> Tensor:

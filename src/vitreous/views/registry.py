@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vitreous.models.resnet import ResNet
+from vitreous.views import drawing
 from vitreous.views.drawing import Figures, one_map
-from vitreous.views.inspection import Scene
-from vitreous.views.registry import drawing
+from vitreous.views.inspection import Inspection
 
 
 @dataclass(frozen=True)
@@ -23,36 +23,36 @@ class View:
     """How to read it, in a sentence or two."""
     beware: str
     """What it does not show."""
-    draw: Callable[[Scene], Figures]
-    needs: frozenset[str] = frozenset({"picture", "vit"})
-    """What there must be: `picture`, `classes` (a classifier), `positions`, `vit` (not a ResNet)."""
+    draw: Callable[[Inspection], Figures]
+    needs: frozenset[str] = frozenset({"image", "vit"})
+    """What there must be: `image`, `classes` (a classifier), `positions`, `vit` (not a ResNet)."""
     asked: bool = False
     """Drawn only when asked for by name, since it takes many forward passes."""
 
-    def missing(self, scene: Scene) -> str | None:
-        """Why this view cannot be had of a scene, or None."""
-        config = scene.model.config
-        if "vit" in self.needs and isinstance(scene.model, ResNet):
+    def missing(self, inspection: Inspection) -> str | None:
+        """Why this view cannot be had of an inspection, or None."""
+        config = inspection.model.config
+        if "vit" in self.needs and isinstance(inspection.model, ResNet):
             return "a ResNet has no tokens to look at"
-        if "picture" in self.needs and scene.picture is None:
-            return "it needs a picture"
-        if "classes" in self.needs and scene.model.card.head != "classifier":
+        if "image" in self.needs and inspection.image is None:
+            return "it needs an image"
+        if "classes" in self.needs and inspection.model.card.head != "classifier":
             return "the model has no classifier"
         if "positions" in self.needs and getattr(config, "position", "none") == "none":
             return "the model has no position embeddings"
         return None
 
 
-PICTURE, CLASSES, MODEL = frozenset({"picture", "vit"}), frozenset({"picture", "vit", "classes"}), frozenset({"vit"})
+IMAGE, CLASSES, MODEL = frozenset({"image", "vit"}), frozenset({"image", "vit", "classes"}), frozenset({"vit"})
 
 VIEWS: dict[str, View] = {
     "predictions": View(
         "What it sees",
         "The classes the model finds most likely, with probability and logit.",
         "A probability is the model's confidence, not the chance that it is right: it knows only its own classes, and "
-        "spreads 100 % over them whatever is in the picture.",
+        "spreads 100 % over them whatever is in the image.",
         drawing.predictions,
-        frozenset({"picture", "classes"}),
+        frozenset({"image", "classes"}),
     ),
     "relevance": View(
         "Relevance for a class",
@@ -65,13 +65,13 @@ VIEWS: dict[str, View] = {
     ),
     "patches": View(
         "Patches",
-        "The picture as the model gets it, cut into the patches that become its tokens. It never sees anything else.",
+        "The image as the model gets it, cut into the patches that become its tokens. It never sees anything else.",
         "Within a patch the model can see fine detail; the cut only decides what is one token.",
         drawing.patches,
     ),
     "shapes": View(
         "Shapes at each step",
-        "How a picture's tensor changes on its way: patches, tokens, heads, the attention matrix, logits.",
+        "How an image's tensor changes on its way: patches, tokens, heads, the attention matrix, logits.",
         "Only the first block is followed; all blocks have the same shapes.",
         drawing.shapes,
         MODEL,
@@ -101,7 +101,7 @@ VIEWS: dict[str, View] = {
     ),
     "attention-rows": View(
         "Attention of one token, head by head",
-        "One row of the attention matrix laid out as the picture, for each head. Different heads look for different "
+        "One row of the attention matrix laid out as the image, for each head. Different heads look for different "
         "things.",
         "Each map has its own scale: compare where they look, not how strongly.",
         drawing.attention_rows,
@@ -131,15 +131,15 @@ VIEWS: dict[str, View] = {
         "Class activation map",
         "Channels that speak for the class in the title, added up where they are active: at the last block's first norm "
         "in a ViT, at the last stage in a ResNet.",
-        "A coarse map: one number for each patch, smoothed over the picture for display.",
+        "A coarse map: one number for each patch, smoothed over the image for display.",
         one_map("CAM", "CAM for {target}", "activation"),
-        frozenset({"picture", "classes"}),
+        frozenset({"image", "classes"}),
     ),
     "integrated-gradients": View(
         "Integrated gradients",
-        "Each patch's part in the logit of the class in the title, on the way from a black picture. Parts add up to the "
+        "Each patch's part in the logit of the class in the title, on the way from a black image. Parts add up to the "
         "difference of the two logits, but for the error of 32 steps; blue speaks against the class.",
-        "It depends on the black picture it starts from: a black object can hardly get a part.",
+        "It depends on the black image it starts from: a black object can hardly get a part.",
         one_map("integrated gradients", "Integrated gradients for {target}", "part of the logit", diverging=True),
         CLASSES,
     ),
@@ -147,7 +147,7 @@ VIEWS: dict[str, View] = {
         "How far heads look",
         "Mean distance between a patch and what it looks at, for each head of each block. Early blocks have local and "
         "global heads side by side; late ones look everywhere.",
-        "An average for this picture: a head may look far at one patch and near at another.",
+        "An average for this image: a head may look far at one patch and near at another.",
         drawing.distance,
     ),
     "entropy": View(
@@ -174,7 +174,7 @@ VIEWS: dict[str, View] = {
         "Tokens as colours",
         "The three directions in which the tokens differ most, as red, green and blue: patches of one colour are alike "
         "to the model.",
-        "Colours mean nothing by themselves and cannot be compared between pictures.",
+        "Colours mean nothing by themselves and cannot be compared between images.",
         drawing.token_colours,
     ),
     "token-norms": View(
@@ -187,12 +187,12 @@ VIEWS: dict[str, View] = {
         "Similarity of blocks",
         "How alike what any two blocks read is (linear CKA of their normed input): bright squares are blocks that change "
         "little.",
-        "Measured on the tokens of this one picture; what the last block writes is not among them.",
+        "Measured on the tokens of this one image; what the last block writes is not among them.",
         drawing.layers,
     ),
     "ablation": View(
         "Heads switched off",
-        "Each head is switched off by itself and the picture run again: bars to the left are heads that had spoken for "
+        "Each head is switched off by itself and the image run again: bars to the left are heads that had spoken for "
         "the class, bars to the right had spoken against it.",
         "One head at a time: heads that can stand in for each other look unimportant.",
         drawing.ablation,
@@ -204,29 +204,29 @@ VIEWS: dict[str, View] = {
         "Patches are taken away in the order of each map (deletion: the faster the class is lost, the better) and put in "
         "(insertion: the faster it is found, the better), beside a random and a centre map. Then each map is made again "
         "with fresh weights: one that looks the same does not show what the model has learned.",
-        "It measures whether a map finds what the model uses on this one picture, not whether the model is right.",
+        "It measures whether a map finds what the model uses on this one image, not whether the model is right.",
         drawing.trust,
-        frozenset({"picture", "classes"}),
+        frozenset({"image", "classes"}),
         asked=True,
     ),
 }
 
 
-def choose(names: str, scene: Scene) -> dict[str, View]:
+def choose(names: str, inspection: Inspection) -> dict[str, View]:
     """The views that were asked for, by name: `all`, or names with commas between.
 
-    `all` leaves out what the scene cannot give and what has to be asked for; a name that cannot be given is an error.
+    `all` leaves out what the inspection cannot give and what has to be asked for; a name that cannot be given is an error.
     """
     chosen: dict[str, View] = {}
     for name in filter(None, (part.strip() for part in names.split(","))):
         if name == "all":
-            chosen |= {n: view for n, view in VIEWS.items() if not view.asked and view.missing(scene) is None}
+            chosen |= {n: view for n, view in VIEWS.items() if not view.asked and view.missing(inspection) is None}
             continue
         if name not in VIEWS:
             close = difflib.get_close_matches(name, VIEWS, n=2)
             hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(VIEWS)}"
             raise ValueError(f"there is no view {name!r}: {hint} (`vitreous views` says what each shows)")
-        if (reason := VIEWS[name].missing(scene)) is not None:
+        if (reason := VIEWS[name].missing(inspection)) is not None:
             raise ValueError(f"the view {name!r} cannot be had: {reason}")
         chosen[name] = VIEWS[name]
     if not chosen:

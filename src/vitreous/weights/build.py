@@ -24,7 +24,7 @@ def fill(config: ViTConfig, tensors: Tensors, report: LoadReport, replaced: str 
             f"its config says {config.depth:,} blocks, its weights have {blocks:,}: get both files again"
         )
     if (count := config.layout.patches) > MOST_PATCHES:
-        raise CheckpointError(f"its config makes {count:,} patches of a picture: {MOST_PATCHES:,} at most")
+        raise CheckpointError(f"its config makes {count:,} patches of an image: {MOST_PATCHES:,} at most")
     with torch.device("meta"):
         model = ViT(config)
     wanted = model.state_dict()

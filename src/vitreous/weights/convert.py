@@ -10,7 +10,7 @@ from vitreous.data.preprocess import Preprocess
 from vitreous.models.vit import ViT
 from vitreous.weights import save
 from vitreous.weights.adapt import PLAIN, Written, card_of, refuse, smoothed
-from vitreous.weights.formats.registry import google_npz, timm, torchvision
+from vitreous.weights.formats import google_npz, timm, torchvision
 from vitreous.weights.formats.to_huggingface import to_huggingface
 from vitreous.weights.keymap import Tensors, to_theirs
 

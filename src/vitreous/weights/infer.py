@@ -69,34 +69,34 @@ def trained_grid(tensors: Tensors, known: Mapping[str, Any]) -> tuple[tuple[int,
     """Rows and columns of the checkpoint's positions, and whether the prefix tokens have slots among them."""
     prefix = known["class_token"] + known["distillation_token"] + known["registers"]
     size, (patch_height, patch_width) = known.get("image_size"), known["patch_size"]
-    told = None
+    message = None
     if size is not None:
         height, width = (size, size) if isinstance(size, int) else size
-        told = (height // patch_height, width // patch_width)
+        message = (height // patch_height, width // patch_width)
     if "pos_embed" not in tensors:
         if known.get("position") != "none":
             raise CheckpointError(
                 "the checkpoint has no position embeddings: models with rotary positions are not built here; if it "
                 "truly has none, pass position='none' and image_size"
             )
-        if told is None:
+        if message is None:
             raise CheckpointError("a model without positions fits any size: pass image_size=(height, width)")
-        return told, True
+        return message, True
     count = tensors["pos_embed"].shape[1]
     for slots in (prefix, 0):
-        if told is not None and told[0] * told[1] == count - slots:
-            return told, slots == prefix
+        if message is not None and message[0] * message[1] == count - slots:
+            return message, slots == prefix
     for slots in (prefix, 0):
         if (side := isqrt(max(count - slots, 0))) ** 2 == count - slots > 0:
             return (side, side), slots == prefix
     raise CheckpointError(
         f"{count} positions make no square grid after {prefix} token(s) in front: pass "
-        "trained_size=(height, width), the pictures it was trained on"
+        "trained_size=(height, width), the images it was trained on"
     )
 
 
 def infer_config(
-    tensors: Tensors, format: Format, told: Mapping[str, Any], hint: str, given: Mapping[str, Any]
+    tensors: Tensors, format: Format, message: Mapping[str, Any], hint: str, given: Mapping[str, Any]
 ) -> tuple[ViTConfig, dict[str, str]]:
     """The config of the checkpoint as it was trained, and what had to be assumed for it.
 
@@ -106,14 +106,14 @@ def infer_config(
     shapes = from_shapes(tensors)
     variant = look_alike(shapes, hint)
     assumed: dict[str, str] = {}
-    known = {**told, **shapes, **given}
+    known = {**message, **shapes, **given}
     if "pos_embed" in tensors:
         known["position"] = "learned"
-    if "heads" in given and told.get("heads", given["heads"]) != given["heads"]:
-        assumed["heads"] = f"{given['heads']} (as given; the files say {told['heads']})"
-    if shapes["fc_norm"] and "pool" not in told and "pool" not in given:
+    if "heads" in given and message.get("heads", given["heads"]) != given["heads"]:
+        assumed["heads"] = f"{given['heads']} (as given; the files say {message['heads']})"
+    if shapes["fc_norm"] and "pool" not in message and "pool" not in given:
         assumed["pool"] = "mean (it has a norm after pooling)"
-    if not (shapes["final_norm"] or shapes["fc_norm"] or "final_norm" in told or "final_norm" in given):
+    if not (shapes["final_norm"] or shapes["fc_norm"] or "final_norm" in message or "final_norm" in given):
         raise CheckpointError(
             "there is no norm after the last block: the checkpoint is incomplete; if the model has none, pass "
             "final_norm=False"
@@ -122,10 +122,10 @@ def infer_config(
     grid, prefix_positions = trained_grid(tensors, known)
     known["image_size"] = (grid[0] * shapes["patch_size"][0], grid[1] * shapes["patch_size"][1])
     known["prefix_positions"] = prefix_positions
-    if "image_size" not in told and "image_size" not in given:
+    if "image_size" not in message and "image_size" not in given:
         size = "×".join(str(side) for side in known["image_size"])
         assumed["image size"] = f"{size} (its positions make a square of {grid[0]}×{grid[1]})"
-    if "image_size" not in told and not prefix_positions and "image_size" not in given:
+    if "image_size" not in message and not prefix_positions and "image_size" not in given:
         assumed["prefix_positions"] = f"False (the positions make a square of {grid[0]}×{grid[1]} only without slots)"
     if "heads" not in known:
         if variant is None:

@@ -24,7 +24,7 @@ def examine(model: Model) -> dict[str, Rows]:
             ("family", f"{card.family}, {describe(model)}"),
             ("head", _head(model)),
             ("parameters", f"{parameters:,}"),
-            ("FLOPs a picture", f"{count_flops(model) / 1e9:.2f} G"),
+            ("FLOPs an image", f"{count_flops(model) / 1e9:.2f} G"),
         ],
         "weights": [
             ("format", report.format),
@@ -37,7 +37,7 @@ def examine(model: Model) -> dict[str, Rows]:
             *(("assumed", f"{name} = {why}") for name, why in report.assumed.items()),
             *(("NaN or infinite", f"{key}: {count} values") for key, count in report.nonfinite.items()),
         ],
-        "pictures": [("preprocessing", card.preprocess.describe())],
+        "images": [("preprocessing", card.preprocess.describe())],
     }
     if trained := _training(card.training):
         sections["training"] = trained
@@ -76,17 +76,17 @@ def _head(model: Model) -> str:
     return f"{classes} classes: {', '.join(card.class_names[:4])}{' …' if classes > 4 else ''}"
 
 
-def _training(told: Any) -> Rows:
+def _training(message: Any) -> Rows:
     """How the model was trained and how good it became; `told` is what its config.json says, if anything."""
     try:
-        config, result = told["config"], told["result"]
+        config, result = message["config"], message["result"]
         # the last parts alone: where they lay on the machine that trained it is nobody's business
         model = f"{PurePath(str(config['model'])).name} on {PurePath(str(config['data'])).name}"
         length = f"{result['epochs']} epochs in {result['seconds']:,.0f} s"
-        accuracy = f"{result['top1']:.2%} of {result['pictures']:,} held-out pictures"
+        accuracy = f"{result['top1']:.2%} of {result['images']:,} held-out images"
     except (KeyError, TypeError, ValueError):  # written by somebody else
         return []
-    command, *where = (str(told[key]) if key in told else "" for key in ("command", "hardware", "date"))
+    command, *where = (str(message[key]) if key in message else "" for key in ("command", "hardware", "date"))
     return [("training", ", ".join(filter(None, (command, model, length, *where)))), ("accuracy", accuracy)]
 
 

@@ -59,7 +59,7 @@ def load(
 
     `classes` puts a fresh head of that many outputs in place (0: none). `image_size` resizes the position embeddings
     by the `resize` convention, by default the one of the library that the checkpoint came from. `trained_size` tells
-    the picture size of a checkpoint whose positions make no square. Any other field of `ViTConfig`, such as
+    the image size of a checkpoint whose positions make no square. Any other field of `ViTConfig`, such as
     `heads=6`, fills in or overrides what the files tell.
 
     >>> model = load()
@@ -90,9 +90,9 @@ def load(
     except MISREAD as error:
         if source.config is None and source.preprocessor is None:
             raise
-        told = " and ".join(path.name for path in (source.config, source.preprocessor) if path is not None)
+        message = " and ".join(path.name for path in (source.config, source.preprocessor) if path is not None)
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]
-        raise CheckpointError(f"{source.name}: {told} cannot be understood ({reason}): get it again") from error
+        raise CheckpointError(f"{source.name}: {message} cannot be understood ({reason}): get it again") from error
     model.card.report.wrappers = raw.wrappers
     model.card.report.left_out += raw.left_out
     model.card.report.nonfinite = nonfinite(model.state_dict())
@@ -121,9 +121,9 @@ def _load_vit(
     else:
         if image_size is not None and "pos_embed" not in tensors:
             known.setdefault("image_size", image_size)  # without positions any size is the trained one
-        told = {**format.read_config(sidecar), **format.read_shapes(theirs)}
+        message = {**format.read_config(sidecar), **format.read_shapes(theirs)}
         hint = str(sidecar.get("architecture") or _hint(source))
-        trained, assumed = infer_config(tensors, format, told, hint, known)
+        trained, assumed = infer_config(tensors, format, message, hint, known)
         report.assumed |= assumed
     size = image_size
     if size is None and "config" not in own:
@@ -153,7 +153,7 @@ def _sort_stray(stray: list[str], format: Format, report: LoadReport) -> None:
 def _resized(
     tensors: Tensors, trained: ViTConfig, size: int | tuple[int, int], convention: str, report: LoadReport
 ) -> ViTConfig:
-    """The config for another picture size; position embeddings in `tensors` are resized along."""
+    """The config for another image size; position embeddings in `tensors` are resized along."""
     config = replace(trained, image_size=size)
     if (count := config.layout.patches) > MOST_PATCHES:
         size_text = "×".join(str(side) for side in config.size)

@@ -32,26 +32,26 @@ def model_card(model: ViT | ResNet, name: str = "FOLDER", licence: str | None = 
 
     >>> from vitreous.weights.load import load
     >>> [line for line in model_card(load()).splitlines() if line.startswith("## ")]
-    ['## Use', '## Pictures', '## Training', '## Accuracy', '## Limits']
+    ['## Use', '## Images', '## Training', '## Accuracy', '## Limits']
     """
     card = model.card
     assert card is not None
-    told = _training(card)
+    message = _training(card)
     title = public(card.name) if name == "FOLDER" else name.split("/")[-1]
-    parts = [_front(title, card, told, licence), f"# {title}", _what(model, card, told), _use(card, name)]
+    parts = [_front(title, card, message, licence), f"# {title}", _what(model, card, message), _use(card, name)]
     steps = card.preprocess.describe()
-    parts.append(f"## Pictures\n\n{steps[:1].upper()}{steps[1:]}. Loaded as above, the model does it itself.")
-    if told:
-        parts += [_trained(told), _accuracy(told)]
-    parts.append(_limits(card, told))
+    parts.append(f"## Images\n\n{steps[:1].upper()}{steps[1:]}. Loaded as above, the model does it itself.")
+    if message:
+        parts += [_trained(message), _accuracy(message)]
+    parts.append(_limits(card, message))
     return "\n\n".join(parts) + "\n"
 
 
 def public(value: object) -> object:
     """A setting as strangers may read it: of a path on this machine, the last part; of an address, no query.
 
-    >>> public("/home/me/pictures"), public("../cats/"), public("google/vit-base-patch16-224"), public(0.5)
-    ('pictures', 'cats', 'google/vit-base-patch16-224', 0.5)
+    >>> public("/home/me/images"), public("../cats/"), public("google/vit-base-patch16-224"), public(0.5)
+    ('images', 'cats', 'google/vit-base-patch16-224', 0.5)
     >>> public("https://me:secret@example.org/vit.pth?token=1")
     'https://example.org/vit.pth'
     """
@@ -79,13 +79,13 @@ def _is_here(value: str) -> bool:
 
 def _training(card: Card) -> dict[str, Any]:
     """What the run told, made public; nothing where it was not trained here, or told otherwise."""
-    told = public(card.training) if isinstance(card.training, Mapping) else {}
-    assert isinstance(told, dict)
-    complete = isinstance(told.get("config"), dict) and {"data", "model"} <= set(told["config"])
-    return told if complete and {"top1", "pictures"} <= set(told.get("result") or ()) else {}
+    message = public(card.training) if isinstance(card.training, Mapping) else {}
+    assert isinstance(message, dict)
+    complete = isinstance(message.get("config"), dict) and {"data", "model"} <= set(message["config"])
+    return message if complete and {"top1", "images"} <= set(message.get("result") or ()) else {}
 
 
-def _front(title: object, card: Card, told: dict[str, Any], licence: str | None) -> str:
+def _front(title: object, card: Card, message: dict[str, Any], licence: str | None) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
     classifier = card.head == "classifier"
@@ -94,29 +94,29 @@ def _front(title: object, card: Card, told: dict[str, Any], licence: str | None)
     known["pipeline_tag"] = "image-classification" if classifier else "image-feature-extraction"
     if licence is not None:
         known["license"] = licence
-    if told:
-        if (base := _base(told)) is not None:
+    if message:
+        if (base := _base(message)) is not None:
             known["base_model"] = base
-        data, right = str(told["config"]["data"]), round(float(told["result"]["top1"]), 6)
+        data, right = str(message["config"]["data"]), round(float(message["result"]["top1"]), 6)
         known |= {"metrics": ["accuracy"], "model_name": str(title)}
         known["eval_results"] = [EvalResult("image-classification", data, data, "accuracy", right)]
     return f"---\n{ModelCardData(**known).to_yaml().strip()}\n---"
 
 
-def _base(told: dict[str, Any]) -> str | None:
+def _base(message: dict[str, Any]) -> str | None:
     """The Hub's repository that a run began with; None where it began elsewhere."""
     from vitreous.weights.names import parse
 
-    if not told["config"].get("pretrained"):
+    if not message["config"].get("pretrained"):
         return None
     try:
-        name = parse(str(told["config"]["model"]))
+        name = parse(str(message["config"]["model"]))
     except (ValueError, OSError):
         return None
     return name.target if name.kind == "hub" else None
 
 
-def _what(model: ViT | ResNet, card: Card, told: dict[str, Any]) -> str:
+def _what(model: ViT | ResNet, card: Card, message: dict[str, Any]) -> str:
     config, count = model.config, sum(parameter.numel() for parameter in model.parameters())
     if isinstance(config, ViTConfig):
         (height, width), (rows, columns) = config.size, config.patch
@@ -129,59 +129,63 @@ def _what(model: ViT | ResNet, card: Card, told: dict[str, Any]) -> str:
         shown = f": {', '.join(names[:10])}{', …' if len(names) > 10 else ''}" if names else ", without names"
         shape += f" It tells {config.classes:,} classes apart{shown}."
     elif card.head == "projection":
-        shape += f" It projects a picture to {config.classes:,} dimensions."
+        shape += f" It projects an image to {config.classes:,} dimensions."
     else:
         shape += " It has no head: it gives features."
-    if told:
-        begun = f"fine-tuned from {told['config']['model']}" if told["config"].get("pretrained") else "from scratch"
-        shape += f" Trained {begun} on {told['config']['data']} with Vitreous."
+    if message:
+        begun = (
+            f"fine-tuned from {message['config']['model']}" if message["config"].get("pretrained") else "from scratch"
+        )
+        shape += f" Trained {begun} on {message['config']['data']} with Vitreous."
     elif card.origin != "memory" and card.name:
         shape += f" The weights come from {public(card.name)}."
     return shape
 
 
 def _use(card: Card, name: str) -> str:
-    verb = "classify" if card.head == "classifier" else "embed"
+    command = "classify" if card.head == "classifier" else "embed"
     where = "\n\nFOLDER is where this file lies." if name == "FOLDER" else ""
     python = f'import vitreous\n\nmodel = vitreous.load("{name}")\n'
-    if verb == "classify":
+    if command == "classify":
         python += 'for answer in vitreous.classify(["photo.jpg"], model):\n'
         python += "    print(answer.best.label, answer.best.probability)"
     else:
         python += 'features = vitreous.embed(["photo.jpg"], model)'
-    return f"## Use\n\n```bash\nvitreous {verb} photo.jpg --model {name}\n```\n\n```python\n{python}\n```{where}"
+    return f"## Use\n\n```bash\nvitreous {command} photo.jpg --model {name}\n```\n\n```python\n{python}\n```{where}"
 
 
-def _trained(told: dict[str, Any]) -> str:
-    result = told["result"]
-    lines = [f"| {key} | {_spell(value)} |" for key, value in told["config"].items() if key not in ELSEWHERE]
-    learned = f"Learned from {told['learned']:,} pictures of {told['config']['data']}." if "learned" in told else ""
+def _trained(message: dict[str, Any]) -> str:
+    result = message["result"]
+    lines = [f"| {key} | {_spell(value)} |" for key, value in message["config"].items() if key not in ELSEWHERE]
+    learned = (
+        f"Learned from {message['learned']:,} images of {message['config']['data']}." if "learned" in message else ""
+    )
     took = f"{result['epochs']} epochs took {result['seconds']:,.0f} s" if {"epochs", "seconds"} <= set(result) else ""
-    took += f" on {told['hardware']}" if took and "hardware" in told else ""
+    took += f" on {message['hardware']}" if took and "hardware" in message else ""
     said = " ".join(part for part in (learned, took + "." if took else "") if part)
     return "\n".join(["## Training", *(["", said] if said else []), "", "| setting | value |", "|---|---|", *lines])
 
 
-def _accuracy(told: dict[str, Any]) -> str:
-    config, result = told["config"], told["result"]
-    count, right = int(result["pictures"]), float(result["top1"])
+def _accuracy(message: dict[str, Any]) -> str:
+    config, result = message["config"], message["result"]
+    count, right = int(result["images"]), float(result["top1"])
     low, high = wilson(round(right * count), count)
-    date = f" on {told['date']}" if "date" in told else ""
-    text = f"**{right:.2%}** of {count:,} held-out pictures of {config['data']} are right, measured{date}; "
-    text += f"95 % interval for that many pictures: {low:.2%} to {high:.2%} (Wilson)."
+    date = f" on {message['date']}" if "date" in message else ""
+    text = f"**{right:.2%}** of {count:,} held-out images of {config['data']} are right, measured{date}; "
+    text += f"95 % interval for that many images: {low:.2%} to {high:.2%} (Wilson)."
     if "top5" in result:
         text += f" The right class is among the first five for {result['top5']:.2%}."
     if config.get("validation"):
-        text += " They are a share of the training pictures, kept for choosing settings: test pictures may say less."
+        text += " They are a share of the training images, kept for choosing settings: test images may say less."
     return f"## Accuracy\n\n{text} It is the last epoch's model, not the best epoch's."
 
 
-def _limits(card: Card, told: dict[str, Any]) -> str:
+def _limits(card: Card, message: dict[str, Any]) -> str:
     lines = []
     if card.head == "classifier":
-        lines.append("Whatever the picture shows, the answer is one of the classes above.")
-    if told:
-        lines.append(f"Only pictures of {told['config']['data']} were tried: nothing is known here of others.")
+        lines.append("Whatever the image shows, the answer is one of the classes above.")
+    if message:
+        lines.append(f"Only images of {message['config']['data']} were tried: nothing is known here of others.")
         lines.append("Calibration and single classes were not measured by the run.")
     else:
         lines.append("No accuracy stands in the model's files: measure it with `vitreous evaluate`.")

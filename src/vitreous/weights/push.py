@@ -106,8 +106,10 @@ def _send(files: list[Path], repository: str, token: str, private: bool) -> Push
     try:
         hub.create_repo(repository, private=private or None, exist_ok=True)
         if private and not hub.model_info(repository, timeout=10).private:
-            told = f"{repository} is there already and is public: make it private on its page, or choose another name"
-            raise PermissionError(told)
+            message = (
+                f"{repository} is there already and is public: make it private on its page, or choose another name"
+            )
+            raise PermissionError(message)
         operations = [CommitOperationAdd(path.name, path) for path in files]
         with nullcontext() if sys.stderr.isatty() else quiet_hub():
             done = hub.create_commit(repository, operations, commit_message="Model and card, by vitreous push")
@@ -139,5 +141,5 @@ def _explain(error: Exception, repository: str) -> Exception:
     reason = f"{type(inner or error).__name__}: {inner or error}".strip().splitlines()[0].rstrip(".: ")
     if status is not None and 400 <= status < 500:
         return ValueError(f"the Hub refused {repository} with {status}: check its name and your token ({reason})")
-    told = f"{repository} could not be pushed: check the network or HF_HUB_OFFLINE and run the same command again"
-    return ConnectionError(f"{told} ({reason})")
+    message = f"{repository} could not be pushed: check the network or HF_HUB_OFFLINE and run the same command again"
+    return ConnectionError(f"{message} ({reason})")

@@ -63,8 +63,8 @@ def moment_name(path: str) -> str | None:
 
 def _whole(weights: Path, described: Path) -> bool:
     try:
-        told = json.loads(described.read_text(encoding="utf-8"))
+        message = json.loads(described.read_text(encoding="utf-8"))
         with weights.open("rb") as file:
-            return bool(hashlib.file_digest(file, "sha256").hexdigest() == told["files"][weights.name]["sha256"])
+            return bool(hashlib.file_digest(file, "sha256").hexdigest() == message["files"][weights.name]["sha256"])
     except (OSError, ValueError, KeyError, TypeError):
         return False

@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 
 from vitreous.data.preprocess import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.weights.card import Card
 from vitreous.runtime.files import write_atomic, write_json
+from vitreous.weights.card import Card
 from vitreous.weights.keymap import Tensors
 
 if TYPE_CHECKING:

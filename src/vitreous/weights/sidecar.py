@@ -76,7 +76,7 @@ def _told_names(source: Source, sidecar: Mapping[str, Any]) -> Names:
 def preprocessing(
     source: Source, sidecar: Mapping[str, Any], format: str, size: tuple[int, int], channels: int
 ) -> tuple[Preprocess, str | None]:
-    """How to prepare a picture for a model of this size and, where that was assumed, why."""
+    """How to prepare an image for a model of this size and, where that was assumed, why."""
     if source.weights_enum is not None:
         return from_torchvision(source.weights_enum.transforms()), None
     if source.preprocessor is not None:

@@ -39,10 +39,10 @@ def refuse_other_families(keys: Iterable[str], sidecar: Mapping[str, Any], file_
 
     >>> refuse_other_families(["cls_token", "blocks.0.norm1.weight"], {}, "vit_base_patch16_224.pth")
     """
-    told = {f"its config says {name!r}": name for name in (sidecar.get("model_type"), sidecar.get("architecture"))}
-    told[f"its name is {file_name}"] = file_name
+    message = {f"its config says {name!r}": name for name in (sidecar.get("model_type"), sidecar.get("architecture"))}
+    message[f"its name is {file_name}"] = file_name
     for family, (_, name_pattern) in REFUSED.items():
-        for proof, name in told.items():
+        for proof, name in message.items():
             if name and re.search(name_pattern, str(name).lower()):
                 _refuse(family, proof)
     keys = list(keys)

@@ -1,8 +1,8 @@
-"""Where in a batch's pictures we look: shift, mirror, random crop and erased box, each picture with its own.
+"""Where in a batch's images we look: shift, mirror, random crop and erased box, each image with its own.
 
 Whole pixels are looked up, not interpolated; only the crop, which is resized, interpolates.
 
-Shapes:  b pictures   c colours   h height   w width   a attempts
+Shapes:  b images   c colours   h height   w width   a attempts
 """
 
 import math
@@ -19,10 +19,10 @@ Box = tuple[Tensor, Tensor, Tensor, Tensor]  # top, left, height, width: int64 [
 
 
 def move(pixels: Tensor, down: Tensor, right: Tensor, mirrored: Tensor) -> Tensor:
-    """Shift pictures by whole pixels, the gap black, then mirror some left-right: `[b c h w]` → `[b c h w]`.
+    """Shift images by whole pixels, the gap black, then mirror some left-right: `[b c h w]` → `[b c h w]`.
 
-    >>> picture = torch.arange(1, 4).reshape(1, 1, 1, 3)
-    >>> move(picture, torch.tensor([0]), torch.tensor([1]), torch.tensor([False]))
+    >>> image = torch.arange(1, 4).reshape(1, 1, 1, 3)
+    >>> move(image, torch.tensor([0]), torch.tensor([1]), torch.tensor([False]))
     tensor([[[[0, 1, 2]]]])
     """
     _, _, height, width = pixels.shape
@@ -51,7 +51,7 @@ def draw_box(
 ) -> tuple[Box, Tensor]:
     """A box of so much of the area of (height, width) `size` and a width/height within `ratio`, and whether it fits.
 
-    Ten boxes are drawn for each picture, and the first taken that leaves `spare` pixels of both sides.
+    Ten boxes are drawn for each image, and the first taken that leaves `spare` pixels of both sides.
     """
     height, width = size
     attempt = torch.arange(ATTEMPTS, device=chance.keys.device)
@@ -83,7 +83,7 @@ def draw_crop(chance: Chance, size: tuple[int, int], area: tuple[float, float]) 
 
 
 def crop_and_resize(pixels: Tensor, box: Box, size: tuple[int, int]) -> Tensor:
-    """Each picture's box resized to `size`, bilinear without antialias: uint8 `[b c H W]` → uint8 `[b c h w]`.
+    """Each image's box resized to `size`, bilinear without antialias: uint8 `[b c H W]` → uint8 `[b c h w]`.
 
     Nothing from outside the box enters: it is cropped first. A box much larger than `size` is sampled, not averaged.
     """
@@ -111,7 +111,7 @@ def draw_erasure(chance: Chance, size: tuple[int, int], share: float) -> tuple[B
 
 
 def fill_box(box: Box, size: tuple[int, int]) -> Tensor:
-    """Which pixels lie in each picture's box: bool `[b 1 h w]`."""
+    """Which pixels lie in each image's box: bool `[b 1 h w]`."""
     y = torch.arange(size[0], device=box[0].device)[:, None]  # [h 1]
     x = torch.arange(size[1], device=box[0].device)  # [w]
     top, left, height, width = (side[:, None, None, None] for side in box)

@@ -1,8 +1,8 @@
-"""MixUp and CutMix: each picture is mixed with the one before it in the batch, and so are their targets.
+"""MixUp and CutMix: each image is mixed with the one before it in the batch, and so are their targets.
 
-Each picture has a mix of its own; torchvision draws one a batch. The rest is torchvision's, and equal to it.
+Each image has a mix of its own; torchvision draws one a batch. The rest is torchvision's, and equal to it.
 
-Shapes:  b pictures   c colours   h height   w width   k classes
+Shapes:  b images   c colours   h height   w width   k classes
 """
 
 import torch
@@ -27,7 +27,7 @@ def list_quantiles(alpha: float) -> Tensor:
 
 
 def place_box(kept: Tensor, x: Tensor, y: Tensor, size: tuple[int, int]) -> Box:
-    """CutMix's box around (x, y), cut off at the edges, for keeping about `kept` of the picture outside it."""
+    """CutMix's box around (x, y), cut off at the edges, for keeping about `kept` of the image outside it."""
     height, width = size
     reach = 0.5 * (1.0 - kept).sqrt()
     across, along = (reach * width).long(), (reach * height).long()
@@ -41,7 +41,7 @@ def mix(x: Tensor, own: Tensor, other: Tensor) -> Tensor:
 
 
 class Mix(nn.Module):
-    """MixUp with Beta(`mixup`, `mixup`), CutMix with Beta(`cutmix`, `cutmix`), or for each picture one of the two."""
+    """MixUp with Beta(`mixup`, `mixup`), CutMix with Beta(`cutmix`, `cutmix`), or for each image one of the two."""
 
     mixup_quantiles: Tensor  # float64 [4096]
     cutmix_quantiles: Tensor
@@ -54,34 +54,34 @@ class Mix(nn.Module):
         for name, alpha in (("mixup_quantiles", mixup), ("cutmix_quantiles", cutmix)):
             self.register_buffer(name, list_quantiles(alpha) if alpha else torch.zeros(0), persistent=False)
 
-    def forward(self, pictures: Tensor, targets: Tensor, chance: Chance) -> tuple[Tensor, Tensor]:
+    def forward(self, images: Tensor, targets: Tensor, chance: Chance) -> tuple[Tensor, Tensor]:
         """Float `[b c h w]` and `[b k]` → the same, mixed."""
         rank = (chance.uniform("mix quantile") * QUANTILES).long()
         whole = chance.uniform("mix at all") >= self.share  # these keep all of themselves
         if not self.cutmix:
-            return self.blend(pictures, targets, self.mixup_quantiles[rank].masked_fill(whole, 1.0))
+            return self.blend(images, targets, self.mixup_quantiles[rank].masked_fill(whole, 1.0))
         kept = self.cutmix_quantiles[rank].masked_fill(whole, 1.0)  # an empty box
-        cut, kept = self.draw_cut(kept, (pictures.shape[2], pictures.shape[3]), chance)
+        cut, kept = self.draw_cut(kept, (images.shape[2], images.shape[3]), chance)
         if not self.mixup:
-            return torch.where(cut, pictures.roll(1, 0), pictures), self.blend_targets(targets, kept)
+            return torch.where(cut, images.roll(1, 0), images), self.blend_targets(targets, kept)
         blended = chance.uniform("mix by blending") < 0.5
         kept = torch.where(blended, self.mixup_quantiles[rank].masked_fill(whole, 1.0), kept)
-        faded = self.blend(pictures, targets, kept)
-        patched = torch.where(cut, pictures.roll(1, 0), pictures)
+        faded = self.blend(images, targets, kept)
+        patched = torch.where(cut, images.roll(1, 0), images)
         return torch.where(blended[:, None, None, None], faded[0], patched), faded[1]
 
     def draw_cut(self, kept: Tensor, size: tuple[int, int], chance: Chance) -> tuple[Tensor, Tensor]:
-        """The pixels of each picture's box, bool `[b 1 h w]`, and what is truly kept outside it, float64 `[b]`."""
+        """The pixels of each image's box, bool `[b 1 h w]`, and what is truly kept outside it, float64 `[b]`."""
         x, y = chance.whole("mix x", 0, size[1] - 1), chance.whole("mix y", 0, size[0] - 1)
         box = place_box(kept, x, y, size)
         kept = 1.0 - (box[2] * box[3]).double() / (size[0] * size[1])
         return fill_box(box, size), kept
 
-    def blend(self, pictures: Tensor, targets: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    def blend(self, images: Tensor, targets: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
         """MixUp."""
         own, other = kept.float()[:, None, None, None], (1.0 - kept).float()[:, None, None, None]
-        return mix(pictures, own, other), self.blend_targets(targets, kept)
+        return mix(images, own, other), self.blend_targets(targets, kept)
 
     def blend_targets(self, targets: Tensor, kept: Tensor) -> Tensor:
-        """The targets of both pictures by their shares."""
+        """The targets of both images by their shares."""
         return mix(targets, kept.float()[:, None], (1.0 - kept).float()[:, None])

@@ -1,10 +1,10 @@
-"""Augmentation of a whole batch on its device, each picture by its own chance.
+"""Augmentation of a whole batch on its device, each image by its own chance.
 
-In go pixels as bytes and labels; out come normalised pictures and soft targets. What happens to a picture depends on
+In go pixels as bytes and labels; out come normalised images and soft targets. What happens to an image depends on
 its seed, epoch and index alone, not on the batch it is in; only MixUp and CutMix look at its neighbour. Nothing waits
 for the device or is copied to it, and no shape depends on chance: a CUDA graph can hold it, and a compiler trace it.
 
-Shapes:  b pictures   c colours   H W size as stored   h w size for the model   k classes
+Shapes:  b images   c colours   H W size as stored   h w size for the model   k classes
 """
 
 import zlib
@@ -48,8 +48,8 @@ class Augment(nn.Module):
 
     >>> augment = Augment(size=(8, 8), mean=(0.5,), std=(0.5,), classes=10, shift=0.1, flip=True)
     >>> pixels, labels = torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.arange(4)
-    >>> pictures, targets = augment(pixels, labels, Chance.of(seed=0, epoch=0, indices=labels))
-    >>> pictures.shape, targets.shape
+    >>> images, targets = augment(pixels, labels, Chance.of(seed=0, epoch=0, indices=labels))
+    >>> images.shape, targets.shape
     (torch.Size([4, 1, 8, 8]), torch.Size([4, 10]))
     """
 
@@ -78,12 +78,12 @@ class Augment(nn.Module):
         """Set up the tables.
 
         shift: the largest move as a share of the side, in whole pixels; the gap is black
-        flip: mirror half of the pictures left-right
+        flip: mirror half of the images left-right
         crop: RandomResizedCrop's least and largest share of the area
         policy: none, trivial (TrivialAugmentWide) or rand (RandAugment: `operations` of strength `magnitude`)
         erasing: the chance to erase a box, which is filled with the mean
-        mixup, cutmix: alpha of the Beta distribution; 0 for none; with both, each picture tosses a coin
-        mix_share: the chance that a picture is mixed at all
+        mixup, cutmix: alpha of the Beta distribution; 0 for none; with both, each image tosses a coin
+        mix_share: the chance that an image is mixed at all
         label_smoothing: the share of a target that is spread over all classes
         """
         super().__init__()
@@ -102,12 +102,12 @@ class Augment(nn.Module):
 
     def forward(self, pixels: Tensor, labels: Tensor, chance: Chance) -> tuple[Tensor, Tensor]:
         """uint8 `[b c H W]`, int64 `[b]` → float32 normalised `[b c h w]`, float32 targets `[b k]`."""
-        pictures = self.plain(self.vary(pixels, chance))
+        images = self.plain(self.vary(pixels, chance))
         if self.erasing:
             box, erased = draw_erasure(chance, self.size, self.erasing)
-            pictures = pictures.masked_fill(fill_box(box, self.size) & erased[:, None, None, None], 0.0)
+            images = images.masked_fill(fill_box(box, self.size) & erased[:, None, None, None], 0.0)
         targets = soften(labels, self.classes, self.label_smoothing)
-        return self.mix(pictures, targets, chance) if self.mix is not None else (pictures, targets)
+        return self.mix(images, targets, chance) if self.mix is not None else (images, targets)
 
     def vary(self, pixels: Tensor, chance: Chance) -> Tensor:
         """What is done to bytes: uint8 `[b c H W]` → uint8 `[b c h w]`."""
@@ -132,7 +132,7 @@ class Augment(nn.Module):
         if pixels.dtype != torch.uint8 or tuple(pixels.shape[1:]) != expected:
             raise ValueError(
                 f"expected uint8 pixels [b {' '.join(map(str, expected))}], got {pixels.dtype} {list(pixels.shape)}: "
-                "resize the pictures, or pass crop=(0.25, 1.0) to cut pieces of the right size"
+                "resize the images, or pass crop=(0.25, 1.0) to cut pieces of the right size"
             )
 
 

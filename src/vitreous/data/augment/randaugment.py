@@ -1,13 +1,13 @@
-"""TrivialAugment and RandAugment on a batch, each picture with its own operation, equal to torchvision's bit by bit.
+"""TrivialAugment and RandAugment on a batch, each image with its own operation, equal to torchvision's bit by bit.
 
 An operation at one of its 31 strengths and with one of two signs is a row of a table. The tables are filled by
 torchvision itself on the processor: where each pixel comes from (shear, translate, rotate) and what each brightness
 becomes (brightness, posterize, solarize). Looking rows up gives the same bits on every device, compiled or not, where
 computing afresh would not: in shears and rotations many a pixel lies half-way between two, and rounding decides.
 
-Every picture goes through all stages, and all but its own leave it as it is: no shape depends on chance.
+Every image goes through all stages, and all but its own leave it as it is: no shape depends on chance.
 
-Shapes:  b pictures   c colours, 1 or 3   h height   w width   p = h·w pixels   r rows of the table
+Shapes:  b images   c colours, 1 or 3   h height   w width   p = h·w pixels   r rows of the table
 """
 
 import math
@@ -59,9 +59,9 @@ def list_strengths(policy: str, operation: str, size: tuple[int, int]) -> list[f
 
 
 def trace_pixels(operation: str, strength: float, size: tuple[int, int]) -> Tensor:
-    """Where each pixel of the moved picture comes from: int32 `[p]`, -1 for from outside.
+    """Where each pixel of the moved image comes from: int32 `[p]`, -1 for from outside.
 
-    torchvision moves a picture whose values are the places of its own pixels, counted from 1; outside is its black, 0.
+    torchvision moves an image whose values are the places of its own pixels, counted from 1; outside is its black, 0.
     """
     from torchvision.transforms.v2 import functional as torchvision  # here, for the rest starts a second sooner
 
@@ -80,7 +80,7 @@ def trace_pixels(operation: str, strength: float, size: tuple[int, int]) -> Tens
 
 
 def trace_tones(operation: str, strength: float) -> Tensor:
-    """What each of the 256 brightnesses becomes, where that does not depend on the picture: uint8 `[256]`."""
+    """What each of the 256 brightnesses becomes, where that does not depend on the image: uint8 `[256]`."""
     from torchvision.transforms.v2 import functional as torchvision
 
     tones = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 256)
@@ -98,7 +98,7 @@ def multiply_add(x: Tensor, factor: Tensor | float, addend: Tensor) -> Tensor:
 
     Blending a grey pixel with its own grey lands on a whole number or just below it, and then is cut to a whole number:
     the one rounding decides. In float64 the product is exact, and so the sum is right on every device. (torchvision
-    rounds twice in the few pixels that its vector instructions leave over, where a picture's pixels are no multiple of
+    rounds twice in the few pixels that its vector instructions leave over, where an image's pixels are no multiple of
     32: these may be off by one from ours, and from their own neighbours.)
     """
     return x.double().mul_(factor).add_(addend).float()
@@ -174,13 +174,13 @@ def smooth(pixels: Tensor) -> Tensor:
 
 
 class Policy(nn.Module):
-    """`operations` random operations on each picture, one after another; their rows are drawn from `Chance`."""
+    """`operations` random operations on each image, one after another; their rows are drawn from `Chance`."""
 
-    frames: Tensor  # int32 [frames p]: where pixels come from; the first frame is the picture as it is
+    frames: Tensor  # int32 [frames p]: where pixels come from; the first frame is the image as it is
     frame: Tensor  # int64 [r]
     curves: Tensor  # uint8 [r 256]
     operation: Tensor  # int64 [r]
-    factor: Tensor  # float32 [r]: the picture's share in a blend
+    factor: Tensor  # float32 [r]: the image's share in a blend
     rest: Tensor  # float32 [r]: the other's share
 
     def __init__(self, name: str, size: tuple[int, int], operations: int = 1, magnitude: int | None = None) -> None:
@@ -218,7 +218,7 @@ class Policy(nn.Module):
             self.register_buffer(key, table, persistent=False)
 
     def draw_rows(self, chance: Chance, turn: int = 0) -> Tensor:
-        """Each picture's row of the table, int64 `[b]`: operation, strength and sign, all equally likely."""
+        """Each image's row of the table, int64 `[b]`: operation, strength and sign, all equally likely."""
         operation = chance.whole(f"policy {turn} operation", 0, len(OPERATIONS) - 1)
         bin = chance.whole(f"policy {turn} strength", 0, len(self.bins) - 1)
         return (operation * len(self.bins) + bin) * 2 + chance.whole(f"policy {turn} sign", 0, 1)
@@ -230,7 +230,7 @@ class Policy(nn.Module):
         return pixels
 
     def apply_rows(self, pixels: Tensor, rows: Tensor) -> Tensor:
-        """Do to each picture what its row says; large batches go piece by piece."""
+        """Do to each image what its row says; large batches go piece by piece."""
         piece = PIECE_ON_CPU if pixels.device.type == "cpu" else PIECE
         share = max(1, piece // pixels[0].numel())
         if len(pixels) <= share:
@@ -271,7 +271,7 @@ class Policy(nn.Module):
         return curves.gather(2, flat.long()).view(pixels.shape)
 
     def blend(self, pixels: Tensor, grey: Tensor, rows: Tensor) -> Tensor:
-        """Colour (with the grey, none in grey pictures) and sharpness (with the neighbours)."""
+        """Colour (with the grey, none in grey images) and sharpness (with the neighbours)."""
         operation = self.operation[rows][:, None, None, None]  # [b 1 1 1]
         colour = (operation == OPERATIONS.index("Color")) & (pixels.shape[1] > 1)
         sharpness = operation == OPERATIONS.index("Sharpness")

@@ -1,4 +1,4 @@
-"""Which column of a table holds the pictures and which their classes, as tables on the Hugging Face Hub have them."""
+"""Which column of a table holds the images and which their classes, as tables on the Hugging Face Hub have them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from vitreous.data.image_dataset import some
 
-PICTURE_COLUMNS = ("image", "img", "picture", "jpg", "png", "webp")
+IMAGE_COLUMNS = ("image", "img", "image", "jpg", "png", "webp")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "cls")
 
 
@@ -16,7 +16,7 @@ LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "cls")
 class Columns:
     """The two columns that matter."""
 
-    picture: str
+    image: str
     label: str
     class_names: tuple[str, ...] | None
     """None where the table does not say."""
@@ -26,22 +26,22 @@ def choose_columns(features: Mapping[str, Any], where: str) -> Columns:
     """Choose by the types that the Hub's `features` give, then by the usual names.
 
     >>> choose_columns({"img": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": ["cat", "dog"]}}, "zoo")
-    Columns(picture='img', label='label', class_names=('cat', 'dog'))
+    Columns(image='img', label='label', class_names=('cat', 'dog'))
     """
     kinds = {name: _kind(value) for name, value in features.items()}
-    pictures = [name for name, kind in kinds.items() if kind == "Image"]
+    images = [name for name, kind in kinds.items() if kind == "Image"]
     classes = [name for name, kind in kinds.items() if kind == "ClassLabel"]
     others = [name for name, kind in kinds.items() if kind == "Value" and name in LABEL_COLUMNS]
-    picture = _best(pictures, PICTURE_COLUMNS)
+    image = _best(images, IMAGE_COLUMNS)
     label = _best(classes, LABEL_COLUMNS) or _best(others, LABEL_COLUMNS)
-    if picture is None:
-        wanted = f"expected one with the bytes of encoded pictures, such as {' or '.join(PICTURE_COLUMNS[:2])}"
-        raise ValueError(f"{where} has no single column of pictures: {wanted}; it has {_listed(features)}")
+    if image is None:
+        wanted = f"expected one with the bytes of encoded images, such as {' or '.join(IMAGE_COLUMNS[:2])}"
+        raise ValueError(f"{where} has no single column of images: {wanted}; it has {_listed(features)}")
     if label is None:
         wanted = f"expected one such as {' or '.join(LABEL_COLUMNS[:3])}"
         raise ValueError(f"{where} has no single column of classes: {wanted}; it has {_listed(features)}")
     names = features[label].get("names")
-    return Columns(picture, label, tuple(str(name) for name in names) if names else None)
+    return Columns(image, label, tuple(str(name) for name in names) if names else None)
 
 
 def number_labels(
@@ -58,7 +58,7 @@ def number_labels(
     """
     if any(value is None for value in values) or (values and -1 in values):  # -1: the Hub's "not told"
         missing = sum(value is None or value == -1 for value in values)
-        raise ValueError(f"{missing} of {len(values)} pictures of {where} have no class: choose a split that has them")
+        raise ValueError(f"{missing} of {len(values)} images of {where} have no class: choose a split that has them")
     if values and all(isinstance(value, str) for value in values):
         names = class_names or tuple(sorted(set(values)))
         place = {name: i for i, name in enumerate(names)}
@@ -78,11 +78,15 @@ def number_labels(
 
 
 def _kind(feature: Any) -> str | None:
-    """A column's type; bytes that nobody calls a picture are one as well."""
+    """A column's type; bytes that nobody calls an image are one as well."""
     if not isinstance(feature, Mapping):
         return None
-    told = feature.get("bytes", feature) if "_type" not in feature else feature
-    if isinstance(told, Mapping) and told.get("_type") == "Value" and str(told.get("dtype")).endswith("binary"):
+    message = feature.get("bytes", feature) if "_type" not in feature else feature
+    if (
+        isinstance(message, Mapping)
+        and message.get("_type") == "Value"
+        and str(message.get("dtype")).endswith("binary")
+    ):
         return "Image"
     return feature.get("_type")
 

@@ -1,4 +1,4 @@
-"""Folders of pictures: a sub-folder for each class, with or without train/ and test/ (or val/) above them."""
+"""Folders of images: a sub-folder for each class, with or without train/ and test/ (or val/) above them."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from vitreous.data.finding import find_pictures
-from vitreous.data.image_dataset import PictureSet, digest, file_state
+from vitreous.data.finding import find_images
+from vitreous.data.image_dataset import ImageDataset, digest, file_state
 from vitreous.data.sources.source import SPELLINGS, Source
 
 
-def from_folder(folder: Path) -> PictureSet:
-    """A set from `<folder>/<class>/<picture>`."""
+def from_folder(folder: Path) -> ImageDataset:
+    """A set from `<folder>/<class>/<image>`."""
     classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not classes:
-        raise ValueError(f"{folder} has no sub-folders: expected one for each class, {folder}/<class>/<picture>")
+        raise ValueError(f"{folder} has no sub-folders: expected one for each class, {folder}/<class>/<image>")
     paths: list[Path] = []
     labels: list[int] = []
     for label, path in enumerate(classes):
-        found, _ = find_pictures([path])
+        found, _ = find_images([path])
         paths += found
         labels += [label] * len(found)
     if not paths:
         raise ValueError(
-            f"{folder} has {len(classes)} sub-folders but no pictures in them: expected {folder}/<class>/<picture>"
+            f"{folder} has {len(classes)} sub-folders but no images in them: expected {folder}/<class>/<image>"
         )
-    return PictureSet(
+    return ImageDataset(
         name=folder.name or str(folder),
         class_names=tuple(path.name for path in classes),
         labels=tuple(labels),
-        picture=paths.__getitem__,
+        image=paths.__getitem__,
         where=partial(_where, paths),
         source=partial(fingerprint_files, folder, paths),
     )
@@ -45,7 +45,7 @@ def folder_source(folder: Path) -> Source:
         splits={part: partial(from_folder, path) for part, path in parts.items()},
         whole=None if parts else partial(from_folder, folder),
         part="{}/ folder",
-        layout=f"{folder}/{{}}/<class>/<picture>",
+        layout=f"{folder}/{{}}/<class>/<image>",
         folder=folder,
     )
 

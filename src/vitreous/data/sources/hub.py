@@ -1,6 +1,6 @@
 """Sets on the Hugging Face Hub, through its `datasets` library (the extra `[hub]`): `hf:org/name` or `org/name`.
 
-A set is downloaded once, to that library's cache, and its pictures are read from there one at a time. What is too large
+A set is downloaded once, to that library's cache, and its images are read from there one at a time. What is too large
 for that is read as it comes: `streaming.py`.
 """
 
@@ -12,8 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from vitreous.data.image_dataset import PictureSet, digest, file_state
-from vitreous.data.images import PictureError, read_picture
+from vitreous.data.image_dataset import ImageDataset, digest, file_state
+from vitreous.data.images import ImageError, read_image
 from vitreous.data.sources.columns import choose_columns, number_labels
 from vitreous.data.sources.source import Source
 
@@ -43,8 +43,8 @@ def hub_source(name: str, root: Path | None = None) -> Source:
     return Source(name, {split: partial(from_builder, builder, split, name) for split in builder.info.splits or ()})
 
 
-def from_builder(builder: Any, split: str, name: str) -> PictureSet:
-    """One split, downloaded where it is not yet; pictures are decoded when asked for."""
+def from_builder(builder: Any, split: str, name: str) -> ImageDataset:
+    """One split, downloaded where it is not yet; images are decoded when asked for."""
     import datasets
 
     _prepare(builder, name)
@@ -54,10 +54,10 @@ def from_builder(builder: Any, split: str, name: str) -> PictureSet:
     values = table.select_columns([columns.label])[:][columns.label]
     names, labels = number_labels(list(values), columns.class_names, title)
     if not labels:
-        raise ValueError(f"{title} holds no pictures: choose another split or set")
-    table = table.select_columns([columns.picture]).cast_column(columns.picture, datasets.Image(decode=False))
-    pictures = _Pictures(table, columns.picture, title)
-    return PictureSet(name.removeprefix(PREFIX), names, labels, pictures, pictures.where, pictures.source)
+        raise ValueError(f"{title} holds no images: choose another split or set")
+    table = table.select_columns([columns.image]).cast_column(columns.image, datasets.Image(decode=False))
+    images = _Images(table, columns.image, title)
+    return ImageDataset(name.removeprefix(PREFIX), names, labels, images, images.where, images.source)
 
 
 def _prepare(builder: Any, name: str) -> None:
@@ -70,8 +70,8 @@ def _prepare(builder: Any, name: str) -> None:
         raise FileNotFoundError(f"{name} could not be downloaded: {one_line(error)}; run again to go on") from error
 
 
-class _Pictures:
-    """Picture `i` of a table that the library keeps on disk."""
+class _Images:
+    """Image `i` of a table that the library keeps on disk."""
 
     def __init__(self, table: Any, column: str, title: str) -> None:
         self.table, self.column, self.title = table, column, title
@@ -88,14 +88,14 @@ class _Pictures:
 
 
 def decoded(value: dict[str, Any] | bytes | None, where: str) -> Image:
-    """The picture in a cell that the library has not decoded: bytes, or the path of a file."""
+    """The image in a cell that the library has not decoded: bytes, or the path of a file."""
     data, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
     if not data and not path:
-        raise PictureError(where, "the row holds no picture")
+        raise ImageError(where, "the row holds no image")
     try:
-        return read_picture(data or Path(str(path)))
-    except PictureError as error:
-        raise PictureError(where, error.reason) from error
+        return read_image(data or Path(str(path)))
+    except ImageError as error:
+        raise ImageError(where, error.reason) from error
 
 
 # --- asking the Hub ---------------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def hub_builder(name: str, root: Path | None = None) -> Any:
         return kept
     raise FileNotFoundError(
         f"{_neither(name)}, and the Hub cannot be reached ({one_line(unreachable)}): go online to download it once, or "
-        "give a folder of pictures or parquet files"
+        "give a folder of images or parquet files"
     ) from unreachable
 
 
@@ -142,11 +142,11 @@ def _ask(repository: str) -> Exception | None:
         ) from error
     except errors.RepositoryNotFoundError as error:
         raise FileNotFoundError(
-            f"{_neither(repository)}, and the Hub has no such data set, or it is private: check the spelling "
+            f"{_neither(repository)}, and the Hub has no such dataset, or it is private: check the spelling "
             "(org/name), or run `hf auth login`"
         ) from error
     except errors.HFValidationError as error:
-        raise ValueError(f"{repository!r} cannot be the name of a data set on the Hub: expected org/name") from error
+        raise ValueError(f"{repository!r} cannot be the name of a dataset on the Hub: expected org/name") from error
     except Exception as error:  # the client lets its HTTP library's errors through, and that library has changed
         return error
     return None
@@ -156,7 +156,7 @@ def _built(datasets: ModuleType, repository: str, config: str, cache: str | None
     try:
         return datasets.load_dataset_builder(repository, config or None, cache_dir=cache)
     except (OSError, ValueError, RuntimeError) as error:  # no such files, a config to choose, a script to run
-        raise FileNotFoundError(f"{repository} cannot be opened as a data set: {one_line(error)}") from error
+        raise FileNotFoundError(f"{repository} cannot be opened as a dataset: {one_line(error)}") from error
 
 
 def _kept(repository: str, config: str, cache: str | None) -> Any:

@@ -1,6 +1,6 @@
-"""Pictures in parquet files, as the Hugging Face Hub keeps them: a column of encoded pictures and one of classes.
+"""Images in parquet files, as the Hugging Face Hub keeps them: a column of encoded images and one of classes.
 
-In goes a file, a pattern or a folder; out comes a `Source`. The labels are read at once, the pictures a row group at a
+In goes a file, a pattern or a folder; out comes a `Source`. The labels are read at once, the images a row group at a
 time when they are asked for, by any number of threads and processes.
 """
 
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitreous.data.finding import split_pattern
-from vitreous.data.image_dataset import PictureSet, digest, file_state
-from vitreous.data.images import PictureError, read_picture
+from vitreous.data.image_dataset import ImageDataset, digest, file_state
+from vitreous.data.images import ImageError, read_image
 from vitreous.data.sources.columns import Columns, choose_columns, number_labels
 from vitreous.data.sources.row_groups import RowGroups
 from vitreous.data.sources.source import SPELLINGS, Source
@@ -44,7 +44,7 @@ def _in_folder(folder: Path) -> tuple[Path, ...]:
     top = tuple(sorted(folder.glob("*.parquet")))
     folders = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
     if any(split_of(path) for path in top) or (top and all(path.name == "data" for path in folders)):
-        return top  # but features.parquet beside folders of pictures is not the set
+        return top  # but features.parquet beside folders of images is not the set
     if found := tuple(sorted((folder / "data").glob("*.parquet"))):
         return found
     return tuple(path for part in SPELLINGS for path in sorted((folder / part).glob("*.parquet")))
@@ -82,25 +82,25 @@ def parquet_source(name: str | Path, files: Sequence[Path]) -> Source:
     )
 
 
-def from_parquet(files: Sequence[Path], name: str = "", family: Sequence[Path] = ()) -> PictureSet:
+def from_parquet(files: Sequence[Path], name: str = "", family: Sequence[Path] = ()) -> ImageDataset:
     """A set from parquet files. `family` are the files of all splits: classes without names are counted over them."""
     name = name or files[0].name
     columns = _columns(files)
     values = [_labels(file, columns.label) for file in files]
     names = columns.class_names
-    if names is None and family:  # without this, test pictures of fewer classes would be numbered otherwise
+    if names is None and family:  # without this, test images of fewer classes would be numbered otherwise
         everything = [value for file in family for value in _labels(file, columns.label) if value not in (None, -1)]
         names, _ = number_labels(everything, None, name)
     names, labels = number_labels([value for part in values for value in part], names, name)
     if not labels:
-        raise ValueError(f"{name} holds no pictures: its parquet files have no rows")
+        raise ValueError(f"{name} holds no images: its parquet files have no rows")
     ends = tuple(sum(len(part) for part in values[: place + 1]) for place in range(len(files)))
-    pictures = _Pictures(RowGroups(tuple(files), columns.picture), ends)
-    return PictureSet(name, names, labels, pictures, pictures.where, partial(_source, tuple(files)))
+    images = _Images(RowGroups(tuple(files), columns.image), ends)
+    return ImageDataset(name, names, labels, images, images.where, partial(_source, tuple(files)))
 
 
-class _Pictures:
-    """Picture `i` of several files."""
+class _Images:
+    """Image `i` of several files."""
 
     def __init__(self, groups: RowGroups, ends: tuple[int, ...]) -> None:
         self.groups, self.ends = groups, ends
@@ -110,11 +110,11 @@ class _Pictures:
         try:
             data = self.groups.read(file, row)
             if not data:
-                raise PictureError("", "the row holds no bytes of a picture: save the pictures themselves, not paths")
-            return read_picture(data)
+                raise ImageError("", "the row holds no bytes of an image: save the images themselves, not paths")
+            return read_image(data)
         except (ValueError, OSError) as error:
-            reason = error.reason if isinstance(error, PictureError) else f"the parquet file is damaged ({error})"
-            raise PictureError(f"{self.groups.files[file]} row {row}", reason) from error
+            reason = error.reason if isinstance(error, ImageError) else f"the parquet file is damaged ({error})"
+            raise ImageError(f"{self.groups.files[file]} row {row}", reason) from error
 
     def where(self, i: int) -> str:
         file, row = self.place(i)
@@ -123,7 +123,7 @@ class _Pictures:
     def place(self, i: int) -> tuple[int, int]:
         """The file and the row in it."""
         if not 0 <= i < self.ends[-1]:
-            raise IndexError(f"picture {i} of {self.ends[-1]}")
+            raise IndexError(f"image {i} of {self.ends[-1]}")
         file = bisect_right(self.ends, i)
         return file, i - (self.ends[file - 1] if file else 0)
 
@@ -161,10 +161,10 @@ def _features(file: Path) -> Mapping[str, Any]:
         ]
         features[column.name] = {"_type": "Image" if binary else "Value"}
     try:
-        told = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
+        message = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
     except (ValueError, KeyError, TypeError):
-        told = {}
-    return features | {name: value for name, value in told.items() if name in features}
+        message = {}
+    return features | {name: value for name, value in message.items() if name in features}
 
 
 def _fields(kind: Any) -> list[Any]:

@@ -14,7 +14,7 @@ KEPT_BYTES = 256 * 2**20  # all of CIFAR-10, twice; 20 row groups of ImageNet
 
 
 class RowGroups:
-    """One column of encoded pictures in several files.
+    """One column of encoded images in several files.
 
     What is open and what is kept belongs to one process: a copy in another, forked or pickled, opens the files again.
     """

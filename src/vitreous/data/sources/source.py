@@ -6,39 +6,39 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitreous.data.image_dataset import PictureSet, joined
+from vitreous.data.image_dataset import ImageDataset, joined
 
 SPLITS = {
     "train": ("train", "training"),
     "test": ("test", "val", "valid", "validation"),  # held out is held out: a set without a test split has this
     "validation": ("validation", "valid", "val"),
 }
-"""A split → what it may be called where the pictures lie, the best first."""
+"""A split → what it may be called where the images lie, the best first."""
 
 SPELLINGS = tuple(dict.fromkeys(spelling for spellings in SPLITS.values() for spelling in spellings))
 
 
 @dataclass(frozen=True)
 class Source:
-    """A place with pictures: its splits, or the whole where it has none."""
+    """A place with images: its splits, or the whole where it has none."""
 
     name: str
-    splits: Mapping[str, Callable[[], PictureSet]]
+    splits: Mapping[str, Callable[[], ImageDataset]]
     """What a split is called here → opens it."""
-    whole: Callable[[], PictureSet] | None = None
+    whole: Callable[[], ImageDataset] | None = None
     """Opens all of it, where it is not divided."""
     part: str = "{} split"
     """What a split is here, for messages."""
     layout: str = ""
     """Where a split would lie, for messages."""
     folder: Path | None = None
-    """The folder that all pictures lie in, where they are files of their own."""
+    """The folder that all images lie in, where they are files of their own."""
 
     def spelled(self, split: str, without: Collection[str] = ()) -> str | None:
         """What a split is called here; None where it is missing. `without` are names already in use."""
         return next((name for name in SPLITS[split] if name in self.splits and name not in without), None)
 
-    def open(self, split: str) -> PictureSet:
+    def open(self, split: str) -> ImageDataset:
         """A split, or several joined by `+`; all of an undivided place is there to test on."""
         parts = split_parts(split)
         if parts == ["test"] and self.whole is not None:

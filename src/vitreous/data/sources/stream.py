@@ -1,6 +1,6 @@
-"""Sets too large to keep: pictures as they come, from the Hub or from parquet files, shared among ranks and workers.
+"""Sets too large to keep: images as they come, from the Hub or from parquet files, shared among ranks and workers.
 
-`stream_set("org/name", "train")` is an iterable of (picture, label) with class names; it needs the extra `[hub]`.
+`stream_set("org/name", "train")` is an iterable of (image, label) with class names; it needs the extra `[hub]`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
 
-from vitreous.data.image_dataset import PictureSet
+from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.sources.columns import choose_columns
 from vitreous.data.sources.hub import PREFIX, decoded, hub_builder, library
 from vitreous.data.sources.parquet import find_parquet, split_of
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PictureStream(IterableDataset):
-    """Pictures with a class each, in an order that only runs forwards.
+class ImageStream(IterableDataset):
+    """Images with a class each, in an order that only runs forwards.
 
-    A torch `DataLoader` takes it as it is: its workers share the files among themselves. A picture that cannot be read
-    raises a `PictureError`, and the next `next()` goes on behind it.
+    A torch `DataLoader` takes it as it is: its workers share the files among themselves. An image that cannot be read
+    raises a `ImageError`, and the next `next()` goes on behind it.
     """
 
     name: str
     class_names: tuple[str, ...]
     rows: Any
-    """The library's own iterable, with the two columns `picture` (not decoded) and `label`."""
+    """The library's own iterable, with the two columns `image` (not decoded) and `label`."""
     rank: int = 0
     ranks: int = 1
     seed: int | None = None
@@ -43,16 +43,16 @@ class PictureStream(IterableDataset):
     epoch: int = 0
     buffer: int = 1000
     """How many rows the shuffle chooses from; the order of the files is shuffled too."""
-    pictures: int | None = None
+    images: int | None = None
     """How many there are over all ranks, where that is known beforehand."""
 
-    def share(self, rank: int, ranks: int) -> PictureStream:
-        """The part of one rank: the parts of all ranks are the whole, and no two have a picture in common."""
+    def share(self, rank: int, ranks: int) -> ImageStream:
+        """The part of one rank: the parts of all ranks are the whole, and no two have an image in common."""
         if not 0 <= rank < ranks:
             raise ValueError(f"rank has to be from 0 to {ranks - 1}, got {rank}")
         return replace(self, rank=rank, ranks=ranks)
 
-    def shuffled(self, seed: int, epoch: int = 0, buffer: int = 1000) -> PictureStream:
+    def shuffled(self, seed: int, epoch: int = 0, buffer: int = 1000) -> ImageStream:
         """In another order for each seed and epoch, the same one each time; all ranks give the same seed."""
         return replace(self, seed=seed, epoch=epoch, buffer=buffer)
 
@@ -73,11 +73,11 @@ class PictureStream(IterableDataset):
         return islice(enumerate(rows), first, None)
 
     def read(self, numbered: tuple[int, dict[str, Any]]) -> tuple[Image, int]:
-        """A row of `undecoded` as a picture and its class."""
-        return decoded(numbered[1]["picture"], self._where(*numbered)), self.label(numbered)
+        """A row of `undecoded` as an image and its class."""
+        return decoded(numbered[1]["image"], self._where(*numbered)), self.label(numbered)
 
     def label(self, numbered: tuple[int, dict[str, Any]]) -> int:
-        """The class of a row of `undecoded`; the picture is not looked at."""
+        """The class of a row of `undecoded`; the image is not looked at."""
         label, where = numbered[1]["label"], self._where(*numbered)
         if isinstance(label, str) and label in self.class_names:
             label = self.class_names.index(label)
@@ -86,13 +86,13 @@ class PictureStream(IterableDataset):
         return label
 
     def _where(self, number: int, row: dict[str, Any]) -> str:
-        path = row["picture"].get("path") if isinstance(row["picture"], dict) else None
+        path = row["image"].get("path") if isinstance(row["image"], dict) else None
         return f"{self.name} {path or f'#{number} of this reader'}"
 
 
 def stream_set(
     name: str | Path, split: str = "train", root: Path | None = None, class_names: Sequence[str] | None = None
-) -> PictureStream:
+) -> ImageStream:
     """Stream a set from the Hub, or parquet files from a folder; `class_names` where it does not name its classes."""
     if len(split_parts(split)) > 1:
         raise ValueError(f"a stream reads one split, got {split!r}")
@@ -117,21 +117,21 @@ def stream_set(
     names = tuple(class_names or columns.class_names or ())
     if not names:
         raise ValueError(f"{title} does not name its classes, and a stream cannot look ahead: give class_names")
-    rows = rows.cast_column(columns.picture, datasets.Image(decode=False))
-    rows = rows.select_columns([columns.picture, columns.label])
-    renamed = {columns.picture: "picture", columns.label: "label"}
+    rows = rows.cast_column(columns.image, datasets.Image(decode=False))
+    rows = rows.select_columns([columns.image, columns.label])
+    renamed = {columns.image: "image", columns.label: "label"}
     rows = rows.rename_columns({old: new for old, new in renamed.items() if old != new})
-    return PictureStream(title, names, rows, pictures=count)
+    return ImageStream(title, names, rows, images=count)
 
 
-def keep(stream: PictureStream, most: int) -> PictureSet:
-    """The first `most` pictures of a stream as a set, in memory as they are encoded: to test on again and again."""
+def keep(stream: ImageStream, most: int) -> ImageDataset:
+    """The first `most` images of a stream as a set, in memory as they are encoded: to test on again and again."""
     rows = [row for _, row in islice(stream.undecoded(), most + 1)]
     if len(rows) > most:
-        warnings.warn(f"{stream.name}: only the first {most:,} test pictures are kept and reported on", stacklevel=2)
+        warnings.warn(f"{stream.name}: only the first {most:,} test images are kept and reported on", stacklevel=2)
         rows.pop()
     labels = tuple(stream.label(numbered) for numbered in enumerate(rows))
-    return PictureSet(stream.name, stream.class_names, labels, lambda i: stream.read((i, rows[i]))[0])
+    return ImageDataset(stream.name, stream.class_names, labels, lambda i: stream.read((i, rows[i]))[0])
 
 
 def _count_rows(files: Sequence[str]) -> int:

@@ -82,14 +82,14 @@ export function lines(series, { title, label, names = null, low = 0, high = 1 })
 // values [layers × heads] as a table of buttons: colour and number; `choose(layer, head)` on click
 export function cells(values, layers, heads, { title, kind = "heat", choose, chosen, off = null, describe }) {
   const peak = Math.max(...[...values].map(Math.abs)) || 1;
-  const picture = paint(values, heads, { kind, peak }).data;
+  const image = paint(values, heads, { kind, peak }).data;
   const rows = [];
   rows.push(make("tr", {}, make("td", {}), ...[...Array(heads).keys()].map((head) => make("th", { scope: "col" }, String(head)))));
   for (let layer = 0; layer < layers; layer++) {
     const row = make("tr", {}, make("th", { scope: "row" }, String(layer)));
     for (let head = 0; head < heads; head++) {
       const i = layer * heads + head;
-      const [r, g, b] = [0, 1, 2].map((c) => picture[4 * i + c]);
+      const [r, g, b] = [0, 1, 2].map((c) => image[4 * i + c]);
       const here = chosen && chosen.layer === layer && chosen.head === head;
       const gone = off?.has(`${layer}.${head}`);
       row.append(

@@ -20,7 +20,7 @@ const TABLES = { heat: table(MAGMA), signed: table(SIGNED) };
 // `low` to the darkest.
 export function paint(values, columns, { kind = "heat", peak = null, low = 0, alpha = 1, fade = false } = {}) {
   const rows = values.length / columns;
-  const picture = new ImageData(columns, rows);
+  const image = new ImageData(columns, rows);
   let largest = peak;
   if (largest === null) {
     largest = 0;
@@ -30,11 +30,11 @@ export function paint(values, columns, { kind = "heat", peak = null, low = 0, al
   for (let i = 0; i < values.length; i++) {
     const share = largest > 0 ? Math.min(1, Math.max(-1, (values[i] - low) / (largest - low || 1))) : 0;
     const place = 3 * Math.round(255 * (kind === "signed" ? (share + 1) / 2 : Math.max(0, share)));
-    for (let c = 0; c < 3; c++) picture.data[4 * i + c] = colours[place + c];
+    for (let c = 0; c < 3; c++) image.data[4 * i + c] = colours[place + c];
     const weight = fade ? 0.25 + 0.75 * Math.sqrt(Math.abs(share)) : 1;
-    picture.data[4 * i + 3] = 255 * alpha * weight;
+    image.data[4 * i + 3] = 255 * alpha * weight;
   }
-  return picture;
+  return image;
 }
 
 // Where the scale ends: a few patches that draw everybody's eyes (artefacts often do) must not darken all others

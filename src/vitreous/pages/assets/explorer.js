@@ -1,18 +1,18 @@
-// The explorer: pictures come from the user, payloads from the server. One viewer, or two in step on the same picture.
+// The explorer: images come from the user, payloads from the server. One viewer, or two in step on the same image.
 
 import { make } from "./dom.js";
 import { Payload } from "./payload.js";
 import { State } from "./state.js";
 import { Viewer } from "./viewer.js";
 
-const DEFAULTS = { tab: "attention", layer: -1, head: "mean", query: null, class: null, map: "relevance", picture: 0, opacity: 0.65, hover: null };
+const DEFAULTS = { tab: "attention", layer: -1, head: "mean", query: null, class: null, map: "relevance", image: 0, opacity: 0.65, hover: null };
 const MOST = 20 * 2 ** 20;
 const POLL = 500; // milliseconds between two questions how far the server is
 const client = [...crypto.getRandomValues(new Uint32Array(4))].map((word) => word.toString(16)).join(""); // randomUUID wants https
 const at = (id) => document.getElementById(id);
 const state = new State(DEFAULTS);
 const viewers = [];
-let picture = null; // { name, blob }
+let image = null; // { name, blob }
 let asked = null; // an AbortController for the newest question
 
 async function ask(path, body = null, signal = null) {
@@ -57,15 +57,15 @@ async function follow(name, models, finished) {
 }
 
 async function look() {
-  if (!picture) return;
+  if (!image) return;
   asked?.abort(); // nobody waits for what was asked before
   const mine = (asked = new AbortController());
   const names = [at("first").value, at("second").value].filter(Boolean);
   let over = false;
-  tell(`Looking at ${picture.name} …`);
-  follow(picture.name, names, () => over || asked !== mine);
+  tell(`Looking at ${image.name} …`);
+  follow(image.name, names, () => over || asked !== mine);
   document.documentElement.removeAttribute("data-ready");
-  const { name, blob } = picture;
+  const { name, blob } = image;
   try {
     const found = await Promise.all(names.map(async (model, slot) => {
       const response = await ask(address("/api/explain", { model, name, client: `${client}-${slot}` }), blob, mine.signal);
@@ -99,7 +99,7 @@ function take(blob, name) {
     tell(`${name} has ${(blob.size / 2 ** 20).toFixed(0)} MB: 20 are the most, make it smaller first`, "", true);
     return;
   }
-  picture = { blob, name };
+  image = { blob, name };
   state.set({ query: null, hover: null, class: null });
   look();
 }
@@ -121,7 +121,7 @@ async function start() {
   at("file").addEventListener("change", () => take(at("file").files[0], at("file").files[0]?.name));
   addEventListener("paste", (event) => {
     const file = [...event.clipboardData.files].find((each) => each.type.startsWith("image/"));
-    if (file) take(file, file.name || "pasted picture");
+    if (file) take(file, file.name || "pasted image");
   });
   for (const kind of ["dragenter", "dragover"]) addEventListener(kind, (event) => { event.preventDefault(); at("drop").classList.add("over"); });
   addEventListener("dragleave", (event) => { if (!event.relatedTarget) at("drop").classList.remove("over"); });

@@ -4,7 +4,7 @@
 import { dots, scale } from "./charts.js";
 import { paint } from "./colours.js";
 import { make, percent } from "./dom.js";
-import { Mosaic, columnsFor, enlarge, pictureOf } from "./mosaic.js";
+import { Mosaic, columnsFor, enlarge, imageOf } from "./mosaic.js";
 import { slice } from "./payload.js";
 import { overlay } from "./stage.js";
 
@@ -37,7 +37,7 @@ const filters = {
     const mosaic = new Mosaic({ rows: Math.ceil(count / columns), columns, ratio: high / wide, label: small ? null : `The first ${count} filters of the first layer, the strongest first` });
     const update = (number) => mosaic.draw((context, i, box) => {
       if (i >= count) return;
-      enlarge(context, pictureOf(payload.array(`filters/${number}`), i), box);
+      enlarge(context, imageOf(payload.array(`filters/${number}`), i), box);
       framed(context, box);
     });
     const width = small ? null : { "--widest": `${Math.min(40, 5 * columns)}rem` }; // a few filters are no posters
@@ -63,20 +63,20 @@ const attention = {
   panel: "9rem",
   widest: "58rem",
   sketch(payload, small, options) {
-    const pictures = payload.array("pictures");
-    const [count, high, wide] = pictures.shape;
+    const images = payload.array("images");
+    const [count, high, wide] = images.shape;
     const { labels, peak } = payload.header;
     const [, rows, columns] = payload.array("attention/0").shape;
     const canvases = [...Array(count).keys()].map((i) => {
       const canvas = new OffscreenCanvas(wide, high);
-      canvas.getContext("2d").putImageData(pictureOf(pictures, i), 0, 0);
+      canvas.getContext("2d").putImageData(imageOf(images, i), 0, 0);
       return canvas;
     });
     const heat = new OffscreenCanvas(columns, rows);
     const across = small ? Math.min(count, 4) : count;
     const mosaics = small
       ? [new Mosaic({ rows: Math.ceil(count / across), columns: across, ratio: high / wide })]
-      : canvases.map((_, i) => new Mosaic({ rows: 1, columns: 1, ratio: high / wide, label: `${labels[i] || `picture ${i + 1}`}, and where the class token looks` }));
+      : canvases.map((_, i) => new Mosaic({ rows: 1, columns: 1, ratio: high / wide, label: `${labels[i] || `image ${i + 1}`}, and where the class token looks` }));
     let shown = null;
     const update = (number) => {
       shown = number;
@@ -92,7 +92,7 @@ const attention = {
       options.opacity = Number(input.value) / 100;
       if (shown !== null) update(shown);
     });
-    const element = make("div", { class: "drawn pictures" }, mosaics.map((mosaic, i) => make("figure", {}, mosaic.canvas, labels[i] ? make("figcaption", {}, labels[i]) : null)));
+    const element = make("div", { class: "drawn images" }, mosaics.map((mosaic, i) => make("figure", {}, mosaic.canvas, labels[i] ? make("figcaption", {}, labels[i]) : null)));
     const after = make("div", { class: "controls" }, scale("heat", "0", `${percent(peak)} or more`), make("label", { class: "slider" }, make("span", {}, "Heat"), input));
     return { element, after, mosaic: mosaics[0], update };
   },

@@ -40,23 +40,23 @@ export class Mosaic {
 
 // One tile of one pixel a number, enlarged without smoothing
 const small = new OffscreenCanvas(1, 1);
-export function enlarge(context, picture, { x, y, width, height }) {
-  small.width = picture.width;
-  small.height = picture.height;
-  small.getContext("2d").putImageData(picture, 0, 0);
+export function enlarge(context, image, { x, y, width, height }) {
+  small.width = image.width;
+  small.height = image.height;
+  small.getContext("2d").putImageData(image, 0, 0);
   context.imageSmoothingEnabled = false;
   context.drawImage(small, x, y, width, height);
 }
 
 // Bytes [h w 1] or [h w 3] of tile `i` as an ImageData
-export function pictureOf({ data, shape }, i) {
+export function imageOf({ data, shape }, i) {
   const [, height, width, colours] = shape;
-  const picture = new ImageData(width, height);
+  const image = new ImageData(width, height);
   for (let p = 0; p < width * height; p++) {
-    for (let c = 0; c < 3; c++) picture.data[4 * p + c] = data[(i * width * height + p) * colours + (colours === 3 ? c : 0)];
-    picture.data[4 * p + 3] = 255;
+    for (let c = 0; c < 3; c++) image.data[4 * p + c] = data[(i * width * height + p) * colours + (colours === 3 ? c : 0)];
+    image.data[4 * p + 3] = 255;
   }
-  return picture;
+  return image;
 }
 
 // How many columns suit `count` tiles: rather wide than high, and the last row full where that can be

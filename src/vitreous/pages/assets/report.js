@@ -1,11 +1,11 @@
-// The page of a report: its payloads lie in the file itself, one for each picture.
+// The page of a report: its payloads lie in the file itself, one for each image.
 
 import { make } from "./dom.js";
 import { fromText } from "./payload.js";
 import { State } from "./state.js";
 import { Viewer } from "./viewer.js";
 
-export const DEFAULTS = { tab: "attention", layer: -1, head: "mean", query: null, class: null, map: "relevance", picture: 0, opacity: 0.65, hover: null };
+export const DEFAULTS = { tab: "attention", layer: -1, head: "mean", query: null, class: null, map: "relevance", image: 0, opacity: 0.65, hover: null };
 
 async function start() {
   const place = document.getElementById("viewer");
@@ -31,11 +31,11 @@ async function start() {
     document.documentElement.dataset.ready = String(wanted);
   };
   if (parts.length > 1) {
-    const buttons = parts.map((part, i) => make("button", { class: "chip", onclick: () => state.set({ picture: i }) }, part.dataset.name));
-    document.getElementById("pictures").replaceChildren(...buttons);
-    state.watch((values) => buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(i === values.picture))));
+    const buttons = parts.map((part, i) => make("button", { class: "chip", onclick: () => state.set({ image: i }) }, part.dataset.name));
+    document.getElementById("images").replaceChildren(...buttons);
+    state.watch((values) => buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(i === values.image))));
   }
-  state.watch((values) => show(values.picture).catch(fail));
+  state.watch((values) => show(values.image).catch(fail));
 }
 
 function fail(error) {

@@ -1,13 +1,13 @@
-// The picture with heat laid over its patches. Hovering, touching or the arrow keys choose the patch that is asked.
+// The image with heat laid over its patches. Hovering, touching or the arrow keys choose the patch that is asked.
 
 import { paint } from "./colours.js";
 import { make } from "./dom.js";
 
 export class Stage {
   // `choose(token)` is called when another token is asked; `pin(token)` when a click holds it
-  constructor(payload, picture, { choose, pin, label, describedBy }) {
+  constructor(payload, image, { choose, pin, label, describedBy }) {
     this.payload = payload;
-    this.picture = picture;
+    this.image = image;
     this.choose = choose;
     this.pin = pin;
     const { grid, prefix } = payload.header.model;
@@ -17,10 +17,10 @@ export class Stage {
     this.canvas = make("canvas", { "aria-hidden": "true" });
     this.element = make(
       "div",
-      { class: "stage", tabindex: "0", role: "application", "aria-roledescription": "picture of patches", "aria-label": label, "aria-describedby": describedBy },
+      { class: "stage", tabindex: "0", role: "application", "aria-roledescription": "image of patches", "aria-label": label, "aria-describedby": describedBy },
       this.canvas,
     );
-    this.element.style.aspectRatio = `${picture.width} / ${picture.height}`;
+    this.element.style.aspectRatio = `${image.width} / ${image.height}`;
     this.element.addEventListener("pointermove", (event) => this.hover(event));
     this.element.addEventListener("pointerdown", (event) => this.click(event));
     this.element.addEventListener("keydown", (event) => this.key(event));
@@ -66,7 +66,7 @@ export class Stage {
   resize() {
     const width = Math.max(1, Math.round(this.element.clientWidth * devicePixelRatio));
     this.canvas.width = width;
-    this.canvas.height = Math.max(1, Math.round((width * this.picture.height) / this.picture.width));
+    this.canvas.height = Math.max(1, Math.round((width * this.image.height) / this.image.width));
     if (this.shown) this.draw(this.shown);
   }
 
@@ -74,15 +74,15 @@ export class Stage {
   draw(shown) {
     this.shown = shown;
     this.current = shown.query;
-    render(this.canvas, this.picture, this.small, this, shown);
+    render(this.canvas, this.image, this.small, this, shown);
   }
 }
 
-// Draw picture, heat and the asked patch onto a canvas of any size: the stage, or a picture to be saved.
-export function render(canvas, picture, small, { rows, columns, prefix }, { values, colours, kind = "heat", peak = null, low = 0, opacity = 0.6, query = null }) {
+// Draw image, heat and the asked patch onto a canvas of any size: the stage, or an image to be saved.
+export function render(canvas, image, small, { rows, columns, prefix }, { values, colours, kind = "heat", peak = null, low = 0, opacity = 0.6, query = null }) {
   const context = canvas.getContext("2d");
   const { width, height } = canvas;
-  overlay(context, { x: 0, y: 0, width, height }, picture, small, { values, colours, columns, kind, peak, low, opacity });
+  overlay(context, { x: 0, y: 0, width, height }, image, small, { values, colours, columns, kind, peak, low, opacity });
   if (query !== null && query >= prefix) {
     const place = query - prefix;
     const x = ((place % columns) * width) / columns;
@@ -96,14 +96,14 @@ export function render(canvas, picture, small, { rows, columns, prefix }, { valu
   }
 }
 
-// A picture in a box of a canvas, and over it heat [patches] or colours [patches × 3]; `small` has a pixel for each patch.
-export function overlay(context, { x, y, width, height }, picture, small, { values = null, colours = null, columns, kind = "heat", peak = null, low = 0, opacity = 0.6 }) {
-  context.imageSmoothingEnabled = picture.width >= width / 4;
+// An image in a box of a canvas, and over it heat [patches] or colours [patches × 3]; `small` has a pixel for each patch.
+export function overlay(context, { x, y, width, height }, image, small, { values = null, colours = null, columns, kind = "heat", peak = null, low = 0, opacity = 0.6 }) {
+  context.imageSmoothingEnabled = image.width >= width / 4;
   context.globalAlpha = 1;
-  context.drawImage(picture, x, y, width, height);
+  context.drawImage(image, x, y, width, height);
   if (!values && !colours) return;
   if (values && kind === "heat") {
-    context.fillStyle = `rgb(0 0 0 / ${0.45 * opacity})`; // a darker picture lets the bright patches speak
+    context.fillStyle = `rgb(0 0 0 / ${0.45 * opacity})`; // a darker image lets the bright patches speak
     context.fillRect(x, y, width, height);
   }
   small.getContext("2d").putImageData(colours ? solid(colours, columns, opacity) : paint(values, columns, { kind, peak, low, alpha: opacity, fade: kind === "heat" }), 0, 0);
@@ -112,15 +112,15 @@ export function overlay(context, { x, y, width, height }, picture, small, { valu
 }
 
 function solid(colours, columns, opacity) {
-  const picture = new ImageData(columns, colours.length / 3 / columns);
+  const image = new ImageData(columns, colours.length / 3 / columns);
   for (let i = 0; i < colours.length / 3; i++) {
-    for (let c = 0; c < 3; c++) picture.data[4 * i + c] = colours[3 * i + c];
-    picture.data[4 * i + 3] = 255 * Math.max(0.35, opacity);
+    for (let c = 0; c < 3; c++) image.data[4 * i + c] = colours[3 * i + c];
+    image.data[4 * i + 3] = 255 * Math.max(0.35, opacity);
   }
-  return picture;
+  return image;
 }
 
-// A small map without the picture: one pixel a patch, enlarged by the browser
+// A small map without the image: one pixel a patch, enlarged by the browser
 export function thumbnail(columns, rows) {
   return make("canvas", { width: columns, height: rows, class: "small", "aria-hidden": "true" });
 }

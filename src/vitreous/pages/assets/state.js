@@ -1,7 +1,7 @@
 // What is looked at, in one place: everything on the page is drawn from it, and the address bar holds it, so that any
 // view can be linked to.
 
-const WORDS = { tab: String, layer: Number, head: (text) => (isNaN(text) ? text : Number(text)), query: Number, class: Number, map: String, picture: Number, opacity: Number, epoch: Number };
+const WORDS = { tab: String, layer: Number, head: (text) => (isNaN(text) ? text : Number(text)), query: Number, class: Number, map: String, image: Number, opacity: Number, epoch: Number };
 
 export class State {
   constructor(defaults) {

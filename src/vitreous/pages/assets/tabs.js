@@ -1,10 +1,10 @@
-// The tabs of a viewer: each says whether the payload has what it needs, what the picture shows, and what stands beside
+// The tabs of a viewer: each says whether the payload has what it needs, what the image shows, and what stands beside
 // it. `build` makes the elements once; its `update` is called whenever something else is looked at.
 
 import { cells, dots, lines, matrix, ranking, scale } from "./charts.js";
 import { robust } from "./colours.js";
 import { make, number, percent } from "./dom.js";
-import { pictureOf } from "./mosaic.js";
+import { imageOf } from "./mosaic.js";
 import { slice } from "./payload.js";
 import { fill, thumbnail } from "./stage.js";
 
@@ -184,7 +184,7 @@ const filters = {
     const [count, height, width] = found.shape;
     const tiles = [...Array(count).keys()].map((i) => {
       const canvas = make("canvas", { width, height, class: "small", role: "img", "aria-label": `component ${i + 1}, ${percent(share[i])} of the variance` });
-      canvas.getContext("2d").putImageData(pictureOf(found, i), 0, 0);
+      canvas.getContext("2d").putImageData(imageOf(found, i), 0, 0);
       return make("div", { class: "tile" }, canvas, make("span", {}, percent(share[i])));
     });
     return { element: make("div", {}, make("div", { class: "tiles" }, tiles), sentences(viewer, "filters", "patches")), update() {} };

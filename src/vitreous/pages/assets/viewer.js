@@ -1,4 +1,4 @@
-// One model and one picture on the page: the picture, what the model says, and the tabs beside it.
+// One model and one image on the page: the image, what the model says, and the tabs beside it.
 
 import { make, percent } from "./dom.js";
 import { attentionRow, slice } from "./payload.js";
@@ -11,12 +11,12 @@ const STEP = 700; // milliseconds a block when playing
 export class Viewer {
   // `source.ablate` is null in a report; in the explorer it asks the server
   static async create(payload, state, source) {
-    const picture = await createImageBitmap(payload.file("picture"));
-    return new Viewer(payload, state, source, picture);
+    const image = await createImageBitmap(payload.file("image"));
+    return new Viewer(payload, state, source, image);
   }
 
-  constructor(payload, state, source, picture) {
-    Object.assign(this, { payload, state, source, picture, header: payload.header });
+  constructor(payload, state, source, image) {
+    Object.assign(this, { payload, state, source, image, header: payload.header });
     const { grid, prefix, depth, heads } = this.header.model;
     [this.rows, this.columns] = grid;
     this.prefix = prefix.length;
@@ -78,11 +78,11 @@ export class Viewer {
   // --- the elements --------------------------------------------------------------------------------------------------
 
   build() {
-    const { model, picture } = this.header;
-    this.stage = new Stage(this.payload, this.picture, {
+    const { model, image } = this.header;
+    this.stage = new Stage(this.payload, this.image, {
       choose: (hover) => this.state.set({ hover, from: this }),
       pin: (token) => this.state.set({ query: token === this.state.values.query ? null : token, hover: null, from: this }),
-      label: `${picture.name || "Picture"}. Arrow keys choose a patch, Home lets go of it.`,
+      label: `${image.name || "Image"}. Arrow keys choose a patch, Home lets go of it.`,
       describedBy: `said-${this.id}`,
     });
     this.stage.element.addEventListener("pointerleave", () => this.state.set({ hover: null }));
@@ -102,7 +102,7 @@ export class Viewer {
     }
     const left = make("div", { class: "left" }, this.stage.element, this.said, make("div", { class: "controls under" }, make("label", { class: "slider" }, make("span", {}, "Heat"), this.opacity), save), model.classifier ? [make("h2", { class: "quiet" }, "What it sees"), this.answers] : null);
     const right = make("div", { class: "right" }, this.list, this.panel);
-    this.element = make("article", { class: "viewer", "aria-label": `${model.name}: ${picture.name}` }, left, right);
+    this.element = make("article", { class: "viewer", "aria-label": `${model.name}: ${image.name}` }, left, right);
     this.fillAnswers(this.header.predictions);
   }
 
@@ -219,9 +219,9 @@ export class Viewer {
   }
 
   async save() {
-    const width = 1024, height = Math.round((width * this.picture.height) / this.picture.width), band = 84;
+    const width = 1024, height = Math.round((width * this.image.height) / this.image.width), band = 84;
     const canvas = new OffscreenCanvas(width, height);
-    render(canvas, this.picture, this.stage.small, this.stage, this.stage.shown);
+    render(canvas, this.image, this.stage.small, this.stage, this.stage.shown);
     const whole = new OffscreenCanvas(width, height + band);
     const context = whole.getContext("2d");
     context.fillStyle = "#fff";

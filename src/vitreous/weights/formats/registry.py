@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from vitreous.weights.formats.registry import clip, dino, google_npz, huggingface, timm, torchvision
+from vitreous.weights.formats import clip, dino, google_npz, huggingface, timm, torchvision
 from vitreous.weights.keymap import Format
 from vitreous.weights.read import CheckpointError
 

@@ -7,7 +7,7 @@ import torch
 from vitreous.data.preprocess import INTERPOLATIONS, Preprocess
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights.adapt import PLAIN, Written, card_of, refuse, smoothed
-from vitreous.weights.formats.registry import clip, huggingface
+from vitreous.weights.formats import clip, huggingface
 from vitreous.weights.keymap import Rule, Tensors, rule, to_theirs
 
 
@@ -121,7 +121,7 @@ def _clip(model: ViT) -> tuple[Tensors, dict[str, Any]]:
     if "head.bias" in tensors and tensors.pop("head.bias").any():
         raise ValueError("transformers' CLIP cannot hold this model: its projection has no bias, this head has one")
     if config.patch[0] != config.patch[1] or config.size[0] != config.size[1]:
-        raise ValueError("transformers' CLIP cannot hold this model: its pictures and patches are square")
+        raise ValueError("transformers' CLIP cannot hold this model: its images and patches are square")
     theirs = _prefixed(to_theirs(tensors, clip.HUGGINGFACE_RULES, config), "vision_model.")
     described = {
         "architectures": ["CLIPVisionModelWithProjection" if config.classes else "CLIPVisionModel"],

@@ -1,0 +1,227 @@
+"""Thousands of broken and hostile images through `classify`, `explain` and the explorer: every one answered, and how.
+
+python benchmarks/fuzz_images.py
+
+Each way runs in a process of its own that is watched from outside: its death is a crash, over 5 s of its time a hang, a
+Python exception a traceback. Memory is the rise of the process's peak while one file is worked on (Linux alone tells).
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import queue
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "data"))
+import bad_images
+
+SLOW = 5.0
+GIVE_UP = 60.0
+Outcome = dict[str, str | float]
+
+
+# --- in the watched process -------------------------------------------------------------------------------------------
+
+
+def by_command(command: str) -> Callable[[Path], tuple[str, str]]:
+    from vitreous.cli.main import main
+
+    def run(path: Path) -> tuple[str, str]:
+        words = [
+            command,
+            str(path),
+            *(["--json"] if command == "classify" else ["-o", str(path.parent / "report.html")]),
+        ]
+        said, message = io.StringIO(), io.StringIO()
+        code: object = 0
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(message):
+            try:
+                main([*words, "--device", "cpu"])
+            except SystemExit as end:
+                code = end.code
+        lines = [line for line in message.getvalue().splitlines() if line.startswith("vitreous: ")]
+        if code == 0 and not lines:
+            return "answered", ""
+        if code == 2 and len(lines) == 1 and path.name in "".join(message.getvalue().split("\n")):
+            return "refused", message.getvalue().replace("\n", " ").partition(path.name)[2].lstrip(": ").strip()
+        return "unclear", f"exit {code}: {message.getvalue()!r}"
+
+    return run
+
+
+def by_library() -> Callable[[Path], tuple[str, str]]:
+    from vitreous import load
+    from vitreous.data.images import ImageError
+    from vitreous.predict.classify import classify_each
+
+    model = load()
+
+    def run(path: Path) -> tuple[str, str]:
+        (found,) = classify_each([path], model, device="cpu")
+        if not isinstance(found, ImageError):
+            return "answered", ""
+        named = found.name == str(path) and "\n" not in str(found)
+        return "refused" if named else "unclear", found.reason
+
+    return run
+
+
+def by_upload() -> Callable[[Path], tuple[str, str]]:
+    from starlette.testclient import TestClient
+
+    from vitreous import load
+    from vitreous.server.app import create_app
+    from vitreous.server.jobs import Work
+    from vitreous.server.security import Guard
+    from vitreous.server.serve import allowed_hosts
+
+    app = Guard(create_app({"packaged": load()}, Work()), allowed_hosts("127.0.0.1", 8137))
+    client = TestClient(app, base_url="http://127.0.0.1:8137")
+
+    def run(path: Path) -> tuple[str, str]:
+        answer = client.post("/api/explain?model=packaged", content=path.read_bytes())
+        if answer.status_code == 200:
+            return "answered", ""
+        if answer.status_code in (400, 413):
+            message = answer.text if answer.status_code == 413 else answer.json()["detail"]
+            return ("refused", message) if "\n" not in message else ("unclear", message)
+        return "unclear", f"{answer.status_code}: {answer.text[:200]}"
+
+    return run
+
+
+def memory() -> tuple[float, float]:
+    """Resident now, and the most since `forget_peak`, in MB."""
+    text = Path("/proc/self/status").read_text()
+    return tuple(int(re.search(rf"{name}:\s+(\d+)", text)[1]) / 1024 for name in ("VmRSS", "VmHWM"))  # type: ignore
+
+
+def work(way: str) -> None:
+    answers = sys.stdout
+    made = {"classify": by_library, "explorer": by_upload, "command": lambda: by_command("classify")}
+    run = made.get(way, lambda: by_command("explain"))()
+    run(Path(sys.stdin.readline().strip()))  # a sound image, so that everything is imported
+    print("ready", file=answers, flush=True)
+    for line in sys.stdin:
+        Path("/proc/self/clear_refs").write_text("5")
+        before, begun = memory()[0], time.process_time()
+        try:
+            kind, message = run(Path(line.strip()))
+        except BaseException as error:  # whatever it is, it is a finding
+            kind, message = "traceback", f"{type(error).__name__}: {error}"
+        seconds = time.process_time() - begun  # of this process: others may use the cores as well
+        outcome = {"kind": kind, "told": message, "seconds": seconds, "peak": memory()[1] - before}
+        print(json.dumps(outcome), file=answers, flush=True)
+
+
+# --- outside ----------------------------------------------------------------------------------------------------------
+
+
+class Watched:
+    """The process, started again whenever it has died or hung."""
+
+    def __init__(self, way: str, sound: Path) -> None:
+        self.words = [sys.executable, __file__, "--work", way]
+        self.sound = sound
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            self.words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        self.answers: queue.Queue[str] = queue.Queue()
+
+        def listen(process: subprocess.Popen[str], answers: queue.Queue[str]) -> None:
+            for line in process.stdout:  # type: ignore[union-attr]
+                answers.put(line)
+            answers.put("")
+
+        threading.Thread(target=listen, args=(self.process, self.answers), daemon=True).start()
+        assert self.ask(self.sound).strip() == "ready"
+
+    def ask(self, path: Path) -> str:
+        self.process.stdin.write(f"{path}\n")  # type: ignore[union-attr]
+        self.process.stdin.flush()  # type: ignore[union-attr]
+        return self.answers.get(timeout=GIVE_UP)
+
+    def outcome(self, path: Path) -> Outcome:
+        try:
+            line = self.ask(path)
+        except queue.Empty:
+            self.process.kill()
+            line = ""
+            kind = "hang"
+        else:
+            kind = "crash"
+        if line:
+            return json.loads(line)
+        code = self.process.wait()
+        self.start()
+        return {"kind": kind, "told": f"the process ended with {code}", "seconds": GIVE_UP, "peak": 0.0}
+
+
+def group(message: str) -> str:
+    """A reason without the particulars of one file."""
+    return re.sub(r"\s*\(.*", "", re.sub(r"[\d,.]*\d[\d,]*(×\d+)?", "N", message))[:70] or "(an answer)"
+
+
+def given_counts(given: argparse.Namespace) -> list[tuple[str, int]]:
+    ways = [(way, getattr(given, way)) for way in ("classify", "command", "explain", "explorer")]
+    return [(way, count) for way, count in ways if count >= 0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--classify", type=int, default=6000, help="damaged files, beside those by hand; -1 for none")
+    parser.add_argument("--command", type=int, default=400, help="the same by `vitreous classify`")
+    parser.add_argument("--explain", type=int, default=150, help="by `vitreous explain`")
+    parser.add_argument("--explorer", type=int, default=400, help="by upload")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.work:
+        work(given.work)
+        return
+    failed = False
+    by_hand = bad_images.written_by_hand()
+    with tempfile.TemporaryDirectory() as folder:
+        sound = Path(folder, "sound.png")
+        bad_images.noise(40, 40).save(sound)
+        for way, count in given_counts(given):
+            watched, begun = Watched(way, sound), time.perf_counter()
+            kinds: Counter[str] = Counter()
+            reasons: Counter[str] = Counter()
+            slowest, largest = (0.0, ""), (0.0, "")
+            files = [*by_hand.items(), *bad_images.damaged(count, given.seed)]
+            for number, (name, data) in enumerate(files):
+                path = Path(folder, f"{number}-{name}")
+                path.write_bytes(data)
+                found = watched.outcome(path)
+                path.unlink()
+                slow = float(found["seconds"]) > SLOW
+                kinds["hang" if slow else str(found["kind"])] += 1
+                reasons[group(str(found["told"])) if found["kind"] == "refused" else str(found["kind"])] += 1
+                slowest = max(slowest, (float(found["seconds"]), name))
+                largest = max(largest, (float(found["peak"]), name))
+                if slow or found["kind"] not in ("answered", "refused"):
+                    failed = True
+                    print("FOUND", way, path.name, found, flush=True)
+            watched.process.stdin.close()  # type: ignore[union-attr]
+            print(f"\n{way}: {len(files)} files in {time.perf_counter() - begun:.0f} s: {dict(kinds)}")
+            print(f"  slowest {slowest[0]:.2f} s ({slowest[1]}), most memory {largest[0]:.0f} MB ({largest[1]})")
+            for reason, times in reasons.most_common():
+                print(f"  {times:6,}  {reason}")
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

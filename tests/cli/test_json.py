@@ -1,0 +1,83 @@
+"""With `--json`, standard output is one JSON value and nothing else, for every command that a program may call."""
+
+import inspect
+import json
+
+import pytest
+import torch
+from PIL import Image
+
+from conftest import noise
+from vitreous.cli.main import COMMANDS, main
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.weights import push
+from vitreous.weights.load import load
+from vitreous.weights.save import save
+
+TINY = ["--epochs", "1", "--batch-size", "4", "--device", "cpu", "--snapshots", "0", "--warmup", "0"]
+SCRATCH = ["--model", "vit_pico_patch2_8", "--channels", "3"]
+WORDS = {  # command → words, and a key or a length that the answer has
+    "classify": (["zoo/cat/0.png", "--model", "model"], 1),
+    "explain": (["zoo/cat/0.png", "--model", "model", "--views", "positions", "--figures", "drawn"], "report"),
+    "train": (["--data", "zoo", *SCRATCH, *TINY], "top1"),
+    "finetune": (["--model", "model", "--data", "zoo", "--policy", "head", *TINY], "top1"),
+    "evaluate": (["--data", "zoo", "--model", "model"], "top1"),
+    "compare": (None, ""),  # tests/comparison: a study takes longer
+    "benchmark": (["--models", "vit_pico_patch2_8", "--against", "", "--seconds", "0.01"], "results"),
+    "embed": (["zoo", "--model", "model", "-o", "features.npz"], "features"),
+    "convert": (["model", "out", "--to", "timm"], "files"),
+    "push": (["model", "ann/model"], "url"),
+    "doctor": (["--model", "model"], "parameters"),
+    "models": (["--search", "vit_tiny_patch16_224"], 1),
+    "datasets": ([], 7),
+    "recipes": ([], 9),
+    "views": ([], 22),
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("json")
+    for name, colour in {"cat": "teal", "dog": "tomato"}.items():
+        (folder / "zoo" / name).mkdir(parents=True)
+        for i in range(6):
+            Image.new("RGB", (8 + i, 8), colour).save(folder / "zoo" / name / f"{i}.png")
+    torch.manual_seed(0)
+    model = noise(ViT(ViTConfig(image_size=8, patch_size=4, width=16, depth=1, heads=2, classes=2)))
+    save(model, folder / "model")
+    described = json.loads((folder / "model/config.json").read_text())
+    described["vitreous"]["class_names"] = ["cat", "dog"]
+    (folder / "model/config.json").write_text(json.dumps(described))
+    return folder
+
+
+def test_every_verb_but_those_that_show_or_serve_prints_json():
+    able = {command for command, function in COMMANDS.items() if "json" in inspect.signature(function).parameters}
+    assert able == set(WORDS) == set(COMMANDS) - {"explore", "completion"}
+
+
+@pytest.mark.parametrize("command", [command for command, (words, _) in WORDS.items() if words is not None])
+def test_standard_output_is_json_and_nothing_else(command, place, capsys, monkeypatch):
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("HF_TOKEN", "any")
+    monkeypatch.setattr(push, "_send", lambda files, name, *_: push.Pushed(name, "url", "commit", ("README.md",)))
+    words, has = WORDS[command]
+    main([command, *words, "--json"])
+    message = json.loads(capsys.readouterr().out)
+    assert len(message) == has if isinstance(has, int) else has in message
+
+
+def test_parts_of_a_shared_folder_are_told_too(place, capsys, monkeypatch):
+    monkeypatch.chdir(place)
+    main(["classify", "zoo", "--model", "model", "-o", "answers", "--json"])
+    assert json.loads(capsys.readouterr().out) == {"output": "answers", "images": 12, "parts": 1, "left": 0}
+
+
+def test_what_is_no_number_is_null(place, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(place)
+    model = load("model")
+    model.head.bias.data[:] = float("nan")
+    save(model, tmp_path / "nan")
+    main(["evaluate", "--data", "zoo", "--model", str(tmp_path / "nan"), "--json"])
+    message = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert message["loss"] is None

@@ -1,0 +1,356 @@
+"""The command line as a user meets it: real processes for start-up and exit codes, calls for the rest."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from itertools import pairwise
+
+import pytest
+import torch
+from PIL import Image
+
+from conftest import noise
+from vitreous.cli.main import COMMANDS, main
+from vitreous.cli.welcome import PURPOSES
+from vitreous.data.samples import samples
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.weights.save import save
+
+
+def run(*words, **options):
+    environment = os.environ | {"COLUMNS": "100", "HF_HUB_OFFLINE": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "vitreous", *words], capture_output=True, text=True, env=environment, **options
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("model")
+    save(noise(ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=7))), path)
+    return str(path)
+
+
+@pytest.fixture
+def image(tmp_path):
+    Image.new("RGB", (40, 30), "teal").save(tmp_path / "teal.png")
+    return str(tmp_path / "teal.png")
+
+
+def test_import_and_help_are_quick_and_torch_free():
+    code = "import sys, vitreous, vitreous.cli.main; print('torch' in sys.modules, 'numpy' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.split() == ["False", "False"]
+    resource = pytest.importorskip("resource", reason="processor time of a child is read by a POSIX call")
+    took = []
+    for _ in range(3):  # processor time, which a busy machine does not stretch as it does the clock
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "vitreous", "--help"], capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+    assert min(took) < 0.3
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_verb_has_help(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    assert len(capsys.readouterr().out.splitlines()) > 5
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["help"]])
+def test_without_a_verb_a_screen_shows_the_way(words, capsys):
+    main(words)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) < 36
+    assert max(map(len, lines)) < 100
+    listed = [command for commands in PURPOSES.values() for command in commands]
+    assert sorted(listed) == sorted(COMMANDS)
+    for command in COMMANDS:
+        assert sum(line.startswith(f"  {command} ") for line in lines) == 1, command
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_broken_where_the_terminal_ends(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any(one == other == "" for one, other in pairwise(lines))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_says_what_every_flag_is_for(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    for line in capsys.readouterr().out.splitlines():
+        assert not re.match(r"[ │]+(-.*  +)?\((default|required)", line), line
+
+
+def test_help_is_broken_nowhere_else():
+    """In a process of its own, where torch is not imported yet."""
+    environment = os.environ | {"COLUMNS": "1000"}
+    words = [sys.executable, "-m", "vitreous", "embed", "--help"]
+    out = subprocess.run(words, capture_output=True, text=True, check=True, env=environment).stdout
+    assert "a run that was ended goes on there, and `torchrun` may share it out." in out
+    assert "`torchvision:vit_b_16`, `ViT-B_16.npz`, …), a file or a folder." in out
+
+
+def test_every_public_name_can_be_imported():
+    import vitreous
+
+    for name in vitreous.__all__:
+        assert getattr(vitreous, name) is not None
+    assert callable(vitreous.embed)  # no module hides a function of the same name
+    assert callable(vitreous.evaluate)
+    with pytest.raises(AttributeError, match="no 'nothing'"):
+        vitreous.nothing  # noqa: B018
+
+
+def test_classify_prints_json(folder, image, capsys):
+    main(["classify", image, "--model", folder, "--json", "--top", "2"])
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["image"] == image
+    assert [set(p) for p in row["predictions"]] == [{"index", "label", "probability", "logit"}] * 2
+
+
+def test_classify_without_arguments_answers_for_the_sample_photographs(capsys):
+    main(["classify", "--json"])
+    answers = {row["image"]: row["predictions"][0]["label"] for row in json.loads(capsys.readouterr().out)}
+    assert list(answers) == ["chelsea", "coffee", "rocket", "astronaut"]
+    assert answers["chelsea"] == "cat"
+
+
+def test_good_images_are_answered_and_bad_ones_listed(folder, image, tmp_path, capsys):
+    (tmp_path / "empty.jpg").write_bytes(b"")
+    (tmp_path / "text.png").write_text("hello")
+    (tmp_path / "nothing").mkdir()
+    paths = [image, *(str(tmp_path / name) for name in ("empty.jpg", "text.png", "nothing", "absent.png", "*.gif"))]
+    with pytest.raises(SystemExit) as stop:
+        main(["classify", *paths, "--model", folder, "--json"])
+    assert stop.value.code == 2
+    told = capsys.readouterr()
+    assert [row["image"] for row in json.loads(told.out)] == [image]
+    for name in ("empty.jpg", "text.png", "nothing", "absent.png", "*.gif"):
+        assert sum(name in line for line in told.err.splitlines()) == 1, name
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["classify", "--model", "/nowhere/model.pth"], "no file or folder"),
+        (["classify", "--model", "vit_bse_patch16_224"], "vit_base_patch16_224"),
+        (["classify", "--device", "cuda:9"], "--device cpu"),
+        (["classify", "--batch-size", "0"], "must be at least 1"),
+        (["classify", "--norm-eps", "-1"], "norm_eps must not be negative"),
+        (["classify", "absent.png"], "absent.png: no such file or folder"),
+        (["classify", "empty"], "empty: no images in this folder"),
+        (["explain", "--views", "atention-maps"], "did you mean attention-maps"),
+        (["explain", "-o", "text.txt/report.html"], "text.txt is a file, not a folder: choose another place"),
+        (["evaluate"], "--data NAME|FOLDER"),
+        (["evaluate", "--data", "/nowhere"], "neither a folder nor a known dataset"),
+        (["evaluate", "--data", "cifr10"], "did you mean cifar10?"),
+        (["embed", "x.png", "-o", "features.csv"], ".parquet or .npz"),
+        (["convert", "packaged", "out.npz", "--to", "timm"], "is not written as .npz"),
+        (["convert", "packaged", "text.txt/out", "--to", "timm"], "text.txt/out: not a directory: check the path"),
+        (["convert", "packaged", "out", "--to", "pytorch"], "pytorch"),
+        (["convert", "packaged", "out.pth", "--to", "onnx"], "onnx is written as .onnx: try out.onnx"),
+        (["convert", "packaged", "out", "--to", "timm", "--dynamic-size"], "are for onnx and torch-export"),
+        (["train", "digts"], "did you mean digits?"),
+        (["train", "--epoch", "3"], "--epochs INT"),
+        (["train", "digits", "--resume", "run"], "goes on with the run as it was configured: leave out digits"),
+        (["clasify"], "did you mean classify?"),
+        (
+            ["classify", "--modle", "x"],
+            "classify takes no --modle: did you mean --model NAME? (vitreous",
+        ),
+        (["classify", "--top", "zero"], "--top wants INT, got 'zero': How many classes to show"),
+        (["classify", "--top"], "--top wants a value behind it"),
+        (["classify", "--precision", "half"], "--precision is one of fp32, bf16, fp16, int8, fp8, got 'half'"),
+        (["classify", "--image-size", "x"], "--image-size wants HEIGHT [WIDTH], got ['x']"),
+        (["convert"], "convert still wants IN, OUT and --to {timm,"),
+        (["evaluate", "here"], "evaluate still wants --data NAME|FOLDER, and takes no here by itself (vitreous"),
+        (["evaluate", "--data", "empty", "--probe", "knn", "--fast"], "leave --fast, --merge and --precision out"),
+        (["--json", "classify"], "the command comes before --json"),
+    ],
+)
+def test_a_mistake_says_what_to_do_and_is_exit_code_2(words, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.txt").write_text("")
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    told = capsys.readouterr()
+    assert message in told.err
+    assert told.err.count("\n") == 1
+    assert told.out == ""
+    assert {path.name for path in tmp_path.iterdir()} == {"empty", "text.txt"}
+
+
+def test_a_mistake_is_one_line_of_a_real_process_too(tmp_path):
+    done = run("classify", "--model", "/nowhere/model.pth", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == ["vitreous: there is no file or folder /nowhere/model.pth: check the path"]
+
+
+def test_debug_shows_the_traceback():
+    with pytest.raises(FileNotFoundError):  # which Python prints with its traceback
+        main(["classify", "--model", "/nowhere/model.pth", "--debug"])
+
+
+def test_a_headless_model_is_sent_to_embed(folder, image, tmp_path, capsys):
+    from vitreous.weights.load import load
+
+    save(load(folder, classes=0), tmp_path / "headless")
+    with pytest.raises(SystemExit) as stop:
+        main(["classify", image, "--model", str(tmp_path / "headless")])
+    assert stop.value.code == 2
+    assert "vitreous embed" in capsys.readouterr().err
+    main(["embed", image, "--model", str(tmp_path / "headless"), "-o", str(tmp_path / "f.npz")])
+    assert "1 images × 48 features" in capsys.readouterr().out
+
+
+def test_evaluate_prints_json_and_writes(tmp_path, capsys):
+    (tmp_path / "images/cat").mkdir(parents=True)
+    for i in range(4):
+        samples()["chelsea"].rotate(3 * i).save(tmp_path / f"images/cat/{i}.png")
+    data, out = str(tmp_path / "images"), str(tmp_path / "out")
+    main(["evaluate", "--data", data, "--limit", "3", "--json", "--output", out])
+    result = json.loads(capsys.readouterr().out)
+    assert result["images"] == 3
+    assert result["top1"] == 1
+    assert (tmp_path / "out/confusion.npz").exists()
+
+
+def test_a_probe_splits_a_folder_as_training_does(tmp_path, capsys):
+    for name, image in samples().items():
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for i in range(5):
+            image.rotate(3 * i).save(tmp_path / f"images/{name}/{i}.png")
+    main(["evaluate", "--data", str(tmp_path / "images"), "--probe", "knn", "--json"])
+    result = json.loads(capsys.readouterr().out)
+    assert result["images"] + result["train_images"] == 20
+    assert 4 <= result["images"] <= 8
+
+
+def test_convert_and_doctor(folder, tmp_path, capsys):
+    main(["convert", folder, str(tmp_path / "hf"), "--to", "huggingface"])
+    assert "wrote" in capsys.readouterr().out
+    main(["doctor", "--model", str(tmp_path / "hf"), "--trace", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["report"]["format"] == "huggingface"
+    assert found["parameters"] == sum(p.numel() for p in ViT(ViTConfig(**found["config"])).parameters())
+    assert found["shapes"]["attention: queries × keys"] == "4×17×17"
+    assert found["shapes"]["queries, keys and values, joined"] == "17×144"
+    main(["doctor", "--model", str(tmp_path / "hf")])
+    assert "FLOPs an image" in capsys.readouterr().out
+
+
+def test_convert_writes_a_graph_that_answers_as_classify_does(folder, image, tmp_path, capsys):
+    onnxruntime = pytest.importorskip("onnxruntime", reason="the extra [export] is not installed")
+    from vitreous.data.preprocess import Preprocess
+
+    out = tmp_path / "model.onnx"
+    main(["convert", folder, str(out), "--to", "onnx", "--dynamic-size"])
+    said = capsys.readouterr()
+    assert said.out == f"wrote {out}\n"
+    assert "largest difference from the model" in said.err
+    main(["classify", image, "--model", folder, "--top", "1", "--json"])
+    (best,) = json.loads(capsys.readouterr().out)[0]["predictions"]
+    session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
+    own = json.loads(session.get_modelmeta().custom_metadata_map["vitreous"])
+    pixels = Preprocess.from_dict(own["preprocess"])(Image.open(image))[None].numpy()
+    (logits,) = session.run(["logits"], {"images": pixels})
+    assert logits[0].argmax() == best["index"]
+    assert logits[0].max() == pytest.approx(best["logit"], abs=1e-4)
+
+
+def test_doctor_prints_the_shapes_of_seed_report_000(tmp_path, capsys):
+    from vitreous.models.summary import trace
+    from vitreous.models.variants import variant
+
+    rows = dict(trace(ViT(variant("vit_base_patch16_224", depth=1)).eval()))
+    shapes = list(rows.values())
+    for shape in ("196×768", "197×768", "197×2304", "12×197×64", "12×197×197"):
+        assert shape in shapes
+
+
+def test_flops_agree_with_the_formula():
+    from vitreous.models.summary import count_flops
+    from vitreous.models.variants import variant
+
+    config = variant("vit_base_patch16_224")
+    t, d, m = 197, 768, 3072
+    block = 2 * (t * d * 3 * d + 2 * t * t * d + t * d * d + 2 * t * d * m)
+    whole = 2 * 196 * 768 * d + 12 * block + 2 * d * 1000
+    with torch.device("meta"):
+        assert count_flops(ViT(config)) == whole
+    assert whole / 1e9 == pytest.approx(35.13, abs=0.03)
+
+
+def test_models_and_datasets_are_listed(capsys):
+    main(["models", "--search", "tiny_patch16_224"])
+    out = capsys.readouterr().out
+    assert "vit_tiny_patch16_224" in out
+    assert "5,717,416" in out
+    main(["datasets"])
+    assert "cifar10" in capsys.readouterr().out
+
+
+def test_brackets_in_names_are_shown_as_they_are(folder, tmp_path, capsys):
+    place = tmp_path / "q[" / "b] [red]x"  # read as markup, the path closes a tag that was never opened
+    place.mkdir(parents=True)
+    for i in range(6):
+        Image.new("RGB", (40, 30), "teal").save(place / f"{i} [bold].png")
+    main(["classify", str(place / "0 [bold].png"), "--model", folder])
+    assert "[bold].png" in capsys.readouterr().out.replace("\n", "")
+    main(["classify", str(place), "--model", folder])
+    assert "5 [bold].png" in capsys.readouterr().out
+
+
+def test_a_terminal_of_few_letters_gets_an_answer(folder, image):
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "100"}
+    words = [sys.executable, "-m", "vitreous", "classify", image, "--model", folder]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "probability" in done.stdout
+
+
+def test_the_packaged_model_says_that_it_answers(image, capsys):
+    main(["classify", image])
+    assert "one of its ten classes whatever it sees (airplane, automobile, bird" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["classify", "explain"])
+@pytest.mark.parametrize("name", ["absent.png", "text.jpg"])
+def test_where_no_image_can_be_read_that_is_all_that_is_said(command, name, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.jpg").write_text("hello")
+    with pytest.raises(SystemExit) as stop:
+        main([command, name])
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"vitreous: {name}: ")
+
+
+def test_statistics_of_colour_do_not_fit_a_grey_model(image, tmp_path, capsys):
+    save(ViT(ViTConfig(image_size=8, patch_size=4, channels=1, width=16, depth=1, heads=2)), tmp_path / "grey")
+    with pytest.raises(SystemExit):
+        main(["classify", image, "--model", str(tmp_path / "grey"), "--statistics", "clip"])
+    assert "takes grey images" in capsys.readouterr().err
+
+
+def test_names_of_models_are_never_cut(capsys):
+    main(["models", "--search", "deit_tiny_distilled"])
+    assert "deit_tiny_distilled_patch16_224 " in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["models", "--search", "zzz"])
+    assert "no model's name contains 'zzz'" in capsys.readouterr().err

@@ -1,0 +1,360 @@
+"""`train`, `finetune` and `recipes` as a user types them."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitreous
+from vitreous.cli.main import main
+from vitreous.cli.train import choose
+from vitreous.training.config import TrainConfig
+from vitreous.training.folder import RunFolder
+from vitreous.training.recipes import FINETUNE, POLICY_RATES, RECIPES
+from vitreous.training.update import Update
+
+TINY = ["--model", "vit_pico_patch2_8", "--epochs", "2", "--batch-size", "8", "--warmup", "0", "--channels", "3"]
+TINY += ["--device", "cpu", "--snapshots", "0"]
+
+
+def make_folder(folder, classes=("cat", "dog"), each=8, seed=0):
+    chance = np.random.default_rng(seed)
+    for label, name in enumerate(classes):
+        (folder / name).mkdir(parents=True)
+        for i in range(each):
+            pixels = chance.integers(0, 120, (8, 8, 3)) + 100 * label
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{i}.png")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "300")
+
+
+@pytest.fixture
+def zoo(tmp_path):
+    return str(make_folder(tmp_path / "zoo"))
+
+
+def fails(words, capsys, code=2):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == code
+    return capsys.readouterr().err
+
+
+# --- help and lists ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["train", "finetune"])
+def test_help_mentions_every_field_and_its_default(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    out = capsys.readouterr().out
+    for field in fields(TrainConfig):
+        assert re.search(rf"--(no-)?{field.name.replace('_', '-')}\b", out), field.name
+    assert "Images for each update" in out
+
+
+def test_recipes_are_listed_with_what_they_give(capsys):
+    main(["recipes"])
+    out = capsys.readouterr().out
+    for name, recipe in RECIPES.items():
+        assert re.search(rf"^{name} ", out, re.MULTILINE)
+        assert recipe.about in out
+        assert recipe.expect in out
+
+
+# --- what the words choose --------------------------------------------------------------------------------------------
+
+
+def defaults(words):
+    return {command: function.__defaults__ for command, function in choose(words).items()}
+
+
+def test_a_recipe_gives_the_defaults():
+    assert RECIPES["mnist"].config in defaults(["train", "mnist", "--epochs", "3"])["train"]
+    assert RECIPES["digits"].config in defaults(["train", "--epochs", "3"])["train"]
+    assert RECIPES["digits"].config in defaults(["train"])["train"]
+
+
+@pytest.mark.parametrize("words", [["--policy", "head"], ["--policy=head"], ["--data", "x", "--policy", "head"]])
+def test_a_policy_gives_its_step_size(words):
+    (config,) = [value for value in defaults(["finetune", *words])["finetune"] if isinstance(value, TrainConfig)]
+    assert config.policy == "head"
+    assert config.learning_rate == POLICY_RATES["head"] != POLICY_RATES[FINETUNE.policy]
+
+
+def test_last_n_has_the_step_size_of_last():
+    (config,) = [v for v in defaults(["finetune", "--policy", "last:2"])["finetune"] if isinstance(v, TrainConfig)]
+    assert (config.policy, config.learning_rate) == ("last:2", POLICY_RATES["last"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "minst"], "did you mean mnist"),
+        (["train", "./images"], "--data"),
+        (["train", "--epochs", "1", "mnist"], "name the recipe before any flag: vitreous train mnist"),
+        (["train", "--epochs", "0"], "epochs must be at least 1"),
+        (["train", "--data", "/nowhere"], "neither a folder nor a known dataset"),
+        (["train", "--policy", "heads"], "last:N"),
+        (["train", "--device", "cuda:9"], "--device cpu"),
+        (["train", "--validation", "0.9999"], "leaves none of 1437 images to learn from"),
+        (["train", "--output", os.devnull], "is a file: choose another --output"),
+        (["train", "--resume", "/nowhere"], "holds no run"),
+        (["train", "--model", "vit_pice_patch2_8"], "did you mean vit_pico_patch2_8"),
+        (["finetune"], "--model NAME"),
+        (["finetune", "--data", "digits"], "--model NAME"),
+        (["finetune", "--model", "x"], "--data FOLDER"),
+        (["finetune", "--model", "/nowhere/x.pth", "--data", "digits"], "no file or folder"),
+    ],
+)
+def test_a_mistake_is_one_line_exit_code_2_and_leaves_no_folder(words, message, capsys, tmp_path):
+    err = fails(words, capsys)
+    assert message in err
+    assert err.startswith("vitreous: ")
+    assert err.count("\n") == 1
+    assert not list(tmp_path.rglob("*"))
+
+
+# --- folders that are not what they should be -------------------------------------------------------------------------
+
+
+def test_an_empty_folder(tmp_path, capsys):
+    (tmp_path / "zoo").mkdir()
+    assert "expected one for each class" in fails(["train", "--data", "zoo", *TINY], capsys)
+    (tmp_path / "zoo/cat").mkdir()
+    assert "no images in them" in fails(["train", "--data", "zoo", *TINY], capsys)
+
+
+def test_a_folder_of_one_class(tmp_path, capsys):
+    make_folder(tmp_path / "zoo", classes=("cat",))
+    assert "at least two classes" in fails(["train", "--data", "zoo", *TINY], capsys)
+
+
+def test_a_test_class_that_train_lacks(tmp_path, capsys):
+    make_folder(tmp_path / "zoo/train")
+    make_folder(tmp_path / "zoo/test", classes=("cat", "owl"))
+    err = fails(["train", "--data", "zoo", *TINY], capsys)
+    assert "'owl'" in err
+    assert "add some to train" in err
+
+
+@pytest.mark.parametrize("resident", ["yes", "no"])
+def test_an_unreadable_image_is_named_in_one_line(tmp_path, capsys, resident):
+    make_folder(tmp_path / "zoo")
+    for name in ("cat/3.png", "dog/5.png"):
+        (tmp_path / "zoo" / name).write_bytes(b"no image")
+    err = fails(["train", "--data", "zoo", "--resident", resident, *TINY], capsys)
+    last = err.splitlines()[-1]
+    assert re.search(r"(cat/3|dog/5)\.png", last)
+    assert "Traceback" not in err
+
+
+def test_a_batch_larger_than_the_set_is_cut_and_the_same_command_goes_on(zoo, capsys, monkeypatch):
+    words = ["train", "--data", zoo, *TINY, "--batch-size", "999", "--output", "run", "--save-every", "0", "--json"]
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1, signal.SIGTERM)
+        err = fails(words, capsys, 128 + signal.SIGTERM)
+    assert "instead of 999" in err
+    main(words)
+    assert json.loads(capsys.readouterr().out)["epochs"] == 2
+    cut = json.loads(Path("run/metrics.jsonl").read_text().splitlines()[-1])["batch_size"]
+    assert f"batch size {cut} instead of 999" in err
+    assert f"batches of {cut}, " in Path("run/run.html").read_text()
+
+
+def test_a_batch_size_of_auto_is_found_and_kept(zoo, capsys):
+    words = ["train", "--data", zoo, *TINY, "--batch-size", "auto", "--json"]
+    main(words)
+    assert "batch size 8, the usual one on a CPU" in capsys.readouterr().err
+    assert RunFolder("runs/digits").read_config().batch_size == 8
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+def stop_after(patch, updates, number):
+    plain_call, calls = Update.__call__, []
+
+    def call(self, *arguments):
+        plain_call(self, *arguments)
+        calls.append(1)
+        if len(calls) == updates:
+            os.kill(os.getpid(), number)
+
+    patch.setattr(Update, "__call__", call)
+
+
+def test_a_run_prints_one_json_object_and_leaves_its_folder(zoo, capsys, tmp_path):
+    words = ["train", "--data", zoo, *TINY, "--snapshots", "2", "--log", "tensorboard", "--output", "out/run", "--json"]
+    pytest.importorskip("tensorboard")
+    main(words)
+    out = capsys.readouterr().out
+    result = json.loads(out)
+    assert out.count("\n") == 1
+    assert {"top1", "epochs", "seconds"} <= set(result)
+    run = tmp_path / "out/run"
+    assert json.loads((run / "result.json").read_text()) == result
+    assert {path.name for path in run.iterdir()} >= {"config.json", "metrics.jsonl", "checkpoints", "model", "run.html"}
+    assert list((run / "tensorboard").glob("events.*"))
+    assert len(list((run / "snapshots").glob("*.npz"))) == 2
+    assert "<h1>" in (run / "run.html").read_text()
+    assert vitreous.load(run / "model").card.class_names == ("cat", "dog")
+    card = (run / "model/README.md").read_text()
+    assert f"{result['top1']:.2%}** of {result['images']} held-out images of zoo" in card
+    assert str(tmp_path) not in card
+    main(words)
+    again = capsys.readouterr()
+    assert json.loads(again.out) == result
+    assert "is finished already" in again.err
+
+
+def test_a_run_without_json_tells_the_accuracy_and_what_to_try(zoo, capsys):
+    main(["train", "--data", zoo, *TINY])
+    found = capsys.readouterr()
+    assert re.fullmatch(r"\d+\.\d\d% of \d held-out images after 2 epochs\n", found.out)
+    assert "vitreous explain IMAGE --model runs/digits/model" in found.err
+    assert "runs/digits/run.html" in found.err
+
+
+def test_finished_runs_get_a_new_folder_and_unfinished_ones_go_on(zoo, capsys, monkeypatch):
+    words = ["train", "--data", zoo, *TINY, "--save-every", "0"]
+    main(words)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1, signal.SIGTERM)
+        fails(words, capsys, 143)
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["digits", "digits-2"]
+    main(words)
+    assert "goes on in epoch" in capsys.readouterr().err
+    main([*words, "--seed", "3"])
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["digits", "digits-2", "digits-3"]
+
+
+def test_a_mistake_does_not_use_up_a_folders_name(zoo, capsys):
+    Path("runs/digits").mkdir(parents=True)
+    Path("runs/digits/run.lock").touch()  # somebody was killed before the run began
+    fails(["train", "--data", "/nowhere", *TINY], capsys)
+    main(["train", "--data", zoo, *TINY])
+    assert [path.name for path in Path("runs").iterdir()] == ["digits"]
+
+
+def test_a_run_of_another_version_is_left_alone(zoo, capsys):
+    Path("runs/digits").mkdir(parents=True)
+    Path("runs/digits/config.json").write_text('{"magic": 1}')
+    main(["train", "--data", zoo, *TINY])
+    assert Path("runs/digits-2/result.json").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_one_line_that_tells_how_to_go_on(zoo, capsys, monkeypatch, number, tmp_path):
+    words = ["train", "--data", zoo, *TINY, "--output", "a run"]
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1, number)
+        err = fails([*words, "--data-root", "some where"], capsys, 128 + number)
+    (line,) = [line for line in err.splitlines() if "stopped and saved" in line]
+    assert line.endswith("go on with: vitreous train --resume 'a run' --data-root 'some where'")
+    assert (tmp_path / "a run/run.html").exists()
+    main(["train", "--resume", "a run", "--json"])
+    result = json.loads(capsys.readouterr().out)
+    main([*words[:-1], "whole", "--json"])
+    capsys.readouterr()
+    models = [vitreous.load(Path(name) / "model").state_dict() for name in ("a run", "whole")]
+    assert all(torch.equal(value, models[1][name]) for name, value in models[0].items())
+    assert result["epochs"] == 2
+
+
+def test_a_signal_before_the_first_update_says_to_begin_again(zoo, capsys, monkeypatch):
+    from vitreous.training import assemble
+
+    monkeypatch.setattr(assemble, "build_model", lambda *arguments: os.kill(os.getpid(), signal.SIGTERM))
+    err = fails(["train", "--data", zoo, *TINY], capsys, 143)
+    assert "stopped while getting ready; begin again with the same command" in err
+    assert not Path("runs").exists()
+
+
+def test_a_real_process_that_is_asked_to_stop(zoo, tmp_path):
+    words = ["train", "--data", zoo, *TINY, "--epochs", "100000", "--output", "run", "--save-every", "1e9"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "vitreous", *words],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    metrics = tmp_path / "run/metrics.jsonl"
+    while process.poll() is None and not (metrics.is_file() and metrics.stat().st_size):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    assert out == ""
+    assert sum("go on with: vitreous train --resume run" in line for line in err.splitlines()) == 1
+    assert list((tmp_path / "run/checkpoints").glob("*.json"))
+
+
+def test_resume_refuses_flags_that_would_change_the_run_and_heeds_the_others(zoo, capsys, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1, signal.SIGTERM)
+        fails(["train", "--data", zoo, *TINY, "--output", "run"], capsys, 143)
+    err = fails(["train", "--resume", "run", "--epochs", "7", "--seed", "3", "--output", "other"], capsys)
+    assert "leave out --epochs, --seed, --output" in err
+    main(["train", "--resume", "run", "--epochs", "2", "--keep", "1", "--save-every", "0"])
+    assert len(list(Path("run/checkpoints").glob("*.json"))) == 1
+    assert RunFolder("run").read_config().keep == 1
+
+
+def test_a_typed_flag_counts_although_it_is_the_recipes_default(zoo, capsys, monkeypatch):
+    usual = RECIPES["digits"].config
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1, signal.SIGTERM)
+        fails(["train", "--data", zoo, *TINY, "--output", "run", "--keep", "7", "--seed", "5"], capsys, 143)
+    err = fails(["train", "--resume", "run", "--epochs", str(usual.epochs), f"--seed={usual.seed}"], capsys)
+    assert "leave out --epochs, --seed" in err
+    main(["train", "--resume", "run", "--keep", str(usual.keep)])
+    assert RunFolder("run").read_config().keep == usual.keep
+
+
+def test_full_disk_is_exit_code_2_and_one_line(zoo, capsys, monkeypatch):
+    import errno
+
+    from vitreous.training import checkpoint
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    words = ["train", "--data", zoo, *TINY, "--output", "run"]
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write_safetensors", full)
+        err = fails(words, capsys)
+    assert err.splitlines()[-1].startswith("vitreous: run could not be written to (No space left on device): free some")
+    main(words)
+
+
+def test_finetune_begins_with_a_checkpoint(zoo, capsys, tmp_path):
+    main(["train", "--data", zoo, *TINY, "--output", "first"])
+    make_folder(tmp_path / "birds", classes=("owl", "hen", "jay"), seed=1)
+    words = ["--model", "first/model", "--data", "birds", "--epochs", "1", "--batch-size", "8", "--device", "cpu"]
+    main(["finetune", *words, "--snapshots", "0", "--policy", "head", "--json"])
+    found = capsys.readouterr()
+    assert "a fresh head for 3 classes takes the place of the one for 2" in found.err
+    before, after = (vitreous.load(path).state_dict() for path in ("first/model", "runs/model-head/model"))
+    assert {name for name in after if not torch.equal(before[name], after[name])} == {"head.weight", "head.bias"}
+    described = json.loads(Path("runs/model-head/model.json").read_text())
+    assert described["vitreous"]["training"] is None  # how good the first model was says nothing of this one
+    config = RunFolder("runs/model-head").read_config()
+    assert (config.policy, config.learning_rate, config.pretrained) == ("head", POLICY_RATES["head"], True)

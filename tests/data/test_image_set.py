@@ -1,0 +1,91 @@
+"""A labelled set: what is taken, joined, named and fingerprinted, without an image being opened."""
+
+import pickle
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from vitreous.data.image_dataset import ImageDataset, digest, joined, some
+
+
+def zoo(name="zoo", labels=(0, 1, 0), names=("cat", "dog"), source="somewhere"):
+    return ImageDataset(name, names, labels, partial(_image, name), source=partial(str, source))
+
+
+def _image(name, i):
+    return Path(f"{name}-{i}.png")
+
+
+def test_a_taken_image_keeps_its_own_name():
+    taken = zoo().take([2, 1]).take([1])
+    assert (taken.labels, taken.image(0), taken.describe(0)) == ((1,), Path("zoo-1.png"), "zoo #1")
+
+
+def test_joined_sets_give_the_images_of_each_in_turn():
+    both = joined([zoo(), zoo("farm", (1,)), zoo("pond", (0, 0)).take([1])])
+    assert (both.name, both.labels) == ("zoo+farm+pond", (0, 1, 0, 1, 0))
+    assert [str(both.image(i)) for i in range(5)] == [
+        "zoo-0.png", "zoo-1.png", "zoo-2.png", "farm-0.png", "pond-1.png",
+    ]  # fmt: skip
+    assert [both.describe(i) for i in (2, 3, 4)] == ["zoo #2", "farm #0", "pond #1"]
+    with pytest.raises(IndexError):
+        both.image(5)
+
+
+def test_only_sets_of_the_same_classes_are_joined():
+    with pytest.raises(ValueError, match="zoo and farm have different classes"):
+        joined([zoo(), zoo("farm", names=("cat", "cow"))])
+
+
+def test_the_fingerprint_changes_with_images_labels_classes_choice_and_order():
+    whole = zoo()
+    others = [
+        whole,
+        zoo(source="elsewhere"),
+        zoo(labels=(0, 1, 1)),
+        zoo(names=("cat", "cow")),
+        replace(whole, labels=(1, 1, 0)),
+        whole.take([0, 2]),
+        whole.take([2, 0]),
+        whole.take([0, 2]).take([1, 0, 0]),
+        joined([whole, whole]),
+        joined([whole, zoo(source="elsewhere")]),
+        joined([zoo(source="elsewhere"), whole]),
+        joined([whole.take([0]), whole.take([1, 2])]),
+    ]
+    assert len({data.fingerprint for data in others}) == len(others)
+    assert whole.fingerprint == zoo().fingerprint == pickle.loads(pickle.dumps(whole)).fingerprint
+    assert whole.take([0, 2]).fingerprint == zoo().take((0, 2)).fingerprint
+
+
+def test_images_from_nowhere_never_share_a_fingerprint():
+    one, other = (ImageDataset("zoo", ("cat",), (0,), Path) for _ in range(2))
+    assert one.fingerprint == one.fingerprint != other.fingerprint
+
+
+def test_sets_survive_a_trip_to_another_process():
+    data = joined([zoo().take([2, 0]), zoo("farm")])
+    copy = pickle.loads(pickle.dumps(data))
+    assert [copy.describe(i) for i in range(5)] == [data.describe(i) for i in range(5)]
+    assert copy.image(0) == data.image(0) == Path("zoo-2.png")
+
+
+def test_labels_are_counted_in_another_list_of_classes():
+    data = zoo().with_classes(("dog", "emu", "cat"))
+    assert (data.labels, data.class_names) == ((2, 0, 2), ("dog", "emu", "cat"))
+    with pytest.raises(ValueError, match="zoo has classes that are not among the 1 expected: 'cat'"):
+        zoo().with_classes(("dog",))
+
+
+def test_a_spread_is_even_and_no_larger_than_asked():
+    assert zoo(labels=(0, 0, 1, 1)).spread(2).labels == (0, 1)
+    assert len(zoo().spread(9)) == 3
+    with pytest.raises(ValueError, match="at least 1"):
+        zoo().spread(0)
+
+
+def test_words_are_kept_apart_and_lists_short():
+    assert len({digest(words) for words in (["ab"], ["a", "b"], ["a", "b", ""], ["b", "a"])}) == 4
+    assert some(list("abcde")) == "'a', 'b', 'c' and 2 more"

@@ -1,0 +1,203 @@
+"""Images travel as bytes and become what they always were; order, bounds and broken images are kept."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count, islice
+
+import pytest
+import torch
+from PIL import Image
+
+from conftest import noise
+from vitreous.data.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.predict.classify import classify_each
+from vitreous.predict.pipeline import Laned, answered, fed, lanes_of, sent
+from vitreous.runtime.device import MOST_LANES
+from vitreous.speed.optimize import optimize
+from vitreous.weights.card import Card
+
+PREPROCESS = Preprocess(size=(16, 16), resize=18, mean=IMAGENET_MEAN, std=IMAGENET_STD)
+
+
+class Elsewhere:
+    """Stands for a result on a GPU."""
+
+    device = torch.device("meta")
+
+    def __init__(self, name, log):
+        self.name, self.log = name, log
+
+    def cpu(self):
+        self.log.append(f"read {self.name}")
+        return self.name
+
+
+def test_every_value_is_normalised_to_the_same_bits_as_images_one_by_one():
+    values = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).expand(2, 3, 16, 16)
+    mean, std = (torch.tensor(each).view(3, 1, 1) for each in (IMAGENET_MEAN, IMAGENET_STD))
+    assert torch.equal(PREPROCESS.normalise(values), (values.float() / 255 - mean) / std)
+
+
+def test_pixels_are_normalised_where_the_model_is_and_floats_are_left():
+    pixels = torch.randint(256, (2, 3, 16, 16), dtype=torch.uint8)
+    x = PREPROCESS.normalise(pixels)
+    assert torch.equal(fed(pixels, PREPROCESS, torch.zeros(1)), x)
+    assert torch.equal(fed(x, PREPROCESS, torch.zeros(1)), x)
+    assert torch.equal(fed(pixels, PREPROCESS, torch.zeros(1, dtype=torch.bfloat16)), x.bfloat16())
+
+
+class Somewhere:
+    """Stands for a batch, and notes what is done to it."""
+
+    def __init__(self, kind):
+        self.device, self.done = torch.device(kind), []
+
+    def pin_memory(self):
+        self.done.append("pinned")
+        return self
+
+    def to(self, device, non_blocking):
+        self.done.append(f"to {device.type}" + " meanwhile" * non_blocking)
+        return self
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "done"),
+    [
+        ("cpu", "cuda", ["pinned", "to cuda meanwhile"]),
+        ("cuda", "cuda", ["to cuda meanwhile"]),
+        ("cpu", "cpu", ["to cpu meanwhile"]),
+    ],
+)
+def test_a_batch_on_its_way_from_here_to_a_gpu_is_pinned_and_no_other(here, there, done):
+    assert sent(Somewhere(here), torch.device(there)).done == done
+
+
+def test_on_a_gpu_the_next_batch_is_begun_before_the_last_is_read():
+    log = []
+
+    def compute(batch):
+        log.append(f"begin {batch}")
+        return Elsewhere(batch, log)
+
+    assert [answer for _, answer in answered(compute, [1, 2, 3])] == [1, 2, 3]
+    assert log == ["begin 1", "begin 2", "read 1", "begin 3", "read 2", "read 3"]
+
+
+def test_an_answer_that_is_there_at_once_is_not_kept_back_by_those_before_it():
+    """Such as that of a batch without a single image that could be read."""
+    log = []
+
+    def compute(batch):
+        log.append(f"begin {batch}")
+        return torch.tensor(batch) if batch == 3 else Elsewhere(batch, log)
+
+    assert [int(answer) for _, answer in answered(compute, [1, 2, 3, 4], waiting=2)] == [1, 2, 3, 4]
+    assert log == ["begin 1", "begin 2", "begin 3", "read 1", "read 2", "begin 4", "read 4"]
+
+
+def test_on_a_cpu_an_answer_is_given_before_the_next_batch_is_asked_for():
+    asked = []
+    batches = (asked.append(i) or torch.tensor(i) for i in count())
+    assert [int(answer) for _, answer in islice(answered(lambda x: x * 2, batches), 3)] == [0, 2, 4]
+    assert asked == [0, 1, 2]
+
+
+def test_in_lanes_batches_are_computed_at_once_and_answered_in_order():
+    both = threading.Barrier(2, timeout=20)  # broken unless two are inside together
+    shares = []
+
+    def compute(batch):
+        both.wait()
+        shares.append(torch.get_num_threads())
+        return batch * 2
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        found = answered(compute, [torch.tensor(i) for i in range(6)], lanes=2)
+        assert [(int(batch), int(answer)) for batch, answer in found] == [(i, 2 * i) for i in range(6)]
+        assert shares == [2] * 6
+        assert torch.get_num_threads() == 4
+        with ThreadPoolExecutor(1) as pool:  # a thread that is new begins with what was set last, by whichever thread
+            assert pool.submit(torch.get_num_threads).result() == 4
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_an_error_in_a_lane_comes_out_and_lanes_left_early_end():
+    def compute(batch):
+        if batch == 3:
+            raise ValueError("three")
+        return batch
+
+    threads = torch.get_num_threads()
+    with pytest.raises(ValueError, match="three"):
+        list(answered(compute, (torch.tensor(i) for i in count()), lanes=2))
+    results = answered(lambda batch: batch, (torch.tensor(i) for i in count()), lanes=2)
+    next(results)
+    results.close()
+    assert not [t for t in threading.enumerate() if t.name.startswith("vitreous-read")]
+    assert torch.get_num_threads() == threads
+
+
+def test_what_may_be_asked_for_several_batches_says_so(model):
+    assert lanes_of(None) == lanes_of(model) == 1
+    assert lanes_of(Laned(model, 3)) == 3
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert optimize(model, ways=("packed",)).lanes == 2
+        torch.set_num_threads(64)
+        assert optimize(model, ways=("eager",)).lanes == MOST_LANES
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_answers_in_lanes_are_those_without(model):
+    images = [Image.effect_noise((20, 30), 10 + 9 * i).convert("RGB") for i in range(21)]
+    fast = optimize(model, batch=4, ways=("packed",))
+    fast.lanes = 3
+    ours, plain = (list(classify_each(images, model, batch_size=4, using=each)) for each in (fast, None))
+    assert [a.best.index for a in ours] == [a.best.index for a in plain]
+    assert [a.best.logit for a in ours] == pytest.approx([a.best.logit for a in plain], abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    made = noise(ViT(ViTConfig(image_size=16, patch_size=4, width=32, depth=2, heads=2, classes=7))).eval()
+    made.card = Card("small", PREPROCESS)
+    return made
+
+
+def test_answers_keep_their_order_and_a_broken_image_its_place(model, tmp_path):
+    names = []
+    for i in range(11):
+        names.append(tmp_path / f"{i}.png")
+        if i in (0, 4, 5):
+            names[-1].write_bytes(b"no image")
+        else:
+            Image.effect_noise((20 + i, 30), 90).convert("RGB").save(names[-1])
+    answers = list(classify_each(names, model, batch_size=2, device="cpu"))
+    assert [getattr(a, "image", None) or a.name for a in answers] == [str(name) for name in names]
+    assert [hasattr(a, "reason") for a in answers] == [i in (0, 4, 5) for i in range(11)]
+    with torch.no_grad():
+        logits = model(PREPROCESS(Image.open(names[7]))[None])[0]
+    assert answers[7].best.logit == pytest.approx(logits.max().item(), abs=1e-5)
+
+
+def test_whoever_stops_early_leaves_no_thread_behind(model):
+    images = (Image.new("RGB", (20, 20), (i % 256, 0, 0)) for i in count())
+    answers = classify_each(images, model, batch_size=4, device="cpu")
+    next(answers)
+    answers.close()
+    assert not [t for t in threading.enumerate() if t.name.startswith("vitreous-read")]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_a_gpu_normalises_to_the_same_bits():
+    pixels = torch.randint(256, (8, 3, 16, 16), dtype=torch.uint8)
+    there = fed(pixels, PREPROCESS, torch.zeros(1, device="cuda")).cpu()
+    assert torch.equal(there, PREPROCESS.normalise(pixels))

@@ -1,0 +1,80 @@
+"""A cold start imports what it needs and no more."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from vitreous.runtime.startup import ended_by_interrupts
+from vitreous.weights.sidecar import imagenet_names
+
+SCRIPT = """
+import sys
+from vitreous.cli.main import main
+sys.argv = ["vitreous", "classify", "--json"]
+main()
+print([name for name in ("torchvision", "torch._dynamo", "sympy", "matplotlib", "pyarrow") if name in sys.modules],
+      file=sys.stderr)
+"""
+
+
+def test_classify_starts_without_torchvision_and_compilers():
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120)
+    assert '"label": "cat"' in done.stdout
+    assert done.stderr.strip().splitlines()[-1] == "[]"
+
+
+def test_class_names_read_from_one_file_are_torchvisions():
+    from torchvision.models._meta import _IMAGENET_CATEGORIES
+
+    assert imagenet_names() == tuple(_IMAGENET_CATEGORIES)
+
+
+QUICK = """
+import gc, sys
+from vitreous.runtime.startup import quick
+def command(number, *, flag=False):
+    print(number, flag, "torch" in sys.modules, gc.isenabled(), gc.get_freeze_count() > 100_000)
+quick(command)(7, flag=True)
+assert quick(command) is command
+"""
+
+
+def test_what_torch_is_made_of_is_not_searched_again_and_again():
+    done = subprocess.run([sys.executable, "-c", QUICK], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["7", "True", "True", "True", "True"], done.stderr
+
+
+SWALLOWED = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(1000):
+        pass
+except BaseException:
+    pass
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are sent otherwise on Windows")
+def test_an_interrupt_while_torch_is_imported_ends_the_process_without_a_word(tmp_path):
+    (tmp_path / "torch.py").write_text(SWALLOWED)
+    begin = "from vitreous.runtime.startup import quick; quick(lambda: print('went on'))()"
+    message = {"env": os.environ | {"PYTHONPATH": str(tmp_path)}, "capture_output": True, "text": True, "timeout": 60}
+    done = subprocess.run([sys.executable, "-c", begin], **message)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    theirs = f"import signal; signal.signal(signal.SIGINT, lambda *_: print('mine')); {begin}"
+    assert subprocess.run([sys.executable, "-c", theirs], **message).stdout.split("\n") == ["mine", "went on", ""]
+
+
+def test_after_torch_is_there_an_interrupt_is_an_exception_again():
+    with ended_by_interrupts():
+        assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    in_a_thread = threading.Thread(target=lambda: ended_by_interrupts().__enter__())
+    in_a_thread.start()
+    in_a_thread.join()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

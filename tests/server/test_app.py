@@ -1,0 +1,219 @@
+"""The server as a client sees it: starlette's test client in front of guard and application."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient
+
+from conftest import noise
+from vitreous.data.preprocess import HALF, Preprocess
+from vitreous.inside.intervene import intervene
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.predict.classify import classify
+from vitreous.server.app import create_app, parse_heads
+from vitreous.server.jobs import Work
+from vitreous.server.security import Guard
+from vitreous.server.serve import allowed_hosts
+from vitreous.weights.card import Card
+
+HOME = "http://127.0.0.1:8137"
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = noise(ViT(ViTConfig(image_size=32, patch_size=8, width=24, depth=2, heads=4, classes=5)))
+    model.card = Card("small", Preprocess(size=(32, 32), resize=32, mean=HALF, std=HALF), tuple("abcde"))
+    return model
+
+
+def client_of(model, **options):
+    app = Guard(create_app({"small": model}, Work()), allowed_hosts("127.0.0.1", 8137), **options)
+    return TestClient(app, base_url=HOME)
+
+
+@pytest.fixture
+def client(model):
+    with client_of(model) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def image():
+    file = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 256, (50, 40, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def header(body):
+    length = int.from_bytes(body[:4], "little")
+    return json.loads(body[4 : 4 + length])
+
+
+def test_the_page_and_its_files_are_served(client):
+    page = client.get("/")
+    assert page.status_code == 200
+    assert page.headers["content-type"].startswith("text/html")
+    for name in ("page.css", "explorer.js", "viewer.js", "api.js"):
+        assert client.get(f"/assets/{name}").status_code == 200
+    assert client.get("/api").status_code == 200
+
+
+@pytest.mark.parametrize("name", ["..%2fapp.py", "%2e%2e/app.py", "app.py", "../../cli.py", "nothing.js"])
+def test_no_name_leads_out_of_the_assets(client, name):
+    answer = client.get(f"/assets/{name}")
+    assert answer.status_code == 404
+    assert "import" not in answer.text
+
+
+def test_an_image_is_answered_with_its_payload(client, model, image):
+    answer = client.post("/api/explain", params={"model": "small", "name": "mine"}, content=image)
+    assert answer.status_code == 200
+    message = header(answer.content)
+    assert message["image"]["name"] == "mine"
+    best = classify(Image.open(io.BytesIO(image)), model, device="cpu")[0].best
+    assert message["predictions"][0]["label"] == best.label
+    assert message["predictions"][0]["probability"] == pytest.approx(best.probability, abs=1e-5)
+
+
+def test_heads_switched_off_change_the_answer_as_intervene_does(client, model, image):
+    answer = client.post("/api/ablate", params={"model": "small", "off": "1.0,1.2"}, content=image)
+    assert answer.status_code == 200
+    with intervene(model, heads_off=[(1, 0), (1, 2)]):
+        best = classify(Image.open(io.BytesIO(image)), model, device="cpu")[0].best
+    assert answer.json()[0]["probability"] == pytest.approx(best.probability, abs=1e-5)
+    plain = client.post("/api/ablate", params={"model": "small", "off": ""}, content=image).json()
+    assert plain != answer.json()
+
+
+@pytest.mark.parametrize(
+    ("body", "status"), [(b"", 400), (b"not an image", 400), (b"\x89PNG\r\n\x1a\n" + b"\0" * 50, 400)]
+)
+def test_what_is_no_image_gets_one_line(client, body, status):
+    answer = client.post("/api/explain", params={"model": "small"}, content=body)
+    assert answer.status_code == status
+    assert len(answer.json()["detail"].splitlines()) == 1
+
+
+def test_an_unknown_model_is_named(client, image):
+    answer = client.post("/api/explain", params={"model": "large"}, content=image)
+    assert answer.status_code == 404
+    assert "small" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("off", ["1", "a.b", "1.2.3", "9.0", "0.9", "-1.x"])
+def test_heads_that_do_not_exist_are_refused(client, image, off):
+    assert client.post("/api/ablate", params={"model": "small", "off": off}, content=image).status_code == 400
+
+
+def test_bodies_beyond_the_limit_are_refused_while_they_come_in(model):
+    with client_of(model, most=1000) as client:
+        assert client.post("/api/explain", params={"model": "small"}, content=b"x" * 1001).status_code == 413
+        pieces = (b"x" * 100 for _ in range(20))  # no length is told beforehand
+        assert client.post("/api/explain", params={"model": "small"}, content=pieces).status_code == 413
+
+
+def test_another_host_name_is_not_served(client):
+    assert client.get("/", headers={"host": "evil.example:8137"}).status_code == 421
+    assert client.get("/", headers={"host": "127.0.0.1:9999"}).status_code == 421
+    assert client.get("/", headers={"host": "localhost:8137"}).status_code == 200
+
+
+def test_another_pages_requests_are_not_answered(client, image):
+    for headers in ({"origin": "https://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}):
+        answer = client.post("/api/explain", params={"model": "small"}, content=image, headers=headers)
+        assert answer.status_code == 403
+    own = client.post("/api/explain", params={"model": "small"}, content=image, headers={"origin": HOME})
+    assert own.status_code == 200
+
+
+def test_a_token_is_asked_for_where_there_is_one(model):
+    with client_of(model, token="sesame") as client:
+        assert client.get("/").status_code == 401
+        assert client.get("/", params={"token": "wrong"}).status_code == 401
+        assert client.get("/api/models", headers={"authorization": "Bearer sesame"}).status_code == 200
+        assert client.get("/", params={"token": "sesame"}).status_code == 200
+        assert client.get("/api/models").status_code == 200  # the cookie was kept
+
+
+def test_every_answer_forbids_what_the_page_does_not_need(client):
+    for path in ("/", "/assets/page.css", "/api/models", "/nowhere"):
+        headers = client.get(path).headers
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_api_describes_itself_without_outside_files(client):
+    message = client.get("/openapi.json").json()
+    names = {"models", "samples", "samples/{name}", "explain", "ablate", "progress"}
+    assert set(message["paths"]) == {f"/api/{name}" for name in names}
+    assert "http" not in client.get("/api").text.replace("http-equiv", "")
+    assert client.get("/docs").status_code == 404
+
+
+def test_heads_are_parsed():
+    assert parse_heads("") == []
+    assert parse_heads("0.1,11.3") == [(0, 1), (11, 3)]
+
+
+def test_any_name_is_served_where_a_token_guards_it(model, image):
+    app = Guard(create_app({"small": model}, Work()), None, "sesame")
+    with TestClient(app, base_url="http://192.168.0.7:8137") as client:
+        assert client.get("/").status_code == 401
+        client.get("/", params={"token": "sesame"})
+        own, other = {"origin": "http://192.168.0.7:8137"}, {"origin": "http://evil.example"}
+        words = {"params": {"model": "small"}, "content": image}
+        assert client.post("/api/ablate", headers=own, **words).status_code == 200
+        assert client.post("/api/ablate", headers=other, **words).status_code == 403
+
+
+def test_progress_of_an_unknown_client_is_empty_and_an_endless_name_refused(client):
+    answer = client.get("/api/progress", params={"client": "nobody"})
+    assert (answer.status_code, answer.json()) == (200, {})
+    assert client.get("/api/progress", params={"client": "x" * 65}).status_code == 422
+    assert client.get("/api/progress", params={"client": "x"}, headers={"origin": "http://evil"}).status_code == 403
+
+
+def test_a_network_in_bf16_is_looked_into_and_says_nearly_the_same(model, image):
+    import copy
+
+    import torch
+
+    half = copy.deepcopy(model).to(torch.bfloat16)
+    answers = []
+    for each in (model, half):
+        with client_of(each) as client:
+            answer = client.post("/api/explain?model=small", content=image)
+            assert answer.status_code == 200, answer.text
+            ablated = client.post("/api/ablate?model=small&off=1.0", content=image)
+            assert ablated.status_code == 200, ablated.text
+            answers.append((header(answer.content), {p["label"]: p["probability"] for p in ablated.json()}))
+    (plain, one), (rounded, other) = answers
+    assert plain["arrays"].keys() == rounded["arrays"].keys()
+    assert one != other
+    assert one == pytest.approx(other, abs=0.05)
+
+
+def test_explore_loads_models_in_the_precision_asked_for(monkeypatch):
+    import torch
+
+    from vitreous.cli.main import main
+    from vitreous.server import serve
+
+    served = []
+    monkeypatch.setattr(serve, "serve", lambda models, **options: served.extend(models.values()))
+    main(["explore", "--precision", "bf16", "--device", "cpu"])
+    main(["explore", "--device", "cpu"])
+    assert [model.cls_token.dtype for model in served] == [torch.bfloat16, torch.float32]
+
+
+def test_explore_refuses_fast_in_plain_words(capsys):
+    from vitreous.cli.main import main
+
+    with pytest.raises(SystemExit, match="2"):
+        main(["explore", "--fast"])
+    assert "leave it out, and on a GPU try --precision bf16" in " ".join(capsys.readouterr().err.split())

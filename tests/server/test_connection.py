@@ -1,0 +1,268 @@
+"""A real server on loopback and clients that misbehave: they dawdle, send without end, never read, speak nonsense."""
+
+import contextlib
+import json
+import logging
+import socket
+import threading
+import time
+from typing import ClassVar
+
+import pytest
+
+from conftest import noise
+from vitreous.data.preprocess import HALF, Preprocess
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.server.app import create_app
+from vitreous.server.connection import ASKING, LEFT_OVER, NOT_READ, Connection
+from vitreous.server.jobs import Work
+from vitreous.server.security import Guard
+from vitreous.server.serve import Server, allowed_hosts, listen, settings
+from vitreous.weights.card import Card
+
+SOON = 0.4  # seconds, where a real explorer has 30
+
+
+class Hasty(Connection):
+    most = 12
+    seconds: ClassVar = {ASKING: SOON, LEFT_OVER: 0.2, NOT_READ: SOON}
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = noise(ViT(ViTConfig(image_size=32, patch_size=8, width=24, depth=2, heads=4, classes=5)))
+    model.card = Card("small", Preprocess(size=(32, 32), resize=32, mean=HALF, std=HALF), tuple("abcde"))
+    return model
+
+
+class Kept(logging.Handler):
+    """What the server complains about on standard error."""
+
+    def __init__(self):
+        super().__init__(logging.ERROR)
+        self.said = []
+
+    def emit(self, record):
+        self.said.append(record.getMessage())
+
+
+@contextlib.contextmanager
+def running(model, **options):
+    sockets = listen("127.0.0.1", 0)
+    port, work = sockets[0].getsockname()[1], Work()
+    guard = Guard(create_app({"small": model}, work), allowed_hosts("127.0.0.1", port), **options)
+    config = settings(guard)
+    config.http = Hasty
+    server = Server(config, work)
+    thread = threading.Thread(target=server.run, args=(sockets,), daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    kept, loggers = Kept(), [logging.getLogger(name) for name in ("uvicorn.error", "asyncio")]
+    for logger in loggers:
+        logger.addHandler(kept)
+    try:
+        yield port, server, guard
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        for logger in loggers:
+            logger.removeHandler(kept)
+    assert not thread.is_alive()
+    assert kept.said == []  # whatever clients do, it is no error of ours
+
+
+@pytest.fixture
+def port(model):
+    with running(model, seconds=SOON) as (port, _, _):
+        yield port
+
+
+def send(port, *pieces, pause=0.0, patience=12.0):
+    """Everything that comes back until the server ends the connection, and after how many seconds it did."""
+    begun, said = time.monotonic(), b""
+    with socket.create_connection(("127.0.0.1", port)) as place:
+        place.settimeout(0.01 + pause)
+        with contextlib.suppress(ConnectionError):
+            for piece in pieces:
+                place.sendall(piece)
+                if pause:
+                    with contextlib.suppress(TimeoutError):
+                        said += (heard := place.recv(65536))
+                        if not heard:
+                            return said, time.monotonic() - begun
+        place.settimeout(patience)
+        with contextlib.suppress(ConnectionError):
+            while heard := place.recv(65536):
+                said += heard
+    return said, time.monotonic() - begun
+
+
+def head(port, line="GET /api/models", *more):
+    return "\r\n".join([f"{line} HTTP/1.1", f"Host: 127.0.0.1:{port}", *more, "", ""]).encode("latin-1")
+
+
+def status(said):
+    return int(said.split(None, 2)[1]) if said else None
+
+
+UPLOAD = "POST /api/ablate?model=small"
+
+
+def answers(port):
+    said, _ = send(port, head(port, "GET /api/models", "Connection: close"))
+    return status(said) == 200
+
+
+def test_a_body_that_dawdles_is_told_so_and_cut_off(port):
+    said, took = send(port, head(port, UPLOAD, "Content-Length: 1000"), *[b"x"] * 40, pause=0.05)
+    assert status(said) == 408
+    assert took < 10
+    assert answers(port)
+
+
+@pytest.mark.parametrize("pieces", [[], [b"G"] * 40, [b"GET / HTTP/1.1\r\n", *[b"a"] * 40]])
+def test_a_request_that_never_comes_whole_is_cut_off(port, pieces):
+    said, took = send(port, *pieces, pause=0.05)
+    assert status(said) is None
+    assert SOON * 0.8 < took < 10
+
+
+def test_what_is_sent_after_a_refusal_is_not_read_for_ever(model):
+    chunk = b"400\r\n" + b"x" * 1024 + b"\r\n"
+    with running(model, most=1000) as (port, _, _):
+        for line, expected in ((UPLOAD, 413), ("GET /api/models", 200)):
+            said, took = send(port, head(port, line, "Transfer-Encoding: chunked"), *[chunk] * 300, pause=0.01)
+            assert status(said) == expected
+            assert took < 10
+
+
+def test_a_length_that_lies_gets_an_answer_for_each_half(port):
+    said, _ = send(port, head(port, UPLOAD, "Content-Length: 5"), b"x" * 70_000)
+    assert status(said) == 400
+    assert b"500" not in said
+    assert status(send(port, head(port, UPLOAD, "Content-Length: 99999999999"), b"x")[0]) == 413
+
+
+def test_an_answer_that_nobody_reads_is_given_up(model):
+    with running(model) as (port, server, _), socket.socket() as place:
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        place.connect(("127.0.0.1", port))
+        place.sendall(head(port, "GET /api/samples/astronaut") * 20)
+        until = time.monotonic() + 4
+        seen = set()
+        while time.monotonic() < until and (server.server_state.connections or not seen):
+            seen |= {each.state for each in list(server.server_state.connections)}
+            time.sleep(0.02)
+        assert NOT_READ in seen
+        assert not server.server_state.connections
+
+
+def test_those_who_dawdle_make_room_for_those_who_ask(model, monkeypatch):
+    monkeypatch.setattr(Hasty, "seconds", {})  # nobody is cut off by the clock
+    with running(model) as (port, server, _), contextlib.ExitStack() as stack:
+        for i in range(40):
+            place = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            place.sendall(head(port, UPLOAD, "Content-Length: 1000") if i % 2 else b"GET")
+        time.sleep(0.2)
+        assert len(server.server_state.connections) <= Hasty.most
+        assert all(answers(port) for _ in range(5))
+
+
+def test_large_bodies_hold_only_so_much_together_and_give_it_back(model):
+    with running(model, most_held=3 * 2**20) as (port, _, guard), contextlib.ExitStack() as stack:
+        for _ in range(2):
+            place = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            place.sendall(head(port, UPLOAD, f"Content-Length: {2 * 2**20}") + b"x" * (2**20 + 2**19))
+        time.sleep(0.2)
+        assert guard.held == 3 * 2**20
+        large, small = b"x" * (2**20 + 1), b"no image, but small"
+        for body, expected in ((large, 503), (small, 400)):
+            said, _ = send(port, head(port, UPLOAD, f"Content-Length: {len(body)}", "Connection: close"), body)
+            assert status(said) == expected
+        stack.close()
+        time.sleep(0.2)
+        assert guard.held == 0
+
+
+def test_a_client_that_leaves_while_it_sends_is_no_error_of_ours(model):
+    with running(model) as (port, _, guard):
+        with socket.create_connection(("127.0.0.1", port)) as place:
+            place.sendall(head(port, UPLOAD, "Content-Length: 1000") + b"x" * 10)
+            time.sleep(0.1)
+        time.sleep(0.2)
+        assert guard.held == 0
+
+
+def test_the_server_ends_at_once_whatever_is_under_way(model):
+    with running(model) as (port, server, _), contextlib.ExitStack() as stack:
+        begun_bodies = head(port, UPLOAD, "Content-Length: 1000") + b"x"
+        for beginning in (b"", b"GET", begun_bodies):
+            place = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            place.sendall(beginning)
+        endless = threading.Event()
+        job = server.work.pool.submit(endless.wait, 1.0)  # the one thread is busy, so the next waits in line
+        waiting = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        waiting.sendall(head(port, UPLOAD, "Content-Length: 1") + b"x")
+        time.sleep(0.2)
+        begun = time.monotonic()
+        server.should_exit = True
+        while server.server_state.connections:
+            time.sleep(0.01)
+            assert time.monotonic() - begun < 5
+        endless.set()
+        job.result(2)
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", {400}),  # TLS at a port that speaks none
+        (b"GET / HTTP/1.1\r\n\r\n", {400}),  # without a Host
+        (b"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nHost: evil.example\r\n\r\n", {400}),
+        (b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n", {421}),
+        (b"GET http://evil.example/ HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n", {404}),
+        (b"GET /\x00 HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n", {400}),
+        (b"GET /assets/%00 HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n", {404}),
+        (b"GET /" + b"a" * 2_000_000 + b" HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n", {400, None}),
+        (b"GET /" + b"a" * 60_000 + b" HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n", {404}),
+        (b"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n" + b"A: b\r\n" * 300_000 + b"\r\n", {400, None}),
+        (b"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n" + b"A: b\r\n" * 5_000 + b"\r\n", {200}),
+        (b"POST / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 9" + b"9" * 5000 + b"\r\n\r\n", {400, 413}),
+        (b"POST / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: -1\r\n\r\n", {400}),
+        (b"POST / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx", {400}),
+        (b"POST / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", {400, 405}),
+        (b"CONNECT evil.example:443 HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n", {404, 405}),
+        (
+            b"POST /api/ablate?model=small HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 1\r\n\r\nxG\r\n\r\n",
+            {400},
+        ),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", {421}),
+        (
+            b"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+            {200},  # the page, as if no socket had been asked for
+        ),
+    ],
+)
+def test_nonsense_gets_a_status_and_no_error(request_, expected, port):
+    said, _ = send(port, request_.replace(b"{port}", str(port).encode()))
+    assert status(said) in expected
+    assert answers(port)
+
+
+def test_what_is_no_http_is_refused_as_everything_else_is(port):
+    said, _ = send(port, f"POST / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: -1\r\n\r\n".encode())
+    headers, _, body = said.partition(b"\r\n\r\n")
+    assert status(said) == 400
+    assert b"content-type: application/json" in headers
+    assert json.loads(body) == {"detail": "Invalid HTTP request received."}
+
+
+def test_two_explorers_run_beside_each_other_and_do_not_answer_for_each_other(model):
+    with running(model) as (one, _, _), running(model) as (other, _, _):
+        assert one != other
+        assert answers(one)
+        assert answers(other)
+        assert status(send(one, head(other))[0]) == 421
+        assert json.loads(send(one, head(one))[0].partition(b"\r\n\r\n")[2])[0]["name"] == "small"

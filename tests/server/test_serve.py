@@ -1,0 +1,141 @@
+"""Starting and ending: which port, which addresses, what is said, and Ctrl-C."""
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitreous.runtime.network import is_loopback
+from vitreous.server import serve as module
+from vitreous.server.jobs import Work
+from vitreous.server.serve import listen, serve
+
+
+def close(sockets):
+    for place in sockets:
+        place.close()
+
+
+def test_port_0_takes_a_free_one_and_says_which(monkeypatch):
+    said, used = [], []
+    monkeypatch.setattr(module.Server, "run", lambda self, sockets: used.extend(sockets))
+    serve({}, port=0, say=said.append)
+    port = used[0].getsockname()[1]
+    close(used)
+    assert port > 0
+    assert said == [f"the explorer is at http://127.0.0.1:{port}/ (end it with Ctrl-C)"]
+
+
+def test_threads_share_a_heap_before_the_first_one_begins(monkeypatch):
+    done = []
+    monkeypatch.setattr(module, "share_heap", lambda: done.append("heap"))
+    monkeypatch.setattr(module, "Work", lambda: done.append("work") or Work())
+    monkeypatch.setattr(module.Server, "run", lambda self, sockets: close(sockets))
+    serve({}, port=0, say=str)
+    assert done == ["heap", "work"]
+
+
+def test_a_port_in_use_is_said_before_an_address_is():
+    said, taken = [], listen("127.0.0.1", 0)
+    port = taken[0].getsockname()[1]
+    with pytest.raises(ValueError, match=f"port {port} of 127.0.0.1 is in use.*try --port 0"):
+        serve({}, port=port, say=said.append)
+    close(taken)
+    assert said == []
+    close(listen("127.0.0.1", port))  # what was left behind does not keep it
+
+
+@pytest.mark.parametrize(
+    ("host", "why"), [("nowhere.invalid", "no address is known"), ("192.0.2.1", "no address of this")]
+)
+def test_an_address_of_somebody_else_is_refused_in_one_line(host, why):
+    with pytest.raises(ValueError, match=why) as caught:
+        listen(host, 0)
+    assert "127.0.0.1" in str(caught.value)
+
+
+def test_ipv6_loopback_needs_no_token_and_localhost_is_one_port():
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    sockets = listen("::1", 0)
+    assert sockets[0].family == socket.AF_INET6
+    assert is_loopback("::1")
+    assert f"[::1]:{sockets[0].getsockname()[1]}" in module.allowed_hosts("::1", sockets[0].getsockname()[1])
+    close(sockets)
+    sockets = listen("localhost", 0)
+    assert len({place.getsockname()[1] for place in sockets}) == 1
+    assert all(is_loopback(place.getsockname()[0]) for place in sockets)
+    close(sockets)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_an_address_for_everyone_comes_with_a_warning_and_a_token(monkeypatch, host):
+    said = []
+    monkeypatch.setattr(module.Server, "run", lambda self, sockets: close(sockets))
+    try:
+        serve({}, host=host, port=0, say=said.append)
+    except ValueError:
+        pytest.skip(f"{host} cannot be had here")
+    assert f"beware: with --host {host} other machines can reach" in said[0]
+    assert re.search(r"\?token=\S{24} ", said[1])
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_ctrl_c_ends_it_at_once_with_requests_under_way(tmp_path):
+    words = [sys.executable, "-m", "vitreous", "explore", "--port", "0", "--device", "cpu"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        port = int(re.search(r":(\d+)/", process.stderr.readline())[1])
+        image = tmp_path / "noise.png"
+        pixels = np.random.default_rng(0).integers(0, 256, (1500, 1500, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(image, compress_level=1)
+        body, begun = image.read_bytes(), threading.Barrier(5)
+
+        def ask(number):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+            connection.connect()
+            begun.wait()
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                connection.request("POST", f"/api/explain?model=packaged&client={number}", body)
+                connection.getresponse().read()
+
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        slow = socket.create_connection(("127.0.0.1", port))
+        line = "POST /api/explain?model=packaged HTTP/1.1"
+        slow.sendall(f"{line}\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 9\r\n\r\nx".encode())
+        begun.wait()
+        until = time.monotonic() + 10
+        while time.monotonic() < until:  # until one is being worked on
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+            connection.request("GET", "/api/progress?client=0")
+            if json.loads(connection.getresponse().read()):
+                break
+        pressed = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):
+            while True:  # until nobody listens there any more
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                assert time.monotonic() - pressed < 3
+                time.sleep(0.01)
+        for thread in threads:
+            thread.join(3)  # whoever waited was told, and not after the work was done
+        assert not any(thread.is_alive() for thread in threads)
+        left = process.stderr.read()
+        assert process.wait(30) == 130  # Python takes its own time to put torch away
+        assert "Traceback" not in left
+        slow.close()

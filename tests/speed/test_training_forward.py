@@ -1,0 +1,152 @@
+"""The forward pass for training: the same loss and gradients as the plain model's, by other means."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from conftest import noise
+from vitreous.models.last_block import logits_only
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.speed import fused
+from vitreous.speed.training_forward import logits_to_learn
+
+SMALL = {"image_size": 16, "patch_size": 4, "width": 48, "depth": 3, "heads": 3, "classes": 7}
+
+
+def learned(model, forward, x, classes):
+    """The loss and every gradient."""
+    model.zero_grad(set_to_none=True)
+    loss = F.cross_entropy(forward(model, x), classes)
+    loss.backward()
+    return loss.item(), {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
+
+
+def same(one, other, share=1e-5):
+    assert abs(one[0] - other[0]) <= share * abs(one[0])
+    assert one[1].keys() == other[1].keys()
+    for name, gradient in one[1].items():
+        assert (gradient - other[1][name]).abs().max() <= share * gradient.abs().max() + 1e-7, name
+
+
+@pytest.fixture
+def batch():
+    torch.manual_seed(3)
+    return torch.randn(5, 3, 16, 16), torch.arange(5)
+
+
+FAMILIES = {
+    "plain": {},
+    "registers, layer scale": {"registers": 2, "layer_scale": 0.1},
+    "query and key norms": {"qk_norm": True},
+    "distilled": {"distillation_token": True, "distillation_head": True},
+    "swiglu, which is not fused": {"swiglu": True},
+    "mean of the patches, whose head reads all tokens": {"pool": "mean", "fc_norm": True, "final_norm": False},
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("options", [{}, {"recompute": True}, {"fused": False, "recompute": True}])
+def test_loss_and_gradients_are_the_plain_models(family, options, batch):
+    model = noise(ViT(ViTConfig(**SMALL, **FAMILIES[family]))).train()
+    plain = learned(model, lambda model, x: model(x), *batch)
+    same(plain, learned(model, lambda model, x: logits_to_learn(model, x, **options), *batch))
+
+
+def test_the_kernels_are_really_used_and_only_where_they_fit(batch, monkeypatch):
+    calls = []
+    kernel = fused.gelu_backward
+    monkeypatch.setattr(
+        "vitreous.speed.training_forward.gelu_backward", lambda *given: (calls.append(1), kernel(*given))[1]
+    )
+    learned(noise(ViT(ViTConfig(**SMALL))).train(), logits_to_learn, *batch)
+    assert len(calls) == SMALL["depth"] - 1  # the last block is worked out for one token alone
+    learned(noise(ViT(ViTConfig(**SMALL, dropout=0.5))).train(), logits_to_learn, *batch)
+    assert len(calls) == SMALL["depth"] - 1
+
+
+def test_dropped_branches_fall_alike_when_a_block_is_worked_out_again(batch):
+    model = noise(ViT(ViTConfig(**SMALL, dropout=0.3, stochastic_depth=0.5))).train()
+
+    def seeded(recompute):
+        def forward(model, x):
+            torch.manual_seed(8)
+            return logits_to_learn(model, x, recompute=recompute)
+
+        return forward
+
+    same(learned(model, seeded(False), *batch), learned(model, seeded(True), *batch))
+
+
+def kept(model, x, **options):
+    """Bytes that the backward pass waits for, weights aside."""
+    total, seen = 0, {value.data_ptr() for value in model.parameters()}
+
+    def pack(value):
+        nonlocal total
+        if value.data_ptr() not in seen:
+            seen.add(value.data_ptr())
+            total += value.nbytes
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+        logits_to_learn(model, x, **options)
+    return total
+
+
+def test_recomputing_keeps_a_fraction_and_bf16_tokens_keep_less(batch):
+    whole, x = (
+        noise(
+            ViT(ViTConfig(**{**SMALL, "depth": 6}, **FAMILIES["mean of the patches, whose head reads all tokens"]))
+        ).train(),
+        batch[0],
+    )
+    assert kept(whole, x, recompute=True) < 0.45 * kept(whole, x, fused=False)
+    model = noise(ViT(ViTConfig(**{**SMALL, "depth": 6}))).train()
+    assert kept(model, x, recompute=True) < 0.45 * kept(model, x, fused=False)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert kept(model, x, residual=torch.bfloat16) < 0.9 * kept(model, x)
+
+
+@pytest.mark.parametrize("changes", [{"pool": "mean"}, {"pool": "token+mean", "swiglu": True}])
+def test_recomputing_serves_heads_that_read_all_tokens_too(batch, changes):
+    model, x = noise(ViT(ViTConfig(**{**SMALL, "depth": 6}, **changes))).train(), batch[0]
+    assert kept(model, x, recompute=True) < 0.45 * kept(model, x, fused=False)
+
+
+def test_bf16_tokens_are_near(batch):
+    model = noise(ViT(ViTConfig(**SMALL))).train()
+    plain = learned(model, lambda model, x: model(x), *batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        near = learned(model, lambda model, x: logits_to_learn(model, x, torch.bfloat16), *batch)
+    same(plain, near, 0.15)
+    assert plain[0] != near[0]
+
+
+def test_the_pieces_against_autograd():
+    x = torch.randn(130, 40, dtype=torch.float64, requires_grad=True)
+    slope = torch.randn(130, 40, dtype=torch.float64)
+    (F.gelu(x) * slope).sum().backward()
+    into, after, sums = fused.gelu_backward(x.detach().float(), slope.float())
+    torch.testing.assert_close(into.double(), x.grad, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(after.double(), F.gelu(x).detach(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(sums.sum(0).double(), x.grad.sum(0), atol=1e-4, rtol=1e-4)
+    q, k, v = torch.randn(2, 21, 3, 3, 24).permute(2, 0, 3, 1, 4).unbind(0)
+    packed, sums = fused.pack(q, k, v)
+    back = packed.view(2, 21, 3, 3, 24).permute(2, 0, 3, 1, 4)
+    assert all(torch.equal(one, other) for one, other in zip(back.unbind(0), (q, k, v), strict=True))
+    torch.testing.assert_close(sums.sum(0), packed.flatten(0, 1).sum(0), atol=1e-4, rtol=1e-4)
+
+
+def test_a_step_and_a_look_are_compiled_once_each_and_whole(batch):
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    x, classes = batch
+    model, counter = noise(ViT(ViTConfig(**SMALL))), CompileCounterWithBackend("aot_eager")
+    plain = learned(model.train(), lambda model, x: model(x), x, classes)
+    step = torch.compile(logits_to_learn, backend=counter, fullgraph=True, dynamic=False)
+    look = torch.compile(logits_only, backend=counter, fullgraph=True, dynamic=False)
+    for _ in range(3):  # learn, look, learn, look: neither makes the other compile again
+        same(plain, learned(model.train(), step, x, classes))
+        with torch.no_grad():
+            look(model.eval(), x)
+    assert counter.frame_count == 2

@@ -1,0 +1,30 @@
+"""One tiny model of each family: what stands before the patches, how the head reads, what shape the grid has."""
+
+import torch
+
+from conftest import noise
+from vitreous.models.vit import ViT, ViTConfig
+
+FAMILIES = {
+    "class token": {},
+    "distilled": {"distillation_token": True, "distillation_head": True},
+    "registers": {"registers": 4, "prefix_positions": False, "layer_scale": 0.1},
+    "no class token": {"class_token": False, "pool": "mean"},
+    "registers, no class token": {"class_token": False, "pool": "mean", "registers": 2},
+    "token and mean": {"pool": "token+mean", "swiglu": True},
+    "sine": {"position": "sine-2d", "qk_norm": True},
+    "square": {"image_size": 16, "fc_norm": True},
+}
+
+
+def family(name, **changes):
+    """A 3×4 grid of 4×6-pixel patches unless the family says otherwise; noise in every weight."""
+    small = {"image_size": (12, 24), "patch_size": (4, 6), "width": 24, "depth": 3, "heads": 4, "classes": 5}
+    if name == "square":
+        small["patch_size"] = 4
+    return noise(ViT(ViTConfig(**small | FAMILIES[name] | changes)))
+
+
+def images(model, count=2):
+    config = model.config
+    return torch.randn(count, config.channels, *config.size, dtype=next(model.parameters()).dtype)

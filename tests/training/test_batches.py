@@ -1,0 +1,142 @@
+"""Where images come from: the same whether they are kept or decoded on the fly, and chance is a function."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_runs import make_images, plain
+
+from vitreous.data.image_dataset import ImageDataset
+from vitreous.data.images import ImageError
+from vitreous.data.preprocess import Preprocess
+from vitreous.data.split import open_split
+from vitreous.training.batches import Source, epoch_order, with_margin
+
+VIEW = Preprocess(size=(8, 8), resize=8, mean=(0.5,) * 3, std=(0.5,) * 3)
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory):
+    return make_images(tmp_path_factory.mktemp("zoo") / "zoo", size=14)
+
+
+def source_of(zoo, view=VIEW, *, training=True, **changes):
+    return Source(open_split(zoo)[0], view, plain(zoo, **changes), CPU, training=training)
+
+
+def shown(source, epoch, size=8, first=0):
+    """Numbers, copies and pixels of an epoch's batches."""
+    batches = list(source.epoch(epoch, size, first))
+    pixels = [source.pixels[b.indices] if b.pixels is None else b.pixels for b in batches]
+    return [torch.cat(part) for part in ([b.indices for b in batches], [b.copies for b in batches], pixels)]
+
+
+@given(st.integers(0, 2**40), st.integers(0, 1000), st.integers(1, 200))
+def test_an_epoch_shows_every_image_once(seed, epoch, images):
+    indices, copies = epoch_order(seed, epoch, images)
+    assert indices.sort().values.tolist() == list(range(images))
+    assert not copies.any()
+
+
+@given(st.integers(1, 120), st.integers(2, 5))
+def test_repeats_show_an_image_side_by_side_with_another_copy_each(images, repeats):
+    indices, copies = epoch_order(0, 1, images, repeats)
+    assert len(indices) == len(copies) == images
+    counts = Counter(indices.tolist())
+    assert max(counts.values()) <= repeats
+    assert sum(count < repeats for count in counts.values()) <= 1  # where the epoch ends
+    assert len(set(zip(indices.tolist(), copies.tolist(), strict=True))) == images
+    assert (indices[:-1] == indices[1:])[torch.arange(images - 1) % repeats < repeats - 1].all()
+
+
+def test_another_epoch_or_seed_is_another_order():
+    first = epoch_order(0, 0, 50)[0]
+    assert torch.equal(first, epoch_order(0, 0, 50)[0])
+    assert not torch.equal(first, epoch_order(0, 1, 50)[0])
+    assert not torch.equal(first, epoch_order(1, 0, 50)[0])
+
+
+def test_kept_and_streamed_images_are_the_same(zoo):
+    kept, streamed = (source_of(zoo, resident=choice) for choice in ("yes", "no"))
+    assert kept.resident
+    assert not streamed.resident
+    for epoch in (0, 3):
+        for one, other in zip(shown(kept, epoch), shown(streamed, epoch), strict=True):
+            assert torch.equal(one, other)
+    for (pixels, labels), (others, theirs) in zip(kept.all(5), streamed.all(5), strict=True):
+        assert torch.equal(pixels, others)
+        assert torch.equal(labels, theirs)
+
+
+@pytest.mark.parametrize("resident", ["yes", "no"])
+def test_an_epoch_can_be_entered_in_the_middle(zoo, resident):
+    source = source_of(zoo, resident=resident)
+    whole, late = shown(source, 2), shown(source, 2, first=2)
+    assert len(whole[0]) == len(source.data) // 8 * 8
+    for one, other in zip(whole, late, strict=True):
+        assert torch.equal(one[16:], other)
+
+
+def test_a_streamed_crop_depends_on_seed_epoch_image_and_copy_alone(zoo):
+    def crops(epoch=0, size=8, **changes):
+        source = source_of(zoo, resident="no", crop=(0.3, 0.9), **changes)
+        indices, copies, pixels = shown(source, epoch, size)
+        assert pixels.shape[1:] == (3, 8, 8)
+        return dict(zip(zip(indices.tolist(), copies.tolist(), strict=True), pixels, strict=True))
+
+    first = crops()
+    again = crops(size=4, workers=1)  # other batches, another number of threads
+    shared = first.keys() & again.keys()
+    assert len(shared) > 16
+    assert all(torch.equal(first[key], again[key]) for key in shared)
+    for other in (crops(epoch=1), crops(seed=1)):
+        shared = first.keys() & other.keys()
+        assert sum(torch.equal(first[key], other[key]) for key in shared) < 0.2 * len(shared)
+    copies = crops(repeats=2)
+    pairs = [(copies[i, 0], copies[i, 1]) for i, copy in copies if copy == 1]
+    assert pairs
+    assert not any(torch.equal(one, other) for one, other in pairs)
+
+
+def test_images_to_be_cropped_are_kept_with_a_margin_and_test_images_are_not(zoo):
+    assert source_of(zoo, resident="yes", crop=(0.3, 0.9)).pixels.shape[2:] == (10, 10)
+    assert source_of(zoo, resident="yes", crop=(0.3, 0.9), training=False).pixels.shape[2:] == (8, 8)
+    assert with_margin(Preprocess(size=(224, 224), resize=256, mean=VIEW.mean, std=VIEW.std)).size == (256, 256)
+
+
+def test_an_image_that_cannot_be_decoded_on_the_fly_is_named(tmp_path):
+    folder = make_images(tmp_path / "zoo")
+    (folder / "dog/003.png").write_bytes(b"no image")
+    source = source_of(folder, resident="no")
+    with pytest.raises(ImageError, match="dog/003.png"):
+        shown(source, 0, 1)
+
+
+def test_a_reader_that_stops_early_does_not_wait_for_all_images(zoo):
+    source, read = source_of(zoo, resident="no", workers=1), []
+    opened = source.data.image
+    source.data = replace(source.data, image=lambda i: (read.append(i), opened(i))[1])
+    batches = source.epoch(0, 2)
+    next(batches)
+    batches.close()
+    assert 2 <= len(read) <= 9  # a batch, the six images that are decoded ahead, and one that was begun
+    assert len(source.data) > 20
+
+
+def test_grey_models_get_one_channel(zoo):
+    view = Preprocess(size=(8, 8), resize=8, mean=(0.5,), std=(0.5,))
+    kept, streamed = (shown(source_of(zoo, view, resident=choice), 0)[2] for choice in ("yes", "no"))
+    assert kept.shape[1] == 1
+    assert torch.equal(kept, streamed)
+
+
+def test_large_sets_are_not_kept_unless_asked_to(monkeypatch):
+    data = ImageDataset("huge", ("a",), (0,) * 10, lambda i: None)
+    monkeypatch.setattr("vitreous.training.batches.array_bytes", lambda images, view: 1 << 60)
+    monkeypatch.setattr("vitreous.training.batches.decode", lambda *a, **k: torch.zeros(10, 3, 8, 8, dtype=torch.uint8))
+    assert not Source(data, VIEW, plain("x"), CPU, training=True).resident
+    assert Source(data, VIEW, plain("x", resident="yes"), CPU, training=True).resident

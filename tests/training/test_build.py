@@ -1,0 +1,165 @@
+"""A config and its data to a model: fresh or from a checkpoint, with the right head and preprocessing."""
+
+import pytest
+import torch
+from tiny_runs import make_images, plain
+
+from conftest import noise
+from vitreous.data.image_dataset import ImageDataset
+from vitreous.models.resnet import ResNet, ResNetConfig
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.training.assemble import make_teacher
+from vitreous.training.build import build_model
+from vitreous.training.loop import train
+from vitreous.weights.card import Card
+from vitreous.weights.load import load
+from vitreous.weights.save import save, usual_preprocess
+
+DATA = ImageDataset("zoo", ("cat", "dog", "owl"), (0, 1, 2), lambda i: None)
+SMALL = ViTConfig(image_size=16, patch_size=4, width=16, depth=2, heads=2, classes=5)
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    model = noise(ViT(SMALL))
+    save(model, tmp_path / "model")
+    return str(tmp_path / "model")
+
+
+def test_fresh_weights_follow_the_seed():
+    one, same, other = (build_model(plain("x", seed=seed), DATA) for seed in (0, 0, 1))
+    for (name, a), b, c in zip(one.state_dict().items(), same.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b), name
+        assert not a.any() or a.dim() == 1 or not torch.equal(a, c), name
+    assert one.training
+    assert one.card.class_names == ("cat", "dog", "owl")
+    assert one.config.classes == 3
+
+
+def test_fields_of_the_config_reach_the_model():
+    model = build_model(
+        plain("x", image_size=12, channels=1, dropout=0.2, stochastic_depth=0.3, statistics="unit"), DATA
+    )
+    assert model.config.size == (12, 12)
+    assert (model.config.dropout, model.config.stochastic_depth) == (0.2, 0.3)
+    assert (model.card.preprocess.size, model.card.preprocess.mean, model.card.preprocess.std) == ((12, 12), (0,), (1,))
+
+
+def test_small_images_come_whole_and_large_ones_lose_their_edges():
+    small, large = (build_model(plain("x", model="resnet18", image_size=size), DATA) for size in (64, 224))
+    assert small.card.preprocess.resize == 64
+    assert large.card.preprocess.resize == 256
+
+
+def test_a_checkpoint_keeps_its_weights_and_gets_a_fresh_head(checkpoint):
+    said = []
+    model = build_model(plain("x", model=checkpoint, pretrained=True, dropout=0.3), DATA, said.append)
+    before = load(checkpoint)
+    assert all(torch.equal(v, model.state_dict()[k]) for k, v in before.state_dict().items() if "head" not in k)
+    assert model.head.weight.shape == (3, 16)
+    assert not model.head.weight.any()
+    assert model.config.dropout == 0.3
+    assert model.pos_drop.p == 0.3
+    assert any("fresh head for 3 classes takes the place of the one for 5" in line for line in said)
+
+
+def test_what_a_checkpoint_dropped_while_it_was_trained_is_not_dropped_again(tmp_path):
+    save(noise(ViT(ViTConfig(**{**vars(SMALL), "dropout": 0.4, "stochastic_depth": 0.2}))), tmp_path)
+    model = build_model(plain("x", model=str(tmp_path), pretrained=True), DATA, lambda line: None)
+    assert (model.config.dropout, model.config.stochastic_depth) == (0.0, 0.0)
+    assert (model.blocks[1].mlp.drop.p, model.blocks[1].skip.p) == (0.0, 0.0)
+
+
+def test_what_was_assumed_of_a_checkpoint_is_none_of_the_new_models_remarks(tmp_path):
+    model = noise(ViT(SMALL))
+    model.card = Card("x", usual_preprocess(SMALL))
+    model.card.report.assumed = {"preprocessing": "as is usual", "class names": "ImageNet-1k's"}
+    save(model, tmp_path)
+    said = []
+    tuned = build_model(plain("x", model=str(tmp_path), pretrained=True), DATA, said.append)
+    assert "assumed preprocessing = as is usual" in said
+    assert tuned.card.report.assumed == {}
+
+
+def test_a_checkpoint_of_the_same_classes_keeps_its_head(tmp_path):
+    model = noise(ViT(ViTConfig(**{**vars(SMALL), "classes": 3})))
+    model.card = Card("x", usual_preprocess(model.config), class_names=DATA.class_names)
+    save(model, tmp_path)
+    said = []
+    again = build_model(plain("x", model=str(tmp_path), pretrained=True), DATA, said.append)
+    assert torch.equal(again.head.weight, model.head.weight)
+    assert any("goes on learning" in line for line in said)
+
+
+def test_another_image_size_resizes_positions(checkpoint):
+    model = build_model(plain("x", model=checkpoint, pretrained=True, image_size=24), DATA, lambda line: None)
+    assert model.pos_embed.shape == (1, 37, 16)
+    assert model.card.preprocess.size == (24, 24)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": "vit_pice_patch2_8"}, "did you mean vit_pico_patch2_8"),
+        ({"model": "resnet18", "channels": 1}, "colour"),
+        ({"model": "resnet20"}, "18, 34, 50, 101, 152"),
+        ({"model": "resnet18", "dropout": 0.1}, "a ResNet has no dropout"),
+        ({"model": "resnet18", "layer_decay": 0.5, "stochastic_depth": 0.1}, "no stochastic_depth, layer_decay"),
+        ({"channels": 1, "statistics": "imagenet"}, "for colour"),
+        ({"image_size": 7}, "not a whole number"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(changes, words):
+    with pytest.raises(ValueError, match=words):
+        build_model(plain("x", **changes), DATA)
+
+
+def test_a_checkpoint_without_pretrained_is_sent_to_finetune(checkpoint):
+    with pytest.raises(ValueError, match="vitreous finetune or --pretrained"):
+        build_model(plain("x", model=checkpoint), DATA)
+
+
+def test_a_checkpoint_of_other_channels_is_refused(checkpoint):
+    with pytest.raises(ValueError, match="3 channels, not 1"):
+        build_model(plain("x", model=checkpoint, pretrained=True, channels=1), DATA, lambda line: None)
+
+
+def test_a_resnet_is_saved_and_loaded_with_its_own_preprocessing(tmp_path):
+    zoo = make_images(tmp_path / "zoo")
+    train(plain(zoo, model="resnet18", image_size=32, epochs=1), tmp_path / "run")
+    model = load(tmp_path / "run/model")
+    assert isinstance(model, ResNet)
+    assert model.card.class_names == ("cat", "dog", "owl")
+    assert model.card.preprocess.size == (32, 32)
+    assert model.card.preprocess.mean == (0.5, 0.5, 0.5)
+    again = build_model(
+        plain(zoo, model=str(tmp_path / "run/model"), pretrained=True, image_size=48), DATA, lambda x: 0
+    )
+    assert again.card.preprocess.size == (48, 48)
+    assert again.config.image_size in (48, (48, 48))
+
+
+def test_a_teacher_of_other_classes_is_refused(checkpoint, tmp_path):
+    student = build_model(plain("x"), DATA)
+    view = student.card.preprocess
+    with pytest.raises(ValueError, match="knows 5 classes, the data has 3"):
+        make_teacher(plain("x", teacher=checkpoint), view, student, torch.device("cpu"))
+    model = noise(ViT(ViTConfig(**{**vars(SMALL), "classes": 3})))
+    model.card = Card("x", usual_preprocess(model.config), class_names=("rose", "lily", "iris"))
+    save(model, tmp_path / "flowers")
+    with pytest.raises(ValueError, match="'rose' for 'cat' first"):
+        make_teacher(plain("x", teacher=str(tmp_path / "flowers")), view, student, torch.device("cpu"))
+    assert make_teacher(plain("x"), view, student, torch.device("cpu")) is None
+
+
+def test_resnet_configs_name_the_depths():
+    with pytest.raises(ValueError, match="18, 34"):
+        ResNetConfig(20)
+
+
+def test_a_small_resnet_is_built_by_name_at_32_pixels_or_any_other_size():
+    usual = build_model(plain("x", model="resnet18_small"), DATA)
+    assert (usual.config.stem, usual.card.preprocess.size, usual.card.family) == ("small", (32, 32), "ResNet")
+    assert build_model(plain("x", model="resnet18_small", image_size=8), DATA).card.preprocess.size == (8, 8)
+    with pytest.raises(ValueError, match="18, 34, 50, 101, 152"):
+        build_model(plain("x", model="resnet20_small"), DATA)

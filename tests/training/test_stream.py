@@ -1,0 +1,117 @@
+"""Learning from streams: every image once in an epoch, the same bits after a break, shares that do not overlap."""
+
+import pytest
+import torch
+from tiny_runs import bits, break_off, differing, make_shards, parts_of, plain, tiny
+
+pytest.importorskip("datasets")
+
+from vitreous.data.preprocess import Preprocess
+from vitreous.runtime.distributed import Rank
+from vitreous.training.loop import train
+from vitreous.training.stream import StreamSource, open_stream
+
+VIEW = Preprocess(size=(8, 8), resize=(8, 8), mean=(0.5,) * 3, std=(0.5,) * 3)
+CPU, ALONE = torch.device("cpu"), Rank()
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch):
+    monkeypatch.setattr("datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN", 0.1, raising=False)  # 5 s after each epoch
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    return make_shards(tmp_path_factory.mktemp("shards") / "zoo")
+
+
+def source_of(shards, place=ALONE, **changes):
+    config = plain(shards, stream=True, **changes)
+    return StreamSource(open_stream(config, None)[0], VIEW, config, CPU, place)
+
+
+def shown(source, epoch=0, batch_size=6, first=0):
+    """Each image of an epoch as bytes."""
+    return [p.numpy().tobytes() for batch in source.epoch(epoch, batch_size, first) for p in batch.pixels]
+
+
+def test_an_epoch_shows_every_image_once_in_another_order_each_time(shards):
+    source = source_of(shards)
+    assert len(source.data) == 36
+    first, second = shown(source, 0), shown(source, 1)
+    assert len(set(first)) == 36
+    assert set(first) == set(second)
+    assert first != second
+    assert first == shown(source_of(shards), 0)
+
+
+def test_labels_belong_to_their_images(shards):
+    for batch in source_of(shards).epoch(0, 6):
+        bright = (batch.pixels.float().mean(dim=(1, 2, 3)) - 30) // 60  # 60 for the first class, then 120, then 180
+        assert torch.equal(bright.long(), batch.labels)
+
+
+def test_an_epoch_taken_up_in_the_middle_goes_on_with_the_same_images(shards):
+    source = source_of(shards)
+    assert shown(source, 1, first=4) == shown(source, 1)[4 * 6 :]
+    batches = list(source.epoch(1, 6)), list(source.epoch(1, 6, first=4))
+    assert torch.equal(batches[0][4].indices, batches[1][0].indices)  # what augmentation is drawn by
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_show_different_images_and_all_of_them(shards, ranks):
+    parts = [shown(source_of(shards, Rank(rank, ranks))) for rank in range(ranks)]
+    assert {len(part) for part in parts} == {36 // ranks}
+    assert len({image for part in parts for image in part}) == 36
+    numbers = [batch.indices for rank in range(ranks) for batch in source_of(shards, Rank(rank, ranks)).epoch(0, 6)]
+    assert sorted(torch.cat(numbers).tolist()) == list(range(36))
+
+
+def test_a_rank_that_is_at_its_end_too_early_begins_anew(tmp_path):
+    make_shards(tmp_path / "zoo", files=2, each=5)
+    source = source_of(tmp_path / "zoo", Rank(0, 2), epoch_images=24)
+    seen = shown(source)
+    assert len(seen) == 12
+    assert len(set(seen)) == 5
+    assert shown(source, first=2) == seen[2 * 3 :]
+
+
+def test_a_run_on_a_stream_broken_off_ends_with_the_same_bits(shards, tmp_path, monkeypatch):
+    config = tiny(shards, stream=True, save_every=0, crop=(0.4, 1.0))
+    train(config, tmp_path / "whole")
+    break_off(config, tmp_path / "broken", monkeypatch, 6)
+    train(config, tmp_path / "broken")
+    assert differing(bits(tmp_path / "whole"), bits(tmp_path / "broken")) == []
+
+
+def test_a_stream_learns(shards, tmp_path):
+    config = plain(shards, stream=True, epochs=12, learning_rate=3e-3)
+    assert train(config, tmp_path / "run")["top1"] > 0.8
+
+
+def test_the_number_of_images_can_be_said(shards):
+    parts = parts_of(plain(shards, stream=True, epoch_images=17))
+    assert parts.steps == 2
+    assert len(list(parts.source.epoch(0, 8))) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"repeats": 2}, "leave out repeats"),
+        ({"validation": 0.1}, "leave out repeats and validation"),
+        ({"epoch_images": 0}, "from 1 on"),
+        ({"stream": False, "epoch_images": 8}, "for streams alone"),
+    ],
+)
+def test_what_a_stream_cannot_do_is_refused(shards, changes, said):
+    with pytest.raises(ValueError, match=said):
+        plain(shards, **{"stream": True, **changes})
+
+
+def test_a_folder_of_images_is_no_stream(tmp_path):
+    from tiny_runs import make_images
+
+    make_images(tmp_path / "zoo")
+    with pytest.raises((ValueError, FileNotFoundError), match="zoo"):
+        open_stream(plain(tmp_path / "zoo", stream=True), None)

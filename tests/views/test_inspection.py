@@ -1,0 +1,100 @@
+"""What lies under a heat map is what the model sees, and no other part of the image."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from conftest import noise
+from vitreous.data.preprocess import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
+from vitreous.data.samples import samples
+from vitreous.inside.faithfulness import reinitialised
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.pages.page_data import page_data
+from vitreous.views.inspection import Choice, Inspection
+from vitreous.views.maps import comparable, survives
+from vitreous.weights.card import Card
+
+WAYS = {  # size, resize, cover → how large the backdrop is
+    "whole": ((32, 32), 32, False, (256, 256)),
+    "cropped": ((32, 32), 40, False, (192, 192)),
+    "squashed": ((32, 48), (32, 48), False, (160, 240)),
+    "covered": ((48, 24), (48, 24), True, (240, 120)),
+    "large": ((144, 144), 144, False, (144, 144)),
+    "unscaled": ((32, 32), None, False, (32, 32)),
+}
+
+
+def inspection(size, resize, cover, image):
+    model = ViT(ViTConfig(image_size=size, patch_size=8, width=16, depth=1, heads=2, classes=3))
+    preprocess = Preprocess(size=size, resize=resize, mean=HALF, std=HALF, cover=cover)
+    model.card = Card(name="small", preprocess=preprocess)
+    return Inspection(model, image)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_backdrop_is_the_same_part_in_more_pixels(way):
+    size, resize, cover, shown = WAYS[way]
+    found = inspection(size, resize, cover, samples()["chelsea"])
+    assert found.backdrop.shape == (*shown, 3)
+    reduced = Image.fromarray(found.backdrop).resize(size[::-1], Image.Resampling.BICUBIC)
+    difference = np.abs(np.asarray(reduced).astype(int) - found.pixels.astype(int))
+    assert difference.mean() < 3  # of 255; half a model's pixel may go to the other side of the crop
+
+
+def test_a_small_image_is_shown_pixel_by_pixel():
+    found = inspection((32, 32), 32, False, samples()["chelsea"].resize((50, 40)))
+    assert found.backdrop is found.pixels
+
+
+@pytest.fixture
+def resized(monkeypatch):
+    """From how large an image to how large a one, for each time a `Preprocess` looked at one."""
+    times, view = [], Preprocess.view
+
+    def counted(self, image):
+        times.append((image.size, self.size))
+        return view(self, image)
+
+    monkeypatch.setattr(Preprocess, "view", counted)
+    return times
+
+
+def test_a_whole_page_resizes_the_image_once_for_the_model_and_once_to_be_shown(resized):
+    """Resizing 64 million pixels takes half a second: done for each class and map, it takes most of the page's time."""
+    found = inspection((32, 32), 40, False, samples()["chelsea"])
+    noise(found.model)
+    page_data(found)
+    survives(comparable(found), found)
+    assert resized == [(found.image.size, (32, 32)), (found.image.size, (192, 192))]
+
+
+@pytest.mark.parametrize("colours", [3, 1])
+@pytest.mark.parametrize("image", ["RGB", "L", "RGBA"])
+def test_what_the_model_gets_is_bit_for_bit_what_its_preprocessing_gives(colours, image):
+    model = ViT(ViTConfig(image_size=32, patch_size=8, width=16, depth=1, heads=2, classes=3, channels=colours))
+    mean, std = IMAGENET_MEAN[:colours], IMAGENET_STD[:colours]
+    model.card = Card(name="small", preprocess=Preprocess(size=(32, 32), resize=40, mean=mean, std=std))
+    photo = samples()["chelsea"].convert(image)
+    if image == "RGBA":
+        photo.putalpha(Image.linear_gradient("L").resize(photo.size))
+    found = Inspection(model, photo)
+    assert found.seen.mode == "RGB"
+    again = found.asked(Choice(target=2))
+    assert again.target == 2
+    for each in (found, again, found.asked(Choice(), reinitialised(model))):
+        assert torch.equal(each.x, model.card.preprocess(photo)[None])
+    assert found.asked(Choice(), model.double()).x.dtype == torch.float64
+
+
+def test_another_model_with_another_preprocessing_looks_for_itself():
+    photo = samples()["chelsea"]
+    first, other = inspection((32, 32), 40, False, photo), inspection((48, 48), 48, False, photo)
+    assert torch.equal(first.asked(Choice(), other.model).x, other.x)
+
+
+def test_without_an_image_an_inspection_can_be_asked_again():
+    model = inspection((32, 32), 40, False, None)
+    assert model.asked(Choice(target=1)).image is None
+    with pytest.raises(ValueError, match="needs an image"):
+        _ = model.x

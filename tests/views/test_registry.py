@@ -1,0 +1,256 @@
+"""Every view on every family, square or not; and `explain` as a user runs it."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from conftest import VIT_TI, noise
+from vitreous.cli.main import main
+from vitreous.data import images as images
+from vitreous.figures.style import encode
+from vitreous.models.resnet import ResNet, ResNetConfig
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.pages import explanation as report
+from vitreous.pages.explanation import explain, html
+from vitreous.views.inspection import Choice, Inspection
+from vitreous.views.registry import VIEWS, choose
+from vitreous.weights.card import Card
+from vitreous.weights.load import load
+from vitreous.weights.save import save, usual_preprocess
+
+SMALL = {"image_size": 32, "patch_size": 8, "width": 48, "depth": 2, "heads": 3, "classes": 7}
+FAMILIES = {
+    "torchvision": {},
+    "torchvision_tall": {"image_size": (48, 24)},
+    "deit_distilled": {"distillation_token": True, "distillation_head": True},
+    "deit_distilled_wide": {"distillation_token": True, "distillation_head": True, "image_size": (24, 48)},
+    "dinov2_registers": {"registers": 4, "prefix_positions": False, "layer_scale": 0.1, "swiglu": True, "classes": 0},
+    "dinov2_registers_wide": {"registers": 4, "prefix_positions": False, "pool": "token+mean", "image_size": (24, 48)},
+    "clip": {"embedding_norm": True, "patch_bias": False, "activation": "quick_gelu", "classes": 0},
+    "mean_pooled": {"class_token": False, "pool": "mean", "position": "none"},
+    "grey": {"channels": 1, "position": "sine-2d"},
+}
+
+
+def build(family):
+    model = noise(ViT(ViTConfig(**SMALL | FAMILIES[family])))
+    head = "classifier" if model.config.classes else "none"
+    model.card = Card(name=family, preprocess=usual_preprocess(model.config), head=head)
+    return model
+
+
+@pytest.fixture(scope="module")
+def photo():
+    pixels = np.random.default_rng(0).integers(0, 255, (50, 70, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "deit_distilled"])  # the wide one is
+def test_every_view_draws_every_family(family, photo):
+    inspection = Inspection(build(family), photo)
+    available = {name: view for name, view in VIEWS.items() if view.missing(inspection) is None}
+    lacking = set(VIEWS) - set(available)
+    if inspection.model.config.classes:
+        assert lacking == ({"positions"} if family == "mean_pooled" else set())
+    else:
+        assert "relevance" in lacking
+        assert "rollout" in available
+    for name, view in available.items():
+        figures = view.draw(inspection)
+        assert figures, name
+        for figure in figures.values():
+            assert encode(figure, dpi=40).startswith(b"\x89PNG"), name  # small: what is drawn is the same
+
+
+def test_a_resnet_has_its_own_few(photo):
+    model = ResNet(ResNetConfig(18, classes=5)).eval()
+    model.card = Card(name="resnet", preprocess=usual_preprocess(ViTConfig(image_size=64)), family="ResNet")
+    page = explain(Inspection(model, photo))
+    assert [section.name for section in page.sections] == ["predictions", "filters", "cam"]
+    assert "trust" in choose("trust", Inspection(model, photo))
+
+
+def test_a_checkpoint_without_an_image_shows_what_it_can():
+    page = explain(Inspection(build("torchvision")))
+    assert [section.name for section in page.sections] == ["shapes", "positions", "filters"]
+    assert page.answer == ""
+
+
+def test_what_cannot_be_had_is_said(photo):
+    inspection = Inspection(build("dinov2_registers"), photo)
+    with pytest.raises(ValueError, match="'relevance' cannot be had: the model has no classifier"):
+        choose("relevance", inspection)
+    with pytest.raises(ValueError, match="there is no view 'rolout': did you mean rollout?"):
+        choose("rolout", inspection)
+    with pytest.raises(ValueError, match="there is no view 'zzz': there are predictions, "):
+        choose("zzz", inspection)
+    with pytest.raises(ValueError, match="layer 2 does not exist: this model has layer 0 to 1"):
+        Inspection(inspection.model, photo, Choice(layer=2))
+    with pytest.raises(ValueError, match="it needs an image"):
+        choose("rollout", Inspection(inspection.model))
+
+
+def test_the_query_is_a_row_of_the_attention_matrix(photo):
+    model = build("deit_distilled")
+    layout = model.layout
+    inspection = Inspection(model, photo, Choice(query=7, layer=1))
+    whole = inspection.matrix(1)  # [heads t t]
+    torch.testing.assert_close(inspection.rows[1], whole[:, 7], rtol=1e-4, atol=1e-5)
+    assert inspection.query_place == layout.patch(7) == (1, 1)
+    assert inspection.query_name == "patch (1, 1)"
+    assert Inspection(model, photo).query_name == "class token"
+
+
+def test_a_model_without_class_token_looks_as_its_average_patch(photo):
+    inspection = Inspection(build("mean_pooled"), photo)
+    torch.testing.assert_close(inspection.rows[0], inspection.matrix(0).mean(dim=1), rtol=1e-4, atol=1e-5)
+    assert inspection.query_name == "average patch"
+
+
+def test_every_view_says_how_to_read_it_and_what_it_does_not_show():
+    for name, view in VIEWS.items():
+        assert view.read.endswith("."), name
+        assert view.beware.endswith("."), name
+
+
+def test_the_report_is_one_safe_file(photo):
+    inspection = Inspection(build("torchvision"), photo, name="<b>evil</b>.png")
+    page = explain(inspection, "predictions,rollout")
+    text = html([page], inspection)
+    assert text.count("<img ") == 2
+    assert "<b>evil" not in text
+    assert "<script" not in text
+    assert not re.findall(r"""(?:src|href)=["'](?!data:|#)""", text)  # nothing outside the file
+    assert VIEWS["rollout"].beware.split(":")[0] in text
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("model")
+    save(build("torchvision"), path)
+    return str(path)
+
+
+def test_explain_writes_a_report_and_figures(folder, photo, tmp_path, capsys):
+    photo.save(tmp_path / "photo.png")
+    words = ["explain", str(tmp_path / "photo.png"), "--model", folder, "-o", str(tmp_path / "out.html")]
+    main([*words, "--figures", str(tmp_path / "figures"), "--views", "rollout,attention-rows", "--heads", "0-1"])
+    out = capsys.readouterr().out
+    assert "photo.png: class " in out
+    assert "wrote 2 figures" in out
+    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["attention-rows.png", "rollout.png"]
+    assert (tmp_path / "out.html").read_text().startswith("<!doctype html>")
+
+
+def test_flags_that_shape_figures_say_so_where_there_are_none(folder, photo, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    photo.save(tmp_path / "photo.png")
+    words = ["explain", str(tmp_path / "photo.png"), "--model", folder, "-o", str(tmp_path / "out.html")]
+    main([*words, "--heads", "0-1", "--scale", "log"])
+    assert "--heads and --scale shape figures, and the page has none: add --views" in capsys.readouterr().err
+    main([*words, "--heads", "0-1", "--views", "attention-rows"])
+    assert "shape figures" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("format", ["svg", "pdf"])
+def test_figures_come_as_svg_and_pdf_too(format, folder, photo, tmp_path):
+    photo.save(tmp_path / "photo.png")
+    words = ["explain", str(tmp_path / "photo.png"), "--model", folder, "-o", str(tmp_path / "out.html")]
+    main([*words, "--figures", str(tmp_path / "f"), "--views", "relevance", "--format", format, "--target", "3"])
+    content = (tmp_path / "f" / f"relevance.{format}").read_bytes()
+    assert content.startswith(b"%PDF") if format == "pdf" else b"<svg" in content
+
+
+def test_images_of_one_name_get_folders_of_their_own(folder, photo, tmp_path):
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        photo.save(tmp_path / place / "x.png")
+    words = [str(tmp_path / "a/x.png"), str(tmp_path / "b/x.png"), "--model", folder, "-o", str(tmp_path / "out.html")]
+    main(["explain", *words, "--figures", str(tmp_path / "f"), "--views", "patches"])
+    assert sorted(str(p.relative_to(tmp_path / "f")) for p in (tmp_path / "f").rglob("*.png")) == [
+        "x-2/patches.png",
+        "x/patches.png",
+    ]
+
+
+def test_an_image_is_opened_when_its_turn_comes(folder, photo, tmp_path, monkeypatch):
+    for name in ("1.png", "2.png"):
+        photo.save(tmp_path / name)
+    seen = []
+    read, answer = images.read_image, report.answer
+    monkeypatch.setattr(images, "read_image", lambda path: (seen.append(path.name), read(path))[1])
+    monkeypatch.setattr(report, "answer", lambda inspection: (seen.append("looked at"), answer(inspection))[1])
+    words = ["explain", str(tmp_path), "--model", folder, "-o", str(tmp_path / "out.html"), "--views", "patches"]
+    main(words)
+    assert seen == ["1.png", "looked at", "2.png", "looked at"]
+
+
+def test_of_all_views_one_that_cannot_be_drawn_is_left_out_and_said(photo):
+    model = noise(ViT(ViTConfig(image_size=8, patch_size=8, width=48, depth=1, heads=3, classes=7)))
+    model.card = Card(name="one patch", preprocess=usual_preprocess(model.config))
+    page = explain(Inspection(model, photo))
+    assert [line.split(":")[0] for line in page.skipped] == ["layers"]
+    with pytest.raises(ValueError, match="at least 4 tokens"):
+        explain(Inspection(model, photo), "layers")
+
+
+def test_trust_and_ablation_are_drawn_when_asked_for(folder, photo, tmp_path):
+    photo.save(tmp_path / "photo.png")
+    words = ["explain", str(tmp_path / "photo.png"), "--model", folder, "-o", str(tmp_path / "out.html")]
+    main([*words, "--figures", str(tmp_path / "f"), "--views", "cam", "--trust", "--ablate", "heads"])
+    names = sorted(path.name for path in (tmp_path / "f").iterdir())
+    assert names == ["ablation-heads.png", "ablation.png", "cam.png", "trust-sanity.png", "trust.png"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--views", "nonsense"], "there is no view 'nonsense'"),
+        (["--layer", "9"], "layer 9 does not exist"),
+        (["--query", "17"], "query 17 does not exist: this model has query 0 to 16"),
+        (["--target", "unicorn"], "the model has no class 'unicorn'"),
+        (["--target", "99"], "target 99 does not exist"),
+        (["--heads", "a-b"], "heads are numbers such as 0-7"),
+        (["--heads", "2-0"], "which is none"),
+        (["--views", ","], "no view was named"),
+        (["-o", "."], "is a folder: name the report's file"),
+    ],
+)
+def test_a_wrong_choice_is_one_line_and_nothing_is_written(words, message, folder, photo, tmp_path, capsys):
+    photo.save(tmp_path / "photo.png")
+    with pytest.raises(SystemExit) as stop:
+        main(["explain", str(tmp_path / "photo.png"), "--model", folder, "-o", str(tmp_path / "out.html"), *words])
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out.html").exists()
+
+
+def test_explain_of_the_packaged_model_needs_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    main(["explain", "--views", "predictions,relevance"])
+    assert "wrote report.html" in capsys.readouterr().out
+    assert (tmp_path / "report.html").read_text().count("<article><h2>chelsea</h2>") == 1
+
+
+def test_views_are_listed(capsys):
+    main(["views"])
+    out = capsys.readouterr().out
+    assert all(name in out for name in VIEWS)
+
+
+@pytest.mark.skipif(not VIT_TI.exists(), reason="the real ViT-Ti is not on this machine")
+def test_relevance_for_dome_lies_on_the_dome(shared):
+    from vitreous.data.images import read_image
+    from vitreous.views.maps import MAPS
+
+    model = load(VIT_TI)
+    inspection = Inspection(model, read_image(shared / "data/santorini.png"))
+    assert inspection.target_label == "dome"
+    heat = MAPS["relevance"](inspection)
+    inside = heat[5:10, :8].mean()  # the blue dome
+    outside = heat[:5, 4:].mean()  # the sea
+    assert inside > 3 * outside
