@@ -1,85 +1,134 @@
-"""Imports point one way: cli → views → inside, figures; train → weights → models, data."""
+"""A floor imports floors below it: at the top of a file and inside a function alike, and never in a circle."""
 
 import ast
+from collections import Counter
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src/vitreous"
-ALLOWED = {  # folder → what of vitreous it may import
-    "models": {"models"},
-    "figures": {"figures"},
-    "data": {"data"},
-    "weights": {"weights", "models", "data", "loopback", "wilson"},
-    "inside": {"inside", "models"},
-    "speed": {"speed", "models", "weights", "device", "doctor"},
-    "train": {"train", "weights", "models", "data", "speed", "device", "ranks", "together"},
-    "comparison": {
-        *("comparison", "train", "weights", "models", "data", "speed", "inside", "figures", "device"),
-        *(
-            "page",
-            "run_page",
-            "field_docs",
-            "doctor",
-            "evaluation",
-            "inspection",
-            "interactive",
-            "line_chart",
-            "snapshots",
-        ),
-        *("feeding", "wilson"),
-    },
-    "explore": {"explore", "models", "data", "inside", "loopback", "page_data", "samples", "inspection"},
-    "commands": {"commands", "ranks", "train"},  # the rest waits inside functions: `--help` is instant
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src/vitreous"
+DOCUMENT = ROOT / "docs/reference/imports.md"
+FLOORS = (  # each may import itself and what stands after it
+    "cli",
+    "api",
+    "server",
+    "comparison",
+    "pages",
+    "views",
+    "training",
+    "benchmarking",
+    "predict",
+    "speed",
+    "weights",
+    "inside",
+    "figures",
+    "data",
+    "models",
+    "runtime",
+)
+EXCEPTIONS = {("models.vit", "weights")}  # `ViT.from_pretrained`: the ecosystem's spelling
+FORBIDDEN = {  # floor → libraries that it does without
+    "figures": {"torch", "torchvision"},
+    "models": {"numpy", "PIL", "matplotlib", "safetensors"},
 }
-FORBIDDEN = {"figures": {"torch", "torchvision"}, "models": {"numpy", "PIL", "matplotlib", "safetensors"}}
+ROOT_FILES = {"__init__.py", "__main__.py", "py.typed"}
 
 
-MODULES = {  # each module's name → its file
-    ".".join(("vitreous", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__"): path
-    for path in sorted(SOURCE.rglob("*.py"))
-}
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
 
 
-def imports(path):
-    """Modules that a file imports at its top; imports inside functions wait until they are called."""
-    for node in ast.parse(path.read_text()).body:
+MODULES = {module_name(path): path for path in sorted(SOURCE.rglob("*.py"))}
+
+
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """What a file imports, wherever it stands, and whether type checkers alone see it."""
+    tree = ast.parse(path.read_text())
+    typing = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from ((alias.name, node in typing) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                known = inner.removeprefix("vitreous.") in MODULES
+                yield (inner if known else node.module), node in typing
 
 
-@pytest.mark.parametrize("folder", ALLOWED)
-def test_a_folder_imports_only_what_lies_below_it(folder):
-    files = sorted((SOURCE / folder).glob("*.py"))
+def edges(*, typing: bool = True) -> Iterator[tuple[str, str]]:
+    """Pairs of modules of the package, the one that imports first."""
+    for name, path in MODULES.items():
+        for target, for_types in imports(path):
+            inner = target.removeprefix("vitreous.")
+            if target.startswith("vitreous.") and inner in MODULES and (typing or not for_types):
+                yield name, inner
+
+
+def floor(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def test_the_root_holds_the_public_names_alone():
+    assert {path.name for path in SOURCE.iterdir() if path.is_file()} == ROOT_FILES
+    assert {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"} == set(FLOORS)
+
+
+def test_a_floor_imports_floors_below_it():
+    upward = {
+        f"{name} imports {target}"
+        for name, target in edges()
+        if floor(name) in FLOORS and FLOORS.index(floor(target)) < FLOORS.index(floor(name))
+        if (name, floor(target)) not in EXCEPTIONS
+    }
+    assert not upward, "\n".join(sorted(upward))
+
+
+def test_every_exception_is_still_needed():
+    assert {(name, floor(target)) for name, target in edges()} >= EXCEPTIONS
+
+
+@pytest.mark.parametrize("name", FORBIDDEN)
+def test_a_floor_does_without_some_libraries(name):
+    files = [path for module, path in MODULES.items() if floor(module) == name]
     assert files
     for path in files:
-        for name in imports(path):
-            parts = name.split(".")
-            assert parts[0] not in FORBIDDEN.get(folder, set()), f"{path.name} imports {name}"
-            if parts[0] == "vitreous" and ".".join(parts[:2]) in MODULES and len(parts) > 1:
-                assert parts[1] in ALLOWED[folder], f"{path.name} imports {name}"
-
-
-def test_every_folder_has_its_place():
-    assert {path.name for path in SOURCE.iterdir() if (path / "__init__.py").is_file()} == set(ALLOWED)
+        found = {target.partition(".")[0] for target, _ in imports(path)}
+        assert not found & FORBIDDEN[name], path
 
 
 def test_imports_make_no_circle():
-    """Whichever module is named first, modules of the package's own folder and of the others alike."""
-    below = {name: {each for each in imports(path) if each in MODULES} - {name} for name, path in MODULES.items()}
-    while below:
-        free = {name for name, wanted in below.items() if not wanted & below.keys()}
-        assert free, f"a circle is among {sorted(below)}"
-        below = {name: wanted for name, wanted in below.items() if name not in free}
+    graph: dict[str, set[str]] = {name: set() for name in MODULES}
+    for name, target in edges(typing=False):
+        if name != target and (name, floor(target)) not in EXCEPTIONS and floor(name) in FLOORS:
+            graph[name].add(target)
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 
-def test_nothing_below_imports_the_command_line():
-    below = [
-        p for p in MODULES.values() if p.parent.name != "commands" and p.name not in ("cli/main.py", "__main__.py")
-    ]
-    assert 100 < len(below) < len(MODULES)
-    for path in below:
-        assert not any(name.startswith(("vitreous.cli", "vitreous.cli.main")) for name in imports(path)), path
+def matrix() -> str:
+    """How many imports lead from each floor to each other, as the document shows them."""
+    counts = Counter((floor(name), floor(target)) for name, target in edges() if floor(name) in FLOORS)
+    lines = [f"| | {' | '.join(FLOORS)} |", f"|---|{'--:|' * len(FLOORS)}"]
+    for row in FLOORS:
+        cells = (str(counts[row, column] or "·") for column in FLOORS)
+        lines.append(f"| **{row}** | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def test_the_document_shows_the_matrix():
+    """`python tests/test_imports.py` writes it anew."""
+    assert matrix() in DOCUMENT.read_text(), "run `python tests/test_imports.py`"
+
+
+if __name__ == "__main__":
+    text = DOCUMENT.read_text()
+    before, _, rest = text.partition("<!-- matrix -->\n")
+    _, _, after = rest.partition("<!-- end -->")
+    DOCUMENT.write_text(f"{before}<!-- matrix -->\n{matrix()}\n<!-- end -->{after}")
