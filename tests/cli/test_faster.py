@@ -13,7 +13,7 @@ from vitreous.models.vit import ViT, ViTConfig
 from vitreous.predict.classify import run
 from vitreous.predict.embed import embedding
 from vitreous.predict.pipeline import lanes_of
-from vitreous.runtime.device import most_lanes
+from vitreous.runtime.device import max_lanes
 from vitreous.speed import cpu as packed
 from vitreous.weights.card import Card
 
@@ -46,7 +46,7 @@ def test_many_images_get_several_batches_at_once_and_the_same_answers(network):
     model = carded(build())
     assert asked(model, compute, MANY - 1) is None
     using = asked(model, compute, MANY)
-    assert lanes_of(using) == most_lanes()
+    assert lanes_of(using) == max_lanes()
     pixels = torch.randint(0, 256, (6, 3, 16, 16), dtype=torch.uint8)
     plain = run(model, pixels, compute)
     assert (using(pixels) - plain).abs().max() <= 1e-5 * max(1.0, plain.abs().max().item())

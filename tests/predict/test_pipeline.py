@@ -13,7 +13,7 @@ from vitreous.data.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.predict.classify import classify_each
 from vitreous.predict.pipeline import Laned, answered, fed, lanes_of, sent
-from vitreous.runtime.device import MOST_LANES
+from vitreous.runtime.device import MAX_LANES
 from vitreous.speed.optimize import optimize
 from vitreous.weights.card import Card
 
@@ -150,7 +150,7 @@ def test_what_may_be_asked_for_several_batches_says_so(model):
     try:
         assert optimize(model, ways=("packed",)).lanes == 2
         torch.set_num_threads(64)
-        assert optimize(model, ways=("eager",)).lanes == MOST_LANES
+        assert optimize(model, ways=("eager",)).lanes == MAX_LANES
     finally:
         torch.set_num_threads(threads)
 

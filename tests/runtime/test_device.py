@@ -21,5 +21,5 @@ def test_each_process_takes_the_gpu_of_its_number_on_the_machine(monkeypatch):
     assert pick_device("cuda:1") == torch.device("cuda:1")
     assert pick_device("cpu") == torch.device("cpu")
     monkeypatch.setenv("LOCAL_RANK", "4")
-    with pytest.raises(ValueError, match="cuda:4 is not there: torch sees 4 CUDA"):
+    with pytest.raises(ValueError, match="cuda:4 is not available: torch sees 4 CUDA"):
         pick_device("auto")

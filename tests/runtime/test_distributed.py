@@ -31,12 +31,12 @@ from vitreous.runtime.distributed import cpu_group
 from vitreous.weights.load import load
 
 data, model, out = sys.argv[1:]
-with cpu_group() as place:
+with cpu_group() as rank:
     group, images = weakref.ref(torch.distributed.group.WORLD), from_folder(Path(data))
     for name, part in (("all", images), ("one", images.take([3]))):  # one image for two processes
-        result = evaluate(load(model), part, batch_size=4, device="cpu", place=place)
-        told = {**result.summary(), "correct": result.correct, "problems": [str(p) for p in result.problems]}
-        Path(out, f"{name}-{place.rank}.json").write_text(json.dumps(told))
+        result = evaluate(load(model), part, batch_size=4, device="cpu", place=rank)
+        found = {**result.summary(), "correct": result.correct, "problems": [str(p) for p in result.problems]}
+        Path(out, f"{name}-{rank.rank}.json").write_text(json.dumps(found))
     main(["evaluate", "--data", data, "--model", model, "--output", f"{out}/command", "--json", "--device", "cpu"])
 assert group() is None, "somebody still holds the process group, whose threads may then outlive the interpreter"
 """
@@ -50,8 +50,8 @@ def test_the_spans_of_all_processes_are_everything_once(count, ranks):
 
 
 def test_alone_no_process_group_is_made():
-    with cpu_group() as place:
-        assert place == Rank()
+    with cpu_group() as rank:
+        assert rank == Rank()
         assert not torch.distributed.is_initialized()
 
 
@@ -82,11 +82,11 @@ def test_two_processes_measure_what_one_does(model, tmp_path, capsys):
             assert message[name] == (pytest.approx(value, abs=1e-6) if isinstance(value, float) else value), name
         assert json.loads((tmp_path / f"one-{rank}.json").read_text())["images"] == 1
     main(["evaluate", "--data", str(data), "--model", model, "--output", str(tmp_path / "alone"), "--json"])
-    said = capsys.readouterr()
+    captured = capsys.readouterr()
     (line,) = done.stdout.splitlines()  # the first process alone prints
-    assert json.loads(line) == pytest.approx(json.loads(said.out), abs=1e-6)
+    assert json.loads(line) == pytest.approx(json.loads(captured.out), abs=1e-6)
     assert [line for line in done.stderr.splitlines() if "broken.png" in line] == [
-        line for line in said.err.splitlines() if "broken.png" in line
+        line for line in captured.err.splitlines() if "broken.png" in line
     ]
     for name in ("result.json", "per_class.json"):
         ours, theirs = (json.loads((tmp_path / where / name).read_text()) for where in ("command", "alone"))

@@ -1,4 +1,4 @@
-"""What a user sees of a failure where several processes run."""
+"""Errors as one line, with the rank if several processes run."""
 
 import json
 import os
@@ -9,13 +9,13 @@ import pytest
 
 from vitreous.cli.main import COMMANDS, main
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.runtime import errors as failure
+from vitreous.runtime import errors
 from vitreous.weights.save import save
 
 
 @pytest.fixture
 def second(monkeypatch, tmp_path):
-    """To be the second of two processes; what torchrun is told."""
+    """Make this process rank 1 of 2; return torchrun's error file."""
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
@@ -48,23 +48,23 @@ def test_a_defect_reaches_torchrun_with_its_traceback(second, monkeypatch, capsy
     assert "in views" in json.loads(second.read_text())["message"]["extraInfo"]["py_callstack"]
 
 
-def test_a_process_that_only_lost_the_others_lets_the_first_failure_speak_first(second, monkeypatch):
+def test_a_process_that_only_lost_the_others_waits_so_that_the_first_failure_is_reported_first(second, monkeypatch):
     waited = []
-    monkeypatch.setattr(failure.time, "sleep", waited.append)
-    failure.tell(ValueError("my own mistake"))
+    monkeypatch.setattr(errors.time, "sleep", waited.append)
+    errors.report_error(ValueError("my own mistake"))
     assert waited == []
-    failure.tell(RuntimeError("[third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"))
-    assert waited == [failure.PATIENCE]
+    errors.report_error(RuntimeError("[third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"))
+    assert waited == [errors.PEER_WAIT]
 
 
 def test_alone_nothing_is_recorded_and_no_rank_is_named(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
-    failure.tell(ValueError("a line\nand another"))
+    errors.report_error(ValueError("a line\nand another"))
     assert capsys.readouterr().err == "vitreous: a line and another\n"
     assert not list(tmp_path.iterdir())
 
 
-def test_the_others_keep_quiet(second, capsys):
+def test_ranks_other_than_the_first_print_nothing(second, capsys):
     from vitreous.cli.options import messages
 
     messages().print("a remark")
@@ -74,8 +74,8 @@ def test_the_others_keep_quiet(second, capsys):
 
 
 ONE_FAILS = """
-from vitreous.cli.main import main as cli
-from vitreous.predict.classify import evaluate as evaluation
+from vitreous.cli import main as cli
+from vitreous.predict import evaluate as evaluation
 from vitreous.runtime.distributed import this_rank
 
 def refuse(*arguments):
@@ -93,8 +93,8 @@ def test_one_failing_process_ends_all_and_its_mistake_is_torchruns_root_cause(tm
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "script.py"]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=tmp_path, timeout=120)
     assert done.returncode != 0
-    told = [line for line in done.stderr.splitlines() if line.startswith("vitreous: ")]
-    assert told == ["vitreous: rank 1: the disk is full"]  # the other, which lost it, adds nothing
+    lines = [line for line in done.stderr.splitlines() if line.startswith("vitreous: ")]
+    assert lines == ["vitreous: rank 1: the disk is full"]  # the other, which lost it, adds nothing
     cause = done.stderr.split("Root Cause")[1]
     assert "rank      : 1 " in cause
     assert "traceback : the disk is full" in cause
@@ -109,7 +109,7 @@ def test_a_process_that_only_lost_the_others_says_what_to_do_without_a_traceback
         raise RuntimeError("[third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer")
 
     monkeypatch.setitem(COMMANDS, "views", views)
-    monkeypatch.setattr(failure, "PATIENCE", 0)
+    monkeypatch.setattr(errors, "PEER_WAIT", 0)
     with pytest.raises(SystemExit) as stop:
         main(["views"])
     assert stop.value.code == 2
@@ -117,41 +117,41 @@ def test_a_process_that_only_lost_the_others_says_what_to_do_without_a_traceback
     assert line.startswith("vitreous: rank 1: lost the other processes, which ended first: run all of them again")
 
 
-def test_without_torchrun_nobody_is_waited_for(second, monkeypatch):
+def test_without_torchrun_there_is_no_wait(second, monkeypatch):
     waited = []
-    monkeypatch.setattr(failure.time, "sleep", waited.append)
+    monkeypatch.setattr(errors.time, "sleep", waited.append)
     monkeypatch.delenv("TORCHELASTIC_ERROR_FILE")
-    failure.tell(RuntimeError("[third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"))
+    errors.report_error(RuntimeError("[third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"))
     assert waited == []
 
 
 OPEN_GROUP = """
 import atexit, sys
 import torch.distributed
-from vitreous.runtime.errors import end
+from vitreous.runtime.errors import exit_process
 if sys.argv[1] == "open":
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-atexit.register(print, "the usual end")
-print("said before")
-end(2)
+atexit.register(print, "the usual exit")
+print("printed before")
+exit_process(2)
 """
 
 
 @pytest.mark.parametrize(("group", "usual"), [("open", False), ("none", True)])
-def test_with_an_open_group_the_end_comes_at_once_and_nothing_said_is_lost(group, usual):
-    """A thread of gloo, met in the middle of a message by the usual end, has turned exit code 2 into an abort."""
+def test_with_an_open_group_exit_skips_cleanup_and_loses_no_output(group, usual):
+    """A thread of gloo, met in the middle of a message by the usual exit, has turned exit code 2 into an abort."""
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     words = [sys.executable, "-c", OPEN_GROUP, group]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=60, env=buffered)
     assert ended.returncode == 2, ended.stderr
-    assert "said before" in ended.stdout
-    assert ("the usual end" in ended.stdout) == usual
+    assert "printed before" in ended.stdout
+    assert ("the usual exit" in ended.stdout) == usual
 
 
 LEFT_BEHIND = """
 import multiprocessing, sys, time
 import torch.distributed
-from vitreous.runtime.errors import end
+from vitreous.runtime.errors import exit_process
 
 def work():
     time.sleep(20)
@@ -160,11 +160,11 @@ def work():
 if __name__ == "__main__":
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     multiprocessing.get_context("fork").Process(target=work, daemon=True).start()
-    end(2)
+    exit_process(2)
 """
 
 
-def test_an_end_at_once_leaves_no_child_behind():
+def test_an_exit_without_cleanup_leaves_no_child_behind():
     ended = subprocess.run([sys.executable, "-c", LEFT_BEHIND], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2, ended.stderr
     assert ended.stdout == ""  # which is read until the last process that holds it is gone

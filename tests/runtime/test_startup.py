@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from vitreous.runtime.startup import ended_by_interrupts
+from vitreous.runtime.startup import exit_on_interrupt
 from vitreous.weights.sidecar import imagenet_names
 
 SCRIPT = """
@@ -35,15 +35,15 @@ def test_class_names_read_from_one_file_are_torchvisions():
 
 QUICK = """
 import gc, sys
-from vitreous.runtime.startup import quick
+from vitreous.runtime.startup import with_torch
 def command(number, *, flag=False):
     print(number, flag, "torch" in sys.modules, gc.isenabled(), gc.get_freeze_count() > 100_000)
-quick(command)(7, flag=True)
-assert quick(command) is command
+with_torch(command)(7, flag=True)
+assert with_torch(command) is command
 """
 
 
-def test_what_torch_is_made_of_is_not_searched_again_and_again():
+def test_torch_is_imported_with_the_garbage_collector_off():
     done = subprocess.run([sys.executable, "-c", QUICK], capture_output=True, text=True, timeout=120)
     assert done.stdout.split() == ["7", "True", "True", "True", "True"], done.stderr
 
@@ -60,21 +60,22 @@ except BaseException:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals are sent otherwise on Windows")
-def test_an_interrupt_while_torch_is_imported_ends_the_process_without_a_word(tmp_path):
+def test_an_interrupt_while_torch_is_imported_exits_silently(tmp_path):
     (tmp_path / "torch.py").write_text(SWALLOWED)
-    begin = "from vitreous.runtime.startup import quick; quick(lambda: print('went on'))()"
-    message = {"env": os.environ | {"PYTHONPATH": str(tmp_path)}, "capture_output": True, "text": True, "timeout": 60}
-    done = subprocess.run([sys.executable, "-c", begin], **message)
+    begin = "from vitreous.runtime.startup import with_torch; with_torch(lambda: print('went on'))()"
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    options = {"env": os.environ | {"PYTHONPATH": path}, "capture_output": True, "text": True, "timeout": 60}
+    done = subprocess.run([sys.executable, "-c", begin], **options)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
     theirs = f"import signal; signal.signal(signal.SIGINT, lambda *_: print('mine')); {begin}"
-    assert subprocess.run([sys.executable, "-c", theirs], **message).stdout.split("\n") == ["mine", "went on", ""]
+    assert subprocess.run([sys.executable, "-c", theirs], **options).stdout.split("\n") == ["mine", "went on", ""]
 
 
 def test_after_torch_is_there_an_interrupt_is_an_exception_again():
-    with ended_by_interrupts():
+    with exit_on_interrupt():
         assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    in_a_thread = threading.Thread(target=lambda: ended_by_interrupts().__enter__())
+    in_a_thread = threading.Thread(target=lambda: exit_on_interrupt().__enter__())
     in_a_thread.start()
     in_a_thread.join()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -23,7 +23,7 @@ from vitreous.benchmarking.roofline import Product, multiply, products
 from vitreous.benchmarking.step import held, recorded, training_step
 from vitreous.benchmarking.timing import Call, Summary, cores, interleave, noise, summarise
 from vitreous.models.summary import count_flops
-from vitreous.runtime.device import device_name, settle
+from vitreous.runtime.device import device_name, synchronize
 from vitreous.speed import cpu as packed
 from vitreous.speed.choice import processor
 
@@ -125,7 +125,7 @@ def benchmark(
             calls,
             seconds=seconds,
             rounds=rounds,
-            settle=lambda: settle(setting.device),
+            settle=lambda: synchronize(setting.device),
             tell=lambda done: tell(f"round {done}"),
         )
     torch.compiler.reset()  # what was compiled for this setting is of no use to the next
@@ -306,11 +306,11 @@ def _peak(call: Call, module: nn.Module | None, contender: Contender, setting: S
     if setting.device.type != "cuda" or (contender.mode == "graph" and not setting.train) or module is None:
         return None
     gc.collect()
-    settle(setting.device)
+    synchronize(setting.device)
     torch.cuda.reset_peak_memory_stats(setting.device)
     before = torch.cuda.memory_allocated(setting.device)
     call()
-    settle(setting.device)
+    synchronize(setting.device)
     return torch.cuda.max_memory_allocated(setting.device) - before + held(module, setting.train)
 
 

@@ -67,7 +67,7 @@ def _many(
     """What has nothing to compile or try on a CPU: weights laid out where the network allows it, else as they are."""
     from vitreous.models.vit import ViT
     from vitreous.predict.pipeline import Laned
-    from vitreous.runtime.device import most_lanes, pick_device
+    from vitreous.runtime.device import max_lanes, pick_device
     from vitreous.speed.optimize import optimize
 
     place = pick_device(device)
@@ -77,7 +77,7 @@ def _many(
         chosen = optimize(model, precision, batch=batch_size, device=place, compute=compute, ways=("packed",))
         if chosen.way == "packed":
             return chosen
-    return Laned(_plain(model, compute, precision, device), most_lanes())
+    return Laned(_plain(model, compute, precision, device), max_lanes())
 
 
 def _plain(

@@ -34,8 +34,8 @@ from vitreous.cli.push import push
 from vitreous.cli.train import choose
 from vitreous.cli.welcome import welcome
 from vitreous.runtime.distributed import this_rank
-from vitreous.runtime.errors import end, is_echo, tell
-from vitreous.runtime.startup import INTERRUPTED, quick
+from vitreous.runtime.errors import exit_process, is_peer_loss, report_error
+from vitreous.runtime.startup import INTERRUPTED, with_torch
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "classify": classify,
@@ -90,13 +90,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stderr.close()
         sys.exit(0)
     except Exception as error:
-        ours = not isinstance(error, MISTAKES) and not (this_rank().world_size > 1 and is_echo(error))
+        ours = not isinstance(error, MISTAKES) and not (this_rank().world_size > 1 and is_peer_loss(error))
         traced = debug or ours
         if not traced or this_rank().world_size > 1:
-            tell(error, traced=traced)
+            report_error(error, with_traceback=traced)
         if traced:
             raise
-        end(2)
+        exit_process(2)
 
 
 def run(words: Sequence[str]) -> None:
@@ -107,7 +107,7 @@ def run(words: Sequence[str]) -> None:
     function = (COMMANDS | choose(words))[command]
     function.__doc__ = unbroken(function.__doc__ or "")
     read_flags(
-        function if command in LIGHT else quick(function),
+        function if command in LIGHT else with_torch(function),
         command,
         rest,
         description=wrapped(function.__doc__, shutil.get_terminal_size().columns),

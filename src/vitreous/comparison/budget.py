@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from vitreous.comparison.settings import with_epochs
-from vitreous.runtime.device import settle
+from vitreous.runtime.device import synchronize
 from vitreous.training.assemble import Parts, assemble
 from vitreous.training.config import TrainConfig
 from vitreous.training.listeners import Listener
@@ -47,7 +47,7 @@ def time_update(parts: Parts) -> float:
     for number, batch in zip(range(UPDATES), batches, strict=False):
         before = time.perf_counter()
         parts.update(batch, 0, number, 0.0)
-        settle(parts.state.device)
+        synchronize(parts.state.device)
         times.append(time.perf_counter() - before)
         if len(times) >= 3 and time.monotonic() - begun > SECONDS:
             break
@@ -59,5 +59,5 @@ def time_look(parts: Parts) -> float:
     parts.measure()
     before = time.perf_counter()
     parts.measure()
-    settle(parts.state.device)
+    synchronize(parts.state.device)
     return time.perf_counter() - before

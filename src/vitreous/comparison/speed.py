@@ -8,7 +8,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from vitreous.runtime.device import settle
+from vitreous.runtime.device import synchronize
 from vitreous.weights.load import Model
 
 ROUNDS = 9
@@ -81,6 +81,6 @@ def _call(model: Callable[[Tensor], Tensor], x: Tensor, device: torch.device, pr
     def call() -> None:
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             model(x)
-        settle(device)
+        synchronize(device)
 
     return call

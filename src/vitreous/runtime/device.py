@@ -1,18 +1,18 @@
-"""Where a model runs and in which number format, from the words a user writes."""
+"""Devices and precisions by name: `auto`, `cpu`, `cuda:1`, `bf16`."""
 
 import torch
 
 from vitreous.runtime.distributed import this_rank
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-MOST_LANES = 8
-"""Batches at once at the most: each takes memory for what is between its layers."""
+MAX_LANES = 8
+"""Limit on batches computed in parallel on a CPU: each needs memory for its activations."""
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """`auto` takes the best there is: a CUDA GPU, Apple's, else the CPU.
+    """Return the device of a name; `auto` takes a CUDA GPU, else Apple's GPU, else the CPU.
 
-    Where `torchrun` started several processes, each takes the GPU of its number on the machine, for `auto` and `cuda`.
+    If `torchrun` started several processes, `auto` and `cuda` give each the GPU of its local rank.
 
     >>> pick_device("cpu")
     device(type='cpu')
@@ -28,34 +28,34 @@ def pick_device(name: str = "auto") -> torch.device:
     if device.type == "cuda":
         count = torch.cuda.device_count()
         if not torch.cuda.is_available() or (device.index or 0) >= count:
-            raise ValueError(f"{name} is not there: torch sees {count} CUDA device(s); try --device cpu")
+            raise ValueError(f"{name} is not available: torch sees {count} CUDA device(s); try --device cpu")
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise ValueError("mps is not there: torch sees no Apple GPU; try --device cpu")
+        raise ValueError("mps is not available: torch sees no Apple GPU; try --device cpu")
     return device
 
 
 def pick_dtype(precision: str) -> torch.dtype:
-    """The number format of a precision's name."""
+    """Return the dtype of a precision's name."""
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
     return PRECISIONS[precision]
 
 
-def settle(device: torch.device) -> None:
-    """Wait until the device has done all it was given; a CPU has, when a call returns."""
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished its queued work; a CPU has none."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
 
 
-def most_lanes() -> int:
-    """How many batches a CPU is best asked for at once, where there are many: one a thread."""
-    return min(MOST_LANES, torch.get_num_threads())
+def max_lanes() -> int:
+    """Return how many batches to compute in parallel on a CPU: one for each thread, up to `MAX_LANES`."""
+    return min(MAX_LANES, torch.get_num_threads())
 
 
 def device_name(device: torch.device) -> str:
-    """A device as a reader knows it: a GPU's name, or how many threads of the CPU compute."""
+    """Return a readable name: the GPU's model, or the number of CPU threads in use."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
@@ -63,13 +63,13 @@ def device_name(device: torch.device) -> str:
 
 
 def lacks_compiler(device: torch.device) -> bool:
-    """Whether `torch.compile` cannot work for want of a C++ compiler, which it calls for a CPU's kernels."""
+    """Whether `torch.compile` cannot work because there is no C++ compiler, which it needs for CPU kernels."""
     if device.type != "cpu":
         return False
     try:
         from torch._inductor.cpp_builder import get_cpp_compiler
 
         get_cpp_compiler()
-    except Exception:  # torch has a class of its own for this, and it has moved before
+    except Exception:  # torch has an own class for this, and has moved it before
         return True
     return False

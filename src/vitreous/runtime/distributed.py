@@ -1,8 +1,8 @@
-"""Several processes at one job: which rank this is, and what all ranks have to agree on.
+"""Ranks and collectives: which rank this process has, and reductions and gathers over all ranks.
 
-`torchrun` says in the environment which rank a process is; one process alone is rank 0 of 1. A process group is made
-only where there are several (gloo between CPUs, NCCL between GPUs): alone, everything here hands back what it is given.
-torch is imported when a group is made, so that `vitreous --help` can ask for its rank without it.
+`torchrun` sets the rank in the environment; a process on its own is rank 0 of 1. A process group is created only if
+there are several ranks (gloo between CPUs, NCCL between GPUs); with one rank, collectives return their input. torch is
+imported when a group is created, so that `vitreous --help` can read the rank without it.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 TRAINING_TIMEOUT = timedelta(hours=1)
-"""Until a rank that does not answer counts as lost: decoding a large dataset takes long."""
+"""After this time without an answer a rank counts as lost: decoding a large dataset takes long."""
 
 
 @dataclass(frozen=True)
 class Rank:
-    """One process among those that `torchrun` started."""
+    """The rank of one process among those that `torchrun` started."""
 
     rank: int = 0
     """From 0 to `world_size` - 1, over all machines."""
     world_size: int = 1
     local_rank: int = 0
-    """Its number on this machine: the GPU that it takes."""
+    """Its number on this machine, which is also the index of its GPU."""
 
     @property
     def first(self) -> bool:
-        """Whether it is the one that prints and writes for all."""
+        """Whether this is rank 0, which prints and writes for all."""
         return self.rank == 0
 
 
 def this_rank(environment: Mapping[str, str] = os.environ) -> Rank:
-    """The rank of this process.
+    """Return the rank of this process.
 
     >>> this_rank({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}), this_rank({})
     (Rank(rank=3, world_size=8, local_rank=1), Rank(rank=0, world_size=1, local_rank=0))
@@ -53,14 +53,14 @@ def this_rank(environment: Mapping[str, str] = os.environ) -> Rank:
     try:
         rank, world_size, local_rank = (int(found[name] or 0) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     except ValueError as error:
-        raise ValueError(f"RANK, WORLD_SIZE and LOCAL_RANK have to be whole numbers, got {found}") from error
+        raise ValueError(f"RANK, WORLD_SIZE and LOCAL_RANK must be integers, got {found}") from error
     if not 0 <= rank < world_size:
-        raise ValueError(f"RANK has to be from 0 to WORLD_SIZE - 1, got {rank} of {world_size}")
+        raise ValueError(f"RANK must lie between 0 and WORLD_SIZE - 1, got {rank} of {world_size}")
     return Rank(rank, world_size, local_rank)
 
 
 def span(count: int, rank: Rank) -> range:
-    """Which of `count` things this rank takes: the spans of all ranks, one after the other, are all of them.
+    """Return the contiguous share of `count` items that belongs to a rank.
 
     >>> [list(span(5, Rank(rank, 3))) for rank in range(3)]
     [[0], [1, 2], [3, 4]]
@@ -69,7 +69,7 @@ def span(count: int, rank: Rank) -> range:
 
 
 def gather(value: Value, rank: Rank) -> list[Value]:
-    """What each rank gave, in their order; every rank gets all.
+    """Return the values of all ranks, in rank order, on every rank.
 
     >>> gather("alone", Rank())
     ['alone']
@@ -79,10 +79,9 @@ def gather(value: Value, rank: Rank) -> list[Value]:
 
 @contextmanager
 def cpu_group(timeout: timedelta = timedelta(days=1)) -> Iterator[Rank]:
-    """A process group on the CPU for the time of the block, where there are several ranks.
+    """Open a process group on the CPU for the time of the block, if there are several ranks.
 
-    A rank that is done early waits `timeout` for the others; one that fails is no reason to wait, since torchrun ends
-    all.
+    A rank that finishes early waits up to `timeout` for the others. If one fails, torchrun ends them all.
     """
     rank = this_rank()
     with process_group("gloo", timeout) if rank.world_size > 1 else nullcontext():
@@ -91,17 +90,17 @@ def cpu_group(timeout: timedelta = timedelta(days=1)) -> Iterator[Rank]:
 
 @contextmanager
 def process_group(backend: str, timeout: timedelta) -> Iterator[None]:
-    """A process group for the time of the block, or the one that there is already.
+    """Open a process group for the time of the block, or use the one that is already open.
 
-    One after another would not be safe: torch lets the second read the addresses of the first.
+    Two groups one after the other are not safe: the second may read the addresses of the first from torch's store.
     """
     import torch.distributed as dist
 
     if dist.is_initialized():
         yield
         return
-    # its functions take whatever group there is at their import as a default, and would keep it for good: its threads
-    # would still run when the interpreter ends, which in turn may end by an abort
+    # its functions take the group that is open at their import as a default and keep it: the group's threads would
+    # still run when the interpreter exits, which may then abort
     import_module("torch.distributed.nn.functional")
     dist.init_process_group(backend, timeout=timeout)
     yield
@@ -116,31 +115,32 @@ def _cpu() -> torch.device:
 
 @dataclass(frozen=True)
 class World:
-    """All ranks of a training run, as seen from this one. All ranks call its methods, in the same order."""
+    """The ranks of a training run. All ranks must call its methods, in the same order."""
 
-    place: Rank = field(default_factory=Rank)
+    this: Rank = field(default_factory=Rank)
+    """The rank of this process."""
     device: torch.device = field(default_factory=_cpu)
     mesh: DeviceMesh | None = None
-    """All ranks in a row; None in a process that `torchrun` did not start."""
+    """A one-dimensional mesh of all ranks; None in a process that `torchrun` did not start."""
 
     @property
     def rank(self) -> int:
-        return self.place.rank
+        return self.this.rank
 
     @property
     def world_size(self) -> int:
-        return self.place.world_size
+        return self.this.world_size
 
     @property
     def first(self) -> bool:
-        return self.place.first
+        return self.this.first
 
     @property
     def distributed(self) -> bool:
         return self.mesh is not None
 
     def maximum(self, *numbers: int) -> list[int]:
-        """The largest that any rank gives, for each of the numbers.
+        """Return, for each number, the maximum over all ranks.
 
         >>> World().maximum(3, 0)
         [3, 0]
@@ -150,12 +150,12 @@ class World:
         import torch
         import torch.distributed as dist
 
-        largest = torch.tensor(numbers, dtype=torch.int64)  # on the CPU, so that no GPU has to be waited for
+        largest = torch.tensor(numbers, dtype=torch.int64)  # on the CPU, so that this does not wait for a GPU
         dist.all_reduce(largest, dist.ReduceOp.MAX)
         return largest.tolist()
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over all ranks."""
+        """Return the sum over all ranks."""
         if not self.distributed:
             return values
         import torch.distributed as dist
@@ -165,31 +165,31 @@ class World:
         return total
 
     def gather(self, value: Value) -> list[Value]:
-        """What each rank gives, by rank."""
+        """Return the values of all ranks, in rank order."""
         return _gather(value, self.world_size) if self.distributed else [value]
 
     def broadcast(self, value: Value) -> Value:
-        """What the first rank gives."""
+        """Return the value of rank 0."""
         return self.gather(value)[0]
 
     def barrier(self) -> None:
-        """Go on when all ranks are here."""
+        """Wait until all ranks have arrived."""
         if self.distributed:
             self.maximum(0)
 
     @contextmanager
     def first_of_each_machine(self) -> Iterator[None]:
-        """Let one rank of a machine decode; the others then find its work in the cache."""
-        if self.place.local_rank:
+        """Let one rank of each machine run the block first; the others then find its results in the cache."""
+        if self.this.local_rank:
             self.barrier()
         yield
-        if not self.place.local_rank:
+        if not self.this.local_rank:
             self.barrier()
 
 
 @contextmanager
 def join_world(device: torch.device) -> Iterator[World]:
-    """Connect with the other ranks, where `torchrun` started this process, and part from them at the end."""
+    """Connect to the other ranks, if `torchrun` started this process, and disconnect at the end."""
     import torch
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh

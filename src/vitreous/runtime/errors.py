@@ -1,6 +1,6 @@
-"""How a process says what went wrong: in one line, and where several run, with its rank and to `torchrun` as well.
+"""Report an error as one line on standard error, and to `torchrun` if it started several processes.
 
-`torchrun` ends all processes when one fails, and shows in its summary what that one wrote to its error file.
+`torchrun` ends all processes when one fails, and its summary shows what that one wrote to its error file.
 """
 
 import json
@@ -15,31 +15,31 @@ from typing import NoReturn
 from vitreous.runtime.distributed import this_rank
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-"""Where `torchrun` says which file it reads; another launcher does not."""
-PATIENCE = 10.0
-"""Seconds for which a process that only lost the others keeps its peace: `torchrun` ends it before, and the summary
-begins with the one that failed first."""
+"""The variable in which `torchrun` names the error file; other launchers do not set it."""
+PEER_WAIT = 10.0
+"""Seconds that a process waits after it lost its peers: `torchrun` ends it in that time, and its summary then begins
+with the process that failed first."""
 
 
-def tell(error: Exception, *, traced: bool = False) -> None:
-    """Print the error as one line on standard error and leave it to `torchrun`, with its traceback if `traced`."""
-    place = this_rank()
-    line = " ".join(_said(error).split()) or type(error).__name__
-    if place.world_size > 1:
-        if is_echo(error):
+def report_error(error: Exception, *, with_traceback: bool = False) -> None:
+    """Print the error as one line on standard error, and write it to `torchrun`'s error file if there is one."""
+    rank = this_rank()
+    line = " ".join(_message(error).split()) or type(error).__name__
+    if rank.world_size > 1:
+        if is_peer_loss(error):
             if ERROR_FILE in os.environ:
-                time.sleep(PATIENCE)
+                time.sleep(PEER_WAIT)
             line = f"lost the other processes, which ended first: run all of them again as before ({line[:200]})"
-        _leave("".join(traceback.format_exception(error)) if traced else line)
-        line = f"rank {place.rank}: {line}"
+        _write_error_file("".join(traceback.format_exception(error)) if with_traceback else line)
+        line = f"rank {rank.rank}: {line}"
     print(f"vitreous: {line}", file=sys.stderr, flush=True)
 
 
-def end(code: int) -> NoReturn:
-    """End this process with `code`; at once where a process group is still open, as it is after an error.
+def exit_process(code: int) -> NoReturn:
+    """Exit with `code`; skip the interpreter's cleanup if a process group is still open, as it is after an error.
 
-    Its threads may stand in the middle of a message to a process that has gone, and the interpreter's usual end would
-    take the group down under them: then the system reports an abort in place of the code.
+    The group's threads may be sending to a process that has gone. Cleanup would destroy the group under them, and the
+    process would then abort instead of returning the code.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -51,21 +51,21 @@ def end(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _said(error: Exception) -> str:
-    """The error's words; the system's own, such as `[Errno 2] …`, with what to do about them."""
+def _message(error: Exception) -> str:
+    """Return the error's message; an error of the system, such as `[Errno 2] …`, is reworded with a hint."""
     if isinstance(error, OSError) and error.errno is not None and error.strerror and error.filename is not None:
         return f"{error.filename}: {error.strerror[:1].lower()}{error.strerror[1:]}: check the path, or choose another"
     return str(error)
 
 
-def is_echo(error: Exception) -> bool:
-    """Whether the error is but another process's end, as seen from here."""
+def is_peer_loss(error: Exception) -> bool:
+    """Whether the error only says that another process has ended."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     return isinstance(error, RuntimeError) and ("DistError" in kinds or "gloo" in str(error))
 
 
-def _leave(text: str) -> None:
-    """Write the error file that `torchrun` asks for, as torch.distributed.elastic's ErrorHandler lays it out.
+def _write_error_file(text: str) -> None:
+    """Write the error file that `torchrun` asks for, in the format of torch.distributed.elastic's ErrorHandler.
 
     Its own `record_exception` would show a traceback for a mistyped path too.
     """

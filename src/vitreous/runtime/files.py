@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, and the folder for what can be made again."""
+"""Atomic file writes, and the cache folder."""
 
 import json
 import os
@@ -8,18 +8,18 @@ from pathlib import Path
 
 
 def write_atomic(path: Path, write: Callable[[Path], object]) -> Path:
-    """Let `write` fill a temporary file beside `path`, then put it in place in one step."""
+    """Let `write` fill a temporary file next to `path`, then rename it to `path` in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     os.close(handle)
     temporary = Path(name)
     try:
         write(temporary)
-        with temporary.open("r+b") as written:  # Windows syncs no file that is open for reading alone
+        with temporary.open("r+b") as written:  # Windows cannot sync a file that is open for reading only
             os.fsync(written.fileno())
         umask = os.umask(0)
         os.umask(umask)
-        temporary.chmod(0o666 & ~umask)  # mkstemp's files are private; ours are as any other
+        temporary.chmod(0o666 & ~umask)  # mkstemp creates private files; give ours the usual permissions
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -27,7 +27,7 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> Path:
 
 
 def write_json(path: Path, value: object) -> Path:
-    """A value as JSON that people can read, whole or not at all."""
+    """Write a value as indented JSON, atomically."""
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     return write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 

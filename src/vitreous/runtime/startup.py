@@ -1,7 +1,7 @@
-"""A process that starts and ends quickly: Python's search for unreachable objects waits until torch is there.
+"""Start-up time: import torch with Python's garbage collector switched off.
 
-While torch is imported, hundreds of thousands of objects come to be and none goes; looking through them again and
-again, and once more at the end of the process, takes a quarter of the time that a short command takes.
+The import creates hundreds of thousands of objects and frees none. Searching them for garbage during the import, and
+once more when the process exits, takes a quarter of the time of a short command.
 """
 
 import gc
@@ -15,11 +15,11 @@ from functools import wraps
 from typing import Any
 
 INTERRUPTED = 130
-"""Exit code of a process that Ctrl-C ended, as shells have it."""
+"""Exit code after Ctrl-C, as in shells: 128 + SIGINT."""
 
 
-def quick(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The same command, which imports torch first, in the quick way; where torch is there already, the command as it is."""
+def with_torch(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a command so that it imports torch first, quickly; return it unchanged if torch is already imported."""
     if "torch" in sys.modules:
         return command
 
@@ -27,21 +27,21 @@ def quick(command: Callable[..., Any]) -> Callable[..., Any]:
     def start(*words: Any, **flags: Any) -> Any:
         gc.disable()
         try:
-            with ended_by_interrupts():
+            with exit_on_interrupt():
                 import torch  # noqa: F401
         finally:
             gc.enable()
-        gc.freeze()  # what is there now stays: no search needs to look at it, not even the last one
+        gc.freeze()  # these objects stay: no later collection has to look at them, not even the last one
         return command(*words, **flags)
 
     return start
 
 
 @contextmanager
-def ended_by_interrupts() -> Iterator[None]:
-    """Let Ctrl-C end the process at once: raised while torch is imported, it is now and then swallowed there."""
-    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not usual or threading.current_thread() is not threading.main_thread():  # another's, or not ours to set
+def exit_on_interrupt() -> Iterator[None]:
+    """Let Ctrl-C exit the process at once: a KeyboardInterrupt during the import of torch is sometimes swallowed."""
+    default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not default or threading.current_thread() is not threading.main_thread():  # Python lets no other thread set it
         yield
         return
     signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))

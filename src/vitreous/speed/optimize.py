@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from vitreous.models.last_block import logits_only
 from vitreous.models.vit import ViT
-from vitreous.runtime.device import most_lanes, settle
+from vitreous.runtime.device import max_lanes, synchronize
 from vitreous.speed import int8 as integers
 from vitreous.speed.backends import WAYS, Compute, Run, Unfit, usual
 from vitreous.speed.choice import best, choice
@@ -148,7 +148,7 @@ def optimize(
     fast.way = best(fast.tried) if fast.tried else next(iter(runs))
     fast.run = runs[fast.way]
     if place.type == "cpu" and fast.way in ("eager", "packed"):
-        fast.lanes = most_lanes()
+        fast.lanes = max_lanes()
     if known is not None and fast.tried:
         known.write(fast.way, fast.tried)
     return fast
@@ -199,6 +199,6 @@ def _race(runs: dict[str, Run], example: Tensor) -> dict[str, float]:
         for way, run in runs.items():
             begun = time.perf_counter()
             run(example)
-            settle(example.device)
+            synchronize(example.device)
             times[way].append(time.perf_counter() - begun)
     return {way: statistics.median(each) for way, each in times.items()}

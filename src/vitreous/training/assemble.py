@@ -87,10 +87,10 @@ def assemble(config: TrainConfig, data_root: Path | None, tell: Listener, world:
     with world.first_of_each_machine():
         source: Source | StreamSource
         if isinstance(learned, Streamed):
-            source = StreamSource(learned, view, config, device, world.place)
+            source = StreamSource(learned, view, config, device, world.this)
         else:
-            source = Source(learned, view, config, device, training=True, place=world.place, progress=tell.decoding)
-        held_out = Source(tested, view, config, device, training=False, place=world.place, progress=tell.decoding)
+            source = Source(learned, view, config, device, training=True, place=world.this, progress=tell.decoding)
+        held_out = Source(tested, view, config, device, training=False, place=world.this, progress=tell.decoding)
     augment = make_augment(config, source, len(learned.class_names)).to(device)
     measured = copy.deepcopy(model)
     if config.compile:
@@ -104,7 +104,7 @@ def assemble(config: TrainConfig, data_root: Path | None, tell: Listener, world:
     update = Update(state, source, augment, config, objective, world)
     measure = Measure(measured, state, held_out, augment, config, world)
     if not world.first:
-        seed_rank(config.seed, world.place)
+        seed_rank(config.seed, world.this)
     peak = None
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)

@@ -99,7 +99,7 @@ def read(path: Path, state: State, world: World | None = None, seed: int = 0) ->
         saved = load_file(path)
         state.restore(saved)
         own = [saved]
-    state.take_part(own, world.place, seed)
+    state.take_part(own, world.this, seed)
 
 
 def prove(path: Path) -> dict[str, Any]:
