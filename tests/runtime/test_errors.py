@@ -65,7 +65,7 @@ def test_alone_nothing_is_recorded_and_no_rank_is_named(monkeypatch, tmp_path, c
 
 
 def test_ranks_other_than_the_first_print_nothing(second, capsys):
-    from vitreous.cli.options import messages
+    from vitreous.cli.console import messages
 
     messages().print("a remark")
     with pytest.raises(SystemExit):

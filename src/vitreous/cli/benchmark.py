@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from vitreous.cli.options import Number, messages, print_json
+from vitreous.cli.console import messages, print_json
+from vitreous.cli.options import Number
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,17 +6,9 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from vitreous.cli.console import messages, print_json, say_problems
 from vitreous.cli.faster import faster
-from vitreous.cli.options import (
-    Images,
-    ModelOptions,
-    Output,
-    Precision,
-    SharedModel,
-    messages,
-    print_json,
-    say_problems,
-)
+from vitreous.cli.options import Images, ModelOptions, Output, Precision, SharedModel
 from vitreous.cli.sharing import is_folder, work_through
 from vitreous.runtime.distributed import this_rank
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from vitreous.cli.options import Number, Text, messages, print_json
+from vitreous.cli.console import messages, print_json
+from vitreous.cli.options import Number, Text
 
 Models = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL …", help_behavior_hint="")]
 Folder = Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="FOLDER")]

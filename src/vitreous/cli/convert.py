@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from vitreous.cli.options import Number, Sides, Text, messages, print_json, say_remarks
+from vitreous.cli.console import messages, print_json, say_remarks
+from vitreous.cli.options import Number, Sides, Text
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import tyro
 
-from vitreous.cli.options import ModelOptions, SharedModel, messages, print_json
+from vitreous.cli.console import messages, print_json
+from vitreous.cli.options import ModelOptions, SharedModel
 
 
 def doctor(

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import tyro
 
+from vitreous.cli.console import messages, print_json, say_problems
 from vitreous.cli.faster import faster
-from vitreous.cli.options import Images, ModelOptions, Precision, SharedModel, messages, print_json, say_problems
+from vitreous.cli.options import Images, ModelOptions, Precision, SharedModel
 from vitreous.cli.sharing import is_folder, work_through
 from vitreous.runtime.distributed import this_rank
 

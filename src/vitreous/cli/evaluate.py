@@ -7,16 +7,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from vitreous.cli.options import (
-    ModelOptions,
-    Number,
-    Output,
-    Precision,
-    SharedModel,
-    messages,
-    print_json,
-    say_problems,
-)
+from vitreous.cli.console import messages, print_json, say_problems
+from vitreous.cli.options import ModelOptions, Number, Output, Precision, SharedModel
 from vitreous.runtime.distributed import this_rank
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from vitreous.cli.options import Images, ModelOptions, Number, SharedModel, messages, print_json, say_problems
+from vitreous.cli.console import messages, print_json, say_problems
+from vitreous.cli.options import Images, ModelOptions, Number, SharedModel
 from vitreous.cli.pages import Format, find, look_at_all, want, write_report
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from vitreous.cli.options import messages, say_remarks
+from vitreous.cli.console import messages, say_remarks
 
 
 def explore(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitreous.cli.options import print_json
+from vitreous.cli.console import print_json
 
 COLUMNS = ("name", "parameters", "image", "patch", "width", "depth", "heads")
 

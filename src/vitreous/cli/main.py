@@ -1,8 +1,8 @@
 """The command line: `vitreous COMMAND …`.
 
-`COMMANDS` pairs each command with a function in `commands/`, whose parameters become flags and whose docstring becomes its
-`--help`. Nothing heavy is imported before a command runs. A user's mistake is one line and exit code 2; `--debug` anywhere
-on the line shows the traceback. Without a command, it shows the way.
+`COMMANDS` pairs each command with a function; tyro turns its parameters into flags and its docstring into `--help`.
+Nothing heavy is imported before a command runs. A user's mistake is one line and exit code 2; `--debug` anywhere on
+the line shows the traceback. Without a command, the welcome screen lists them all.
 """
 
 import difflib
@@ -13,29 +13,50 @@ import shutil
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Annotated, Any, Literal
 
 import tyro
+from tyro.extras import SubcommandApp
 
+from vitreous import __version__
 from vitreous.cli.benchmark import benchmark
 from vitreous.cli.classify import classify
 from vitreous.cli.compare import compare
-from vitreous.cli.completion import completion
 from vitreous.cli.convert import convert
 from vitreous.cli.doctor import doctor
 from vitreous.cli.embed import embed
 from vitreous.cli.evaluate import evaluate
 from vitreous.cli.explain import explain
 from vitreous.cli.explore import explore
-from vitreous.cli.flags import read_flags
 from vitreous.cli.listing import datasets, models, recipes, views
 from vitreous.cli.push import push
 from vitreous.cli.train import choose
+from vitreous.cli.usage import flags_in_help, one_line_errors
 from vitreous.cli.welcome import welcome
 from vitreous.runtime.distributed import this_rank
 from vitreous.runtime.errors import exit_process, is_peer_loss, report_error
 from vitreous.runtime.startup import INTERRUPTED, with_torch
+
+
+def completion(shell: Annotated[Literal["bash", "zsh"], tyro.conf.Positional]) -> None:
+    """Print a script that lets the shell's tab key complete commands, flags and their choices.
+
+    Once, for bash: `vitreous completion bash > ~/.vitreous.bash` and a line `source ~/.vitreous.bash` in ~/.bashrc.
+
+    For zsh: `vitreous completion zsh > ~/.vitreous.zsh` and a line `source ~/.vitreous.zsh` in ~/.zshrc.
+
+    Args:
+        shell: The shell to write for.
+    """
+    if shell == "zsh":  # which runs bash's scripts
+        print("autoload -U +X compinit && compinit -i\nautoload -U +X bashcompinit && bashcompinit")
+    with suppress(SystemExit):
+        parse(["--tyro-print-completion", "bash"], COMMANDS)
+    print('_vitreous() { _tyro_vitreous; [ -n "${COMPREPLY[*]}" ] || COMPREPLY=(); }')
+    print("complete -o bashdefault -o default -F _vitreous vitreous")  # file names where tyro knows no word
+
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "classify": classify,
@@ -60,16 +81,16 @@ LIGHT = ("datasets", "recipes", "views", "completion")
 """Commands that do without torch."""
 
 MISTAKES = (ValueError, OSError, ImportError, MemoryError, FloatingPointError)
-"""What a user may have caused and can mend; all else is ours, and shows where it came from."""
+"""Errors that a user can cause and fix: one line. Every other error is a bug of ours and shows its traceback."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command; what went wrong is one line on standard error."""
+    """Run one command; print an error as one line on standard error."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    for stream in (sys.stdout, sys.stderr):  # a terminal that knows no █ shows ? instead of failing
+    for stream in (sys.stdout, sys.stderr):  # a terminal whose encoding lacks █ shows ? instead of failing
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    warnings.filterwarnings("ignore", module=r"PIL\.")  # a damaged image gets its line from us
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # damaged images are reported by our own errors
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     if words[:1] == ["help"] and len(words) == 2:
@@ -78,8 +99,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(welcome())
         return
     if words == ["--version"]:
-        from vitreous import __version__
-
         print(f"vitreous {__version__}")
         return
     try:
@@ -101,33 +120,41 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(words: Sequence[str]) -> None:
     """Read the words after the command as its flags, and call it."""
-    command, *rest = words
+    command = words[0]
     if command not in COMMANDS:
         raise ValueError(f"{_unknown(command)} (vitreous alone lists all commands)")
-    function = (COMMANDS | choose(words))[command]
-    function.__doc__ = unbroken(function.__doc__ or "")
-    read_flags(
-        function if command in LIGHT else with_torch(function),
-        command,
-        rest,
-        description=wrapped(function.__doc__, shutil.get_terminal_size().columns),
-        config=(tyro.conf.FlagCreatePairsOff,),  # --json, and no --no-json beside it
-        console_outputs=this_rank().first,  # of several processes, one explains how a command is written
-    )()
+    commands = COMMANDS | choose(words)
+    with one_line_errors(command, flags=lambda: flags_in_help(lambda: parse([command, "--help"], commands))):
+        parse(words, commands)
 
 
-def unbroken(text: str) -> str:
-    """A docstring whose arguments are a line each, for `--help` breaks lines where the terminal ends.
+def parse(words: Sequence[str], commands: Mapping[str, Callable[..., Any]]) -> None:
+    """Let tyro read a command line and call the command that it names."""
+    app = SubcommandApp()
+    for name, function in commands.items():
+        function.__doc__ = joined_lines(function.__doc__ or "")
+        about = wrapped(function.__doc__, shutil.get_terminal_size().columns)
+        app.command(name=name, help=about)(function if name in LIGHT else with_torch(function))
+    app.cli(
+        prog="vitreous",
+        args=words,
+        config=(tyro.conf.FlagCreatePairsOff,),  # --json, without a --no-json
+        console_outputs=this_rank().first,  # of several processes, one prints the help
+    )
 
-    >>> unbroken("Say it.\\n\\n    Args:\\n        a: One\\n            two.\\n        b: Three.")
+
+def joined_lines(text: str) -> str:
+    """Put each argument of a docstring on one line: tyro keeps a line break before anything but a letter.
+
+    >>> joined_lines("Say it.\\n\\n    Args:\\n        a: One\\n            two.\\n        b: Three.")
     'Say it.\\n\\nArgs:\\n    a: One two.\\n    b: Three.'
     """
-    before, found, arguments = inspect.cleandoc(text).partition("Args:\n")  # from Python 3.13 on it comes clean
+    before, found, arguments = inspect.cleandoc(text).partition("Args:\n")
     return before + found + re.sub(r"\n {5,}(?=\S)", " ", arguments)
 
 
 def wrapped(text: str, width: int) -> str:
-    """What a docstring says before its arguments, in lines that fit the terminal; tyro breaks those of flags alone.
+    """Wrap what a docstring says before its arguments to the terminal's width; tyro wraps the flags' texts alone.
 
     >>> print(wrapped("Say it all.\\n\\n    And more\\n    words.\\n\\n    Args:\\n        a: One.", 12))
     Say it all.
@@ -136,7 +163,7 @@ def wrapped(text: str, width: int) -> str:
       words.
     """
     paragraphs = text.partition("Args:\n")[0].strip().split("\n\n")
-    # tyro joins lines but those that begin with no letter: hence the indent
+    # the indent keeps tyro from joining the lines again
     return "\n\n".join(textwrap.fill(" ".join(p.split()), width, subsequent_indent="  ") for p in paragraphs)
 
 

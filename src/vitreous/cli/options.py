@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from vitreous.cli.console import say_remarks
+
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vitreous.data.images import ImageError
     from vitreous.weights.load import Model
 
 Precision = Literal["fp32", "bf16", "fp16", "int8", "fp8"]
@@ -97,46 +96,3 @@ class ModelOptions:
 SharedModel = Annotated[ModelOptions, tyro.conf.arg(name="")]  # flags without a prefix
 Images = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE …", help_behavior_hint="")]
 Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="PATH")]
-
-
-def messages() -> Console:
-    """Where remarks and progress go: standard error, so that standard output stays clean for a program.
-
-    Of several processes the first one speaks; what the others print here is not shown.
-    """
-    from rich.console import Console
-
-    from vitreous.runtime.distributed import this_rank
-
-    return Console(stderr=True, highlight=False, soft_wrap=True, quiet=not this_rank().first)
-
-
-def say_remarks(console: Console, model: Model) -> None:
-    """Say what a careful user should know of how the model was loaded: what was assumed, resized or left out."""
-    for line in model.card.report.remarks():
-        console.print(line, style="dim", markup=False)
-
-
-def say_problems(console: Console, problems: Iterable[ImageError]) -> None:
-    """Say which images were left out, and why."""
-    for problem in problems:
-        console.print(f"vitreous: {problem}", markup=False)
-
-
-def print_json(value: object, indent: int | None = 2) -> None:
-    """One JSON value, and nothing else, on standard output. JSON has no NaN and no infinity: they are null."""
-    import json
-
-    print(json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False))
-
-
-def _finite(value: Any) -> Any:
-    """
-    >>> _finite({"loss": float("nan"), "top": (1, float("inf"))})
-    {'loss': None, 'top': [1, None]}
-    """
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import tyro
 
-from vitreous.cli.options import Text, messages, print_json, say_remarks
+from vitreous.cli.console import messages, print_json, say_remarks
+from vitreous.cli.options import Text
 
 
 def push(

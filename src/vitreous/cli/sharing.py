@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitreous.cli.options import print_json, say_problems
+from vitreous.cli.console import print_json, say_problems
 from vitreous.runtime.distributed import this_rank
 
 if TYPE_CHECKING:

@@ -135,7 +135,7 @@ def _go(config: TrainConfig, output: Path, data_root: Path | None, as_json: bool
     import shlex
     from contextlib import nullcontext
 
-    from vitreous.cli.options import messages, print_json
+    from vitreous.cli.console import messages, print_json
     from vitreous.pages.run import write_run_page
     from vitreous.runtime.distributed import this_rank
     from vitreous.training.display import Display
