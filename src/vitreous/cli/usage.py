@@ -7,11 +7,14 @@ tyro has no such hook, or an event that is not listed here, tyro prints its own 
 import difflib
 import io
 import re
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
 from typing import Any
 
 import tyro
+
+from vitreous.runtime.distributed import this_rank
 
 Flags = Callable[[], dict[str, str]]
 """Every flag of the command, as `--help` spells it with its value."""
@@ -21,6 +24,8 @@ def one_line_errors(command: str, flags: Flags) -> AbstractContextManager[None]:
     """Raise a `ValueError` of one line for whatever tyro rejects inside this block."""
 
     def reject(event: Any) -> None:
+        if not this_rank().first:  # of several processes, one explains
+            sys.exit(2)
         if (message := describe(event, command, flags)) is not None:
             raise ValueError(f"{message} (vitreous {command} --help lists all flags)")
 
