@@ -1,4 +1,4 @@
-"""A docstring's `>>>` lines as a block of code: Markdown would take each `>` for a quotation."""
+"""Show a docstring's `>>>` lines as a block of code; Markdown would read each `>` as a quotation."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from griffe import Extension, Object
 
 
 def fenced(text: str) -> str:
-    """Each doctest, up to the empty line that ends it, between fences.
+    """Put fences around each doctest, up to the empty line that ends it.
 
     >>> fenced("Adds.\\n\\n>>> 1 + 1\\n2").split("\\n")
     ['Adds.', '', '```python', '>>> 1 + 1', '2', '```']

@@ -1,7 +1,7 @@
-"""What a page links to outside `docs/` comes along into the site: `../results/speed.md` as a page, a source as a file.
+"""Copy files outside `docs/` that a page links to into the site: `../results/speed.md` as a page, a source as a file.
 
-So the same links work in the repository, on a code host and in the site, and a link to nothing is an error in
-each. Pages that are brought along bring what they link to in their turn.
+The same links then work in the repository, on a code host and in the site, and a broken link is an error in each.
+Copied pages bring the files they link to in their turn.
 """
 
 import posixpath
@@ -15,6 +15,7 @@ LINK = re.compile(r"(\]\()([^)#\s:]+)(#[^)\s]*)?(\))")
 """`](target#anchor)`, where the target is a path: an address has a colon."""
 FRONT = "README.md"
 """The repository's front page; the site has its own, `index.md`."""
+IN_NAVIGATION = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -27,11 +28,11 @@ def on_files(files: Files, config: Any) -> Files:
         if source.suffix == ".md":
             waiting.append((source, target))
 
-    for path in [*sorted((root / "results").glob("*.md")), root / "CONTRIBUTING.md", root / "CHANGELOG.md"]:
-        bring(path)  # these are in the navigation, whoever links to them
+    for path in [*sorted((root / "results").glob("*.md")), *(root / name for name in IN_NAVIGATION)]:
+        bring(path)  # whether or not a page links to them
     while waiting:
-        path, place = waiting.pop()
-        for target in linked(path.read_text(encoding="utf-8"), place):
+        path, source_uri = waiting.pop()
+        for target in linked(path.read_text(encoding="utf-8"), source_uri):
             source = root / target
             if target.startswith("docs/") or target == FRONT or not source.is_file():
                 continue
@@ -42,13 +43,13 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    here = placed(page.file, config)
+    page_path = path_from_root(page.file, config)
 
     def rewritten(match: re.Match[str]) -> str:
-        target = posixpath.normpath(posixpath.join(posixpath.dirname(here), match[2]))
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(page_path), match[2]))
         target = target.removeprefix("docs/")
         if target != FRONT and files.get_file_from_path(target) is None:
-            return match[0]  # left as it is, for mkdocs to complain about
+            return match[0]  # unchanged: mkdocs reports it
         target = "index.md" if target == FRONT else target
         return (
             match[1] + posixpath.relpath(target, posixpath.dirname(page.file.src_uri) or ".") + (match[3] or "") + ")"
@@ -57,12 +58,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     return LINK.sub(rewritten, markdown)
 
 
-def linked(text: str, place: str) -> list[str]:
-    """The paths from the repository's root that a page at `place` links to."""
-    return [posixpath.normpath(posixpath.join(posixpath.dirname(place), match[2])) for match in LINK.finditer(text)]
+def linked(text: str, page_path: str) -> list[str]:
+    """List the paths, from the repository's root, that the page at `page_path` links to."""
+    return [posixpath.normpath(posixpath.join(posixpath.dirname(page_path), match[2])) for match in LINK.finditer(text)]
 
 
-def placed(file: File, config: Any) -> str:
-    """A page's path from the repository's root."""
+def path_from_root(file: File, config: Any) -> str:
+    """Return a page's path from the repository's root."""
     inside = file.src_dir is not None and Path(file.src_dir) == Path(config.docs_dir)
     return f"docs/{file.src_uri}" if inside else file.src_uri
