@@ -2,7 +2,7 @@
 
 In go the measured step of one GPU (`benchmarks/scale.py`) and what is assumed of the links between GPUs. Out come, for
 8, 64 and 512 of them, the bytes that each GPU sends in a step, how long that takes, and what is left of the measured
-speed: everything if it all hides behind the backward pass, at the worst what the table says, if none of it does.
+speed: all of it if sending overlaps with the backward pass, the worst case of the table if nothing overlaps.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("measured", type=Path)
     parser.add_argument("--engine", default="ddp")
     given = parser.parse_args()
-    print("| model | batch a GPU | GPUs | sent | sending | step | worst | images/s then | ImageNet-21k epoch | read |")
+    print("| model | batch per GPU | GPUs | sent | sending | step | worst case | images/s then | ImageNet-21k epoch | read |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     for row in json.loads(given.measured.read_text()):
         if row["engine"] != given.engine:
