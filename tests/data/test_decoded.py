@@ -94,7 +94,7 @@ def test_unreadable_images_are_named_in_one_line_and_nothing_is_left(folder, cac
 
 
 def test_many_unreadable_images_are_counted(cache):
-    data = ImageDataset("zoo", ("cat",), (0,) * 9, lambda i: SimpleNamespace(), where=lambda i: f"{i}.png")
+    data = ImageDataset("zoo", ("cat",), (0,) * 9, lambda i: SimpleNamespace(), name_of=lambda i: f"{i}.png")
     broken = replace(data, image=lambda i: __import__("pathlib").Path(f"/nowhere/{i}.png"))
     with pytest.raises(ValueError, match="9 of 9 images .*and 4 more"):
         decode(broken, VIEW, cache=cache)

@@ -1,19 +1,22 @@
 """Which files words on a command line name, and in which order."""
 
+import io
 import os
 import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
 from vitreous.data import finding
-from vitreous.data.finding import SUFFIXES, find_images
-from vitreous.data.images import FORMATS
+from vitreous.data.finding import SUFFIXES, find_images, find_names, open_images
+from vitreous.data.images import FORMATS, ImageError
 
 
 @pytest.fixture
@@ -191,3 +194,56 @@ def test_every_suffix_is_a_suffix_of_a_format_of_the_list():
     Image.init()
     known = Image.registered_extensions()
     assert {known[suffix] for suffix in SUFFIXES} <= {*FORMATS, "MPO"}
+
+
+# --- what a Python call is given ----------------------------------------------------------------------------
+
+
+def test_one_image_in_is_one_image_out(album):
+    path = album / "10.jpg"
+    for source in (
+        path,
+        str(path),
+        path.read_bytes(),
+        Image.new("RGB", (3, 3)),
+        np.zeros((3, 3)),
+        torch.zeros(3, 9, 9),
+    ):
+        found, one = open_images(source)
+        assert one
+        assert len(found) == 1
+        assert found[0] is source
+    with path.open("rb") as file:
+        assert open_images(file) == ([file], True)
+
+
+def test_lists_folders_and_patterns_are_several(album):
+    image = Image.new("RGB", (3, 3))
+    assert open_images([image]) == ([image], False)
+    assert open_images(iter([image, "a.jpg"])) == ([image, "a.jpg"], False)
+    assert open_images([]) == ([], False)
+    inside, _ = find_names([album])
+    assert open_images(album) == (inside, False)
+    assert open_images([image, str(album), image]) == ([image, *inside, image], False)
+    assert open_images(album / "10.*") == ([str(album / "10.jpg")], False)
+    assert open_images([album / "10.jpg"] * 2) == ([album / "10.jpg"] * 2, False)  # a list keeps its length
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("https://example.org/cat.jpg", "a URL, not a path: download the image first"),
+        ("none/*.jpg", "no image matches this pattern"),
+        (["none/*.jpg"], "no image matches this pattern"),
+    ],
+)
+def test_what_leads_to_no_image_is_refused_in_one_line(source, reason):
+    with pytest.raises(ImageError, match=reason):
+        open_images(source)
+
+
+def test_a_path_that_is_missing_is_left_to_the_reader():
+    assert open_images("missing.jpg") == (["missing.jpg"], True)
+    for source in (3, None, io.StringIO("text")):
+        with pytest.raises(TypeError, match=f"expected a path, .* got {type(source).__name__}"):
+            open_images(source)

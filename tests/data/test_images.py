@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFile
@@ -460,3 +461,68 @@ def test_the_error_survives_a_trip_between_processes():
 
 def test_a_name_with_a_line_break_still_makes_one_line():
     assert str(ImageError("two\nlines.jpg", "missing")) == "'two\\nlines.jpg': missing"
+
+
+# --- arrays and tensors -------------------------------------------------------------------------------------
+
+
+def test_arrays_and_tensors_are_the_image_they_were_made_from():
+    image = noise(20, 30)
+    pixels = np.asarray(image)  # [h w c]
+    tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)  # [c h w], not contiguous
+    for source in (
+        pixels,
+        pixels / 255,
+        (pixels / 255).astype(np.float32),
+        tensor,
+        tensor / 255,
+        tensor.double() / 255,
+    ):
+        assert np.array_equal(np.asarray(read_image(source)), pixels)
+    assert np.array_equal(np.asarray(read_image((tensor / 255).requires_grad_())), pixels)
+    assert np.array_equal(np.asarray(read_image(np.asfortranarray(pixels))), pixels)
+    close = np.asarray(read_image((tensor / 255).bfloat16())).astype(int) - pixels
+    assert np.abs(close).max() <= 1
+
+
+def test_grey_and_transparent_arrays_are_read():
+    grey = np.arange(15, dtype=np.uint8).reshape(3, 5)
+    for source in (grey, grey[:, :, None], torch.from_numpy(grey), torch.from_numpy(grey)[None]):
+        assert np.asarray(read_image(source))[:, :, 1].tolist() == grey.tolist()
+    clear = np.zeros((5, 6, 4), np.uint8)
+    assert read_image(clear).getpixel((0, 0)) == (255, 255, 255)
+
+
+def test_an_array_is_not_changed_and_not_shared():
+    pixels = np.zeros((5, 6, 3), np.uint8)
+    image = read_image(pixels)
+    image.putpixel((0, 0), (9, 9, 9))
+    assert pixels.max() == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (np.zeros((3, 20, 30), np.uint8), "got [3, 20, 30]: transpose(1, 2, 0) puts channels last"),
+        (torch.zeros(20, 30, 3), "got [20, 30, 3]: permute(2, 0, 1) puts channels first"),
+        (torch.zeros(3, 30, 3), "got [3, 30, 3]: ambiguous: pass a NumPy array [h w c]"),
+        (np.zeros((20, 30, 2), np.uint8), "got [20, 30, 2]: check its shape"),
+        (np.zeros((8, 20, 30, 3), np.uint8), "got [8, 20, 30, 3]: pass a list of images"),
+        (torch.zeros(8, 3, 20, 30), "got [8, 3, 20, 30]: pass a list of images"),
+        (np.zeros(7, np.uint8), "got [7]: check its shape"),
+        (np.zeros((20, 30), np.int64), "got int64: convert it first"),
+        (torch.zeros(20, 30, dtype=torch.int32), "got int32: convert it first"),
+        (np.zeros((20, 30), bool), "got bool"),
+        (np.zeros((20, 30), complex), "got complex128"),
+        (np.full((20, 30), 255.0), "got 255 to 255: divide pixels by 255"),
+        (np.full((20, 30), -0.5), "expected floats from 0 to 1, got -0.5"),
+        (torch.full((3, 20, 30), torch.nan), "expected floats from 0 to 1, got nan to nan"),
+        (np.zeros((0, 30), np.uint8), "no pixels"),
+        (torch.zeros(3, 20, 0), "no pixels"),
+        (np.lib.stride_tricks.as_strided(np.zeros(1), (10_000, 10_000), (0, 0)), "the limit is 64,000,000"),
+    ],
+)
+def test_other_arrays_are_refused_in_one_line(source, reason):
+    error = failure(source)
+    assert reason in str(error)
+    assert "\n" not in str(error)

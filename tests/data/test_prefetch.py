@@ -1,11 +1,11 @@
-"""Work done ahead: in order, within bounds, and no more of it than somebody reads."""
+"""Work done prefetch: in order, within bounds, and no more of it than somebody reads."""
 
 import threading
 import time
 
 import pytest
 
-from vitreous.data.prefetch import ahead, batches
+from vitreous.data.prefetch import batched, prefetch
 
 
 def test_results_come_in_order_whoever_is_ready_first():
@@ -13,7 +13,7 @@ def test_results_come_in_order_whoever_is_ready_first():
         time.sleep(0.05 if i == 0 else 0)
         return i
 
-    assert list(ahead(slow_at_first, range(20), workers=4, waiting=8)) == list(range(20))
+    assert list(prefetch(slow_at_first, range(20), workers=4, waiting=8)) == list(range(20))
 
 
 def test_the_reader_is_never_more_than_so_many_results_behind():
@@ -24,7 +24,7 @@ def test_the_reader_is_never_more_than_so_many_results_behind():
             taken.append(i)
             yield i
 
-    results = ahead(str, items(), workers=4, waiting=5)
+    results = prefetch(str, items(), workers=4, waiting=5)
     for place in range(10):
         assert next(results) == str(place)
         assert len(taken) == place + 5
@@ -40,7 +40,7 @@ def test_a_reader_that_stops_waits_for_what_runs_and_not_for_what_is_queued():
             go_on.wait(10)
         return i
 
-    results = ahead(work, range(100), workers=2, waiting=80)
+    results = prefetch(work, range(100), workers=2, waiting=80)
     assert next(results) == 0
     timer = threading.Timer(0.05, go_on.set)  # while `close` waits for the two that run
     timer.start()
@@ -49,7 +49,7 @@ def test_a_reader_that_stops_waits_for_what_runs_and_not_for_what_is_queued():
 
 
 def test_an_error_reaches_the_reader_where_its_item_stands():
-    results = ahead(lambda i: 6 // i, [3, 2, 0, 1], workers=2)
+    results = prefetch(lambda i: 6 // i, [3, 2, 0, 1], workers=2)
     assert [next(results), next(results)] == [2, 3]
     with pytest.raises(ZeroDivisionError):
         next(results)
@@ -57,4 +57,4 @@ def test_an_error_reaches_the_reader_where_its_item_stands():
 
 def test_a_batch_of_nothing_is_refused():
     with pytest.raises(ValueError, match="at least one image, got batch size 0"):
-        next(batches([1], 0))
+        next(batched([1], 0))

@@ -7,7 +7,8 @@ from PIL import Image
 from tiny_sets import colour_folder
 
 from conftest import VIT_TI, noise
-from vitreous.data.datasets import DATASETS, from_folder, open_dataset
+from vitreous.data.datasets import DATASETS, open_dataset
+from vitreous.data.sources.folder import from_folder
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.predict.class_match import match_classes
 from vitreous.predict.evaluate import evaluate, probe

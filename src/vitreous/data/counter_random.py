@@ -1,7 +1,7 @@
-"""Chance without a state: each random number is a function of who asks and for what.
+"""Counter-based random numbers: each is a hash of a seed, an epoch, an image's index and a purpose.
 
-`Chance.of(seed, epoch, indices).uniform("flip")` is the same number for the same image in the same epoch, on every
-device, in every batch, on every rank, and after every restart. Nothing has to be saved to go on exactly.
+`CounterRandom.of(seed, epoch, indices).uniform("flip")` is the same number for the same image in the same epoch, on
+every device, in every batch, on every rank and after every restart. There is no state to save.
 
 Shapes:  b images
 """
@@ -19,19 +19,19 @@ MASK = 0xFFFFFFFF
 FACTORS = (0x7FEB352D, 0x846CA68B - (1 << 32))
 
 
-def scramble(x: Tensor) -> Tensor:
-    """Hash whole numbers in [0, 2³²), held as int64, to whole numbers in the same range."""
+def hash32(x: Tensor) -> Tensor:
+    """Hash integers in [0, 2³²), held as int64, to integers in the same range."""
     for factor in FACTORS:
         x = ((x ^ (x >> 16)) * factor) & MASK
     return x ^ (x >> 16)
 
 
-class Chance:
+class CounterRandom:
     """One stream of random numbers an image.
 
     >>> images = torch.arange(3)
-    >>> early, late = Chance.of(0, 1, images), Chance.of(0, 2, images)
-    >>> torch.equal(early.uniform("flip"), Chance.of(0, 1, images).uniform("flip"))
+    >>> early, late = CounterRandom.of(0, 1, images), CounterRandom.of(0, 2, images)
+    >>> torch.equal(early.uniform("flip"), CounterRandom.of(0, 1, images).uniform("flip"))
     True
     >>> torch.equal(early.uniform("flip"), late.uniform("flip"))
     False
@@ -42,27 +42,27 @@ class Chance:
 
     @classmethod
     def of(cls, seed: int, epoch: int | Tensor, indices: Tensor, copy: int | Tensor = 0) -> Self:
-        """The streams of images `indices` `[b]` in an epoch; `copy` tells repeated images of one epoch apart."""
+        """Make the streams of images `indices` `[b]` in an epoch; `copy` separates repeats of an image in one epoch."""
         key = torch.zeros_like(indices, dtype=torch.int64)
         for part in (seed & MASK, (seed >> 32) & MASK, epoch, copy, indices):
-            key = scramble((key + part + 0x9E3779B9) & MASK)
+            key = hash32((key + part + 0x9E3779B9) & MASK)
         return cls(key)
 
     def uniform(self, purpose: str) -> Tensor:
-        """Numbers in [0, 1), one an image: float32 `[b]`. Each purpose has its own."""
-        word = scramble(self.keys ^ zlib.crc32(purpose.encode()))
+        """Draw numbers in [0, 1), one an image: float32 `[b]`. Each purpose has its own."""
+        word = hash32(self.keys ^ zlib.crc32(purpose.encode()))
         return (word >> 8).to(torch.float32) * 2.0**-24  # 24 bits: what float32 holds exactly
 
-    def whole(self, purpose: str, low: int, high: int) -> Tensor:
-        """Whole numbers from `low` to `high`, both included: int64 `[b]`."""
+    def integers(self, purpose: str, low: int, high: int) -> Tensor:
+        """Draw integers from `low` to `high`, both included: int64 `[b]`."""
         return low + (self.uniform(purpose) * (high - low + 1)).to(torch.int64)
 
 
-def order(seed: int, epoch: int, images: int) -> Tensor:
-    """The order in which an epoch goes through the images: a shuffle, int64 `[images]` on the CPU.
+def permutation(seed: int, epoch: int, images: int) -> Tensor:
+    """Shuffle the images of an epoch: their indices in a random order, int64 `[images]` on the CPU.
 
-    >>> order(0, 0, 4).sort().values
+    >>> permutation(0, 0, 4).sort().values
     tensor([0, 1, 2, 3])
     """
-    keys = Chance.of(seed, epoch, torch.arange(images)).keys
-    return torch.argsort(scramble(keys ^ zlib.crc32(b"order")), stable=True)
+    keys = CounterRandom.of(seed, epoch, torch.arange(images)).keys
+    return torch.argsort(hash32(keys ^ zlib.crc32(b"order")), stable=True)

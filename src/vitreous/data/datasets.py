@@ -1,7 +1,4 @@
-"""Labelled images by name: `open_dataset("digits")`, `open_dataset("pics/")`, `open_dataset("test.parquet")`.
-
-A `ImageDataset` gives images one at a time and knows its labels without opening any.
-"""
+"""`DATASETS` and `open_dataset`: labelled images by name, from a folder, from parquet files or from the Hub."""
 
 from __future__ import annotations
 
@@ -12,38 +9,37 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitreous.data.image_dataset import ImageDataset, joined
-from vitreous.data.sources.folder import folder_source, from_folder
+from vitreous.data.image_dataset import ImageDataset
+from vitreous.data.sources.folder import folder_source
 from vitreous.data.sources.hub import PREFIX, hub_source, is_hub_name, one_line
 from vitreous.data.sources.parquet import find_parquet, parquet_source
-from vitreous.data.sources.source import SPLITS, Source, split_parts
+from vitreous.data.sources.source import DatasetSource, split_parts
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["DATASETS", "SPLITS", "ImageDataset", "data_root", "find_source", "from_folder", "joined", "open_dataset"]
-
 
 def open_dataset(name: str | Path, split: str = "test", root: Path | None = None) -> ImageDataset:
-    """A named set from `DATASETS`, a folder with a sub-folder for each class, parquet files, or a set on the Hub.
+    """Open a dataset: a name of `DATASETS`, a folder with a sub-folder for each class, parquet files, or a Hub name.
 
     A folder may hold `train/` and `val/` or `test/` folders of such; `split` chooses, and `train+validation` joins two.
-    What has no splits is there to test on (`open_split` divides it). Named sets are downloaded to `root` on first use.
+    A dataset without splits is a test split (`open_split` divides it). Named datasets are downloaded to `root` on first
+    use.
 
     >>> len(open_dataset("digits")), open_dataset("digits").class_names[:3]
     (360, ('0', '1', '2'))
     """
-    split_parts(split)  # a misspelled split is no reason to download anything
+    split_parts(split)  # a misspelled split is found before a download
     return find_source(name, root).open(split)
 
 
-def find_source(name: str | Path, root: Path | None = None) -> Source:
-    """What a name means: a folder or file here comes first, then the sets known by name, then the Hub."""
+def find_source(name: str | Path, root: Path | None = None) -> DatasetSource:
+    """Find a dataset: a local folder or file comes first, then `DATASETS`, then the Hub."""
     path = Path(name).expanduser()
     if str(name) in DATASETS and not path.is_dir():
         build = DATASETS[str(name)]
         known = getattr(build, "splits", ("train", "test"))
-        return Source(str(name), {split: partial(build, root or data_root(), split) for split in known})
+        return DatasetSource(str(name), {split: partial(build, root or data_root(), split) for split in known})
     if not str(name).startswith(PREFIX):
         if files := find_parquet(name):
             return parquet_source(name, files)
@@ -61,7 +57,7 @@ def find_source(name: str | Path, root: Path | None = None) -> Source:
 
 
 def data_root() -> Path:
-    """Where downloaded sets are kept: `VITREOUS_DATA`, else the user's cache."""
+    """Return the folder of downloaded datasets: `VITREOUS_DATA`, else the user's cache."""
     return Path(os.environ.get("VITREOUS_DATA") or Path.home() / ".cache/vitreous/data")
 
 
@@ -79,7 +75,7 @@ def digits(root: Path, split: str) -> ImageDataset:
         tuple(str(i) for i in range(10)),
         tuple(int(label) for label in found.target),
         partial(_from_pixels, pixels),
-        source=partial(str, f"scikit-learn {sklearn.__version__} digits"),
+        version=partial(str, f"scikit-learn {sklearn.__version__} digits"),
     )
     return whole.take(keep)
 
@@ -90,8 +86,8 @@ def _from_pixels(pixels: Any, i: int) -> Image:
     return fromarray(pixels[i])
 
 
-class Torchvision:
-    """A set that torchvision knows how to download; `splits` are its arguments for each split."""
+class TorchvisionDataset:
+    """A dataset of torchvision's; `splits` are the arguments of each split."""
 
     def __init__(self, kind: str, **splits: dict[str, Any]) -> None:
         self.kind, self.splits = kind, splits
@@ -118,13 +114,13 @@ class Torchvision:
             tuple(name[0] if isinstance(name, tuple) else str(name) for name in found.classes),
             tuple(int(label) for label in labels),
             partial(_from_torchvision, found),
-            partial(_where_torchvision, found, f"{kind} {split}"),
+            partial(_name_torchvision, found, f"{kind} {split}"),
             partial(str, f"torchvision {kind} {split} {len(labels)}"),
         )
 
 
 def _file_torchvision(found: Any, i: int) -> Path | None:
-    """The file of an image, where the set is made of files: they are opened as all others are, one at a time."""
+    """Return the file of an image, if the dataset is made of files: we open it with `read_image`."""
     for attribute in ("samples", "_image_files", "_images"):  # ImageNet, Flowers102, OxfordIIITPet
         if files := getattr(found, attribute, None):
             return Path(files[i][0] if attribute == "samples" else files[i])
@@ -135,7 +131,7 @@ def _from_torchvision(found: Any, i: int) -> Image | Path:
     return _file_torchvision(found, i) or found[i][0]
 
 
-def _where_torchvision(found: Any, title: str, i: int) -> str:
+def _name_torchvision(found: Any, title: str, i: int) -> str:
     path = _file_torchvision(found, i)
     return f"{title} #{i}" if path is None else str(path)
 
@@ -146,17 +142,17 @@ _FLAG: dict[str, dict[str, Any]] = {
 }
 DATASETS: dict[str, Callable[[Path, str], ImageDataset]] = {
     "digits": digits,
-    "mnist": Torchvision("MNIST", **_FLAG),
-    "cifar10": Torchvision("CIFAR10", **_FLAG),
-    "cifar100": Torchvision("CIFAR100", **_FLAG),
-    "flowers102": Torchvision(
+    "mnist": TorchvisionDataset("MNIST", **_FLAG),
+    "cifar10": TorchvisionDataset("CIFAR10", **_FLAG),
+    "cifar100": TorchvisionDataset("CIFAR100", **_FLAG),
+    "flowers102": TorchvisionDataset(
         "Flowers102",
         train={"split": "train", "download": True},
         validation={"split": "val", "download": True},
         test={"split": "test", "download": True},
     ),
-    "pets": Torchvision(
+    "pets": TorchvisionDataset(
         "OxfordIIITPet", train={"split": "trainval", "download": True}, test={"split": "test", "download": True}
     ),
-    "imagenet": Torchvision("ImageNet", train={"split": "train"}, test={"split": "val"}),
+    "imagenet": TorchvisionDataset("ImageNet", train={"split": "train"}, test={"split": "val"}),
 }

@@ -1,30 +1,57 @@
-"""Finding images by path, folder or pattern, in an order that people expect.
+"""Find images by path, folder or pattern, in natural order; `open_images` takes whatever a Python call is given.
 
-In go words as a command line has them; out come the paths of files, and a `ImageError` for each word that leads to
-none. Nothing is opened: what is in a file, `images.py` will see.
+Nothing is decoded here: `images.py` reads the files.
 """
 
 import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeAlias, cast
 
-from vitreous.data.images import at_home, reason_of
-from vitreous.data.metered import ImageError
+from vitreous.data.images import ImageError, ImageLike, image_name, is_image_like, reason_of
 
-# What counts as an image inside a folder.
+Images: TypeAlias = "ImageLike | Iterable[ImageLike]"
+"""One image, a folder, a pattern such as `photos/*.jpg`, or a list of these."""
+
+# Suffixes of images inside a folder.
 SUFFIXES = (
     ".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".gif", ".bmp", ".ppm", ".pgm", ".pbm", ".pnm",
     ".pfm", ".webp", ".avif", ".tif", ".tiff", ".jp2", ".j2k", ".jpx",
 )  # fmt: skip
 
 
-def find_images(paths: Iterable[str | Path]) -> tuple[list[Path], list[ImageError]]:
-    """The images that paths, folders and patterns name, each once, and what was wrong with the others.
+def open_images(images: Images) -> tuple[list[ImageLike], bool]:
+    """List the images of a public call, and say whether it was given one image rather than several.
 
-    A file is taken as given, whatever its suffix. A folder is walked in natural order (2.jpg before 10.jpg)
-    for files with one of `SUFFIXES`, hidden ones left out. A name that does not exist is tried as a pattern
-    (`*.jpg`, `photos/**/*.png`).
+    Folders and patterns are several, whatever they hold; one that leads to no image raises an `ImageError`.
+
+    >>> open_images(b"..."), open_images([b"...", b"..."])
+    (([b'...'], True), ([b'...', b'...'], False))
+    """
+    one = is_image_like(images)
+    if not one and (not isinstance(images, Iterable) or hasattr(images, "read")):
+        image_name(images)  # raises: it cannot be an image
+    given = [cast(ImageLike, images)] if one else list(cast(Iterable[ImageLike], images))
+    found: list[ImageLike] = []
+    for image in given:
+        path = Path(os.path.expanduser(image)) if isinstance(image, (str, Path)) else None
+        if path is None or not (path.is_dir() or (_may_be_pattern(image) and not path.exists())):
+            found.append(image)  # whether it can be read is known when it is read
+            continue
+        names, problems = find_names([cast(str, image)])
+        if problems:
+            raise problems[0]
+        found, one = [*found, *names], False
+    return found, one
+
+
+def find_images(paths: Iterable[str | Path]) -> tuple[list[Path], list[ImageError]]:
+    """List the images that paths, folders and patterns name, each once, and the problems with the others.
+
+    A file is taken as given, whatever its suffix. A folder is walked in natural order (2.jpg before 10.jpg) for files
+    with one of `SUFFIXES`, hidden ones left out. A name that does not exist is tried as a pattern (`*.jpg`,
+    `photos/**/*.png`).
 
     >>> found, problems = find_images(["no such image.jpg"])
     >>> found, str(problems[0])
@@ -35,7 +62,7 @@ def find_images(paths: Iterable[str | Path]) -> tuple[list[Path], list[ImageErro
 
 
 def find_names(paths: Iterable[str | Path]) -> tuple[list[str], list[ImageError]]:
-    """As `find_images`, with names for paths: a folder of millions fits, at some hundred bytes an image."""
+    """As `find_images`, with strings for paths: millions fit into memory, at some hundred bytes an image."""
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     found: list[str] = []
     problems: list[ImageError] = []
@@ -46,7 +73,7 @@ def find_names(paths: Iterable[str | Path]) -> tuple[list[str], list[ImageError]
             problems.append(problem)
         except OSError as error:
             problems.append(ImageError(str(path), reason_of(error)))
-    if len(given) == 1 and os.path.isdir(at_home(given[0])):  # one folder names nothing twice
+    if len(given) == 1 and os.path.isdir(os.path.expanduser(given[0])):  # one folder names nothing twice
         return found, problems
     once: dict[str, str] = {}
     for name in found:
@@ -55,22 +82,31 @@ def find_names(paths: Iterable[str | Path]) -> tuple[list[str], list[ImageError]
 
 
 def split_pattern(path: Path) -> tuple[Path, Path] | None:
-    """The folder that a pattern begins in, and the pattern below it; None for a path without *, ? or [.
+    """Split a path into the folder above its pattern and the pattern; None for a path without *, ? or [.
 
     >>> split_pattern(Path("photos/2026/*.png"))[1].as_posix(), split_pattern(Path("photos/cat.png"))
     ('*.png', None)
     """
-    first = next((place for place, part in enumerate(path.parts) if re.search(r"[*?\[]", part)), None)
+    first = next((i for i, part in enumerate(path.parts) if re.search(r"[*?\[]", part)), None)
     return None if first is None else (Path(*path.parts[:first]), Path(*path.parts[first:]))
+
+
+_URL = re.compile("https?://")
+
+
+def _may_be_pattern(image: object) -> bool:
+    return isinstance(image, (str, Path)) and bool(_URL.match(str(image)) or split_pattern(Path(image)))
 
 
 def _expand(given: str | Path, problems: list[ImageError]) -> list[str]:
     if not str(given):
         raise ImageError("''", "empty path: name a file, a folder or a pattern")
-    path = at_home(given)
+    if _URL.match(str(given)):
+        raise ImageError(str(given), "a URL, not a path: download the image first")
+    path = Path(os.path.expanduser(given))
     if path.is_dir():
         before = len(problems)
-        if (found := _walk([path], (), problems)) or len(problems) > before:  # what could not be read is told
+        if (found := _walk([path], (), problems)) or len(problems) > before:  # unreadable folders are problems already
             return found
         raise ImageError(str(given), f"no images in this folder: none of {' '.join(SUFFIXES)}")
     if path.exists():  # before patterns: a file may well be called "photo [1].jpg"
@@ -90,24 +126,24 @@ def _expand(given: str | Path, problems: list[ImageError]) -> list[str]:
 
 
 def _wanted(match: Path, pattern: Path) -> bool:
-    """Hidden files are matched only by a pattern that spells out a dot, as in a shell."""
+    """Whether a match counts: hidden files only by a pattern that spells out a dot, as in a shell."""
     return any(part.startswith(".") for part in pattern.parts) or not any(part.startswith(".") for part in match.parts)
 
 
 def _walk(starts: Iterable[Path], named: Iterable[Path], problems: list[ImageError]) -> list[str]:
-    """Images in and under the starting paths, in natural order; links are followed, each folder once."""
+    """List images in and under the starting paths, in natural order; links are followed, each folder once."""
     found: list[str] = []
     visited: set[tuple[int, int]] = set()
     named = set(named)
-    waiting: list[str] = []  # the next one last; folders end in a slash
+    pending: list[str] = []  # the next one last; folders end in a slash
     for path in starts:
         if path.is_dir():
-            waiting.append(os.path.join(path, ""))
+            pending.append(os.path.join(path, ""))
         elif path in named or (path.suffix.lower() in SUFFIXES and path.is_file()):
-            waiting.append(str(path))
-    waiting.reverse()
-    while waiting:
-        name = waiting.pop()
+            pending.append(str(path))
+    pending.reverse()
+    while pending:
+        name = pending.pop()
         if not name.endswith(os.sep):
             found.append(name)
             continue
@@ -116,14 +152,14 @@ def _walk(starts: Iterable[Path], named: Iterable[Path], problems: list[ImageErr
             if (status.st_dev, status.st_ino) not in visited:
                 visited.add((status.st_dev, status.st_ino))
                 base = "" if name == os.path.join(os.curdir, "") else name
-                waiting += [base + inner for inner in reversed(_listed(name))]
+                pending += [base + inner for inner in reversed(_listed(name))]
         except OSError as error:
             problems.append(ImageError(str(Path(name)), reason_of(error)))
     return found
 
 
 def _listed(folder: str) -> list[str]:
-    """The images in a folder, and with a slash behind them the folders, in natural order."""
+    """List the images and the folders (with a slash at the end) in a folder, in natural order."""
     names = []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -133,7 +169,7 @@ def _listed(folder: str) -> list[str]:
                 names.append(entry.name + os.sep)
             elif os.path.splitext(entry.name)[1].lower() in SUFFIXES and _is(entry.is_file):
                 names.append(entry.name)
-    names.sort()  # where nature sees no difference, as in 1.jpg and 01.jpg
+    names.sort()  # ties of the natural order, as 1.jpg and 01.jpg
     names.sort(key=lambda name: _natural(name.removesuffix(os.sep)))
     return names
 
@@ -146,17 +182,17 @@ def _is(kind: Callable[[], bool]) -> bool:
 
 
 def _natural(name: str) -> str:
-    """A sorting key that reads runs of digits as numbers: each stands behind its length, and a sign below all others.
+    """Make a sorting key in which runs of digits are numbers: each follows its length and a character below all others.
 
     >>> sorted(["10.jpg", "9.jpg", "A.jpg"], key=_natural)
     ['9.jpg', '10.jpg', 'A.jpg']
     """
-    return _DIGITS.sub(_measured, name.casefold())
+    return _DIGITS.sub(_sortable, name.casefold())
 
 
 _DIGITS = re.compile(r"\d+")
 
 
-def _measured(digits: re.Match[str]) -> str:
+def _sortable(digits: re.Match[str]) -> str:
     number = str(int(digits[0]))
     return f"\0{chr(len(number))}{number}"

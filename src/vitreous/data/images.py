@@ -1,50 +1,53 @@
-"""Opening images as people have them.
+"""Read images as people have them.
 
-In go paths, bytes, open files or Pillow images of any mode; out come upright 8-bit RGB images. Whatever
-goes wrong with an image is a `ImageError`: one line that names it and says what is the matter with it.
-Colour profiles are not applied: the models were trained on images read without them.
+A path, bytes, an open file, a Pillow image, a NumPy array or a tensor becomes an upright 8-bit RGB image. Every problem
+with an image is an `ImageError`: one line, its name and the reason. Colour profiles are not applied: the models were
+trained on images read without them.
 """
 
 import io
+import os
 import re
 import stat
+import struct
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
 import numpy as np
-from PIL import ExifTags, Image, UnidentifiedImageError
+import numpy.typing as npt
+from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
-from vitreous.data.metered import ImageError, Metered, scans, strips
-from vitreous.data.portable import load_ppm, needs_help
+if TYPE_CHECKING:
+    from torch import Tensor
 
-# What is opened, the commonest first. Not here, on purpose: EPS, WMF and the like, which run other programs;
-# ICO and ICNS, whose headers may understate the image inside. MPO is read as the JPEG it begins with.
+ImageLike: TypeAlias = "str | Path | bytes | BinaryIO | Image.Image | npt.NDArray[Any] | Tensor"
+"""What `read_image` takes."""
+
+# The commonest first. Left out on purpose: EPS, WMF and the like, which run other programs; ICO and ICNS, whose headers
+# may understate the image inside. MPO is read as the JPEG it begins with.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "AVIF", "TIFF", "JPEG2000")
 
 # More pixels than any camera people carry; 64 million of them are 192 MB once decoded.
 LIMIT_PIXELS = 64_000_000
-# Decoders that are slower than the others: so many take them as long as the limit takes those (about 3 s).
+# Slower decoders: this many pixels take them as long as LIMIT_PIXELS takes the others (about 3 s).
 LIMITS = {"JPEG2000": 32_000_000}
 # A JPEG may go over its pixels any number of times, each a few bytes and 2 ns a pixel. Usual are up to 10 times.
 LIMIT_PASSES = 2_000_000_000
+# Reads of one file. A PNG of 64 million pixels in the usual blocks of 8 kB has some 70,000.
+LIMIT_READS = 300_000
 
-BAND = 1 << 22  # pixels of 16 or 32 bits that are brought to 8 bits at a time
+BAND = 1 << 22  # pixels of 16 or 32 bits that are converted to 8 bits at a time
+CHUNK = 1 << 20  # bytes of a JPEG that are searched for scans at a time
 
-# EXIF orientation → what turns the stored image upright.
-_UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
+# EXIF orientation → the transpose that turns the stored image upright.
+_TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
+_UPRIGHT = {orientation: Image.Transpose[turn] for orientation, turn in enumerate(_TURNS, start=2)}
 
 # First bytes → why a file that no format recognised cannot be read.
-_STRANGERS = (
+_UNSUPPORTED = (
     (rb"\xff\xd8\xff|\x89PNG|GIF8|II\*\0|MM\0\*|....ftypavi", "damaged or truncated: download it again"),
     (rb"....ftyp(hei|hev|mif|msf)", "HEIC is not supported: save it as JPEG or PNG"),
     (rb"%PDF|%!PS", "a PDF or PostScript document, not an image: export the page as PNG"),
@@ -53,43 +56,82 @@ _STRANGERS = (
 )  # fmt: skip
 
 
-def read_image(source: str | Path | bytes | BinaryIO | Image.Image, *, limit_pixels: int = LIMIT_PIXELS) -> Image.Image:
-    """The image as upright RGB on white, whatever it was; a `ImageError` says why when it cannot be read.
+class ImageError(ValueError):
+    """An image that cannot be read: its name and the reason, in one line.
 
-    Animations give their first frame. The size is checked from the header, before anything is decoded. A
-    Pillow image is read as it stands and is not changed; the answer is always a new image.
+    >>> print(ImageError("cat.jpg", "empty file"))
+    cat.jpg: empty file
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)  # both in args, so that the error can be pickled
+        self.name = name
+        self.reason = reason
+
+    def __str__(self) -> str:
+        name = self.name if self.name.isprintable() else repr(self.name)  # a file name may hold a line break
+        return f"{name}: {self.reason}"
+
+
+def read_image(source: ImageLike, *, limit_pixels: int = LIMIT_PIXELS) -> Image.Image:
+    """Read an image as upright RGB on white; an `ImageError` says why it cannot be read.
+
+    Arrays are `[h w]` or `[h w c]`, tensors `[h w]` or `[c h w]` (as torchvision has them), with 1, 3 or 4 channels, of
+    uint8 or of floats from 0 to 1. An animation gives its first frame. The size is checked from the header, before
+    anything is decoded. The result is always a new image.
 
     >>> half_clear = Image.new("LA", (3, 2), (0, 128))
     >>> image = read_image(half_clear)
     >>> image.mode, image.size, image.getpixel((0, 0))
     ('RGB', (3, 2), (127, 127, 127))
+    >>> read_image(np.full((2, 3), 0.5)).getpixel((0, 0))
+    (128, 128, 128)
     """
-    name = _name(source)
-    with _explained(name, limit_pixels):
+    name = image_name(source)
+    with _as_image_error(name, limit_pixels):
         if isinstance(source, Image.Image):
             return _decode(source, name, limit_pixels)
+        if isinstance(source, np.ndarray) or is_tensor(source):
+            return _decode(_from_array(source, name, limit_pixels), name, limit_pixels)
+        source = cast("str | Path | bytes | BinaryIO", source)
         with _open_stream(source, name) as stream:
-            return _decode(_open_image(Metered(stream, name), name), name, limit_pixels)
+            return _decode(_open_image(ReadLimitedFile(stream, name), name), name, limit_pixels)
 
 
-def _name(source: object) -> str:
-    """What to call the image in a message; this is also where a source of the wrong type is turned away."""
+def image_name(source: object, default: str = "image") -> str:
+    """Return the name of an image for messages; raise `TypeError` for what cannot be an image.
+
+    >>> image_name(Path("cat.jpg")), image_name(b"...")
+    ('cat.jpg', 'image')
+    """
     if isinstance(source, (str, Path)):
         return str(source)
-    is_image, is_bytes = isinstance(source, Image.Image), isinstance(source, (bytes, bytearray, memoryview))
-    if not (is_image or is_bytes or hasattr(source, "read")) or isinstance(source, io.TextIOBase):
-        kind = type(source).__name__
-        raise TypeError(f"expected a path, bytes, a file opened with 'rb' or a Pillow image, got {kind}")
-    name = getattr(source, "filename" if is_image else "name", None)
-    return name if isinstance(name, str) and name else "image"  # an unnamed file has a number, or nothing
+    if not is_image_like(source):
+        kinds = "a path, bytes, a file opened with 'rb', a Pillow image, a NumPy array or a tensor"
+        raise TypeError(f"expected {kinds}, got {type(source).__name__}")
+    name = getattr(source, "filename" if isinstance(source, Image.Image) else "name", None)
+    return name if isinstance(name, str) and name else default  # an unnamed file has a number, or nothing
+
+
+def is_image_like(source: object) -> bool:
+    """Whether `read_image` takes it."""
+    known = (str, Path, bytes, bytearray, memoryview, Image.Image, np.ndarray)
+    is_file = hasattr(source, "read") and not isinstance(source, io.TextIOBase)
+    return isinstance(source, known) or is_file or is_tensor(source)
+
+
+def is_tensor(source: object) -> bool:
+    """Whether it is a torch tensor; torch is not imported for this."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(source, torch.Tensor)
 
 
 @contextmanager
-def _explained(name: str, limit_pixels: int) -> Iterator[None]:
-    """Turn whatever Pillow raises into a ImageError: its decoders raise far more than OSError.
+def _as_image_error(name: str, limit_pixels: int) -> Iterator[None]:
+    """Turn whatever Pillow raises into an ImageError: its decoders raise far more than OSError.
 
-    Its warnings are let through: silencing them is unsafe where several threads read images, and each time
-    makes Python forget which warnings of other libraries it has shown already.
+    Warnings are let through: silencing them is unsafe where several threads read images, and each time makes Python
+    forget which warnings of other libraries it has shown already.
     """
     try:
         yield
@@ -100,8 +142,8 @@ def _explained(name: str, limit_pixels: int) -> Iterator[None]:
 
 
 def reason_of(error: Exception, limit_pixels: int = LIMIT_PIXELS) -> str:
-    """What an error of the system, or of Pillow's, means for the one whose image it is."""
-    text = " ".join(str(error).split())  # one line
+    """Explain an error of the system or of Pillow to the owner of the image."""
+    text = " ".join(str(error).split())
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return "no such file or folder: check the path"
     if isinstance(error, MemoryError):
@@ -122,15 +164,15 @@ def _too_large(size: str, limit_pixels: int) -> str:
 
 
 def _open_stream(source: str | Path | bytes | BinaryIO, name: str) -> AbstractContextManager[BinaryIO]:
-    """The image's bytes as a file that can be wound back; one that was handed in stays open."""
+    """Open the image's bytes as a seekable file; a file of the caller's stays open."""
     if isinstance(source, (str, Path)):
-        path = at_home(source)
+        path = Path(os.path.expanduser(source))
         if "\0" in name:
             raise FileNotFoundError(name)
         kind = path.stat().st_mode
         if stat.S_ISDIR(kind):
             raise ImageError(name, "is a folder, not an image: name an image in it")
-        if not stat.S_ISREG(kind):  # a pipe or a device could keep us waiting for ever
+        if not stat.S_ISREG(kind):  # a pipe or a device could block for ever
             raise ImageError(name, "not a regular file: save the image to one first")
         return path.open("rb")
     if isinstance(source, (bytes, bytearray, memoryview)):
@@ -138,45 +180,37 @@ def _open_stream(source: str | Path | bytes | BinaryIO, name: str) -> AbstractCo
     return nullcontext(source) if source.seekable() else io.BytesIO(source.read())
 
 
-def at_home(path: str | Path) -> Path:
-    """The path with `~` spelled out."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:  # ~somebody who has no home here: as it stands, and so not found
-        return Path(path)
-
-
-def _open_image(stream: Metered, name: str) -> Image.Image:
-    """The image with its header read and nothing decoded yet."""
+def _open_image(stream: "ReadLimitedFile", name: str) -> Image.Image:
+    """Read the header; nothing is decoded yet."""
     stream.seek(0)
     head = stream.read(32)
     if not head:
         raise ImageError(name, "empty file (0 bytes): copy or download it again")
     if head[:2] in (b"II", b"MM"):
-        stream.check(strips(stream))
+        stream.check(count_strips(stream))
     try:
         image = Image.open(cast(BinaryIO, stream), formats=FORMATS)
     except UnidentifiedImageError:
-        reasons = (reason for opening, reason in _STRANGERS if re.match(opening, head, re.DOTALL))
+        reasons = (reason for opening, reason in _UNSUPPORTED if re.match(opening, head, re.DOTALL))
         unknown = f"not an image: none of {', '.join(FORMATS)}; save it as one of these first"
         raise ImageError(name, next(reasons, unknown)) from None
-    most = LIMIT_PASSES // max(1, image.width * image.height)
-    if image.format == "JPEG" and (passes := scans(stream)) > most:
-        reason = (
-            f"goes over its {image.width}×{image.height} pixels {passes:,} times, {most:,} at the most: save it again"
-        )
-        raise ImageError(name, reason)
+    limit = LIMIT_PASSES // max(1, image.width * image.height)
+    if image.format == "JPEG" and (passes := count_scans(stream)) > limit:
+        size = f"{image.width}×{image.height} pixels"
+        raise ImageError(name, f"goes over its {size} {passes:,} times, the limit is {limit:,}: save it again")
     return image
 
 
-def _decode(image: Image.Image, name: str, limit_pixels: int) -> Image.Image:
-    width, height = image.size
-    limit_pixels = min(limit_pixels, LIMITS.get(image.format or "", limit_pixels))
+def _check_size(width: int, height: int, name: str, limit_pixels: int) -> None:
     if width * height > limit_pixels:
         raise ImageError(name, _too_large(f"{width}×{height} is {width * height:,} pixels", limit_pixels))
     if width * height == 0:
         raise ImageError(name, f"no pixels: it is {width}×{height}")
-    image = load_ppm(image) if needs_help(image) else image
+
+
+def _decode(image: Image.Image, name: str, limit_pixels: int) -> Image.Image:
+    _check_size(*image.size, name, min(limit_pixels, LIMITS.get(image.format or "", limit_pixels)))
+    image = load_ppm(image) if is_slow_ppm(image) else image
     image.load()
     turn = _UPRIGHT.get(_orientation(image))  # after loading: TIFF images are turned by their own decoder
     rgb = _to_rgb(image)
@@ -187,36 +221,64 @@ def _decode(image: Image.Image, name: str, limit_pixels: int) -> Image.Image:
 
 def _orientation(image: Image.Image) -> int:
     try:
-        return image.getexif().get(ExifTags.Base.Orientation, 1)
-    except Exception:  # broken EXIF is no reason to refuse a good image
+        return int(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # broken EXIF is no reason to reject a good image
         return 1
 
 
+def _from_array(source: Any, name: str, limit_pixels: int) -> Image.Image:
+    """Check an array `[h w c]` or a tensor `[c h w]` and turn it into a Pillow image."""
+    shape, tensor = tuple(source.shape), is_tensor(source)
+    first, last = (len(shape) == 3 and shape[axis] in (1, 3, 4) for axis in (0, -1))
+    if len(shape) != 2 and not (first and not last if tensor else last):
+        order = "[c h w]" if tensor else "[h w c]"
+        advice = "permute(2, 0, 1) puts channels first" if tensor else "transpose(1, 2, 0) puts channels last"
+        advice = "ambiguous: pass a NumPy array [h w c]" if first and last else advice
+        advice = "pass a list of images" if len(shape) == 4 else advice if first or last else "check its shape"
+        raise ImageError(name, f"expected [h w] or {order} with 1, 3 or 4 channels, got {list(shape)}: {advice}")
+    if tensor:
+        source = source.detach().cpu()
+        source = (source.float() if source.is_floating_point() else source).numpy()  # NumPy has no bfloat16
+        source = source.transpose(1, 2, 0) if len(shape) == 3 else source
+    _check_size(source.shape[1], source.shape[0], name, limit_pixels)
+    if source.dtype != np.uint8:
+        if not np.issubdtype(source.dtype, np.floating):
+            raise ImageError(name, f"expected uint8, or floats from 0 to 1, got {source.dtype}: convert it first")
+        low, high = float(source.min()), float(source.max())
+        if not (low >= 0 and high <= 1):  # NaN is neither
+            advice = "divide pixels by 255, or undo a normalisation with Preprocess.to_pixels"
+            raise ImageError(name, f"expected floats from 0 to 1, got {low:g} to {high:g}: {advice}")
+        source = np.rint(source * 255).astype(np.uint8)
+    pixels = source[:, :, 0] if source.ndim == 3 and source.shape[2] == 1 else source  # [h w] or [h w c]
+    return Image.fromarray(np.ascontiguousarray(pixels))
+
+
+# --- colours ------------------------------------------------------------------------------------------------------
+
+
 def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode == "F" or image.mode.startswith("I"):
-        return _to_eight_bits(image).convert("RGB")
-    if not image.has_transparency_data:
-        return image.convert("RGB")
-    layer = image.convert("LA") if image.mode == "La" else image  # Pillow leads La nowhere but to LA
-    layer = layer.convert("RGBA")
+    wide = image.mode == "F" or image.mode.startswith("I")
+    if wide or not image.has_transparency_data:
+        return (_to_eight_bits(image) if wide else image).convert("RGB")
+    layer = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")  # Pillow converts La to LA alone
     page = Image.new("RGB", image.size, "white")
     page.paste(layer, mask=layer)
     return page
 
 
 def _to_eight_bits(image: Image.Image) -> Image.Image:
-    """Grey values of 16 or 32 bits, or floats, brought to 0..255 (Pillow's own conversion clips them).
+    """Scale grey values of 16 or 32 bits, or floats, to 0..255 (Pillow's own conversion clips them).
 
     Some rows at a time: all at once would take ten times the image's memory.
     """
     rows = max(1, BAND // image.width)
     bands = [(top, min(top + rows, image.height)) for top in range(0, image.height, rows)]
     low, high = _range(image, bands)
-    clear = image.info.get("transparency")  # a PNG may name one grey value that is see-through
+    clear = image.info.get("transparency")  # a PNG may name one grey value that is transparent
     grey_image = Image.new("L", image.size)
     for top, bottom in bands:
         values = _rows(image, top, bottom)
-        if image.mode == "F" and not np.isfinite(values).all():  # what is no number becomes black
+        if image.mode == "F" and not np.isfinite(values).all():  # NaN and infinity become black
             values = np.where(np.isfinite(values), values, np.float32(low))
         grey = np.rint(_scaled(values, image.mode, low, high)).astype(np.uint8)
         if isinstance(clear, int):
@@ -225,12 +287,12 @@ def _to_eight_bits(image: Image.Image) -> Image.Image:
     return grey_image
 
 
-def _rows(image: Image.Image, top: int, bottom: int) -> np.ndarray:
+def _rows(image: Image.Image, top: int, bottom: int) -> npt.NDArray[Any]:
     return np.asarray(image.crop((0, top, image.width, bottom)))
 
 
 def _range(image: Image.Image, bands: list[tuple[int, int]]) -> tuple[float, float]:
-    """The smallest and the largest value that is a number; 0 and 0 where there is none."""
+    """Find the smallest and the largest finite value; 0 and 0 where there is none."""
     low, high = np.inf, -np.inf
     for top, bottom in bands:
         values = _rows(image, top, bottom)
@@ -241,7 +303,7 @@ def _range(image: Image.Image, bands: list[tuple[int, int]]) -> tuple[float, flo
     return (low, high) if low <= high else (0.0, 0.0)
 
 
-def _scaled(values: np.ndarray, mode: str, low: float, high: float) -> np.ndarray:
+def _scaled(values: npt.NDArray[Any], mode: str, low: float, high: float) -> npt.NDArray[Any]:
     if mode.startswith("I;16"):
         return values / np.float32(257)  # 65535 is 257 × 255
     if mode == "I" and low >= 0 and high <= 65535:
@@ -251,3 +313,88 @@ def _scaled(values: np.ndarray, mode: str, low: float, high: float) -> np.ndarra
         return values * np.float32(255)
     # no range is known: darkest to black, brightest to white
     return (values.astype(np.float64) - low) * (255 / ((high - low) or 1))
+
+
+# --- files made to keep a decoder busy ----------------------------------------------------------------------------
+
+
+class ReadLimitedFile:
+    """A file that may be read a limited number of times; everything else is the file's own.
+
+    Parsers follow a file from block to block, and some take time that grows with the square of their number: a small
+    file of many empty blocks would keep them busy for minutes.
+    """
+
+    def __init__(self, stream: BinaryIO, name: str, limit: int = LIMIT_READS) -> None:
+        self._stream, self._name, self._limit, self._reads = stream, name, limit, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def read(self, size: int = -1, /) -> bytes:
+        self._reads += 1
+        self.check(self._reads)
+        return self._stream.read(size)
+
+    def check(self, pieces: int) -> None:
+        if pieces > self._limit:
+            raise ImageError(self._name, f"cut into more than {self._limit:,} pieces: save it again as PNG or JPEG")
+
+
+def count_strips(stream: ReadLimitedFile) -> int:
+    """Count the strips or tiles that a TIFF declares, 0 if it declares none; Pillow makes a list of them at once."""
+    stream.seek(0)
+    head = stream.read(16)
+    order = "<" if head[:2] == b"II" else ">"
+    try:
+        if 43 in struct.unpack(f"{order}H", head[2:4]):  # BigTIFF: eight bytes where there were four
+            (offset,), count, entry = struct.unpack(f"{order}Q", head[8:16]), f"{order}Q", f"{order}HHQ8x"
+        else:
+            (offset,), count, entry = struct.unpack(f"{order}I", head[4:8]), f"{order}H", f"{order}HHI4x"
+        stream.seek(offset)
+        (entries,) = struct.unpack(count, stream.read(struct.calcsize(count)))
+        for _ in range(min(entries, 4096)):
+            tag, _, number = struct.unpack(entry, stream.read(struct.calcsize(entry)))
+            if tag in (273, 324):  # StripOffsets, TileOffsets
+                return int(number)
+    except (struct.error, OverflowError, OSError, ValueError):  # damaged: the decoder will say how
+        return 0
+    return 0
+
+
+def count_scans(stream: ReadLimitedFile) -> int:
+    """Count how often a JPEG goes over its pixels, those of a thumbnail inside it included."""
+    offset = stream.tell()
+    stream.seek(0)
+    count, last = 0, b""
+    while chunk := stream.read(CHUNK):
+        count += (last + chunk).count(b"\xff\xda")  # in coded pixels ff is always followed by 00 or d0 … d7
+        last = chunk[-1:] if chunk[-1:] == b"\xff" else b""
+    stream.seek(offset)
+    return count
+
+
+def is_slow_ppm(image: Image.Image) -> bool:
+    """Whether it is a PGM or PPM, not decoded yet, whose maximum is not 255 or 65535: Pillow loops over it in Python.
+
+    Microscopes write such files (10 or 12 bits).
+    """
+    return isinstance(image, ImageFile.ImageFile) and image.format == "PPM" and [t[0] for t in image.tile] == ["ppm"]
+
+
+def load_ppm(image: Image.Image) -> Image.Image:
+    """Decode such an image at once, to Pillow's values: scaled to 8 bits, or to 16 if it has more (L, RGB and I)."""
+    assert isinstance(image, ImageFile.ImageFile)
+    assert image.fp is not None
+    _, _, offset, arguments = image.tile[0]
+    maximum = int(cast(Any, arguments[1] if isinstance(arguments, tuple) else arguments))
+    kind = np.dtype(np.uint8 if maximum < 256 else ">u2")
+    bands, full = len(image.getbands()), 65535 if image.mode == "I" else 255
+    values = image.width * image.height * bands
+    image.fp.seek(offset)
+    data = image.fp.read(values * kind.itemsize)
+    if len(data) < values * kind.itemsize:
+        raise EOFError("truncated")
+    table = np.minimum(full, np.rint(np.arange(256**kind.itemsize) / maximum * full))
+    shape = (image.height, image.width) if bands == 1 else (image.height, image.width, bands)
+    return Image.fromarray(table.astype(np.int32 if full > 255 else np.uint8)[np.frombuffer(data, kind).reshape(shape)])

@@ -1,4 +1,4 @@
-"""Work done ahead on other threads, in order and within bounds: images are decoded while the model computes."""
+"""Compute results ahead on threads, in order and bounded: images are decoded while the model computes."""
 
 import os
 from collections import deque
@@ -10,12 +10,12 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def ahead(
+def prefetch(
     function: Callable[[Item], Result], items: Iterable[Item], *, workers: int = 0, waiting: int = 32
 ) -> Generator[Result, None, None]:
-    """`map(function, items)` on threads, in order, never more than `waiting` results ahead of the reader.
+    """Yield `map(function, items)` in order, computed on threads at most `waiting` results ahead of the reader.
 
-    >>> list(ahead(str, [3, 1, 2]))
+    >>> list(prefetch(str, [3, 1, 2]))
     ['3', '1', '2']
     """
     workers = workers or min(8, os.cpu_count() or 1)
@@ -28,15 +28,15 @@ def ahead(
                     yield queue.popleft().result()
             while queue:
                 yield queue.popleft().result()
-        finally:  # a reader that stops early waits for what runs, not for what is queued
+        finally:  # a reader that stops early waits for running calls, not for queued ones
             for future in queue:
                 future.cancel()
 
 
-def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Lists of `size` items, the last one shorter.
+def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield lists of `size` items, the last one shorter.
 
-    >>> list(batches(range(5), 2))
+    >>> list(batched(range(5), 2))
     [[0, 1], [2, 3], [4]]
     """
     if size < 1:

@@ -1,7 +1,7 @@
-"""What a checkpoint needs done to an image before the model sees it.
+"""`Preprocess`: turn an image into the tensor that a checkpoint expects.
 
-In goes a Pillow image; out comes a float tensor `[c h w]`. A `Preprocess` is read from what timm, Hugging
-Face or torchvision say about a checkpoint, and saved with ours: a wrong one costs accuracy without a word.
+It is read from the configs of timm, Hugging Face or torchvision and saved with our checkpoints: a wrong one costs
+accuracy silently.
 
 Shapes: c colours (3, or 1 for a model of grey images), h height, w width.
 """
@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitreous.data.images import LIMIT_PIXELS, ImageError, read_image
+from vitreous.data.images import LIMIT_PIXELS, ImageError, ImageLike, read_image
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -31,7 +31,7 @@ STATISTICS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {  # name �
     "unit": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),  # pixels from 0 to 1, as they are
 }
 
-# How Pillow computes new pixels. It averages over all that a new pixel covers, which others call antialias.
+# Pillow's interpolations. It averages over all that a new pixel covers, which others call antialias.
 INTERPOLATIONS = {
     "nearest": Image.Resampling.NEAREST,
     "box": Image.Resampling.BOX,
@@ -41,14 +41,14 @@ INTERPOLATIONS = {
     "lanczos": Image.Resampling.LANCZOS,
 }
 
-# Where the centre begins when an odd number of pixels is cut off: torchvision and timm round half a pixel to
-# the even side, Hugging Face rounds it down. One crop in four begins a pixel apart.
+# The start of a centre crop that cuts off an odd number of pixels: torchvision and timm round half a pixel to even,
+# Hugging Face rounds it down. One crop in four differs by a pixel.
 CROP_ROUNDINGS = ("even", "down")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocess:
-    """From any image to what the model gets: resize, crop the centre, subtract mean, divide by std.
+    """Resize an image, crop its centre, subtract mean and divide by std.
 
     >>> preprocess = Preprocess(size=(4, 4), resize=5, mean=HALF, std=HALF)
     >>> preprocess(Image.new("RGB", (30, 20), "white"))[:, 0, 0]  # [c h w], here one corner
@@ -58,7 +58,7 @@ class Preprocess:
     """
 
     size: tuple[int, int]
-    """Height and width the model gets: the image's centre, with black edges where that is too small."""
+    """Height and width of the model's input: the image's centre, with black edges if it is too small."""
 
     resize: int | tuple[int, int] | None
     """Before the crop: the shorter side's new length, or height and width, or None for no resize."""
@@ -67,10 +67,10 @@ class Preprocess:
     """Subtracted from each colour, which runs from 0 to 1. A single value: the model takes grey images."""
 
     std: tuple[float, ...]
-    """What each colour is divided by after that; as many values as `mean`."""
+    """Each colour is divided by this after that; as many values as `mean`."""
 
     interpolation: str = "bicubic"
-    """How new pixels are computed: nearest, box, bilinear, hamming, bicubic or lanczos."""
+    """Interpolation of the resize: nearest, box, bilinear, hamming, bicubic or lanczos."""
 
     cover: bool = False
     """When `resize` is height and width: keep the proportions and just cover them, rather than squash."""
@@ -98,23 +98,21 @@ class Preprocess:
         if self.cover and not isinstance(self.resize, tuple):
             raise ValueError(f"cover needs height and width in resize, got {self.resize}: set cover to false")
 
-    # --- doing it -----------------------------------------------------------------------------------------
-
-    def __call__(self, image: Image.Image) -> Tensor:
-        """The image as the model gets it: `[c h w]`, float32."""
+    def __call__(self, image: ImageLike) -> Tensor:
+        """Return the model's input for an image: `[c h w]`, float32."""
         return self.normalise(self.pixels(image))
 
-    def pixels(self, image: Image.Image) -> Tensor:
-        """What `normalise` takes: uint8 `[c h w]`, a quarter of the bytes of floats."""
+    def pixels(self, image: ImageLike) -> Tensor:
+        """Return the resized and cropped pixels, before `normalise`: uint8 `[c h w]`."""
         return self.pixels_of(self.view(image))
 
     def pixels_of(self, view: Image.Image) -> Tensor:
-        """As `pixels`, of a `view` that is there already: uint8 `[c h w]`."""
+        """As `pixels`, from a `view`: uint8 `[c h w]`."""
         pixels = torch.from_numpy(np.array(view))  # [h w c], or [h w] when grey
         return pixels.view(*self.size, -1).permute(2, 0, 1).contiguous()  # [c h w]
 
     def normalise(self, pixels: Tensor) -> Tensor:
-        """Pixels `[... c h w]`, uint8, as the model gets them: float32, on the device where they are.
+        """Normalise uint8 pixels `[... c h w]` to the model's input: float32, on their device.
 
         >>> Preprocess(size=(1, 1), resize=1, mean=HALF, std=HALF).normalise(torch.full((3, 1, 1), 255).byte())[:, 0, 0]
         tensor([1., 1., 1.])
@@ -124,14 +122,14 @@ class Preprocess:
         # multiplies where the divisor is a plain number)
         return (pixels.to(torch.float32) / whole).sub_(mean).div_(std)
 
-    def view(self, image: Image.Image) -> Image.Image:
-        """What the model sees of the image, at the size it sees it: RGB, or L for a grey model.
+    def view(self, image: ImageLike) -> Image.Image:
+        """Resize and crop an image, of any kind that `read_image` takes: RGB, or L for a grey model.
 
         >>> Preprocess(size=(4, 6), resize=8, mean=HALF, std=HALF).view(Image.new("L", (9, 20))).size
         (6, 4)
         """
         mode = "RGB" if len(self.mean) == 3 else "L"
-        if image.mode != mode or image.info:  # `read_image` leaves nothing behind that needs a second look
+        if not isinstance(image, Image.Image) or image.mode != mode or image.info:  # else `read_image` has read it
             image = read_image(image).convert(mode)
         height, width = self._resized(image.height, image.width)
         if height * width > LIMIT_PIXELS:
@@ -143,7 +141,7 @@ class Preprocess:
         return image.crop((left, top, left + self.size[1], top + self.size[0]))  # black beyond the edges
 
     def to_pixels(self, tensor: Tensor) -> Tensor:
-        """Back from what the model gets, `[... c h w]`, to pixels that can be shown: uint8 `[... h w c]`.
+        """Undo `normalise`: the model's input `[... c h w]` to pixels, uint8 `[... h w c]`.
 
         >>> preprocess = Preprocess(size=(2, 2), resize=2, mean=IMAGENET_MEAN, std=IMAGENET_STD)
         >>> preprocess.to_pixels(preprocess(Image.new("RGB", (2, 2), (9, 99, 199))))[0, 0]
@@ -156,7 +154,7 @@ class Preprocess:
         return colours.round().clamp(0, 255).to(torch.uint8).movedim(-3, -1)  # [... h w c]
 
     def _resized(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width after the resize, before the crop."""
+        """Return height and width after the resize, before the crop."""
         if self.resize is None:
             return height, width
         if isinstance(self.resize, int):  # the longer side is rounded down, as in torchvision
@@ -168,21 +166,19 @@ class Preprocess:
         return self.resize
 
     def _offset(self, length: int, wanted: int) -> int:
-        """Where the crop begins along one side; below 0 where the image is too small."""
+        """Return the start of the crop along one side; negative if the image is too small."""
         if length <= wanted:
             return -((wanted - length) // 2)
         return round((length - wanted) / 2) if self.crop_rounding == "even" else (length - wanted) // 2
 
-    # --- saying it ----------------------------------------------------------------------------------------
-
     def describe(self) -> str:
-        """All of it in one line, sizes as height×width."""
+        """Describe all steps in one line, sizes as height×width."""
         steps = []
         if isinstance(self.resize, int):
             steps.append(f"shorter side to {self.resize} ({self.interpolation})")
         elif self.resize is not None:
-            command = "cover" if self.cover else "squash to"
-            steps.append(f"{command} {self.resize[0]}×{self.resize[1]} ({self.interpolation})")
+            fit = "cover" if self.cover else "squash to"
+            steps.append(f"{fit} {self.resize[0]}×{self.resize[1]} ({self.interpolation})")
         if self.cover or self.resize != self.size:
             steps.append(f"centre crop {self.size[0]}×{self.size[1]}")
         if len(self.mean) == 1:
@@ -192,7 +188,7 @@ class Preprocess:
         return ", ".join(steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists, numbers and words, for a config.json.
+        """Return plain lists, numbers and words, for a config.json.
 
         >>> preprocess = Preprocess(size=(224, 224), resize=248, mean=HALF, std=HALF)
         >>> Preprocess.from_dict(preprocess.to_dict()) == preprocess
@@ -203,7 +199,7 @@ class Preprocess:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """What `to_dict` wrote; unknown, missing or ill-typed fields are refused."""
+        """Read the result of `to_dict`; unknown, missing or ill-typed fields raise."""
         if not isinstance(values, Mapping):
             raise ValueError(f"preprocess has to be a table of fields, got {type(values).__name__}")
         known = [field.name for field in fields(cls)]
@@ -214,7 +210,7 @@ class Preprocess:
         return cls(**values)
 
     def with_size(self, size: int | tuple[int, int]) -> Self:
-        """The same recipe for a model that gets another size: the resize grows or shrinks along.
+        """Return the same steps for another size; the resize is scaled along.
 
         >>> Preprocess(size=(224, 224), resize=256, mean=HALF, std=HALF).with_size(448).resize
         512
@@ -239,7 +235,7 @@ def _column(values: tuple[float, ...]) -> Tensor:
 
 
 def is_count(value: object) -> bool:
-    """Whether it is a whole number above 0."""
+    """Whether it is an integer above 0."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) > 0
 
 
@@ -248,7 +244,7 @@ def _is_number(value: object) -> bool:
 
 
 def pair(name: str, value: Any) -> tuple[int, int]:
-    """Height and width, or a `ValueError` that names the field."""
+    """Check height and width; raise a `ValueError` that names the field."""
     if not isinstance(value, (tuple, list)) or len(value) != 2 or not all(is_count(side) for side in value):
         one = " (or one length for the shorter side, or null)" if name == "resize" else ""
         raise ValueError(f"{name} has to be height and width in whole pixels above 0{one}, got {value!r}")
@@ -256,12 +252,12 @@ def pair(name: str, value: Any) -> tuple[int, int]:
 
 
 def square(name: str, size: Any) -> tuple[int, int]:
-    """Height and width, of which one number means both."""
+    """Check height and width; one number means both."""
     return (int(size), int(size)) if is_count(size) else pair(name, size)
 
 
 def colours(name: str, values: Any) -> tuple[float, ...]:
-    """A number for each colour, or a `ValueError` that names the field."""
+    """Check a number for each colour; raise a `ValueError` that names the field."""
     is_list = isinstance(values, (tuple, list)) and len(values) in (1, 3)
     if not is_list or not all(_is_number(value) for value in values):
         raise ValueError(f"{name} has to be 3 numbers (red, green, blue), or 1 for grey, got {values!r}")
@@ -269,6 +265,6 @@ def colours(name: str, values: Any) -> tuple[float, ...]:
 
 
 def one_of(name: str, value: object, known: tuple[str, ...]) -> None:
-    """Refuse a word that is not known."""
+    """Raise for a word that is not known."""
     if value not in known:
         raise ValueError(f"{name} has to be one of {', '.join(known)}, got {value!r}")

@@ -1,6 +1,6 @@
-"""What other libraries say about a checkpoint's preprocessing, read into a `Preprocess`.
+"""Read other libraries' preprocessing configs into a `Preprocess`.
 
-timm says it in a `pretrained_cfg`, Hugging Face in a `preprocessor_config.json`, torchvision in a transform.
+timm has a `pretrained_cfg`, Hugging Face a `preprocessor_config.json`, torchvision a transform.
 """
 
 import math
@@ -25,7 +25,7 @@ from vitreous.data.preprocess import (
 
 
 def from_timm(pretrained_cfg: Mapping[str, Any], image_size: int | tuple[int, int] | None = None) -> Preprocess:
-    """What timm's evaluation does for a `pretrained_cfg`, at its own size or at `image_size`.
+    """Read timm's `pretrained_cfg`, at its own size or at `image_size`.
 
     >>> from_timm({"crop_pct": 0.9, "mean": HALF, "std": HALF}).resize
     248
@@ -50,7 +50,7 @@ def from_timm(pretrained_cfg: Mapping[str, Any], image_size: int | tuple[int, in
         resize=resize[0] if crop_mode == "center" and not cover else resize,
         mean=for_channels("mean", config.get("mean", IMAGENET_MEAN), channels),
         std=for_channels("std", config.get("std", IMAGENET_STD), channels),
-        # timm loses the interpolation on its way when a centre crop is not square, and falls back to this
+        # timm drops the interpolation of a centre crop that is not square, and uses this
         interpolation="bilinear" if cover else interpolation,
         cover=cover,
     )
@@ -59,7 +59,7 @@ def from_timm(pretrained_cfg: Mapping[str, Any], image_size: int | tuple[int, in
 def from_huggingface(
     preprocessor_config: Mapping[str, Any], image_size: int | tuple[int, int] | None = None
 ) -> Preprocess:
-    """What the image processor of a `preprocessor_config.json` does, at its own size or at `image_size`.
+    """Read Hugging Face's `preprocessor_config.json`, at its own size or at `image_size`.
 
     >>> dinov2 = {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 256}}
     >>> from_huggingface(dinov2).describe()[:50]
@@ -74,7 +74,7 @@ def from_huggingface(
     elif image_size is not None:
         size = square("image_size", image_size)
     else:
-        raise ValueError("the preprocessor config leads to no one height and width: pass image_size")
+        raise ValueError("the preprocessor config gives no fixed height and width: pass image_size")
     mean, std = _huggingface_colours(config)
     interpolation = _pillow_name(config["resample"])
     preprocess = Preprocess(
@@ -84,7 +84,7 @@ def from_huggingface(
 
 
 def from_torchvision(transforms: Any) -> Preprocess:
-    """What torchvision's `ImageClassification` does: what `transforms()` of its weights gives.
+    """Read torchvision's `ImageClassification` transform: the result of its weights' `transforms()`.
 
     >>> from torchvision.models import ViT_B_16_Weights
     >>> from_torchvision(ViT_B_16_Weights.IMAGENET1K_V1.transforms()).resize
@@ -93,7 +93,7 @@ def from_torchvision(transforms: Any) -> Preprocess:
     names = ("crop_size", "resize_size", "mean", "std", "interpolation")
     if not all(hasattr(transforms, name) for name in names):
         kind = type(transforms).__name__
-        raise ValueError(f"expected what weights.transforms() of a torchvision model gives, got {kind}")
+        raise ValueError(f"expected the result of weights.transforms() of a torchvision model, got {kind}")
     crop, resize = tuple(transforms.crop_size), tuple(transforms.resize_size)
     return Preprocess(
         size=square("crop_size", crop[0] if len(crop) == 1 else crop),
@@ -105,23 +105,23 @@ def from_torchvision(transforms: Any) -> Preprocess:
 
 
 def for_channels(name: str, values: Any, channels: int) -> tuple[float, ...]:
-    """As many values as the model has input channels; where all are alike, their number does not matter."""
-    values = colours(name, values)
-    if len(set(values)) == 1:
-        values = values[:1] * channels
-    if len(values) != channels:
-        raise ValueError(f"{name} has {len(values)} values, the model {channels} channels: give as many")
-    return values
+    """Return one value for each input channel of the model; equal values are repeated as needed."""
+    found = colours(name, values)
+    if len(set(found)) == 1:
+        found = found[:1] * channels
+    if len(found) != channels:
+        raise ValueError(f"{name} has {len(found)} values, the model {channels} channels: give as many")
+    return found
 
 
-# --- how Hugging Face says it -------------------------------------------------------------------------------
+# --- Hugging Face -------------------------------------------------------------------------------------------
 
 _SQUASH, _SHORTER_SIDE = {"height": 224, "width": 224}, {"shortest_edge": 224}
 _CROP = {"do_center_crop": True, "crop_size": 224}
 _HALVES = {"image_mean": HALF, "image_std": HALF}
 _CLIP = {"image_mean": CLIP_MEAN, "image_std": CLIP_STD}
 
-# What each image processor takes for the fields that a preprocessor_config.json leaves out.
+# Defaults of each image processor, for the fields that a preprocessor_config.json leaves out.
 _HUGGINGFACE: dict[str, dict[str, Any]] = {
     "ViT": {"size": _SQUASH, "resample": 2, **_HALVES},
     "DeiT": {"size": {"height": 256, "width": 256}, "resample": 3, **_CROP, **_HALVES},
@@ -130,12 +130,12 @@ _HUGGINGFACE: dict[str, dict[str, Any]] = {
     "Siglip": {"size": _SQUASH, "resample": 3, **_HALVES},
 }
 
-# Steps of other image processors that change the pixels and that no `Preprocess` takes.
-_FOREIGN_STEPS = ("do_pad", "do_thumbnail", "do_align_long_axis", "do_flip_channel_order", "crop_pct")
+# Steps of image processors that change the pixels and that `Preprocess` does not have.
+_UNSUPPORTED_STEPS = ("do_pad", "do_thumbnail", "do_align_long_axis", "do_flip_channel_order", "crop_pct")
 
 
 def _huggingface_config(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """The config with nothing left out, and which image processor it is for."""
+    """Return the config with defaults filled in, and the kind of its image processor."""
     config = given.get("image_processor", given)  # processor_config.json holds it a level deeper
     config = {name: value for name, value in config.items() if value is not None}
     # ViTImageProcessorFast, ViTFeatureExtractor → ViT; the oldest configs, which name nothing, are ViT's
@@ -143,15 +143,15 @@ def _huggingface_config(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     kind = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", str(name))
     config = {**_HUGGINGFACE.get(kind, {}), **config}
     if missing := [name for name in ("size", "resample", "image_mean", "image_std") if name not in config]:
-        known = f"the defaults of {kind} are not known here, only those of {', '.join(_HUGGINGFACE)}"
+        known = f"the defaults of {kind} are unknown, only those known are of {', '.join(_HUGGINGFACE)}"
         raise ValueError(f"the preprocessor config lacks {', '.join(missing)}: add them ({known})")
-    if foreign := [name for name in _FOREIGN_STEPS if config.get(name)]:
-        raise ValueError(f"the preprocessor config asks for {', '.join(foreign)}, which is not supported")
+    if unsupported := [name for name in _UNSUPPORTED_STEPS if config.get(name)]:
+        raise ValueError(f"the preprocessor config asks for {', '.join(unsupported)}, which is not supported")
     return config, kind
 
 
 def _huggingface_size(size: Any, kind: str = "") -> int | tuple[int, int]:
-    """One number for the shorter side, or a height and width."""
+    """Return one number for the shorter side, or a height and width."""
     if isinstance(size, Mapping):
         size = {name: value for name, value in size.items() if value is not None}
         if set(size) == {"shortest_edge"} and is_count(size["shortest_edge"]):
@@ -165,7 +165,7 @@ def _huggingface_size(size: Any, kind: str = "") -> int | tuple[int, int]:
 
 
 def _huggingface_colours(config: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and std for pixels from 0 to 1: another rescale factor, or none, amounts to others of these."""
+    """Return mean and std for pixels from 0 to 1; another rescale factor, or none, is folded into them."""
     factor = config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0
     share = 1.0 if math.isclose(factor * 255, 1, rel_tol=1e-6) else 1 / (factor * 255)
     if not config.get("do_normalize", True):

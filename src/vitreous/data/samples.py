@@ -1,4 +1,4 @@
-"""Images to begin with: what `classify` and `explain` show when no image is named."""
+"""Sample photographs: what `classify` and `explain` show when no image is named."""
 
 from importlib import resources
 
@@ -11,10 +11,13 @@ FILES = ("chelsea.png", "coffee.png", "rocket.jpg", "astronaut.png")
 
 
 def samples() -> dict[str, Image]:
-    """Four photographs by name; nothing is downloaded.
+    """Read four photographs, by name; nothing is downloaded.
 
     >>> list(samples())
     ['chelsea', 'coffee', 'rocket', 'astronaut']
     """
-    folder = resources.files("skimage") / "data"  # read here: `skimage.data` would copy them to a cache
-    return {file.partition(".")[0]: read_image((folder / file).read_bytes()) for file in FILES}
+    folder = resources.files("skimage") / "data"  # `skimage.data` itself would copy them to a cache
+    images = {file.partition(".")[0]: read_image((folder / file).read_bytes()) for file in FILES}
+    for name, image in images.items():
+        image.filename = name  # type: ignore[attr-defined]  # the name that answers carry
+    return images

@@ -12,7 +12,7 @@ from PIL.Image import Image
 from torch import Tensor
 
 from vitreous.data.images import ImageError, read_image
-from vitreous.data.prefetch import ahead, batches
+from vitreous.data.prefetch import batched, prefetch
 from vitreous.models.last_block import logits_only
 from vitreous.predict.pipeline import answered, fed, lanes_of
 from vitreous.runtime.device import pick_device, pick_dtype
@@ -108,7 +108,7 @@ def classify_each(
         return compute(torch.stack(good)) if good else torch.empty(0)
 
     with closing(read_ahead(images, model, batch_size)) as read:  # whoever stops early leaves no thread behind
-        for batch, answers in answered(begin, batches(read, batch_size), lanes=lanes_of(using)):
+        for batch, answers in answered(begin, batched(read, batch_size), lanes=lanes_of(using)):
             if not answers.isfinite().all():
                 raise ValueError(f"{card.name} answers NaN: `vitreous doctor` tells whether its weights hold any")
             logits = iter(answers)
@@ -128,7 +128,7 @@ def read_ahead(
         except ImageError as error:  # preprocessing knows no names
             return name, error if error.name != "image" else ImageError(name, error.reason)
 
-    return ahead(prepare, images, waiting=2 * batch_size)
+    return prefetch(prepare, images, waiting=2 * batch_size)
 
 
 def placed(model: Model, device: str, precision: str) -> Model:

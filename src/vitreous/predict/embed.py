@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vitreous.data.images import ImageError
-from vitreous.data.prefetch import batches
+from vitreous.data.prefetch import batched
 from vitreous.predict.classify import Image, placed, read_ahead, started
 from vitreous.predict.pipeline import answered, lanes_of
 from vitreous.runtime.files import write_atomic
@@ -53,7 +53,7 @@ def embed_each(
         return compute(torch.stack(good)) if good else torch.empty(0)
 
     with closing(read_ahead(images, model, batch_size)) as read:  # whoever stops early leaves no thread behind
-        for batch, vectors in answered(begin, batches(read, batch_size), lanes=lanes_of(using)):
+        for batch, vectors in answered(begin, batched(read, batch_size), lanes=lanes_of(using)):
             rows = iter(vectors)
             for name, tensor in batch:
                 yield name, tensor if isinstance(tensor, ImageError) else next(rows)

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitreous.data.datasets import ImageDataset
+from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.images import ImageError, read_image
-from vitreous.data.prefetch import ahead, batches
+from vitreous.data.prefetch import batched, prefetch
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.last_block import logits_only
 from vitreous.predict.class_match import match_classes
@@ -204,7 +204,7 @@ def prepared(
         except ImageError as error:
             return error, data.labels[i]
 
-    for batch in batches(ahead(prepare, range(len(data)), waiting=2 * batch_size), batch_size):
+    for batch in batched(prefetch(prepare, range(len(data)), waiting=2 * batch_size), batch_size):
         problems += [tensor for tensor, _ in batch if isinstance(tensor, ImageError)]
         good = [(tensor, label) for tensor, label in batch if isinstance(tensor, Tensor)]
         if good:

@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from vitreous.data.prefetch import ahead
+from vitreous.data.prefetch import prefetch
 from vitreous.data.preprocess import Preprocess
 
 Batch = TypeVar("Batch")
@@ -81,7 +81,7 @@ def _in_lanes(
         torch.set_num_threads(max(1, threads // lanes))  # of this lane; threads that are new begin with it too
         return batch, compute(batch).cpu()
 
-    results = ahead(work, batches, workers=lanes, waiting=2 * lanes)
+    results = prefetch(work, batches, workers=lanes, waiting=2 * lanes)
     try:
         with closing(results):
             yield from results

@@ -10,9 +10,9 @@ from math import comb
 import torch
 from torch import Tensor
 
-from vitreous.data.datasets import ImageDataset
+from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.images import ImageError, read_image
-from vitreous.data.prefetch import ahead, batches
+from vitreous.data.prefetch import batched, prefetch
 from vitreous.data.preprocess import STATISTICS, Preprocess
 from vitreous.models.last_block import logits_only
 from vitreous.predict.class_match import match_classes
@@ -135,8 +135,8 @@ def _try(
             return error
 
     correct: dict[str, list[bool]] = {name: [] for name in candidates}
-    numbered = zip(ahead(prepare, range(len(data)), waiting=2 * batch_size), data.labels, strict=True)
-    for batch in batches(numbered, batch_size):
+    numbered = zip(prefetch(prepare, range(len(data)), waiting=2 * batch_size), data.labels, strict=True)
+    for batch in batched(numbered, batch_size):
         good = [(pixels, places[label]) for pixels, label in batch if isinstance(pixels, Tensor)]
         if not good:
             continue

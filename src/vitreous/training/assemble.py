@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from vitreous.data.augment.pipeline import Augment
-from vitreous.data.counter_random import order
+from vitreous.data.counter_random import permutation
 from vitreous.data.image_dataset import ImageDataset, digest
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.split import open_split
@@ -161,7 +161,7 @@ def open_data(config: TrainConfig, data_root: Path | None) -> tuple[ImageDataset
         return open_stream(config, data_root)
     learned, tested = open_split(config.data, data_root, config.held_out, train=config.train_split)
     if config.validation:
-        shuffled = order(0, 0, len(learned)).tolist()  # the same images for every seed
+        shuffled = permutation(0, 0, len(learned)).tolist()  # the same images for every seed
         count = max(1, round(config.validation * len(learned)))
         if count == len(learned):
             raise ValueError(

@@ -17,11 +17,11 @@ from PIL.Image import Image
 from torch import Tensor
 
 from vitreous.data.augment.geometry import draw_crop
-from vitreous.data.counter_random import Chance, order
+from vitreous.data.counter_random import CounterRandom, permutation
 from vitreous.data.decoded import array_bytes, decode
 from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.images import ImageError, read_image
-from vitreous.data.prefetch import ahead
+from vitreous.data.prefetch import prefetch
 from vitreous.data.preprocess import INTERPOLATIONS, Preprocess
 from vitreous.runtime.distributed import Rank, span
 from vitreous.training.config import TrainConfig
@@ -87,7 +87,9 @@ class Source:
             return
         begin = parts[0].start if parts else 0
         wanted = zip(indices[begin:].tolist(), copies[begin:].tolist(), strict=True)
-        decoded = ahead(lambda item: self._cropped(epoch, *item), wanted, workers=self.workers, waiting=3 * batch_size)
+        decoded = prefetch(
+            lambda item: self._cropped(epoch, *item), wanted, workers=self.workers, waiting=3 * batch_size
+        )
         for part in parts:
             pixels = torch.stack([next(decoded) for _ in range(batch_size)])
             moved = (pixels.pin_memory() if self.device.type == "cuda" else pixels).to(self.device, non_blocking=True)
@@ -101,7 +103,7 @@ class Source:
                 some = slice(begin, min(begin + batch_size, own.stop))
                 yield self.pixels[some].to(self.device), self.labels[some]
             return
-        views = ahead(self._view, own, workers=self.workers, waiting=3 * batch_size)
+        views = prefetch(self._view, own, workers=self.workers, waiting=3 * batch_size)
         for begin in own[::batch_size]:
             count = min(batch_size, own.stop - begin)
             yield torch.stack([next(views) for _ in range(count)]).to(self.device), self.labels[begin : begin + count]
@@ -121,12 +123,12 @@ class Source:
 
     def _cropped(self, epoch: int, i: int, copy: int) -> Tensor:
         """One image for training."""
-        chance = Chance.of(self.config.seed, epoch, torch.tensor([i]), copy)
+        chance = CounterRandom.of(self.config.seed, epoch, torch.tensor([i]), copy)
         return cropped(self._read(i), self.preprocess, self.crop, chance)
 
 
 def cropped(
-    image: Image, preprocess: Preprocess, crop: tuple[float, float] | None = None, chance: Chance | None = None
+    image: Image, preprocess: Preprocess, crop: tuple[float, float] | None = None, chance: CounterRandom | None = None
 ) -> Tensor:
     """A random part of an image, or the model's own view of it where nothing is cropped: uint8 `[c h w]`."""
     image = image.convert("RGB" if len(preprocess.mean) == 3 else "L")
@@ -145,7 +147,7 @@ def epoch_order(seed: int, epoch: int, images: int, repeats: int = 1) -> tuple[T
     >>> epoch_order(0, 0, 4, repeats=2)[1]
     tensor([0, 1, 0, 1])
     """
-    shuffled = order(seed, epoch, images)[: math.ceil(images / repeats)]
+    shuffled = permutation(seed, epoch, images)[: math.ceil(images / repeats)]
     indices = shuffled.repeat_interleave(repeats)[:images]
     return indices, torch.arange(repeats).repeat(len(shuffled))[:images]
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from vitreous.data.metered import ImageError
+from vitreous.data.images import ImageError
 from vitreous.runtime.files import write_atomic, write_json
 from vitreous.training.config import TrainConfig
 from vitreous.weights.runs import DESCRIBED

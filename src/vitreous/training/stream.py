@@ -12,13 +12,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vitreous.data.counter_random import Chance
+from vitreous.data.counter_random import CounterRandom
 from vitreous.data.datasets import open_dataset
 from vitreous.data.image_dataset import ImageDataset
-from vitreous.data.prefetch import ahead
+from vitreous.data.prefetch import prefetch
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.sources.parquet import find_parquet
-from vitreous.data.sources.stream import ImageStream, keep, stream_set
+from vitreous.data.sources.stream import ImageStream, stream_dataset, take_first
 from vitreous.runtime.distributed import Rank
 from vitreous.training.batches import Batch, cropped, usual_workers
 from vitreous.training.config import TrainConfig
@@ -55,14 +55,14 @@ class Streamed:
 
 def open_stream(config: TrainConfig, data_root: Path | None) -> tuple[Streamed, ImageDataset]:
     """What to learn from as it comes, and the test images as a set."""
-    stream = stream_set(config.data, config.train_split, data_root)
+    stream = stream_dataset(config.data, config.train_split, data_root)
     images = config.epoch_images or stream.images
     if images is None:
         raise ValueError(f"{config.data} does not say how many images it has: pass --epoch-images N")
     if find_parquet(config.data):
         tested = open_dataset(config.data, "test", data_root)  # in order, files can be read image by image
     else:
-        tested = keep(stream_set(config.data, "test", data_root, stream.class_names), TESTED)
+        tested = take_first(stream_dataset(config.data, "test", data_root, stream.class_names), TESTED)
     if tested.class_names != stream.class_names:
         tested = tested.with_classes(stream.class_names)
     return Streamed(stream, images), tested
@@ -84,7 +84,7 @@ class StreamSource:
         """The batches of an epoch, from number `first` on; `batch_size` is that of all ranks together."""
         own = batch_size // self.place.world_size
         steps = len(self.data) // batch_size
-        decoded = ahead(
+        decoded = prefetch(
             lambda item: self._read(epoch, *item),
             self._rows(epoch, first * own, steps * own),
             workers=self.config.workers or usual_workers(self.place),
@@ -105,7 +105,7 @@ class StreamSource:
         number, skipped = first, 0
         for turn in count():  # another turn where the rank's files are at their end before the epoch is
             seed = self.config.seed * 1009 + turn
-            stream = self.data.stream.share(self.place.rank, self.place.world_size).shuffled(seed, epoch, BUFFER)
+            stream = self.data.stream.shard(self.place.rank, self.place.world_size).shuffled(seed, epoch, BUFFER)
             seen = 0
             for row in stream.undecoded():
                 seen += 1
@@ -123,7 +123,7 @@ class StreamSource:
 
     def _read(self, epoch: int, number: int, stream: ImageStream, row: tuple[int, dict]) -> tuple[Tensor, int]:
         image, label = stream.read(row)
-        chance = Chance.of(self.config.seed, epoch, self._numbers(number, 1), 0)
+        chance = CounterRandom.of(self.config.seed, epoch, self._numbers(number, 1), 0)
         return cropped(image, self.preprocess, self.config.crop, chance), label
 
     def _numbers(self, first: int, count: int) -> Tensor:

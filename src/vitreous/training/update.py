@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.data.augment.pipeline import Augment
-from vitreous.data.counter_random import Chance
+from vitreous.data.counter_random import CounterRandom
 from vitreous.runtime.distributed import World
 from vitreous.training.batch_size import explained
 from vitreous.training.batches import Batch, Source
@@ -77,7 +77,7 @@ class Update:
             span = slice(part * len(batch.indices) // parts, (part + 1) * len(batch.indices) // parts)
             indices = batch.indices[span]
             pixels = self.source.pixels[indices] if self.source.pixels is not None else batch.pixels[span]  # type: ignore[index]
-            chance = Chance.of(config.seed, self.numbers[0], indices, batch.copies[span])
+            chance = CounterRandom.of(config.seed, self.numbers[0], indices, batch.copies[span])
             labels = self.source.labels[indices] if batch.labels is None else batch.labels[span]
             x, targets = self.augment(pixels, labels, chance)  # [b c h w], [b classes]
             with synchronised(self.objective, now=part == parts - 1):

@@ -17,7 +17,7 @@ from vitreous.data.augment.geometry import (
     fill_box,
     move,
 )
-from vitreous.data.counter_random import Chance
+from vitreous.data.counter_random import CounterRandom
 
 
 def same(*values):
@@ -48,7 +48,7 @@ def test_each_image_moves_by_itself():
 
 
 def test_shifts_reach_their_bound_both_ways_and_round_like_torchvision():
-    shifts = draw_shift(Chance.of(0, 0, torch.arange(100_000)), "shift", 0.1, 32)
+    shifts = draw_shift(CounterRandom.of(0, 0, torch.arange(100_000)), "shift", 0.1, 32)
     counts = torch.bincount(shifts + 3) / len(shifts)
     assert shifts.min() == -3
     assert shifts.max() == 3
@@ -82,7 +82,7 @@ def test_a_crop_equals_torchvision(data):
 
 
 def draw_many(images=50_000):
-    return Chance.of(0, 0, torch.arange(images))
+    return CounterRandom.of(0, 0, torch.arange(images))
 
 
 def test_crops_have_the_area_and_shape_asked_for():

@@ -12,19 +12,19 @@ from vitreous.data.augment import randaugment as policies
 from vitreous.data.augment.randaugment import (
     BINS,
     OPERATIONS,
-    POLICIES,
-    Policy,
+    SPACES,
+    RandomOperations,
     count_by_sorting,
     count_darker,
     list_strengths,
 )
-from vitreous.data.counter_random import Chance
+from vitreous.data.counter_random import CounterRandom
 
 THEIRS = {"trivial": TrivialAugmentWide, "rand": RandAugment}
 ROWS = [(operation, bin, sign) for operation in OPERATIONS for bin in range(BINS) for sign in (1, -1)]
 
 
-build = cache(Policy)
+build = cache(RandomOperations)
 
 
 def draw_pixels(colours, size, images=4):
@@ -48,7 +48,7 @@ def apply_theirs(name, pixels, operation, bin, sign):
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", SPACES)
 @pytest.mark.parametrize("colours", [1, 3])
 @pytest.mark.parametrize("size", [(8, 8), (16, 40), (32, 32), (64, 64)])
 def test_every_operation_equals_torchvision(name, operation, colours, size):
@@ -82,7 +82,7 @@ def test_unusual_sizes_equal_torchvision_but_for_its_last_pixels(size):
         assert torch.equal(ours, theirs), ROWS[row]
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", SPACES)
 def test_the_spaces_are_torchvisions(name):
     space = THEIRS[name]._AUGMENTATION_SPACE
     assert tuple(space) == OPERATIONS
@@ -96,15 +96,15 @@ def test_the_spaces_are_torchvisions(name):
 def test_mixed_rows_in_one_batch_equal_each_row_alone(seed, colours):
     policy = build("trivial", (17, 40))
     pixels = draw_pixels(colours, (17, 40), images=12)
-    rows = policy.draw_rows(Chance.of(seed, 0, torch.arange(12)))
+    rows = policy.draw_rows(CounterRandom.of(seed, 0, torch.arange(12)))
     together = policy.apply_rows(pixels, rows)
     for i in range(12):
         assert torch.equal(together[i : i + 1], policy.apply_rows(pixels[i : i + 1], rows[i : i + 1]))
 
 
 def test_rand_augment_chains_operations_of_one_magnitude():
-    policy = Policy("rand", (16, 16), operations=3, magnitude=9)
-    pixels, chance = draw_pixels(3, (16, 16), images=32), Chance.of(0, 0, torch.arange(32))
+    policy = RandomOperations("rand", (16, 16), operations=3, magnitude=9)
+    pixels, chance = draw_pixels(3, (16, 16), images=32), CounterRandom.of(0, 0, torch.arange(32))
     ours = policy(pixels, chance)
     turns = torch.stack([policy.draw_rows(chance, turn) for turn in range(3)], 1)
     for image, rows, done in zip(pixels, turns.tolist(), ours, strict=True):
@@ -114,7 +114,7 @@ def test_rand_augment_chains_operations_of_one_magnitude():
 
 
 def test_turns_draw_independent_operations():
-    policy, chance = Policy("rand", (8, 8), magnitude=9), Chance.of(0, 0, torch.arange(10_000))
+    policy, chance = RandomOperations("rand", (8, 8), magnitude=9), CounterRandom.of(0, 0, torch.arange(10_000))
     first, second = (policy.draw_rows(chance, turn) // 2 for turn in range(2))
     pairs = torch.bincount(first * len(OPERATIONS) + second, minlength=len(OPERATIONS) ** 2)
     assert pairs.min() > 20  # 51 are expected of each
@@ -123,7 +123,7 @@ def test_turns_draw_independent_operations():
 
 def test_operations_strengths_and_signs_are_equally_likely():
     images = 200_000
-    rows = build("trivial", (8, 8)).draw_rows(Chance.of(0, 0, torch.arange(images)))
+    rows = build("trivial", (8, 8)).draw_rows(CounterRandom.of(0, 0, torch.arange(images)))
     counts = torch.bincount(rows, minlength=len(ROWS)).reshape(len(OPERATIONS), BINS, 2).double()
     for kept in range(3):
         share = counts.sum([axis for axis in range(3) if axis != kept]) / images
@@ -155,4 +155,4 @@ def test_counting_and_sorting_find_the_same_numbers_of_darker_pixels(pixels, ton
 @pytest.mark.parametrize(("options", "complaint"), [({"name": "wide"}, "wide"), ({"magnitude": 31}, "31")])
 def test_a_wrong_policy_is_refused(options, complaint):
     with pytest.raises(ValueError, match=complaint):
-        Policy(**{"name": "rand", "size": (8, 8)} | options)
+        RandomOperations(**{"name": "rand", "size": (8, 8)} | options)

@@ -10,7 +10,7 @@ from tiny_sets import make_parquet, number_of
 
 from vitreous.data.datasets import open_dataset
 from vitreous.data.images import ImageError
-from vitreous.data.prefetch import ahead
+from vitreous.data.prefetch import prefetch
 from vitreous.data.sources.hub import is_hub_name
 from vitreous.data.split import open_split
 
@@ -40,7 +40,7 @@ def test_a_set_is_the_same_as_its_parquet_files(zoo, tmp_path):
     for split in ("train", "test"):
         hub, plain = open_dataset(f"hf:{zoo}", split, tmp_path / "cache"), open_dataset(zoo, split)
         assert (hub.class_names, hub.labels) == (plain.class_names, plain.labels)
-        assert [number_of(p) for p in ahead(hub.image, range(len(hub)))] == [
+        assert [number_of(p) for p in prefetch(hub.image, range(len(hub)))] == [
             number_of(plain.image(i)) for i in range(len(plain))
         ]
     assert hub.describe(1) == f"{zoo} test #1"
@@ -73,7 +73,7 @@ def test_files_that_cannot_be_converted_are_one_line(tmp_path):
     pytest.importorskip("datasets")
     (tmp_path / "zoo").mkdir()
     (tmp_path / "zoo/test.parquet").write_bytes(b"not parquet")
-    with pytest.raises(FileNotFoundError, match="^hf:.*zoo could not be downloaded: .*; run again to go on$"):
+    with pytest.raises(FileNotFoundError, match="^hf:.*zoo could not be downloaded: .*; run again to continue$"):
         open_dataset(f"hf:{tmp_path}/zoo", "test", tmp_path / "cache")
 
 
@@ -114,7 +114,7 @@ def test_without_the_library_one_line_says_what_to_install(monkeypatch):
     needs = r"needs Hugging Face datasets: pip install 'vitreous\[hub\]'"
     with pytest.raises(ImportError, match=f"^hf:org/zoo {needs}$"):
         open_dataset("hf:org/zoo")
-    with pytest.raises(ImportError, match=f"^there is no folder pics/cats here; as a set on the Hub it {needs}$"):
+    with pytest.raises(ImportError, match=f"^there is no folder pics/cats here; as a dataset on the Hub it {needs}$"):
         open_dataset("pics/cats")
 
 

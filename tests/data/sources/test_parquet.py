@@ -14,8 +14,8 @@ from tiny_sets import make_folder, make_parquet, number_of
 
 from vitreous.data.datasets import open_dataset
 from vitreous.data.images import ImageError
-from vitreous.data.prefetch import ahead
-from vitreous.data.sources.row_groups import RowGroups
+from vitreous.data.prefetch import prefetch
+from vitreous.data.sources.parquet import RowGroups
 
 NAMES = ["cat", "dog"]
 
@@ -144,18 +144,18 @@ def test_the_fingerprint_changes_with_the_files(tmp_path):
 
 
 def test_row_groups_are_read_once_and_the_oldest_forgotten(tmp_path, monkeypatch):
-    from vitreous.data.sources import row_groups
+    from vitreous.data.sources import parquet
 
     path = make_parquet(tmp_path / "a.parquet", [0] * 9, group=3)
     reads = []
-    original = row_groups._File.read
-    monkeypatch.setattr(row_groups._File, "read", lambda file, group: reads.append(group) or original(file, group))
+    original = parquet._File.read
+    monkeypatch.setattr(parquet._File, "read", lambda file, group: reads.append(group) or original(file, group))
     groups = RowGroups((path,), "image")
     for row in (0, 8, 1, 3, 2, 7):
         assert groups.read(0, row)
     assert reads == [0, 2, 1]
     reads.clear()
-    groups = RowGroups((path,), "image", kept_bytes=1)  # one is always kept, however large
+    groups = RowGroups((path,), "image", cache_bytes=1)  # one is always kept, however large
     for row in (0, 1, 3, 4, 0):
         assert groups.read(0, row)
     assert reads == [0, 1, 0]
@@ -184,9 +184,9 @@ def test_a_file_cut_short_while_it_is_open_is_named_and_does_not_end_the_process
 
 def test_many_threads_read_the_right_images(tmp_path):
     data = open_dataset(make_parquet(tmp_path / "a.parquet", [0] * 300, group=7))
-    data.image.groups.kept_bytes = 2000  # a few groups, so that they come and go
+    data.image.groups.cache_bytes = 2000  # a few groups, so that they come and go
     order = random.Random(0).choices(range(300), k=1500)
-    assert [number_of(image) for image in ahead(data.image, order, workers=8)] == order
+    assert [number_of(image) for image in prefetch(data.image, order, workers=8)] == order
 
 
 def _read(data, queue):

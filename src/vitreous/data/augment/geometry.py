@@ -1,6 +1,6 @@
-"""Where in a batch's images we look: shift, mirror, random crop and erased box, each image with its own.
+"""Shift, mirror, crop and erase the images of a batch, each with its own random numbers.
 
-Whole pixels are looked up, not interpolated; only the crop, which is resized, interpolates.
+Shifts and mirrors copy whole pixels; only the crop, which is resized, interpolates.
 
 Shapes:  b images   c colours   h height   w width   a attempts
 """
@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitreous.data.counter_random import Chance, scramble
+from vitreous.data.counter_random import CounterRandom, hash32
 
-ATTEMPTS = 10  # at a box that fits, as torchvision
+ATTEMPTS = 10  # to draw a box that fits, as torchvision
 
 Box = tuple[Tensor, Tensor, Tensor, Tensor]  # top, left, height, width: int64 [b] each
 
@@ -27,35 +27,35 @@ def move(pixels: Tensor, down: Tensor, right: Tensor, mirrored: Tensor) -> Tenso
     """
     _, _, height, width = pixels.shape
     x, y = torch.arange(width, device=pixels.device), torch.arange(height, device=pixels.device)
-    columns = torch.where(mirrored[:, None], width - 1 - x, x) - right[:, None]  # [b w]: where they come from
+    columns = torch.where(mirrored[:, None], width - 1 - x, x) - right[:, None]  # [b w]: the source columns
     rows = y - down[:, None]  # [b h]
     inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]  # [b h w]
-    places = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None, :]
+    source = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None, :]
     flat = pixels.flatten(2)  # [b c h·w]
-    moved = flat.gather(2, places.flatten(1)[:, None].expand(flat.shape)).view(pixels.shape)
+    moved = flat.gather(2, source.flatten(1)[:, None].expand(flat.shape)).view(pixels.shape)
     return moved.masked_fill(~inside[:, None], 0)
 
 
-def draw_shift(chance: Chance, purpose: str, share: float, side: int) -> Tensor:
-    """A move of at most `share` of the side, in whole pixels: int64 `[b]`."""
-    return ((2.0 * chance.uniform(purpose).double() - 1.0) * (share * side)).round().long()
+def draw_shift(rng: CounterRandom, purpose: str, share: float, side: int) -> Tensor:
+    """Draw shifts of at most `share` of the side, in whole pixels: int64 `[b]`."""
+    return ((2.0 * rng.uniform(purpose).double() - 1.0) * (share * side)).round().long()
 
 
 def draw_box(
-    chance: Chance,
+    rng: CounterRandom,
     purpose: str,
     size: tuple[int, int],
     area: tuple[float, float],
     ratio: tuple[float, float],
     spare: int = 0,
 ) -> tuple[Box, Tensor]:
-    """A box of so much of the area of (height, width) `size` and a width/height within `ratio`, and whether it fits.
+    """Draw a box with a share of the area within `area` and a width/height within `ratio`, and say whether it fits.
 
-    Ten boxes are drawn for each image, and the first taken that leaves `spare` pixels of both sides.
+    Ten boxes are drawn for each image; the first that leaves `spare` pixels of both sides of `size` is taken.
     """
     height, width = size
-    attempt = torch.arange(ATTEMPTS, device=chance.keys.device)
-    tries = Chance(scramble(chance.keys[:, None] ^ attempt))  # [b a]; below in float64: alike on every device
+    attempt = torch.arange(ATTEMPTS, device=rng.keys.device)
+    tries = CounterRandom(hash32(rng.keys[:, None] ^ attempt))  # [b a]; below in float64: alike on every device
     pixels = height * width * (area[0] + (area[1] - area[0]) * tries.uniform(f"{purpose} area").double())
     low, high = math.log(ratio[0]), math.log(ratio[1])
     shape = (low + (high - low) * tries.uniform(f"{purpose} ratio").double()).exp()
@@ -66,26 +66,26 @@ def draw_box(
     chosen = first.clamp(max=ATTEMPTS - 1)
     tall = heights.gather(1, chosen)[:, 0].clamp(1, height)  # [b]; the clamp is for those that do not fit
     wide = widths.gather(1, chosen)[:, 0].clamp(1, width)
-    top = (chance.uniform(f"{purpose} top").double() * (height - tall + 1)).long()
-    left = (chance.uniform(f"{purpose} left").double() * (width - wide + 1)).long()
+    top = (rng.uniform(f"{purpose} top").double() * (height - tall + 1)).long()
+    left = (rng.uniform(f"{purpose} left").double() * (width - wide + 1)).long()
     return (top, left, tall, wide), found
 
 
-def draw_crop(chance: Chance, size: tuple[int, int], area: tuple[float, float]) -> Box:
-    """RandomResizedCrop's box: width/height from 3/4 to 4/3, and the largest such box in the middle where none fits."""
+def draw_crop(rng: CounterRandom, size: tuple[int, int], area: tuple[float, float]) -> Box:
+    """Draw RandomResizedCrop's box: width/height from 3/4 to 4/3; if none fits, the largest such box in the middle."""
     height, width = size
     ratio = (3 / 4, 4 / 3)
-    box, found = draw_box(chance, "crop", size, area, ratio)
-    most = min(height, round(width / ratio[0])), min(width, round(height * ratio[1]))
-    middle = ((height - most[0]) // 2, (width - most[1]) // 2, *most)
+    box, found = draw_box(rng, "crop", size, area, ratio)
+    largest = min(height, round(width / ratio[0])), min(width, round(height * ratio[1]))
+    middle = ((height - largest[0]) // 2, (width - largest[1]) // 2, *largest)
     top, left, tall, wide = (side.masked_fill(~found, whole) for side, whole in zip(box, middle, strict=True))
     return top, left, tall, wide
 
 
 def crop_and_resize(pixels: Tensor, box: Box, size: tuple[int, int]) -> Tensor:
-    """Each image's box resized to `size`, bilinear without antialias: uint8 `[b c H W]` → uint8 `[b c h w]`.
+    """Resize each image's box to `size`, bilinear without antialias: uint8 `[b c H W]` → uint8 `[b c h w]`.
 
-    Nothing from outside the box enters: it is cropped first. A box much larger than `size` is sampled, not averaged.
+    The box is cropped first: no pixel outside it counts. A box much larger than `size` is sampled, not averaged.
     """
     top, left, tall, wide = box
     rows = interpolate(top, tall, size[0], pixels.shape[2])  # [b h]
@@ -97,21 +97,21 @@ def crop_and_resize(pixels: Tensor, box: Box, size: tuple[int, int]) -> Tensor:
 
 
 def interpolate(start: Tensor, length: Tensor, steps: int, side: int) -> Tensor:
-    """Where new pixels lie on a side, in `grid_sample`'s measure (the outer edges are -1 and 1): float `[b steps]`."""
+    """Return the positions of new pixels on a side in `grid_sample`'s units (edges at -1 and 1): float `[b steps]`."""
     middle = torch.arange(steps, device=start.device) + 0.5
     start, length = start[:, None], length[:, None]
-    place = start + (middle * length / steps - 0.5).clamp(min=0.0).minimum(length - 1.0)
-    return (2.0 * place + 1.0) / side - 1.0
+    position = start + (middle * length / steps - 0.5).clamp(min=0.0).minimum(length - 1.0)
+    return (2.0 * position + 1.0) / side - 1.0
 
 
-def draw_erasure(chance: Chance, size: tuple[int, int], share: float) -> tuple[Box, Tensor]:
-    """RandomErasing's box, and whether to erase it at all; its ratio is height/width, and it never reaches across."""
-    box, found = draw_box(chance, "erasing", size, (0.02, 0.33), (1 / 3.3, 1 / 0.3), spare=1)
-    return box, found & (chance.uniform("erasing at all") < share)
+def draw_erasure(rng: CounterRandom, size: tuple[int, int], share: float) -> tuple[Box, Tensor]:
+    """Draw RandomErasing's box, and whether to erase it; its ratio is height/width, and it never spans a whole side."""
+    box, found = draw_box(rng, "erasing", size, (0.02, 0.33), (1 / 3.3, 1 / 0.3), spare=1)
+    return box, found & (rng.uniform("erasing at all") < share)
 
 
 def fill_box(box: Box, size: tuple[int, int]) -> Tensor:
-    """Which pixels lie in each image's box: bool `[b 1 h w]`."""
+    """Mark the pixels in each image's box: bool `[b 1 h w]`."""
     y = torch.arange(size[0], device=box[0].device)[:, None]  # [h 1]
     x = torch.arange(size[1], device=box[0].device)  # [w]
     top, left, height, width = (side[:, None, None, None] for side in box)

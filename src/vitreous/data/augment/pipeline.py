@@ -1,8 +1,8 @@
-"""Augmentation of a whole batch on its device, each image by its own chance.
+"""Augment a whole batch on its device, each image with its own random numbers.
 
-In go pixels as bytes and labels; out come normalised images and soft targets. What happens to an image depends on
-its seed, epoch and index alone, not on the batch it is in; only MixUp and CutMix look at its neighbour. Nothing waits
-for the device or is copied to it, and no shape depends on chance: a CUDA graph can hold it, and a compiler trace it.
+`Augment` turns uint8 pixels and labels into normalised images and soft targets. The result for an image depends on its
+seed, epoch and index alone, not on the batch; only MixUp and CutMix use its neighbour. Nothing waits for the device or
+is copied to it, and no shape depends on random numbers: a CUDA graph can record it, and a compiler can trace it.
 
 Shapes:  b images   c colours   H W size as stored   h w size for the model   k classes
 """
@@ -15,17 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.data.augment.geometry import crop_and_resize, draw_crop, draw_erasure, draw_shift, fill_box, move
-from vitreous.data.augment.mixing import Mix
-from vitreous.data.augment.randaugment import POLICIES, Policy
-from vitreous.data.counter_random import Chance
+from vitreous.data.augment.mixing import MixUpCutMix
+from vitreous.data.augment.randaugment import SPACES, RandomOperations
+from vitreous.data.counter_random import CounterRandom
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
 @cache
-def let_purposes_be_traced() -> None:
-    """Tell `torch.compile` that `zlib.crc32` of a constant, which names `Chance`'s purposes, is a constant."""
+def allow_crc32_in_graph() -> None:
+    """Tell `torch.compile` that `zlib.crc32` of a constant is a constant: `CounterRandom` hashes its purposes."""
 
     def substitute(data: "ReadableBuffer", value: int = 0, /) -> int:
         raise NotImplementedError("only for purposes that are constants")
@@ -33,10 +33,10 @@ def let_purposes_be_traced() -> None:
     torch.compiler.substitute_in_graph(zlib.crc32, can_constant_fold_through=True)(substitute)
 
 
-def soften(labels: Tensor, classes: int, smoothing: float = 0.0) -> Tensor:
-    """Labels as shares of the classes: int64 `[b]` → float32 `[b k]`, `smoothing` of it spread over all of them.
+def soft_targets(labels: Tensor, classes: int, smoothing: float = 0.0) -> Tensor:
+    """One-hot targets, with `smoothing` of each spread over all classes: int64 `[b]` → float32 `[b k]`.
 
-    >>> soften(torch.tensor([1]), 2, 0.5)
+    >>> soft_targets(torch.tensor([1]), 2, 0.5)
     tensor([[0.2500, 0.7500]])
     """
     hit = labels[:, None] == torch.arange(classes, device=labels.device)  # [b k]
@@ -44,11 +44,11 @@ def soften(labels: Tensor, classes: int, smoothing: float = 0.0) -> Tensor:
 
 
 class Augment(nn.Module):
-    """Shift or crop, mirror, a policy's operations, normalise, erase a box, mix with the neighbour; each if asked for.
+    """Shift or crop, mirror, apply random operations, normalise, erase a box, mix with the neighbour; each is optional.
 
     >>> augment = Augment(size=(8, 8), mean=(0.5,), std=(0.5,), classes=10, shift=0.1, flip=True)
     >>> pixels, labels = torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.arange(4)
-    >>> images, targets = augment(pixels, labels, Chance.of(seed=0, epoch=0, indices=labels))
+    >>> images, targets = augment(pixels, labels, CounterRandom.of(seed=0, epoch=0, indices=labels))
     >>> images.shape, targets.shape
     (torch.Size([4, 1, 8, 8]), torch.Size([4, 10]))
     """
@@ -75,15 +75,15 @@ class Augment(nn.Module):
         mix_share: float = 1.0,
         label_smoothing: float = 0.0,
     ) -> None:
-        """Set up the tables.
+        """Set up the options.
 
         shift: the largest move as a share of the side, in whole pixels; the gap is black
         flip: mirror half of the images left-right
-        crop: RandomResizedCrop's least and largest share of the area
+        crop: RandomResizedCrop's smallest and largest share of the area
         policy: none, trivial (TrivialAugmentWide) or rand (RandAugment: `operations` of strength `magnitude`)
-        erasing: the chance to erase a box, which is filled with the mean
-        mixup, cutmix: alpha of the Beta distribution; 0 for none; with both, each image tosses a coin
-        mix_share: the chance that an image is mixed at all
+        erasing: the probability to erase a box, which is filled with the mean
+        mixup, cutmix: alpha of the Beta distribution; 0 for none; with both, each image gets either
+        mix_share: the probability that an image is mixed
         label_smoothing: the share of a target that is spread over all classes
         """
         super().__init__()
@@ -93,46 +93,46 @@ class Augment(nn.Module):
         self.label_smoothing = label_smoothing
         self.register_buffer("mean", torch.tensor(mean)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(std)[:, None, None], persistent=False)
-        self.policy: Policy | None = None
+        self.policy: RandomOperations | None = None
         if policy != "none":
-            of_rand = {"operations": operations, "magnitude": magnitude} if policy == "rand" else {}
-            self.policy = Policy(policy, size, **of_rand)
-        self.mix = Mix(mixup, cutmix, mix_share) if mixup or cutmix else None
-        let_purposes_be_traced()
+            options = {"operations": operations, "magnitude": magnitude} if policy == "rand" else {}
+            self.policy = RandomOperations(policy, size, **options)
+        self.mix = MixUpCutMix(mixup, cutmix, mix_share) if mixup or cutmix else None
+        allow_crc32_in_graph()
 
-    def forward(self, pixels: Tensor, labels: Tensor, chance: Chance) -> tuple[Tensor, Tensor]:
+    def forward(self, pixels: Tensor, labels: Tensor, rng: CounterRandom) -> tuple[Tensor, Tensor]:
         """uint8 `[b c H W]`, int64 `[b]` → float32 normalised `[b c h w]`, float32 targets `[b k]`."""
-        images = self.plain(self.vary(pixels, chance))
+        images = self.plain(self.vary(pixels, rng))
         if self.erasing:
-            box, erased = draw_erasure(chance, self.size, self.erasing)
+            box, erased = draw_erasure(rng, self.size, self.erasing)
             images = images.masked_fill(fill_box(box, self.size) & erased[:, None, None, None], 0.0)
-        targets = soften(labels, self.classes, self.label_smoothing)
-        return self.mix(images, targets, chance) if self.mix is not None else (images, targets)
+        targets = soft_targets(labels, self.classes, self.label_smoothing)
+        return self.mix(images, targets, rng) if self.mix is not None else (images, targets)
 
-    def vary(self, pixels: Tensor, chance: Chance) -> Tensor:
-        """What is done to bytes: uint8 `[b c H W]` → uint8 `[b c h w]`."""
+    def vary(self, pixels: Tensor, rng: CounterRandom) -> Tensor:
+        """Crop, shift, mirror and apply the policy: uint8 `[b c H W]` → uint8 `[b c h w]`."""
         if self.crop is not None:
-            box = draw_crop(chance, (pixels.shape[2], pixels.shape[3]), self.crop)
+            box = draw_crop(rng, (pixels.shape[2], pixels.shape[3]), self.crop)
             pixels = crop_and_resize(pixels, box, self.size)
         self.check_pixels(pixels)
         if self.shift or self.flip:
-            down = draw_shift(chance, "shift down", self.shift, self.size[0])
-            right = draw_shift(chance, "shift right", self.shift, self.size[1])
-            pixels = move(pixels, down, right, chance.uniform("flip") < 0.5 * self.flip)
-        return pixels if self.policy is None else self.policy(pixels, chance)
+            down = draw_shift(rng, "shift down", self.shift, self.size[0])
+            right = draw_shift(rng, "shift right", self.shift, self.size[1])
+            pixels = move(pixels, down, right, rng.uniform("flip") < 0.5 * self.flip)
+        return pixels if self.policy is None else self.policy(pixels, rng)
 
     def plain(self, pixels: Tensor) -> Tensor:
-        """For evaluation, nothing random: uint8 `[b c h w]` → float32 normalised `[b c h w]`."""
+        """Normalise alone, for evaluation: uint8 `[b c h w]` → float32 `[b c h w]`."""
         self.check_pixels(pixels)
         return (pixels.float() * (1.0 / 255.0)).sub_(self.mean).div_(self.std)  # in torchvision's order, for its bits
 
     def check_pixels(self, pixels: Tensor) -> None:
-        """Refuse what would be broadcast or misread without a word."""
+        """Raise for pixels that would be broadcast or misread silently."""
         expected = (len(self.mean), *self.size)
         if pixels.dtype != torch.uint8 or tuple(pixels.shape[1:]) != expected:
             raise ValueError(
                 f"expected uint8 pixels [b {' '.join(map(str, expected))}], got {pixels.dtype} {list(pixels.shape)}: "
-                "resize the images, or pass crop=(0.25, 1.0) to cut pieces of the right size"
+                "resize the images, or pass crop=(0.25, 1.0) to crop them to this size"
             )
 
 
@@ -146,11 +146,11 @@ def check_options(
     mix_share: float,
     label_smoothing: float,
 ) -> None:
-    """Refuse options that cannot be meant."""
+    """Raise for options out of range."""
     if len(mean) != len(std) or len(mean) not in (1, 3):
         raise ValueError(f"mean has {len(mean)} and std {len(std)} colours: both must have 1 or both 3")
-    if policy not in ("none", *POLICIES):
-        raise ValueError(f"unknown policy {policy!r}: choose none, {' or '.join(POLICIES)}")
+    if policy not in ("none", *SPACES):
+        raise ValueError(f"unknown policy {policy!r}: choose none, {' or '.join(SPACES)}")
     if crop is not None and not 0 < crop[0] <= crop[1] <= 1:
         raise ValueError(f"crop is {crop}: shares of the area, the smaller first, above 0 and up to 1")
     shares = {"shift": shift, "erasing": erasing, "mix_share": mix_share, "label_smoothing": label_smoothing}

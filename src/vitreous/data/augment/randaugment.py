@@ -1,11 +1,11 @@
-"""TrivialAugment and RandAugment on a batch, each image with its own operation, equal to torchvision's bit by bit.
+"""TrivialAugment and RandAugment on a batch, each image with its own operation, bit-equal to torchvision's.
 
-An operation at one of its 31 strengths and with one of two signs is a row of a table. The tables are filled by
-torchvision itself on the processor: where each pixel comes from (shear, translate, rotate) and what each brightness
-becomes (brightness, posterize, solarize). Looking rows up gives the same bits on every device, compiled or not, where
-computing afresh would not: in shears and rotations many a pixel lies half-way between two, and rounding decides.
+An operation at one of its 31 strengths and with one of two signs is a row of a table. torchvision itself fills the
+tables on the CPU: the source of each pixel (shear, translate, rotate) and the new value of each brightness (brightness,
+posterize, solarize). A look-up gives the same bits on every device, compiled or not; computing again would not: in
+shears and rotations many pixels lie half-way between two, and rounding decides.
 
-Every image goes through all stages, and all but its own leave it as it is: no shape depends on chance.
+Every image goes through all stages, and all but its own leave it unchanged: no shape depends on random numbers.
 
 Shapes:  b images   c colours, 1 or 3   h height   w width   p = h·w pixels   r rows of the table
 """
@@ -17,13 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.data.counter_random import Chance
+from vitreous.data.counter_random import CounterRandom
 
 BINS = 31
-# Bytes of pixels at a time: each needs about 30 more in between. On the processor, what its caches hold is quickest.
+# Bytes of pixels at a time: each needs about 30 more in between. On a CPU, what its caches hold is fastest.
 PIECE, PIECE_ON_CPU = 1 << 24, 1 << 20
 
-OPERATIONS = (  # in torchvision's order, which both policies share
+OPERATIONS = (  # in torchvision's order, which both spaces share
     *("Identity", "ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"),
     *("Brightness", "Color", "Contrast", "Sharpness", "Posterize", "Solarize", "AutoContrast", "Equalize"),
 )
@@ -33,21 +33,21 @@ GEOMETRY = (*SHEARS, *MOVES, "Rotate")
 SIGNED = (*GEOMETRY, *BLENDS)
 RED, GREEN, BLUE = torch.tensor([0.2989, 0.587, 0.114]).tolist()  # of grey, as float32 has them
 
-# policy → the strongest shear, translation (height and width → pixels down and right), rotation, blend, bits taken away
+# space → the strongest shear, translation (height and width → pixels down and right), rotation, blend, bits taken away
 Limits = tuple[float, Callable[[int, int], tuple[float, float]], float, float, int]
-POLICIES: dict[str, Limits] = {
+SPACES: dict[str, Limits] = {
     "trivial": (0.99, lambda height, width: (32.0, 32.0), 135.0, 0.99, 6),
     "rand": (0.3, lambda height, width: (150.0 / 331.0 * height, 150.0 / 331.0 * width), 30.0, 0.9, 4),
 }
 
 
-def list_strengths(policy: str, operation: str, size: tuple[int, int]) -> list[float]:
-    """The 31 strengths of an operation, from none to the strongest; zeros where it has none to choose.
+def list_strengths(space: str, operation: str, size: tuple[int, int]) -> list[float]:
+    """List the 31 strengths of an operation, from none to the strongest; zeros if it has no strength.
 
     >>> list_strengths("trivial", "Rotate", (32, 32))[::10]
     [0.0, 45.0, 90.0, 135.0]
     """
-    shear, translation, rotation, blend, bits = POLICIES[policy]
+    shear, translation, rotation, blend, bits = SPACES[space]
     if operation == "Posterize":
         return (8 - torch.arange(BINS) / ((BINS - 1) / bits)).round().tolist()
     if operation == "Solarize":
@@ -59,28 +59,29 @@ def list_strengths(policy: str, operation: str, size: tuple[int, int]) -> list[f
 
 
 def trace_pixels(operation: str, strength: float, size: tuple[int, int]) -> Tensor:
-    """Where each pixel of the moved image comes from: int32 `[p]`, -1 for from outside.
+    """Return the source of each pixel of the moved image: int32 `[p]`, -1 for outside.
 
-    torchvision moves an image whose values are the places of its own pixels, counted from 1; outside is its black, 0.
+    torchvision moves an image whose values are the indices of its own pixels, counted from 1; outside is its black, 0.
     """
-    from torchvision.transforms.v2 import functional as torchvision  # here, for the rest starts a second sooner
+    from torchvision.transforms.v2 import functional as torchvision  # imported late: it takes a second
 
     height, width = size
-    places = torch.arange(1.0, height * width + 1).reshape(1, height, width)  # exact in float32 up to 4096² pixels
+    indices = torch.arange(1.0, height * width + 1).reshape(1, height, width)  # exact in float32 up to 4096² pixels
     if operation == "Rotate":
-        moved = torchvision.rotate(places, strength)
+        moved = torchvision.rotate(indices, strength)
     elif operation in MOVES:
         translate = [int(strength), 0] if operation == "TranslateX" else [0, int(strength)]
-        moved = torchvision.affine(places, angle=0.0, translate=translate, scale=1.0, shear=[0.0, 0.0])
+        moved = torchvision.affine(indices, angle=0.0, translate=translate, scale=1.0, shear=[0.0, 0.0])
     else:
         degrees = math.degrees(math.atan(strength))
         shear = [degrees, 0.0] if operation == "ShearX" else [0.0, degrees]
-        moved = torchvision.affine(places, angle=0.0, translate=[0, 0], scale=1.0, shear=shear, center=[0.0, 0.0])
-    return moved.flatten().to(torch.int32) - 1
+        moved = torchvision.affine(indices, angle=0.0, translate=[0, 0], scale=1.0, shear=shear, center=[0.0, 0.0])
+    source: Tensor = moved.flatten().to(torch.int32) - 1
+    return source
 
 
 def trace_tones(operation: str, strength: float) -> Tensor:
-    """What each of the 256 brightnesses becomes, where that does not depend on the image: uint8 `[256]`."""
+    """Return the new value of each of the 256 brightnesses, for operations that ignore the image: uint8 `[256]`."""
     from torchvision.transforms.v2 import functional as torchvision
 
     tones = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 256)
@@ -94,23 +95,23 @@ def trace_tones(operation: str, strength: float) -> Tensor:
 
 
 def multiply_add(x: Tensor, factor: Tensor | float, addend: Tensor) -> Tensor:
-    """x · factor + addend of float32, rounded once, as the processor's fused instruction that torchvision runs into.
+    """Return x · factor + addend of float32, rounded once, as the CPU's fused instruction does in torchvision.
 
-    Blending a grey pixel with its own grey lands on a whole number or just below it, and then is cut to a whole number:
-    the one rounding decides. In float64 the product is exact, and so the sum is right on every device. (torchvision
-    rounds twice in the few pixels that its vector instructions leave over, where an image's pixels are no multiple of
-    32: these may be off by one from ours, and from their own neighbours.)
+    Blending a grey pixel with its own grey gives an integer or just below it, and is then truncated: the one rounding
+    decides. In float64 the product is exact, and so the sum is the same on every device. (torchvision rounds twice in
+    the few pixels that its vector instructions leave over, if an image's pixels are no multiple of 32: these may be off
+    by one from ours, and from their own neighbours.)
     """
     return x.double().mul_(factor).add_(addend).float()
 
 
 def to_bytes(x: Tensor) -> Tensor:
-    """Whole numbers 0 to 255, by cutting off, as torchvision."""
+    """Truncate to integers from 0 to 255, as torchvision."""
     return x.clamp_(0, 255).to(torch.uint8)
 
 
-def weigh_grey(pixels: Tensor) -> Tensor:
-    """The grey of each pixel: uint8 `[b c h w]` → whole float32 `[b h w]`."""
+def to_grey(pixels: Tensor) -> Tensor:
+    """Return the grey value of each pixel: uint8 `[b c h w]` → integers as float32 `[b h w]`."""
     if pixels.shape[1] == 1:
         return pixels[:, 0].float()
     red, green, blue = pixels.float().unbind(1)  # [b h w] each
@@ -118,21 +119,22 @@ def weigh_grey(pixels: Tensor) -> Tensor:
 
 
 def count_darker(pixels: Tensor) -> Tensor:
-    """How many of a channel's pixels are darker than 0, 1, … 255: uint8 `[n p]` → int64 `[n 256]`.
+    """Count a channel's pixels darker than 0, 1, … 255: uint8 `[n p]` → int64 `[n 256]`.
 
-    By counting on the processor, and by sorting elsewhere: CUDA counts by atomic additions, which PyTorch's
+    By counting on a CPU, and by sorting on other devices: CUDA counts by atomic additions, which PyTorch's
     deterministic mode replaces by something slow.
     """
     if pixels.device.type == "cpu":
         counts = torch.zeros(len(pixels), 256, dtype=torch.int64)
         counts.scatter_add_(1, pixels.long(), torch.ones((), dtype=torch.int64).expand(pixels.shape))
         return counts.cumsum(1) - counts
-    return count_by_sorting(pixels)
+    darker: Tensor = count_by_sorting(pixels)
+    return darker
 
 
 @torch.library.custom_op("vitreous::count_by_sorting", mutates_args=())
 def count_by_sorting(pixels: Tensor) -> Tensor:
-    """`count_darker` without counting. Opaque to the compiler: torch 2.11's makes a broken kernel of it."""
+    """Do `count_darker` by sorting. Opaque to the compiler: torch 2.11's makes a broken kernel of it."""
     tones = torch.arange(256, dtype=torch.uint8, device=pixels.device).repeat(len(pixels), 1)
     return torch.searchsorted(pixels.sort(1).values, tones)
 
@@ -143,40 +145,40 @@ def _(pixels: Tensor) -> Tensor:
 
 
 def stretch_tones(darker: Tensor, pixels: int) -> Tensor:
-    """AutoContrast's curve, from the darkest tone to the brightest: `[… 256]` → uint8 `[… 256]`."""
+    """Return AutoContrast's curve, from the darkest tone to the brightest: `[… 256]` → uint8 `[… 256]`."""
     tones = torch.arange(256, device=darker.device, dtype=torch.float32)
     lowest = ((darker == 0).sum(-1, keepdim=True) - 1).float()
     highest = ((darker < pixels).sum(-1, keepdim=True) - 1).float()
     flat = lowest == highest
     scale = ((highest - lowest) * (1.0 / 255.0)).masked_fill(flat, 1.0)
-    # a quotient of float32 is rounded the same through float64, where compiled kernels do not take short cuts
+    # a float32 quotient rounds the same through float64, and compiled kernels do not approximate that
     return to_bytes(((tones - lowest.masked_fill(flat, 0.0)).double() / scale).float())
 
 
 def equalize_tones(darker: Tensor, pixels: int) -> Tensor:
-    """Equalize's curve, Pillow's whole-number way: `[… 256]` → uint8 `[… 256]`."""
+    """Return Equalize's curve, in Pillow's integer arithmetic: `[… 256]` → uint8 `[… 256]`."""
     below_brightest = darker.masked_fill(darker == pixels, 0).amax(-1, keepdim=True)
     step = below_brightest // 255
     tones = torch.arange(256, device=darker.device)
     curve = (darker + step // 2) // step.clamp(min=1)
-    return torch.where(step == 0, tones, curve.clamp(0, 255)).to(torch.uint8)  # too few pixels: left as they are
+    return torch.where(step == 0, tones, curve.clamp(0, 255)).to(torch.uint8)  # too few pixels: unchanged
 
 
-def smooth(pixels: Tensor) -> Tensor:
-    """What averaging each inner pixel with its neighbours, itself five times, adds; 0 at the rim: float `[b c h w]`."""
+def smoothing_change(pixels: Tensor) -> Tensor:
+    """Return what a 3×3 average (centre weight 5) adds to each inner pixel, 0 at the rim: float `[b c h w]`."""
     if min(pixels.shape[-2:]) <= 2:
         return torch.zeros_like(pixels)
     rows = (pixels[..., :-2, :] + pixels[..., 1:-1, :]).add_(pixels[..., 2:, :])
     box = (rows[..., :-2] + rows[..., 1:-1]).add_(rows[..., 2:])  # [b c h-2 w-2]
     inner = pixels[..., 1:-1, 1:-1]
-    # thirteenths are never half-way between whole numbers, so that any order of sums gives torchvision's average
+    # thirteenths are never half-way between integers, so any order of sums gives torchvision's average
     return F.pad(box.add_(inner, alpha=4).mul_(1 / 13).round_().sub_(inner), (1, 1, 1, 1))
 
 
-class Policy(nn.Module):
-    """`operations` random operations on each image, one after another; their rows are drawn from `Chance`."""
+class RandomOperations(nn.Module):
+    """Apply `operations` random operations of a space to each image, one after another."""
 
-    frames: Tensor  # int32 [frames p]: where pixels come from; the first frame is the image as it is
+    frames: Tensor  # int32 [frames p]: the source of each pixel; the first frame is the identity
     frame: Tensor  # int64 [r]
     curves: Tensor  # uint8 [r 256]
     operation: Tensor  # int64 [r]
@@ -185,8 +187,8 @@ class Policy(nn.Module):
 
     def __init__(self, name: str, size: tuple[int, int], operations: int = 1, magnitude: int | None = None) -> None:
         super().__init__()
-        if name not in POLICIES:
-            raise ValueError(f"unknown policy {name!r}: choose from {', '.join(POLICIES)}")
+        if name not in SPACES:
+            raise ValueError(f"unknown policy {name!r}: choose from {', '.join(SPACES)}")
         if magnitude is not None and not 0 <= magnitude < BINS:
             raise ValueError(f"magnitude is {magnitude}, and the strengths are 0 to {BINS - 1}")
         self.size, self.operations = size, operations
@@ -217,47 +219,47 @@ class Policy(nn.Module):
         for key, table in tables.items():
             self.register_buffer(key, table, persistent=False)
 
-    def draw_rows(self, chance: Chance, turn: int = 0) -> Tensor:
-        """Each image's row of the table, int64 `[b]`: operation, strength and sign, all equally likely."""
-        operation = chance.whole(f"policy {turn} operation", 0, len(OPERATIONS) - 1)
-        bin = chance.whole(f"policy {turn} strength", 0, len(self.bins) - 1)
-        return (operation * len(self.bins) + bin) * 2 + chance.whole(f"policy {turn} sign", 0, 1)
+    def draw_rows(self, rng: CounterRandom, turn: int = 0) -> Tensor:
+        """Draw each image's row of the table, int64 `[b]`: operation, strength and sign, all equally likely."""
+        operation = rng.integers(f"policy {turn} operation", 0, len(OPERATIONS) - 1)
+        bin = rng.integers(f"policy {turn} strength", 0, len(self.bins) - 1)
+        return (operation * len(self.bins) + bin) * 2 + rng.integers(f"policy {turn} sign", 0, 1)
 
-    def forward(self, pixels: Tensor, chance: Chance) -> Tensor:
-        """uint8 `[b c h w]` → uint8 `[b c h w]`."""
+    def forward(self, pixels: Tensor, rng: CounterRandom) -> Tensor:
+        """Apply the operations: uint8 `[b c h w]` → uint8 `[b c h w]`."""
         for turn in range(self.operations):
-            pixels = self.apply_rows(pixels, self.draw_rows(chance, turn))
+            pixels = self.apply_rows(pixels, self.draw_rows(rng, turn))
         return pixels
 
     def apply_rows(self, pixels: Tensor, rows: Tensor) -> Tensor:
-        """Do to each image what its row says; large batches go piece by piece."""
+        """Apply each image's row; large batches are split into pieces."""
         piece = PIECE_ON_CPU if pixels.device.type == "cpu" else PIECE
         share = max(1, piece // pixels[0].numel())
         if len(pixels) <= share:
             return self.apply_piece(pixels, rows)
-        pieces = zip(pixels.split(share), rows.split(share), strict=True)
+        pieces = zip(torch.split(pixels, share), torch.split(rows, share), strict=True)
         return torch.cat([self.apply_piece(piece, its_rows) for piece, its_rows in pieces])
 
     def apply_piece(self, pixels: Tensor, rows: Tensor) -> Tensor:
-        """The three stages: pixels move, tones change, and pixels are blended with their grey or their neighbours."""
+        """Move pixels, change tones, and blend pixels with their grey or their neighbours."""
         pixels = self.move_pixels(pixels, rows)
-        grey = weigh_grey(pixels)  # [b h w]
+        grey = to_grey(pixels)  # [b h w]
         return self.blend(self.change_tones(pixels, grey, rows), grey, rows)
 
     def move_pixels(self, pixels: Tensor, rows: Tensor) -> Tensor:
-        """Shear, translate and rotate: one look-up."""
+        """Shear, translate and rotate, by one look-up."""
         source = self.frames[self.frame[rows]].long()[:, None]  # [b 1 p]
         flat = pixels.flatten(2)  # [b c p]
         moved = flat.gather(2, source.clamp(min=0).expand(flat.shape))
         return moved.masked_fill(source < 0, 0).view(pixels.shape)
 
     def change_tones(self, pixels: Tensor, grey: Tensor, rows: Tensor) -> Tensor:
-        """Brightness, contrast, posterize, solarize, autocontrast and equalize: each tone becomes another."""
+        """Apply brightness, contrast, posterize, solarize, autocontrast and equalize: each tone becomes another."""
         operation = self.operation[rows][:, None, None]  # [b 1 1]
         flat = pixels.flatten(2)  # [b c p]
         darker = count_darker(flat.flatten(0, 1)).view(*flat.shape[:2], 256)
         tones = torch.arange(256, device=pixels.device, dtype=torch.float32)
-        # sums of whole numbers are exact in torchvision's float32 up to 256 · 256 pixels
+        # sums of integers are exact in torchvision's float32 up to 256 · 256 pixels
         mean = (grey.sum((1, 2), dtype=torch.float64) / flat.shape[2]).float()[:, None]  # [b 1]
         contrast = to_bytes(
             multiply_add(mean.expand(-1, 256), self.rest[rows][:, None], tones * self.factor[rows][:, None])
@@ -271,12 +273,12 @@ class Policy(nn.Module):
         return curves.gather(2, flat.long()).view(pixels.shape)
 
     def blend(self, pixels: Tensor, grey: Tensor, rows: Tensor) -> Tensor:
-        """Colour (with the grey, none in grey images) and sharpness (with the neighbours)."""
+        """Apply colour (blend with the grey; none in grey images) and sharpness (blend with the neighbours)."""
         operation = self.operation[rows][:, None, None, None]  # [b 1 1 1]
         colour = (operation == OPERATIONS.index("Color")) & (pixels.shape[1] > 1)
         sharpness = operation == OPERATIONS.index("Sharpness")
         x = pixels.float()
         # torchvision's two formulas, alike but for rounding: colour x·f + grey·(1-f), sharpness x + (smooth-x)·(1-f)
-        other = torch.where(colour, grey[:, None], smooth(x).mul_(sharpness))
+        other = torch.where(colour, grey[:, None], smoothing_change(x).mul_(sharpness))
         own = x * self.factor[rows][:, None, None, None].masked_fill(~colour, 1.0)
         return to_bytes(multiply_add(other, self.rest[rows][:, None, None, None], own))

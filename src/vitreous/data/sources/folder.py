@@ -1,4 +1,4 @@
-"""Folders of images: a sub-folder for each class, with or without train/ and test/ (or val/) above them."""
+"""Open a folder of images: a sub-folder for each class, with or without train/ and test/ (or val/) above them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 from vitreous.data.finding import find_images
 from vitreous.data.image_dataset import ImageDataset, digest, file_state
-from vitreous.data.sources.source import SPELLINGS, Source
+from vitreous.data.sources.source import SPELLINGS, DatasetSource
 
 
 def from_folder(folder: Path) -> ImageDataset:
-    """A set from `<folder>/<class>/<image>`."""
+    """Open `<folder>/<class>/<image>` as a dataset."""
     classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not classes:
         raise ValueError(f"{folder} has no sub-folders: expected one for each class, {folder}/<class>/<image>")
@@ -32,15 +32,15 @@ def from_folder(folder: Path) -> ImageDataset:
         class_names=tuple(path.name for path in classes),
         labels=tuple(labels),
         image=paths.__getitem__,
-        where=partial(_where, paths),
-        source=partial(fingerprint_files, folder, paths),
+        name_of=partial(_name_of, paths),
+        version=partial(fingerprint_files, folder, paths),
     )
 
 
-def folder_source(folder: Path) -> Source:
-    """The splits of a folder, by the names of its sub-folders; without such names the whole of it is one set."""
+def folder_source(folder: Path) -> DatasetSource:
+    """Find the splits of a folder by the names of its sub-folders; without such names it is one dataset."""
     parts = {part: folder / part for part in SPELLINGS if (folder / part).is_dir()}
-    return Source(
+    return DatasetSource(
         name=str(folder),
         splits={part: partial(from_folder, path) for part, path in parts.items()},
         whole=None if parts else partial(from_folder, folder),
@@ -51,13 +51,13 @@ def folder_source(folder: Path) -> Source:
 
 
 def fingerprint_files(folder: Path, paths: Sequence[Path]) -> str:
-    """A text that changes whenever a file is added, removed, renamed or written; no file is opened.
+    """Return a text that changes whenever a file is added, removed, renamed or written; no file is opened.
 
-    The folder's own place counts too: two folders unpacked from archives may agree in all names, sizes and times.
+    The folder's path counts too: two folders unpacked from archives may agree in all names, sizes and times.
     """
     root = os.path.abspath(folder)
     return digest([root, *(text for path in paths for text in (os.path.relpath(path, folder), file_state(path)))])
 
 
-def _where(paths: Sequence[Path], i: int) -> str:
+def _name_of(paths: Sequence[Path], i: int) -> str:
     return str(paths[i])

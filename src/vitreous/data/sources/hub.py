@@ -1,7 +1,7 @@
-"""Sets on the Hugging Face Hub, through its `datasets` library (the extra `[hub]`): `hf:org/name` or `org/name`.
+"""Open datasets of the Hugging Face Hub with its `datasets` library (the extra `[hub]`): `hf:org/name` or `org/name`.
 
-A set is downloaded once, to that library's cache, and its images are read from there one at a time. What is too large
-for that is read as it comes: `streaming.py`.
+A dataset is downloaded once, to that library's cache, and its images are read from there one at a time. `stream.py`
+reads those that are too large for that.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from vitreous.data.image_dataset import ImageDataset, digest, file_state
 from vitreous.data.images import ImageError, read_image
 from vitreous.data.sources.columns import choose_columns, number_labels
-from vitreous.data.sources.source import Source
+from vitreous.data.sources.source import DatasetSource
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -24,27 +23,28 @@ PREFIX = "hf:"
 
 
 def is_hub_name(name: str | Path) -> bool:
-    """Whether a name may be one of the Hub's: it says so, or looks like `org/name` and is no path here.
+    """Whether a name may be one of the Hub's: it begins with `hf:`, or looks like `org/name` and is no local path.
 
     >>> is_hub_name("hf:mnist"), is_hub_name("uoft-cs/cifar10"), is_hub_name("pics/"), is_hub_name("/data/pics")
     (True, True, False, False)
     """
     if not isinstance(name, str) or name.endswith(".parquet"):
         return False
-    looks_so = re.fullmatch(r"\w[\w.-]*/\w[\w.-]*(:[\w.-]+)?", name) is not None
-    return name.startswith(PREFIX) or (looks_so and not Path(name).exists())
+    looks_like_one = re.fullmatch(r"\w[\w.-]*/\w[\w.-]*(:[\w.-]+)?", name) is not None
+    return name.startswith(PREFIX) or (looks_like_one and not Path(name).exists())
 
 
-def hub_source(name: str, root: Path | None = None) -> Source:
-    """The splits of a set on the Hub; `name:config` chooses one of its configurations."""
+def hub_source(name: str, root: Path | None = None) -> DatasetSource:
+    """Find the splits of a dataset on the Hub; `name:config` chooses one of its configurations."""
     builder = hub_builder(name, root)
-    if builder.info.splits is None:  # known only once the files are here
+    if builder.info.splits is None:  # known only after the download
         _prepare(builder, name)
-    return Source(name, {split: partial(from_builder, builder, split, name) for split in builder.info.splits or ()})
+    known = builder.info.splits or ()
+    return DatasetSource(name, {split: partial(from_builder, builder, split, name) for split in known})
 
 
 def from_builder(builder: Any, split: str, name: str) -> ImageDataset:
-    """One split, downloaded where it is not yet; images are decoded when asked for."""
+    """Open one split, downloaded if needed; images are decoded when they are read."""
     import datasets
 
     _prepare(builder, name)
@@ -54,55 +54,55 @@ def from_builder(builder: Any, split: str, name: str) -> ImageDataset:
     values = table.select_columns([columns.label])[:][columns.label]
     names, labels = number_labels(list(values), columns.class_names, title)
     if not labels:
-        raise ValueError(f"{title} holds no images: choose another split or set")
+        raise ValueError(f"{title} holds no images: choose another split or dataset")
     table = table.select_columns([columns.image]).cast_column(columns.image, datasets.Image(decode=False))
-    images = _Images(table, columns.image, title)
-    return ImageDataset(name.removeprefix(PREFIX), names, labels, images, images.where, images.source)
+    images = _TableImages(table, columns.image, title)
+    return ImageDataset(name.removeprefix(PREFIX), names, labels, images, images.name_of, images.version)
 
 
 def _prepare(builder: Any, name: str) -> None:
-    """Download and convert what is not in the cache yet."""
+    """Download and convert the dataset unless the cache has it."""
     from datasets.exceptions import DatasetsError
 
     try:
         builder.download_and_prepare()
     except (OSError, ValueError, DatasetsError) as error:
-        raise FileNotFoundError(f"{name} could not be downloaded: {one_line(error)}; run again to go on") from error
+        raise FileNotFoundError(f"{name} could not be downloaded: {one_line(error)}; run again to continue") from error
 
 
-class _Images:
-    """Image `i` of a table that the library keeps on disk."""
+class _TableImages:
+    """Reads image `i` of a table that the library keeps on disk."""
 
     def __init__(self, table: Any, column: str, title: str) -> None:
         self.table, self.column, self.title = table, column, title
 
     def __call__(self, i: int) -> Image:
-        return decoded(self.table[i][self.column], self.where(i))
+        return decode_cell(self.table[i][self.column], self.name_of(i))
 
-    def where(self, i: int) -> str:
+    def name_of(self, i: int) -> str:
         return f"{self.title} #{i}"
 
-    def source(self) -> str:
+    def version(self) -> str:
         files = [Path(file["filename"]) for file in self.table.cache_files]
         return digest([self.title, *(text for file in files for text in (str(file), file_state(file)))])
 
 
-def decoded(value: dict[str, Any] | bytes | None, where: str) -> Image:
-    """The image in a cell that the library has not decoded: bytes, or the path of a file."""
+def decode_cell(value: dict[str, Any] | bytes | None, name: str) -> Image:
+    """Decode the image in a table's cell: bytes, or the path of a file."""
     data, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
     if not data and not path:
-        raise ImageError(where, "the row holds no image")
+        raise ImageError(name, "the row holds no image")
     try:
         return read_image(data or Path(str(path)))
     except ImageError as error:
-        raise ImageError(where, error.reason) from error
+        raise ImageError(name, error.reason) from error
 
 
-# --- asking the Hub ---------------------------------------------------------------------------------------------------
+# --- requests to the Hub ----------------------------------------------------------------------------------------------
 
 
 def hub_builder(name: str, root: Path | None = None) -> Any:
-    """What the library knows about a set, before anything large is downloaded."""
+    """Return the library's builder of a dataset, before anything large is downloaded."""
     datasets = library(name)
     repository, _, config = name.removeprefix(PREFIX).partition(":")
     cache = str(root / "huggingface") if root else None  # None is the library's own
@@ -110,28 +110,28 @@ def hub_builder(name: str, root: Path | None = None) -> Any:
         return _built(datasets, repository, config, cache)
     if (unreachable := _ask(repository)) is None:
         return _built(datasets, repository, config, cache)
-    if (kept := _kept(repository, config, cache)) is not None:
-        return kept
+    if (cached := _cached(repository, config, cache)) is not None:
+        return cached
     raise FileNotFoundError(
         f"{_neither(name)}, and the Hub cannot be reached ({one_line(unreachable)}): go online to download it once, or "
         "give a folder of images or parquet files"
     ) from unreachable
 
 
-def library(name: str) -> ModuleType:
-    """Hugging Face `datasets`, wherever it is installed."""
+def library(name: str) -> Any:
+    """Import Hugging Face `datasets`, or say how to install it."""
     try:
         import datasets
     except ImportError as error:
         needs = "needs Hugging Face datasets: pip install 'vitreous[hub]'"
         if name.startswith(PREFIX):
             raise ImportError(f"{name} {needs}") from error
-        raise ImportError(f"there is no folder {name} here; as a set on the Hub it {needs}") from error
+        raise ImportError(f"there is no folder {name} here; as a dataset on the Hub it {needs}") from error
     return datasets
 
 
 def _ask(repository: str) -> Exception | None:
-    """One request, no retries: with no network the answer is "no" now, not after the half minute the library takes."""
+    """Ask for a repository, once: return a network error at once, where the library would retry for 30 s."""
     from huggingface_hub import HfApi, errors
 
     try:
@@ -152,15 +152,15 @@ def _ask(repository: str) -> Exception | None:
     return None
 
 
-def _built(datasets: ModuleType, repository: str, config: str, cache: str | None) -> Any:
+def _built(datasets: Any, repository: str, config: str, cache: str | None) -> Any:
     try:
         return datasets.load_dataset_builder(repository, config or None, cache_dir=cache)
     except (OSError, ValueError, RuntimeError) as error:  # no such files, a config to choose, a script to run
         raise FileNotFoundError(f"{repository} cannot be opened as a dataset: {one_line(error)}") from error
 
 
-def _kept(repository: str, config: str, cache: str | None) -> Any:
-    """The set as it was downloaded earlier; None where it was not."""
+def _cached(repository: str, config: str, cache: str | None) -> Any:
+    """Return the builder of an earlier download, None if there is none."""
     from datasets.packaged_modules.cache.cache import Cache
 
     try:
@@ -181,5 +181,5 @@ def _neither(name: str) -> str:
 
 
 def one_line(error: Exception) -> str:
-    """An error of another library as the end of a sentence."""
+    """Format another library's error as the end of a sentence."""
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__

@@ -1,7 +1,7 @@
-"""Images in parquet files, as the Hugging Face Hub keeps them: a column of encoded images and one of classes.
+"""Open parquet files as the Hugging Face Hub writes them: a column of encoded images and one of classes.
 
-In goes a file, a pattern or a folder; out comes a `Source`. The labels are read at once, the images a row group at a
-time when they are asked for, by any number of threads and processes.
+The labels are read at once, the images a row group at a time when they are needed, by any number of threads and
+processes.
 """
 
 from __future__ import annotations
@@ -9,25 +9,29 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitreous.data.finding import split_pattern
 from vitreous.data.image_dataset import ImageDataset, digest, file_state
 from vitreous.data.images import ImageError, read_image
-from vitreous.data.sources.columns import Columns, choose_columns, number_labels
-from vitreous.data.sources.row_groups import RowGroups
-from vitreous.data.sources.source import SPELLINGS, Source
+from vitreous.data.sources.columns import TableColumns, choose_columns, number_labels
+from vitreous.data.sources.source import SPELLINGS, DatasetSource
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+CACHE_BYTES = 256 * 2**20  # all of CIFAR-10, twice; 20 row groups of ImageNet
+
 
 def find_parquet(name: str | Path) -> tuple[Path, ...]:
-    """The parquet files that a file, a pattern or a folder names, in order; none where it names something else."""
+    """List the parquet files that a file, a pattern or a folder names, in order; none if it names something else."""
     path = Path(name).expanduser()
     if path.is_dir():
         return _in_folder(path)
@@ -40,18 +44,18 @@ def find_parquet(name: str | Path) -> tuple[Path, ...]:
 
 
 def _in_folder(folder: Path) -> tuple[Path, ...]:
-    """Files at the top, in data/, or in train/, test/ and so on: the three layouts of the Hub."""
+    """List files at the top, in data/, or in train/, test/ and so on: the three layouts of the Hub."""
     top = tuple(sorted(folder.glob("*.parquet")))
     folders = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
     if any(split_of(path) for path in top) or (top and all(path.name == "data" for path in folders)):
-        return top  # but features.parquet beside folders of images is not the set
+        return top  # but features.parquet beside folders of images is not the dataset
     if found := tuple(sorted((folder / "data").glob("*.parquet"))):
         return found
     return tuple(path for part in SPELLINGS for path in sorted((folder / part).glob("*.parquet")))
 
 
 def split_of(path: Path) -> str | None:
-    """The split that a file belongs to by its name, or by its folder's.
+    """Return the split of a file, by its name or by its folder's.
 
     >>> split_of(Path("data/validation-00000-of-00001.parquet")), split_of(Path("test/0000.parquet"))
     ('validation', 'test')
@@ -61,8 +65,8 @@ def split_of(path: Path) -> str | None:
     return found if found in SPELLINGS else path.parent.name if path.parent.name in SPELLINGS else None
 
 
-def parquet_source(name: str | Path, files: Sequence[Path]) -> Source:
-    """The splits that parquet files make up by their names; files without such names are one set."""
+def parquet_source(name: str | Path, files: Sequence[Path]) -> DatasetSource:
+    """Group parquet files to splits by their names; files without such names are one dataset."""
     groups: dict[str | None, list[Path]] = {}
     for file in files:
         groups.setdefault(split_of(file), []).append(file)
@@ -72,9 +76,9 @@ def parquet_source(name: str | Path, files: Sequence[Path]) -> Source:
     if None in groups and splits:
         stray = groups[None][0].name
         raise ValueError(f"{name} has files of a split and others, such as {stray}: name all by split, or none")
-    # files that were named one by one are all there to test on; a folder of train files alone is not
+    # files that were named one by one are a test split; a folder of train files alone is not
     whole = len(groups) == 1 and not (is_folder and splits)
-    return Source(
+    return DatasetSource(
         name=str(name),
         splits={split: partial(from_parquet, group, title, files) for split, group in splits.items()},
         whole=partial(from_parquet, files, title) if whole else None,
@@ -83,30 +87,30 @@ def parquet_source(name: str | Path, files: Sequence[Path]) -> Source:
 
 
 def from_parquet(files: Sequence[Path], name: str = "", family: Sequence[Path] = ()) -> ImageDataset:
-    """A set from parquet files. `family` are the files of all splits: classes without names are counted over them."""
+    """Open parquet files as a dataset. `family` are the files of all splits: unnamed classes are counted over them."""
     name = name or files[0].name
     columns = _columns(files)
     values = [_labels(file, columns.label) for file in files]
     names = columns.class_names
-    if names is None and family:  # without this, test images of fewer classes would be numbered otherwise
+    if names is None and family:  # else test images of fewer classes would be numbered differently
         everything = [value for file in family for value in _labels(file, columns.label) if value not in (None, -1)]
         names, _ = number_labels(everything, None, name)
     names, labels = number_labels([value for part in values for value in part], names, name)
     if not labels:
         raise ValueError(f"{name} holds no images: its parquet files have no rows")
-    ends = tuple(sum(len(part) for part in values[: place + 1]) for place in range(len(files)))
-    images = _Images(RowGroups(tuple(files), columns.image), ends)
-    return ImageDataset(name, names, labels, images, images.where, partial(_source, tuple(files)))
+    ends = tuple(accumulate(len(part) for part in values))
+    images = _ParquetImages(RowGroups(tuple(files), columns.image), ends)
+    return ImageDataset(name, names, labels, images, images.name_of, partial(_version, tuple(files)))
 
 
-class _Images:
-    """Image `i` of several files."""
+class _ParquetImages:
+    """Reads image `i` of several files."""
 
     def __init__(self, groups: RowGroups, ends: tuple[int, ...]) -> None:
         self.groups, self.ends = groups, ends
 
     def __call__(self, i: int) -> Image:
-        file, row = self.place(i)
+        file, row = self.locate(i)
         try:
             data = self.groups.read(file, row)
             if not data:
@@ -116,27 +120,27 @@ class _Images:
             reason = error.reason if isinstance(error, ImageError) else f"the parquet file is damaged ({error})"
             raise ImageError(f"{self.groups.files[file]} row {row}", reason) from error
 
-    def where(self, i: int) -> str:
-        file, row = self.place(i)
+    def name_of(self, i: int) -> str:
+        file, row = self.locate(i)
         return f"{self.groups.files[file].name} row {row}"
 
-    def place(self, i: int) -> tuple[int, int]:
-        """The file and the row in it."""
+    def locate(self, i: int) -> tuple[int, int]:
+        """Return the file's number and the row in it."""
         if not 0 <= i < self.ends[-1]:
             raise IndexError(f"image {i} of {self.ends[-1]}")
         file = bisect_right(self.ends, i)
         return file, i - (self.ends[file - 1] if file else 0)
 
 
-def _source(files: tuple[Path, ...]) -> str:
+def _version(files: tuple[Path, ...]) -> str:
     return digest(text for file in files for text in (os.path.abspath(file), file_state(file)))
 
 
-# --- reading what files say about themselves --------------------------------------------------------------------------
+# --- metadata ---------------------------------------------------------------------------------------------------------
 
 
-def _columns(files: Sequence[Path]) -> Columns:
-    """The columns of the first file, which the others have to have as well."""
+def _columns(files: Sequence[Path]) -> TableColumns:
+    """Choose the columns of the first file; the others must have the same."""
     found = [choose_columns(_features(file), file.name) for file in files]
     for file, columns in zip(files, found, strict=True):
         if columns != found[0]:
@@ -145,7 +149,7 @@ def _columns(files: Sequence[Path]) -> Columns:
 
 
 def _features(file: Path) -> Mapping[str, Any]:
-    """Columns and their types as the Hub writes them, or what the columns' own types suggest."""
+    """Return the columns with their types as the Hub writes them, or as the columns' own types suggest."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -161,14 +165,14 @@ def _features(file: Path) -> Mapping[str, Any]:
         ]
         features[column.name] = {"_type": "Image" if binary else "Value"}
     try:
-        message = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
+        features_of_hub = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
     except (ValueError, KeyError, TypeError):
-        message = {}
-    return features | {name: value for name, value in message.items() if name in features}
+        features_of_hub = {}
+    return features | {name: value for name, value in features_of_hub.items() if name in features}
 
 
 def _fields(kind: Any) -> list[Any]:
-    """A struct's `bytes`, or the type itself."""
+    """Return the type of a struct's `bytes`, or the type itself."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
@@ -179,4 +183,79 @@ def _fields(kind: Any) -> list[Any]:
 def _labels(file: Path, column: str) -> list[Any]:
     import pyarrow.parquet as pq
 
-    return pq.ParquetFile(file, memory_map=True).read([column], use_threads=False).column(0).to_pylist()
+    table = pq.ParquetFile(file, memory_map=True).read([column], use_threads=False)
+    return list(table.column(0).to_pylist())
+
+
+# --- rows by number, for many readers at once -------------------------------------------------------------------------
+
+
+class RowGroups:
+    """One column of encoded images in several files; the row groups used last are cached.
+
+    Open files and the cache belong to one process: a copy in another, forked or pickled, opens the files again.
+    """
+
+    def __init__(self, files: tuple[Path, ...], column: str, cache_bytes: int = CACHE_BYTES) -> None:
+        self.files, self.column, self.cache_bytes = files, column, cache_bytes
+        self._opened = _Opened()
+
+    def read(self, file: int, row: int) -> bytes | None:
+        """Return the bytes in a row of a file, None if it holds none."""
+        opened = self._opened
+        if opened.process != os.getpid():  # forked: the lock may be held by a thread of the parent
+            self._opened = opened = _Opened()
+        with opened.lock:
+            if file not in opened.files:
+                opened.files[file] = _File(self.files[file], self.column)
+            group = bisect_right(opened.files[file].ends, row)
+            first = opened.files[file].ends[group - 1] if group else 0
+            if (file, group) in opened.cache:
+                opened.cache.move_to_end((file, group))
+            else:
+                opened.add((file, group), opened.files[file].read(group), self.cache_bytes)
+            column = opened.cache[file, group]
+        value: bytes | None = column[row - first].as_py()
+        return value
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_opened": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _opened=_Opened())
+
+
+class _Opened:
+    """The open files and cached row groups of one process."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self.lock = threading.Lock()  # one reader at a time; decoding, the larger part, is outside
+        self.files: dict[int, _File] = {}
+        self.cache: OrderedDict[tuple[int, int], Any] = OrderedDict()  # the least recently used first
+        self.cache_bytes = 0
+
+    def add(self, key: tuple[int, int], column: Any, limit: int) -> None:
+        self.cache[key] = column
+        self.cache_bytes += column.nbytes
+        while len(self.cache) > 1 and self.cache_bytes > limit:
+            _, dropped = self.cache.popitem(last=False)
+            self.cache_bytes -= dropped.nbytes
+
+
+class _File:
+    """One open file and the ends of its row groups."""
+
+    def __init__(self, path: Path, column: str) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self.file = pq.ParquetFile(path)  # not mapped: truncating a mapped file kills the process by SIGBUS
+        self.is_struct = pa.types.is_struct(self.file.schema_arrow.field(column).type)
+        self.column = f"{column}.bytes" if self.is_struct else column
+        metadata = self.file.metadata
+        self.ends = list(accumulate(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)))
+
+    def read(self, group: int) -> Any:
+        table = self.file.read_row_group(group, columns=[self.column], use_threads=False)
+        return (table.flatten() if self.is_struct else table).column(0)

@@ -1,4 +1,4 @@
-"""Which splits there are, before any of them is opened: the common face of folders, parquet files and Hub sets."""
+"""`DatasetSource`: the splits of a folder, of parquet files or of a Hub dataset, before any of them is opened."""
 
 from __future__ import annotations
 
@@ -6,47 +6,47 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitreous.data.image_dataset import ImageDataset, joined
+from vitreous.data.image_dataset import ImageDataset, join_datasets
 
 SPLITS = {
     "train": ("train", "training"),
-    "test": ("test", "val", "valid", "validation"),  # held out is held out: a set without a test split has this
+    "test": ("test", "val", "valid", "validation"),  # a dataset without a test split is tested on its validation split
     "validation": ("validation", "valid", "val"),
 }
-"""A split → what it may be called where the images lie, the best first."""
+"""Split → the names it may have, the preferred first."""
 
 SPELLINGS = tuple(dict.fromkeys(spelling for spellings in SPLITS.values() for spelling in spellings))
 
 
 @dataclass(frozen=True)
-class Source:
-    """A place with images: its splits, or the whole where it has none."""
+class DatasetSource:
+    """A dataset before it is opened: its splits, or the whole if it has none."""
 
     name: str
     splits: Mapping[str, Callable[[], ImageDataset]]
-    """What a split is called here → opens it."""
+    """The split's name in this source → a function that opens it."""
     whole: Callable[[], ImageDataset] | None = None
-    """Opens all of it, where it is not divided."""
+    """Opens all images, if the source has no splits."""
     part: str = "{} split"
-    """What a split is here, for messages."""
+    """What a split is called in messages."""
     layout: str = ""
-    """Where a split would lie, for messages."""
+    """Where a missing split is expected, for messages."""
     folder: Path | None = None
-    """The folder that all images lie in, where they are files of their own."""
+    """The folder above all images, if each is a file."""
 
     def spelled(self, split: str, without: Collection[str] = ()) -> str | None:
-        """What a split is called here; None where it is missing. `without` are names already in use."""
+        """Return the split's name in this source, None if it is missing; `without` are names already in use."""
         return next((name for name in SPLITS[split] if name in self.splits and name not in without), None)
 
     def open(self, split: str) -> ImageDataset:
-        """A split, or several joined by `+`; all of an undivided place is there to test on."""
+        """Open a split, or several joined by `+`; a source without splits is a test split."""
         parts = split_parts(split)
         if parts == ["test"] and self.whole is not None:
             return self.whole()
-        return joined([self.splits[name]() for name in self.names(parts)])
+        return join_datasets([self.splits[name]() for name in self.names(parts)])
 
     def names(self, parts: list[str]) -> list[str]:
-        """What the splits are called here; `FileNotFoundError` where one is missing."""
+        """Return the splits' names in this source; raise `FileNotFoundError` if one is missing."""
         found = [self.spelled(part) for part in parts]
         for part, name in zip(parts, found, strict=True):
             if name is None:
@@ -61,7 +61,7 @@ class Source:
 
 
 def split_parts(split: str) -> list[str]:
-    """The parts of a split such as `train+validation`.
+    """Split a name such as `train+validation` into its parts.
 
     >>> split_parts("train+validation")
     ['train', 'validation']

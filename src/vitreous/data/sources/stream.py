@@ -1,6 +1,6 @@
-"""Sets too large to keep: images as they come, from the Hub or from parquet files, shared among ranks and workers.
+"""Stream datasets that are too large to keep, from the Hub or from parquet files, split by rank and worker.
 
-`stream_set("org/name", "train")` is an iterable of (image, label) with class names; it needs the extra `[hub]`.
+`stream_dataset("org/name", "train")` is an iterable of (image, label) with class names; it needs the extra `[hub]`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset
 
 from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.sources.columns import choose_columns
-from vitreous.data.sources.hub import PREFIX, decoded, hub_builder, library
+from vitreous.data.sources.hub import PREFIX, decode_cell, hub_builder, library
 from vitreous.data.sources.parquet import find_parquet, split_of
 from vitreous.data.sources.source import SPLITS, split_parts
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ImageStream(IterableDataset):
-    """Images with a class each, in an order that only runs forwards.
+class ImageStream(IterableDataset[Any]):
+    """Images with a class each, read in sequence.
 
     A torch `DataLoader` takes it as it is: its workers share the files among themselves. An image that cannot be read
-    raises a `ImageError`, and the next `next()` goes on behind it.
+    raises an `ImageError`, and the next `next()` continues after it.
     """
 
     name: str
@@ -37,63 +37,63 @@ class ImageStream(IterableDataset):
     rows: Any
     """The library's own iterable, with the two columns `image` (not decoded) and `label`."""
     rank: int = 0
-    ranks: int = 1
+    world_size: int = 1
     seed: int | None = None
-    """Of the shuffle; None: in the order of the files."""
+    """Seed of the shuffle; None: in the order of the files."""
     epoch: int = 0
     buffer: int = 1000
     """How many rows the shuffle chooses from; the order of the files is shuffled too."""
     images: int | None = None
-    """How many there are over all ranks, where that is known beforehand."""
+    """The number of images over all ranks, if the dataset states it."""
 
-    def share(self, rank: int, ranks: int) -> ImageStream:
-        """The part of one rank: the parts of all ranks are the whole, and no two have an image in common."""
-        if not 0 <= rank < ranks:
-            raise ValueError(f"rank has to be from 0 to {ranks - 1}, got {rank}")
-        return replace(self, rank=rank, ranks=ranks)
+    def shard(self, rank: int, world_size: int) -> ImageStream:
+        """Return the part of one rank; the parts of all ranks are disjoint and make up the whole."""
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank has to be from 0 to {world_size - 1}, got {rank}")
+        return replace(self, rank=rank, world_size=world_size)
 
     def shuffled(self, seed: int, epoch: int = 0, buffer: int = 1000) -> ImageStream:
-        """In another order for each seed and epoch, the same one each time; all ranks give the same seed."""
+        """Shuffle by seed and epoch, reproducibly; all ranks pass the same seed."""
         return replace(self, seed=seed, epoch=epoch, buffer=buffer)
 
     def __iter__(self) -> Iterator[tuple[Image, int]]:
         return map(self.read, self.undecoded())  # not a generator, which an error would end
 
     def undecoded(self, first: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Numbered rows for `read`, from number `first` on; those before it are passed over without decoding."""
+        """Yield numbered rows for `read`, from number `first` on; earlier ones are skipped without decoding."""
         from datasets.distributed import split_dataset_by_node
 
         rows = self.rows
         if self.seed is not None:
             rows = rows.shuffle(seed=self.seed, buffer_size=self.buffer)
-        if self.ranks > 1:
-            rows = split_dataset_by_node(rows, self.rank, self.ranks)
+        if self.world_size > 1:
+            rows = split_dataset_by_node(rows, self.rank, self.world_size)
         if self.seed is not None:
             rows.set_epoch(self.epoch)  # last: each step above makes a new iterable, which is at epoch 0
         return islice(enumerate(rows), first, None)
 
     def read(self, numbered: tuple[int, dict[str, Any]]) -> tuple[Image, int]:
-        """A row of `undecoded` as an image and its class."""
-        return decoded(numbered[1]["image"], self._where(*numbered)), self.label(numbered)
+        """Decode a row of `undecoded` to an image and its class."""
+        return decode_cell(numbered[1]["image"], self._name(*numbered)), self.label(numbered)
 
     def label(self, numbered: tuple[int, dict[str, Any]]) -> int:
-        """The class of a row of `undecoded`; the image is not looked at."""
-        label, where = numbered[1]["label"], self._where(*numbered)
+        """Return the class of a row of `undecoded`; the image is not decoded."""
+        label, name = numbered[1]["label"], self._name(*numbered)
         if isinstance(label, str) and label in self.class_names:
             label = self.class_names.index(label)
         if not isinstance(label, int) or not 0 <= label < len(self.class_names):
-            raise ValueError(f"{where} has class {label!r}: expected 0 to {len(self.class_names) - 1}")
+            raise ValueError(f"{name} has class {label!r}: expected 0 to {len(self.class_names) - 1}")
         return label
 
-    def _where(self, number: int, row: dict[str, Any]) -> str:
+    def _name(self, number: int, row: dict[str, Any]) -> str:
         path = row["image"].get("path") if isinstance(row["image"], dict) else None
         return f"{self.name} {path or f'#{number} of this reader'}"
 
 
-def stream_set(
+def stream_dataset(
     name: str | Path, split: str = "train", root: Path | None = None, class_names: Sequence[str] | None = None
 ) -> ImageStream:
-    """Stream a set from the Hub, or parquet files from a folder; `class_names` where it does not name its classes."""
+    """Stream a dataset from the Hub, or parquet files; pass `class_names` if it does not name its classes."""
     if len(split_parts(split)) > 1:
         raise ValueError(f"a stream reads one split, got {split!r}")
     datasets = library(str(name))
@@ -124,11 +124,11 @@ def stream_set(
     return ImageStream(title, names, rows, images=count)
 
 
-def keep(stream: ImageStream, most: int) -> ImageDataset:
-    """The first `most` images of a stream as a set, in memory as they are encoded: to test on again and again."""
-    rows = [row for _, row in islice(stream.undecoded(), most + 1)]
-    if len(rows) > most:
-        warnings.warn(f"{stream.name}: only the first {most:,} test images are kept and reported on", stacklevel=2)
+def take_first(stream: ImageStream, count: int) -> ImageDataset:
+    """Keep the first `count` images of a stream in memory, encoded as they are, as a dataset to test on."""
+    rows = [row for _, row in islice(stream.undecoded(), count + 1)]
+    if len(rows) > count:
+        warnings.warn(f"{stream.name}: only the first {count:,} test images are kept and reported on", stacklevel=2)
         rows.pop()
     labels = tuple(stream.label(numbered) for numbered in enumerate(rows))
     return ImageDataset(stream.name, stream.class_names, labels, lambda i: stream.read((i, rows[i]))[0])
@@ -141,7 +141,7 @@ def _count_rows(files: Sequence[str]) -> int:
 
 
 def _spelled(split: str, have: list[str], name: str | Path) -> str:
-    """What a split is called there."""
+    """Return the split's name in this dataset."""
     for spelling in SPLITS[split]:
         if spelling in have:
             return spelling

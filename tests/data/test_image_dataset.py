@@ -1,4 +1,4 @@
-"""A labelled set: what is taken, joined, named and fingerprinted, without an image being opened."""
+"""A labelled set: what is taken, join_datasets, named and fingerprinted, without an image being opened."""
 
 import pickle
 from dataclasses import replace
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from vitreous.data.image_dataset import ImageDataset, digest, joined, some
+from vitreous.data.image_dataset import ImageDataset, digest, join_datasets, list_some
 
 
-def zoo(name="zoo", labels=(0, 1, 0), names=("cat", "dog"), source="somewhere"):
-    return ImageDataset(name, names, labels, partial(_image, name), source=partial(str, source))
+def zoo(name="zoo", labels=(0, 1, 0), names=("cat", "dog"), version="somewhere"):
+    return ImageDataset(name, names, labels, partial(_image, name), version=partial(str, version))
 
 
 def _image(name, i):
@@ -24,7 +24,7 @@ def test_a_taken_image_keeps_its_own_name():
 
 
 def test_joined_sets_give_the_images_of_each_in_turn():
-    both = joined([zoo(), zoo("farm", (1,)), zoo("pond", (0, 0)).take([1])])
+    both = join_datasets([zoo(), zoo("farm", (1,)), zoo("pond", (0, 0)).take([1])])
     assert (both.name, both.labels) == ("zoo+farm+pond", (0, 1, 0, 1, 0))
     assert [str(both.image(i)) for i in range(5)] == [
         "zoo-0.png", "zoo-1.png", "zoo-2.png", "farm-0.png", "pond-1.png",
@@ -36,24 +36,24 @@ def test_joined_sets_give_the_images_of_each_in_turn():
 
 def test_only_sets_of_the_same_classes_are_joined():
     with pytest.raises(ValueError, match="zoo and farm have different classes"):
-        joined([zoo(), zoo("farm", names=("cat", "cow"))])
+        join_datasets([zoo(), zoo("farm", names=("cat", "cow"))])
 
 
 def test_the_fingerprint_changes_with_images_labels_classes_choice_and_order():
     whole = zoo()
     others = [
         whole,
-        zoo(source="elsewhere"),
+        zoo(version="elsewhere"),
         zoo(labels=(0, 1, 1)),
         zoo(names=("cat", "cow")),
         replace(whole, labels=(1, 1, 0)),
         whole.take([0, 2]),
         whole.take([2, 0]),
         whole.take([0, 2]).take([1, 0, 0]),
-        joined([whole, whole]),
-        joined([whole, zoo(source="elsewhere")]),
-        joined([zoo(source="elsewhere"), whole]),
-        joined([whole.take([0]), whole.take([1, 2])]),
+        join_datasets([whole, whole]),
+        join_datasets([whole, zoo(version="elsewhere")]),
+        join_datasets([zoo(version="elsewhere"), whole]),
+        join_datasets([whole.take([0]), whole.take([1, 2])]),
     ]
     assert len({data.fingerprint for data in others}) == len(others)
     assert whole.fingerprint == zoo().fingerprint == pickle.loads(pickle.dumps(whole)).fingerprint
@@ -66,7 +66,7 @@ def test_images_from_nowhere_never_share_a_fingerprint():
 
 
 def test_sets_survive_a_trip_to_another_process():
-    data = joined([zoo().take([2, 0]), zoo("farm")])
+    data = join_datasets([zoo().take([2, 0]), zoo("farm")])
     copy = pickle.loads(pickle.dumps(data))
     assert [copy.describe(i) for i in range(5)] == [data.describe(i) for i in range(5)]
     assert copy.image(0) == data.image(0) == Path("zoo-2.png")
@@ -88,4 +88,4 @@ def test_a_spread_is_even_and_no_larger_than_asked():
 
 def test_words_are_kept_apart_and_lists_short():
     assert len({digest(words) for words in (["ab"], ["a", "b"], ["a", "b", ""], ["b", "a"])}) == 4
-    assert some(list("abcde")) == "'a', 'b', 'c' and 2 more"
+    assert list_some(list("abcde")) == "'a', 'b', 'c' and 2 more"
