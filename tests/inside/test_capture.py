@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from conftest import noise
 from vitreous.inside.capture import capture
 from vitreous.inside.glossary import BLOCK, WHOLE
-from vitreous.models.hooks import WATCHERS
+from vitreous.models.hooks import HOOKS
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
 
@@ -68,7 +68,7 @@ def test_logits_are_bit_equal_with_and_without_capture(family):
     assert torch.equal(during, before)
     assert torch.equal(model(x), before)
     assert torch.equal(seen["logits"], before)
-    assert WATCHERS.get() == ()
+    assert HOOKS.get() == ()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -115,7 +115,7 @@ def test_nothing_survives_an_exception():
         raise RuntimeError("stop")
     with pytest.raises(ValueError, match="image_size"), capture(model):
         model(torch.randn(1, 3, 8, 8))
-    assert WATCHERS.get() == ()
+    assert HOOKS.get() == ()
     assert before == {name: (dict(module._forward_hooks), set(vars(module))) for name, module in model.named_modules()}
 
 

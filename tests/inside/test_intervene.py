@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from conftest import noise
 from vitreous.inside.capture import capture
 from vitreous.inside.intervene import KnockOut, ablate_heads, intervene
-from vitreous.models.hooks import WATCHERS
+from vitreous.models.hooks import HOOKS
 from vitreous.models.vit import ViT, ViTConfig
 
 SMALL = {"image_size": 32, "patch_size": 8, "width": 48, "depth": 3, "heads": 4, "classes": 5}
@@ -113,7 +113,7 @@ def test_generators_that_overlap_leave_nothing_behind(model, x):
     model(x)
     assert len(kept) == 3  # the other one still watches
     second.close()
-    assert WATCHERS.get() == ()
+    assert HOOKS.get() == ()
 
 
 def test_only_the_touched_layer_leaves_the_fused_kernel(model, x, monkeypatch):
@@ -174,7 +174,7 @@ def test_nothing_stays_behind(model, x):
     with pytest.raises(RuntimeError), intervene(model, heads_off=[(0, 0)]):
         raise RuntimeError
     assert torch.equal(model(x), before)
-    assert WATCHERS.get() == ()
+    assert HOOKS.get() == ()
 
 
 @pytest.mark.parametrize(

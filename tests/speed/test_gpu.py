@@ -5,7 +5,7 @@ import torch
 
 from conftest import noise
 from vitreous.data.preprocess import Preprocess
-from vitreous.models.hooks import watching
+from vitreous.models.hooks import activate
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.speed import cpu as packed
 from vitreous.speed import fp8 as eight
@@ -70,13 +70,13 @@ class Bystander:
 
     records = True
 
-    def see(self, module, name, value):
+    def on_value(self, module, name, value):
         return value
 
-    def opens(self, module):
+    def changes_attention(self, module):
         return False
 
-    def beside(self, module, q, k, mask):
+    def on_attention(self, module, q, k, mask):
         pass
 
 
@@ -86,7 +86,7 @@ def test_who_looks_at_another_model_does_not_change_what_is_computed():
     model, x = made(**FAMILIES["distilled"])  # its heads read two tokens
     network = folded(model)
     run = packed.packed(network, len(x))
-    with watching(Bystander()):
+    with activate(Bystander()):
         assert distance(run(x), model(x)) < 1e-5
         assert distance(lean.lean(network, x, inside=False), model(x)) < 1e-5
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.inside.glossary import BLOCK, WHOLE, full_name
-from vitreous.models.hooks import masked, scaled, watching
+from vitreous.models.hooks import activate, masked, scaled
 from vitreous.models.vit import ViT
 
 DERIVED = ("scores", "attention")
@@ -95,17 +95,17 @@ class _Recorder:
             for module in (block, block.attn, block.mlp):
                 self.places[id(module)] = f"blocks.{layer}."
 
-    def see(self, module: nn.Module, name: str, value: Tensor) -> Tensor:
+    def on_value(self, module: nn.Module, name: str, value: Tensor) -> Tensor:
         if name in self.names:
             place = self.places.get(id(module))
             if place is not None:  # else another model, or a layer that was not asked for
                 self.keep(place + name, self.seen.choose(value) if name in DERIVED else value)
         return value
 
-    def opens(self, module: nn.Module) -> bool:
+    def changes_attention(self, module: nn.Module) -> bool:
         return False
 
-    def beside(self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None) -> None:
+    def on_attention(self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None) -> None:
         """Work out scores and attention beside the kernel, for the chosen heads and rows alone: `[b h q t]`."""
         place = self.places.get(id(module))
         if place is None or not self.names.intersection(DERIVED):
@@ -204,7 +204,7 @@ def capture(
         queries = [within(query, plain.layout.tokens, "token") for query in queries]
     seen = Internals(chosen, heads, queries)
     recorder = _Recorder(plain, wanted, seen, gradients, to)
-    with watching(recorder), plain_running(compiled):
+    with activate(recorder), plain_running(compiled):
         yield seen
 
 

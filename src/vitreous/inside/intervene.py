@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vitreous.inside.capture import DERIVED, plain_running, underneath, within
 from vitreous.inside.glossary import BLOCK, WHOLE, full_name
-from vitreous.models.hooks import watching
+from vitreous.models.hooks import activate
 from vitreous.models.vit import ViT
 
 Change = Tensor | Callable[[Tensor], Tensor]
@@ -78,16 +78,16 @@ class _Intervention:
                 forbidden = knock.forbidden(model.config.heads, model.layout.tokens)
                 self.blocked[layer] = self.blocked.get(layer, torch.zeros_like(forbidden)) | forbidden
 
-    def opens(self, module: nn.Module) -> bool:
+    def changes_attention(self, module: nn.Module) -> bool:
         layer = self.layers.get(id(module))
         if layer is None:
             return False
         return layer in self.blocked or any(f"blocks.{layer}.{name}" in self.changes for name in DERIVED)
 
-    def beside(self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None) -> None:
+    def on_attention(self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None) -> None:
         return None
 
-    def see(self, module: nn.Module, name: str, value: Tensor) -> Tensor:
+    def on_value(self, module: nn.Module, name: str, value: Tensor) -> Tensor:
         layer = self.layers.get(id(module))
         if layer is None and id(module) not in self.whole:
             return value
@@ -145,7 +145,7 @@ def intervene(
     if strange := set(replace or ()) - known:
         raise ValueError(f"no internal is called {', '.join(sorted(strange))}: see inside/glossary.py")
     knocks = [knock.within(plain) for knock in ([knock_out] if isinstance(knock_out, KnockOut) else knock_out)]
-    with watching(_Intervention(plain, head_weights, knocks, replace or {})), plain_running(compiled):
+    with activate(_Intervention(plain, head_weights, knocks, replace or {})), plain_running(compiled):
         yield
 
 

@@ -1,9 +1,9 @@
-"""How a forward pass is looked at and stepped into without being rewritten.
+"""Hooks: read or replace the internals of a forward pass without rewriting the model.
 
-The model names its internals where it computes them: `q = see(self, "q", q)`. When nobody watches that is the value
-itself. A watcher (`inside.capture`, `inside.intervene`) may keep it or hand back another. Who watches is a context
-variable, not a part of the model: threads do not see each other's watchers, and nothing stays behind in the module.
-Those who change come before those who record, so that a record shows what happened.
+The model names its internals where it computes them: `q = hook(self, "q", q)`. Without an active hook that returns the
+value itself. An active `Hook` (`inside.capture`, `inside.intervene`) may record the value or return another. Active
+hooks are kept in a context variable, not in the model: threads do not share them, and nothing remains in the module.
+Hooks that change values run before those that record, so that a recording shows what the network computed with.
 """
 
 from collections.abc import Iterator
@@ -16,72 +16,77 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class Watcher(Protocol):
-    """Looks at one model's internals while it is in place."""
+class Hook(Protocol):
+    """Called with the named internals of every model that runs while it is active."""
 
     records: bool
-    """Whether it only records: recorders see what the others have changed."""
+    """Whether it only records: recording hooks run after those that change values."""
 
-    def see(self, module: nn.Module, name: str, value: Tensor) -> Tensor:
-        """Called with each named value; what it returns goes on through the network."""
+    def on_value(self, module: nn.Module, name: str, value: Tensor) -> Tensor:
+        """Take a named value of a module; the returned tensor continues through the network."""
         ...
 
-    def opens(self, module: nn.Module) -> bool:
-        """Whether it changes this module's scores or attention, so that the fused kernel has to be left."""
+    def changes_attention(self, module: nn.Module) -> bool:
+        """Whether it changes this module's scores or attention, so that the fused kernel cannot be used."""
         ...
 
-    def beside(self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None) -> None:
-        """Called where the fused kernel stays: whoever wants the matrix works it out beside it."""
+    def on_attention(self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None) -> None:
+        """Take queries and keys where the fused kernel is used; the attention matrix can be computed from them."""
         ...
 
 
-WATCHERS: ContextVar[tuple[Watcher, ...]] = ContextVar("WATCHERS", default=())
+HOOKS: ContextVar[tuple[Hook, ...]] = ContextVar("HOOKS", default=())
 
 
 @contextmanager
-def watching(watcher: Watcher) -> Iterator[None]:
-    """Put a watcher in place for this thread, and take that very one away again, whatever happens meanwhile."""
-    present = WATCHERS.get()
-    changing = tuple(w for w in present if not w.records)
-    recording = tuple(w for w in present if w.records)
-    WATCHERS.set((*changing, *recording, watcher) if watcher.records else (*changing, watcher, *recording))
+def activate(added: Hook) -> Iterator[None]:
+    """Activate a hook for this thread, and remove that same hook at the end, whichever others were added meanwhile."""
+    present = HOOKS.get()
+    changing = tuple(each for each in present if not each.records)
+    recording = tuple(each for each in present if each.records)
+    HOOKS.set((*changing, *recording, added) if added.records else (*changing, added, *recording))
     try:
         yield
     finally:
-        WATCHERS.set(tuple(w for w in WATCHERS.get() if w is not watcher))
+        HOOKS.set(tuple(each for each in HOOKS.get() if each is not added))
 
 
-def see(module: nn.Module, name: str, value: Tensor) -> Tensor:
-    """Show `value` to whoever watches this module."""
-    if torch.compiler.is_compiling():  # a compiled graph has no one to call
+def hooks_active() -> bool:
+    """Whether a hook is active, which needs the whole network to run. Compiled graphs call no hooks."""
+    return not torch.compiler.is_compiling() and bool(HOOKS.get())
+
+
+def hook(module: nn.Module, name: str, value: Tensor) -> Tensor:
+    """Pass a named value of a module through the active hooks."""
+    if torch.compiler.is_compiling():
         return value
-    for watcher in WATCHERS.get():
-        value = watcher.see(module, name, value)
+    for each in HOOKS.get():
+        value = each.on_value(module, name, value)
     return value
 
 
-def attend(
+def hooked_attention(
     module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float = 0.0
 ) -> Tensor | None:
-    """Attention with its matrix in the open, where a watcher changes it: `[b h t k]`; None leaves it to the kernel."""
-    if torch.compiler.is_compiling() or not (watchers := WATCHERS.get()):
+    """Attention with an explicit matrix where a hook changes it, `[b h t k]`; None leaves it to the fused kernel."""
+    if torch.compiler.is_compiling() or not (hooks := HOOKS.get()):
         return None
-    if not any(watcher.opens(module) for watcher in watchers):
-        for watcher in watchers:
-            watcher.beside(module, q, k, mask)
+    if not any(each.changes_attention(module) for each in hooks):
+        for each in hooks:
+            each.on_attention(module, q, k, mask)
         return None
-    scores = see(module, "scores", masked(scaled(q) @ k.transpose(-2, -1), mask))
-    attention = scores.softmax(dim=-1).nan_to_num()  # a row that may look nowhere gathers nothing
-    return F.dropout(see(module, "attention", attention), dropout, training=dropout > 0) @ v
+    scores = hook(module, "scores", masked(scaled(q) @ k.transpose(-2, -1), mask))
+    attention = scores.softmax(dim=-1).nan_to_num()  # a row whose columns are all masked gives zeros
+    return F.dropout(hook(module, "attention", attention), dropout, training=dropout > 0) @ v
 
 
 def scaled(q: Tensor) -> Tensor:
-    """Queries divided by √k, as the softmax wants them."""
+    """Divide queries by √k."""
     return q * q.shape[-1] ** -0.5
 
 
 def masked(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Scores `[b h q t]` with a mask that broadcasts to them: where it is False nothing is seen, numbers are added."""
+    """Apply a mask that broadcasts to scores `[b h q t]`: False forbids attention, numbers are added."""
     if mask is None:
         return scores
     return scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask

@@ -1,22 +1,24 @@
-"""Logits and nothing else: the last block worked out for the tokens that the head reads.
+"""Logits or pooled features without the work that cannot reach them, in the last block.
 
-All tokens still speak in the last block (keys and values), but only the class token has to listen (queries), and only
-it goes through the last MLP. On ViT-B/16 that is 7 % of the work; the logits are the same but for rounding, and so
-are the gradients: what cannot reach the logits has none.
+In the last block all tokens are needed as keys and values, but only the tokens that the head reads (the class token, and
+DeiT's distillation token) are needed as queries and in the MLP. On ViT-B/16 that saves 7 % of the work; logits,
+features and gradients are equal to the whole network's but for rounding.
 """
 
-from typing import Any
+from typing import Any, Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.models.hooks import WATCHERS
+from vitreous.models.hooks import hooks_active
 from vitreous.models.vit import Attention, ViT
+
+OutputKind = Literal["logits", "features"]
+"""What a forward pass returns: logits `[b classes]`, or the pooled features below the head `[b d]`."""
 
 
 def logits_only(model: nn.Module, x: Tensor) -> Tensor:
-    """`model(x)`, without the work that cannot reach the logits; any other model just runs.
+    """Compute `model(x)` without the work that cannot reach the logits; models that do not allow it run whole.
 
     >>> from vitreous.models.variants import variant
     >>> import torch
@@ -25,42 +27,51 @@ def logits_only(model: nn.Module, x: Tensor) -> Tensor:
     >>> torch.allclose(logits_only(model, x), model(x), atol=1e-5)
     True
     """
-    read = rows_read(model)
-    if read is None:
-        return model(x)
+    return model(x) if rows_read(model) is None else _short_forward(model, x, "logits")
+
+
+def features_only(model: Any, x: Tensor) -> Tensor:
+    """Compute `model.features(x)` without the work that cannot reach the features."""
+    features: Tensor = model.features(x) if rows_read(model) is None else _short_forward(model, x, "features")
+    return features
+
+
+def _short_forward(model: nn.Module, x: Tensor, output: OutputKind) -> Tensor:
     assert isinstance(model, ViT)
     x = model.embed(x)
     for block in model.blocks[:-1]:
         x = block(x)
-    return model.forward_head(model.norm(block_rows(model.blocks[-1], x, read)))
+    return read_last_block(model, x, output)
+
+
+def read_last_block(model: ViT, x: Tensor, output: OutputKind = "logits") -> Tensor:
+    """Compute the last block's rows that are read, the norm and the head: `[b t d]` → `[b classes]`, or `[b d]`."""
+    tokens = model.norm(block_rows(model.blocks[-1], x, tokens_of_heads(model)))
+    return model.pool(tokens) if output == "features" else model.forward_head(tokens)
 
 
 def rows_read(model: nn.Module) -> int | None:
-    """How many tokens the head reads, from the first on; None where the whole network has to run."""
+    """Count the tokens that the head reads, from the first on; None if the whole network has to run."""
     if not isinstance(model, ViT) or model.config.pool != "token":
         return None
-    if watched():
+    if hooks_active():
         return None
-    if type(model.blocks[-1].attn.qkv) is not nn.Linear:  # type: ignore[union-attr]  # LoRA's is more than its weight
+    if type(model.blocks[-1].attn.qkv) is not nn.Linear:  # type: ignore[union-attr]  # LoRA adds to the weight
         return None
     return tokens_of_heads(model)
 
 
-def watched() -> bool:
-    """Whether somebody looks or steps in here: they are owed the whole network. A compiled graph has no one to call."""
-    return not torch.compiler.is_compiling() and bool(WATCHERS.get())
-
-
 def tokens_of_heads(model: ViT) -> int:
-    """How many tokens are read where a head reads tokens: the class token, and for DeiT's other head the one after."""
+    """Count the tokens that heads read: the class token, and the next one for DeiT's distillation head."""
     return 2 if model.head_dist is not None else 1
 
 
 def block_rows(block: Any, x: Tensor, rows: int) -> Tensor:
-    """The block's first `rows` output tokens: `[b t d]` → `[b rows d]`."""
+    """Compute a block's first `rows` output tokens: `[b t d]` → `[b rows d]`."""
     kept = x[:, :rows]
     kept = kept + block.skip(block.ls1(_attention_rows(block.attn, block.norm1(x), rows)))
-    return kept + block.skip(block.ls2(block.mlp(block.norm2(kept))))
+    out: Tensor = kept + block.skip(block.ls2(block.mlp(block.norm2(kept))))
+    return out
 
 
 def _attention_rows(attention: Attention, x: Tensor, rows: int) -> Tensor:
@@ -72,4 +83,5 @@ def _attention_rows(attention: Attention, x: Tensor, rows: int) -> Tensor:
     k, v = kv.reshape(b, t, 2, heads, d // heads).permute(2, 0, 3, 1, 4).unbind(0)  # [b h t k]
     dropout = attention.dropout if attention.training else 0.0
     out = F.scaled_dot_product_attention(attention.q_norm(q), attention.k_norm(k), v, dropout_p=dropout)
-    return attention.proj_drop(attention.proj(out.transpose(1, 2).reshape(b, rows, d)))
+    projected: Tensor = attention.proj_drop(attention.proj(out.transpose(1, 2).reshape(b, rows, d)))
+    return projected

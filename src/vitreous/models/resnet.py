@@ -1,8 +1,8 @@
-"""The baseline: torchvision's ResNets (18 to 152) behind the same interface as `ViT`.
+"""ResNet, the baseline: torchvision's ResNets (18 to 152) with the interface of `ViT`.
 
-On images of 64 pixels and less the usual stem (7×7 in steps of two, then a max-pool) throws fifteen sixteenths of the
-places away before the first block, and a ViT beside it would win against a straw man. The `small` stem (3×3 in steps of
-one, no pool) is what the ResNet paper itself uses for CIFAR-10. All other keys and shapes are torchvision's.
+On images of 64 pixels and less the usual stem (7×7 with stride 2, then a max-pool) drops fifteen sixteenths of the
+positions before the first block, which would make an unfairly weak baseline. The `small` stem (3×3 with stride 1, no
+pool) is the ResNet paper's own for CIFAR-10. All other keys and shapes are torchvision's.
 """
 
 import re
@@ -30,11 +30,11 @@ class ResNetConfig:
     depth: int = 50
     """18, 34, 50, 101 or 152 layers."""
     classes: int = 1000
-    """Outputs of the head; 0 means none: the model returns its pooled features."""
+    """Outputs of the head; 0 means no head: the model returns its pooled features."""
     image_size: int | tuple[int, int] = 224
-    """The size of image that its preprocessing makes; the network itself takes any."""
+    """Image size that the preprocessing produces; the network itself takes any."""
     stem: Literal["imagenet", "small"] = "imagenet"
-    """How it begins: 7×7 in steps of two and a max-pool, or for small images 3×3 in steps of one and no pool."""
+    """First layers: 7×7 with stride 2 and a max-pool, or for small images 3×3 with stride 1 and no pool."""
 
     def __post_init__(self) -> None:
         if self.depth not in DEPTHS:
@@ -50,7 +50,7 @@ class ResNetConfig:
 
 
 class ResNet(TorchvisionResNet):
-    """torchvision's ResNet, keys and all: images `[b 3 H W]` → logits `[b classes]`.
+    """torchvision's ResNet with its state-dict keys: images `[b 3 H W]` → logits `[b classes]`.
 
     >>> model = ResNet(ResNetConfig(depth=18, classes=10)).eval()
     >>> model(torch.randn(1, 3, 64, 64)).shape, model.features(torch.randn(1, 3, 64, 64)).shape
@@ -71,20 +71,20 @@ class ResNet(TorchvisionResNet):
             self.reset_classifier(0)
 
     def features(self, x: Tensor) -> Tensor:
-        """Images to pooled features, without the head."""
+        """Compute pooled features, without the head: `[b 3 H W]` → `[b feature_width]`."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return torch.flatten(self.avgpool(x), 1)
 
     def reset_classifier(self, classes: int) -> None:
-        """Put a new linear head in place: `classes` outputs, or none."""
+        """Replace the head by a new linear one: `classes` outputs, or none for 0."""
         self.config = replace(self.config, classes=classes)
         self.fc: nn.Module = nn.Linear(self.config.feature_width, classes) if classes else nn.Identity()
         self.fc.to(self.conv1.weight)
 
 
 def resnet_config(name: str, **changes: Any) -> ResNetConfig | None:
-    """The config of `resnet18` to `resnet152`, or of `resnet18_small` and its like; None for any other name.
+    """Look up the config of `resnet18` to `resnet152`, or of `resnet18_small` and so on; None for any other name.
 
     >>> resnet_config("resnet50").image_size, resnet_config("resnet18_small").image_size, resnet_config("vit_b_16")
     (224, 32, None)

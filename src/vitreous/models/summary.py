@@ -1,4 +1,4 @@
-"""What a model is and costs: its shape in one line, its FLOPs, the shape at each step of a forward pass."""
+"""Summaries of a model: its shape in one line, its FLOPs, and the tensor shapes along a forward pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Model = ViT | ResNet
 
 
 def describe(model: Model) -> str:
-    """A model's shape in one line.
+    """Describe a model's shape in one line.
 
     >>> from vitreous.models.variants import variant
     >>> describe(ViT(variant("vit_tiny_patch16_224")))
@@ -40,7 +40,7 @@ def describe(model: Model) -> str:
 
 
 def count_flops(model: Model) -> int:
-    """Floating-point operations of one forward pass of one image: two for each multiply-add of a product."""
+    """Count the floating-point operations of a forward pass of one image: two for each multiply-add of a product."""
     with torch.device("meta"):
         copy = type(model)(model.config).eval().to("meta")  # type: ignore[arg-type]  # sine positions are real
         size = model.config.image_size
@@ -53,7 +53,7 @@ def count_flops(model: Model) -> int:
 
 @torch.no_grad()
 def trace(model: Model) -> Rows:
-    """The shape at each step of one image's way through the model, read off a real forward pass.
+    """List the tensor shapes of one image's forward pass, read from a real one.
 
     >>> from vitreous.models.variants import variant
     >>> dict(trace(ViT(variant("vit_base_patch16_224", depth=1)).eval()))["queries, keys and values, joined"]
@@ -64,10 +64,10 @@ def trace(model: Model) -> Rows:
     config, block = model.config, model.blocks[0]
     assert isinstance(config, ViTConfig)
     assert isinstance(block, TransformerBlock)
-    seen: dict[str, Tensor] = {}
+    outputs: dict[str, Tensor] = {}
 
-    def watch(name: str, module: nn.Module) -> torch.utils.hooks.RemovableHandle:
-        return module.register_forward_hook(lambda _, inputs, output: seen.__setitem__(name, output))
+    def record(name: str, module: nn.Module) -> torch.utils.hooks.RemovableHandle:
+        return module.register_forward_hook(lambda _, inputs, output: outputs.__setitem__(name, output))
 
     parts: dict[str, nn.Module] = {
         "patches": model.patch_embed,
@@ -78,28 +78,28 @@ def trace(model: Model) -> Rows:
         "block": block,
         "norm": model.norm,
     }
-    hooks = [watch(name, module) for name, module in parts.items()]
+    hooks = [record(name, module) for name, module in parts.items()]
     try:
         like = next(model.parameters())
         image = torch.zeros(1, config.channels, *config.size, device=like.device, dtype=like.dtype)
         tokens, logits = model.embed(image), model(image)
-        pooled = model.pool(seen["norm"])
+        pooled = model.pool(outputs["norm"])
     finally:
         for hook in hooks:
             hook.remove()
-    q, k, _ = seen["qkv"].unflatten(-1, (3, config.heads, -1)).permute(2, 0, 3, 1, 4)  # [b h t k]
+    q, k, _ = outputs["qkv"].unflatten(-1, (3, config.heads, -1)).permute(2, 0, 3, 1, 4)  # [b h t k]
     rows = [
         ("image", image),
-        ("patches, flattened and embedded", seen["patches"]),
+        ("patches, flattened and embedded", outputs["patches"]),
         ("with class token and positions", tokens),
-        ("block 0: after the first norm", seen["norm1"]),
-        ("queries, keys and values, joined", seen["qkv"]),
+        ("block 0: after the first norm", outputs["norm1"]),
+        ("queries, keys and values, joined", outputs["qkv"]),
         ("queries, split into heads", q),
         ("attention: queries × keys", q @ k.transpose(-2, -1)),
-        ("attention's output", seen["attn"]),
-        ("hidden layer of the MLP", seen["fc1"]),
-        ("block 0's output", seen["block"]),
-        (f"after {config.depth} blocks and the last norm", seen["norm"]),
+        ("attention's output", outputs["attn"]),
+        ("hidden layer of the MLP", outputs["fc1"]),
+        ("block 0's output", outputs["block"]),
+        (f"after {config.depth} blocks and the last norm", outputs["norm"]),
         ("pooled", pooled),
         ("logits" if config.classes else "features", logits),
     ]

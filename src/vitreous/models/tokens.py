@@ -1,8 +1,8 @@
-"""Which token is what: the one way from a sequence of tokens to the image and back.
+"""`TokenLayout`: the order of a ViT's tokens, and the conversion between token indices and the grid of patches.
 
-A ViT's sequence is, in this order, the class token, the distillation token, the registers (each only where the
-model has it) and then the patches, row by row. Every view and every shortcut asks `TokenLayout` instead of
-counting by itself, so that all families and non-square images work alike.
+A ViT's sequence is, in this order, the class token, the distillation token, the registers (each only if the model has
+it) and then the patches, row by row. All code that maps tokens to the image uses `TokenLayout`, so that every family and
+non-square images are handled in the same way.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class TokenLayout:
 
     @property
     def prefix(self) -> int:
-        """How many tokens stand before the first patch."""
+        """Number of tokens before the first patch."""
         return self.class_token + self.distillation_token + self.registers
 
     @property
@@ -47,22 +47,22 @@ class TokenLayout:
         return int(self.class_token) if self.distillation_token else None
 
     def index(self, row: int, column: int) -> int:
-        """The token of the patch at this row and column."""
+        """Index of the token of the patch at this row and column."""
         rows, columns = self.grid
         if not (0 <= row < rows and 0 <= column < columns):
             raise ValueError(f"patch ({row}, {column}) lies outside the {rows}×{columns} grid")
         return self.prefix + row * columns + column
 
     def patch(self, index: int) -> tuple[int, int] | None:
-        """Row and column of a token, or None where the token is not a patch."""
+        """Row and column of a token, or None if the token is not a patch."""
         if not 0 <= index < self.tokens:
             raise ValueError(f"token {index} does not exist: this model has tokens 0 to {self.tokens - 1}")
         return None if index < self.prefix else divmod(index - self.prefix, self.grid[1])
 
     def name(self, index: int) -> str:
-        """What a token is called in tables and captions."""
-        if (place := self.patch(index)) is not None:
-            return f"patch ({place[0]}, {place[1]})"
+        """Name of a token in tables and captions."""
+        if (position := self.patch(index)) is not None:
+            return f"patch ({position[0]}, {position[1]})"
         if index == self.class_index:
             return "class"
         if index == self.distillation_index:
@@ -70,9 +70,9 @@ class TokenLayout:
         return f"register {index - self.class_token - self.distillation_token}"
 
     def to_grid(self, values: Tensor, dim: int = -1) -> Tensor:
-        """Lay one value a token out as the image: `[… t …]` → `[… rows columns …]`.
+        """Arrange one value for each token on the grid of patches: `[… t …]` → `[… rows columns …]`.
 
-        `values` holds all tokens, or the patches alone.
+        `values` holds all tokens, or only the patches.
 
         >>> import torch
         >>> TokenLayout(grid=(2, 2)).to_grid(torch.arange(5))

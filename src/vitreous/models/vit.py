@@ -1,10 +1,11 @@
 """The Vision Transformer of "An Image is Worth 16×16 Words" (Dosovitskiy et al., 2021), leaf to whole.
 
-Read top to bottom: an image is cut into patches (`PatchEmbedding`), tokens look at each other (`Attention`), each
-token thinks by itself (`MLP`), both with a shortcut around them (`TransformerBlock`), and one token answers
-(`MLPHead`). `ViT` puts the paper's equations 1 to 4 together. One `ViTConfig` also covers DeiT, AugReg, MAE, DINO,
-DINOv2 and CLIP's vision tower: their differences are fields, not subclasses. State-dict keys are timm's. `see` names a
-value for those who look inside; to everybody else it is the value.
+Read top to bottom: an image is cut into patches and each is projected to a token (`PatchEmbedding`, eq. 1), tokens
+attend to each other (`Attention`), an `MLP` transforms each token separately, both with a residual connection
+(`TransformerBlock`, eq. 2 and 3), and a head reads the class token (`MLPHead`, eq. 4). `ViT` puts the equations
+together. One `ViTConfig` also covers DeiT, AugReg, MAE, DINO, DINOv2 and CLIP's vision tower: their differences are
+fields, not subclasses. State-dict keys are timm's. `hook` names a value for `inside/capture.py` and
+`inside/intervene.py`; without them it returns the value unchanged.
 
 Shapes:  b images · c channels · H W pixels · n patches · t tokens · d width · h heads · k width of one head
 """
@@ -18,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.models.hooks import attend, see
+from vitreous.models.hooks import hook, hooked_attention
 from vitreous.models.tokens import TokenLayout
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -31,12 +32,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 LARGEST = 2**24
-"""No size, count or side of a model is larger."""
+"""Upper limit of every size and count in a config."""
 
 
 @dataclass(frozen=True)
 class ViTConfig:
-    """Everything that decides a ViT's shape; it checks itself.
+    """Everything that decides a ViT's shape, checked when it is created.
 
     >>> ViTConfig(image_size=32, patch_size=4, width=64, heads=4, depth=2).layout.tokens
     65
@@ -69,7 +70,7 @@ class ViTConfig:
     registers: int = 0
     """Learned tokens that carry no patch (DINOv2 with registers)."""
     position: Literal["learned", "sine-1d", "sine-2d", "none"] = "learned"
-    """How tokens know where they are."""
+    """Kind of position embedding."""
     prefix_positions: bool = True
     """Positions have slots for the tokens in front of the patches; DeiT-III and DINOv2-with-registers have none."""
     patch_bias: bool = True
@@ -101,7 +102,7 @@ class ViTConfig:
     attention_dropout: float = 0.0
     """Dropout on attention weights."""
     stochastic_depth: float = 0.0
-    """Chance to skip a branch of the last block in training; earlier blocks less, linearly."""
+    """Probability to skip a branch of the last block in training; it grows linearly from 0 at the first block."""
 
     def __post_init__(self) -> None:
         for name in ("image_size", "patch_size"):
@@ -117,7 +118,7 @@ class ViTConfig:
         self._check_choices()
 
     def _check_types(self) -> None:
-        """A config may come from a file: what should be a number is one, of a size that numbers here can have."""
+        """Check the type and range of every field: a config may come from a file."""
         for field in fields(self):
             value, kind = getattr(self, field.name), type(field.default)
             if field.name in ("image_size", "patch_size"):
@@ -171,12 +172,12 @@ class ViTConfig:
     @property
     def size(self) -> tuple[int, int]:
         """Height and width of an image."""
-        return self.image_size  # type: ignore[return-value]  # made a pair above
+        return self.image_size  # type: ignore[return-value]  # a pair since __post_init__
 
     @property
     def patch(self) -> tuple[int, int]:
         """Height and width of a patch."""
-        return self.patch_size  # type: ignore[return-value]  # made a pair above
+        return self.patch_size  # type: ignore[return-value]  # a pair since __post_init__
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -201,8 +202,8 @@ class ViTConfig:
 class PatchEmbedding(nn.Module):
     """Cut the image into patches and project each to a token: x_p E of equation 1.
 
-    A strided convolution says the same; as a reshape and one matrix product it is plainer and no slower. The weight
-    keeps the convolution's shape, so that `proj.weight[i]` is a filter you can look at.
+    Equal to a strided convolution; a reshape and one matrix product is plainer and no slower. The weight keeps the
+    convolution's shape, so that `proj.weight[i]` is a filter that can be drawn.
     """
 
     def __init__(self, config: ViTConfig) -> None:
@@ -216,7 +217,7 @@ class PatchEmbedding(nn.Module):
         (b, c, height, width), (p, q) = x.shape, self.patch
         x = x.reshape(b, c, height // p, p, width // q, q)
         x = x.permute(0, 2, 4, 1, 3, 5).reshape(b, height // p * (width // q), c * p * q)  # [b n cpq]
-        return see(self, "patches", F.linear(x, self.proj.weight.flatten(1), self.proj.bias))  # [b n d]
+        return hook(self, "patches", F.linear(x, self.proj.weight.flatten(1), self.proj.bias))  # [b n d]
 
     def _wrong(self, x: Tensor) -> str:
         takes = f"this model takes [b {self.channels} {self.size[0]} {self.size[1]}], got {list(x.shape)}"
@@ -229,10 +230,10 @@ class PatchEmbedding(nn.Module):
 def sine_positions(config: ViTConfig) -> Tensor:
     """Fixed position embeddings: `[1 t d]`, or `[1 n d]` without slots for the prefix tokens.
 
-    1-D counts tokens as "Attention is All You Need" does; 2-D spends half of the width on rows and half on columns.
+    1-D numbers the tokens as "Attention is All You Need" does; 2-D has half of the width for rows, half for columns.
     """
     rows, columns = config.grid
-    with torch.device("cpu"):  # real numbers even where the model is first built on the meta device
+    with torch.device("cpu"):  # real values even if the model is built on the meta device
         if config.position == "sine-1d":
             return sines(config.positions, config.width)[None]
         half = config.width // 2
@@ -243,15 +244,15 @@ def sine_positions(config: ViTConfig) -> Tensor:
         return torch.cat([prefix, table])[None]
 
 
-def sines(places: int, width: int) -> Tensor:
-    """Sines and cosines of each place, from quick to slow: `[places width]`."""
+def sines(positions: int, width: int) -> Tensor:
+    """Sines and cosines of each position, from high to low frequency: `[positions width]`."""
     rates = 10_000.0 ** (-torch.arange(0, width, 2) / width)
-    angles = torch.arange(places)[:, None] * rates  # [places width/2]
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)  # [places width]
+    angles = torch.arange(positions)[:, None] * rates  # [positions width/2]
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)  # [positions width]
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention (paper, appendix A): each token gathers from all tokens what it asks for."""
+    """Multi-head self-attention (paper, appendix A)."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -268,38 +269,18 @@ class Attention(nn.Module):
         b, t, d = x.shape
         qkv = self.qkv(x).reshape(b, t, 3, self.heads, d // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # [b h t k]
-        q, k, v = see(self, "q", self.q_norm(q)), see(self, "k", self.k_norm(k)), see(self, "v", v)
+        q, k, v = hook(self, "q", self.q_norm(q)), hook(self, "k", self.k_norm(k)), hook(self, "v", v)
         dropout = self.dropout if self.training else 0.0
-        mixed = attend(self, q, k, v, mask, dropout)  # None unless someone steps in here
+        mixed = hooked_attention(self, q, k, v, mask, dropout)  # None unless a hook changes it
         if mixed is None:
             # softmax(q kᵀ / √k) v (eq. 6 and 7), in one fused kernel that never keeps the [b h t t] matrix
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)  # [b h t k]
-        x = see(self, "mixed", mixed).transpose(1, 2).reshape(b, t, d)  # heads side by side
-        return see(self, "attention_output", self.proj_drop(self.proj(x)))
-
-
-class StochasticDepth(nn.Module):
-    """Stochastic depth (Huang et al., 2016): each row of a branch `[b …]` is dropped with chance `p` and the others are divided by 1 - `p`; only in training.
-
-    The same draws as torchvision's in mode "row", whose import would take longer than loading a small model.
-
-    >>> StochasticDepth(0.5).eval()(torch.ones(2, 3)).tolist()
-    [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
-    """
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.p == 0:
-            return x
-        kept = torch.empty([len(x)] + [1] * (x.dim() - 1), dtype=x.dtype, device=x.device).bernoulli_(1 - self.p)
-        return x * kept.div_(1 - self.p)
+        x = hook(self, "mixed", mixed).transpose(1, 2).reshape(b, t, d)  # heads side by side
+        return hook(self, "attention_output", self.proj_drop(self.proj(x)))
 
 
 class MLP(nn.Module):
-    """Two dense layers with an activation between, on each token alone; gated by a third of the weights if SwiGLU."""
+    """Two linear layers with an activation between, applied to each token; SwiGLU adds a gate to the first."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -316,8 +297,8 @@ class MLP(nn.Module):
             x = ACTIVATIONS[self.activation](gate) * x
         else:
             x = ACTIVATIONS[self.activation](x)
-        x = see(self, "mlp_hidden", self.drop(x))
-        return see(self, "mlp_output", self.drop(self.fc2(x)))
+        x = hook(self, "mlp_hidden", self.drop(x))
+        return hook(self, "mlp_output", self.drop(self.fc2(x)))
 
 
 class LayerScale(nn.Module):
@@ -331,8 +312,29 @@ class LayerScale(nn.Module):
         return x * self.gamma
 
 
+class StochasticDepth(nn.Module):
+    """Drop a whole branch of an image with probability `p` in training, and divide what is kept by 1 - `p`: `[b …]`.
+
+    Stochastic depth (Huang et al., 2016). It draws as torchvision's `StochasticDepth(p, "row")` does, whose import
+    would take longer than loading a small model.
+
+    >>> StochasticDepth(0.5).eval()(torch.ones(2, 3)).tolist()
+    [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        kept = torch.empty([len(x)] + [1] * (x.dim() - 1), dtype=x.dtype, device=x.device).bernoulli_(1 - self.p)
+        return x * kept.div_(1 - self.p)
+
+
 class TransformerBlock(nn.Module):
-    """Equations 2 and 3: attention, then MLP, each behind a layer norm and beside a shortcut."""
+    """Equations 2 and 3: attention, then MLP, each after a layer norm and with a residual connection."""
 
     def __init__(self, config: ViTConfig, stochastic_depth: float = 0.0) -> None:
         super().__init__()
@@ -343,17 +345,17 @@ class TransformerBlock(nn.Module):
         self.skip = StochasticDepth(stochastic_depth)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        x = see(self, "input", x)
-        y = see(self, "norm1", self.norm1(x))
-        x = see(self, "middle", x + self.skip(self.ls1(self.attn(y, mask))))  # z' = MSA(LN(z)) + z, eq. 2
-        y = see(self, "norm2", self.norm2(x))
-        return see(self, "output", x + self.skip(self.ls2(self.mlp(y))))  # z = MLP(LN(z')) + z', eq. 3
+        x = hook(self, "input", x)
+        y = hook(self, "norm1", self.norm1(x))
+        x = hook(self, "middle", x + self.skip(self.ls1(self.attn(y, mask))))  # z' = MSA(LN(z)) + z, eq. 2
+        y = hook(self, "norm2", self.norm2(x))
+        return hook(self, "output", x + self.skip(self.ls2(self.mlp(y))))  # z = MLP(LN(z')) + z', eq. 3
 
 
 class MLPHead(nn.Module):
     """Features to logits: one linear layer, or a hidden tanh layer before it for pre-training (paper, section 3.1).
 
-    Without classes it hands the features on.
+    Without classes it returns the features.
     """
 
     def __init__(self, config: ViTConfig) -> None:
@@ -411,9 +413,9 @@ class ViT(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw fresh weights; heads start at zero, as in the paper's fine-tuning (section 3.2)."""
+        """Initialise all weights; heads start at zero, as in the paper's fine-tuning (section 3.2)."""
         if self.patch_embed.proj.weight.is_meta:
-            return  # nothing to draw, and torch 2.11 would load its compiler for it
+            return  # nothing to initialise, and torch 2.11 would load its compiler for it
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Conv2d):
                 # the patch embedding by its fan-in, as the paper's JAX code; the rest as BERT and timm do
@@ -438,18 +440,18 @@ class ViT(nn.Module):
         prefix = [token for token in (self.cls_token, self.dist_token, self.reg_token) if token is not None]
         x = torch.cat([token.expand(x.shape[0], -1, -1) for token in prefix] + [x], dim=1)  # [b t d]
         if self.pos_embed is not None and self.config.prefix_positions:
-            x = x + self.pos_embed  # after the class token is put in front: it has a position too
-        return see(self, "embedding", self.norm_pre(self.pos_drop(x)))
+            x = x + self.pos_embed  # after the class token is prepended: it has a position too
+        return hook(self, "embedding", self.norm_pre(self.pos_drop(x)))
 
     def forward_features(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Images to the last block's normalised tokens: `[b t d]`.
 
-        `mask` is a boolean `[t t]`, or broadcastable to `[b h t t]`: True where a row's token may look at a column's.
+        `mask` is a boolean `[t t]`, or broadcastable to `[b h t t]`: True where a row's token may attend to a column's.
         """
         x = self.embed(x)
         for block in self.blocks:
             x = block(x, mask)
-        return see(self, "tokens", self.norm(x))
+        return hook(self, "tokens", self.norm(x))
 
     def pool(self, tokens: Tensor) -> Tensor:
         """What the head reads: `[b t d]` → `[b d]`, or `[b 2d]` for "token+mean"."""
@@ -458,17 +460,17 @@ class ViT(nn.Module):
             parts.append(tokens[:, 0])  # y = LN(z_L⁰), eq. 4
         if "mean" in self.config.pool:
             parts.append(tokens[:, self.layout.prefix :].mean(dim=1))
-        return see(self, "pooled", self.fc_norm(torch.cat(parts, dim=-1)))
+        return hook(self, "pooled", self.fc_norm(torch.cat(parts, dim=-1)))
 
     def forward_head(self, tokens: Tensor) -> Tensor:
         """Normalised tokens `[b t d]` to logits `[b classes]`."""
         logits = self.head(self.pool(tokens))
-        if self.head_dist is not None:  # DeiT: at inference the two heads' answers are averaged
+        if self.head_dist is not None:  # DeiT averages the logits of its two heads
             logits = (logits + self.head_dist(self.fc_norm(tokens[:, 1]))) / 2
         return logits
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return see(self, "logits", self.forward_head(self.forward_features(x, mask)))
+        return hook(self, "logits", self.forward_head(self.forward_features(x, mask)))
 
     def features(self, x: Tensor) -> Tensor:
         """Images to pooled features, without the head: `[b feature_width]`."""
@@ -485,17 +487,17 @@ class ViT(nn.Module):
         wanted = list(range(depth - n, depth)) if isinstance(n, int) else [i % depth for i in n if -depth <= i < depth]
         if not wanted or wanted[0] < 0 or (not isinstance(n, int) and len(wanted) != len(n)):
             raise ValueError(f"this model has blocks 0 to {depth - 1}, got n={n}")
-        seen: dict[int, Tensor] = {}
+        outputs: dict[int, Tensor] = {}
         x = self.embed(x)
         for i, block in enumerate(self.blocks[: max(wanted) + 1]):
             x = block(x)
             if i in wanted:
-                seen[i] = self.norm(x) if norm else x
-        tokens = [seen[i] for i in wanted]
+                outputs[i] = self.norm(x) if norm else x
+        tokens = [outputs[i] for i in wanted]
         return [self.layout.to_grid(y.transpose(1, 2)) for y in tokens] if reshape else tokens
 
     def reset_classifier(self, classes: int, pool: Literal["token", "mean", "token+mean"] | None = None) -> None:
-        """Put a new linear head in place, at zero: `classes` outputs, or none. A pre-training layer goes."""
+        """Replace the head by a new linear one with zero weights: `classes` outputs, or none for 0."""
         changes: dict[str, Any] = {"classes": classes, "representation_size": 0, "head_bias": True}
         if pool is not None:
             changes["pool"] = pool
@@ -511,8 +513,8 @@ class ViT(nn.Module):
 
     @classmethod
     def from_pretrained(cls, name: str, **options: Any) -> Self:
-        """Load weights by name or path: `vitreous.load`, as the ecosystem spells it."""
-        from vitreous.weights.load import load  # here, so that this file needs torch alone
+        """Load weights by name or path, as `vitreous.load` does."""
+        from vitreous.weights.load import load  # not at the top: this file needs torch alone
 
         model = load(name, **options)
         if not isinstance(model, cls):

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from vitreous.models.hooks import watching
+from vitreous.models.hooks import activate
 from vitreous.server.memory import give_back
 
 Result = TypeVar("Result")
@@ -29,7 +29,7 @@ class Cancelled(Exception):
 
 
 class Flag:
-    """Set when a job is no longer wanted. It also is a watcher of the forward pass, and ends it at the next value."""
+    """Set when a job is no longer wanted. It is also a hook of the forward pass, and ends it at the next value."""
 
     records = False
 
@@ -46,14 +46,14 @@ class Flag:
         if self.event.is_set():
             raise Cancelled("a newer request took its place, or the client has gone")
 
-    def see(self, module: nn.Module, name: str, value: Tensor) -> Tensor:
+    def on_value(self, module: nn.Module, name: str, value: Tensor) -> Tensor:
         self.check()
         return value
 
-    def opens(self, module: nn.Module) -> bool:
+    def changes_attention(self, module: nn.Module) -> bool:
         return False
 
-    def beside(self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None) -> None:
+    def on_attention(self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None) -> None:
         pass
 
 
@@ -138,7 +138,7 @@ class Work:
     ) -> Result:
         def work() -> Result:
             flag.check()
-            with watching(flag):
+            with activate(flag):
                 return function(flag)
 
         future = asyncio.get_running_loop().run_in_executor(self.pool, work)

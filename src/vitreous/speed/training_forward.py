@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from vitreous.models.last_block import block_rows, rows_read, watched
+from vitreous.models.hooks import hooks_active
+from vitreous.models.last_block import block_rows, rows_read
 from vitreous.models.vit import MLP, Attention, TransformerBlock, ViT
 from vitreous.speed.fused import gelu_backward, pack
 from vitreous.speed.gelu import gelu
@@ -32,7 +33,7 @@ def logits_to_learn(
     `fused` takes the kernels above where the blocks are such that they fit. `recompute` keeps only what goes into each
     block: its inside is worked out again in the backward pass, for a third more work.
     """
-    if not isinstance(model, ViT) or watched():
+    if not isinstance(model, ViT) or hooks_active():
         return model(x)
     read = rows_read(model)  # None: the head reads all tokens, and the last block is one like the others
     blocks = list(model.blocks) if read is None else list(model.blocks)[:-1]

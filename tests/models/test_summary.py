@@ -1,0 +1,34 @@
+"""A model in one line, its FLOPs, and its shapes."""
+
+import pytest
+
+from vitreous.models.resnet import ResNet, ResNetConfig
+from vitreous.models.summary import count_flops, describe, trace
+from vitreous.models.variants import variant
+from vitreous.models.vit import ViT
+
+TINY = {"image_size": 32, "patch_size": 8, "width": 48, "mlp_width": 100, "depth": 2, "heads": 4, "classes": 5}
+
+
+def test_a_line_names_what_is_unusual():
+    line = describe(ViT(variant("vit_tiny_patch16_224", depth=1, registers=4, mlp_width=100)))
+    assert line == "224×224 px, 16×16 patches in 14×14, width 192, depth 1, heads 3, registers 4, mlp_width 100"
+    assert describe(ResNet(ResNetConfig(18))) == "depth 18"
+
+
+def test_flops_are_two_for_each_multiply_add():
+    model = ViT(variant("vit_tiny_patch16_224", **TINY))
+    n, t, d, m, classes = 16, 17, 48, 100, 5
+    patches = n * 3 * 8 * 8 * d
+    block = t * d * 3 * d + 2 * t * t * d + t * d * d + 2 * t * d * m
+    assert count_flops(model) == 2 * (patches + 2 * block + d * classes)
+
+
+def test_a_trace_has_the_shape_of_every_step():
+    shapes = dict(trace(ViT(variant("vit_tiny_patch16_224", **TINY)).eval()))
+    assert shapes["image"] == "3×32×32"
+    assert shapes["queries, split into heads"] == "4×17×12"
+    assert shapes["attention: queries × keys"] == "4×17×17"
+    assert shapes["logits"] == "5"
+    with pytest.raises(ValueError, match="this is a ResNet"):
+        trace(ResNet(ResNetConfig(18)))
