@@ -3,6 +3,7 @@ import warnings
 
 import pytest
 import torch
+from families import family, images
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -255,5 +256,21 @@ def test_what_does_not_exist_is_named(options, message):
 
 
 def test_a_resnet_is_refused():
-    with pytest.raises(ValueError, match="only a ViT's internals have names"), capture(ResNet(ResNetConfig(18))):
+    with (
+        pytest.raises(ValueError, match="only the internals of a ViT can be captured"),
+        capture(ResNet(ResNetConfig(18))),
+    ):
         pass
+
+
+def test_internals_print_as_a_list_of_names_and_shapes():
+    model = family("class token")
+    with capture(model, ["q", "logits"], layers=[0]) as internals:
+        assert repr(internals) == "Internals: nothing recorded yet"
+        model(images(model))
+    assert repr(internals).splitlines() == [
+        "Internals of 2 tensors:",
+        "  blocks.0.q  [2, 4, 13, 6]  float32",
+        "  logits      [2, 5]         float32",
+    ]
+    assert "<td><code>blocks.0.q</code></td><td>[2, 4, 13, 6]</td>" in internals._repr_html_()

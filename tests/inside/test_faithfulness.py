@@ -13,7 +13,7 @@ from vitreous.inside.faithfulness import (
     reinitialised,
     sanity,
 )
-from vitreous.inside.integrated import to_patches
+from vitreous.inside.integrated_gradients import to_patches
 from vitreous.inside.relevance import relevance
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT

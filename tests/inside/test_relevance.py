@@ -3,17 +3,17 @@ import torch
 from families import FAMILIES, family, images
 
 from vitreous.inside.attention import readout
-from vitreous.inside.cam import cam
 from vitreous.inside.capture import capture
-from vitreous.inside.importance import head_importance
-from vitreous.inside.integrated import integrated_gradients
+from vitreous.inside.grad_cam import grad_cam
+from vitreous.inside.head_importance import head_importance
+from vitreous.inside.integrated_gradients import integrated_gradients
 from vitreous.inside.intervene import intervene
 from vitreous.inside.relevance import chosen_classes, gradient_attention, relevance
 
 BY_GRADIENT = {
     "relevance": relevance,
     "gradient_attention": gradient_attention,
-    "cam": cam,
+    "cam": grad_cam,
     "head_importance": head_importance,
     "integrated_gradients": lambda model, x, target=None: integrated_gradients(
         model, x, target, baseline=torch.zeros(1), steps=2
@@ -86,7 +86,7 @@ def test_a_class_that_the_head_does_not_use_has_no_relevance(name):
         if head is not None:
             head.weight[2] = 0.0
     x = images(model)
-    for explain in (relevance, gradient_attention, cam):
+    for explain in (relevance, gradient_attention, grad_cam):
         assert not explain(model, x, 2).any()
         assert any(explain(model, x, target).any() for target in (0, 1, 3, 4))
 
@@ -120,7 +120,7 @@ def test_frozen_models_and_callers_without_gradients_get_the_same(explain):
     torch.testing.assert_close(explain(model, x, 1), expected)
 
 
-@pytest.mark.parametrize("explain", [relevance, gradient_attention, cam])
+@pytest.mark.parametrize("explain", [relevance, gradient_attention, grad_cam])
 def test_each_image_is_explained_by_itself_for_its_own_class(explain):
     model = family("token and mean").double()
     x = images(model, 3)

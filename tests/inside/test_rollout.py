@@ -116,7 +116,7 @@ def test_one_layers_attention_is_alive_at_a_time(monkeypatch):
     [
         ({"fusion": "sum"}, "fusion must be one of mean, max, min, got 'sum'"),
         ({"discard": 1.0}, "discard is a share"),
-        ({"residual": 1.5}, "residual is the shortcut's share"),
+        ({"residual": 1.5}, "residual is the residual connection's share"),
     ],
 )
 def test_options_out_of_range_are_refused(options, message):

@@ -5,7 +5,7 @@ import torch
 import torchvision
 
 from conftest import assert_same
-from vitreous.inside.cam import cam
+from vitreous.inside.grad_cam import grad_cam
 from vitreous.models.resnet import ResNet, ResNetConfig, resnet_config
 from vitreous.models.summary import count_flops
 from vitreous.weights.load import load
@@ -57,7 +57,7 @@ def test_the_small_stem_is_recognised_when_it_is_loaded(tmp_path):
 def test_cam_of_a_small_image_can_be_taken_at_an_earlier_stage():
     model = ResNet(resnet_config("resnet18_small", classes=3)).eval()
     x = torch.randn(1, 3, 8, 8)
-    assert [tuple(cam(model, x, 1, layer=stage).shape[1:]) for stage in (-1, -2, -3)] == [(1, 1), (2, 2), (4, 4)]
+    assert [tuple(grad_cam(model, x, 1, layer=stage).shape[1:]) for stage in (-1, -2, -3)] == [(1, 1), (2, 2), (4, 4)]
     assert not any(stage._forward_hooks for stage in (model.layer2, model.layer3, model.layer4))
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from conftest import noise
 from vitreous.inside.filters import principal_filters
-from vitreous.inside.position import similarity
+from vitreous.inside.position_similarity import position_similarity
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.training.config import TrainConfig
@@ -96,7 +96,7 @@ def test_the_beginning_is_recorded_once_and_not_after_a_restart(monkeypatch, tmp
 def test_positions_and_filters_are_what_the_views_show():
     model = noise(ViT(ViTConfig(**SMALL)))
     seen = look(model, torch.randn(2, 3, 8, 8))
-    np.testing.assert_allclose(seen.positions, similarity(model).numpy(), atol=1e-3)
+    np.testing.assert_allclose(seen.positions, position_similarity(model).numpy(), atol=1e-3)
     filters, _ = principal_filters(model.patch_embed.proj.weight, 28)
     np.testing.assert_allclose(seen.filters / 255, filters.numpy(), atol=0.5 / 255 + 1e-6)
     assert seen.filters.shape == (12, 2, 2, 3)  # as many components as a patch has numbers
@@ -238,7 +238,7 @@ def test_a_run_records_its_images_and_the_weights_of_each_moment(tmp_path):
         assert not np.array_equal(before.positions, after.positions)  # also of an epoch that was not evaluated
     from vitreous.weights.load import load
 
-    last = similarity(load(str(tmp_path / "run/model"))).numpy()
+    last = position_similarity(load(str(tmp_path / "run/model"))).numpy()
     np.testing.assert_allclose(found[-1].positions, last, atol=1e-3)
 
 

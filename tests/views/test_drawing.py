@@ -131,11 +131,11 @@ def test_the_lens_follows_the_target(model, photo, drawn):
 
 
 def test_positions_are_those_of_the_query(model, photo, drawn):
-    from vitreous.inside.position import similarity
+    from vitreous.inside.position_similarity import position_similarity
 
     drawing.positions(Inspection(model, photo, Choice(query=12)))
     call = drawn["draw_similarity_one"][0]
-    np.testing.assert_allclose(call.a[0], similarity(model)[1, 1], atol=1e-6)
+    np.testing.assert_allclose(call.a[0], position_similarity(model)[1, 1], atol=1e-6)
     assert call.k["place"] == (1, 1)
 
 

@@ -1,1 +1,1 @@
-"""Looking inside: tensors in, tensors out. `capture` gets the internals, each other module works out one idea."""
+"""Internals of a ViT, tensors in, tensors out: `capture` records them, `intervene` changes them, the rest analyse."""

@@ -1,7 +1,7 @@
-"""Attention as images and numbers: where a token looks, how far and how sharply.
+"""Attention maps, attention distance, attention entropy, and attention matrices rescaled for display.
 
-In goes attention as `capture` keeps it, one layer or several on top of each other; out come heat maps on the grid of
-patches, distances in pixels, entropies in nats, and the matrix made readable.
+The functions take attention as `capture` records it, of one layer or of several stacked, and return heat maps on the
+grid of patches, distances in pixels, and entropies in nats.
 
 Shapes:  l layers · b images · h heads · q query rows · t tokens · n patches
 """
@@ -17,10 +17,10 @@ from vitreous.models.vit import TransformerBlock, ViT
 
 
 def class_maps(attention: Tensor | Internals, layout: TokenLayout, *, query: int | None = None) -> Tensor:
-    """Where one token looks: attention `[… q t]`, or all that was captured, → `[… rows columns]`.
+    """Arrange one token's attention on the grid of patches: `[… q t]`, or captured internals, → `[… rows columns]`.
 
-    `query` is a token, `layout.index(row, column)` for a patch; by default the class token, and in a model without one
-    the mean over all patches' rows. Attention captured with `queries=[i]` has one row, which is taken as it is.
+    `query` is a token's index, `layout.index(row, column)` for a patch. The default is the class token, or in a model
+    without one the mean over all patches' rows. Attention captured with `queries=[i]` has one row, which is used.
 
     >>> class_maps(torch.eye(5).expand(2, 3, 5, 5), TokenLayout(grid=(2, 2)), query=4)[0, 0]
     tensor([[0., 0.],
@@ -37,16 +37,16 @@ def class_maps(attention: Tensor | Internals, layout: TokenLayout, *, query: int
     elif query is None:
         row = layout.to_grid(attention, dim=-2).mean(dim=(-3, -2))  # [… t]
     else:
-        layout.patch(query)  # refuses a token that does not exist
+        layout.patch(query)  # raises for a token that does not exist
         row = attention[..., query, :]
     return layout.to_grid(row)
 
 
 def mean_distance(attention: Tensor, layout: TokenLayout, patch_size: int | tuple[int, int]) -> Tensor:
-    """How far each head looks on average, in pixels (the paper's figure 7, right): `[… h t t]` → `[… h]`.
+    """Compute each head's mean attention distance in pixels (the paper's figure 7, right): `[… h t t]` → `[… h]`.
 
-    Only attention among patches counts, scaled to sum to 1 for each query patch; a patch's distance to another is that
-    of their centres. A query patch that attends to no patch at all has no distance and is left out of the mean.
+    Only attention between patches counts, scaled to sum to 1 for each query patch; the distance of two patches is that
+    of their centres. A query patch that attends to no patch has no distance and is left out of the mean.
 
     >>> mean_distance(torch.eye(4)[None], TokenLayout((2, 2), class_token=False), patch_size=16)
     tensor([0.])
@@ -61,7 +61,7 @@ def mean_distance(attention: Tensor, layout: TokenLayout, patch_size: int | tupl
 
 
 def entropy(attention: Tensor) -> Tensor:
-    """How spread out attention is, in nats, averaged over the query rows: `[… q t]` → `[…]`; uniform gives log t.
+    """Compute the entropy of attention in nats, averaged over query rows: `[… q t]` → `[…]`; uniform gives log t.
 
     >>> torch.allclose(entropy(torch.full((3, 8, 8), 1 / 8)).exp(), torch.tensor(8.0))
     True
@@ -71,9 +71,9 @@ def entropy(attention: Tensor) -> Tensor:
 
 
 def layer_normed(matrix: Tensor, eps: float = 1e-5) -> Tensor:
-    """The matrix with each row layer-normalised, so that rows of different sharpness can be read side by side.
+    """Layer-normalise each row of a matrix, so that rows of different sharpness can be compared.
 
-    `eps` is torch's own: a row as flat as uniform attention over 200 tokens stays pale, rather than showing its noise.
+    `eps` is torch's default: a row as flat as uniform attention over 200 tokens stays near zero and shows no noise.
 
     >>> layer_normed(torch.tensor([[0.0, 2.0], [4.0, 0.0]]), eps=0.0)
     tensor([[-1.,  1.],
@@ -83,7 +83,7 @@ def layer_normed(matrix: Tensor, eps: float = 1e-5) -> Tensor:
 
 
 def log_scaled(matrix: Tensor, floor: float = 1e-6) -> Tensor:
-    """The matrix's decimal logarithm; all that is smaller than `floor` counts as `floor`.
+    """Take the decimal logarithm of a matrix, with values below `floor` raised to `floor`.
 
     >>> log_scaled(torch.tensor([1.0, 0.01, 0.0]))
     tensor([ 0., -2., -6.])
@@ -93,21 +93,21 @@ def log_scaled(matrix: Tensor, floor: float = 1e-6) -> Tensor:
 
 @torch.no_grad()
 def attention_of(model: ViT, layer: int, normed: Tensor) -> Tensor:
-    """One block's attention `[b h t t]`, worked out again from what it reads: `blocks.{layer}.norm1`, `[b t d]`.
+    """Recompute one block's attention `[b h t t]` from its input `blocks.{layer}.norm1`, `[b t d]`.
 
-    For views that need every layer's whole matrix, but one at a time: keeping `norm1` of all layers is cheap.
+    For callers that need every layer's whole matrix one at a time: keeping `norm1` of all layers is cheap.
     """
     block = model.blocks[layer]
     assert isinstance(block, TransformerBlock)
-    with capture(model, "attention", layers=[layer]) as seen:
+    with capture(model, "attention", layers=[layer]) as internals:
         block.attn(normed)
-    return seen[full_name("attention", layer)]
+    return internals[full_name("attention", layer)]
 
 
 def readout(model: ViT) -> Tensor:
-    """How the head reads the tokens: a weight for each, `[t]`, summing to 1.
+    """Compute the weight of each token in what the head reads, `[t]`, summing to 1.
 
-    All on the class token, shared with a distillation token that has a head, or spread over the patches.
+    The class token has all of it, or shares it with a distillation token that has a head, or it is spread over patches.
     """
     layout, weights = model.layout, []
     rows = torch.eye(layout.tokens, device=next(model.parameters()).device)

@@ -1,13 +1,14 @@
-"""`capture`: the internals of a forward pass, kept while it runs.
+"""`capture`: record the internals of a forward pass.
 
-    with capture(model, ["attention"], queries=[0]) as seen:
+    with capture(model, ["attention"], queries=[0]) as internals:
         logits = model(x)
-    seen["blocks.11.attention"]      # [b h 1 t]
+    internals["blocks.11.attention"]      # [b h 1 t]
 
-The forward pass is untouched: the fused kernel runs and the logits are the same bits. Attention is worked out beside
-it from the queries and keys, for the layers, heads and query rows that were asked for and no others.
+The forward pass does not change: the fused kernel runs and the logits are bit-equal. Attention is computed in addition,
+from queries and keys, only for the requested layers, heads and query rows.
 """
 
+import html
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,12 +21,12 @@ from vitreous.models.hooks import activate, masked, scaled
 from vitreous.models.vit import ViT
 
 DERIVED = ("scores", "attention")
-"""Worked out from q and k rather than met on the way."""
+"""Internals computed from q and k in addition to the forward pass, which does not have them."""
 HALF = (torch.float16, torch.bfloat16)
 
 
 class Internals(Mapping[str, Tensor]):
-    """What was seen, by full name: `seen["blocks.3.attention"]`."""
+    """Recorded tensors by full name: `internals["blocks.3.attention"]`; printed, a list of names, shapes and types."""
 
     def __init__(
         self, layers: Sequence[int], heads: Sequence[int] | None = None, queries: Sequence[int] | None = None
@@ -33,11 +34,30 @@ class Internals(Mapping[str, Tensor]):
         self.layers, self.heads, self.queries = tuple(layers), heads, queries
         self._values: dict[str, Tensor] = {}
 
-    def choose(self, value: Tensor) -> Tensor:
-        """The chosen heads and rows of `[b h t …]`."""
+    def __repr__(self) -> str:
+        if not self._values:
+            return "Internals: nothing recorded yet"
+        names = [*self._values]
+        shapes = [_shape(value) for value in self._values.values()]
+        columns = max(map(len, names)), max(map(len, shapes))
+        lines = [
+            f"  {name:<{columns[0]}}  {shape:<{columns[1]}}  {_type(value)}"
+            for name, shape, value in zip(names, shapes, self._values.values(), strict=True)
+        ]
+        return "\n".join([f"Internals of {len(names)} tensors:", *lines])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td><code>{html.escape(name)}</code></td><td>{_shape(value)}</td><td>{_type(value)}</td></tr>"
+            for name, value in self._values.items()
+        )
+        return f"<table><tr><th>internal</th><th>shape</th><th>type</th></tr>{rows}</table>"
+
+    def select(self, value: Tensor) -> Tensor:
+        """Select the requested heads and query rows of `[b h t …]`."""
         if self.heads is not None:
-            value = value[:, span(self.heads)]
-        return value if self.queries is None else value[:, :, span(self.queries)]
+            value = value[:, as_slice(self.heads)]
+        return value if self.queries is None else value[:, :, as_slice(self.queries)]
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._values:
@@ -51,30 +71,39 @@ class Internals(Mapping[str, Tensor]):
         return len(self._values)
 
     def stack(self, name: str) -> Tensor:
-        """One internal of every captured layer, on top of each other: `[layers …]`."""
+        """Stack one internal of every captured layer: `[layers …]`."""
         return torch.stack([self[full_name(name, layer)] for layer in self.layers])
 
     def gradient(self, name: str) -> Tensor:
-        """The gradient at an internal, after `backward`; capture with `gradients=True`.
+        """Return the gradient of an internal after `backward`; needs `capture(…, gradients=True)`.
 
-        For attention it is dA = dO vᵀ, from the gradient at `mixed`: the fused kernel may stay.
+        For attention it is dA = dO vᵀ, from the gradient of `mixed`: the fused kernel can stay.
         """
         if name.endswith(".attention"):
             wanted, block = self[name].shape, name.removesuffix("attention")
             whole = self.gradient(block + "mixed") @ self[block + "v"].detach().transpose(-2, -1)
-            return self.choose(whole).reshape(wanted)
+            return self.select(whole).reshape(wanted)
         gradient = self[name].grad
         if gradient is None:
             if name.endswith(".scores"):
                 raise ValueError(
-                    "scores are worked out beside the forward pass and have no gradient: ask for attention's"
+                    "scores are not part of the fused forward pass and have no gradient: use the gradient of attention"
                 )
             raise ValueError(f"{name} has no gradient: capture with gradients=True and call backward first")
         return gradient
 
 
+def _shape(value: Tensor) -> str:
+    return str(list(value.shape))
+
+
+def _type(value: Tensor) -> str:
+    device = "" if value.device.type == "cpu" else f", {value.device}"
+    return str(value.dtype).removeprefix("torch.") + device
+
+
 class _Recorder:
-    """The watcher that keeps what was asked for."""
+    """The hook that records the requested internals."""
 
     records = True
 
@@ -82,67 +111,67 @@ class _Recorder:
         self,
         model: ViT,
         names: Iterable[str],
-        seen: Internals,
+        internals: Internals,
         gradients: bool,
         to: str | torch.device | None,
     ) -> None:
-        self.names, self.seen = set(names), seen
+        self.names, self.internals = set(names), internals
         self.gradients, self.to = gradients, to
         self.identity: Tensor | None = None  # made once for all layers
-        self.places: dict[int, str] = {id(model): "", id(model.patch_embed): ""}  # module → what its names begin with
-        for layer in seen.layers:
+        self.prefixes: dict[int, str] = {id(model): "", id(model.patch_embed): ""}  # module → prefix of its names
+        for layer in internals.layers:
             block = model.blocks[layer]
             for module in (block, block.attn, block.mlp):
-                self.places[id(module)] = f"blocks.{layer}."
+                self.prefixes[id(module)] = f"blocks.{layer}."
 
     def on_value(self, module: nn.Module, name: str, value: Tensor) -> Tensor:
         if name in self.names:
-            place = self.places.get(id(module))
-            if place is not None:  # else another model, or a layer that was not asked for
-                self.keep(place + name, self.seen.choose(value) if name in DERIVED else value)
+            prefix = self.prefixes.get(id(module))
+            if prefix is not None:  # else another model, or a layer that was not requested
+                self.keep(prefix + name, self.internals.select(value) if name in DERIVED else value)
         return value
 
     def changes_attention(self, module: nn.Module) -> bool:
         return False
 
     def on_attention(self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None) -> None:
-        """Work out scores and attention beside the kernel, for the chosen heads and rows alone: `[b h q t]`."""
-        place = self.places.get(id(module))
-        if place is None or not self.names.intersection(DERIVED):
+        """Compute scores and attention for the requested heads and rows: `[b h q t]`."""
+        prefix = self.prefixes.get(id(module))
+        if prefix is None or not self.names.intersection(DERIVED):
             return
         with torch.no_grad():
-            chosen, heads = self.seen.choose(q), self.seen.heads
-            k = k if heads is None else k[:, span(heads)]
+            chosen, heads = self.internals.select(q), self.internals.heads
+            k = k if heads is None else k[:, as_slice(heads)]
             if q.is_cuda and q.dtype in HALF and mask is None and "scores" not in self.names:
                 if self.identity is None or self.identity.shape[0] != k.shape[-2]:
                     self.identity = padded_identity(k)
-                self.keep(place + "attention", read_out(chosen, k, self.identity))
+                self.keep(prefix + "attention", read_out(chosen, k, self.identity))
                 return
             if mask is not None:
-                mask = self.seen.choose(mask.expand(*q.shape[:3], k.shape[-2]))
+                mask = self.internals.select(mask.expand(*q.shape[:3], k.shape[-2]))
             scores = masked(scaled(chosen) @ k.transpose(-2, -1), mask)
             if "scores" in self.names:
-                self.keep(place + "scores", scores)
+                self.keep(prefix + "scores", scores)
             if "attention" in self.names:
-                self.keep(place + "attention", scores.softmax(dim=-1))
+                self.keep(prefix + "attention", scores.softmax(dim=-1))
 
     def keep(self, name: str, value: Tensor) -> None:
         if self.gradients and value.requires_grad:
             value.retain_grad()
-            self.seen._values[name] = value
+            self.internals._values[name] = value
             return
         value = value.detach()
         if self.to is not None:
             value = value.to(self.to)
-        if value.untyped_storage().nbytes() > 1.2 * value.nbytes:  # a view, such as q in qkv, would hold on to the rest
+        if value.untyped_storage().nbytes() > 1.2 * value.nbytes:  # a view, such as q in qkv, would keep the rest alive
             value = value.clone()
-        self.seen._values[name] = value
+        self.internals._values[name] = value
 
 
-def span(indices: Sequence[int]) -> slice | Sequence[int]:
-    """Neighbours as a slice, which is a view; a list of indices would be copied to the device, and the device wait.
+def as_slice(indices: Sequence[int]) -> slice | Sequence[int]:
+    """Convert consecutive indices to a slice, which gives a view; a list would be copied to the device and block it.
 
-    >>> span([3, 4, 5]), span([2, 0])
+    >>> as_slice([3, 4, 5]), as_slice([2, 0])
     (slice(3, 6, None), [2, 0])
     """
     first = indices[0] if indices else 0
@@ -150,10 +179,10 @@ def span(indices: Sequence[int]) -> slice | Sequence[int]:
 
 
 def read_out(q: Tensor, k: Tensor, identity: Tensor) -> Tensor:
-    """Attention `[b h q t]` by the fused kernel itself: what it makes of the identity is its own matrix.
+    """Compute attention `[b h q t]` by the fused kernel itself: applied to the identity, it returns its matrix.
 
-    For half precision on a GPU: one kernel in place of a product and a softmax, twice as fast and four times as exact,
-    since scores are never rounded.
+    For half precision on a GPU: one kernel instead of a product and a softmax, twice as fast and four times as exact,
+    since scores are not rounded.
     """
     values = identity.expand(*k.shape[:2], -1, -1)
     return nn.functional.scaled_dot_product_attention(q, k, values)[..., : k.shape[-2]]
@@ -176,18 +205,22 @@ def capture(
     gradients: bool = False,
     to: str | torch.device | None = None,
 ) -> Iterator[Internals]:
-    """Keep chosen internals of every forward pass of `model` inside the `with`; a later pass replaces an earlier one's.
+    """Record internals of every forward pass of `model` inside the `with`; a later pass replaces an earlier one's.
 
-    `names` are from the glossary (`inside/glossary.py`). `layers` chooses blocks (negative counts from the end),
-    `heads` and `queries` choose heads and query rows of attention and scores. `gradients` keeps values in the graph, so
-    that `seen.gradient(name)` works after `backward`. `to="cpu"` moves each value away as soon as it is seen.
+    `names` are from the glossary (`inside/glossary.py`). `layers` selects blocks (negative numbers count from the end),
+    `heads` and `queries` select heads and query rows of attention and scores. `gradients` keeps values in the autograd
+    graph, so that `internals.gradient(name)` works after `backward`. `to="cpu"` moves each value as soon as it is
+    recorded.
 
     >>> from vitreous.models.variants import variant
     >>> model = ViT(variant("vit_femto_patch4_32")).eval()
-    >>> with capture(model, "attention", layers=[-1], queries=[0]) as seen:
+    >>> with capture(model, "attention", layers=[-1], queries=[0]) as internals:
     ...     logits = model(torch.randn(2, 3, 32, 32))
-    >>> list(seen), seen["blocks.3.attention"].shape
-    (['blocks.3.attention'], torch.Size([2, 8, 1, 65]))
+    >>> internals
+    Internals of 1 tensors:
+      blocks.3.attention  [2, 8, 1, 65]  float32
+    >>> internals["blocks.3.attention"].shape
+    torch.Size([2, 8, 1, 65])
     """
     plain, compiled = underneath(model)
     wanted = {names} if isinstance(names, str) else set(names)
@@ -202,14 +235,14 @@ def capture(
         heads = [within(head, count, "head") for head in heads]
     if queries is not None:
         queries = [within(query, plain.layout.tokens, "token") for query in queries]
-    seen = Internals(chosen, heads, queries)
-    recorder = _Recorder(plain, wanted, seen, gradients, to)
+    internals = Internals(chosen, heads, queries)
+    recorder = _Recorder(plain, wanted, internals, gradients, to)
     with activate(recorder), plain_running(compiled):
-        yield seen
+        yield internals
 
 
 def within(index: int, count: int, what: str) -> int:
-    """An index from 0 on, where a negative one counts from the end; a `ValueError` says what there is.
+    """Check an index and convert a negative one, which counts from the end; a `ValueError` names the range.
 
     >>> within(-1, 12, "block")
     11
@@ -220,7 +253,7 @@ def within(index: int, count: int, what: str) -> int:
 
 
 def underneath(model: nn.Module) -> tuple[ViT, bool]:
-    """The plain ViT inside a compiled or wrapped model, and whether it was compiled."""
+    """Return the ViT inside a compiled or wrapped model, and whether it is compiled."""
     compiled = False
     for _ in range(8):
         if isinstance(model, ViT):
@@ -231,15 +264,15 @@ def underneath(model: nn.Module) -> tuple[ViT, bool]:
         if not isinstance(inner, nn.Module):
             break
         model = inner
-    raise ValueError(f"only a ViT's internals have names, got a {type(model).__name__}")
+    raise ValueError(f"only the internals of a ViT can be captured, got a {type(model).__name__}")
 
 
 @contextmanager
 def plain_running(compiled: bool) -> Iterator[None]:
-    """Run a compiled model's plain code meanwhile, and say so: a compiled graph has no internals to show."""
+    """Run a compiled model uncompiled inside the `with`, with a warning: compiled graphs call no hooks."""
     if not compiled:
         yield
         return
-    warnings.warn("the model is compiled: inside capture its plain code runs", stacklevel=4)
+    warnings.warn("the model is compiled: inside capture it runs uncompiled", stacklevel=4)
     with torch.compiler.set_stance("force_eager"):
         yield

@@ -1,7 +1,7 @@
-"""Is a heat map true? Take away what it points at, and see whether the model stops seeing it.
+"""Faithfulness of heat maps: remove what a map marks, and measure how much the class's probability falls.
 
-Deletion and insertion curves (Petsiuk et al., 2018), the maps that any good one should beat (random, centre), and the
-sanity check that a map should change when the weights do (Adebayo et al., 2018).
+Deletion and insertion curves (Petsiuk et al., 2018), two baseline maps (random, centre), and the sanity check that a
+map should change when the weights do (Adebayo et al., 2018).
 
 Shapes:  m maps · b images · c colours · H W pixels · s steps
 """
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.transforms.functional import gaussian_blur
 
-from vitreous.inside.integrated import black
+from vitreous.inside.integrated_gradients import black
 from vitreous.inside.relevance import Target, chosen_classes
 from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT
@@ -32,10 +32,10 @@ def curves(
     baseline: str | Tensor = "blur",
     batch_size: int = 32,
 ) -> tuple[Tensor, Tensor]:
-    """A class's probability as a map's patches are taken away, and as they are put in: `[… s+1]` each.
+    """Compute a class's probability while a map's patches are deleted, and while they are inserted: `[… s+1]` each.
 
-    `x` is one image `[1 c H W]`, `maps` any number of its maps `[… rows columns]`. The highest patches go first, ties
-    row by row. What is missing shows `baseline`: the image blurred, its mean colour, black, or a tensor.
+    `x` is one image `[1 c H W]`, `maps` any number of its maps `[… rows columns]`. The highest patches come first,
+    equal ones row by row. Deleted patches show `baseline`: the blurred image, its mean colour, black, or a tensor.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 2))
     >>> deletion, insertion = curves(model, torch.randn(1, 3, 4, 4), torch.rand(5, 2, 2), steps=4, baseline="mean")
@@ -51,10 +51,10 @@ def curves(
     ends = model(torch.cat([x, empty]))
     chosen = chosen_classes(ends[:1], target)
     whole, nothing = _probability(ends, chosen)
-    places = _ranks(maps.reshape(-1, *maps.shape[-2:])).to(x.device)  # [m rows columns]
-    counts = [round(step * places[0].numel() / steps) for step in range(1, steps)]
-    first = places[:, None] < torch.tensor(counts, device=x.device)[:, None, None]  # [m s-1 rows columns]
-    kept = torch.cat([~first, first]).flatten(0, 1)  # what deletion leaves, then what insertion shows
+    ranks = _ranks(maps.reshape(-1, *maps.shape[-2:])).to(x.device)  # [m rows columns]
+    counts = [round(step * ranks[0].numel() / steps) for step in range(1, steps)]
+    first = ranks[:, None] < torch.tensor(counts, device=x.device)[:, None, None]  # [m s-1 rows columns]
+    kept = torch.cat([~first, first]).flatten(0, 1)  # after deletion, then after insertion
     found = [
         _probability(model(torch.where(_enlarged(masks, x), x, empty)), chosen)
         for masks in kept.split(batch_size)
@@ -66,7 +66,7 @@ def curves(
 
 
 def area(curve: Tensor) -> Tensor:
-    """The area under curves over 0…1, by trapezoids: `[… s+1]` → `[…]`.
+    """Compute the area under curves over 0…1, by trapezoids: `[… s+1]` → `[…]`.
 
     Small is good for deletion, large for insertion.
 
@@ -95,7 +95,7 @@ def _probability(logits: Tensor, chosen: Tensor) -> Tensor:
 
 
 def _ranks(maps: Tensor) -> Tensor:
-    """When each patch's turn comes: 0 is the highest."""
+    """Rank of each patch: 0 is the highest."""
     order = maps.flatten(1).argsort(dim=1, descending=True, stable=True)
     return order.argsort(dim=1).view(maps.shape)
 
@@ -106,7 +106,7 @@ def _enlarged(masks: Tensor, x: Tensor) -> Tensor:
 
 
 def random_map(grid: tuple[int, int], seed: int = 0) -> Tensor:
-    """A map that knows nothing: `[rows columns]` of noise.
+    """Make a random map `[rows columns]`, as a baseline.
 
     >>> torch.equal(random_map((2, 3), seed=1), random_map((2, 3), seed=1))
     True
@@ -115,7 +115,7 @@ def random_map(grid: tuple[int, int], seed: int = 0) -> Tensor:
 
 
 def centre_map(grid: tuple[int, int], spread: float = 0.25) -> Tensor:
-    """A map that only knows that photographers aim: a bell around the centre, `[rows columns]`, 1 at the centre.
+    """Make a Gaussian around the centre, `[rows columns]`, 1 at the centre: the baseline that objects are central.
 
     `spread` is its standard deviation as a share of each side.
     """
@@ -124,12 +124,12 @@ def centre_map(grid: tuple[int, int], spread: float = 0.25) -> Tensor:
 
 
 def reinitialised(model: ViT | ResNet, seed: int = 0) -> ViT | ResNet:
-    """A new model of the same shape with weights fresh from the seed; the global random state stays as it was.
+    """Make a model of the same config with new random weights; the global random state is not changed.
 
-    A fresh ViT's head is zero, and would explain nothing: here it is drawn like the other layers.
+    A new ViT's head is zero, which has no explanation: here it is drawn like the other layers.
     """
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.random.default_generator.manual_seed(seed)  # the CPU's alone: `torch.manual_seed` reseeds GPUs too
+        torch.random.default_generator.manual_seed(seed)  # only the CPU's: `torch.manual_seed` reseeds GPUs too
         fresh = type(model)(model.config)  # type: ignore[arg-type]
         for head in (getattr(fresh, "head", None), getattr(fresh, "head_dist", None)):
             if head is not None and head.weight is not None:
@@ -139,16 +139,16 @@ def reinitialised(model: ViT | ResNet, seed: int = 0) -> ViT | ResNet:
 
 
 def sanity(explain: Callable[[nn.Module, Tensor], Tensor], model: ViT | ResNet, x: Tensor, *, seed: int = 0) -> Tensor:
-    """How alike a map of the model and of a re-initialised one are: images `[b c H W]` → rank correlations `[b]`.
+    """Correlate maps of the model and of a re-initialised one: images `[b c H W]` → rank correlations `[b]`.
 
-    Near 0 is good: a map that survives fresh weights does not show what the model has learned. Let `explain` name its
-    class, since the two models predict different ones.
+    Near 0 is good: a map that stays the same with new weights does not show what the model has learned. `explain`
+    should fix the class, since the two models predict different ones.
     """
     return rank_correlation(explain(model, x), explain(reinitialised(model, seed), x))
 
 
 def rank_correlation(first: Tensor, second: Tensor) -> Tensor:
-    """Spearman's rank correlation of maps: two `[… rows columns]` → `[…]`; 0 where a map is constant.
+    """Compute Spearman's rank correlation of maps: two `[… rows columns]` → `[…]`; 0 if a map is constant.
 
     >>> rank_correlation(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[1.0, 20.0, 300.0]]))
     tensor(1.)

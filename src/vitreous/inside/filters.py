@@ -1,7 +1,7 @@
-"""What the first layer looks for: the filters of the patch embedding, or of a ResNet's first convolution, as images.
+"""Filters of the first layer (the patch embedding, or a ResNet's first convolution) as images.
 
-A ViT has hundreds of filters that mean little one by one, so they are shown by their principal components (the paper's
-figure 7, left).
+A ViT has hundreds of filters that show little one by one, so their principal components are shown (the paper's figure
+7, left).
 
 Shapes:  d filters · c colours · p q height and width of a filter
 """
@@ -12,10 +12,10 @@ from torch import Tensor
 
 @torch.no_grad()
 def principal_filters(weight: Tensor, count: int = 28) -> tuple[Tensor, Tensor]:
-    """The first principal components of filters `[d c p q]` as images `[count p q c]`, and their shares of variance.
+    """Compute the first principal components of filters `[d c p q]`: images `[count p q c]`, and shares of variance.
 
-    Each image is stretched to 0…1 by itself. A component has no sign of its own: here its largest weight is positive.
-    Fewer come back where the filters have fewer components.
+    Each image is stretched to 0…1 separately. A component has no sign of its own: here its largest weight is positive.
+    Fewer are returned if the filters have fewer components.
 
     >>> images, shares = principal_filters(torch.randn(64, 3, 8, 8), count=5)
     >>> images.shape, shares.shape
@@ -24,14 +24,14 @@ def principal_filters(weight: Tensor, count: int = 28) -> tuple[Tensor, Tensor]:
     filters = weight.to(torch.promote_types(weight.dtype, torch.float32)).flatten(1)  # [d cpq]
     filters = filters - filters.mean(dim=0)
     _, spread, components = torch.linalg.svd(filters, full_matrices=False)
-    count = min(count, len(filters) - 1, filters.shape[1])  # centring takes one away
+    count = min(count, len(filters) - 1, filters.shape[1])  # centring removes one
     shares = spread.square() / spread.square().sum()
     return _images(signed(components[:count]).unflatten(1, weight.shape[1:])), shares[:count]
 
 
 @torch.no_grad()
 def first_filters(weight: Tensor) -> Tensor:
-    """The filters themselves, `[d c p q]` (a ResNet's `conv1.weight`), as images `[d p q c]`, each stretched to 0…1.
+    """Convert filters `[d c p q]` (a ResNet's `conv1.weight`) to images `[d p q c]`, each stretched to 0…1.
 
     >>> first_filters(torch.randn(64, 3, 7, 7)).shape
     torch.Size([64, 7, 7, 3])
@@ -40,7 +40,7 @@ def first_filters(weight: Tensor) -> Tensor:
 
 
 def signed(components: Tensor) -> Tensor:
-    """Components `[count d]` with the sign that makes the largest weight of each positive.
+    """Flip the sign of components `[count d]` so that the largest weight of each is positive.
 
     >>> signed(torch.tensor([[0.6, -0.8], [0.8, 0.6]]))
     tensor([[-0.6000,  0.8000],

@@ -1,10 +1,10 @@
-"""`intervene`: step into a forward pass and see what changes.
+"""`intervene`: change the internals of a forward pass.
 
     with intervene(model, heads_off=[(11, 3)]):
-        logits = model(x)                      # as if head 3 of block 11 said nothing
+        logits = model(x)                      # without head 3 of block 11
 
-Heads are switched off where their results are gathered; attention is knocked out before the softmax; any named
-internal can be replaced. Only a layer whose attention is touched leaves the fused kernel.
+A head is switched off by zeroing its output (`mixed`); attention is knocked out before the softmax; any internal of the
+glossary can be replaced. Only a layer whose scores or attention are changed leaves the fused kernel.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,9 +24,9 @@ Change = Tensor | Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class KnockOut:
-    """Attention from some tokens to some others, forbidden; the rest of each row still sums to 1.
+    """Attention from some tokens to others that is forbidden; the rest of each row still sums to 1.
 
-    None means all: all layers, all heads, all tokens.
+    None means all layers, all heads, or all tokens.
     """
 
     queries: Sequence[int] | None = None
@@ -35,7 +35,7 @@ class KnockOut:
     heads: Sequence[int] | None = None
 
     def within(self, model: ViT) -> "KnockOut":
-        """The same with every index checked against the model, negative ones counted from the end."""
+        """Check every index against the model, and convert negative ones, which count from the end."""
         config, tokens = model.config, model.layout.tokens
 
         def checked(indices: Sequence[int] | None, count: int, what: str) -> list[int] | None:
@@ -60,7 +60,7 @@ class KnockOut:
 
 
 class _Intervention:
-    """The watcher that steps in."""
+    """The hook that changes values."""
 
     records = False
 
@@ -103,7 +103,7 @@ class _Intervention:
 
 
 def apply(name: str, change: Change, value: Tensor) -> Tensor:
-    """A replacement given as a tensor, or a function of what is there."""
+    """Replace a value by a tensor, or by a function of it."""
     changed = change(value) if callable(change) else change.to(value).expand_as(value)
     if changed.shape != value.shape:
         raise ValueError(f"{name} is {tuple(value.shape)}, the replacement is {tuple(changed.shape)}")
@@ -119,11 +119,11 @@ def intervene(
     knock_out: KnockOut | Sequence[KnockOut] = (),
     replace: Mapping[str, Change] | None = None,
 ) -> Iterator[None]:
-    """Change what happens inside `model` while the `with` lasts; nothing stays behind.
+    """Change internals of `model` inside the `with`; afterwards the model is as before.
 
     `heads_off` are (layer, head) pairs. `head_weights`, `[layers heads]` or `[b layers heads]`, multiplies each head's
-    result, for each image by itself if wanted. `knock_out` forbids attention between tokens. `replace` maps names
-    of the glossary to a tensor or to a function of the value, such as an activation of another image.
+    output, with a leading `b` for each image separately. `knock_out` forbids attention between tokens. `replace` maps
+    full names of the glossary to a tensor, such as the activation of another image, or to a function of the value.
 
     >>> from vitreous.models.variants import variant
     >>> model = ViT(variant("vit_femto_patch4_32")).eval()
@@ -151,10 +151,10 @@ def intervene(
 
 @torch.no_grad()
 def ablate_heads(model: nn.Module, x: Tensor, target: int | None = None) -> Tensor:
-    """What switching each head off does to a class's logit: `[layers heads]`, negative where the head had helped.
+    """Measure how a class's logit changes without each head: `[layers heads]`, negative if the head raises it.
 
-    `x` is one image `[1 c h w]`; `target` is a class, by default the predicted one. Blocks before the head are run
-    once; from its own block on, all heads of a layer run as one batch.
+    `x` is one image `[1 c h w]`; `target` is a class, by default the predicted one. Blocks before the head's are run
+    once; from the head's block on, all heads of a layer run as one batch.
     """
     if len(x) != 1:
         raise ValueError(f"expected one image [1 c h w], got {tuple(x.shape)}")
@@ -169,7 +169,7 @@ def ablate_heads(model: nn.Module, x: Tensor, target: int | None = None) -> Tens
     effect = torch.empty(depth, heads)
     for layer, start in enumerate(inputs):
         weights = torch.ones(heads, depth, heads)
-        weights[range(heads), layer, range(heads)] = 0.0  # the i-th copy of the image loses head i
+        weights[range(heads), layer, range(heads)] = 0.0  # copy i of the image runs without head i
         tokens = start.expand(heads, -1, -1)
         with intervene(model, head_weights=weights):
             for block in model.blocks[layer:]:

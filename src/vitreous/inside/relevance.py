@@ -1,8 +1,8 @@
-"""Gradient relevance: which patches speak for a chosen class.
+"""Gradient relevance: the contribution of patches to a chosen class.
 
-Attention tells where a token looks, not what for. Weighted by its gradient, and kept where that is positive, it tells
-what speaks for one class (Chefer, Gur & Wolf, 2021, "Generic Attention-model Explainability"). No parameter's `.grad`
-is touched, frozen models work, and so do callers inside `torch.no_grad()`.
+Attention alone does not depend on a class. Attention times its gradient, where that is positive, does (Chefer, Gur &
+Wolf, 2021, "Generic Attention-model Explainability"). No parameter's `.grad` is changed; frozen models and callers
+inside `torch.no_grad()` work.
 
 Shapes:  b images · h heads · t tokens · k width of one head
 """
@@ -18,14 +18,14 @@ from vitreous.inside.capture import capture, underneath
 from vitreous.inside.glossary import full_name
 
 Target = int | Sequence[int] | Tensor | None
-"""The class to explain: one for all images, one for each, or None for each image's predicted class."""
+"""Class to explain: one for all images, one for each, or None for each image's predicted class."""
 
 
 def relevance(model: nn.Module, x: Tensor, target: Target = None) -> Tensor:
-    """How much each patch speaks for a class, through all layers: images `[b c H W]` → `[b rows columns]`.
+    """Compute each patch's relevance for a class, through all layers: images `[b c H W]` → `[b rows columns]`.
 
-    R ← R + Ā R in each layer, with Ā = mean over heads of (∇A ⊙ A)⁺, from R = identity; what the head reads of R is
-    the answer, without the identity's own part. Carried as a row from the last layer to the first, as in rollout.
+    R ← R + Ā R in each layer, with Ā = mean over heads of (∇A ⊙ A)⁺, from R = identity; the result is the row of R that
+    the head reads, minus the identity. Only that row is carried, from the last layer to the first, as in rollout.
 
     >>> from vitreous.models.variants import variant
     >>> from vitreous.models.vit import ViT
@@ -42,9 +42,9 @@ def relevance(model: nn.Module, x: Tensor, target: Target = None) -> Tensor:
 
 
 def gradient_attention(model: nn.Module, x: Tensor, target: Target = None, *, layer: int = -1) -> Tensor:
-    """One layer's attention that speaks for a class, (∇A ⊙ A)⁺, averaged over heads: `[b c H W]` → `[b rows columns]`.
+    """Compute one layer's (∇A ⊙ A)⁺ for a class, averaged over heads: `[b c H W]` → `[b rows columns]`.
 
-    The row of what the head reads: the class token's, or the mean of the patches'.
+    The row is the one that the head reads: the class token's, or the mean of the patches'.
     """
     plain, _ = underneath(model)
     (matrix,) = _weighted_attention(model, x, target, layers=[layer])
@@ -57,30 +57,30 @@ def _weighted_attention(
     """(∇A ⊙ A)⁺ averaged over heads, `[b t t]`, from the last of the chosen layers to the first."""
     plain, _ = underneath(model)
     names = ["norm1", "v", "mixed"]
-    with differentiable(x) as x, capture(model, names, layers=layers, gradients=True) as seen:
+    with differentiable(x) as x, capture(model, names, layers=layers, gradients=True) as internals:
         score = class_score(model(x), target)
-        mixed = [seen[full_name("mixed", layer)] for layer in seen.layers]
+        mixed = [internals[full_name("mixed", layer)] for layer in internals.layers]
         gradients = torch.autograd.grad(score, mixed, materialize_grads=True)  # dO of each layer, [b h t k]
-    for layer, gradient in reversed(list(zip(seen.layers, gradients, strict=True))):
-        attention = attention_of(plain, layer, seen[full_name("norm1", layer)].detach())  # [b h t t]
-        values = seen[full_name("v", layer)].detach()
-        by_gradient = gradient @ values.transpose(-2, -1)  # O = A v, so that dA = dO vᵀ: the fused kernel may stay
+    for layer, gradient in reversed(list(zip(internals.layers, gradients, strict=True))):
+        attention = attention_of(plain, layer, internals[full_name("norm1", layer)].detach())  # [b h t t]
+        values = internals[full_name("v", layer)].detach()
+        by_gradient = gradient @ values.transpose(-2, -1)  # O = A v, so that dA = dO vᵀ: the fused kernel can stay
         yield (by_gradient * attention).clamp_min(0).mean(dim=1)
-        del attention, by_gradient  # [b h t t] each: gone before the next layer's are made
+        del attention, by_gradient  # [b h t t] each: freed before the next layer's are made
 
 
 @contextmanager
 def differentiable(x: Tensor) -> Iterator[Tensor]:
-    """A copy of `x` to take gradients through, whatever the caller has switched off.
+    """Yield a copy of `x` with gradients enabled, also inside `no_grad` and `inference_mode`.
 
-    Gradients start at the image, so that a model whose parameters are all frozen has them too.
+    Gradients start at the image, so that they exist even if all parameters are frozen.
     """
     with torch.inference_mode(False), torch.enable_grad():
         yield x.detach().clone().requires_grad_()
 
 
 def chosen_classes(logits: Tensor, target: Target = None) -> Tensor:
-    """The class to explain for each image: logits `[b classes]` → `[b]`.
+    """Choose the class to explain for each image: logits `[b classes]` → `[b]`.
 
     >>> chosen_classes(torch.eye(3)), chosen_classes(torch.eye(3), 1)
     (tensor([0, 1, 2]), tensor([1, 1, 1]))
@@ -97,5 +97,5 @@ def chosen_classes(logits: Tensor, target: Target = None) -> Tensor:
 
 
 def class_score(logits: Tensor, target: Target = None) -> Tensor:
-    """The chosen classes' logits, summed over images: images do not meet, so each has its own gradient."""
+    """Sum the chosen classes' logits over images: images do not interact, so each gets its own gradient."""
     return logits.gather(1, chosen_classes(logits, target)[:, None]).sum()

@@ -1,8 +1,8 @@
 """Attention rollout: how much of each input token reaches an output token (Abnar & Zuidema, 2020).
 
-A layer passes on half of each token by the shortcut and half by attention; the layers' matrices are multiplied. The
-whole product is `rollout`. An image needs one row of it, and a row can be carried from the last layer down to the
-first with no product of matrices: `rollout_row`, and `rollout_map` from a model, one layer's attention at a time.
+In each layer half of a token comes through the residual connection and half through attention; the layers' matrices are
+multiplied. `rollout` computes the whole product. A heat map needs one row of it, which can be carried from the last
+layer to the first without a product of matrices: `rollout_row`, and `rollout_map` from a model, one layer at a time.
 
 Shapes:  l layers · b images · h heads · t tokens
 """
@@ -27,7 +27,7 @@ FUSIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class _Flow:
-    """One layer's attention `[b h t t]` to what it passes on between tokens `[b t t]`; each row sums to 1."""
+    """Fuse the heads of one layer's attention `[b h t t]` and add the residual: `[b t t]`; each row sums to 1."""
 
     fusion: str
     discard: float
@@ -40,7 +40,7 @@ class _Flow:
         if not 0 <= self.discard < 1:
             raise ValueError(f"discard is a share of the entries, from 0 to below 1, got {self.discard}")
         if not 0 <= self.residual <= 1:
-            raise ValueError(f"residual is the shortcut's share, from 0 to 1, got {self.residual}")
+            raise ValueError(f"residual is the residual connection's share, from 0 to 1, got {self.residual}")
 
     def __call__(self, attention: Tensor) -> Tensor:
         fused = FUSIONS[self.fusion](attention)  # [b t t]
@@ -49,11 +49,11 @@ class _Flow:
             fused = self.without_smallest(fused)
         identity = torch.eye(fused.shape[-1]).to(fused)
         total = fused.sum(dim=-1, keepdim=True)
-        fused = torch.where(total > 0, fused / total, identity)  # a token left with nothing keeps itself
+        fused = torch.where(total > 0, fused / total, identity)  # a row without attention becomes the identity's
         return self.residual * identity + (1 - self.residual) * fused
 
     def without_smallest(self, fused: Tensor) -> Tensor:
-        """Zero the smallest entries; attention to tokens that are no patch stays. What ties with a kept one is kept."""
+        """Zero the smallest entries of attention to patches; entries equal to the smallest kept one are kept."""
         prefix = self.layout.prefix if self.layout else 0
         patches = fused[..., prefix:]
         count = int(self.discard * patches[0].numel())
@@ -69,10 +69,10 @@ def rollout(
     residual: float = 0.5,
     layout: TokenLayout | None = None,
 ) -> Tensor:
-    """Attention of all layers, first to last, `[l b h t t]`, to the share each token has of each: `[b t t]`.
+    """Roll out the attention of all layers, first to last, `[l b h t t]`: each input token's share, `[b t t]`.
 
     Each row sums to 1. Heads are fused by their mean, max or min. `discard` drops that share of a fused matrix's
-    smallest entries, of those to patches alone when `layout` tells which they are. `residual` is the shortcut's share.
+    smallest entries, with `layout` only of those to patches. `residual` is the share of the residual connection.
 
     >>> identity = torch.eye(5).expand(3, 1, 2, 5, 5)
     >>> torch.equal(rollout(identity)[0], torch.eye(5))
@@ -96,9 +96,9 @@ def rollout_row(
     residual: float = 0.5,
     layout: TokenLayout | None = None,
 ) -> Tensor:
-    """`row @ rollout(…)`, from layers given last to first, each `[b h t t]`: a row `[t]` or `[b t]` → `[b t]`.
+    """Compute `row @ rollout(…)` from layers given last to first, each `[b h t t]`: a row `[t]` or `[b t]` → `[b t]`.
 
-    A generator of layers is asked for one at a time, and a layer is let go before the next is asked for.
+    Layers may come from a generator: each is freed before the next is computed.
 
     >>> layers = torch.rand(3, 1, 2, 5, 5).softmax(dim=-1)
     >>> row = rollout_row(layers.flip(0), torch.tensor([1.0, 0, 0, 0, 0]))
@@ -108,7 +108,7 @@ def rollout_row(
     flow = _Flow(fusion, discard, residual, layout)
     for layer in attention:
         matrix = flow(layer)
-        del layer  # [b h t t]: by far the largest thing here
+        del layer  # [b h t t]: by far the largest tensor
         row = (row.to(matrix).expand(len(matrix), -1)[:, None] @ matrix)[:, 0]  # [b t]
     return row
 
@@ -123,10 +123,10 @@ def rollout_map(
     discard: float = 0.0,
     residual: float = 0.5,
 ) -> Tensor:
-    """The share each patch has in what the head reads: images `[b c H W]` → `[b rows columns]`.
+    """Compute each patch's share in what the head reads: images `[b c H W]` → `[b rows columns]`.
 
-    `query` asks for another token's share. Attention is worked out from the last layer to the first, one at a time, so
-    that 3,137 tokens need about half a gigabyte for six heads.
+    `query` is the index of another token to compute it for. Attention is recomputed from the last layer to the first,
+    one layer at a time: 3,137 tokens need about half a gigabyte for six heads.
 
     >>> from vitreous.models.variants import variant
     >>> from vitreous.models.vit import ViT
@@ -134,12 +134,12 @@ def rollout_map(
     torch.Size([2, 8, 8])
     """
     plain, _ = underneath(model)
-    with capture(model, "norm1") as seen:
+    with capture(model, "norm1") as internals:
         model(x)
-    layers = (attention_of(plain, layer, seen[full_name("norm1", layer)]) for layer in reversed(seen.layers))
+    layers = (attention_of(plain, layer, internals[full_name("norm1", layer)]) for layer in reversed(internals.layers))
     row = readout(plain)
     if query is not None:
-        plain.layout.patch(query)  # refuses a token that does not exist
+        plain.layout.patch(query)  # raises for a token that does not exist
         row = torch.eye(plain.layout.tokens, device=row.device)[query]
     options = {"fusion": fusion, "discard": discard, "residual": residual, "layout": plain.layout}
     return plain.layout.to_grid(rollout_row(layers, row, **options))  # type: ignore[arg-type]

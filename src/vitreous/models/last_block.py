@@ -1,7 +1,7 @@
 """Logits or pooled features without the work that cannot reach them, in the last block.
 
-In the last block all tokens are needed as keys and values, but only the tokens that the head reads (the class token, and
-DeiT's distillation token) are needed as queries and in the MLP. On ViT-B/16 that saves 7 % of the work; logits,
+In the last block all tokens are needed as keys and values, but only the tokens that the head reads (the class token,
+and DeiT's distillation token) are needed as queries and in the MLP. On ViT-B/16 that saves 7 % of the work; logits,
 features and gradients are equal to the whole network's but for rounding.
 """
 

@@ -1,8 +1,8 @@
 """`TokenLayout`: the order of a ViT's tokens, and the conversion between token indices and the grid of patches.
 
 A ViT's sequence is, in this order, the class token, the distillation token, the registers (each only if the model has
-it) and then the patches, row by row. All code that maps tokens to the image uses `TokenLayout`, so that every family and
-non-square images are handled in the same way.
+it) and then the patches, row by row. All code that maps tokens to the image uses `TokenLayout`, so that every family
+and non-square images are handled in the same way.
 """
 
 from dataclasses import dataclass

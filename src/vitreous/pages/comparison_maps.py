@@ -5,7 +5,7 @@ from PIL.Image import Image
 from torch import Tensor
 
 from vitreous.figures.maps import draw_overlays
-from vitreous.inside.cam import cam
+from vitreous.inside.grad_cam import grad_cam
 from vitreous.inside.relevance import relevance
 from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT
@@ -32,7 +32,7 @@ def look(model: Model, x: Tensor, target: int) -> Tensor:
     """The map itself: images `[b c H W]` → `[b rows columns]`."""
     if isinstance(model, ViT):
         return relevance(model, x, target)
-    return cam(model, x, target, layer=stage(model, min(x.shape[-2:])))
+    return grad_cam(model, x, target, layer=stage(model, min(x.shape[-2:])))
 
 
 def stage(model: ResNet, side: int) -> int:

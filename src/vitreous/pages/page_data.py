@@ -15,10 +15,21 @@ import torch
 from PIL import Image as pillow
 from torch import Tensor
 
-from vitreous.inside import attention, faithfulness, importance, intervene, lens, rollout
+from vitreous.inside import (
+    attention,
+    faithfulness,
+    intervene,
+    position_similarity,
+    representations,
+    rollout,
+)
 from vitreous.inside import filters as inside_filters
-from vitreous.inside import position as inside_position
-from vitreous.inside import tokens as inside_tokens
+from vitreous.inside import (
+    head_importance as importance,
+)
+from vitreous.inside import (
+    logit_lens as lens,
+)
 from vitreous.inside.capture import capture
 from vitreous.models.summary import trace
 from vitreous.pages.page import short
@@ -139,7 +150,7 @@ def _add_attention(payload: Payload, inspection: Inspection) -> bool:
     payload.add("attention", np.stack(rows), scaled=1)  # [l h t t]
     payload.add("distance", torch.stack(distances))  # [l h], pixels
     payload.add("entropy", torch.stack(entropies))  # [l h], nats
-    payload.add("similar", inside_tokens.similarity_of_layers(captured.stack("norm1").float()))  # [l l]
+    payload.add("similar", representations.layer_similarity(captured.stack("norm1").float()))  # [l l]
     if whole:
         with torch.inference_mode():
             options = {name: getattr(inspection.choice, name) for name in ("fusion", "discard", "residual")}
@@ -151,9 +162,9 @@ def _add_attention(payload: Payload, inspection: Inspection) -> bool:
 def _add_tokens(payload: Payload, inspection: Inspection) -> None:
     layout = inspection.vit.layout
     with torch.inference_mode():
-        lengths = torch.stack([inside_tokens.norms(one.float(), layout) for one in inspection.outputs])
+        lengths = torch.stack([representations.token_norms(one.float(), layout) for one in inspection.outputs])
         colours = [
-            inside_tokens.principal_colours(inspection.vit.norm(one)[None].float(), layout)[0]
+            representations.principal_colours(inspection.vit.norm(one)[None].float(), layout)[0]
             for one in inspection.outputs
         ]
     payload.add("norms", lengths, scaled=2)  # [l r c]
@@ -162,7 +173,7 @@ def _add_tokens(payload: Payload, inspection: Inspection) -> None:
 
 def _add_embedding(payload: Payload, inspection: Inspection) -> None:
     if inspection.vit.config.position != "none":
-        similarity = inside_position.similarity(inspection.vit).float()
+        similarity = position_similarity.position_similarity(inspection.vit).float()
         patches = inspection.vit.layout.patches
         payload.add("positions", similarity.reshape(patches, patches), scaled=1)  # [n n], cosine
     images, shares = inside_filters.principal_filters(inspection.vit.patch_embed.proj.weight, count=28)
@@ -187,7 +198,7 @@ def _add_classes(payload: Payload, inspection: Inspection) -> None:
     for name, found in maps.items():
         payload.add(f"map/{name}", torch.stack(found), scaled=2)  # [classes r c]
     payload.add("importance", torch.stack(slopes))  # [classes l h]
-    answers = lens.lens(inspection.vit, inspection.x)[:, 0].float().softmax(dim=-1).cpu()  # [l+1 classes]
+    answers = lens.logit_lens(inspection.vit, inspection.x)[:, 0].float().softmax(dim=-1).cpu()  # [l+1 classes]
     best, index = answers.max(dim=-1)
     payload.header["lens"] = [
         {"label": inspection.model.card.label(i), "probability": p}

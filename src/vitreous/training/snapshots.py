@@ -26,7 +26,7 @@ from vitreous.inside.attention import attention_of, class_maps, mean_distance
 from vitreous.inside.capture import capture
 from vitreous.inside.filters import first_filters, principal_filters
 from vitreous.inside.glossary import full_name
-from vitreous.inside.position import similarity
+from vitreous.inside.position_similarity import position_similarity
 from vitreous.models.vit import ViT
 from vitreous.runtime.files import write_atomic
 from vitreous.training.batches import Source
@@ -176,7 +176,7 @@ def _attention(model: ViT, x: Tensor) -> tuple[NDArray[Any], NDArray[Any]]:
 
 def _positions(model: ViT) -> NDArray[Any]:
     rows, columns = asked_places(model.layout.grid)
-    return similarity(model)[rows][:, columns].half().cpu().numpy()
+    return position_similarity(model)[rows][:, columns].half().cpu().numpy()
 
 
 def asked_places(grid: tuple[int, int]) -> tuple[list[int], list[int]]:

@@ -11,10 +11,20 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from vitreous.figures import bars, curves, filters, maps, matrix, position, table
-from vitreous.inside import attention, faithfulness, importance, intervene, lens
+from vitreous.inside import (
+    attention,
+    faithfulness,
+    intervene,
+    position_similarity,
+    representations,
+)
 from vitreous.inside import filters as inside_filters
-from vitreous.inside import position as inside_position
-from vitreous.inside import tokens as inside_tokens
+from vitreous.inside import (
+    head_importance as importance,
+)
+from vitreous.inside import (
+    logit_lens as lens,
+)
 from vitreous.inside.attention import attention_of
 from vitreous.inside.capture import capture
 from vitreous.models.resnet import ResNet
@@ -51,7 +61,7 @@ def shapes(inspection: Inspection) -> Figures:
 
 def positions(inspection: Inspection) -> Figures:
     """A tile for each patch, and the chosen or the middle one enlarged."""
-    similarity = inside_position.similarity(inspection.vit).cpu().numpy()
+    similarity = position_similarity.position_similarity(inspection.vit).cpu().numpy()
     rows, columns = inspection.vit.layout.grid
     place = inspection.query_place or (rows // 2, columns // 2)
     return {
@@ -197,7 +207,9 @@ def ablation(inspection: Inspection) -> Figures:
 
 def logit_lens(inspection: Inspection) -> Figures:
     """The best class after each block, and how the final one grows."""
-    probabilities = lens.lens(inspection.vit, inspection.x)[:, 0].float().softmax(dim=-1).cpu()  # [layers+1 classes]
+    probabilities = (
+        lens.logit_lens(inspection.vit, inspection.x)[:, 0].float().softmax(dim=-1).cpu()
+    )  # [layers+1 classes]
     best, index = probabilities.max(dim=-1)
     labels = [inspection.model.card.label(i) for i in index.tolist()]
     curve = probabilities[:, inspection.target].tolist()
@@ -215,14 +227,16 @@ def token_colours(inspection: Inspection) -> Figures:
     normed = inspection.vit.norm(
         inspection.outputs[inspection.layer]
     )  # else a few very long tokens would decide the colours
-    colours = inside_tokens.principal_colours(normed[None].float(), inspection.vit.layout)[0]
+    colours = representations.principal_colours(normed[None].float(), inspection.vit.layout)[0]
     title = f"Tokens after block {inspection.layer}: three principal components as colours"
     return {"": maps.draw_colours(inspection.backdrop, colours.cpu().numpy(), title=title)}
 
 
 def token_norms(inspection: Inspection) -> Figures:
     """The length of each token."""
-    lengths = inside_tokens.norms(inspection.outputs[inspection.layer].float(), inspection.vit.layout).cpu().numpy()
+    lengths = (
+        representations.token_norms(inspection.outputs[inspection.layer].float(), inspection.vit.layout).cpu().numpy()
+    )
     return {
         "": maps.draw_map(
             inspection.backdrop, lengths, title=f"Length of the tokens after block {inspection.layer}", label="norm"
@@ -234,7 +248,7 @@ def layers(inspection: Inspection) -> Figures:
     """How alike what any two blocks read is."""
     with torch.inference_mode(), capture(inspection.vit, "norm1") as captured:  # normed, as above
         inspection.vit(inspection.x)
-    values = inside_tokens.similarity_of_layers(captured.stack("norm1").float()).cpu().numpy()
+    values = representations.layer_similarity(captured.stack("norm1").float()).cpu().numpy()
     labels = [str(i) for i in range(len(values))]
     return {"": matrix.draw_similarity(values, labels, title="Similarity of what blocks read (CKA)")}
 

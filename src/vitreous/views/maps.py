@@ -9,7 +9,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from vitreous.inside import cam, faithfulness, integrated, relevance, rollout
+from vitreous.inside import faithfulness, relevance, rollout
+from vitreous.inside import grad_cam as cam
+from vitreous.inside import integrated_gradients as integrated
 from vitreous.models.vit import ViT
 from vitreous.views.inspection import Choice, Inspection
 
@@ -36,7 +38,9 @@ MAPS: dict[str, Callable[[Inspection], Tensor]] = {  # → [rows columns]
     "rollout": _rollout,
     "relevance": lambda s: relevance.relevance(s.vit, s.x, s.target)[0],
     "gradient × attention": lambda s: relevance.gradient_attention(s.vit, s.x, s.target, layer=s.layer)[0],
-    "CAM": lambda s: cam.cam(s.model, s.x, s.target, **({"layer": s.layer} if isinstance(s.model, ViT) else {}))[0],
+    "CAM": lambda s: cam.grad_cam(s.model, s.x, s.target, **({"layer": s.layer} if isinstance(s.model, ViT) else {}))[
+        0
+    ],
     "integrated gradients": _integrated,
 }
 BLIND = ("random", "centre")

@@ -1,4 +1,4 @@
-"""Position embeddings: how alike the model finds two places (the paper's figure 7, centre)."""
+"""Similarity of position embeddings (the paper's figure 7, centre)."""
 
 import torch
 import torch.nn.functional as F
@@ -8,14 +8,15 @@ from vitreous.inside.capture import underneath
 
 
 @torch.no_grad()
-def similarity(model: nn.Module) -> Tensor:
-    """Cosine similarity of each patch's position embedding with all others': `[rows columns rows columns]`.
+def position_similarity(model: nn.Module) -> Tensor:
+    """Compute the cosine similarity of all patches' position embeddings: `[rows columns rows columns]`.
 
-    `similarity(model)[2, 5]` is the tile of the patch in row 2, column 5. Learned and sine positions alike.
+    `position_similarity(model)[2, 5]` is the tile of the patch in row 2, column 5. Works for learned and sine
+    positions.
 
     >>> from vitreous.models.variants import variant
     >>> from vitreous.models.vit import ViT
-    >>> tiles = similarity(ViT(variant("vit_femto_patch4_32", position="sine-2d")))
+    >>> tiles = position_similarity(ViT(variant("vit_femto_patch4_32", position="sine-2d")))
     >>> tiles.shape, round(tiles[2, 5, 2, 5].item(), 4)
     (torch.Size([8, 8, 8, 8]), 1.0)
     """

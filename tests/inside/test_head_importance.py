@@ -2,7 +2,7 @@ import pytest
 import torch
 from families import FAMILIES, family, images
 
-from vitreous.inside.importance import head_importance
+from vitreous.inside.head_importance import head_importance
 from vitreous.inside.intervene import intervene
 
 

@@ -1,8 +1,8 @@
-"""Tokens as they are: their main directions as colours, their lengths, and how much layers resemble each other.
+"""Token representations: principal components as colours, norms, and the similarity of layers (CKA).
 
-From the middle layers on, some models hold a few tokens dozens of times as long as the rest. They then decide variance
-and CKA alone: give `principal_colours` and `similarity_of_layers` tokens after a norm (`tokens`, `norm1`), and `norms`
-those before it (`output`).
+From the middle layers on, some models have a few tokens dozens of times as long as the rest. Those would dominate
+variance and CKA: pass `principal_colours` and `layer_similarity` tokens after a norm (`tokens`, `norm1`), and
+`token_norms` those before it (`output`).
 
 Shapes:  l layers · b images · t tokens · d width · n examples
 """
@@ -18,10 +18,10 @@ from vitreous.models.tokens import TokenLayout
 
 @torch.no_grad()
 def principal_colours(tokens: Tensor, layout: TokenLayout) -> Tensor:
-    """The patches' first three principal components as red, green, blue: `[b t d]` → `[b rows columns 3]` in 0…1.
+    """Map the patches' first three principal components to red, green, blue: `[b t d]` → `[b rows columns 3]` in 0…1.
 
-    The components are those of all images together, so that a colour means the same in each (as DINOv2 shows them);
-    each is stretched to 0…1. A component has no sign of its own: here its largest weight is positive.
+    Components are computed over all images, so that a colour means the same in each (as in DINOv2's figures); each is
+    stretched to 0…1. A component has no sign of its own: here its largest weight is positive.
 
     >>> principal_colours(torch.randn(2, 13, 8), TokenLayout(grid=(3, 4))).shape
     torch.Size([2, 3, 4, 3])
@@ -38,11 +38,12 @@ def principal_colours(tokens: Tensor, layout: TokenLayout) -> Tensor:
     return torch.where(visible, (colours - low) / (high - low), 0.5).unflatten(0, patches.shape[:3])
 
 
-def norms(tokens: Tensor, layout: TokenLayout) -> Tensor:
-    """Each patch token's length: `[… t d]` → `[… rows columns]`. A few very long ones are a known artefact
-    (Darcet et al., 2024, "Vision Transformers Need Registers").
+def token_norms(tokens: Tensor, layout: TokenLayout) -> Tensor:
+    """Compute the norm of each patch token: `[… t d]` → `[… rows columns]`.
 
-    >>> norms(torch.ones(1, 5, 4), TokenLayout(grid=(2, 2)))
+    A few very long ones are a known artefact (Darcet et al., 2024, "Vision Transformers Need Registers").
+
+    >>> token_norms(torch.ones(1, 5, 4), TokenLayout(grid=(2, 2)))
     tensor([[[2., 2.],
              [2., 2.]]])
     """
@@ -50,15 +51,15 @@ def norms(tokens: Tensor, layout: TokenLayout) -> Tensor:
 
 
 @torch.no_grad()
-def similarity_of_layers(outputs: Tensor | Sequence[Tensor], *, unbiased: bool = True) -> Tensor:
-    """Linear CKA between layers (Kornblith et al., 2019): `[l b t d]`, or a list of `[b t d]`, → `[l l]`.
+def layer_similarity(outputs: Tensor | Sequence[Tensor], *, unbiased: bool = True) -> Tensor:
+    """Compute linear CKA between layers (Kornblith et al., 2019): `[l b t d]`, or a list of `[b t d]`, → `[l l]`.
 
-    Every token of every image is an example. 1 means the same but for rotation and scale. Unbiased by default
-    (Song et al., 2012; Nguyen et al., 2021): unrelated layers come out near 0. The paper's own estimate is biased: with
-    no more examples than the width it finds even noise alike.
+    Every token of every image is an example. 1 means equal up to rotation and scale. The default is the unbiased
+    estimate (Song et al., 2012; Nguyen et al., 2021), which is near 0 for unrelated layers. The paper's own estimate is
+    biased: with fewer examples than the width even noise comes out similar.
 
     >>> x = torch.randn(1, 2, 50, 8)
-    >>> similarity_of_layers(torch.cat([x, 3 * x])).round(decimals=4)
+    >>> layer_similarity(torch.cat([x, 3 * x])).round(decimals=4)
     tensor([[1., 1.],
             [1., 1.]], dtype=torch.float64)
     """
@@ -74,16 +75,16 @@ def similarity_of_layers(outputs: Tensor | Sequence[Tensor], *, unbiased: bool =
 
 
 def _centred(layer: Tensor) -> Tensor:
-    """Tokens `[b t d]` as examples `[n d]` around zero, in double precision: the estimate is a small difference."""
+    """Centre tokens `[b t d]` as examples `[n d]`, in double precision: the estimate is a small difference."""
     layer = layer.cpu() if layer.device.type == "mps" else layer  # Apple's GPUs have no double precision
     flat = layer.flatten(0, -2).double()
     return flat - flat.mean(dim=0)
 
 
 def _hsic(x: Tensor, y: Tensor, unbiased: bool) -> Tensor:
-    """Hilbert-Schmidt independence criterion of centred features `[n d]`, up to a factor that CKA does not see.
+    """Hilbert-Schmidt independence criterion of centred features `[n d]`, up to a factor that cancels in CKA.
 
-    The unbiased one uses K = x xᵀ and L = y yᵀ without their diagonals; neither is ever formed.
+    The unbiased one uses K = x xᵀ and L = y yᵀ without their diagonals; neither matrix is formed.
     """
     together = (x.mT @ y).square().sum()  # tr(K L)
     if not unbiased:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from families import FAMILIES, family, images
 
-from vitreous.inside.integrated import black, integrated_gradients, to_patches
+from vitreous.inside.integrated_gradients import black, integrated_gradients, to_patches
 from vitreous.models.resnet import ResNet, ResNetConfig
 
 

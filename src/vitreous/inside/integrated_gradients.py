@@ -1,7 +1,7 @@
-"""Integrated gradients: each pixel's part in a logit, all the way from an empty image (Sundararajan et al., 2017).
+"""Integrated gradients: the contribution of each pixel to a logit (Sundararajan et al., 2017).
 
-The gradient is averaged along the straight line from the baseline to the image and multiplied by their difference.
-The parts add up to the difference of the two logits ("completeness"), but for the error of the sum over steps.
+The gradient is averaged along the straight line from a baseline image to the image and multiplied by their difference.
+Contributions add up to the difference of the two logits ("completeness"), up to the quadrature error.
 """
 
 import numpy as np
@@ -23,10 +23,10 @@ def integrated_gradients(
     rule: str = "gauss-legendre",
     batch_size: int = 16,
 ) -> Tensor:
-    """Each input value's part in a class's logit: images `[b c H W]` → `[b c H W]`.
+    """Compute each input value's contribution to a class's logit: images `[b c H W]` → `[b c H W]`.
 
-    `baseline` is the empty image as the model would get it, in any shape that broadcasts to `x`; by default black,
-    after the model's own preprocessing. `batch_size` images on the way from there to `x` run at once.
+    `baseline` is a preprocessed image in any shape that broadcasts to `x`; the default is black after the model's
+    preprocessing. `batch_size` images between baseline and `x` run at once.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
     >>> x = torch.randn(1, 3, 2, 2)
@@ -38,34 +38,34 @@ def integrated_gradients(
     baseline = baseline.to(x).expand_as(x)
     with torch.no_grad():
         classes = chosen_classes(model(x), target)  # [b]
-    places, weights = (part.to(x) for part in _nodes(steps, rule))
+    nodes, weights = (part.to(x) for part in _nodes(steps, rule))
     b, total = len(x), torch.zeros_like(x)
     at_once = max(batch_size // b, 1)
-    for place, weight in zip(places.split(at_once), weights.split(at_once), strict=True):
-        points = torch.lerp(baseline, x, place[:, None, None, None, None])  # [s b c H W]
+    for node, weight in zip(nodes.split(at_once), weights.split(at_once), strict=True):
+        points = torch.lerp(baseline, x, node[:, None, None, None, None])  # [s b c H W]
         with differentiable(points.flatten(0, 1)) as images:
-            score = class_score(model(images), classes.repeat(len(place)))
+            score = class_score(model(images), classes.repeat(len(node)))
             (gradient,) = torch.autograd.grad(score, images)
         total += torch.einsum("s, s b c h w -> b c h w", weight, gradient.unflatten(0, (-1, b)))
     return total * (x - baseline)
 
 
 def _nodes(steps: int, rule: str) -> tuple[Tensor, Tensor]:
-    """Where on the way from 0 to 1 to look, and what each look weighs: `[steps]` each."""
+    """Quadrature nodes on 0 … 1 and their weights: `[steps]` each."""
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
     if rule == "midpoint":
         return (torch.arange(steps, dtype=torch.float64) + 0.5) / steps, torch.full((steps,), 1 / steps)
     if rule != "gauss-legendre":
         raise ValueError(f"rule must be one of {', '.join(RULES)}, got {rule!r}")
-    places, weights = np.polynomial.legendre.leggauss(steps)  # on -1 … 1
-    return torch.from_numpy(places + 1) / 2, torch.from_numpy(weights) / 2
+    nodes, weights = np.polynomial.legendre.leggauss(steps)  # on -1 … 1
+    return torch.from_numpy(nodes + 1) / 2, torch.from_numpy(weights) / 2
 
 
 def to_patches(pixels: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Values of pixels added up over each patch and all colours: `[b c H W]` → `[b rows columns]`.
+    """Sum pixel values over each patch and all colours: `[b c H W]` → `[b rows columns]`.
 
-    `grid` is the layout's, or any that divides the image.
+    `grid` is the layout's grid, or any that divides the image.
 
     >>> to_patches(torch.ones(1, 3, 4, 6), grid=(2, 3))
     tensor([[[12., 12., 12.],
@@ -78,8 +78,8 @@ def to_patches(pixels: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 def black(model: nn.Module) -> Tensor:
-    """What a black pixel is after the model's preprocessing: `[c 1 1]`."""
+    """Value of a black pixel after the model's preprocessing: `[c 1 1]`."""
     preprocess = getattr(getattr(model, "card", None), "preprocess", None)
     if preprocess is None:
-        raise ValueError("this model does not say how images are preprocessed: pass a tensor as baseline")
+        raise ValueError("this model has no preprocessing (model.card is not set): pass a tensor as baseline")
     return -(torch.tensor(preprocess.mean) / torch.tensor(preprocess.std))[:, None, None]

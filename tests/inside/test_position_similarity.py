@@ -2,14 +2,14 @@ import pytest
 import torch
 from families import FAMILIES, family
 
-from vitreous.inside.position import similarity
+from vitreous.inside.position_similarity import position_similarity
 from vitreous.models.vit import ViT
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_each_tile_holds_the_cosines_of_one_patch_with_all(name):
     model = family(name)
-    tiles, layout = similarity(model), model.layout
+    tiles, layout = position_similarity(model), model.layout
     assert tiles.shape == (*layout.grid, *layout.grid)
     assert not tiles.requires_grad
     table = model.pos_embed[0, -layout.patches :]
@@ -22,11 +22,11 @@ def test_each_tile_holds_the_cosines_of_one_patch_with_all(name):
 
 def test_sine_positions_are_alike_by_their_distance_alone():
     model = ViT(family("sine").config)  # noise would overwrite the sines
-    tiles = similarity(model)
+    tiles = position_similarity(model)
     torch.testing.assert_close(tiles[0, 0, 1, 2], tiles[1, 1, 2, 3])
     assert tiles[0, 0, 0, 0] > tiles[0, 0, 0, 1] > tiles[0, 0, 0, 2]
 
 
 def test_a_model_without_positions_is_refused():
     with pytest.raises(ValueError, match="position='none'"):
-        similarity(family("class token", position="none"))
+        position_similarity(family("class token", position="none"))

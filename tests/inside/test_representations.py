@@ -4,7 +4,7 @@ from families import FAMILIES, family, images
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitreous.inside.tokens import norms, principal_colours, similarity_of_layers
+from vitreous.inside.representations import layer_similarity, principal_colours, token_norms
 from vitreous.models.tokens import TokenLayout
 
 
@@ -56,7 +56,7 @@ def test_colours_need_three_channels():
 def test_norms_lie_where_their_patch_does(name):
     model = family(name)
     layers = torch.stack(model.get_intermediate_layers(images(model), n=3))  # [l b t d]
-    found = norms(layers, model.layout)
+    found = token_norms(layers, model.layout)
     token = model.layout.index(2, 1)
     torch.testing.assert_close(found[1, :, 2, 1], layers[1, :, token].square().sum(dim=-1).sqrt())
 
@@ -65,7 +65,7 @@ def test_norms_lie_where_their_patch_does(name):
 def test_layers_are_like_themselves_turned_and_scaled(unbiased):
     x, other = torch.randn(2, 3, 20, 6).double()
     turn = torch.linalg.qr(torch.randn(6, 6).double())[0]
-    found = similarity_of_layers([x, 5 * x @ turn + 3, other], unbiased=unbiased)
+    found = layer_similarity([x, 5 * x @ turn + 3, other], unbiased=unbiased)
     torch.testing.assert_close(found[:2, :2], torch.ones(2, 2).double())
     torch.testing.assert_close(found[0, 2], found[1, 2])
     torch.testing.assert_close(found, found.mT)
@@ -78,7 +78,7 @@ def test_the_biased_estimate_against_the_papers_formula():
     grams = [centre @ (z.flatten(0, 1) @ z.flatten(0, 1).mT) @ centre for z in (x, y)]
     hsic = [[(a * b).sum() for a in grams] for b in grams]
     expected = hsic[0][1] / (hsic[0][0] * hsic[1][1]).sqrt()  # Kornblith et al. 2019, eq. 3 and 4
-    torch.testing.assert_close(similarity_of_layers([x, y], unbiased=False)[0, 1], expected)
+    torch.testing.assert_close(layer_similarity([x, y], unbiased=False)[0, 1], expected)
 
 
 def test_the_unbiased_estimate_against_its_formula_on_whole_matrices():
@@ -92,15 +92,15 @@ def test_the_unbiased_estimate_against_its_formula_on_whole_matrices():
 
     a, b = ((z[0] @ z[0].mT).fill_diagonal_(0) for z in (x, y))
     expected = hsic(a, b) / (hsic(a, a) * hsic(b, b)).sqrt()
-    torch.testing.assert_close(similarity_of_layers([x, y])[0, 1], expected)
+    torch.testing.assert_close(layer_similarity([x, y])[0, 1], expected)
 
 
 def test_noise_is_alike_to_the_biased_estimate_alone():
     layers = torch.randn(2, 1, 50, 100)
-    assert similarity_of_layers(layers)[0, 1].abs() < 0.15
-    assert similarity_of_layers(layers, unbiased=False)[0, 1] > 0.5
+    assert layer_similarity(layers)[0, 1].abs() < 0.15
+    assert layer_similarity(layers, unbiased=False)[0, 1] > 0.5
 
 
 def test_too_few_tokens_are_refused():
     with pytest.raises(ValueError, match="at least 4 tokens, got 3"):
-        similarity_of_layers(torch.zeros(2, 1, 3, 4))
+        layer_similarity(torch.zeros(2, 1, 3, 4))

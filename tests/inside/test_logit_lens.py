@@ -3,7 +3,7 @@ import torch
 from families import FAMILIES, family, images
 from torch import nn
 
-from vitreous.inside.lens import lens
+from vitreous.inside.logit_lens import logit_lens
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -11,7 +11,7 @@ from vitreous.inside.lens import lens
 def test_each_entry_is_the_answer_of_the_network_cut_off_there(name):
     model = family(name)
     x, blocks = images(model), model.blocks
-    found = lens(model, x)
+    found = logit_lens(model, x)
     assert found.shape == (4, 2, 5)
     assert torch.equal(found[-1], model(x))
     for layers in range(4):
@@ -23,4 +23,4 @@ def test_each_entry_is_the_answer_of_the_network_cut_off_there(name):
 def test_without_a_head_the_lens_shows_features():
     model = family("registers", classes=0)
     x = images(model)
-    assert torch.equal(lens(model, x)[-1], model.features(x))
+    assert torch.equal(logit_lens(model, x)[-1], model.features(x))

@@ -1,0 +1,58 @@
+"""Grad-CAM: activations weighted by the gradient of a class's logit (Selvaraju et al., 2017).
+
+Made for convolutions, it also works on tokens: patches are the pixels, the width is the channels. It is computed at the
+last block's first norm, since after the last block only the class token reaches the head and patches have no gradient.
+For a ResNet it is computed at the last stage, as in the paper.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.inside.capture import capture, underneath
+from vitreous.inside.glossary import full_name
+from vitreous.inside.relevance import Target, class_score, differentiable
+from vitreous.models.resnet import ResNet
+
+
+def grad_cam(model: nn.Module, x: Tensor, target: Target = None, *, layer: int = -1) -> Tensor:
+    """Compute Grad-CAM for a class: images `[b c H W]` → `[b rows columns]`, never negative.
+
+    `layer` is a block of a ViT, or one of a ResNet's four stages: the last has 7×7 positions for 224 px, and for small
+    images so few that an earlier one shows more.
+
+    >>> from vitreous.models.variants import variant
+    >>> from vitreous.models.vit import ViT
+    >>> grad_cam(ViT(variant("vit_femto_patch4_32")), torch.randn(2, 3, 32, 32)).shape
+    torch.Size([2, 8, 8])
+    """
+    if isinstance(model, ResNet):
+        return _resnet_grad_cam(model, x, target, layer)
+    plain, _ = underneath(model)
+    with differentiable(x) as x, capture(model, "norm1", layers=[layer], gradients=True) as internals:
+        score = class_score(model(x), target)
+        tokens = internals[full_name("norm1", internals.layers[0])]  # [b t d]
+        (gradient,) = torch.autograd.grad(score, tokens)
+    return weighted_channels(*(plain.layout.to_grid(part.mT) for part in (tokens.detach(), gradient)))
+
+
+def weighted_channels(activation: Tensor, gradient: Tensor) -> Tensor:
+    """Sum channels weighted by their mean gradient and clamp at zero: `[b c rows columns]` → `[b rows columns]`.
+
+    >>> weighted_channels(torch.tensor([[[[1.0, -1.0]]]]), torch.tensor([[[[1.0, 3.0]]]]))
+    tensor([[[2., 0.]]])
+    """
+    weights = gradient.mean(dim=(-2, -1), keepdim=True)
+    return (weights * activation).sum(dim=1).clamp_min(0)
+
+
+def _resnet_grad_cam(model: ResNet, x: Tensor, target: Target, layer: int) -> Tensor:
+    outputs: list[Tensor] = []
+    stage = (model.layer1, model.layer2, model.layer3, model.layer4)[layer]
+    hook = stage.register_forward_hook(lambda module, inputs, output: outputs.append(output))
+    try:
+        with differentiable(x) as x:
+            score = class_score(model(x), target)
+            (gradient,) = torch.autograd.grad(score, outputs)
+    finally:
+        hook.remove()
+    return weighted_channels(outputs[0].detach(), gradient)
