@@ -1,6 +1,6 @@
 """Compute and draw, paired: each function takes a `Inspection` and gives figures by name.
 
-`inside/` computes, `figures/` draws; nothing else happens here. `views/registry.py` gives each its title and its sentences.
+`inside/` computes, `figures/` draws; nothing else happens here. `views/registry.py` gives each title and sentences.
 """
 
 from collections.abc import Callable
