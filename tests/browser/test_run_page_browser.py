@@ -200,7 +200,7 @@ def test_bands_gaps_and_many_lines_are_drawn(watched, run):
           const paths = chart.element.querySelectorAll("path.curve");
           const bands = chart.element.querySelectorAll("path.band").length;
           const pieces = paths[0].getAttribute("d").split("M").length - 1;
-          return [bands, paths.length, pieces, chart.said(), chart.legend.children.length];
+          return [bands, paths.length, pieces, chart.description(), chart.legend.children.length];
         }"""
     )
     assert found[:3] == [1, 9, 2]  # a gap begins a new piece

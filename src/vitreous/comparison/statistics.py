@@ -1,24 +1,24 @@
-"""What may be concluded: intervals over seeds, an exact paired test over images, and when the two agree.
+"""What may be concluded from a study: intervals over seeds, an exact paired test over images, verdicts.
 
-Two things are left to chance in a comparison. Another seed gives other weights: the interval over seeds (Student's t)
-tells how far that goes. Other test images give another accuracy: the test over images tells about that. A verdict
-is drawn only where both say the same.
+Two things are random in a comparison. Another seed gives other weights: the interval over seeds (Student's t) measures
+that. Other test images give another accuracy: the test over images measures that. A verdict needs both to agree.
 
 Shapes:  s seeds · n images
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 LEVEL = 0.95
-"""How sure an interval is, and with it 1 - `LEVEL` is what a test must fall below."""
+"""Confidence of the intervals; a test is significant below 1 - `LEVEL`."""
+DIFFERENT_STARTS = "different starts: no verdict"
 
 
 def seed_interval(values: ArrayLike, level: float = LEVEL) -> tuple[float, float | None]:
-    """The mean over seeds and the half width of its interval (Student's t); None for the width of one seed alone.
+    """The mean over seeds and the half width of its interval (Student's t); None for the width of a single seed.
 
     >>> mean, half = seed_interval([0.90, 0.92, 0.94])
     >>> round(mean, 4), round(half, 4)
@@ -34,11 +34,12 @@ def seed_interval(values: ArrayLike, level: float = LEVEL) -> tuple[float, float
 
 
 def images_test(one: ArrayLike, other: ArrayLike) -> float:
-    """The exact paired test over images, two-sided: right answers `[s n]` of two models → p.
+    """Test over images, exact, paired and two-sided: correct answers `[s n]` of two models → p.
 
-    Were the models alike, each image's difference (how many seeds of one are right, less those of the other) could as
-    well have the other sign. The sum over images of all such choices of sign has a distribution that is worked out
-    whole, without drawing a sample. With one seed this is McNemar's exact test.
+    If the models were alike, each image's difference (how many seeds of one are correct, less those of the other)
+    could as well have the other sign. The distribution of the sum over all choices of sign is computed exactly,
+    without sampling. With one seed this is McNemar's exact test. (`scipy.stats.permutation_test` is exact only for
+    a handful of images.)
 
     >>> round(images_test([[1, 1, 1, 1, 1, 0]], [[0, 0, 0, 0, 0, 0]]), 6)  # five images, all for the first: 2 / 2⁵
     0.0625
@@ -51,28 +52,44 @@ def images_test(one: ArrayLike, other: ArrayLike) -> float:
         raise ValueError(f"both models must answer the same images with as many seeds, got {one.shape}, {other.shape}")
     differences = one.sum(axis=0, dtype=int) - other.sum(axis=0, dtype=int)  # [n], from -s to s
     sizes = np.abs(differences)
-    chances = np.ones(1)  # chances[i]: that the differences for the first model add up to i
+    density = np.ones(1)  # density[i]: probability that the differences for the first model add up to i
     for size in range(1, sizes.max(initial=0) + 1):
         if count := int((sizes == size).sum()):
             spaced = np.zeros(size * count + 1)
             spaced[::size] = binom.pmf(np.arange(count + 1), count, 0.5)
-            chances = convolve(chances, spaced, method="direct")  # an FFT would drown small chances in rounding
+            density = convolve(density, spaced, method="direct")  # an FFT would drown small values in rounding
     total, seen = int(sizes.sum()), abs(int(differences.sum()))
     sums = 2 * np.arange(total + 1) - total
-    return float(min(1.0, chances[np.abs(sums) >= seen].sum()))
+    return float(min(1.0, density[np.abs(sums) >= seen].sum()))
 
 
-def holm(chances: Sequence[float]) -> list[float]:
-    """p-values of several tests, raised so that one mistake among all of them is as unlikely as in one (Holm, 1979).
+def seeds_test(differences: ArrayLike) -> float:
+    """Paired t test over seeds: `[s]` differences → p that their mean is zero; 1 for a single seed.
+
+    >>> round(seeds_test([0.01, 0.02, 0.03]), 4), seeds_test([0.1])
+    (0.0742, 1.0)
+    """
+    from scipy.stats import ttest_1samp
+
+    values = np.asarray(differences, dtype=float)
+    if len(values) < 2:
+        return 1.0
+    if not values.std(ddof=1):  # scipy gives NaN
+        return float(values.mean() == 0)
+    return float(ttest_1samp(values, 0).pvalue)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Correct the p-values of several tests, so that one mistake among all is as unlikely as in one (Holm, 1979).
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
     """
-    raised, least = [1.0] * len(chances), 0.0
-    for rank, i in enumerate(sorted(range(len(chances)), key=lambda i: chances[i])):
-        least = max(least, min(1.0, (len(chances) - rank) * chances[i]))
-        raised[i] = least
-    return raised
+    corrected, floor = [1.0] * len(p_values), 0.0
+    for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        floor = max(floor, min(1.0, (len(p_values) - rank) * p_values[i]))
+        corrected[i] = floor
+    return corrected
 
 
 @dataclass(frozen=True)
@@ -82,70 +99,56 @@ class Pair:
     one: str
     other: str
     difference: float
-    half: float | None
-    """Half width of the interval of the difference over seeds; the same seed means the same order of images."""
-    chance: float
+    half_width: float | None
+    """Of the difference's interval over seeds; the same seed means the same order of images."""
+    p_images: float
     """p of the test over images."""
-    seed_chance: float
-    """p of the paired t test over seeds; 1 for one seed alone."""
-    raised: float
-    """The larger of the two, corrected for all pairs of the study (Holm): what a verdict hangs on."""
+    p_seeds: float
+    """p of the paired t test over seeds; 1 for a single seed."""
+    p_corrected: float
+    """The larger of the two, corrected for all pairs of the study (Holm); the verdict depends on it."""
     verdict: str
-    """The better model's name, or the empty word."""
+    """The better model's name, or an empty string."""
     reason: str
     """The verdict in words, or why there is none."""
 
 
-def judge(right: dict[str, np.ndarray], starts: dict[str, str]) -> list[Pair]:
-    """Every pair of models: right answers by name `[s n]`, and how each began (`from scratch`, `fine-tuned`)."""
-    names = list(right)
+def compare_pairs(correct: Mapping[str, NDArray[np.bool_]], starts: Mapping[str, str]) -> list[Pair]:
+    """Compare every pair of models: correct answers by name `[s n]`; `starts` says how each model began.
+
+    Models that began differently (`from scratch`, `fine-tuned`) get no verdict.
+    """
+    names = list(correct)
     pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
-    by_seed = [right[a].mean(axis=1) - right[b].mean(axis=1) for a, b in pairs]  # [s] each
-    images = [images_test(right[a], right[b]) for a, b in pairs]
+    by_seed = [correct[a].mean(axis=1) - correct[b].mean(axis=1) for a, b in pairs]  # [s] each
+    images = [images_test(correct[a], correct[b]) for a, b in pairs]
     seeds = [seeds_test(differences) for differences in by_seed]
-    raised = holm([max(both) for both in zip(images, seeds, strict=True)])
+    corrected = holm([max(both) for both in zip(images, seeds, strict=True)])
     return [
-        _judged(pair, differences, chances, starts[pair[0]] != starts[pair[1]])
-        for pair, differences, chances in zip(pairs, by_seed, zip(images, seeds, raised, strict=True), strict=True)
+        _compare_pair(pair, differences, p_values, starts[pair[0]] == starts[pair[1]])
+        for pair, differences, p_values in zip(pairs, by_seed, zip(images, seeds, corrected, strict=True), strict=True)
     ]
 
 
-def seeds_test(differences: ArrayLike) -> float:
-    """p of the paired t test: that the mean of `[s]` differences over seeds is zero.
-
-    >>> round(seeds_test([0.01, 0.02, 0.03]), 4), seeds_test([0.1])
-    (0.0742, 1.0)
-    """
-    from scipy.stats import t
-
-    values = np.asarray(differences, dtype=float)
-    if len(values) < 2:
-        return 1.0
-    mean, spread = float(values.mean()), float(values.std(ddof=1))
-    if not spread:
-        return float(mean == 0)
-    return float(2 * t.sf(abs(mean) / spread * np.sqrt(len(values)), len(values) - 1))
-
-
-def _judged(pair: tuple[str, str], by_seed: np.ndarray, chances: tuple[float, float, float], unlike: bool) -> Pair:
+def _compare_pair(
+    pair: tuple[str, str], by_seed: NDArray[np.float64], p_values: tuple[float, float, float], same_start: bool
+) -> Pair:
     one, other = pair
     difference, half = seed_interval(by_seed)
     better, worse = (one, other) if difference > 0 else (other, one)
     verdict = ""
     points = f"{100 * abs(difference):.2f} points"
-    if unlike:
-        reason = "different starts: no verdict"
+    if not same_start:
+        reason = DIFFERENT_STARTS
     elif half is None:
-        reason = "one seed: no verdict, for how far seeds differ is not known"
+        reason = "one seed: no verdict, because the spread over seeds is unknown"
     elif abs(difference) <= half:
         reason = f"no verdict: {points} apart, and the interval over seeds holds zero"
-    elif chances[0] >= 1 - LEVEL:
+    elif p_values[0] >= 1 - LEVEL:
         reason = f"no verdict: {points} apart, and the test over images does not confirm it"
-    elif chances[2] >= 1 - LEVEL:
-        reason = f"no verdict: {points} apart, which among so many pairs may be chance"
+    elif p_values[2] >= 1 - LEVEL:
+        reason = f"no verdict: {points} apart, which may be chance among so many pairs"
     else:
-        verdict, reason = (
-            better,
-            f"{better} is better than {worse} by {points} with this budget, over seeds and over images",
-        )
-    return Pair(one, other, difference, half, *chances, verdict, reason)
+        verdict = better
+        reason = f"{better} is better than {worse} by {points} with this budget, over seeds and over images"
+    return Pair(one, other, difference, half, *p_values, verdict, reason)

@@ -1,8 +1,8 @@
-"""A study: models × seeds on one dataset, as a folder that can be gone on with.
+"""A study: models × seeds on one dataset, in a folder that can be resumed; and `STUDIES`, those known by name.
 
-study.json                 what was asked for, and the config that each model got
+study.json                 the request, and the config that each model got
 runs/MODEL-seed0/ …        ordinary runs of `train`, each with its predictions.npz and meter.json
-speed.json                 images a second
+speed.json                 images per second
 comparison.json, .html     the table and the page, when all runs are done
 """
 
@@ -14,9 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitreous.comparison.budget import epochs_for
-from vitreous.comparison.entrant import Entrant, enter
-from vitreous.comparison.settings import Budget, choose_recipe, configure
+from vitreous.comparison.budget import Budget, epochs_for
+from vitreous.comparison.entrants import Entrant, choose_recipe, configure, find_entrant
 from vitreous.runtime.files import write_json
 from vitreous.training.config import TrainConfig
 from vitreous.training.folder import HeldError, RunFolder
@@ -41,7 +40,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Study:
-    """What was asked for, and what it came to."""
+    """A request, with the models and configs that it resolves to."""
 
     folder: Path
     budget: Budget
@@ -49,20 +48,25 @@ class Study:
     recipe: str
     entrants: tuple[Entrant, ...]
     configs: tuple[TrainConfig, ...]
-    """One a model, of seed 0."""
+    """One for each model, with seed 0."""
 
-    def runs(self) -> list[Run]:
-        """All of them, seed after seed, so that a study cut short has seen all models alike."""
+    def runs(self, label: str | None = None) -> list[Run]:
+        """List the runs, of all models or of one; seed by seed, so that a study cut short treats all models alike."""
         return [
             Run(entrant, replace(config, seed=seed), self.folder / "runs" / f"{entrant.slug}-seed{seed}")
             for seed in range(self.seeds)
             for entrant, config in zip(self.entrants, self.configs, strict=True)
+            if label in (None, entrant.label)
         ]
 
     @property
     def alike(self) -> bool:
-        """Whether all models begin from scratch, or all with weights that have seen images before."""
+        """Whether all models begin from scratch, or all of them with pre-trained weights."""
         return len({entrant.pretrained for entrant in self.entrants}) == 1
+
+    def first_models(self) -> dict[str, Model]:
+        """Load the trained models of the first seed, by label; all runs must be done."""
+        return {run.entrant.label: load(run.folder / "model") for run in self.runs() if run.config.seed == 0}
 
 
 def open_study(
@@ -73,66 +77,61 @@ def open_study(
     *,
     device: str = "auto",
     data_root: Path | None = None,
-    tell: Listener | None = None,
+    listener: Listener | None = None,
 ) -> Study:
-    """The study of this folder: read where it was begun, otherwise made, timed and written down.
+    """Open the study of a folder, or make it: resolve the models, time them if the budget is in minutes, write it down.
 
-    Whoever comes second waits until the first has written it. Another study in the folder is refused.
+    A second process waits until the first has written it. A folder that holds another study is an error.
     """
-    tell = tell or Listener()
+    listener = listener or Listener()
     if len(models) < 2 or len(set(models)) < len(models):
         raise ValueError(f"name two models or more, each once, got {' '.join(models) or 'none'}")
     if seeds < 1:
         raise ValueError(f"--seeds must be at least 1, got {seeds}")
     asked = {"models": list(models), "budget": asdict(budget), "seeds": seeds}
     path = folder / "study.json"
-    with claimed(folder / "settling", tell.say):
+    with locked(folder / "settling", listener.say):
         if not path.is_file():
-            _refuse_strangers(folder)
-            entrants = [enter(model, tell.say) for model in models]
+            _check_empty(folder)
+            entrants = [find_entrant(model, listener.say) for model in models]
             if len({entrant.slug for entrant in entrants}) < len(entrants):
                 raise ValueError(f"two of the models would share a folder: {', '.join(e.slug for e in entrants)}")
             configs = configure(budget, entrants)
             if budget.minutes is not None:
-                here = [replace(config, device=device) for config in configs]
-                timed = [epochs_for(config, budget.minutes, data_root, tell) for config in here]
+                on_device = [replace(config, device=device) for config in configs]
+                timed = [epochs_for(config, budget.minutes, data_root, listener) for config in on_device]
                 configs = [replace(config, device="auto") for config in timed]
             recipe, _ = choose_recipe(budget, entrants)
-            described = {"entrants": [e.to_dict() for e in entrants], "configs": [c.to_dict() for c in configs]}
-            write_json(path, {"version": VERSION, "asked": asked, "recipe": recipe, **described})
-    found = read_study(folder, asked)
-    return replace(found, configs=tuple(replace(config, device=device) for config in found.configs))
+            resolved = {"entrants": [e.to_dict() for e in entrants], "configs": [c.to_dict() for c in configs]}
+            write_json(path, {"version": VERSION, "asked": asked, "recipe": recipe, **resolved})
+    study = read_study(folder, asked)
+    return replace(study, configs=tuple(replace(config, device=device) for config in study.configs))
 
 
 def read_study(folder: Path, asked: dict[str, Any] | None = None) -> Study:
-    """What `study.json` says; refused in a line where something else is `asked` for."""
+    """Read `study.json`; if it does not match the request `asked`, that is an error that lists the differences."""
     path = folder / "study.json"
     try:
-        message = json.loads(path.read_text(encoding="utf-8"))
-        before, version = message["asked"], message["version"]
+        values = json.loads(path.read_text(encoding="utf-8"))
+        before, version = values["asked"], values["version"]
         if version != VERSION:
             raise ValueError(f"{path} was written by another version ({version!r}): choose another --output")
         if asked is not None:
-            _refuse_another(folder, before, json.loads(json.dumps(asked)))  # as it would have been written
-        values = {**before["budget"], "learning_rates": tuple(before["budget"]["learning_rates"])}
+            _check_same(folder, before, json.loads(json.dumps(asked)))  # tuples become lists, as in the file
+        budget = {**before["budget"], "learning_rates": tuple(before["budget"]["learning_rates"])}
         return Study(
             folder,
-            Budget(**values),
+            Budget(**budget),
             before["seeds"],
-            message["recipe"],
-            tuple(Entrant.from_dict(each) for each in message["entrants"]),
-            tuple(TrainConfig.from_dict(each) for each in message["configs"]),
+            values["recipe"],
+            tuple(Entrant.from_dict(each) for each in values["entrants"]),
+            tuple(TrainConfig.from_dict(each) for each in values["configs"]),
         )
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} does not describe a study ({error!r}): choose another --output") from error
 
 
-def first_models(study: Study) -> dict[str, Model]:
-    """The trained models by label, each of its first seed; all runs are done."""
-    return {run.entrant.label: load(run.folder / "model") for run in study.runs() if run.config.seed == 0}
-
-
-def _refuse_another(folder: Path, before: dict[str, Any], asked: dict[str, Any]) -> None:
+def _check_same(folder: Path, before: dict[str, Any], asked: dict[str, Any]) -> None:
     pairs = [("models", before["models"], asked["models"]), ("seeds", before["seeds"], asked["seeds"])]
     pairs += [(name, old, asked["budget"].get(name)) for name, old in before["budget"].items()]
     if changed := [f"{name} {_spell(old)} → {_spell(new)}" for name, old, new in pairs if old != new]:
@@ -143,24 +142,82 @@ def _spell(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _refuse_strangers(folder: Path) -> None:
-    """A new study begins in a folder that is empty but for our own claim."""
-    if strangers := [path.name for path in folder.iterdir() if path.name != "settling"]:
-        raise ValueError(f"{folder} holds no study, but {strangers[0]}: choose another --output")
+def _check_empty(folder: Path) -> None:
+    """A new study begins in a folder that is empty but for our own lock."""
+    if others := [path.name for path in folder.iterdir() if path.name != "settling"]:
+        raise ValueError(f"{folder} holds no study, but {others[0]}: choose another --output")
 
 
 @contextmanager
-def claimed(place: Path, say: Callable[[str], object], pause: float = 0.5) -> Iterator[None]:
-    """Hold a lock by this name, waiting for whoever has it."""
-    message = False
-    with ExitStack() as held:
+def locked(path: Path, say: Callable[[str], object], pause: float = 0.5) -> Iterator[None]:
+    """Hold a lock by this name, waiting while another process has it."""
+    waiting = False
+    with ExitStack() as stack:
         while True:
             try:
-                held.enter_context(RunFolder(place).claimed())
+                stack.enter_context(RunFolder(path).claimed())
                 break
             except HeldError:
-                if not message:
-                    say(f"another process is at {place.parent}: waiting for it")
-                message = True
+                if not waiting:
+                    say(f"another process works in {path.parent}: waiting for it")
+                waiting = True
                 time.sleep(pause)
         yield
+
+
+# --- studies known by name --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StudyPart:
+    """One dataset of a named study."""
+
+    models: tuple[str, ...]
+    budget: Budget
+    quoted: dict[str, float]
+    """Model → accuracy in percent, as the report states it: not measured by us."""
+    get: str
+    """How to get what may be missing."""
+
+
+@dataclass(frozen=True)
+class NamedStudy:
+    """Several datasets, one after the other."""
+
+    description: str
+    parts: tuple[StudyPart, ...]
+
+
+VIT, RESNET = "torchvision:vit_b_16@attention", "torchvision:resnet152@full"
+WEIGHTS = "torchvision downloads weights and datasets on first use, into ~/.cache: run this once with a network"
+
+
+def _fine_tuned(data: str, quoted: float, epochs: int) -> StudyPart:
+    # as report 004 states: attention layers and head learn, batch 64, warm-up and cosine; the epochs are ours
+    budget = Budget(data=data, recipe="pets", epochs=epochs, batch_size=64)
+    return StudyPart((VIT, RESNET), budget, {VIT: quoted}, WEIGHTS)
+
+
+def _from_scratch(data: str, recipe: str, quoted: float) -> StudyPart:
+    # as report 001 states: its small ViT, 32 px, 20 epochs, batch 64, cosine from 1e-3, shifts up to 5 %
+    budget = Budget(data=data, recipe=recipe, epochs=20, batch_size=64)
+    models = ("vit_femto_patch4_32", "resnet18_small")
+    get = "torchvision downloads it on first use: run this with a network"
+    return StudyPart(models, budget, {models[0]: quoted}, get)
+
+
+STUDIES: dict[str, NamedStudy] = {
+    "scratch-vit-vs-resnet": NamedStudy(
+        "A small ViT from scratch on MNIST and CIFAR-10 (report 001), beside a ResNet-18 for small images",
+        (_from_scratch("mnist", "mnist-seed", 98.10), _from_scratch("cifar10", "cifar10-seed", 56.41)),
+    ),
+    "finetuned-vit-vs-resnet": NamedStudy(
+        "ViT-B/16 (attention layers and head) beside ResNet-152, fine-tuned on four datasets (report 004)",
+        (
+            _fine_tuned("cifar10", 97.97, 10),
+            _fine_tuned("cifar100", 87.41, 10),
+            _fine_tuned("flowers102", 89.12, 20),
+            _fine_tuned("pets", 93.65, 20),
+        ),
+    ),
+}

@@ -1,4 +1,4 @@
-"""Where two models look in an image that they disagree on: a map for each, over the image as that model sees it."""
+"""Heat maps for images on which two models disagree: one map for each model, over the image as that model sees it."""
 
 from matplotlib.figure import Figure
 from PIL.Image import Image
@@ -13,23 +13,23 @@ from vitreous.views.inspection import Inspection
 from vitreous.weights.load import Model
 
 COARSEST = 4
-"""Places along a side that a ResNet's map must have: of small images its last stage leaves fewer."""
+"""Cells along a side that a ResNet's map must have: the last stage leaves fewer of a small image."""
 
 
 def draw_image(model: Model, image: Image) -> Figure:
-    """The image as the model sees it."""
+    """Draw the image as the model sees it."""
     return draw_overlays([Inspection(model, image).backdrop], None)
 
 
-def draw_look(model: Model, image: Image, target: int) -> Figure:
-    """What speaks for a class: relevance through all layers of a ViT, Grad-CAM of a ResNet."""
+def draw_map(model: Model, image: Image, target: int) -> Figure:
+    """Draw the evidence for a class over the image: relevance through all layers of a ViT, Grad-CAM of a ResNet."""
     inspection = Inspection(model, image)
-    heat = look(model, inspection.x, target)[0].float().cpu().numpy()
+    heat = evidence_map(model, inspection.x, target)[0].float().cpu().numpy()
     return draw_overlays([inspection.backdrop], heat[None])
 
 
-def look(model: Model, x: Tensor, target: int) -> Tensor:
-    """The map itself: images `[b c H W]` → `[b rows columns]`."""
+def evidence_map(model: Model, x: Tensor, target: int) -> Tensor:
+    """Compute the map itself: images `[b c H W]` → `[b rows columns]`."""
     if isinstance(model, ViT):
         return relevance(model, x, target)
     return grad_cam(model, x, target, layer=stage(model, min(x.shape[-2:])))
@@ -47,6 +47,6 @@ def stage(model: ResNet, side: int) -> int:
     return max((number for number in range(4) if first >> number >= COARSEST), default=0)
 
 
-def what(model: Model) -> str:
-    """What kind of map a model's is, in words."""
+def map_name(model: Model) -> str:
+    """The name of a model's kind of map."""
     return "relevance" if isinstance(model, ViT) else "Grad-CAM"

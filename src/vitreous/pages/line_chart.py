@@ -1,12 +1,11 @@
-"""A chart of named lines on an interactive page: numbers in, HTML out that `pages/assets/curves.js` draws.
-
-It knows nothing of runs: what is compared, and by what, is for the page to say.
-"""
+"""A chart of named lines: numbers in, HTML out that `pages/assets/curves.js` draws."""
 
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from markupsafe import Markup
 
 NUMBERS = ("x", "y", "low", "high")
 
@@ -19,7 +18,7 @@ class Line:
     x: Sequence[float]
     y: Sequence[float]
     low: Sequence[float] | None = None
-    """The lower edge of a band, for instance the worst of several seeds."""
+    """The lower edge of a band, such as the worst of several seeds."""
     high: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
@@ -33,22 +32,23 @@ class Line:
 
 def line_chart(
     lines: Sequence[Line], *, title: str, x_label: str, y_label: str, unit: str = "", x_from: float | None = None
-) -> str:
-    """Lines as an element of a page; `x_from` is where the axis begins, if not at the first number.
+) -> Markup:
+    """Draw lines as an element of a page; the x axis begins at `x_from`, or at the first number.
 
-    >>> line_chart([Line("ViT", [1, 2], [0.5, float("nan")])], title="Loss", x_label="epoch", y_label="loss")[-65:]
+    >>> str(line_chart([Line("ViT", [1, 2], [0.5, float("nan")])], title="Loss", x_label="epoch", y_label="loss"))[-65:]
     '[{"label": "ViT", "x": [1, 2], "y": [0.5, null]}]}</script></div>'
     """
-    message = {"title": title, "xLabel": x_label, "yLabel": y_label, "unit": unit, "xFrom": x_from}
+    chart = {"title": title, "xLabel": x_label, "yLabel": y_label, "unit": unit, "xFrom": x_from}
     series = [
         {"label": line.label}
         | {name: _numbers(values) for name in NUMBERS if (values := getattr(line, name)) is not None}
         for line in lines
     ]
-    text = json.dumps(message | {"series": series}, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
-    return f'<div class="curves"><script type="application/json">{text}</script></div>'
+    text = json.dumps(chart | {"series": series}, ensure_ascii=False, allow_nan=False)
+    text = text.replace("<", "\\u003c")  # a label cannot end the script
+    return Markup(f'<div class="curves"><script type="application/json">{text}</script></div>')  # noqa: S704
 
 
 def _numbers(values: Sequence[float]) -> list[float | None]:
-    """What is no number is a gap in the line."""
+    """Infinite and undefined values become gaps in the line."""
     return [value if math.isfinite(value) else None for value in values]

@@ -1,5 +1,5 @@
-// Charts of named lines, from numbers that the page carries: { title, xLabel, yLabel, unit, xFrom, series: [{ label, x,
-// y, low, high }] }. A band is drawn where low and high are given; null is a gap. It knows nothing of what is shown.
+// Charts of named lines, from numbers inlined in the page: { title, xLabel, yLabel, unit, xFrom, series: [{ label, x, y,
+// low, high }] }. A band is drawn if low and high are given; null is a gap.
 
 import { ticks } from "./charts.js";
 import { make } from "./dom.js";
@@ -7,18 +7,18 @@ import { make } from "./dom.js";
 const TALL = 250, LEFT = 52, RIGHT = 20, TOP = 22, BOTTOM = 40;
 const COLOURS = 8;
 
-// Every element of class "curves" under `root`; `choose(x)` is called with the x that was clicked. Gives the charts.
+// Draw every element of class "curves" under `root` and return the charts; `choose(x)` is called with the clicked x.
 export function drawCurves(root, choose = null) {
-  return [...root.querySelectorAll(".curves")].map((place) => {
-    const chart = new Curves(JSON.parse(place.querySelector("script").textContent), choose);
-    place.replaceChildren(chart.element);
+  return [...root.querySelectorAll(".curves")].map((element) => {
+    const chart = new Curves(JSON.parse(element.querySelector("script").textContent), choose);
+    element.replaceChildren(chart.element);
     return chart;
   });
 }
 
 export class Curves {
-  constructor(told, choose = null) {
-    Object.assign(this, told, { choose, cursor: null, hovered: null });
+  constructor(spec, choose = null) {
+    Object.assign(this, spec, { choose, cursor: null, hovered: null });
     const xs = this.series.flatMap((each) => each.x);
     const ys = this.series.flatMap((each) => [each.y, each.low ?? [], each.high ?? []].flat()).filter((y) => y !== null);
     this.x0 = Math.min(this.xFrom ?? Infinity, ...xs, ...(xs.length ? [] : [0]));
@@ -39,8 +39,8 @@ export class Curves {
     return TOP + ((TALL - TOP - BOTTOM) * (this.y1 - y)) / (this.y1 - this.y0);
   }
 
-  // in words, for those who cannot see it
-  said() {
+  // in words, for screen readers
+  description() {
     const ends = this.series.map(({ label, y }) => {
       const known = y.filter((value) => value !== null);
       return known.length ? `${label} from ${this.spell(known[0])} to ${this.spell(known.at(-1))}` : `${label}: nothing yet`;
@@ -56,15 +56,15 @@ export class Curves {
     const width = this.drawing.clientWidth;
     if (!width || width === this.width) return;
     this.width = width;
-    const svg = make("svg", { viewBox: `0 0 ${width} ${TALL}`, width, height: TALL, class: "chart", role: "img", "aria-label": this.said() });
+    const svg = make("svg", { viewBox: `0 0 ${width} ${TALL}`, width, height: TALL, class: "chart", role: "img", "aria-label": this.description() });
     for (const [y, text] of ticks(this.y0, this.y1, 5)) {
       svg.append(make("line", { x1: LEFT, x2: width - RIGHT, y1: this.py(y), y2: this.py(y), class: "grid" }));
       svg.append(make("text", { x: LEFT - 8, y: this.py(y) + 4, "text-anchor": "end" }, text + this.unit));
     }
     for (const [x, text] of ticks(this.x0, this.x1, Math.min(8, width / 60, Math.max(1, this.x1 - this.x0)))) svg.append(make("text", { x: this.px(x), y: TALL - BOTTOM + 18, "text-anchor": "middle" }, text));
     svg.append(make("text", { x: (LEFT + width - RIGHT) / 2, y: TALL - 4, "text-anchor": "middle", class: "axis" }, this.xLabel));
-    const said = [this.title.toLowerCase(), ...this.series.map((each) => each.label)]; // once is enough
-    if (!said.includes(this.yLabel)) svg.append(make("text", { x: 0, y: 11 }, this.yLabel));
+    const shown = [this.title.toLowerCase(), ...this.series.map((each) => each.label)]; // not twice
+    if (!shown.includes(this.yLabel)) svg.append(make("text", { x: 0, y: 11 }, this.yLabel));
     this.rule = make("line", { y1: TOP, y2: TALL - BOTTOM, class: "rule" });
     svg.append(this.rule);
     this.series.forEach((each, i) => this.band(svg, each, i));
@@ -78,7 +78,7 @@ export class Curves {
       svg.addEventListener("click", (event) => this.choose(this.at(event)));
     }
     this.drawing.replaceChildren(svg);
-    this.tell();
+    this.showValues();
   }
 
   band(svg, { x, low, high }, i) {
@@ -90,7 +90,7 @@ export class Curves {
 
   line(svg, { x, y }, i) {
     let text = "";
-    let pen = false; // whether it is on the paper
+    let pen = false; // whether the last point was drawn
     x.forEach((value, k) => {
       if (y[k] !== null) text += `${pen ? "L" : "M"}${this.px(value)},${this.py(y[k])}`;
       pen = y[k] !== null;
@@ -108,19 +108,19 @@ export class Curves {
   // the x under the pointer, or null
   point(x) {
     this.hovered = x;
-    this.tell();
+    this.showValues();
   }
 
-  // the x that is looked at
+  // the x of the chosen moment
   mark(x) {
     this.cursor = x;
-    this.tell();
+    this.showValues();
   }
 
-  tell() {
-    const asked = this.hovered ?? this.cursor;
-    if (this.rule) this.rule.setAttribute("visibility", asked === null ? "hidden" : "visible");
-    const at = asked === null ? null : this.hovered === null ? asked : this.nearest(asked);
+  showValues() {
+    const wanted = this.hovered ?? this.cursor;
+    if (this.rule) this.rule.setAttribute("visibility", wanted === null ? "hidden" : "visible");
+    const at = wanted === null ? null : this.hovered === null ? wanted : this.nearest(wanted);
     if (this.rule && at !== null) for (const end of ["x1", "x2"]) this.rule.setAttribute(end, this.px(at));
     this.series.forEach(({ x, y }, i) => {
       const k = at === null ? -1 : x.indexOf(at);
@@ -138,7 +138,7 @@ export class Curves {
   }
 }
 
-// From 0 where that is not far below, with a little room above
+// From 0 if that is not far below, with a margin above
 function limits(ys) {
   if (!ys.length) return [0, 1];
   const low = Math.min(...ys), high = Math.max(...ys);

@@ -1,5 +1,5 @@
-// What was recorded of a model at moments of its training: for each view, how one moment is drawn. `sketch` makes the
-// elements once, at full size or as a small panel; its `update(i)` draws array number i of the view.
+// Snapshots of a model in training: for each view, how one moment is drawn. `sketch` makes the elements once, at full
+// size or as a small panel; its `update(i)` draws array number i of the view.
 
 import { dots, scale } from "./charts.js";
 import { paint } from "./colours.js";
@@ -52,7 +52,7 @@ const distance = {
     const element = make("div", { class: "drawn" });
     const update = (number) => {
       const { data, shape } = payload.array(`distance/${number}`);
-      element.replaceChildren(dots(data, shape[0], shape[1], { title: "How far heads look, in pixels, by block", unit: " px", limits: payload.header.reach, small }));
+      element.replaceChildren(dots(data, shape[0], shape[1], { title: "Attention distance of heads in pixels, by block", unit: " px", limits: payload.header.reach, small }));
       if (small) element.firstChild.setAttribute("aria-hidden", "true");
     };
     return { element, after: null, update };
@@ -76,24 +76,24 @@ const attention = {
     const across = small ? Math.min(count, 4) : count;
     const mosaics = small
       ? [new Mosaic({ rows: Math.ceil(count / across), columns: across, ratio: high / wide })]
-      : canvases.map((_, i) => new Mosaic({ rows: 1, columns: 1, ratio: high / wide, label: `${labels[i] || `image ${i + 1}`}, and where the class token looks` }));
+      : canvases.map((_, i) => new Mosaic({ rows: 1, columns: 1, ratio: high / wide, label: `${labels[i] || `image ${i + 1}`}, and the attention of the class token` }));
     let shown = null;
     const update = (number) => {
       shown = number;
-      mosaics.forEach((mosaic, place) => mosaic.draw((context, i, box) => {
-        const which = small ? i : place;
+      mosaics.forEach((mosaic, index) => mosaic.draw((context, i, box) => {
+        const which = small ? i : index;
         if (which >= count) return;
         overlay(context, box, canvases[which], heat, { values: slice(payload, `attention/${number}`, which), columns, peak, opacity: options.opacity });
       }));
     };
     if (small) return { element: make("div", { class: "drawn" }, mosaics[0].canvas), after: null, update };
-    const input = make("input", { type: "range", min: 0, max: 100, value: 100 * options.opacity, "aria-label": "Opacity of the heat" });
+    const input = make("input", { type: "range", min: 0, max: 100, value: 100 * options.opacity, "aria-label": "Opacity of the heat map" });
     input.addEventListener("input", () => {
       options.opacity = Number(input.value) / 100;
       if (shown !== null) update(shown);
     });
     const element = make("div", { class: "drawn images" }, mosaics.map((mosaic, i) => make("figure", {}, mosaic.canvas, labels[i] ? make("figcaption", {}, labels[i]) : null)));
-    const after = make("div", { class: "controls" }, scale("heat", "0", `${percent(peak)} or more`), make("label", { class: "slider" }, make("span", {}, "Heat"), input));
+    const after = make("div", { class: "controls" }, scale("heat", "0", `${percent(peak)} or more`), make("label", { class: "slider" }, make("span", {}, "Heat map"), input));
     return { element, after, mosaic: mosaics[0], update };
   },
 };

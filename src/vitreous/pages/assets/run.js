@@ -1,4 +1,4 @@
-// The page of a run: curves, and a scrubber over the moments at which the model was looked into.
+// The page of a run: curves, and a scrubber over the moments at which snapshots of the model were taken.
 
 import { drawCurves } from "./curves.js";
 import { make } from "./dom.js";
@@ -8,22 +8,22 @@ import { scrubber } from "./scrubber.js";
 import { State } from "./state.js";
 
 async function start() {
-  const carried = document.querySelector('script[type="application/vitreous"]');
-  if (!carried) {
+  const inlined = document.querySelector('script[type="application/vitreous"]');
+  if (!inlined) {
     drawCurves(document);
     document.documentElement.dataset.ready = "curves";
     return;
   }
-  const payload = await fromText(carried.textContent);
+  const payload = await fromText(inlined.textContent);
   const { moments } = payload.header;
   const state = new State({ epoch: moments.at(-1).epoch });
   const goTo = (epoch) => state.set({ epoch: moments[nearest(moments, epoch)].epoch });
   const charts = drawCurves(document, goTo);
-  const bar = scrubber(moments.map(({ name, said, epoch }) => ({ name, said, short: String(epoch) })), { label: "Moment of training", choose: (i) => state.set({ epoch: moments[i].epoch }) });
+  const bar = scrubber(moments.map(({ name, caption, epoch }) => ({ name, caption, short: String(epoch) })), { label: "Moment of training", choose: (i) => state.set({ epoch: moments[i].epoch }) });
   document.getElementById("scrubber").replaceWith(bar.element);
   const options = { opacity: 0.65 };
-  const views = [...document.querySelectorAll(".moment")].map((place) => view(place, payload, options));
-  const panels = [...document.querySelectorAll("details.all")].map((place) => all(place, payload, options, goTo));
+  const views = [...document.querySelectorAll(".moment")].map((element) => view(element, payload, options));
+  const panels = [...document.querySelectorAll("details.all")].map((element) => all(element, payload, options, goTo));
   state.set(state.read(), false);
   state.watch(({ epoch }) => {
     const chosen = nearest(moments, epoch);
@@ -42,13 +42,13 @@ function nearest(moments, epoch) {
 }
 
 // A view of the chosen moment
-function view(place, payload, options) {
-  const name = place.dataset.view;
+function view(element, payload, options) {
+  const name = element.dataset.view;
   const numbers = payload.header.views[name];
   const sketch = MOMENTS[name].sketch(payload, false, options);
   const missing = make("p", { class: "missing", hidden: true }, "Not recorded at this moment.");
-  place.style.setProperty("--widest", MOMENTS[name].widest);
-  place.replaceChildren(...[sketch.element, missing, sketch.after].filter(Boolean));
+  element.style.setProperty("--widest", MOMENTS[name].widest);
+  element.replaceChildren(...[sketch.element, missing, sketch.after].filter(Boolean));
   return {
     name,
     mosaic: sketch.mosaic,
@@ -62,23 +62,23 @@ function view(place, payload, options) {
   };
 }
 
-// All moments of a view, drawn when they are first asked for; a click goes to one
-function all(place, payload, options, goTo) {
+// All moments of a view, drawn when they are first opened; a click goes to one
+function all(element, payload, options, goTo) {
   const { moments, views } = payload.header;
-  const name = place.dataset.view;
-  const inside = place.querySelector(".panels");
+  const name = element.dataset.view;
+  const panels = element.querySelector(".panels");
   const buttons = [];
   let now = 0;
   const mark = () => buttons.forEach(([button, i]) => button.setAttribute("aria-pressed", String(i === now)));
-  place.addEventListener("toggle", () => {
-    if (!place.open || buttons.length) return;
-    inside.style.setProperty("--panel", MOMENTS[name].panel);
+  element.addEventListener("toggle", () => {
+    if (!element.open || buttons.length) return;
+    panels.style.setProperty("--panel", MOMENTS[name].panel);
     views[name].forEach((number, i) => {
       if (number === null) return;
       const sketch = MOMENTS[name].sketch(payload, true, options);
-      const button = make("button", { class: "tile", "aria-label": moments[i].said, onclick: () => goTo(moments[i].epoch) }, sketch.element, make("span", { "aria-hidden": "true" }, moments[i].name));
+      const button = make("button", { class: "tile", "aria-label": moments[i].caption, onclick: () => goTo(moments[i].epoch) }, sketch.element, make("span", { "aria-hidden": "true" }, moments[i].name));
       buttons.push([button, i]);
-      inside.append(button);
+      panels.append(button);
       sketch.update(number);
     });
     mark();
@@ -87,6 +87,6 @@ function all(place, payload, options, goTo) {
 }
 
 start().catch((error) => {
-  const said = make("p", { role: "alert" }, `This page cannot be shown whole: ${error.message}. A newer browser may help.`);
-  document.querySelector("header").append(said);
+  const alert = make("p", { role: "alert" }, `Parts of this page could not be drawn: ${error.message}. Try a newer browser.`);
+  document.querySelector("header").append(alert);
 });

@@ -1,10 +1,10 @@
-// A bar that stays in sight: a slider over named stops, a button that plays through them, and what the chosen one was.
+// A sticky bar: a slider over named stops, a button that plays through them, and the caption of the chosen one.
 
 import { make } from "./dom.js";
 
-const STEP = 900; // milliseconds a stop when playing
+const STEP = 900; // milliseconds per stop when playing
 
-// stops: [{ name, said, short }]; `choose(i)` is called when another is asked for
+// stops: [{ name, caption, short }]; `choose(i)` is called when the user picks another
 export function scrubber(stops, { label, choose }) {
   const last = stops.length - 1;
   const now = make("output", { class: "now" });
@@ -15,7 +15,7 @@ export function scrubber(stops, { label, choose }) {
   marks.forEach((mark, i) => { if (i % every && i !== last) mark.textContent = ""; });
   const element = make("div", { class: "scrubber", role: "group", "aria-label": label }, now, play, input, make("div", { class: "stops", "aria-hidden": "true" }, marks));
   let timer = null;
-  let place = last;
+  let current = last;
   input.addEventListener("input", () => {
     stop();
     choose(Number(input.value));
@@ -23,19 +23,19 @@ export function scrubber(stops, { label, choose }) {
 
   function start() {
     now.setAttribute("aria-live", "off"); // else every stop would be read aloud
-    choose(place === last ? 0 : place + 1);
-    timer = setInterval(() => (place === last ? stop() : choose(place + 1)), STEP);
-    tell();
+    choose(current === last ? 0 : current + 1);
+    timer = setInterval(() => (current === last ? stop() : choose(current + 1)), STEP);
+    showPlaying();
   }
 
   function stop() {
     clearInterval(timer);
     timer = null;
     now.setAttribute("aria-live", "polite");
-    tell();
+    showPlaying();
   }
 
-  function tell() {
+  function showPlaying() {
     play.setAttribute("aria-pressed", String(Boolean(timer)));
     play.textContent = timer ? "Pause" : "Play";
   }
@@ -43,10 +43,10 @@ export function scrubber(stops, { label, choose }) {
   return {
     element,
     update(chosen) {
-      place = chosen;
+      current = chosen;
       input.value = chosen;
-      input.setAttribute("aria-valuetext", stops[chosen].said);
-      now.textContent = stops[chosen].said;
+      input.setAttribute("aria-valuetext", stops[chosen].caption);
+      now.textContent = stops[chosen].caption;
       marks.forEach((mark, i) => mark.classList.toggle("here", i === chosen));
     },
   };

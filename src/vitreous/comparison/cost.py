@@ -1,0 +1,180 @@
+"""What a model costs: images per second, eager and compiled, and the energy of a training run.
+
+Speeds are measured with every model in turn, round by round, so that a slow moment hits all of them alike.
+`Meter` keeps a run's device and energy in its `meter.json`. If a run was interrupted, or another run of the study used
+the GPU at the same time (the counter is the whole GPU's), its energy is unknown and the file says why.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from vitreous.runtime.device import device_name, synchronize
+from vitreous.runtime.files import write_json
+from vitreous.training.listeners import Listener
+from vitreous.weights.load import Model
+
+if TYPE_CHECKING:
+    from vitreous.training.assemble import Parts
+    from vitreous.training.config import TrainConfig
+    from vitreous.training.folder import RunFolder
+
+ROUNDS = 9
+SMALL = 64
+"""Pixels of a side up to which a GPU needs more images at once to be busy."""
+NVML = "libnvidia-ml.so.1"
+METER = "meter.json"
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Images per second through the forward pass alone."""
+
+    eager: float
+    compiled: float | None
+    why: str = ""
+    """Why there is no compiled speed."""
+
+
+@torch.inference_mode()
+def time_models(
+    models: Mapping[str, Model],
+    device: torch.device,
+    *,
+    precision: str = "fp32",
+    compiled: bool = True,
+    rounds: int = ROUNDS,
+    batch: int | None = None,
+) -> dict[str, Speed]:
+    """Time every model, eager and compiled; the median over rounds."""
+    batch = batch or batch_for(models, device)
+    calls: dict[tuple[str, str], Callable[[], object]] = {}
+    reasons = dict.fromkeys(models, "" if compiled else "left out")
+    for name, model in models.items():
+        preprocess = model.card.preprocess
+        x = torch.randn(batch, len(preprocess.mean), *preprocess.size, device=device)
+        model = model.to(device).eval()
+        calls[name, "eager"] = _call(model, x, device, precision)
+        calls[name, "eager"]()
+        if compiled:
+            fast = _call(torch.compile(model, dynamic=False), x, device, precision)
+            try:
+                fast()
+            except Exception as error:  # no compiler on this machine, or one that fails
+                reasons[name] = compile_problem(error)
+            else:
+                calls[name, "compiled"] = fast
+    times: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
+    for _ in range(rounds):
+        for key, call in calls.items():
+            before = time.perf_counter()
+            call()
+            times[key].append(time.perf_counter() - before)
+    rates = {key: batch / median(each) for key, each in times.items()}
+    return {name: Speed(rates[name, "eager"], rates.get((name, "compiled")), reasons[name]) for name in models}
+
+
+def batch_for(models: Mapping[str, Model], device: torch.device) -> int:
+    """Images run at once, the same for all models: 256 small ones or 64 large ones on a GPU, 32 elsewhere."""
+    side = max(max(model.card.preprocess.size) for model in models.values())
+    return 32 if device.type != "cuda" else 256 if side <= SMALL else 64
+
+
+def compile_problem(error: Exception) -> str:
+    """Say in a few words why a compilation failed."""
+    text = " ".join(str(error).split())
+    if "compiler" in text.lower() and ("not found" in text.lower() or "invalid" in text.lower()):
+        return "no C++ compiler here"
+    return f"not compiled ({type(error).__name__})"
+
+
+def _call(model: Callable[[Tensor], Tensor], x: Tensor, device: torch.device, precision: str) -> Callable[[], object]:
+    def call() -> None:
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            model(x)
+        synchronize(device)
+
+    return call
+
+
+def joules(device: torch.device) -> float | None:
+    """Read the device's energy counter in joules, whoever uses the device; None if it has none.
+
+    >>> joules(torch.device("cpu")) is None
+    True
+    """
+    if device.type != "cuda" or (library := _nvml()) is None:
+        return None
+    properties: Any = torch.cuda.get_device_properties(device)
+    handle, used = ctypes.c_void_p(), ctypes.c_ulonglong()
+    name = f"GPU-{getattr(properties, 'uuid', '')}".encode()  # torch's index of a GPU need not be the driver's
+    if library.nvmlDeviceGetHandleByUUID(name, ctypes.byref(handle)) != 0:
+        return None
+    if library.nvmlDeviceGetTotalEnergyConsumption(handle, ctypes.byref(used)) != 0:  # before Volta
+        return None
+    return used.value / 1000  # it counts in millijoules
+
+
+@lru_cache(maxsize=1)
+def _nvml() -> Any:
+    """NVIDIA's management library, which comes with the driver; through ctypes, for two calls need no package."""
+    try:
+        library = ctypes.CDLL(NVML)
+    except OSError:
+        return None
+    return library if library.nvmlInit_v2() == 0 else None
+
+
+class Meter(Listener):
+    """Read the energy counter before the first update and at the end of a run, and write `meter.json`."""
+
+    def __init__(self, crowded: Callable[[], bool] = lambda: False) -> None:
+        self.crowded = crowded
+        self.device = torch.device("cpu")
+        self.before: float | None = None
+        self.why = ""
+        self.learning = 0
+
+    def begin(self, parts: Parts, config: TrainConfig, folder: RunFolder) -> None:
+        self.device = parts.state.device
+        self.learning = sum(p.numel() for p in parts.model.parameters() if p.requires_grad)
+        self.before = joules(self.device)
+        self.why = "" if self.before is not None else "the device has no energy counter"
+        if parts.state.epoch or parts.state.step:
+            self.why = "the run was interrupted and resumed"
+        else:
+            self._check_crowded()
+
+    def epoch(self, row: dict[str, Any], parts: Parts) -> None:
+        self._check_crowded()
+
+    def end(self, result: dict[str, Any], folder: RunFolder) -> None:
+        after = joules(self.device)
+        self._check_crowded()
+        used = after - self.before if after is not None and self.before is not None and not self.why else None
+        values = {"device": device_name(self.device), "learning": self.learning, "joules": used, "why": self.why}
+        write_json(folder.path / METER, values)
+
+    def _check_crowded(self) -> None:
+        if not self.why and self.crowded():
+            self.why = "another run used the device at the same time"
+
+
+def read_meter(folder: Path) -> dict[str, Any]:
+    """Read a run's `meter.json`; without one, everything is unknown."""
+    path = folder / METER
+    if not path.is_file():
+        return {"device": "", "learning": None, "joules": None, "why": "the run ended before it could be written"}
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return values

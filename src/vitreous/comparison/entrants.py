@@ -1,0 +1,198 @@
+"""The models of a study: how each one begins, and the training config that it gets.
+
+`MODEL` or `MODEL@POLICY`: `vit_micro_patch4_32`, `resnet18_small`, `torchvision:vit_b_16@attention`. A variant's name,
+and `resnet18` to `resnet152_small`, begin from scratch; anything else is a checkpoint for `load`, and is fine-tuned.
+
+All models of a study share images, augmentation, batch size and budget, which come from one recipe. What depends on
+the kind of model (the optimiser, above all) is decided in `configure` alone; `differing` finds it again for the page.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal, Self
+
+from vitreous.comparison.budget import Budget, with_epochs
+from vitreous.models.resnet import resnet_config
+from vitreous.models.variants import VARIANTS, variant
+from vitreous.models.vit import ViTConfig
+from vitreous.training.config import NEUTRAL, TrainConfig
+from vitreous.training.policies import POLICIES
+from vitreous.training.recipes import FINETUNE, POLICY_RATES, RECIPES
+from vitreous.weights.load import load
+from vitreous.weights.names import parse
+
+SMALL = 64
+"""Pixels up to which the default is the recipe for small images."""
+RESNET: dict[str, Any] = {
+    # the optimiser of He et al. (2016); its rate is for 256 images and grows with the batch (Goyal et al., 2017)
+    "optimizer": "sgd",
+    "clip": 0.0,
+    "average": 0.0,  # batch norm's statistics would not be those of the averaged weights
+    "layer_decay": 1.0,
+    "dropout": 0.0,  # a ResNet has neither dropout
+    "stochastic_depth": 0.0,  # nor stochastic depth
+}
+RESNET_RATE, RESNET_DECAY = 0.1, 5e-4
+RESNET_TUNING_RATE, RESNET_TUNING_DECAY = 0.04, 1e-4
+SCRATCH: dict[str, Any] = {"optimizer": "adamw", "learning_rate": 1e-3, "weight_decay": 0.05}
+"""For a ViT from scratch in a study of models that are fine-tuned."""
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """One model of a study."""
+
+    label: str
+    """The name that was asked for; it stands in every table."""
+    model: str
+    """What `TrainConfig.model` gets."""
+    kind: Literal["ViT", "ResNet"]
+    pretrained: bool
+    policy: str
+    image_size: int | None
+    """The size that the model was made for; None if it takes any."""
+    notes: tuple[str, ...] = field(default_factory=tuple)
+    """What a reader of the table must know."""
+
+    @property
+    def start(self) -> str:
+        """How the model begins, in words.
+
+        >>> find_entrant("resnet18_small").start
+        'from scratch'
+        """
+        return f"fine-tuned ({self.policy})" if self.pretrained else "from scratch"
+
+    @property
+    def slug(self) -> str:
+        """The label as a folder's name."""
+        return re.sub(r"[^A-Za-z0-9._]+", "-", self.label).strip("-.")
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        return cls(**{**values, "notes": tuple(values["notes"])})
+
+
+def find_entrant(label: str, say: Callable[[str], object] = lambda line: None) -> Entrant:
+    """Find out what a model's name stands for; a checkpoint is opened for that.
+
+    A variant's name with a policy that freezes something is the checkpoint of that name. If a ResNet of torchvision
+    has no weights on this machine and they cannot be downloaded, it begins from scratch, with a note.
+
+    >>> find_entrant("vit_pico_patch2_8").start, find_entrant("packaged@head").start
+    ('from scratch', 'fine-tuned (head)')
+    """
+    name, policy = split_policy(label)
+    freezes = policy not in (None, "full")  # from scratch everything learns: frozen weights would stay noise
+    if resnet_config(name) is not None:
+        if freezes:
+            raise ValueError(f"{label} would freeze fresh weights: name a checkpoint, such as torchvision:{label}")
+        return Entrant(label, name, "ResNet", False, "full", None)
+    if not freezes and (name in VARIANTS or re.fullmatch(r"(Ti|S|B|L|H|g|G)/\d+", name)):
+        return Entrant(label, name, "ViT", False, "full", variant(name).size[0])
+    try:
+        model = load(name)
+    except OSError as error:
+        parsed = parse(name)
+        if parsed.kind != "torchvision" or resnet_config(parsed.target) is None:
+            raise
+        note = f"its pre-trained weights are not available, so it begins from scratch: {error}"
+        say(f"{label}: {note}")
+        return Entrant(label, parsed.target, "ResNet", False, "full", None, (note,))
+    if isinstance(config := model.config, ViTConfig):
+        return Entrant(label, name, "ViT", True, policy or "attention", config.size[0])
+    return Entrant(label, name, "ResNet", True, policy or "full", None)
+
+
+def split_policy(label: str) -> tuple[str, str | None]:
+    """Split off the policy after the last @; a word there that is no policy is a revision of the Hub.
+
+    >>> split_policy("B/16@last:2"), split_policy("google/vit-base-patch16-224@main")
+    (('B/16', 'last:2'), ('google/vit-base-patch16-224@main', None))
+    """
+    name, at, policy = label.rpartition("@")
+    return (name, policy) if at and policy.partition(":")[0] in POLICIES else (label, None)
+
+
+def choose_recipe(budget: Budget, entrants: Sequence[Entrant]) -> tuple[str, TrainConfig]:
+    """Choose the recipe that all models share: the one asked for, or the usual one for data and models."""
+    if budget.recipe is not None:
+        if budget.recipe not in RECIPES:
+            raise ValueError(f"no recipe is called {budget.recipe!r}: the recipes are {', '.join(RECIPES)}")
+        return budget.recipe, RECIPES[budget.recipe].config
+    if any(entrant.pretrained for entrant in entrants):
+        return "finetune", FINETUNE
+    if budget.data in ("digits", "mnist", "cifar10", "cifar100", "imagenet"):
+        return budget.data, RECIPES[budget.data].config
+    small = shared_size(budget, entrants) <= SMALL
+    return ("cifar10", RECIPES["cifar10"].config) if small else ("imagenet", RECIPES["imagenet"].config)
+
+
+def shared_size(budget: Budget, entrants: Sequence[Entrant]) -> int:
+    """The image size for models that take any: the one asked for, the first ViT's, or 32 for small ResNets."""
+    sizes = [entrant.image_size for entrant in entrants if entrant.image_size is not None]
+    small = all(entrant.model.endswith("_small") for entrant in entrants)
+    return budget.image_size or (sizes[0] if sizes else 32 if small else 224)
+
+
+def configure(budget: Budget, entrants: Sequence[Entrant]) -> list[TrainConfig]:
+    """Give each model its config, for seed 0; with a budget of minutes, the epochs are still the recipe's.
+
+    >>> entrants = [find_entrant("vit_pico_patch2_8"), find_entrant("resnet18_small")]
+    >>> vit, resnet = configure(Budget("digits"), entrants)
+    >>> (vit.optimizer, resnet.optimizer), (vit.mixup, resnet.mixup), (vit.image_size, resnet.image_size)
+    (('muon', 'sgd'), (0.4, 0.4), (8, 8))
+    """
+    if budget.learning_rates and len(budget.learning_rates) != len(entrants):
+        given = len(budget.learning_rates)
+        raise ValueError(f"--learning-rates takes one for each of the {len(entrants)} models, got {given}")
+    _, recipe = choose_recipe(budget, entrants)
+    common = replace(
+        with_epochs(recipe, budget.epochs or recipe.epochs),
+        data=budget.data,
+        train_split=budget.train_split or recipe.train_split,
+        batch_size=budget.batch_size or recipe.batch_size,
+        precision=budget.precision or recipe.precision,
+        compile=recipe.compile if budget.compile is None else budget.compile == "yes",
+        statistics=None,
+        image_size=budget.image_size,
+        snapshots=12,
+        seed=0,
+    )
+    if any(entrant.kind == "ResNet" or entrant.pretrained for entrant in entrants):
+        common = replace(common, channels=None)  # colour for all: a ResNet takes nothing else
+    rates = budget.learning_rates or (None,) * len(entrants)
+    size = shared_size(budget, entrants)
+    return [_configure(common, entrant, size, rate) for entrant, rate in zip(entrants, rates, strict=True)]
+
+
+def _configure(common: TrainConfig, entrant: Entrant, size: int, rate: float | None) -> TrainConfig:
+    own: dict[str, Any] = {"model": entrant.model, "pretrained": entrant.pretrained, "policy": entrant.policy}
+    batch = 256 if common.batch_size == "auto" else common.batch_size
+    if entrant.kind == "ResNet":
+        usual, decay = (RESNET_TUNING_RATE, RESNET_TUNING_DECAY) if entrant.pretrained else (RESNET_RATE, RESNET_DECAY)
+        own |= RESNET | {"learning_rate": usual * batch / 256, "weight_decay": decay}
+        own |= {} if entrant.pretrained else {"image_size": size}
+    elif entrant.pretrained:
+        own |= {"optimizer": "adamw", "learning_rate": POLICY_RATES[entrant.policy.partition(":")[0]]}
+    else:
+        own |= {"image_size": common.image_size or entrant.image_size}  # written out, so that `differing` compares it
+        own |= SCRATCH if common.pretrained else {}
+    if rate is not None:
+        own["learning_rate"] = rate
+    return replace(common, **own)
+
+
+def differing(configs: Sequence[TrainConfig]) -> list[tuple[str, list[Any]]]:
+    """List the fields in which not all configs agree, with each one's value, in the order of `TrainConfig`.
+
+    >>> differing([TrainConfig(epochs=1), TrainConfig(epochs=2)])
+    [('epochs', [1, 2])]
+    """
+    names = [field.name for field in fields(TrainConfig) if field.name not in NEUTRAL | {"model", "seed"}]
+    values = [(name, [getattr(config, name) for config in configs]) for name in names]
+    return [(name, each) for name, each in values if any(value != each[0] for value in each)]

@@ -1,0 +1,171 @@
+"""Work through a study: train every run that is neither done nor held by another process, and keep its predictions.
+
+Any number of processes may work on one study: each takes the next run whose folder is free. A process that finds all
+remaining runs held waits for them, and takes one over if its holder is killed; then it goes on to the table.
+
+Shapes:  n images of the test set, in its order
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitreous.comparison.cost import Meter
+from vitreous.comparison.study import Run, Study
+from vitreous.data.image_dataset import ImageDataset
+from vitreous.data.images import ImageError
+from vitreous.models.last_block import logits_only
+from vitreous.pages.run import write_run_page
+from vitreous.predict.evaluate import prepared
+from vitreous.predict.pipeline import sent
+from vitreous.runtime.device import pick_device
+from vitreous.runtime.files import write_atomic
+from vitreous.training.assemble import open_data
+from vitreous.training.display import Display
+from vitreous.training.folder import HeldError, RunFolder
+from vitreous.training.listeners import Listener
+from vitreous.training.loop import train
+from vitreous.training.snapshots import Recorder
+from vitreous.weights.load import Model, load
+
+if TYPE_CHECKING:
+    from vitreous.training.assemble import Parts
+    from vitreous.training.config import TrainConfig
+
+PREDICTIONS = "predictions.npz"
+BATCH = 64
+PAUSE = 2.0
+"""Seconds between two checks of runs that other processes hold."""
+
+
+def finish_runs(
+    study: Study,
+    *,
+    data_root: Path | None = None,
+    listeners: Sequence[Listener] = (),
+    say: Callable[[str], object] = lambda line: None,
+    pause: float = PAUSE,
+) -> None:
+    """Return when every run of the study is done, by this process or another."""
+    waiting = False
+    while left := [run for run in study.runs() if not run.done]:
+        progress = False
+        for run in left:
+            if run.done or held(run.folder):  # another process may have taken it meanwhile
+                continue
+            others = [each.folder for each in study.runs() if each.folder != run.folder]
+            try:
+                finish(run, data_root, listeners, say, others)
+            except HeldError:  # taken a moment before
+                pass
+            except ValueError as error:
+                raise ValueError(f"{run.entrant.label}, seed {run.config.seed}: {error}") from error
+            else:
+                progress = True
+        if not progress:
+            if not waiting:
+                say(f"{len(left)} run(s) are held by other processes: waiting for them")
+            waiting = True
+            time.sleep(pause)
+
+
+def finish(
+    run: Run,
+    data_root: Path | None,
+    listeners: Sequence[Listener],
+    say: Callable[[str], object],
+    others: Sequence[Path] = (),
+) -> None:
+    """Train a run if it is not trained yet, then predict every test image; `others` are the study's other folders."""
+    folder = RunFolder(run.folder)
+    if folder.read_result() is None:
+        say(f"{run.entrant.label}, seed {run.config.seed}")
+        meter = Meter(crowded=lambda: any(map(held, others)))
+        train(run.config, run.folder, data_root=data_root, listeners=[*listeners, Recorder(), meter])
+    with folder.claimed():
+        if not run.done:
+            _, tested = open_data(run.config, data_root)
+            model = load(folder.model)
+            predictions = predict(model, tested, device=run.config.device, precision=run.config.precision)
+            write_run_page(folder)
+            predictions.write(run.folder / PREDICTIONS)
+
+
+def held(folder: Path) -> bool:
+    """Whether another process writes to a run's folder at this moment."""
+    if not (folder / "config.json").is_file():
+        return False
+    try:
+        with RunFolder(folder).claimed():
+            return False
+    except HeldError:
+        return True
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """A trained model's answer to every test image, so that no second pass is needed; arrays `[n]`."""
+
+    label: NDArray[np.int64]
+    """The image's class."""
+    predicted: NDArray[np.int64]
+    """The first guess."""
+    probability: NDArray[np.float32]
+    """The probability of the first guess."""
+
+    @property
+    def correct(self) -> NDArray[np.bool_]:
+        return self.predicted == self.label
+
+    def write(self, path: Path) -> Path:
+        """Write an npz file, with `correct` as well for other readers."""
+
+        def write(temporary: Path) -> None:
+            with temporary.open("wb") as file:
+                arrays = {field.name: getattr(self, field.name) for field in fields(self)}
+                np.savez_compressed(file, **arrays, correct=self.correct)
+
+        return write_atomic(path, write)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        with np.load(path) as found:
+            return cls(*(found[field.name] for field in fields(cls)))
+
+
+@torch.inference_mode()
+def predict(model: Model, data: ImageDataset, *, device: str = "auto", precision: str = "fp32") -> Predictions:
+    """Predict all images in one pass, in the precision that the model was trained in; classes are the dataset's own."""
+    chosen = pick_device(device)
+    model = model.to(chosen).eval()
+    problems: list[ImageError] = []
+    labels: list[int] = []
+    predicted, probability = [], []
+    for tensors, part in prepared(data, model.card.preprocess, BATCH, problems):
+        with torch.autocast(chosen.type, torch.bfloat16, enabled=precision == "bf16"):
+            logits = logits_only(model, model.card.preprocess.normalise(sent(tensors, chosen))).float()
+        best = logits.softmax(dim=-1).max(dim=-1)
+        labels += part
+        predicted.append(best.indices.cpu().numpy())
+        probability.append(best.values.cpu().numpy())
+    if problems:  # images are compared by their index: none may be missing
+        raise problems[0]
+    return Predictions(np.array(labels), np.concatenate(predicted), np.concatenate(probability))
+
+
+class StudyDisplay(Display):
+    """Show each run's progress bars in turn: the last run's bars go when the next one begins."""
+
+    def begin(self, parts: Parts, config: TrainConfig, folder: RunFolder) -> None:
+        for task in self.tasks.values():
+            self.bars.remove_task(task)
+        self.tasks.clear()
+        super().begin(parts, config, folder)
