@@ -17,7 +17,7 @@ _HOMES = {  # public name → the module it lives in
     "classify": "vitreous.predict.classify",
     "embed": "vitreous.predict.embed",
     "evaluate": "vitreous.predict.evaluate",
-    "compare": "vitreous.comparison.compare",
+    "compare": "vitreous.api.compare",
     "open_dataset": "vitreous.data.datasets",
     "open_split": "vitreous.data.split",
     "read_image": "vitreous.data.images",
@@ -36,7 +36,7 @@ _HOMES = {  # public name → the module it lives in
 __all__ = ["__version__", *_HOMES]  # names, all of them
 
 if TYPE_CHECKING:  # so that editors and type checkers see what the lazy import gives
-    from vitreous.comparison.compare import compare
+    from vitreous.api.compare import compare
     from vitreous.data.datasets import open_dataset
     from vitreous.data.images import read_image
     from vitreous.data.preprocess import Preprocess

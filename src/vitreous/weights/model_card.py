@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.runtime.files import write_atomic
-from vitreous.runtime.intervals import wilson
 from vitreous.weights.card import Card
 
 CARD = "README.md"
@@ -167,9 +166,11 @@ def _trained(message: dict[str, Any]) -> str:
 
 
 def _accuracy(message: dict[str, Any]) -> str:
+    from scipy.stats import binomtest
+
     config, result = message["config"], message["result"]
     count, right = int(result["images"]), float(result["top1"])
-    low, high = wilson(round(right * count), count)
+    low, high = binomtest(round(right * count), count).proportion_ci(method="wilson") if count else (0.0, 1.0)
     date = f" on {message['date']}" if "date" in message else ""
     text = f"**{right:.2%}** of {count:,} held-out images of {config['data']} are right, measured{date}; "
     text += f"95 % interval for that many images: {low:.2%} to {high:.2%} (Wilson)."

@@ -1,0 +1,255 @@
+"""`compare`: models, images and a budget in; a table, a page and a folder out."""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from PIL.Image import Image
+
+from vitreous.comparison.budget import Budget
+from vitreous.comparison.results import gather
+from vitreous.comparison.runs import finish_runs
+from vitreous.comparison.study import STUDIES, Study, StudyPart, locked, open_study
+from vitreous.comparison.table import as_text, cells, evidence, verdicts
+from vitreous.data.images import read_image
+from vitreous.data.split import open_split
+from vitreous.pages.comparison import COMPARISON_PAGE, ComparedDataset, write_comparison_page
+from vitreous.pages.page import short
+from vitreous.pages.render import render
+from vitreous.pages.run import spell
+from vitreous.runtime.distributed import this_rank
+from vitreous.runtime.files import write_json
+from vitreous.training.assemble import open_data
+from vitreous.training.listeners import Everyone, Listener
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """The results of a study. In a notebook it shows itself as a table."""
+
+    folder: Path
+    title: str
+    command: str
+    """Repeats the study."""
+    tables: tuple[Mapping[str, Any], ...]
+    """One for each dataset: the rows, pairs, curves and settings that `comparison.json` holds."""
+
+    @property
+    def page(self) -> Path:
+        """The page that shows all of it."""
+        return self.folder / COMPARISON_PAGE
+
+    @property
+    def table(self) -> str:
+        """The tables and verdicts as text."""
+        return "\n\n".join(as_text(table) for table in self.tables)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `comparison.json` holds."""
+        return {"title": self.title, "command": self.command, "tables": list(self.tables)}
+
+    def __repr__(self) -> str:
+        return f"{self.table}\n\n{self.page}"
+
+    def _repr_html_(self) -> str:
+        return render("comparison_table.html", datasets=[_in_words(table) for table in self.tables], page=self.page)
+
+
+def compare(
+    models: Sequence[str] = (),
+    data: str | Path | None = None,
+    output: str | Path | None = None,
+    *,
+    study: str | None = None,
+    epochs: int | None = None,
+    minutes: float | None = None,
+    seeds: int = 3,
+    recipe: str | None = None,
+    image_size: int | None = None,
+    batch_size: int | None = None,
+    learning_rates: Sequence[float] = (),
+    precision: Literal["fp32", "bf16"] | None = None,
+    compile: Literal["yes", "no"] | None = None,
+    train_split: str | None = None,
+    compiled: bool = True,
+    device: str = "auto",
+    data_root: Path | None = None,
+    listeners: Sequence[Listener] = (),
+) -> Comparison:
+    """Train every model with every seed on the same images, or resume that, and compare what they learned.
+
+    A variant's name and `resnet18` … `resnet152` (`resnet18_small` … for small images) begin from scratch, a
+    checkpoint is fine-tuned; `MODEL@POLICY` says what learns in it. Calling it again resumes an unfinished study, and
+    several processes may call it at once.
+
+    Args:
+        models: Two or more names.
+        data: A dataset's name, a folder or parquet files. Of a named study: one of its datasets, or NAME=FOLDER.
+        output: The study's folder; by default `studies/MODELS-DATA`.
+        study: A name of `STUDIES` instead of models.
+        epochs: Passes over the images, the same for every model; by default the recipe's.
+        minutes: Time for each run instead of epochs.
+        seeds: Runs of each model.
+        recipe: What all models share; by default the usual one for data and models.
+        image_size: Height and width of images; by default each model's own.
+        batch_size: Images per update; by default the recipe's.
+        learning_rates: One for each model; by default the usual one for its kind.
+        precision: fp32 or bf16; by default the recipe's.
+        compile: Whether to compile the training step; by default the recipe's.
+        train_split: The split to learn from; by default the recipe's.
+        compiled: Also measure the speed of compiled models.
+        device: auto, cpu, cuda or cuda:N.
+        data_root: Where named datasets are kept.
+        listeners: Objects that follow the runs.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found = compare(["vit_pico_patch2_8", "resnet18_small"], "digits", folder, epochs=1, seeds=1, compiled=False)
+    >>> [(row["model"], row["parameters"]) for row in found.tables[0]["rows"]]
+    [('vit_pico_patch2_8', 202186), ('resnet18_small', 11173962)]
+    """
+    if this_rank().world_size > 1:
+        raise ValueError("a study takes several processes without torchrun: start the same command several times")
+    if (study is None) == (not models):
+        raise ValueError(f"name two models or more, or a study: --study {' or --study '.join(STUDIES)}")
+    if study is None and data is None:
+        raise ValueError("name the images to compare on: --data NAME, a folder or parquet files")
+    data = None if data is None else str(data)
+    settings: dict[str, Any] = {
+        "epochs": epochs,
+        "minutes": minutes,
+        "recipe": recipe,
+        "image_size": image_size,
+        "batch_size": batch_size,
+        "precision": precision,
+        "compile": compile,
+        "learning_rates": tuple(learning_rates),
+        "train_split": train_split,
+    }
+    settings = {name: value for name, value in settings.items() if value not in (None, ())}
+    folder = Path(output or Path("studies") / (study or folder_name([*models, data or ""])))
+    job = _Job(seeds, device, data_root, listeners, compiled)
+    if study is None:
+        assert data is not None
+        title, datasets = "", [job.compare(folder, models, Budget(data, **settings), {})]
+    else:
+        title, datasets = _run_named(study, folder, data, settings, job)
+    command = repeat_command(["--study", study] if study else models, data, settings, seeds)
+    comparison = Comparison(folder, title, command, tuple(dataset.table for dataset in datasets))
+    with locked(folder / "gathering", job.say):  # a second process writes the same again
+        write_comparison_page(folder, datasets, title=title, command=command)
+        write_json(folder / "comparison.json", comparison.to_dict())
+    return comparison
+
+
+@dataclass(frozen=True)
+class _Job:
+    """How the runs of a study are made, the same for all of its datasets."""
+
+    seeds: int
+    device: str
+    data_root: Path | None
+    listeners: Sequence[Listener]
+    compiled: bool
+
+    def say(self, line: str) -> None:
+        Everyone(self.listeners).say(line)
+
+    def compare(
+        self, folder: Path, models: Sequence[str], budget: Budget, quoted: Mapping[str, float]
+    ) -> ComparedDataset:
+        """Compare models on one dataset: open the study, finish its runs, gather the results."""
+        listener = Everyone(self.listeners)
+        study = open_study(
+            folder, models, budget, self.seeds, device=self.device, data_root=self.data_root, listener=listener
+        )
+        finish_runs(study, data_root=self.data_root, listeners=self.listeners, say=self.say)
+        with locked(folder / "gathering", self.say):
+            table = gather(study, compiled=self.compiled, quoted=quoted, say=self.say)
+        return _in_words(table, study, self.data_root)
+
+
+def _in_words(
+    table: Mapping[str, Any], study: Study | None = None, data_root: Path | None = None
+) -> ComparedDataset:
+    """Results with their words; with a study, also its models and test images."""
+    if "missing" in table:
+        return ComparedDataset(table)
+    words = cells(table["rows"]), verdicts(table), [evidence(pair) for pair in table["pairs"]]
+    if study is None:
+        return ComparedDataset(table, *words)
+    _, tested = open_data(study.configs[0], data_root)
+
+    def image(index: int) -> Image:
+        return read_image(tested.image(index))
+
+    return ComparedDataset(table, *words, study.first_models, image)
+
+
+def _run_named(
+    name: str, folder: Path, data: str | None, settings: Mapping[str, Any], job: _Job
+) -> tuple[str, list[ComparedDataset]]:
+    """Compare on each dataset of a named study, or on the one that `data` names; each has a folder of its own.
+
+    A dataset that is neither on this machine nor downloadable is reported, and the others go on.
+    """
+    if name not in STUDIES:
+        raise ValueError(f"no study is called {name!r}: the studies are {', '.join(STUDIES)}")
+    parts = {part.budget.data: part for part in STUDIES[name].parts}
+    chosen, _, source = (data or "").partition("=")
+    if chosen and chosen not in parts:
+        raise ValueError(f"{name} has no dataset {chosen!r}: it has {', '.join(parts)}")
+    if "minutes" in settings:  # in place of the study's own epochs
+        settings = {**settings, "epochs": None}
+    datasets = []
+    for label, part in parts.items():
+        if chosen in ("", label):
+            budget = replace(part.budget, data=source or label, **settings)
+            datasets.append(_run_part(label, part, budget, folder / short(label), job))
+    return STUDIES[name].description, datasets
+
+
+def _run_part(label: str, part: StudyPart, budget: Budget, folder: Path, job: _Job) -> ComparedDataset:
+    try:
+        open_split(budget.data, job.data_root, train=budget.train_split or "train")
+        found = job.compare(folder, part.models, budget, part.quoted)
+    except OSError as error:  # neither on this machine nor downloadable
+        missing = f"{without_folders(' '.join(str(error).split()))}. {part.get}"
+        job.say(f"{label}: {missing}")
+        return ComparedDataset({"data": label, "missing": missing, "quoted": part.quoted})
+    return replace(found, table={**found.table, "data": label})  # its name, wherever its files are
+
+
+def without_folders(text: str) -> str:
+    """Cut the folders of this machine out of a message: local paths are not written to files that may be shared.
+
+    >>> without_folders("CIFAR10 is not in /home/me/data and not at https://a.org/b")
+    'CIFAR10 is not in …/data and not at https://a.org/b'
+    """
+    return re.sub(r"(?<!\S)(~|[A-Z]:)?[/\\](\S+[/\\])?", "…/", text)
+
+
+def folder_name(names: Sequence[str]) -> str:
+    """Name a study's folder after its models and its images, in letters that every system takes.
+
+    >>> folder_name(["torchvision:vit_b_16@attention", "resnet18", "some/images"])
+    'torchvision-vit_b_16-attention-resnet18-images'
+    """
+    return re.sub(r"[^\w.-]", "-", "-".join(short(name) for name in names))
+
+
+def repeat_command(first: Sequence[str], data: str | None, settings: Mapping[str, Any], seeds: int) -> str:
+    """The command that repeats a study; local paths are cut to their last part.
+
+    >>> repeat_command(["resnet18", "B/16"], "/home/me/pets", {"epochs": 3, "learning_rates": (0.1, 0.2)}, 2)
+    "vitreous compare resnet18 B/16 --data '…/pets' --epochs 3 --learning-rates 0.1 0.2 --seeds 2"
+    """
+    words = ["vitreous", "compare", *(spell(word) for word in first)]
+    words += ["--data", "=".join(spell(part) for part in data.split("="))] if data is not None else []
+    for name, value in settings.items():
+        values = value if isinstance(value, tuple) else (value,)
+        words += [f"--{name.replace('_', '-')}", *map(str, values)]
+    return shlex.join([*words, "--seeds", str(seeds)])
