@@ -13,13 +13,13 @@ EPOCHS = [0, 1, 3, 8]
 
 
 def recorded(epoch):
-    chance = np.random.default_rng(epoch)
+    random = np.random.default_rng(epoch)
     return Snapshot(
         epoch,
-        filters=chance.integers(0, 256, (12, 4, 4, 3)).astype(np.uint8),
-        positions=chance.uniform(-1, 1, (3, 4, 3, 4)).astype(np.float16),
-        distances=chance.uniform(1, 5, (4, 3)),
-        maps=chance.dirichlet(np.ones(12), 8).reshape(8, 3, 4),
+        filters=random.integers(0, 256, (12, 4, 4, 3)).astype(np.uint8),
+        positions=random.uniform(-1, 1, (3, 4, 3, 4)).astype(np.float16),
+        distances=random.uniform(1, 5, (4, 3)),
+        maps=random.dirichlet(np.ones(12), 8).reshape(8, 3, 4),
         images=np.random.default_rng(99).integers(0, 256, (8, 12, 16, 3)).astype(np.uint8),
         labels=tuple("abcdefgh"),
     )

@@ -32,7 +32,7 @@ def test_a_name_cannot_end_the_script():
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ({"x": [1, 2], "y": [1]}, "y of 'a' must hold 2 numbers, got 1"),
         ({"x": [1], "y": [1], "low": [1]}, "a band needs low and high"),

@@ -8,9 +8,17 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from vitreous.pages.run import LEVELS, duration, html, spell, time_to_accuracy, write_run_page
-from vitreous.pages.run_curves import column, curves
-from vitreous.runtime.field_docs import field_docs
+from vitreous.pages.run import (
+    LEVELS,
+    column,
+    config_docs,
+    curves,
+    duration,
+    run_page,
+    spell,
+    time_to_accuracy,
+    write_run_page,
+)
 from vitreous.training.config import TrainConfig
 from vitreous.training.folder import RunFolder
 from vitreous.training.loop import train
@@ -52,7 +60,7 @@ class Read(HTMLParser):
 
 
 def assert_alone(page):
-    """Nothing is asked of anyone: links stay on the page, the style names no address, the policy forbids the rest."""
+    """No request is made: links stay on the page, the style names no address, the policy forbids the rest."""
     for name in page.addresses:
         assert name.startswith("#")
         assert name[1:] in page.ids
@@ -103,7 +111,7 @@ def test_a_finished_runs_page_has_every_section(finished):
 
 def test_every_setting_is_explained_and_changed_ones_stand_out(finished):
     _, page = finished
-    docs = field_docs(TrainConfig)
+    docs = config_docs()
     assert list(docs) == [field.name for field in fields(TrainConfig)]
     table = page.text[page.text.index('id="settings"') :].replace(' scope="row"', "")
     for name, text in docs.items():
@@ -156,7 +164,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
         write_run_page(tmp_path)
 
 
-def test_names_are_escaped_and_paths_of_this_machine_stay_here(tmp_path):
+def test_names_are_escaped_and_local_paths_are_not_written(tmp_path):
     config = TrainConfig(data="/home/someone/<b>pets", model="/secret/place/vit", pretrained=True, policy="head")
     page = Read(write_run_page(folder_of(tmp_path / "run", config, [row(1, 0.5)])))
     assert "vit on <b>pets" in page.words
@@ -165,14 +173,14 @@ def test_names_are_escaped_and_paths_of_this_machine_stay_here(tmp_path):
     assert "secret" not in page.text
 
 
-def test_times_are_those_of_the_first_look_that_was_good_enough():
+def test_times_are_those_of_the_first_evaluation_that_was_good_enough():
     rows = [row(1, 0.3, 10), row(2, None, 20), row(3, 0.86, 30), row(4, 0.7, 40), row(5, 0.95, 50)]
     slow = [(level, 3, 30) for level in (0.5, 0.6, 0.7, 0.8, 0.85)]
     assert time_to_accuracy(rows) == [*slow, (0.9, 5, 50), (0.95, 5, 50)]
     assert time_to_accuracy(rows, [0.99]) == time_to_accuracy([], LEVELS) == []
 
 
-def test_curves_are_the_metrics_in_percent_where_they_were_looked_at(tmp_path):
+def test_curves_are_the_metrics_in_percent_where_they_were_measured(tmp_path):
     rows = [row(1, 0.25), row(2), row(3, 0.75)]
     page = Read(write_run_page(folder_of(tmp_path / "run", TrainConfig(), rows)))
     loss, accuracy, rate = (chart["series"] for chart in page.charts)
@@ -184,7 +192,7 @@ def test_curves_are_the_metrics_in_percent_where_they_were_looked_at(tmp_path):
     assert curves([], TrainConfig()) == []
 
 
-def test_what_makes_training_images_harder_is_said():
+def test_the_text_says_what_makes_training_images_harder():
     charts = {chart.name: chart for chart in curves([row(1)], TrainConfig(mixup=0.4, warmup=5))}
     assert "mixed" in charts["loss"].beware
     assert "larger share" in charts["accuracy"].beware
@@ -200,7 +208,7 @@ def test_a_resnets_page_shows_its_filters_alone(tmp_path):
     assert 'id="scrubber"' in page.text
 
 
-def test_what_never_changed_is_said_and_has_no_row_of_moments(tmp_path):
+def test_a_view_that_never_changed_says_so_and_has_no_row_of_moments(tmp_path):
     same = [Snapshot(epoch, positions=np.ones((2, 2, 2, 2))) for epoch in (0, 1, 2)]
     page = Read(write_run_page(folder_of(tmp_path / "run", TrainConfig(), [row(1)], None, same)))
     assert "This did not change in this run." in page.words
@@ -227,9 +235,9 @@ def test_durations_roll_over(seconds, words):
     assert duration(seconds) == words
 
 
-@pytest.mark.parametrize(("classes", "told"), [(3, False), (5, False), (6, True), (None, True)])
-def test_the_first_five_guesses_are_told_where_there_are_more_classes(classes, message):
+@pytest.mark.parametrize(("classes", "shown"), [(3, False), (5, False), (6, True), (None, True)])
+def test_top5_is_shown_where_there_are_more_classes(classes, shown):
     result = {"top1": 0.9, "top5": 1.0, "loss": 0.25, "images": 24, "epochs": 5, "seconds": 9.0}
-    text = html(TrainConfig(), [], result, None, classes)
-    assert ("first five guesses" in text) == message
+    text = run_page(TrainConfig(), [], result, None, classes)
+    assert ("first five guesses" in text) == shown
     assert "loss is 0.25" in text

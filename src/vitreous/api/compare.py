@@ -106,10 +106,13 @@ def compare(
         listeners: Objects that follow the runs.
 
     >>> import tempfile
+    >>> models = ["vit_pico_patch2_8", "vit_femto_patch4_32"]
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     found = compare(["vit_pico_patch2_8", "resnet18_small"], "digits", folder, epochs=1, seeds=1, compiled=False)
-    >>> [(row["model"], row["parameters"]) for row in found.tables[0]["rows"]]
-    [('vit_pico_patch2_8', 202186), ('resnet18_small', 11173962)]
+    ...     found = compare(models, "digits", folder, image_size=8, epochs=1, seeds=1, compiled=False)
+    >>> print(found.table.splitlines()[0])
+    digits: 360 test images, 1 seed, recipe digits
+    >>> [(row["name"], row["parameters"]) for row in found.tables[0]["rows"]]
+    [('vit_pico_patch2_8', 202186), ('vit_femto_patch4_32', 51946)]
     """
     if this_rank().world_size > 1:
         raise ValueError("a study takes several processes without torchrun: start the same command several times")
@@ -172,9 +175,7 @@ class _Job:
         return _in_words(table, study, self.data_root)
 
 
-def _in_words(
-    table: Mapping[str, Any], study: Study | None = None, data_root: Path | None = None
-) -> ComparedDataset:
+def _in_words(table: Mapping[str, Any], study: Study | None = None, data_root: Path | None = None) -> ComparedDataset:
     """Results with their words; with a study, also its models and test images."""
     if "missing" in table:
         return ComparedDataset(table)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from vitreous.comparison.cost import Meter
 from vitreous.comparison.study import Run, Study
 from vitreous.data.image_dataset import ImageDataset
-from vitreous.data.images import ImageError
+from vitreous.data.metered import ImageError
 from vitreous.models.last_block import logits_only
 from vitreous.pages.run import write_run_page
 from vitreous.predict.evaluate import prepared
@@ -123,7 +123,7 @@ class Predictions:
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        return self.predicted == self.label
+        return np.equal(self.predicted, self.label)
 
     def write(self, path: Path) -> Path:
         """Write an npz file, with `correct` as well for other readers."""

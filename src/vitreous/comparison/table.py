@@ -94,7 +94,9 @@ def cells(rows: Sequence[Row]) -> dict[str, list[str]]:
 
 def verdicts(table: Mapping[str, Any]) -> list[str]:
     """A sentence for each pair; one for all pairs that began differently."""
-    sentences = [f"{pair['reason']} ({evidence(pair)})" for pair in table["pairs"] if pair["reason"] != DIFFERENT_STARTS]
+    sentences = [
+        f"{pair['reason']} ({evidence(pair)})" for pair in table["pairs"] if pair["reason"] != DIFFERENT_STARTS
+    ]
     if table["alike"]:
         return sentences
     return [f"{DIFFERENT_STARTS} between a pre-trained model and one from scratch", *sentences]

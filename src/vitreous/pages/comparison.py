@@ -145,7 +145,11 @@ class ComparedDataset:
         gaps = class_gaps(classes["names"], *(classes["accuracy"][pair[side]] for side in OPPOSITE))
         colours = [list(rows).index(pair[side]) % COLOURS for side in OPPOSITE]
         names = {side: rows[pair[side]]["name"] for side in OPPOSITE}
-        return {**names, "bars": _bars(gaps, *colours), "strips": [self._strip(side, pair, models) for side in OPPOSITE]}
+        return {
+            **names,
+            "bars": _bars(gaps, *colours),
+            "strips": [self._strip(side, pair, models) for side in OPPOSITE],
+        }
 
     def _strip(self, side: str, pair: Mapping[str, Any], models: Mapping[str, Model]) -> dict[str, Any]:
         """Images that one side gets right and the other wrong, each with both answers and both maps."""

@@ -18,7 +18,7 @@ from vitreous.pages.line_chart import Line, line_chart
 from vitreous.pages.page import short
 from vitreous.pages.payload import Payload
 from vitreous.pages.render import render
-from vitreous.pages.run_snapshots import views_of, snapshots_payload
+from vitreous.pages.run_snapshots import snapshots_payload, views_of
 from vitreous.runtime.files import write_atomic
 from vitreous.training.config import TrainConfig
 from vitreous.training.folder import RunFolder
@@ -64,7 +64,7 @@ def run_page(
         result=result,
         show_top5=classes is None or classes > 5,  # of five classes or fewer, each is among the first five
         links=links,
-        no_script=Markup(NO_SCRIPT),
+        no_script=Markup(NO_SCRIPT),  # noqa: S704  # ours
         charts=[(chart, chart.draw()) for chart in charts],
         reached=time_to_accuracy(rows),
         first_level=LEVELS[0],
@@ -139,9 +139,7 @@ class MetricChart:
     unit: str = ""
 
     def draw(self) -> Markup:
-        return line_chart(
-            self.lines, title=self.title, x_label="epoch", y_label=self.y_label, unit=self.unit, x_from=0
-        )
+        return line_chart(self.lines, title=self.title, x_label="epoch", y_label=self.y_label, unit=self.unit, x_from=0)
 
 
 def curves(rows: Sequence[Row], config: TrainConfig) -> list[MetricChart]:

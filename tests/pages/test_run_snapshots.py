@@ -1,20 +1,20 @@
-"""Snapshots on their way to a run's page: every number arrives, nothing is held twice, gaps are borne."""
+"""Snapshots in a run's page: every number arrives, nothing is stored twice, gaps are handled."""
 
 import numpy as np
 
-from vitreous.pages.run_inside import moment, moments_payload
+from vitreous.pages.run_snapshots import moment, snapshots_payload
 from vitreous.training.snapshots import Snapshot
 
 
 def snapshot(epoch, seed=0):
-    chance = np.random.default_rng(seed)
+    random = np.random.default_rng(seed)
     return Snapshot(
         epoch,
-        filters=chance.integers(0, 256, (4, 2, 2, 1)).astype(np.uint8),
-        positions=chance.uniform(-1, 1, (2, 2, 2, 2)),
-        distances=chance.uniform(1, 5, (3, 2)),
-        maps=chance.uniform(0, 1, (2, 2, 2)),
-        images=chance.integers(0, 256, (2, 8, 8, 1)).astype(np.uint8),
+        filters=random.integers(0, 256, (4, 2, 2, 1)).astype(np.uint8),
+        positions=random.uniform(-1, 1, (2, 2, 2, 2)),
+        distances=random.uniform(1, 5, (3, 2)),
+        maps=random.uniform(0, 1, (2, 2, 2)),
+        images=random.integers(0, 256, (2, 8, 8, 1)).astype(np.uint8),
         labels=("zero", "one"),
     )
 
@@ -32,7 +32,7 @@ def array_of(payload, name):
 
 def test_every_number_arrives():
     given = [snapshot(0, 1), snapshot(2, 2), snapshot(4, 3)]
-    payload = moments_payload(given, [])
+    payload = snapshots_payload(given, [])
     assert payload.header["views"] == {name: [0, 1, 2] for name in ("positions", "filters", "distance", "attention")}
     for number, seen in enumerate(given):
         assert np.array_equal(array_of(payload, f"filters/{number}"), seen.filters)
@@ -44,25 +44,31 @@ def test_every_number_arrives():
     assert 0 < payload.header["peak"] <= 1
 
 
-def test_a_moment_says_how_good_the_model_was():
+def test_a_moments_caption_holds_accuracy_and_loss():
     rows = [{"epoch": 2, "test_top1": 0.5, "test_loss": 1.25}, {"epoch": 4, "loss": 0.5, "test_top1": 0.99978}]
-    said = [each["said"] for each in moments_payload([snapshot(0), snapshot(2), snapshot(4)], rows).header["moments"]]
-    assert said == ["before training", "epoch 2 · 50.0 % held out · loss 1.25", "epoch 4 · 99.9 % held out · loss 0.5"]
-    assert moment(1, {"loss": float("nan")})["said"] == "epoch 1"
+    captions = [
+        each["caption"] for each in snapshots_payload([snapshot(0), snapshot(2), snapshot(4)], rows).header["moments"]
+    ]
+    assert captions == [
+        "before training",
+        "epoch 2 · 50.0 % held out · loss 1.25",
+        "epoch 4 · 99.9 % held out · loss 0.5",
+    ]
+    assert moment(1, {"loss": float("nan")})["caption"] == "epoch 1"
 
 
-def test_what_did_not_change_is_held_once():
+def test_an_unchanged_array_is_stored_once():
     same = [Snapshot(epoch, positions=np.ones((2, 2, 2, 2))) for epoch in (0, 1, 2)]
-    payload = moments_payload(same, [])
+    payload = snapshots_payload(same, [])
     assert payload.header["views"] == {"positions": [0, 0, 0]}
     assert "positions/1" not in payload.header["arrays"]
 
 
-def test_nothing_finite_and_nothing_at_all_are_borne():
-    assert moments_payload([], []) is None
-    assert moments_payload([Snapshot(1)], []) is None
+def test_snapshots_without_finite_numbers_are_left_out():
+    assert snapshots_payload([], []) is None
+    assert snapshots_payload([Snapshot(1)], []) is None
     black = np.zeros((1, 4, 4, 3), np.uint8)
     empty = Snapshot(0, distances=np.full((2, 2), np.nan), maps=np.full((1, 2, 2), np.nan), images=black)
-    assert moments_payload([empty], []) is None
+    assert snapshots_payload([empty], []) is None
     later = Snapshot(1, maps=np.full((1, 2, 2), 0.25), images=black)
-    assert moments_payload([empty, later], []).header["views"] == {"attention": [None, 0]}
+    assert snapshots_payload([empty, later], []).header["views"] == {"attention": [None, 0]}

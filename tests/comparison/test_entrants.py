@@ -1,0 +1,126 @@
+"""Models of a study: what a name stands for, and the config that each model gets."""
+
+import pytest
+import torch
+
+from vitreous.comparison import entrants
+from vitreous.comparison.budget import Budget
+from vitreous.comparison.entrants import Entrant, choose_recipe, configure, differing, find_entrant, split_policy
+from vitreous.models.resnet import ResNet, ResNetConfig
+
+SAME = ("shift", "flip", "crop", "augment", "magnitude", "erasing", "mixup", "cutmix", "mix_share", "label_smoothing")
+VIT, RESNET = find_entrant("vit_micro_patch4_32"), find_entrant("resnet18_small")
+TUNED = Entrant("tuned", "tuned", "ViT", True, "attention", 224)
+TUNED_RESNET = Entrant("tuned resnet", "tuned resnet", "ResNet", True, "full", None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind", "start", "size"),
+    [
+        ("vit_micro_patch4_32", "ViT", "from scratch", 32),
+        ("B/16", "ViT", "from scratch", 224),
+        ("resnet50", "ResNet", "from scratch", None),
+        ("resnet18_small", "ResNet", "from scratch", None),
+        ("packaged", "ViT", "fine-tuned (attention)", 32),
+        ("packaged@last:2", "ViT", "fine-tuned (last:2)", 32),
+    ],
+)
+def test_a_name_tells_how_a_model_begins(asked, kind, start, size):
+    found = find_entrant(asked)
+    assert (found.label, found.kind, found.start, found.image_size) == (asked, kind, start, size)
+    assert found.from_dict(found.to_dict()) == found
+
+
+def test_a_saved_resnet_is_fine_tuned_in_full(tmp_path):
+    torch.save(ResNet(ResNetConfig(18, classes=3)).state_dict(), tmp_path / "mine.pth")
+    found = find_entrant(str(tmp_path / "mine.pth"))
+    assert (found.kind, found.start, found.pretrained) == ("ResNet", "fine-tuned (full)", True)
+    assert "/" not in found.slug
+
+
+def test_only_a_policy_after_the_last_at_is_taken_off():
+    assert split_policy("org/name@main@head") == ("org/name@main", "head")
+    assert split_policy("org/name@v2") == ("org/name@v2", None)
+
+
+def test_a_pre_trained_resnet_that_is_not_available_begins_from_scratch_with_a_note(monkeypatch):
+    def offline(name):
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(entrants, "load", offline)
+    lines = []
+    found = find_entrant("torchvision:resnet152@full", lines.append)
+    assert (found.model, found.kind, found.start) == ("resnet152", "ResNet", "from scratch")
+    assert "begins from scratch: no network" in found.notes[0]
+    assert len(lines) == 1
+    with pytest.raises(ConnectionError):  # an untrained ViT-B/16 would be no substitute
+        find_entrant("torchvision:vit_b_16@attention")
+
+
+def test_a_policy_that_freezes_means_the_checkpoint_of_that_name_and_none_is_refused():
+    with pytest.raises(ValueError, match="no model is known by the name 'vit_pico_patch2_8'"):
+        find_entrant("vit_pico_patch2_8@head")
+    with pytest.raises(ValueError, match="fresh weights: name a checkpoint, such as torchvision:resnet18@head"):
+        find_entrant("resnet18@head")
+
+
+def test_a_misspelled_name_is_an_error():
+    with pytest.raises(ValueError, match="no model is known"):
+        find_entrant("vit_micro_patch4_23")
+
+
+@pytest.mark.parametrize("entrants", [(VIT, RESNET), (TUNED, TUNED_RESNET), (TUNED, RESNET, VIT)])
+def test_images_and_budget_are_the_same_for_all(entrants):
+    configs = configure(Budget("cifar10", epochs=30), entrants)
+    shared = (
+        *SAME,
+        "data",
+        "epochs",
+        "warmup",
+        "batch_size",
+        "repeats",
+        "train_split",
+        "precision",
+        "channels",
+        "seed",
+    )
+    for name in shared:
+        assert len({getattr(config, name) for config in configs}) == 1, name
+    assert configs[0].epochs == 30
+
+
+def test_each_kind_gets_its_own_optimiser():
+    vit, resnet = configure(Budget("cifar10"), (VIT, RESNET))
+    assert (vit.optimizer, vit.stochastic_depth, vit.average) == ("muon", 0.1, 0.9995)
+    assert (resnet.optimizer, resnet.stochastic_depth, resnet.average) == ("sgd", 0.0, 0.0)
+    assert resnet.learning_rate == pytest.approx(0.4)  # 0.1 for 256 images, and the batch is of 1024
+    tuned, _ = configure(Budget("pets"), (TUNED, TUNED_RESNET))
+    assert (tuned.optimizer, tuned.learning_rate, tuned.policy) == ("adamw", 3e-4, "attention")
+
+
+def test_a_resnet_sees_images_of_the_vits_size():
+    assert [config.image_size for config in configure(Budget("x"), (VIT, RESNET))] == [32, 32]
+    assert [config.image_size for config in configure(Budget("x", image_size=48), (VIT, RESNET))] == [48, 48]
+    assert [config.image_size for config in configure(Budget("x"), (TUNED, RESNET))] == [None, 224]
+
+
+def test_the_recipe_suits_the_data_unless_one_is_named():
+    assert choose_recipe(Budget("digits"), (VIT, RESNET))[0] == "digits"
+    assert choose_recipe(Budget("some/folder"), (VIT, RESNET))[0] == "cifar10"
+    assert choose_recipe(Budget("some/folder"), (find_entrant("B/16"), find_entrant("resnet50")))[0] == "imagenet"
+    assert choose_recipe(Budget("cifar10"), (TUNED, RESNET))[0] == "finetune"
+    assert choose_recipe(Budget("cifar10", recipe="digits"), (VIT, RESNET))[0] == "digits"
+    with pytest.raises(ValueError, match="no recipe is called 'cifra'"):
+        choose_recipe(Budget("cifar10", recipe="cifra"), (VIT, RESNET))
+
+
+def test_what_differs_is_found_field_by_field():
+    names = [name for name, _ in differing(configure(Budget("cifar10"), (VIT, RESNET)))]
+    assert names == ["optimizer", "learning_rate", "weight_decay", "clip", "average", "stochastic_depth"]
+
+
+def test_step_sizes_can_be_given_one_for_each():
+    rates = [c.learning_rate for c in configure(Budget("x", learning_rates=(0.1, 0.2)), (VIT, RESNET))]
+    assert rates == [0.1, 0.2]
+    with pytest.raises(ValueError, match="one for each of the 2 models, got 1"):
+        configure(Budget("x", learning_rates=(0.1,)), (VIT, RESNET))
