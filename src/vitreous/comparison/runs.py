@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from vitreous.comparison.cost import Meter
 from vitreous.comparison.study import Run, Study
 from vitreous.data.image_dataset import ImageDataset
-from vitreous.data.metered import ImageError
+from vitreous.data.images import ImageError
 from vitreous.models.last_block import logits_only
 from vitreous.pages.run import write_run_page
 from vitreous.predict.evaluate import prepared
