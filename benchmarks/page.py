@@ -19,8 +19,7 @@ from vitreous.data.samples import samples
 from vitreous.pages.interactive import interactive
 from vitreous.pages.page_data import page_data
 from vitreous.views.inspection import Inspection
-from vitreous.weights.card import Card
-from vitreous.weights.save import usual_preprocess
+from vitreous.weights.card import Card, usual_preprocess
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 

@@ -19,9 +19,8 @@ from vitreous.server.app import create_app
 from vitreous.server.jobs import Work
 from vitreous.server.security import Guard
 from vitreous.server.serve import allowed_hosts
-from vitreous.weights.card import Card
+from vitreous.weights.card import Card, usual_preprocess
 from vitreous.weights.load import load
-from vitreous.weights.save import usual_preprocess
 
 TI = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 

@@ -11,9 +11,9 @@ from vitreous.models.vit import ViT, ViTConfig
 from vitreous.training.assemble import make_teacher
 from vitreous.training.build import build_model
 from vitreous.training.loop import train
-from vitreous.weights.card import Card
+from vitreous.weights.card import Card, usual_preprocess
 from vitreous.weights.load import load
-from vitreous.weights.save import save, usual_preprocess
+from vitreous.weights.save import save
 
 DATA = ImageDataset("zoo", ("cat", "dog", "owl"), (0, 1, 2), lambda i: None)
 SMALL = ViTConfig(image_size=16, patch_size=4, width=16, depth=2, heads=2, classes=5)

@@ -9,8 +9,8 @@ from tiny_runs import break_off, make_images, parts_of, plain, tiny
 import vitreous
 from vitreous.training import checkpoint
 from vitreous.training.loop import train
-from vitreous.weights.runs import moment_name
-from vitreous.weights.unwrap import CheckpointError
+from vitreous.weights.runs import checkpoint_name
+from vitreous.weights.safety import CheckpointError
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +77,7 @@ def test_a_resnets_checkpoint_is_loaded_too(zoo, tmp_path):
 
 def test_a_run_without_a_checkpoint_says_so(zoo, tmp_path, monkeypatch):
     break_off(tiny(zoo), tmp_path / "run", monkeypatch, update=1)
-    with pytest.raises(FileNotFoundError, match="a run without a whole checkpoint yet"):
+    with pytest.raises(FileNotFoundError, match="a run without a complete checkpoint"):
         vitreous.load(tmp_path / "run")
 
 
@@ -116,6 +116,6 @@ def test_the_description_is_what_a_saved_model_says(zoo, tmp_path):
 
 
 def test_other_files_are_no_moments():
-    assert moment_name("runs/x/model") is None
-    assert moment_name("step-000000001.safetensors") is None
-    assert moment_name("checkpoints/step-000000012.safetensors") == "run, update 12"
+    assert checkpoint_name("runs/x/model") is None
+    assert checkpoint_name("step-000000001.safetensors") is None
+    assert checkpoint_name("checkpoints/step-000000012.safetensors") == "run, update 12"

@@ -16,8 +16,7 @@ from vitreous.models.vit import ViT, ViTConfig
 from vitreous.views import drawing
 from vitreous.views import maps as heat
 from vitreous.views.inspection import Choice, Inspection
-from vitreous.weights.card import Card
-from vitreous.weights.save import usual_preprocess
+from vitreous.weights.card import Card, usual_preprocess
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ from vitreous.pages import explanation as report
 from vitreous.pages.explanation import explain, html
 from vitreous.views.inspection import Choice, Inspection
 from vitreous.views.registry import VIEWS, choose
-from vitreous.weights.card import Card
+from vitreous.weights.card import Card, usual_preprocess
 from vitreous.weights.load import load
-from vitreous.weights.save import save, usual_preprocess
+from vitreous.weights.save import save
 
 SMALL = {"image_size": 32, "patch_size": 8, "width": 48, "depth": 2, "heads": 3, "classes": 7}
 FAMILIES = {

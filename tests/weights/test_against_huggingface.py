@@ -111,7 +111,7 @@ def test_a_whole_clip_gives_its_vision_tower(tmp_path):
     image = theirs.get_image_features(pixel_values=x)
     assert_same(ours(x), image if isinstance(image, torch.Tensor) else image.pooler_output)
     assert ours.card.head == "projection"
-    assert any(key.startswith("text_model") for key in ours.card.report.left_out)
+    assert any(key.startswith("text_model") for key in ours.card.report.ignored)
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from vitreous.cli.main import main
 from vitreous.models.vit import ViTConfig
 from vitreous.weights.load import load
-from vitreous.weights.read import CheckpointError
+from vitreous.weights.safety import CheckpointError
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,11 @@ from urllib.request import Request
 import pytest
 from loopback_hub import Answer, LoopbackFiles, LoopbackHub
 
+from vitreous.runtime.files import cache_folder
 from vitreous.weights import download as downloading
 from vitreous.weights import fetch as fetching
 from vitreous.weights.fetch import fetch
-from vitreous.weights.names import DEFAULT_TAGS, TORCHVISION_MODELS, Name, parse
+from vitreous.weights.names import DEFAULT_TAGS, TORCHVISION_MODELS, ParsedName, parse
 
 WEIGHTS = bytes(range(256)) * 40
 AUGREG = "B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.01-res_224.npz"
@@ -125,18 +126,18 @@ def leftovers(folder: Path) -> list[str]:
     ],
 )
 def test_a_name_says_where_it_leads(name: str, kind: str, target: str, version: str | None) -> None:
-    assert parse(name) == Name(kind, target, version)
+    assert parse(name) == ParsedName(kind, target, version)
 
 
 def test_what_exists_on_the_disk_wins_over_every_name_but_the_packaged_model() -> None:
     for name in ("google/vit", "resnet50", "vit_base_patch16_224", "ViT-B_16.npz"):
         assert parse(name).kind not in ("file", "folder")
         Path(name).mkdir(parents=True)
-        assert parse(name) == Name("folder", name)
+        assert parse(name) == ParsedName("folder", name)
     Path("cifar10").mkdir()
     assert parse("cifar10").kind == "packaged"
-    assert parse("./cifar10") == Name("folder", "./cifar10")
-    assert parse(Path("cifar10")) == Name("folder", "cifar10")
+    assert parse("./cifar10") == ParsedName("folder", "./cifar10")
+    assert parse(Path("cifar10")) == ParsedName("folder", "cifar10")
 
 
 def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,8 +180,8 @@ def test_a_path_object_is_always_a_path() -> None:
         ("gs://another/ViT-B_16.npz", "expected gs://vit_models/"),
         ("gs://vit_models/augreg/../../secret.npz", r"expected gs://vit_models/<folder>/<name>\.npz"),
         ("http://example.org/vit.pth", "use https://"),
-        ("https://example.org/page", "does not end as a weights file does"),
-        ("https://example.org/model.safetensors.index.json", "does not end as a weights file does"),
+        ("https://example.org/page", "does not end like a weights file"),
+        ("https://example.org/model.safetensors.index.json", "does not end like a weights file"),
     ],
 )
 def test_an_unknown_name_says_what_to_try(name: str, message: str) -> None:
@@ -389,7 +390,7 @@ def test_a_revision_is_for_hub_names_only(tmp_path: Path) -> None:
     folder = write(tmp_path / "vit", "model.safetensors")
     with pytest.raises(ValueError, match=r"'v1'.*for Hub names only"):
         fetch(folder, revision="v1")
-    with pytest.raises(ValueError, match="asks for revision 'a', the argument for 'b'"):
+    with pytest.raises(ValueError, match="names revision 'a', the argument 'b'"):
         fetch("tiny/vit@a", revision="b")
 
 
@@ -757,7 +758,7 @@ def test_a_file_that_google_does_not_have_says_so(files: LoopbackFiles, tmp_path
     with pytest.raises(FileNotFoundError, match=r"there is no file at http://.*/imagenet21k/ViT-Z_9\.npz"):
         fetch("ViT-Z_9.npz", bucket=files.url)
     files.refused.add("/imagenet21k/ViT-Z_9.npz")
-    with pytest.raises(PermissionError, match=r"ViT-Z_9\.npz refused with 403"):
+    with pytest.raises(PermissionError, match=r"ViT-Z_9\.npz answered 403"):
         fetch("ViT-Z_9.npz", bucket=files.url)
     assert leftovers(tmp_path / "cache") == []
 
@@ -841,13 +842,13 @@ def test_a_redirect_may_not_leave_for_an_unencrypted_address(files: LoopbackFile
 def test_the_cache_folder_is_the_argument_else_the_variable_else_the_platforms(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert downloading.cache_folder(tmp_path / "mine") == tmp_path / "mine"
-    assert downloading.cache_folder() == tmp_path / "cache"
+    assert cache_folder(tmp_path / "mine") == tmp_path / "mine"
+    assert cache_folder() == tmp_path / "cache"
     monkeypatch.setenv("VITREOUS_CACHE", "")
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", str(tmp_path))
     if os.name == "posix":
-        assert downloading.cache_folder() == tmp_path / ".cache" / "vitreous"
+        assert cache_folder() == tmp_path / ".cache" / "vitreous"
 
 
 def test_a_bar_is_shown_only_where_someone_watches(monkeypatch: pytest.MonkeyPatch, capsys) -> None:

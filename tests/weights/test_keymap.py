@@ -16,7 +16,7 @@ from vitreous.weights.keymap import (
     to_ours,
     to_theirs,
 )
-from vitreous.weights.read import CheckpointError
+from vitreous.weights.safety import CheckpointError
 
 RULES = (
     rule("cls_token", "embed.cls", transform=TOKEN),

@@ -8,10 +8,10 @@ import transformers
 from conftest import assert_same, noise
 from vitreous.data.preprocess import HALF
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.weights.card import Card
+from vitreous.weights.card import Card, usual_preprocess
 from vitreous.weights.convert import convert
 from vitreous.weights.load import load
-from vitreous.weights.save import save, usual_preprocess
+from vitreous.weights.save import save
 from vitreous.weights.sidecar import imagenet_names
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 4, "num_classes": 7}
@@ -108,7 +108,7 @@ def test_no_positions_are_taken_only_when_said(theirs, tmp_path):
     state = theirs.state_dict()
     del state["pos_embed"]
     torch.save(state, tmp_path / "mine.pth")
-    with pytest.raises(ValueError, match="rotary positions are not built here"):
+    with pytest.raises(ValueError, match="rotary positions are not supported"):
         load(tmp_path / "mine.pth", heads=4, image_size=32)
     theirs.pos_embed.zero_()
     assert_same(load(tmp_path / "mine.pth", heads=4, image_size=32, position="none")(X), theirs(X))
@@ -145,7 +145,7 @@ def test_a_training_modules_extras_are_left_out(theirs, tmp_path):
     torch.save({"state_dict": state, "epoch": 3}, tmp_path / "lightning.ckpt")
     ours = load(tmp_path / "lightning.ckpt", heads=4)
     assert_same(ours(X), theirs(X))
-    assert set(ours.card.report.left_out) == {"loss.weight", "criterion.pos_weight"}
+    assert set(ours.card.report.ignored) == {"loss.weight", "criterion.pos_weight"}
 
 
 def test_averaged_weights_are_taken_and_said(theirs, tmp_path):

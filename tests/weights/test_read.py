@@ -20,9 +20,10 @@ import torch
 from safetensors.torch import save_file
 
 from vitreous.weights import read as reading
-from vitreous.weights.read import CheckpointError, nonfinite, read, read_sharded
-from vitreous.weights.safety import pickle_scan as rehearse
-from vitreous.weights.safety.npz import ALWAYS_FINE
+from vitreous.weights.read import nonfinite, read, read_sharded
+from vitreous.weights.safety import CheckpointError
+from vitreous.weights.safety import pickle_scan as pickle_scan
+from vitreous.weights.safety.npz import ALWAYS_ALLOWED
 
 OrderedDict, rebuild = collections.OrderedDict, torch._utils._rebuild_tensor_v2
 WEIGHTS = {"cls_token": torch.arange(6.0).reshape(1, 1, 6), "head.bias": torch.tensor([1.0, -2.0])}
@@ -108,7 +109,7 @@ def zipped(path, content, storages=None, compression=zipfile.ZIP_STORED, extra=(
 
 def old(path, value, keys=("0",), numbers=bytes(16)):
     """torch.save before version 1.6."""
-    parts = [rehearse.OLD_MAGIC, 1001, {"little_endian": True}, value, list(keys)]
+    parts = [pickle_scan.OLD_MAGIC, 1001, {"little_endian": True}, value, list(keys)]
     storages = b"".join(struct.pack("<q", len(numbers) // 4) + numbers for _ in keys)
     path.write_bytes(b"".join(pickled(part) for part in parts) + storages)
     return path
@@ -153,7 +154,7 @@ def test_the_content_says_what_a_file_is_whatever_its_suffix(tmp_path, write, su
     write(path)
     found = read(path)
     same(found.tensors, WEIGHTS)
-    assert (found.path, found.wrappers, found.left_out) == (path, (), ())
+    assert (found.path, found.wrappers, found.ignored) == (path, (), ())
 
 
 NUMBER_TYPES = "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 int64 int32 int16 int8 uint16 uint8 bool"
@@ -248,7 +249,7 @@ def test_a_training_checkpoint_is_unwrapped_and_its_plain_extras_kept(tmp_path, 
     found = read(tmp_path / "w.pth")
     same(found.tensors, model.state_dict())
     assert all(type(value) is torch.Tensor and not value.requires_grad for value in found.tensors.values())
-    assert (found.wrappers, found.left_out) == (("model", "module."), ("optimizer",))
+    assert (found.wrappers, found.ignored) == (("model", "module."), ("optimizer",))
     assert found.metadata == {
         "args": {"lr": 0.1, "out": str(pathlib.PurePosixPath("runs/1")), "sizes": [1, 2]},
         "epoch": 7,
@@ -273,7 +274,7 @@ def test_a_modules_own_state_dict_with_its_version_numbers_is_read(tmp_path):
 def test_no_global_allow_list_is_left_behind(tmp_path):
     torch.save({"model": WEIGHTS, "args": argparse.Namespace(a=1)}, tmp_path / "w.pth")
     read(tmp_path / "w.pth")
-    assert not set(torch.serialization.get_safe_globals()) & set(rehearse.INERT)
+    assert not set(torch.serialization.get_safe_globals()) & set(pickle_scan.PLACEHOLDERS)
 
 
 def test_our_hand_made_archives_are_ones_that_torch_reads(tmp_path):
@@ -329,7 +330,7 @@ def test_the_strings_of_shards_are_kept_and_the_indexs_win(tmp_path):
 def test_a_tensor_that_no_index_names_is_left_out_and_reported(tmp_path):
     index, shards = sharded(tmp_path, {"a": "1"}, **{"1": ["a", "stray"]})
     found = read_sharded(index, shards)
-    assert (list(found.tensors), found.left_out) == (["a"], ("stray",))
+    assert (list(found.tensors), found.ignored) == (["a"], ("stray",))
 
 
 def test_a_missing_shard_is_named(tmp_path):
@@ -370,7 +371,7 @@ def test_an_index_that_is_not_json_is_refused(tmp_path, text):
 
 def test_an_index_of_absurd_size_is_refused_unread(tmp_path):
     with (tmp_path / "i.json").open("wb") as file:
-        file.truncate(reading.LARGEST_INDEX + 1)
+        file.truncate(reading.MAX_INDEX_BYTES + 1)
     refused(tmp_path / "i.json", "expected an index under", call=lambda path: read_sharded(path, []))
 
 
@@ -543,8 +544,8 @@ def test_code_under_another_protocol_is_refused_too(tmp_path, protocol, unbuilt)
 @pytest.mark.parametrize("name", ["system", "eval", "_load_from_bytes"])
 def test_torch_is_a_second_lock(tmp_path, name, monkeypatch):
     path = zipped(tmp_path / "w.pth", {"w": tensor(), "extra": evil(name, tmp_path / "ran")})
-    monkeypatch.setattr(rehearse.Rehearsal, "follow", lambda self, stream: [])
-    refused(path, "torch refuses")
+    monkeypatch.setattr(pickle_scan.PickleScan, "scan", lambda self, stream: [])
+    refused(path, "torch rejects")
     assert not (tmp_path / "ran").exists()
 
 
@@ -605,7 +606,7 @@ def test_a_pickle_that_torch_did_not_write_is_refused(tmp_path, unbuilt):
         (lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "_rebuild_qtensor"),
         (lambda: torch.eye(2).to_sparse(), "_rebuild_sparse_tensor"),
         (lambda: torch.empty(10**12, device="meta"), "_rebuild_meta_tensor_no_storage"),
-        (lambda: torch.ones(2, dtype=torch.complex64).conj().imag, "marks"),
+        (lambda: torch.ones(2, dtype=torch.complex64).conj().imag, "flags"),
     ],
 )
 @pytest.mark.filterwarnings("ignore")
@@ -641,8 +642,8 @@ HOSTILE_TENSORS = {
     "view of a storage": tensor(Storage(rest=(("1", 0, TERABYTES),))),
     "hooks": tensor(hooks=OrderedDict(a=1)),
     "hooks that are no dict": tensor(hooks=5),
-    "marks": Call(rebuild, Storage(), 0, (4,), (1,), False, OrderedDict(), {"neg": True}),
-    "type as marks": Call(rebuild, Storage(), 0, (16,), (1,), False, OrderedDict(), torch.uint8),
+    "flags": Call(rebuild, Storage(), 0, (4,), (1,), False, OrderedDict(), {"neg": True}),
+    "type as flags": Call(rebuild, Storage(), 0, (16,), (1,), False, OrderedDict(), torch.uint8),
     "wider type": Call(torch._utils._rebuild_tensor_v3, Storage(), 0, (4,), (1,), False, OrderedDict(), torch.float64),
     "state of a tensor": Call(
         rebuild, Storage(), 0, (4,), (1,), False, OrderedDict(), state=(Storage(), 0, (TERABYTES,), (1,))
@@ -692,7 +693,7 @@ def test_an_old_pickle_whose_numbers_have_another_length_is_refused(tmp_path):
 
 
 def test_many_names_for_one_large_tensor_are_refused(tmp_path):
-    base = torch.zeros(ALWAYS_FINE // 40)
+    base = torch.zeros(ALWAYS_ALLOWED // 40)
     torch.save({f"w{n}": base for n in range(8)}, tmp_path / "few.pth")
     assert len(read(tmp_path / "few.pth").tensors) == 8
     torch.save({f"w{n}": base for n in range(41)}, tmp_path / "many.pth")
@@ -807,7 +808,7 @@ def test_an_array_that_is_not_what_it_says_is_refused(tmp_path, member, word):
 
 def test_a_zip_bomb_is_refused_before_it_unfolds(tmp_path):
     with zipfile.ZipFile(tmp_path / "w.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("w.npy", npy(np.zeros(ALWAYS_FINE // 4, np.float32)))
+        archive.writestr("w.npy", npy(np.zeros(ALWAYS_ALLOWED // 4, np.float32)))
     tracemalloc.start()
     refused(tmp_path / "w.npz", "unpack to")
     peak = tracemalloc.get_traced_memory()[1]
@@ -817,7 +818,7 @@ def test_a_zip_bomb_is_refused_before_it_unfolds(tmp_path):
 
 def test_a_member_that_unfolds_to_more_than_it_says_is_cut_off(tmp_path):
     with zipfile.ZipFile(tmp_path / "w.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("w.npy", with_shape((3000,), numbers=bytes(ALWAYS_FINE)))
+        archive.writestr("w.npy", with_shape((3000,), numbers=bytes(ALWAYS_ALLOWED)))
     content = bytearray((tmp_path / "w.npz").read_bytes())
     said = struct.pack("<I", 128 + 12_000)
     content[22:26] = said

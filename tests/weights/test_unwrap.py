@@ -7,7 +7,8 @@ from collections import OrderedDict
 import pytest
 import torch
 
-from vitreous.weights.unwrap import CONTAINERS, MOST_LEAVES, MOST_NESTING, CheckpointError, unwrap
+from vitreous.weights.safety import CheckpointError
+from vitreous.weights.unwrap import CONTAINERS, MAX_LEAVES, MAX_NESTING, unwrap
 
 
 def weights(prefix="", value=0.0):
@@ -29,7 +30,7 @@ def test_every_known_container_is_opened(container):
 def test_a_bare_state_dict_is_left_as_it_is():
     found = unwrap(OrderedDict(weights()))
     assert list(found.tensors) == PLAIN_NAMES
-    assert (found.wrappers, found.left_out, found.extras) == ((), (), {})
+    assert (found.wrappers, found.ignored, found.extras) == ((), (), {})
 
 
 @pytest.mark.parametrize("average", ["state_dict_ema", "model_ema", "ema"])
@@ -37,7 +38,7 @@ def test_averaged_weights_are_preferred_and_the_raw_ones_reported(average):
     found = unwrap({"state_dict": weights(value=1), average: weights(value=2)})
     assert found.tensors["cls_token"].tolist() == [2, 2]
     assert found.wrappers == (average,)
-    assert found.left_out == ("state_dict",)
+    assert found.ignored == ("state_dict",)
 
 
 @pytest.mark.parametrize("absent", [None, {}, {"decay": 0.9}, [torch.ones(1)], {"shadow": [torch.ones(1)]}])
@@ -48,7 +49,7 @@ def test_an_average_without_named_tensors_is_passed_over(absent):
 def test_the_teacher_is_preferred_to_its_student():
     found = unwrap({"student": weights("module.", 1), "teacher": weights(value=2)})
     assert found.tensors["cls_token"].tolist() == [2, 2]
-    assert (found.wrappers, found.left_out) == (("teacher",), ("student",))
+    assert (found.wrappers, found.ignored) == (("teacher",), ("student",))
 
 
 def test_a_student_alone_is_read():
@@ -65,7 +66,7 @@ def test_containers_inside_containers_are_opened():
 def test_the_optimizer_is_never_taken_for_the_model():
     optimizer = {"state": {0: {"exp_avg": torch.ones(1)}}, "param_groups": [{"lr": 0.1}]}
     found = unwrap({"optimizer": optimizer, "my_vit": weights()})
-    assert (found.wrappers, found.left_out) == (("my_vit",), ("optimizer",))
+    assert (found.wrappers, found.ignored) == (("my_vit",), ("optimizer",))
     assert "optimizer" not in found.extras
 
 
@@ -118,7 +119,7 @@ def test_dino_keeps_the_backbone_and_reports_the_projection_head():
     found = unwrap({"teacher": weights("backbone.") | head, "student": weights("module.backbone.")})
     assert list(found.tensors) == PLAIN_NAMES
     assert found.wrappers == ("teacher", "backbone.")
-    assert found.left_out == ("student", *head)
+    assert found.ignored == ("student", *head)
 
 
 def test_in_a_flat_file_the_teachers_backbone_is_preferred():
@@ -126,8 +127,8 @@ def test_in_a_flat_file_the_teachers_backbone_is_preferred():
     found = unwrap({"model": flat})
     assert found.tensors["cls_token"].tolist() == [2, 2]
     assert found.wrappers == ("model", "teacher.backbone.")
-    assert "student.dino_head.w" in found.left_out
-    assert "student.backbone.cls_token" in found.left_out
+    assert "student.dino_head.w" in found.ignored
+    assert "student.backbone.cls_token" in found.ignored
 
 
 def test_a_backbone_that_is_no_transformer_keeps_its_neighbours():
@@ -138,7 +139,7 @@ def test_a_backbone_that_is_no_transformer_keeps_its_neighbours():
 def test_a_container_beside_named_tensors_is_left_out_and_reported():
     found = unwrap(weights() | {"teacher_scores": {"w": torch.ones(1)}, "history": [torch.ones(1)]})
     assert list(found.tensors) == PLAIN_NAMES
-    assert found.left_out == ("teacher_scores", "history")
+    assert found.ignored == ("teacher_scores", "history")
 
 
 def test_a_tensor_may_be_named_like_a_container():
@@ -179,16 +180,16 @@ def test_what_holds_no_weights_is_refused_by_what_it_holds(loaded, reason):
 
 def test_nesting_is_bounded():
     nested = weights()
-    for _ in range(MOST_NESTING - 1):
+    for _ in range(MAX_NESTING - 1):
         nested = {"model": nested}
-    assert len(unwrap(nested).wrappers) == MOST_NESTING - 1
-    with pytest.raises(CheckpointError, match=f"over {MOST_NESTING} containers deep"):
+    assert len(unwrap(nested).wrappers) == MAX_NESTING - 1
+    with pytest.raises(CheckpointError, match=f"over {MAX_NESTING} containers deep"):
         unwrap({"model": nested})
 
 
 def test_prefixes_are_bounded():
     found = unwrap({"module." * 10_000 + "w": torch.ones(1)})
-    assert found.wrappers == ("module.",) * MOST_NESTING
+    assert found.wrappers == ("module.",) * MAX_NESTING
 
 
 def test_a_dict_that_holds_itself_is_read():
@@ -198,11 +199,11 @@ def test_a_dict_that_holds_itself_is_read():
 
 
 def test_one_list_under_many_names_costs_no_more_than_the_budget():
-    shared = list(range(MOST_LEAVES // 10))
+    shared = list(range(MAX_LEAVES // 10))
     started = time.process_time()
     found = unwrap({"model": weights()} | {f"extra{n}": [shared] * 1000 for n in range(1000)})
     kept = sum(len(inner or []) for extra in found.extras.values() for inner in extra)
-    assert kept <= MOST_LEAVES + len(shared)
+    assert kept <= MAX_LEAVES + len(shared)
     assert time.process_time() - started < 5
 
 
@@ -210,5 +211,5 @@ def test_one_container_under_many_names_is_searched_once():
     shared = {f"k{n}": n for n in range(20_000)} | {"last": torch.ones(1)}
     started = time.process_time()
     found = unwrap({"model": weights()} | {f"extra{n}": [shared] for n in range(20_000)})
-    assert len(found.left_out) == 20_000
+    assert len(found.ignored) == 20_000
     assert time.process_time() - started < 5

@@ -19,9 +19,10 @@ from vitreous.models.vit import ViT, ViTConfig
 from vitreous.runtime.device import pick_dtype
 from vitreous.speed.optimize import PRECISIONS, optimize
 from vitreous.speed.training_forward import logits_to_learn
-from vitreous.weights.card import Card
-from vitreous.weights.convert import convert, to_timm, to_torchvision
-from vitreous.weights.save import usual_preprocess
+from vitreous.weights.card import Card, usual_preprocess
+from vitreous.weights.convert import convert
+from vitreous.weights.formats.timm import to_timm
+from vitreous.weights.formats.torchvision import to_torchvision
 
 Run = Callable[[Tensor], Tensor]
 """Images `[b 3 s s]` → logits `[b classes]`."""

@@ -32,7 +32,7 @@ def explore(
     from vitreous.runtime.device import pick_device, pick_dtype
     from vitreous.server.serve import serve
     from vitreous.weights.load import load
-    from vitreous.weights.runs import moment_name
+    from vitreous.weights.runs import checkpoint_name
 
     if not 0 <= port <= 65535:
         raise ValueError(f"a port is a number from 1 to 65535, or 0 for any that is free, got {port}")
@@ -48,7 +48,7 @@ def explore(
         if not isinstance(found, ViT):
             raise ValueError(f"{name} is a ResNet: the explorer looks into Vision Transformers")
         say_remarks(console, found)
-        label = base = (moment_name(name) or short(name)) if name else "packaged"
+        label = base = (checkpoint_name(name) or short(name)) if name else "packaged"
         number = 1
         while label in models:
             number += 1

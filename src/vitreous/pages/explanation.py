@@ -15,7 +15,7 @@ from vitreous.pages.payload import Payload
 from vitreous.views.drawing import Figures
 from vitreous.views.inspection import Inspection
 from vitreous.views.registry import View, choose
-from vitreous.weights.inspect import examine
+from vitreous.weights.inspect import inspect
 
 
 @dataclass
@@ -119,8 +119,8 @@ def _section(section: Section, number: int) -> str:
 def _about(inspection: Inspection) -> str:
     rows = "".join(
         f"<tr><th>{escape(label)}</th><td>{escape(text)}</td></tr>"
-        for title, lines in examine(inspection.model).items()
+        for title, lines in inspect(inspection.model).sections.items()
         for label, text in lines
-        if label != "file"  # a path of this machine is nobody's business
+        if label != "file"  # local paths are not written to files that may be shared
     )
     return f"<details><summary>About the model</summary><table>{rows}</table></details>"

@@ -37,7 +37,7 @@ from vitreous.pages.payload import Payload
 from vitreous.views import maps as heat
 from vitreous.views.inspection import Choice, Inspection
 from vitreous.views.registry import VIEWS
-from vitreous.weights.inspect import examine
+from vitreous.weights.inspect import inspect
 
 FORMAT = 1
 EXPLAINED = 5
@@ -82,7 +82,7 @@ def _header(inspection: Inspection) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "model": {
-            "name": short(card.name),  # a path of this machine is nobody's business
+            "name": short(card.name),  # local paths are not written to files that may be shared
             "family": card.family,
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "size": list(config.size),
@@ -101,7 +101,7 @@ def _header(inspection: Inspection) -> dict[str, Any]:
         "shapes": [[str(step), str(shape)] for step, shape in trace(model)],
         "about": [
             [label, short(text) if label == "name" else text]
-            for lines in examine(model).values()
+            for lines in inspect(model).sections.values()
             for label, text in lines
             if label != "file"
         ],

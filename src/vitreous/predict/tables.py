@@ -90,7 +90,7 @@ def fingerprint(model: Model) -> str:
 
     >>> from vitreous.models.variants import variant
     >>> from vitreous.models.vit import ViT
-    >>> from vitreous.weights.save import usual_preprocess
+    >>> from vitreous.weights.card import usual_preprocess
     >>> from vitreous.weights.card import Card
     >>> model = ViT(variant("vit_femto_patch4_32"))
     >>> model.card = Card("femto", usual_preprocess(model.config))

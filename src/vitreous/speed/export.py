@@ -24,8 +24,8 @@ from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.speed.any_size import AnySize, at_size
 from vitreous.weights.formats.registry import FORMATS
+from vitreous.weights.formats.vitreous import describe_model
 from vitreous.weights.positions import CONVENTIONS
-from vitreous.weights.save import describe
 
 Run = Callable[[Tensor], Tensor]
 Size = tuple[int, int]
@@ -90,7 +90,7 @@ def export(
     if missing := [name for name in chosen.needs if find_spec(name) is None]:
         raise ImportError(f"{kind} needs {', '.join(missing)}: pip install 'vitreous[export]'")
     convention = resize or convention_of(model)
-    own = {**describe(model, path.stem)["vitreous"], "dynamic_size": dynamic_size, "resize": convention}
+    own = {**describe_model(model, path.stem)["vitreous"], "dynamic_size": dynamic_size, "resize": convention}
     model = deepcopy(model).cpu().float().eval()
     program = trace(model, dynamic_size, convention)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from typing import IO, Any
 from vitreous.data.images import ImageError
 from vitreous.runtime.files import write_atomic, write_json
 from vitreous.training.config import TrainConfig
-from vitreous.weights.runs import DESCRIBED
+from vitreous.weights.runs import MODEL_FILE
 
 LOCK = "run.lock"
 NO_ROOM = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
@@ -40,7 +40,7 @@ class RunFolder:
         self.metrics = self.path / "metrics.jsonl"
         self.config = self.path / "config.json"
         self.result = self.path / "result.json"
-        self.described = self.path / DESCRIBED
+        self.described = self.path / MODEL_FILE
 
     def read_config(self) -> TrainConfig | None:
         """The config that a run here was started with; None where there is none."""

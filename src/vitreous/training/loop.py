@@ -24,8 +24,9 @@ from vitreous.training.listeners import Everyone, Listener
 from vitreous.training.policies import merge
 from vitreous.training.schedule import rate
 from vitreous.training.stream import Streamed
+from vitreous.weights.formats.vitreous import describe_model
 from vitreous.weights.model_card import write_model_card
-from vitreous.weights.save import describe, save
+from vitreous.weights.save import save
 
 TELL_EVERY = 0.5  # seconds between two looks at the running loss, each of which waits for the device
 
@@ -52,7 +53,7 @@ def train(
             parts.ready = time.monotonic() - started
             if world.first:
                 folder.begin(config, parts.config)
-                write_json(folder.described, describe(parts.model))  # so that any checkpoint can be loaded
+                write_json(folder.described, describe_model(parts.model))  # so that any checkpoint can be loaded
             before = resume(parts, folder, tell)
             return run(parts, folder, tell, asked, started - before)
 
@@ -168,7 +169,7 @@ def finish(parts: Parts, folder: RunFolder, tell: Listener) -> dict[str, Any]:
     result |= {"epochs": parts.config.epochs, "seconds": row["seconds"], "memory": parts.peak}
     result["ready"] = round(parts.ready, 3)
     model = merge(parts.measure.whole())
-    message = {"config": parts.config.to_dict(), "result": result, "learned": len(parts.learned)}
+    message = {"config": parts.config.to_dict(), "result": result, "training_images": len(parts.learned)}
     message["date"] = time.strftime("%Y-%m-%d")
     model.card = replace(parts.model.card, name=folder.path.resolve().name, training=message)
     if parts.world.first:

@@ -1,20 +1,20 @@
-"""A model on its way to another library: harmless differences smoothed out, and what has no place there refused.
+"""Adapt a model to what another library can hold.
 
-Some differences vanish without changing the function: fixed positions become a learned table, a missing class
-position becomes a row of zeros, a missing bias becomes zeros. What cannot vanish is refused by name.
+Some differences can be removed without changing the function: fixed positions become a learned table, a missing class
+position a row of zeros, a missing bias zeros. A difference that cannot be removed is an error that names it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.weights.card import Card
 from vitreous.weights.keymap import Tensors
-from vitreous.weights.save import usual_preprocess
 
-PLAIN: dict[str, tuple[Any, ...]] = {  # what every target but timm wants: the paper's ViT
+Limits = dict[str, tuple[Any, ...]]
+"""Field of `ViTConfig` → the values that a library supports."""
+PAPER_VIT: Limits = {  # every library but timm supports the paper's ViT alone
     "class_token": (True,),
     "distillation_token": (False,),
     "distillation_head": (False,),
@@ -30,43 +30,39 @@ PLAIN: dict[str, tuple[Any, ...]] = {  # what every target but timm wants: the p
 
 
 @dataclass(frozen=True)
-class Written:
-    """What goes to disk: tensors under the target's names, and the files beside them."""
+class ConvertedCheckpoint:
+    """A model in another library's form: tensors under its names, and the content of its config files."""
 
     tensors: Tensors
-    beside: dict[str, dict[str, Any]]
+    sidecars: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """File name → JSON content."""
 
 
-def refuse(config: ViTConfig, target: str, limits: dict[str, tuple[Any, ...]]) -> None:
-    """Raise where the target has no place for what the model has, naming all of it."""
+def check_limits(config: ViTConfig, target: str, limits: Limits) -> None:
+    """Raise an error that names every field that the target does not support."""
     over = [f"{name}={getattr(config, name)!r}" for name, held in limits.items() if getattr(config, name) not in held]
     if over:
-        raise ValueError(f"{target} cannot hold this model: it has no place for {', '.join(over)}")
+        raise ValueError(f"{target} cannot hold this model: it does not support {', '.join(over)}")
 
 
-def smoothed(model: ViT, class_slots: int | None, head_bias: bool = True) -> tuple[Tensors, ViTConfig]:
-    """The model's tensors with harmless differences smoothed out.
+def adapted(model: ViT, prefix_positions: int | None, head_bias: bool = True) -> tuple[Tensors, ViTConfig]:
+    """Return the model's tensors and config without the differences that can be removed.
 
-    `class_slots` is how many tokens in front of the patches have a position in the target: None keeps the model's.
+    `prefix_positions` is how many tokens before the patches have a position in the target: None keeps the model's.
     """
     config = model.config
     tensors = {key: value.detach().cpu().float() for key, value in model.state_dict().items()}
     if model.pos_embed is not None:
         tensors["pos_embed"] = model.pos_embed.detach().cpu().float()
-    elif class_slots is not None:
+    elif prefix_positions is not None:
         tensors["pos_embed"] = torch.zeros(1, config.positions, config.width)
-    if config.position != "none" or class_slots is not None:
+    if config.position != "none" or prefix_positions is not None:
         config = replace(config, position="learned")
-    if class_slots is not None and not config.prefix_positions:
-        zeros = torch.zeros(1, class_slots, config.width)
+    if prefix_positions is not None and not config.prefix_positions:
+        zeros = torch.zeros(1, prefix_positions, config.width)
         tensors["pos_embed"] = torch.cat([zeros, tensors["pos_embed"]], dim=1)
         config = replace(config, prefix_positions=True)
     if head_bias and config.classes and not config.head_bias:
         tensors["head.bias"] = torch.zeros(config.classes)
         config = replace(config, head_bias=True)
     return tensors, config
-
-
-def card_of(model: ViT) -> Card:
-    """The model's own, or for one made in memory the usual."""
-    return model.card or Card(name="model", preprocess=usual_preprocess(model.config))

@@ -1,4 +1,4 @@
-"""A config and tensors under our names to a model: every shape checked before memory is taken."""
+"""Build a ViT from a config and tensors under our names; check every shape before memory is allocated."""
 
 from collections.abc import Mapping
 
@@ -9,28 +9,28 @@ from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights.card import LoadReport
 from vitreous.weights.infer import count_blocks
 from vitreous.weights.keymap import Tensors
-from vitreous.weights.read import CheckpointError
+from vitreous.weights.safety import CheckpointError
 
-MOST_PATCHES = 65_536
+MAX_PATCHES = 65_536
 
 
-def fill(config: ViTConfig, tensors: Tensors, report: LoadReport, replaced: str | None = None) -> ViT:
-    """Build the model and put the tensors in; every shape is checked before memory is taken.
+def build_vit(config: ViTConfig, tensors: Tensors, report: LoadReport, replaced: str | None = None) -> ViT:
+    """Build the model that `config` describes and fill it with `tensors`.
 
-    Keys under `replaced` may be absent: they keep their fresh values and are reported.
+    Keys that begin with `replaced` may be absent: they are zero in the model and listed in the report.
     """
-    if config.depth != (blocks := count_blocks(tensors)):  # before as many are built
+    if config.depth != (blocks := count_blocks(tensors)):  # before that many blocks are built
         raise CheckpointError(
             f"its config says {config.depth:,} blocks, its weights have {blocks:,}: get both files again"
         )
-    if (count := config.layout.patches) > MOST_PATCHES:
-        raise CheckpointError(f"its config makes {count:,} patches of an image: {MOST_PATCHES:,} at most")
+    if (count := config.layout.patches) > MAX_PATCHES:
+        raise CheckpointError(f"its config makes {count:,} patches of an image: {MAX_PATCHES:,} at most")
     with torch.device("meta"):
         model = ViT(config)
     wanted = model.state_dict()
     check_shapes(wanted, tensors)
-    if whole := [key for key, value in tensors.items() if not value.is_floating_point()]:
-        raise CheckpointError(f"{whole[0]} holds whole numbers: quantised weights are not read without their scales")
+    if integers := [key for key, value in tensors.items() if not value.is_floating_point()]:
+        raise CheckpointError(f"{integers[0]} holds integers: quantised weights are not read without their scales")
     missing = [key for key in wanted if key not in tensors]
     if lacking := [key for key in missing if replaced is None or not key.startswith(replaced)]:
         raise CheckpointError(
@@ -45,7 +45,7 @@ def fill(config: ViTConfig, tensors: Tensors, report: LoadReport, replaced: str 
 
 
 def check_shapes(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-    """Refuse a tensor that the model has no place for, or one of another shape."""
+    """Raise for a tensor that the model does not have, and for one of another shape."""
     for key, value in tensors.items():
         if key not in wanted:
             raise CheckpointError(f"the model that its config describes has no {key}: get both files again")
@@ -54,5 +54,5 @@ def check_shapes(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) ->
 
 
 def data_types(tensors: Mapping[str, Tensor]) -> str:
-    """The number formats of tensors, in words."""
+    """Name the number formats of tensors, such as `float16, float32`."""
     return ", ".join(sorted({str(value.dtype).removeprefix("torch.") for value in tensors.values()}))

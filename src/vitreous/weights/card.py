@@ -1,37 +1,79 @@
-"""What a loaded model knows of itself: where it came from, what was done to load it, and how to feed and read it."""
+"""What a loaded model knows besides its weights: origin, preprocessing, class names, and the report of loading it."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from html import escape
+from typing import TYPE_CHECKING, Any
 
-from vitreous.data.preprocess import Preprocess
+from vitreous.data.preprocess import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
+from vitreous.models.vit import ViT, ViTConfig
+
+if TYPE_CHECKING:
+    from vitreous.models.resnet import ResNet
+
+Rows = list[tuple[str, str]]
+"""Pairs of label and text, in reading order."""
 
 
-@dataclass
+def rows_to_text(rows: Rows, indent: str = "  ", width: int = 16) -> str:
+    """Lay pairs of label and text out as lines.
+
+    >>> print(rows_to_text([("family", "ViT"), ("", "no label")]))
+      family          ViT
+      no label
+    """
+    width = max(width, *(len(label) + 2 for label, _ in rows)) if rows else width
+    return "\n".join(f"{indent}{label:<{width}}{text}" if label else f"{indent}{text}" for label, text in rows)
+
+
+def rows_to_html(title: str, rows: Rows) -> str:
+    """Lay pairs of label and text out as an HTML table."""
+    cells = (f"<tr><th style='text-align:left'>{escape(a)}</th><td>{escape(b)}</td></tr>" for a, b in rows)
+    return f"<table><caption>{escape(title)}</caption>{''.join(cells)}</table>"
+
+
+def shorten(names: Sequence[str], limit: int = 6) -> list[str]:
+    """Return the first names of a long list, and how many more there are.
+
+    >>> shorten(["a", "b", "c"], limit=2)
+    ['a', 'b', '… and 1 more']
+    """
+    return list(names) if len(names) <= limit else [*names[:limit], f"… and {len(names) - limit} more"]
+
+
+@dataclass(repr=False)
 class LoadReport:
-    """What loading did; `vitreous doctor` prints it."""
+    """What loading did to a checkpoint; `vitreous doctor` prints it.
+
+    >>> LoadReport(format="timm", tensors=152, stored_as="float32", assumed={"heads": "3 (as vit_tiny has)"})
+    LoadReport
+      format          timm
+      tensors         152, stored as float32
+      assumed         heads = 3 (as vit_tiny has)
+    """
 
     format: str = ""
     """The format that the keys were recognised as."""
     tensors: int = 0
-    """How many tensors went into the model."""
+    """The number of tensors in the model."""
     stored_as: str = ""
     """The data types in the file, such as `float32`."""
     wrappers: tuple[str, ...] = ()
-    """What had to be peeled off, such as `state_dict` or `module.`."""
+    """Containers and prefixes around the weights, such as `state_dict` or `module.`."""
     assumed: dict[str, str] = field(default_factory=dict)
-    """What neither the keys nor a config file told: field → the value taken, and why."""
+    """What neither the keys nor a config file state: field → the value assumed, and the reason."""
     resized: list[str] = field(default_factory=list)
     reinitialised: list[str] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-    """Keys that are known and not needed."""
+    ignored: list[str] = field(default_factory=list)
+    """Known keys that the model does not need."""
     unexpected: list[str] = field(default_factory=list)
-    """Keys that no rule knows."""
+    """Keys that no rule matches."""
     nonfinite: dict[str, int] = field(default_factory=dict)
-    """Tensors that hold NaN or infinity, and how many."""
+    """Tensors that hold NaN or infinity, and how many values."""
 
     def remarks(self) -> list[str]:
-        """What a careful user should read, one line each; empty when all was told by the files."""
+        """Return what a careful user should read, one line each; empty if the files stated everything."""
         lines = [f"assumed {name} = {why}" for name, why in self.assumed.items()]
         averaged = [wrapper for wrapper in self.wrappers if re.search("ema|teacher|average", wrapper)]
         lines += [f"took the averaged weights ({wrapper}) of several in the file" for wrapper in averaged]
@@ -41,16 +83,46 @@ class LoadReport:
         lines += [f"{key} holds {count} NaN or infinite values" for key, count in self.nonfinite.items()]
         return lines
 
+    def rows(self) -> Rows:
+        """Return the whole report as pairs of label and text."""
+        return [
+            ("format", self.format),
+            ("tensors", f"{self.tensors}, stored as {self.stored_as}"),
+            *(("unwrapped", wrapper) for wrapper in self.wrappers),
+            *(("ignored", key) for key in shorten(self.ignored)),
+            *(("unexpected", key) for key in shorten(self.unexpected)),
+            *(("resized", line) for line in self.resized),
+            *(("re-initialised", key) for key in self.reinitialised),
+            *(("assumed", f"{name} = {why}") for name, why in self.assumed.items()),
+            *(("NaN or infinite", f"{key}: {count} values") for key, count in self.nonfinite.items()),
+        ]
 
-@dataclass
+    def __repr__(self) -> str:
+        return f"LoadReport\n{rows_to_text(self.rows())}"
+
+    def _repr_html_(self) -> str:
+        return rows_to_html("LoadReport", self.rows())
+
+
+@dataclass(repr=False)
 class Card:
-    """Everything beside the weights that is needed to use them."""
+    """Everything besides the weights that is needed to use a model.
+
+    >>> from vitreous.weights.load import load
+    >>> load().card
+    Card: packaged
+      family          ViT
+      image size      32×32
+      preprocessing   shorter side to 32 (bicubic), mean 0.5 0.5 0.5, std 0.5 0.5 0.5
+      classes         10: airplane, automobile, bird, cat, …
+      assumed         nothing
+    """
 
     name: str
     """As the user asked for it."""
     preprocess: Preprocess
     class_names: tuple[str, ...] | None = None
-    """One name a class, or None where they are unknown."""
+    """One name for each class, or None if they are unknown."""
     head: str = "classifier"
     """What the outputs are: `classifier`, `projection` (CLIP's embedding) or `none` (pooled features)."""
     origin: str = "memory"
@@ -59,14 +131,14 @@ class Card:
     family: str = "ViT"
     report: LoadReport = field(default_factory=LoadReport)
     training: dict[str, Any] | None = None
-    """How it was trained and how good it became, where it was trained here."""
+    """How the model was trained and its accuracy, if vitreous trained it."""
 
     def label(self, index: int) -> str:
-        """A class's name, or its number where names are unknown."""
+        """Return a class's name, or `class 3` if names are unknown."""
         return self.class_names[index] if self.class_names else f"class {index}"
 
-    def described(self) -> dict[str, Any]:
-        """What goes into our own `config.json`."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return what our own `config.json` stores of the card."""
         return {
             "preprocess": self.preprocess.to_dict(),
             "class_names": list(self.class_names) if self.class_names else None,
@@ -75,3 +147,41 @@ class Card:
             "training": self.training,
             "assumed": {k: v for k, v in self.report.assumed.items() if k in ("preprocessing", "class names")},
         }
+
+    def rows(self) -> Rows:
+        """Return the most useful facts as pairs of label and text."""
+        rows = [
+            ("family", self.family),
+            ("image size", "×".join(str(side) for side in self.preprocess.size)),
+            ("preprocessing", self.preprocess.describe()),
+        ]
+        if self.head != "classifier":
+            rows.append(("head", self.head))
+        elif self.class_names:
+            shown = ", ".join(self.class_names[:4]) + (", …" if len(self.class_names) > 4 else "")
+            rows.append(("classes", f"{len(self.class_names)}: {shown}"))
+        else:
+            rows.append(("classes", "without names"))
+        assumed = [f"{name} = {why}" for name, why in self.report.assumed.items()]
+        return rows + [("assumed", line) for line in assumed or ["nothing"]]
+
+    def __repr__(self) -> str:
+        return f"Card: {self.name}\n{rows_to_text(self.rows())}"
+
+    def _repr_html_(self) -> str:
+        return rows_to_html(f"Card: {self.name}", self.rows())
+
+
+def usual_preprocess(config: ViTConfig) -> Preprocess:
+    """Return the preprocessing of a model made in memory: ImageNet's statistics for colour, 0.5 for grey, no crop."""
+    mean, std = (HALF[:1], HALF[:1]) if config.channels == 1 else (IMAGENET_MEAN, IMAGENET_STD)
+    return Preprocess(size=config.size, resize=config.size, mean=mean, std=std)
+
+
+def card_of(model: "ViT | ResNet", name: str = "model") -> Card:
+    """Return the model's card; for a ViT made in memory, one with the usual preprocessing."""
+    if model.card is not None:
+        return model.card
+    if not isinstance(model.config, ViTConfig):
+        raise ValueError("a ResNet is saved with its preprocessing: set model.card")
+    return Card(name=name, preprocess=usual_preprocess(model.config))

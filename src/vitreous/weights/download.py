@@ -1,12 +1,12 @@
-"""Bytes that come over the network: from a URL, or from the Hugging Face Hub.
+"""Download files from a URL or from the Hugging Face Hub.
 
-A URL goes in and a whole, checked file comes out (`download`); a repository goes in and its file names
-(`list_hub_files`) or one of its files (`download_from_hub`) come out. Whatever goes wrong on the way becomes
-one plain line: `FileNotFoundError` (no such thing), `PermissionError` (not for you), `ConnectionError` (no
-answer, or one that broke off), `ValueError` (the wrong bytes, or an address that is not allowed).
+`download` turns a URL into a complete, checked file; `list_hub_files` lists the files of a repository and
+`download_from_hub` downloads one. Every error is one plain line: `FileNotFoundError` (no such file),
+`PermissionError` (no access), `ConnectionError` (no answer, or a broken transfer), `ValueError` (wrong bytes, or an
+address that is not allowed).
 
-The Hub is asked through its own client, with that client's settings (`HF_HOME`, `HF_ENDPOINT`,
-`HF_HUB_OFFLINE`, `HF_TOKEN`).
+The Hub is accessed through its own client, with that client's settings (`HF_HOME`, `HF_ENDPOINT`, `HF_HUB_OFFLINE`,
+`HF_TOKEN`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from vitreous.runtime.network import is_loopback
 
 CHUNK = 1 << 20  # bytes read at a time
-TIMEOUT = 30.0  # seconds without a single byte before a download is given up
+TIMEOUT = 30.0  # seconds without a byte before a download is aborted
 
 
 def check_address(url: str) -> None:
-    """Raise `ValueError` unless `url` is https, or http to this very machine.
+    """Raise `ValueError` unless `url` is https, or http to this machine.
 
     >>> check_address("https://example.org/vit.safetensors")
     >>> check_address("http://127.0.0.1:8000/vit.safetensors")
@@ -49,10 +49,10 @@ def check_address(url: str) -> None:
 
 
 def download(url: str, target: Path, *, sha256: str = "", progress: bool = True, timeout: float = TIMEOUT) -> Path:
-    """Download `url` to `target` unless it is there already: afterwards it is a whole file, or there is none.
+    """Download `url` to `target` unless it exists: afterwards `target` is complete, or does not exist.
 
-    `sha256` is how the digest must begin, in hexadecimal. A file that was there already is checked as well:
-    other programs write into torchvision's cache without checking, and hashing takes under a second a GB.
+    `sha256` is the beginning of the expected digest, in hexadecimal. An existing file is checked as well: other
+    programs write into torchvision's cache without checking, and hashing takes under a second a GB.
     """
     if target.exists():
         _check_digest(target, sha256, advice="delete that file, and it will be downloaded again")
@@ -70,11 +70,11 @@ def download(url: str, target: Path, *, sha256: str = "", progress: bool = True,
 
 
 def list_hub_files(repository: str, revision: str | None) -> list[str]:
-    """Ask the Hub which files lie at the top of `repository`; `ConnectionError` where it cannot be asked."""
+    """List the files at the top of `repository`; `ConnectionError` if the Hub cannot be reached."""
     from huggingface_hub import HfApi
 
     try:
-        # One request, no retries: with no network the answer is "no" now, not after a minute.
+        # One request, no retries: without a network this fails at once, not after a minute.
         information = HfApi().model_info(repository, revision=revision, timeout=10)
     except Exception as error:  # the client lets its HTTP library's errors through, and that library has changed
         raise _explain(error, repository, revision) from error
@@ -84,7 +84,7 @@ def list_hub_files(repository: str, revision: str | None) -> list[str]:
 def download_from_hub(
     repository: str, file_name: str, *, revision: str | None, cache_dir: Path | None, progress: bool
 ) -> Path:
-    """Return where the Hub client's cache holds a file of `repository`, downloaded if it was not there."""
+    """Return the path of a file of `repository` in the Hub client's cache, downloaded if missing."""
     from huggingface_hub import hf_hub_download
 
     try:
@@ -96,7 +96,7 @@ def download_from_hub(
 
 
 def cached_hub_snapshot(repository: str, revision: str | None, cache_dir: Path | None) -> Path | None:
-    """Return the folder of the Hub client's cache with `revision` of `repository`, whole or in part."""
+    """Return the folder of the Hub client's cache with `revision` of `repository`, complete or not."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -106,7 +106,7 @@ def cached_hub_snapshot(repository: str, revision: str | None, cache_dir: Path |
             repository, revision=revision, cache_dir=_hub_cache(cache_dir), local_files_only=True
         )
     except LocalEntryNotFoundError as error:
-        folder = getattr(error, "snapshot_path", None)  # newer clients refuse a part, but say where it is
+        folder = getattr(error, "snapshot_path", None)  # newer clients raise for an incomplete one, and name its path
     return Path(folder) if folder else None
 
 
@@ -116,7 +116,7 @@ def _hub_cache(cache_dir: Path | None) -> Path | None:
 
 @contextmanager
 def quiet_hub() -> Iterator[None]:
-    """Silence the Hub client's progress bars, and leave them as they were."""
+    """Switch the Hub client's progress bars off inside the block."""
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     were_disabled = are_progress_bars_disabled()
@@ -129,7 +129,7 @@ def quiet_hub() -> Iterator[None]:
 
 
 def _explain(error: Exception, repository: str, revision: str | None, file_name: str = "") -> Exception:
-    """Say in one line what the Hub client's `error` means for someone who asked for `repository`."""
+    """Turn the Hub client's `error` into one line that says what to try."""
     from huggingface_hub import errors
 
     what = f"{repository}/{file_name}" if file_name else repository
@@ -141,8 +141,8 @@ def _explain(error: Exception, repository: str, revision: str | None, file_name:
         )
     if isinstance(error, errors.RepositoryNotFoundError):
         return FileNotFoundError(
-            f"the Hub has no repository {repository!r}, or it is private{_nor_here(repository)}: check the spelling "
-            "(org/name), or run `hf auth login`"
+            f"the Hub has no repository {repository!r}, or it is private{_missing_folder(repository)}: check the "
+            "spelling (org/name), or run `hf auth login`"
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return FileNotFoundError(
@@ -156,20 +156,20 @@ def _explain(error: Exception, repository: str, revision: str | None, file_name:
     if isinstance(error, OSError) and not isinstance(error, network):  # a full disk, or the wrong length
         return OSError(f"{what} could not be downloaded: {reason}; try again")
     return ConnectionError(
-        f"{what} is not in the cache and the hub cannot be reached{_nor_here(repository)}: check the name, the "
+        f"{what} is not in the cache and the hub cannot be reached{_missing_folder(repository)}: check the name, the "
         "network, or HF_HUB_OFFLINE; a file or folder on this disk, or the packaged model, needs none of them "
         f"({reason})"
     )
 
 
-def _nor_here(repository: str) -> str:
-    """`runs/digts` may be a mistyped folder rather than a repository: then `runs` is here, and `digts` is not in it."""
+def _missing_folder(repository: str) -> str:
+    """Name a mistyped folder: `runs/digts` looks like a repository, but `runs` exists and has no `digts`."""
     folder, name = os.path.split(repository)
     return f", and the folder {folder} here holds no {name}" if folder and os.path.isdir(folder) else ""
 
 
 def _stream(url: str, partial: Path, *, progress: bool, timeout: float) -> None:
-    """Write what `url` answers to `partial`, and raise unless it is the whole of it."""
+    """Write the response of `url` to `partial`, and raise unless it is complete."""
     request = Request(url, headers={"User-Agent": "vitreous"})  # noqa: S310  the scheme was checked
     try:
         with build_opener(_Redirects).open(request, timeout=timeout) as answer, partial.open("xb") as file:
@@ -186,7 +186,7 @@ def _stream(url: str, partial: Path, *, progress: bool, timeout: float) -> None:
         if error.code in (404, 410):
             raise FileNotFoundError(f"there is no file at {url}: check the name") from error
         if error.code in (401, 403):
-            raise PermissionError(f"{url} refused with {error.code} {error.reason}: check the name") from error
+            raise PermissionError(f"{url} answered {error.code} {error.reason}: check the name") from error
         raise ConnectionError(f"{url} answered {error.code} {error.reason}: try again later") from error
     except (URLError, http.client.HTTPException, TimeoutError, ConnectionError, ssl.SSLError) as error:
         reason = getattr(error, "reason", error)
@@ -206,7 +206,7 @@ def _check_digest(path: Path, sha256: str, *, advice: str, source: str = "") -> 
 
 
 class _Redirects(HTTPRedirectHandler):
-    """Follow a redirect only where it stays as safe as the address the user gave."""
+    """Follow a redirect only if it is as safe as the address that the user gave."""
 
     def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Request | None:
         if req.type == "https" and urlsplit(newurl).scheme != "https":
@@ -217,7 +217,7 @@ class _Redirects(HTTPRedirectHandler):
 
 @contextmanager
 def _bar(label: str, total: int | None, *, show: bool) -> Iterator[Callable[[int], None]]:
-    """Yield a function to call with each number of bytes; it moves a bar where someone is watching."""
+    """Yield a function to call with each number of bytes; it advances a progress bar on a terminal."""
     if not (show and sys.stderr.isatty()):
         yield lambda count: None
         return

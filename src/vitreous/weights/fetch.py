@@ -1,8 +1,8 @@
-"""A name or a path becomes files on this disk. Nothing here reads weights.
+"""Turn a model's name or path into files on disk: find them, or download them. Nothing here reads weights.
 
-`names.parse` says what a name means; `fetch` brings the files and says where they lie. Files of the Hub and of
-torchvision go to those libraries' own caches, shared with other programs; the rest goes to `VITREOUS_CACHE`, by
-default `~/.cache/vitreous`. The argument `cache_dir` replaces all three.
+`names.parse` decides what a name means. Files of the Hub and of torchvision go to those libraries' own caches, shared
+with other programs; other downloads go to `VITREOUS_CACHE`, by default `~/.cache/vitreous`. The argument `cache_dir`
+replaces all three.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ FOLDER_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-"""The weights of a folder or a Hub repository, the preferred first. Where there is none of these, the only
-file with one of `LOOSE_SUFFIXES` is taken."""
+"""The weights of a folder or a Hub repository, preferred ones first. Without any of these, the only file with one of
+`LOOSE_SUFFIXES` is taken."""
 
 LOOSE_SUFFIXES = (".safetensors", ".pth", ".pt", ".npz", ".safetensors.index.json", ".bin.index.json")
 
@@ -39,21 +39,21 @@ SHARD = re.compile(r"-\d{5}-of-\d{5}\.")
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where a checkpoint lies on this disk and where it came from."""
+class CheckpointFiles:
+    """The files of a checkpoint on this disk, and their origin."""
 
     name: str
     """As the user wrote it."""
     origin: str
     """`file`, `folder`, `hub`, `torchvision`, `google`, `url` or `packaged`."""
     weights: tuple[Path, ...]
-    """The weights file, or the several of a sharded checkpoint (then `index` is set)."""
+    """The weights file, or the shards of a sharded checkpoint (then `index` is set)."""
     index: Path | None = None
     """The `*.index.json` of a sharded checkpoint."""
     config: Path | None = None
-    """The configuration beside the weights."""
+    """The config file next to the weights."""
     preprocessor: Path | None = None
-    """The `preprocessor_config.json` beside the weights."""
+    """The `preprocessor_config.json` next to the weights."""
     revision: str | None = None
     """The commit of a Hub repository."""
     weights_enum: Any = None
@@ -67,10 +67,10 @@ def fetch(
     cache_dir: Path | None = None,
     progress: bool = True,
     bucket: str = GOOGLE_BUCKET,
-) -> Source:
-    """Bring the files that `name` means to this disk, and say where they lie.
+) -> CheckpointFiles:
+    """Find or download the files of the model `name`, and return their paths.
 
-    `revision` is a branch, tag or commit of a Hub repository. `bucket` is where Google's files are.
+    `revision` is a branch, tag or commit of a Hub repository. `bucket` is the address of Google's files.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -83,9 +83,7 @@ def fetch(
     if revision is not None and parsed.kind != "hub":
         raise ValueError(f"{name} is not a Hub name: a revision ({revision!r}) is for Hub names only")
     if revision is not None and parsed.version not in (None, revision):
-        raise ValueError(
-            f"{name} asks for revision {parsed.version!r}, the argument for {revision!r}: give one of them"
-        )
+        raise ValueError(f"{name} names revision {parsed.version!r}, the argument {revision!r}: give one of them")
     written = str(name)
     cache_dir = Path(cache_dir).expanduser() if cache_dir else None
     if parsed.kind == "file":
@@ -102,13 +100,13 @@ def fetch(
         url, target = f"{bucket}/{quote(parsed.target)}", cache_folder(cache_dir) / "google" / parsed.target
     else:
         url, target = parsed.target, cache_folder(cache_dir) / "url" / _file_name(parsed.target)
-    return Source(written, parsed.kind, (download(url, target, progress=progress),))
+    return CheckpointFiles(written, parsed.kind, (download(url, target, progress=progress),))
 
 
-def choose(names: Collection[str], where: str) -> str:
-    """Choose the weights among the file `names` of a folder or a repository called `where`.
+def choose_weights(names: Collection[str], owner: str) -> str:
+    """Choose the weights among the file `names` of the folder or repository `owner`.
 
-    >>> choose(["config.json", "pytorch_model.bin", "model.safetensors"], "google/vit")
+    >>> choose_weights(["config.json", "pytorch_model.bin", "model.safetensors"], "google/vit")
     'model.safetensors'
     """
     for preferred in FOLDER_FILES:
@@ -118,18 +116,18 @@ def choose(names: Collection[str], where: str) -> str:
     if len(loose) == 1:
         return loose[0]
     if loose:
-        raise ValueError(f"{where} holds several weights files ({_list(loose)}): give the path of one of them")
+        raise ValueError(f"{owner} holds several weights files ({_list(loose)}): give the path of one of them")
     raise FileNotFoundError(
-        f"{where} holds no weights: expected {FOLDER_FILES[0]} or one file ending in "
-        f"{', '.join(LOOSE_SUFFIXES[:4])}; found {_list(sorted(names)) or 'nothing'}"
+        f"{owner} holds no weights: expected {FOLDER_FILES[0]} or one file ending in "
+        f"{', '.join(LOOSE_SUFFIXES[:4])}, found {_list(sorted(names)) or 'nothing'}: check the path"
     )
 
 
-def shards(index: Path) -> list[str]:
-    """Return the file names of a sharded checkpoint that its `index` gives, each once and each only a name.
+def list_shards(index: Path) -> list[str]:
+    """Return the file names of a sharded checkpoint from its `index`, each once.
 
-    An index comes with the checkpoint, so it is not trusted: a name that could lead out of the folder (a
-    separator, `..`, a drive), or to another kind of file, is refused before anyone asks for it.
+    An index comes with the checkpoint, so it is not trusted: a name that could lead out of the folder (a separator,
+    `..`, a drive), or to another kind of file, is an error before the file is opened or requested.
     """
     try:
         table = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
@@ -148,31 +146,32 @@ def shards(index: Path) -> list[str]:
     return names
 
 
-def _from_file(written: str, path: Path) -> Source:
+def _from_file(written: str, path: Path) -> CheckpointFiles:
     if not path.name.endswith(SUFFIXES):
         raise ValueError(f"{path} is not a weights file: expected one ending in {', '.join(SUFFIXES)}")
     if SHARD.search(path.name):
-        raise ValueError(f"{path} is one shard of several: give its folder, or the .index.json beside it")
-    if (described := runs.description_of(path)) is not None:
-        return Source(written, "file", (path,), config=_find(described.parent, described.name))
+        raise ValueError(f"{path} is one shard of several: give its folder, or the .index.json next to it")
+    if (description := runs.model_file_of(path)) is not None:
+        return CheckpointFiles(written, "file", (path,), config=_find(description.parent, description.name))
 
-    def find(file_name: str) -> Path:  # the user named this one file, so it may be a link to anywhere
+    def find(file_name: str) -> Path:  # the user named this one file, so it may be a link to another folder
         return path if file_name == path.name else _find(path.parent, file_name)
 
     return _gather(written, "file", path.name, _file_names(path.parent), find)
 
 
-def _from_folder(written: str, folder: Path, origin: str) -> Source:
+def _from_folder(written: str, folder: Path, origin: str) -> CheckpointFiles:
     if runs.is_run(folder):
-        found = runs.newest(folder)
+        found = runs.newest_weights(folder)
         if not found.resolve().is_relative_to(folder.resolve()):
             raise ValueError(f"{found} is a link out of its run: copy it, or give its path")
         return _from_folder(written, found, origin) if found.is_dir() else _from_file(written, found)
     names = _file_names(folder)
-    return _gather(written, origin, choose(names, str(folder)), names, lambda file_name: _find(folder, file_name))
+    chosen = choose_weights(names, str(folder))
+    return _gather(written, origin, chosen, names, lambda file_name: _find(folder, file_name))
 
 
-def _from_packaged(written: str, model: str) -> Source:
+def _from_packaged(written: str, model: str) -> CheckpointFiles:
     folder = Path(str(resources.files("vitreous"))) / "weights" / "packaged" / model
     if not folder.is_dir():
         raise FileNotFoundError(
@@ -181,8 +180,10 @@ def _from_packaged(written: str, model: str) -> Source:
     return _from_folder(written, folder, "packaged")
 
 
-def _from_hub(written: str, repository: str, revision: str | None, cache_dir: Path | None, progress: bool) -> Source:
-    def bring(file_name: str, commit: str | None) -> Path:
+def _from_hub(
+    written: str, repository: str, revision: str | None, cache_dir: Path | None, progress: bool
+) -> CheckpointFiles:
+    def download_file(file_name: str, commit: str | None) -> Path:
         return download_from_hub(repository, file_name, revision=commit, cache_dir=cache_dir, progress=progress)
 
     try:
@@ -193,35 +194,35 @@ def _from_hub(written: str, repository: str, revision: str | None, cache_dir: Pa
             raise
         try:
             names = _file_names(snapshot)
-            chosen = choose(names, repository)
+            chosen = choose_weights(names, repository)
             return _gather(written, "hub", chosen, names, lambda name: _find(snapshot, name), snapshot.name)
         except FileNotFoundError as missing:  # only a part of the repository was ever downloaded
             raise unreachable from missing
-    chosen = choose(names, repository)
-    # The first file is asked for by branch, so that the cache learns its commit (and works offline); the
-    # others by that commit, so that all files belong together even if the branch moves meanwhile.
-    commit = bring(chosen, revision).parent.name
-    return _gather(written, "hub", chosen, names, lambda name: bring(name, commit), commit)
+    chosen = choose_weights(names, repository)
+    # The first file is requested by branch, so that the cache records its commit (and works offline); the others by
+    # that commit, so that all files belong together even if the branch moves meanwhile.
+    commit = download_file(chosen, revision).parent.name
+    return _gather(written, "hub", chosen, names, lambda name: download_file(name, commit), commit)
 
 
-def _from_torchvision(written: str, model: str, member: str | None, cache_dir: Path | None, progress: bool) -> Source:
+def _from_torchvision(
+    written: str, model: str, member: str | None, cache_dir: Path | None, progress: bool
+) -> CheckpointFiles:
     import torch.hub
     from torchvision.models import get_model_weights
 
     try:
         members = get_model_weights(model)
     except ValueError as error:
-        raise ValueError(
-            f"torchvision has no model {model!r}: those used here are {', '.join(TORCHVISION_MODELS)}"
-        ) from error
+        raise ValueError(f"torchvision has no model {model!r}: try one of {', '.join(TORCHVISION_MODELS)}") from error
     if (member or "DEFAULT") not in members.__members__:
         raise ValueError(f"torchvision's {model} has no weights {member!r}: it has {', '.join(members.__members__)}")
     chosen = members[member or "DEFAULT"]
     file_name = urlsplit(chosen.url).path.rsplit("/", 1)[-1]
     folder = cache_dir / "torchvision" if cache_dir else Path(torch.hub.get_dir()) / "checkpoints"
-    digest = re.search(r"-([0-9a-f]{8,})\.", file_name)  # torch.hub's way: name-<start of the sha256>.pth
+    digest = re.search(r"-([0-9a-f]{8,})\.", file_name)  # torch.hub's convention: name-<start of the sha256>.pth
     path = download(chosen.url, folder / file_name, sha256=digest[1] if digest else "", progress=progress)
-    return Source(written, "torchvision", (path,), weights_enum=chosen)
+    return CheckpointFiles(written, "torchvision", (path,), weights_enum=chosen)
 
 
 def _gather(
@@ -231,20 +232,20 @@ def _gather(
     names: Collection[str],
     find: Callable[[str], Path],
     revision: str | None = None,
-) -> Source:
-    """Find the `chosen` weights, and among `names` what belongs to them; `find` turns a name into a path."""
-    own = chosen.rpartition(".")[0] + ".json"
+) -> CheckpointFiles:
+    """Find the `chosen` weights and, among `names`, their config files; `find` turns a name into a path."""
+    same_stem = chosen.rpartition(".")[0] + ".json"
     weights = [name for name in names if name.endswith(SUFFIXES)]
-    whole = chosen in FOLDER_FILES or chosen.endswith(".index.json") or weights == [chosen]
-    config = "config.json" if whole and "config.json" in names else None
-    if chosen not in FOLDER_FILES and own in names and own != chosen:
-        config = own
-    preprocessor = "preprocessor_config.json" if whole and "preprocessor_config.json" in names else None
+    only_model = chosen in FOLDER_FILES or chosen.endswith(".index.json") or weights == [chosen]
+    config = "config.json" if only_model and "config.json" in names else None
+    if chosen not in FOLDER_FILES and same_stem in names and same_stem != chosen:
+        config = same_stem
+    preprocessor = "preprocessor_config.json" if only_model and "preprocessor_config.json" in names else None
     index = find(chosen) if chosen.endswith(".index.json") else None
-    return Source(
+    return CheckpointFiles(
         name=written,
         origin=origin,
-        weights=tuple(find(name) for name in (shards(index) if index else [chosen])),
+        weights=tuple(find(name) for name in (list_shards(index) if index else [chosen])),
         index=index,
         config=find(config) if config else None,
         preprocessor=find(preprocessor) if preprocessor else None,
@@ -255,9 +256,9 @@ def _gather(
 def _find(folder: Path, file_name: str) -> Path:
     """Return `folder / file_name`, unless it is missing or a link that leads out of the folder.
 
-    A folder may have come from anywhere, and its links should not choose what is read. One kind must work:
-    the Hub client keeps contents in `blobs`, those of the repository and those shared by the whole cache, and
-    fills `models--org--name/snapshots/<commit>` with links to them.
+    A folder may come from anybody, so its links must not decide what is read. One kind of link is allowed: the Hub
+    client keeps contents in `blobs`, of the repository or of the whole cache, and fills
+    `models--org--name/snapshots/<commit>` with links to them.
     """
     path = folder / file_name
     if not path.is_file():
@@ -266,7 +267,7 @@ def _find(folder: Path, file_name: str) -> Path:
     allowed = [home]
     if home.parent.name == "snapshots":
         allowed += [(parent / "blobs").resolve() for parent in home.parents[1:3]]
-    if not any(path.resolve().is_relative_to(place) for place in allowed):
+    if not any(path.resolve().is_relative_to(parent) for parent in allowed):
         raise ValueError(f"{path} is a link to {path.resolve()}, outside its folder: copy the file, or give its path")
     return path
 

@@ -1,4 +1,4 @@
-"""A checkpoint's tensors to a `ViTConfig`: what the shapes tell, what a config file adds, what has to be assumed."""
+"""Infer a `ViTConfig` from a checkpoint: from tensor shapes, then its config file, then assumptions, which are reported."""
 
 import re
 from collections.abc import Mapping
@@ -9,11 +9,11 @@ from typing import Any
 from vitreous.models.variants import VARIANTS
 from vitreous.models.vit import ViTConfig
 from vitreous.weights.keymap import Format, Tensors
-from vitreous.weights.read import CheckpointError
+from vitreous.weights.safety import CheckpointError
 
 
 def from_shapes(tensors: Tensors) -> dict[str, Any]:
-    """Every field that our keys and their shapes tell."""
+    """Return every config field that follows from the keys and shapes."""
     for key in ("patch_embed.proj.weight", "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight"):
         if key not in tensors:
             raise CheckpointError(f"the checkpoint has no {key}: it is incomplete")
@@ -57,7 +57,7 @@ def from_shapes(tensors: Tensors) -> dict[str, Any]:
 
 
 def count_blocks(tensors: Mapping[str, Any]) -> int:
-    """How many blocks the keys speak of; one that is missing in between is an error."""
+    """Count the blocks in the keys; a gap in their numbers is an error."""
     numbers = {int(match[1]) for key in tensors if (match := re.match(r"blocks\.(\d+)\.", key))}
     if numbers != set(range(len(numbers))):
         absent = sorted(set(range(max(numbers) + 1)) - numbers)
@@ -66,54 +66,55 @@ def count_blocks(tensors: Mapping[str, Any]) -> int:
 
 
 def trained_grid(tensors: Tensors, known: Mapping[str, Any]) -> tuple[tuple[int, int], bool]:
-    """Rows and columns of the checkpoint's positions, and whether the prefix tokens have slots among them."""
+    """Return rows and columns of the position embeddings, and whether prefix tokens have positions too."""
     prefix = known["class_token"] + known["distillation_token"] + known["registers"]
     size, (patch_height, patch_width) = known.get("image_size"), known["patch_size"]
-    message = None
+    stated = None
     if size is not None:
         height, width = (size, size) if isinstance(size, int) else size
-        message = (height // patch_height, width // patch_width)
+        stated = (height // patch_height, width // patch_width)
     if "pos_embed" not in tensors:
         if known.get("position") != "none":
             raise CheckpointError(
-                "the checkpoint has no position embeddings: models with rotary positions are not built here; if it "
-                "truly has none, pass position='none' and image_size"
+                "the checkpoint has no position embeddings, and models with rotary positions are not supported: if "
+                "the model has no positions, pass position='none' and image_size"
             )
-        if message is None:
+        if stated is None:
             raise CheckpointError("a model without positions fits any size: pass image_size=(height, width)")
-        return message, True
+        return stated, True
     count = tensors["pos_embed"].shape[1]
     for slots in (prefix, 0):
-        if message is not None and message[0] * message[1] == count - slots:
-            return message, slots == prefix
+        if stated is not None and stated[0] * stated[1] == count - slots:
+            return stated, slots == prefix
     for slots in (prefix, 0):
         if (side := isqrt(max(count - slots, 0))) ** 2 == count - slots > 0:
             return (side, side), slots == prefix
     raise CheckpointError(
-        f"{count} positions make no square grid after {prefix} token(s) in front: pass "
-        "trained_size=(height, width), the images it was trained on"
+        f"{count} positions less {prefix} prefix token(s) make no square grid: pass trained_size=(height, width), the "
+        "size of the images it was trained on"
     )
 
 
 def infer_config(
-    tensors: Tensors, format: Format, message: Mapping[str, Any], hint: str, given: Mapping[str, Any]
+    tensors: Tensors, format: Format, stated: Mapping[str, Any], hint: str, given: Mapping[str, Any]
 ) -> tuple[ViTConfig, dict[str, str]]:
-    """The config of the checkpoint as it was trained, and what had to be assumed for it.
+    """Return the config of the checkpoint as it was trained, and the assumptions it needed.
 
-    What the user gave wins; then what the shapes tell, then the config file (`told`), then the well-known variant
-    that this looks like, then what the format's library does. `hint` is a name that may be a variant's.
+    The user's `given` fields come first, then the shapes, then the fields `stated` in the config file, then the
+    well-known variant of the same shape, then the defaults of the format's library. `hint` is a name that may be a
+    variant's.
     """
     shapes = from_shapes(tensors)
-    variant = look_alike(shapes, hint)
+    variant = find_variant(shapes, hint)
     assumed: dict[str, str] = {}
-    known = {**message, **shapes, **given}
+    known = {**stated, **shapes, **given}
     if "pos_embed" in tensors:
         known["position"] = "learned"
-    if "heads" in given and message.get("heads", given["heads"]) != given["heads"]:
-        assumed["heads"] = f"{given['heads']} (as given; the files say {message['heads']})"
-    if shapes["fc_norm"] and "pool" not in message and "pool" not in given:
+    if "heads" in given and stated.get("heads", given["heads"]) != given["heads"]:
+        assumed["heads"] = f"{given['heads']} (as given; the files say {stated['heads']})"
+    if shapes["fc_norm"] and "pool" not in stated and "pool" not in given:
         assumed["pool"] = "mean (it has a norm after pooling)"
-    if not (shapes["final_norm"] or shapes["fc_norm"] or "final_norm" in message or "final_norm" in given):
+    if not (shapes["final_norm"] or shapes["fc_norm"] or "final_norm" in stated or "final_norm" in given):
         raise CheckpointError(
             "there is no norm after the last block: the checkpoint is incomplete; if the model has none, pass "
             "final_norm=False"
@@ -122,30 +123,31 @@ def infer_config(
     grid, prefix_positions = trained_grid(tensors, known)
     known["image_size"] = (grid[0] * shapes["patch_size"][0], grid[1] * shapes["patch_size"][1])
     known["prefix_positions"] = prefix_positions
-    if "image_size" not in message and "image_size" not in given:
+    if "image_size" not in stated and "image_size" not in given:
         size = "×".join(str(side) for side in known["image_size"])
         assumed["image size"] = f"{size} (its positions make a square of {grid[0]}×{grid[1]})"
-    if "image_size" not in message and not prefix_positions and "image_size" not in given:
-        assumed["prefix_positions"] = f"False (the positions make a square of {grid[0]}×{grid[1]} only without slots)"
+        if not prefix_positions:
+            square = f"{grid[0]}×{grid[1]}"
+            assumed["prefix_positions"] = f"False (the positions make a square of {square} only without prefix tokens)"
     if "heads" not in known:
         if variant is None:
             raise CheckpointError(
-                f"nothing says how many heads a model of width {shapes['width']} and depth {shapes['depth']} has: "
-                f"pass heads=N, --model-heads N ({shapes['width'] // 64 or 1} would give the usual 64 channels a head)"
+                f"no file states the number of heads of this model of width {shapes['width']} and depth "
+                f"{shapes['depth']}: pass heads=N, --model-heads N ({shapes['width'] // 64 or 1} would give the usual "
+                "64 channels a head)"
             )
         known["heads"] = variant[1].heads
         assumed["heads"] = f"{variant[1].heads} (as {variant[0]} has)"
-    why = f"as {format.name} has it"
-    for name, value in ({"pool": "token"} | format.assumed(tensors, variant[1] if variant else None)).items():
+    for name, value in ({"pool": "token"} | format.defaults(tensors, variant[1] if variant else None)).items():
         if name not in known:
             known[name] = value
-            assumed[name] = f"{value} ({why})"
+            assumed[name] = f"{value} ({format.name}'s default)"
     names = {field.name for field in fields(ViTConfig)}
     return ViTConfig(**{name: value for name, value in known.items() if name in names}), assumed
 
 
-def look_alike(shapes: Mapping[str, Any], hint: str) -> tuple[str, ViTConfig] | None:
-    """The well-known variant of this name, else one of the same width and depth."""
+def find_variant(shapes: Mapping[str, Any], hint: str) -> tuple[str, ViTConfig] | None:
+    """Return the well-known variant of this name, else one of the same width and depth."""
     plain = re.split(r"[./]", hint.removeprefix("timm/"))[0]
     candidates = [plain] if plain in VARIANTS else []
     candidates += [name for name in VARIANTS if VARIANTS[name].embedding_norm == shapes["embedding_norm"]]

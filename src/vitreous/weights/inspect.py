@@ -1,53 +1,64 @@
-"""`doctor`: what was loaded, from where, what was done to it, what it costs, and the shape at each step."""
+"""Inspect a model: what was loaded from where, what was assumed, what it costs. The function behind `vitreous doctor`."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from vitreous.models.summary import count_flops, describe
+from vitreous.models.summary import count_flops, describe, trace
+from vitreous.weights.card import Rows, rows_to_html, rows_to_text
 from vitreous.weights.load import Model
 
-Rows = list[tuple[str, str]]
+
+@dataclass(repr=False)
+class ModelSummary:
+    """Facts about a model: `sections` to read, `to_dict()` for a program."""
+
+    sections: dict[str, Rows]
+    """Title → pairs of label and text, in reading order."""
+    values: dict[str, Any] = field(default_factory=dict)
+    """The same facts as plain values."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts as plain values, fit for JSON."""
+        return dict(self.values)
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{title}\n{rows_to_text(rows, width=18)}" for title, rows in self.sections.items())
+
+    def _repr_html_(self) -> str:
+        return "".join(rows_to_html(title, rows) for title, rows in self.sections.items())
 
 
-def examine(model: Model) -> dict[str, Rows]:
-    """Sections of label and text, in the order to be read."""
+def inspect(model: Model, *, shapes: bool = False) -> ModelSummary:
+    """Summarise a model: its source, config, weights, preprocessing and training, and what loading assumed.
+
+    `shapes` adds the shape at each step of a forward pass.
+
+    >>> from vitreous.weights.load import load
+    >>> summary = inspect(load())
+    >>> summary.sections["model"][2], summary.to_dict()["remarks"]
+    (('parameters', '6,364,170'), [])
+    """
     card, report = model.card, model.card.report
-    parameters = sum(p.numel() for p in model.parameters())
+    parameters, flops = sum(p.numel() for p in model.parameters()), count_flops(model)
     sections: dict[str, Rows] = {
-        "where from": [
+        "source": [
             ("name", card.name),
             ("origin", card.origin + (f" @ {card.revision}" if card.revision else "")),
             *(("file", path) for path in card.files),
         ],
         "model": [
             ("family", f"{card.family}, {describe(model)}"),
-            ("head", _head(model)),
+            ("head", _describe_head(model)),
             ("parameters", f"{parameters:,}"),
-            ("FLOPs an image", f"{count_flops(model) / 1e9:.2f} G"),
+            ("FLOPs an image", f"{flops / 1e9:.2f} G"),
         ],
-        "weights": [
-            ("format", report.format),
-            ("tensors", f"{report.tensors} read, stored as {report.stored_as}"),
-            *(("peeled off", wrapper) for wrapper in report.wrappers),
-            *(("not needed", key) for key in _shortened(report.left_out)),
-            *(("unexpected", key) for key in _shortened(report.unexpected)),
-            *(("resized", line) for line in report.resized),
-            *(("re-initialised", key) for key in report.reinitialised),
-            *(("assumed", f"{name} = {why}") for name, why in report.assumed.items()),
-            *(("NaN or infinite", f"{key}: {count} values") for key, count in report.nonfinite.items()),
-        ],
+        "weights": report.rows(),
         "images": [("preprocessing", card.preprocess.describe())],
     }
-    if trained := _training(card.training):
-        sections["training"] = trained
-    return sections
-
-
-def facts(model: Model) -> dict[str, Any]:
-    """The same as plain values, for a program to read."""
-    card = model.card
-    return {
+    if training := _training_rows(card.training):
+        sections["training"] = training
+    values = {
         "name": card.name,
         "origin": card.origin,
         "revision": card.revision,
@@ -56,16 +67,20 @@ def facts(model: Model) -> dict[str, Any]:
         "config": asdict(model.config),
         "head": card.head,
         "class_names": list(card.class_names) if card.class_names else None,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "flops": count_flops(model),
+        "parameters": parameters,
+        "flops": flops,
         "preprocess": card.preprocess.to_dict(),
         "training": card.training,
-        "report": asdict(card.report),
-        "remarks": card.report.remarks(),
+        "report": asdict(report),
+        "remarks": report.remarks(),
     }
+    if shapes:
+        sections["shapes"] = trace(model)
+        values["shapes"] = dict(sections["shapes"])
+    return ModelSummary(sections, values)
 
 
-def _head(model: Model) -> str:
+def _describe_head(model: Model) -> str:
     card, classes = model.card, model.config.classes
     if card.head == "none":
         return "none: features only"
@@ -76,19 +91,15 @@ def _head(model: Model) -> str:
     return f"{classes} classes: {', '.join(card.class_names[:4])}{' …' if classes > 4 else ''}"
 
 
-def _training(message: Any) -> Rows:
-    """How the model was trained and how good it became; `told` is what its config.json says, if anything."""
+def _training_rows(training: Any) -> Rows:
+    """Return how the model was trained and its accuracy; nothing if `training` is not a record of ours."""
     try:
-        config, result = message["config"], message["result"]
-        # the last parts alone: where they lay on the machine that trained it is nobody's business
+        config, result = training["config"], training["result"]
+        # the last parts alone: local paths of the machine that trained it are not shown
         model = f"{PurePath(str(config['model'])).name} on {PurePath(str(config['data'])).name}"
         length = f"{result['epochs']} epochs in {result['seconds']:,.0f} s"
         accuracy = f"{result['top1']:.2%} of {result['images']:,} held-out images"
-    except (KeyError, TypeError, ValueError):  # written by somebody else
+    except (KeyError, TypeError, ValueError):
         return []
-    command, *where = (str(message[key]) if key in message else "" for key in ("command", "hardware", "date"))
-    return [("training", ", ".join(filter(None, (command, model, length, *where)))), ("accuracy", accuracy)]
-
-
-def _shortened(keys: list[str], most: int = 6) -> list[str]:
-    return keys if len(keys) <= most else [*keys[:most], f"… and {len(keys) - most} more"]
+    command, *rest = (str(training[key]) if key in training else "" for key in ("command", "hardware", "date"))
+    return [("training", ", ".join(filter(None, (command, model, length, *rest)))), ("accuracy", accuracy)]

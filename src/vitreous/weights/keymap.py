@@ -1,8 +1,8 @@
-"""Another library's tensor names to ours and back: tables of key templates with named tensor transforms.
+"""Translate another library's tensor names to ours and back, by tables of key templates and tensor transforms.
 
-A `Rule` pairs one template of ours with one or more of theirs. In a template `{n}` is a block's number and `{p}` is
-`weight` or `bias`; the same letters mean the same thing on both sides. `to_ours` reads with the rules, `to_theirs`
-writes with them, so that one table serves both directions.
+A `Rule` pairs one of our templates with one or more of theirs. In a template `{n}` is a block's number and `{p}` is
+`weight` or `bias`; the same letter means the same on both sides. `to_ours` reads with the rules and `to_theirs` writes
+with them, so that one table serves both directions.
 """
 
 import re
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vitreous.models.vit import ViTConfig
-from vitreous.weights.read import CheckpointError
+from vitreous.weights.safety import CheckpointError
 
 Tensors = dict[str, Tensor]
 
@@ -38,7 +38,7 @@ TABLE = Transform(lambda parts: parts[0][None], lambda x, _: [x[0]])  # [t d] â†
 
 @dataclass(frozen=True)
 class Rule:
-    """One of our templates and theirs; `older` are other spellings that are read but never written."""
+    """One of our templates, and theirs; `older` are other spellings that are read but never written."""
 
     ours: str
     theirs: tuple[str, ...]
@@ -47,13 +47,13 @@ class Rule:
 
 
 def rule(ours: str, *theirs: str, transform: Transform = SAME, older: Iterable[Sequence[str]] = ()) -> Rule:
-    """A `Rule`, written short; an older spelling may be one string or several."""
+    """Return a `Rule`; an older spelling may be one string or several."""
     return Rule(ours, theirs, transform, tuple((o,) if isinstance(o, str) else tuple(o) for o in older))
 
 
 @cache
 def pattern(template: str) -> re.Pattern[str]:
-    """A template as a regular expression.
+    """Compile a template to a regular expression.
 
     >>> pattern("blocks.{n}.norm1.{p}").fullmatch("blocks.3.norm1.bias").groupdict()
     {'n': '3', 'p': 'bias'}
@@ -63,7 +63,7 @@ def pattern(template: str) -> re.Pattern[str]:
 
 
 def to_ours(tensors: Mapping[str, Tensor], rules: Sequence[Rule]) -> tuple[Tensors, list[str]]:
-    """Read another library's tensors: ours by name, and the keys that no rule knows.
+    """Translate another library's tensors; return ours by name, and the keys that no rule matches.
 
     >>> rules = [rule("blocks.{n}.norm1.{p}", "layers.{n}.ln_1.{p}")]
     >>> ours, stray = to_ours({"layers.0.ln_1.bias": torch.zeros(2), "extra": torch.zeros(1)}, rules)
@@ -87,7 +87,7 @@ def to_ours(tensors: Mapping[str, Tensor], rules: Sequence[Rule]) -> tuple[Tenso
 
 
 def to_theirs(tensors: Mapping[str, Tensor], rules: Sequence[Rule], config: ViTConfig) -> Tensors:
-    """Write our tensors under another library's names.
+    """Translate our tensors to another library's names.
 
     >>> rules = [rule("blocks.{n}.attn.qkv.{p}", "q{n}.{p}", "k{n}.{p}", "v{n}.{p}", transform=JOIN_QKV)]
     >>> sorted(to_theirs({"blocks.0.attn.qkv.bias": torch.arange(6)}, rules, ViTConfig()))
@@ -108,42 +108,42 @@ def to_theirs(tensors: Mapping[str, Tensor], rules: Sequence[Rule], config: ViTC
 
 
 def unchanged(tensors: Tensors) -> Tensors:
-    """The `prepare` or `adjust` of a format that needs none."""
+    """Return the tensors as they are: `prepare` and `adjust` of a format that needs neither."""
     return tensors
 
 
 def nothing_known(sidecar: Mapping[str, Any]) -> dict[str, Any]:
-    """The `read_config` or `read_shapes` of a format that tells nothing there."""
+    """Return no fields: `read_config` and `read_shapes` of a format that has neither."""
     return {}
 
 
 @dataclass(frozen=True)
 class Format:
-    """How one library names a ViT's tensors and describes it beside them."""
+    """How one library names a ViT's tensors and describes the model in a config file."""
 
     name: str
     """As the command line spells it: `timm`, `huggingface`, â€¦"""
     recognise: Callable[[Mapping[str, Tensor]], bool]
     """Whether these keys are of this format."""
     rules: tuple[Rule, ...]
-    left_out: tuple[str, ...] = ()
-    """Templates of keys that we know and do not need (`*` stands for anything), such as mask tokens."""
+    ignored: tuple[str, ...] = ()
+    """Templates of known keys that a model does not need, such as mask tokens; `*` stands for anything."""
     prepare: Callable[[Tensors], Tensors] = unchanged
-    """Done to their keys first: a prefix taken off, stacked layers taken apart."""
+    """Applied to their keys first: remove a prefix, split stacked layers."""
     adjust: Callable[[Tensors], Tensors] = unchanged
-    """Done to our keys last: a class position folded into the class token."""
+    """Applied to our keys last: fold a class position into the class token."""
     read_shapes: Callable[[Tensors], dict[str, Any]] = nothing_known
-    """Fields of `ViTConfig` that their tensors' shapes tell and ours no longer do."""
+    """Read fields of `ViTConfig` from the shapes of their tensors, where ours lose them."""
     read_config: Callable[[Mapping[str, Any]], dict[str, Any]] = nothing_known
-    """Their config file to fields of `ViTConfig`."""
-    assumed: Callable[[Tensors, ViTConfig | None], dict[str, Any]] = lambda tensors, variant: {}
-    """Fields that neither keys nor a config file told, as this library has them; reported as assumed."""
+    """Read fields of `ViTConfig` from their config file."""
+    defaults: Callable[[Tensors, ViTConfig | None], dict[str, Any]] = lambda tensors, variant: {}
+    """The library's values for fields that neither keys nor a config file state; reported as assumed."""
     resize: str = "timm"
     """The convention by which this library resizes position embeddings."""
 
 
 def strip_prefix(*prefixes: str) -> Callable[[Tensors], Tensors]:
-    """A `prepare` step: take a base model's name off the keys that carry it."""
+    """Return a `prepare` step that removes a base model's name from the keys that have it."""
 
     def strip(tensors: Tensors) -> Tensors:
         renamed: Tensors = {}
@@ -156,9 +156,10 @@ def strip_prefix(*prefixes: str) -> Callable[[Tensors], Tensors]:
 
 
 def fold_class_position(tensors: Tensors) -> Tensors:
-    """An `adjust` step: where registers stand between class token and patches, only the first has a position.
+    """Add the class token's position to the token itself (an `adjust` step for models with registers).
 
-    The class token's position is a constant added to a constant: it goes into the token itself.
+    Registers stand between class token and patches and have no positions, so only patches keep theirs. The class
+    token's position is a constant added to a constant: the sum is the same function.
     """
     if "reg_token" not in tensors:
         return tensors

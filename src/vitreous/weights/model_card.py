@@ -1,6 +1,6 @@
-"""The page that travels with a model: `README.md` as the Hugging Face Hub reads it, from what the model itself knows.
+"""Write the model card: `README.md` as the Hugging Face Hub reads it, made from what the model's files state.
 
-What no file tells is left out, and of a path on this machine only the last part is told.
+Of a local path only the last part is written.
 """
 
 import re
@@ -16,18 +16,18 @@ from vitreous.runtime.files import write_atomic
 from vitreous.weights.card import Card
 
 CARD = "README.md"
-ELSEWHERE = ("device", "workers", "save_every", "keep", "snapshots", "log", "resident")
-"""Settings of a run that say where and how it was watched, and nothing of the model."""
+NOT_OF_THE_MODEL = ("device", "workers", "save_every", "keep", "snapshots", "log", "resident")
+"""Settings of a run that concern the machine and its logs, not the model."""
 
 
 def write_model_card(model: ViT | ResNet, folder: str | Path, name: str = "FOLDER", licence: str | None = None) -> Path:
-    """Write `README.md` beside a saved model; `name` is what `load` takes."""
+    """Write `README.md` into the folder of a saved model; `name` is what `load` takes."""
     text = model_card(model, name, licence)
     return write_atomic(Path(folder) / CARD, partial(Path.write_text, data=text, encoding="utf-8"))
 
 
 def model_card(model: ViT | ResNet, name: str = "FOLDER", licence: str | None = None) -> str:
-    """The page as text.
+    """Return the text of the model card.
 
     >>> from vitreous.weights.load import load
     >>> [line for line in model_card(load()).splitlines() if line.startswith("## ")]
@@ -35,19 +35,24 @@ def model_card(model: ViT | ResNet, name: str = "FOLDER", licence: str | None = 
     """
     card = model.card
     assert card is not None
-    message = _training(card)
+    training = _public_training(card)
     title = public(card.name) if name == "FOLDER" else name.split("/")[-1]
-    parts = [_front(title, card, message, licence), f"# {title}", _what(model, card, message), _use(card, name)]
+    parts = [
+        _front_matter(title, card, training, licence),
+        f"# {title}",
+        _description(model, card, training),
+        _usage(card, name),
+    ]
     steps = card.preprocess.describe()
-    parts.append(f"## Images\n\n{steps[:1].upper()}{steps[1:]}. Loaded as above, the model does it itself.")
-    if message:
-        parts += [_trained(message), _accuracy(message)]
-    parts.append(_limits(card, message))
+    parts.append(f"## Images\n\n{steps[:1].upper()}{steps[1:]}. `vitreous.classify` and `vitreous.embed` do this.")
+    if training:
+        parts += [_training_section(training), _accuracy_section(training)]
+    parts.append(_limits_section(card, training))
     return "\n\n".join(parts) + "\n"
 
 
 def public(value: object) -> object:
-    """A setting as strangers may read it: of a path on this machine, the last part; of an address, no query.
+    """Return a setting without local paths and secrets: the last part of a path, an address without its query.
 
     >>> public("/home/me/images"), public("../cats/"), public("google/vit-base-patch16-224"), public(0.5)
     ('images', 'cats', 'google/vit-base-patch16-224', 0.5)
@@ -64,27 +69,27 @@ def public(value: object) -> object:
         address = urlsplit(value)
         return f"{address.scheme}://{address.hostname or ''}{address.path}"
     absolute = PurePosixPath(value).is_absolute() or PureWindowsPath(value).is_absolute()
-    if absolute or value[:1] in (".", "~") or "\\" in value or value.count("/") > 1 or _is_here(value):
+    if absolute or value[:1] in (".", "~") or "\\" in value or value.count("/") > 1 or _exists(value):
         return PureWindowsPath(value).name or "a folder"  # takes both kinds of separator
     return value
 
 
-def _is_here(value: str) -> bool:
+def _exists(value: str) -> bool:
     try:
         return "/" in value and Path(value).exists()
     except OSError:  # too long for a name
         return False
 
 
-def _training(card: Card) -> dict[str, Any]:
-    """What the run told, made public; nothing where it was not trained here, or told otherwise."""
-    message = public(card.training) if isinstance(card.training, Mapping) else {}
-    assert isinstance(message, dict)
-    complete = isinstance(message.get("config"), dict) and {"data", "model"} <= set(message["config"])
-    return message if complete and {"top1", "images"} <= set(message.get("result") or ()) else {}
+def _public_training(card: Card) -> dict[str, Any]:
+    """Return the record of the training without local paths; empty if it is missing or not a record of ours."""
+    training = public(card.training) if isinstance(card.training, Mapping) else {}
+    assert isinstance(training, dict)
+    complete = isinstance(training.get("config"), dict) and {"data", "model"} <= set(training["config"])
+    return training if complete and {"top1", "images"} <= set(training.get("result") or ()) else {}
 
 
-def _front(title: object, card: Card, message: dict[str, Any], licence: str | None) -> str:
+def _front_matter(title: object, card: Card, training: dict[str, Any], licence: str | None) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
     classifier = card.head == "classifier"
@@ -93,29 +98,29 @@ def _front(title: object, card: Card, message: dict[str, Any], licence: str | No
     known["pipeline_tag"] = "image-classification" if classifier else "image-feature-extraction"
     if licence is not None:
         known["license"] = licence
-    if message:
-        if (base := _base(message)) is not None:
+    if training:
+        if (base := _base_model(training)) is not None:
             known["base_model"] = base
-        data, right = str(message["config"]["data"]), round(float(message["result"]["top1"]), 6)
+        data, top1 = str(training["config"]["data"]), round(float(training["result"]["top1"]), 6)
         known |= {"metrics": ["accuracy"], "model_name": str(title)}
-        known["eval_results"] = [EvalResult("image-classification", data, data, "accuracy", right)]
+        known["eval_results"] = [EvalResult("image-classification", data, data, "accuracy", top1)]
     return f"---\n{ModelCardData(**known).to_yaml().strip()}\n---"
 
 
-def _base(message: dict[str, Any]) -> str | None:
-    """The Hub's repository that a run began with; None where it began elsewhere."""
+def _base_model(training: dict[str, Any]) -> str | None:
+    """Return the Hub repository that a run started from; None if it started elsewhere."""
     from vitreous.weights.names import parse
 
-    if not message["config"].get("pretrained"):
+    if not training["config"].get("pretrained"):
         return None
     try:
-        name = parse(str(message["config"]["model"]))
+        name = parse(str(training["config"]["model"]))
     except (ValueError, OSError):
         return None
     return name.target if name.kind == "hub" else None
 
 
-def _what(model: ViT | ResNet, card: Card, message: dict[str, Any]) -> str:
+def _description(model: ViT | ResNet, card: Card, training: dict[str, Any]) -> str:
     config, count = model.config, sum(parameter.numel() for parameter in model.parameters())
     if isinstance(config, ViTConfig):
         (height, width), (rows, columns) = config.size, config.patch
@@ -126,78 +131,82 @@ def _what(model: ViT | ResNet, card: Card, message: dict[str, Any]) -> str:
     if card.head == "classifier":
         names = card.class_names
         shown = f": {', '.join(names[:10])}{', …' if len(names) > 10 else ''}" if names else ", without names"
-        shape += f" It tells {config.classes:,} classes apart{shown}."
+        shape += f" It distinguishes {config.classes:,} classes{shown}."
     elif card.head == "projection":
         shape += f" It projects an image to {config.classes:,} dimensions."
     else:
         shape += " It has no head: it gives features."
-    if message:
-        begun = (
-            f"fine-tuned from {message['config']['model']}" if message["config"].get("pretrained") else "from scratch"
-        )
-        shape += f" Trained {begun} on {message['config']['data']} with Vitreous."
+    if training:
+        start = f"fine-tuned from {training['config']['model']}"
+        start = start if training["config"].get("pretrained") else "from scratch"
+        shape += f" Trained {start} on {training['config']['data']} with Vitreous."
     elif card.origin != "memory" and card.name:
         shape += f" The weights come from {public(card.name)}."
     return shape
 
 
-def _use(card: Card, name: str) -> str:
+def _usage(card: Card, name: str) -> str:
     command = "classify" if card.head == "classifier" else "embed"
-    where = "\n\nFOLDER is where this file lies." if name == "FOLDER" else ""
+    note = "\n\nFOLDER is the folder of this file." if name == "FOLDER" else ""
     python = f'import vitreous\n\nmodel = vitreous.load("{name}")\n'
     if command == "classify":
         python += 'for answer in vitreous.classify(["photo.jpg"], model):\n'
         python += "    print(answer.best.label, answer.best.probability)"
     else:
         python += 'features = vitreous.embed(["photo.jpg"], model)'
-    return f"## Use\n\n```bash\nvitreous {command} photo.jpg --model {name}\n```\n\n```python\n{python}\n```{where}"
+    return f"## Use\n\n```bash\nvitreous {command} photo.jpg --model {name}\n```\n\n```python\n{python}\n```{note}"
 
 
-def _trained(message: dict[str, Any]) -> str:
-    result = message["result"]
-    lines = [f"| {key} | {_spell(value)} |" for key, value in message["config"].items() if key not in ELSEWHERE]
-    learned = (
-        f"Learned from {message['learned']:,} images of {message['config']['data']}." if "learned" in message else ""
+def _training_section(training: dict[str, Any]) -> str:
+    result = training["result"]
+    settings = {key: value for key, value in training["config"].items() if key not in NOT_OF_THE_MODEL}
+    lines = [f"| {key} | {_format_value(value)} |" for key, value in settings.items()]
+    trained = ""
+    if "training_images" in training:
+        trained = f"Trained on {training['training_images']:,} images of {training['config']['data']}."
+    duration = ""
+    if {"epochs", "seconds"} <= set(result):
+        hardware = f" on {training['hardware']}" if "hardware" in training else ""
+        duration = f"{result['epochs']} epochs took {result['seconds']:,.0f} s{hardware}."
+    summary = " ".join(filter(None, (trained, duration)))
+    return "\n".join(
+        ["## Training", *(["", summary] if summary else []), "", "| setting | value |", "|---|---|", *lines]
     )
-    took = f"{result['epochs']} epochs took {result['seconds']:,.0f} s" if {"epochs", "seconds"} <= set(result) else ""
-    took += f" on {message['hardware']}" if took and "hardware" in message else ""
-    said = " ".join(part for part in (learned, took + "." if took else "") if part)
-    return "\n".join(["## Training", *(["", said] if said else []), "", "| setting | value |", "|---|---|", *lines])
 
 
-def _accuracy(message: dict[str, Any]) -> str:
+def _accuracy_section(training: dict[str, Any]) -> str:
     from scipy.stats import binomtest
 
-    config, result = message["config"], message["result"]
-    count, right = int(result["images"]), float(result["top1"])
-    low, high = binomtest(round(right * count), count).proportion_ci(method="wilson") if count else (0.0, 1.0)
-    date = f" on {message['date']}" if "date" in message else ""
-    text = f"**{right:.2%}** of {count:,} held-out images of {config['data']} are right, measured{date}; "
-    text += f"95 % interval for that many images: {low:.2%} to {high:.2%} (Wilson)."
+    config, result = training["config"], training["result"]
+    count, top1 = int(result["images"]), float(result["top1"])
+    low, high = binomtest(round(top1 * count), count).proportion_ci(method="wilson") if count else (0.0, 1.0)
+    date = f" on {training['date']}" if "date" in training else ""
+    text = f"**{top1:.2%}** of {count:,} held-out images of {config['data']} are classified correctly, measured{date}; "
+    text += f"95 % interval: {low:.2%} to {high:.2%} (Wilson)."
     if "top5" in result:
-        text += f" The right class is among the first five for {result['top5']:.2%}."
+        text += f" The correct class is among the top five for {result['top5']:.2%}."
     if config.get("validation"):
-        text += " They are a share of the training images, kept for choosing settings: test images may say less."
-    return f"## Accuracy\n\n{text} It is the last epoch's model, not the best epoch's."
+        text += " They are a share of the training images, held out to choose settings: test accuracy may be lower."
+    return f"## Accuracy\n\n{text} The model is the last epoch's, not the best epoch's."
 
 
-def _limits(card: Card, message: dict[str, Any]) -> str:
+def _limits_section(card: Card, training: dict[str, Any]) -> str:
     lines = []
     if card.head == "classifier":
-        lines.append("Whatever the image shows, the answer is one of the classes above.")
-    if message:
-        lines.append(f"Only images of {message['config']['data']} were tried: nothing is known here of others.")
-        lines.append("Calibration and single classes were not measured by the run.")
+        lines.append("The answer is always one of the classes above, whatever the image shows.")
+    if training:
+        lines.append(f"It was evaluated on {training['config']['data']} only: accuracy on other images is unknown.")
+        lines.append("Calibration and accuracy for each class were not measured.")
     else:
-        lines.append("No accuracy stands in the model's files: measure it with `vitreous evaluate`.")
-    lines += [f"Assumed, for no file told it: {key}, {why}." for key, why in card.report.assumed.items()]
+        lines.append("The model's files state no accuracy: measure it with `vitreous evaluate`.")
+    lines += [f"Assumed, since no file states it: {key}, {why}." for key, why in card.report.assumed.items()]
     return "\n".join(["## Limits", "", *(f"- {line}" for line in lines)])
 
 
-def _spell(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return " to ".join(_spell(part) for part in value)
+        return " to ".join(_format_value(part) for part in value)
     text = "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
     return text.replace("|", "\\|")

@@ -1,8 +1,8 @@
-"""What a name means: a path, a Hub repository, timm's, torchvision's or Google's name. Nobody is asked.
+"""Parse a model's name: a path, a Hub repository, or a name of timm's, torchvision's or Google's. Works offline.
 
 | name                                                  | means                                              |
 |-------------------------------------------------------|----------------------------------------------------|
-| `vit.safetensors`, `runs/7/`, `~/vit.pth`             | a file or a folder: what exists on the disk wins   |
+| `vit.safetensors`, `runs/7/`, `~/vit.pth`             | a file or a folder: an existing path comes first   |
 | `org/name`, `hf-hub:org/name`, `org/name@revision`    | a repository of the Hugging Face Hub               |
 | `vit_base_patch16_224.augreg2_in21k_ft_in1k`          | timm's name with its tag: `timm/…` on the Hub      |
 | `vit_base_patch16_224`                                | the same, with the tag it has in `DEFAULT_TAGS`    |
@@ -10,7 +10,7 @@
 | `resnet50`, `vit_b_16`                                | the same, for the names in `TORCHVISION_MODELS`    |
 | `ViT-B_16.npz`, `augreg/….npz`, `gs://vit_models/…`   | a file of Google's public bucket                   |
 | `https://…/vit.safetensors`                           | any other weights file on the web                  |
-| `packaged`, `cifar10`                                 | the model inside this package: no download         |
+| `packaged`, `packaged:cifar10`, `cifar10`             | the model inside this package: no download         |
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from urllib.parse import unquote, urlsplit
 from vitreous.weights.download import check_address
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".npz", ".ckpt", ".tar", ".index.json")
-"""How the name of a weights file may end."""
+"""Suffixes of weights files."""
 
 DEFAULT_TAGS = {
     **dict.fromkeys(
@@ -46,7 +46,7 @@ DEFAULT_TAGS = {
     **{f"vit_{size}_patch14_dinov2": "lvd142m" for size in ("small", "base", "large", "giant")},
     **{f"vit_{size}_patch14_reg4_dinov2": "lvd142m" for size in ("small", "base", "large", "giant")},
 }
-"""timm's names that may be given without a tag, and the tag they then get."""
+"""timm's names that may be given without a tag, and the tag that is then used."""
 
 TORCHVISION_MODELS = (
     *("resnet18", "resnet34", "resnet50", "resnet101", "resnet152"),
@@ -54,9 +54,9 @@ TORCHVISION_MODELS = (
 )
 """torchvision's names that may be given without `torchvision:`."""
 
-PACKAGED = ("packaged", "cifar10")
+PACKAGED = ("packaged", "cifar10", "packaged:cifar10")
 GOOGLE_BUCKET = "https://storage.googleapis.com/vit_models"
-GOOGLE_FOLDERS = {  # how a bare file name looks → the folder of the bucket it lies in
+GOOGLE_FOLDERS = {  # pattern of a bare file name → its folder in the bucket
     r"(R\d+\+)?ViT-[A-Za-z]+_\d+\.npz": "imagenet21k",
     r"(R\d+\+)?ViT-[A-Za-z]+_\d+-\d+\.npz": "imagenet21k+imagenet2012",
     r"(R\d*_)?(Ti|S|B|L)_\d+-i[A-Za-z0-9_.-]+\.npz": "augreg",
@@ -68,8 +68,8 @@ SAFE_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 
 
 @dataclass(frozen=True)
-class Name:
-    """What a name means: `target` is a path, a repository, a model or an address, by `kind`."""
+class ParsedName:
+    """A parsed model name: `target` is a path, a repository, a model or an address, by `kind`."""
 
     kind: str
     """`file`, `folder`, `hub`, `torchvision`, `google`, `url` or `packaged`."""
@@ -78,37 +78,37 @@ class Name:
     """The revision of a Hub repository, or the member of torchvision's weights."""
 
 
-def parse(name: str | Path) -> Name:
-    """Say what `name` means, without opening a file or asking the network. A `Path` is always a path.
+def parse(name: str | Path) -> ParsedName:
+    """Parse `name` without opening a file or using the network. A `Path` is always a path.
 
     >>> parse("google/vit-base-patch16-224@main")
-    Name(kind='hub', target='google/vit-base-patch16-224', version='main')
+    ParsedName(kind='hub', target='google/vit-base-patch16-224', version='main')
     >>> parse("vit_tiny_patch16_224").target
     'timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k'
     >>> parse("ViT-B_16.npz")
-    Name(kind='google', target='imagenet21k/ViT-B_16.npz', version=None)
+    ParsedName(kind='google', target='imagenet21k/ViT-B_16.npz', version=None)
     """
     text = os.path.expanduser(name)
     if not text:
         raise ValueError("the model has no name: expected a path, a Hub name such as org/name, or 'packaged'")
     if isinstance(name, str):
-        if text in PACKAGED:  # before the disk: a folder of data must not hide the default model
-            return Name("packaged", "cifar10")
+        if text in PACKAGED:  # before the disk: a dataset's folder must not hide the default model
+            return ParsedName("packaged", "cifar10")
         if (prefixed := _parse_prefixed(text)) is not None:
             return prefixed
     if os.path.exists(text):
-        return Name("folder" if os.path.isdir(text) else "file", text)
+        return ParsedName("folder" if os.path.isdir(text) else "file", text)
     if isinstance(name, str) and (google := _parse_google(text)) is not None:
         return google
     if isinstance(name, Path) or LOOKS_LIKE_A_PATH.match(text) or text.endswith(SUFFIXES):
         raise FileNotFoundError(f"there is no file or folder {os.path.abspath(text)}: check the path")
     if (match := re.fullmatch(r"(\w+)(?:\.([A-Z]\w*))?", text)) and match[1] in TORCHVISION_MODELS:
-        return Name("torchvision", match[1], match[2])
+        return ParsedName("torchvision", match[1], match[2])
     return _parse_hub(text)
 
 
-def _parse_prefixed(text: str) -> Name | None:
-    """Read the names that begin by saying what they are."""
+def _parse_prefixed(text: str) -> ParsedName | None:
+    """Parse a name with a prefix: `hf-hub:`, `torchvision:`, `gs://`, `https://`."""
     prefix, colon, rest = text.partition(":")
     if not colon:
         return None
@@ -116,7 +116,7 @@ def _parse_prefixed(text: str) -> Name | None:
         return _parse_hub(rest)
     if prefix == "torchvision":
         model, _, member = rest.replace("/", ".").partition(".")
-        return Name("torchvision", model, member or None)
+        return ParsedName("torchvision", model, member or None)
     if prefix not in ("gs", "http", "https") or not rest.startswith("//"):
         return None
     for bucket in ("gs://vit_models/", f"{GOOGLE_BUCKET}/"):
@@ -125,32 +125,30 @@ def _parse_prefixed(text: str) -> Name | None:
             safe = all(SAFE_FILE_NAME.fullmatch(part) for part in path.split("/"))
             if not safe or not path.endswith(".npz"):
                 raise ValueError(f"{text} is not a model: expected {bucket}<folder>/<name>.npz")
-            return Name("google", path)
+            return ParsedName("google", path)
     if prefix == "gs":
-        raise ValueError(
-            f"{text} is in a bucket that is not known here: expected gs://vit_models/…, or an https:// URL"
-        )
+        raise ValueError(f"{text} is in a bucket that is not supported: expected gs://vit_models/…, or an https:// URL")
     check_address(text)
     if not urlsplit(text).path.endswith(SUFFIXES[:-1]):  # an index alone would come without its shards
         raise ValueError(
-            f"{text} does not end as a weights file does ({', '.join(SUFFIXES[:-1])}): give the address of "
-            "the file, or org/name for a repository of the Hub"
+            f"{text} does not end like a weights file ({', '.join(SUFFIXES[:-1])}): give the address of the file, or "
+            "org/name for a repository of the Hub"
         )
-    return Name("url", text)
+    return ParsedName("url", text)
 
 
-def _parse_google(text: str) -> Name | None:
-    """Read the names of Google's files, with or without their folder."""
+def _parse_google(text: str) -> ParsedName | None:
+    """Parse the name of one of Google's files, with or without its folder."""
     if GOOGLE_PATH.fullmatch(text):
-        return Name("google", text)
+        return ParsedName("google", text)
     for pattern, folder in GOOGLE_FOLDERS.items():
         if re.fullmatch(pattern, text):
-            return Name("google", f"{folder}/{text}")
+            return ParsedName("google", f"{folder}/{text}")
     return None
 
 
-def _parse_hub(text: str) -> Name:
-    """Read `org/name`, `name.tag` and the bare names of `DEFAULT_TAGS`, each with or without `@revision`."""
+def _parse_hub(text: str) -> ParsedName:
+    """Parse `org/name`, `name.tag` and the bare names of `DEFAULT_TAGS`, each with or without `@revision`."""
     repository, at, revision = text.partition("@")
     if at and not revision:
         raise ValueError(f"{text} ends in @: expected a revision after it, such as {repository}@main")
@@ -163,7 +161,7 @@ def _parse_hub(text: str) -> Name:
         close = difflib.get_close_matches(bare, [*DEFAULT_TAGS, *TORCHVISION_MODELS, *PACKAGED], n=3)
         hint = f" (did you mean {' or '.join(close)}?)" if close else ""
         raise ValueError(
-            f"no model is known by the name {text!r}{hint}: for a timm name add its tag ({bare}.<tag>), for "
-            "the Hub write org/name, for a file or folder a path that exists"
+            f"no model is known by the name {text!r}{hint}: for a timm name add its tag ({bare}.<tag>), for the Hub "
+            "write org/name, for a file or folder a path that exists"
         )
-    return Name("hub", repository, revision or None)
+    return ParsedName("hub", repository, revision or None)

@@ -1,7 +1,7 @@
-"""Position embeddings for another grid, by the convention of the library that trained them.
+"""Resize position embeddings to another grid, by the convention of the library that trained them.
 
-The libraries agree on nothing but the idea; a wrong one costs accuracy without a word. `dinov2-registers` and `timm`
-are the same formula today and keep their own names, since they belong to different code bases.
+Each library interpolates differently, and the wrong convention costs accuracy without an error. `dinov2-registers` and
+`timm` are the same formula today and keep separate names, since they belong to different code bases.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Grid = tuple[int, int]
 
 
 def _offset_scale(x: Tensor, size: Grid, offset: float) -> Tensor:
-    """DINO and DINOv2 pass a scale a little too large, to be safe from rounding, which also moves the samples."""
+    """Interpolate as DINO and DINOv2 do: with a slightly larger scale against rounding, which also moves the samples."""
     factors = [(new + offset) / old for new, old in zip(size, x.shape[-2:], strict=True)]
     return F.interpolate(x, scale_factor=factors, mode="bicubic")
 
@@ -42,7 +42,7 @@ def resize_positions(positions: Tensor, old: Grid, new: Grid, convention: str, p
     if positions.shape[1] != prefix + old[0] * old[1]:
         raise ValueError(
             f"expected {prefix} + {old[0]}×{old[1]} positions, got {positions.shape[1]}: "
-            "pass image_size as the checkpoint was trained"
+            "pass the image_size that the checkpoint was trained with"
         )
     if old == new:
         return positions

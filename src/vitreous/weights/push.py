@@ -1,7 +1,7 @@
-"""`push`: a model to the Hugging Face Hub, as three files that `load("owner/name")` reads back.
+"""Push a model to the Hugging Face Hub, as three files that `load("owner/name")` reads.
 
-`model.safetensors`, `config.json` and `README.md`, written afresh from the loaded model: nothing else of a folder goes
-out, and no path of this machine. They are read back and compared before anything is sent.
+`model.safetensors`, `config.json` and `README.md` are written afresh from the loaded model: no other file of a folder
+is uploaded, and no local path. The files are loaded and compared before anything is uploaded.
 """
 
 import os
@@ -19,12 +19,12 @@ from vitreous.weights.load import Model, load
 from vitreous.weights.model_card import public, write_model_card
 from vitreous.weights.save import save
 
-TOKEN = "HF_TOKEN"  # noqa: S105  # where it stands, not what it is
+TOKEN = "HF_TOKEN"  # noqa: S105  # the variable's name, not a token
 
 
 @dataclass(frozen=True)
-class Pushed:
-    """Where a model went."""
+class PushResult:
+    """Repository, address and commit of a pushed model."""
 
     repository: str
     url: str
@@ -33,7 +33,7 @@ class Pushed:
 
 
 def check_repository(name: str) -> str:
-    """`owner/name`, or a `ValueError` that says what is wrong with it.
+    """Return `name` if it can be a repository's; raise `ValueError` otherwise.
 
     >>> check_repository("ann/_digits")
     'ann/_digits'
@@ -42,13 +42,13 @@ def check_repository(name: str) -> str:
     if not re.fullmatch(f"{part}/{part}", name) or ".." in name or "--" in name or len(name) > 96:
         raise ValueError(
             f"{name!r} cannot be a repository of the Hub: write OWNER/NAME, your user name or organisation first "
-            "(letters, digits, '-', '_' and '.', 96 at the most)"
+            "(letters, digits, '-', '_' and '.', at most 96)"
         )
     return name
 
 
 def find_token(variable: str = TOKEN) -> str:
-    """The token in an environment variable, or for the usual one what `hf auth login` has kept."""
+    """Return the token in an environment variable; if `HF_TOKEN` is not set, the one of `hf auth login`."""
     token = os.environ.get(variable, "").strip()
     if not token and variable == TOKEN:
         from huggingface_hub import get_token
@@ -65,10 +65,17 @@ def find_token(variable: str = TOKEN) -> str:
 
 def push(
     model: Model, repository: str, *, token: str | None = None, private: bool = False, licence: str | None = None
-) -> Pushed:
-    """Put `model` into `repository`, which is made where there is none; returns where it is now.
+) -> PushResult:
+    """Upload `model` to `repository` on the Hugging Face Hub, and return its address and commit.
 
-    A repository that is there gets one more commit. `private` refuses one that is public already.
+    The repository is created if it does not exist, else it gets one more commit. `private` creates a private one, and
+    is an error for one that is public already.
+
+    >>> from vitreous.weights.load import load
+    >>> push(load(), "not a repository")
+    Traceback (most recent call last):
+    ValueError: 'not a repository' cannot be a repository of the Hub: write OWNER/NAME, your user name or organisation \
+first (letters, digits, '-', '_' and '.', at most 96)
     """
     repository, token = check_repository(repository), token or find_token()
     if model.card is None:
@@ -77,52 +84,51 @@ def push(
         raise ValueError(f"{next(iter(bad))} holds NaN or infinite values: push an earlier checkpoint")
     with tempfile.TemporaryDirectory(prefix="vitreous-push-") as name:
         folder = Path(name) / repository.split("/")[1]
-        files = write_for_strangers(model, folder, repository, licence)
-        return _send(files, repository, token, private)
+        files = write_public_files(model, folder, repository, licence)
+        return _upload(files, repository, token, private)
 
 
-def write_for_strangers(model: Model, folder: Path, repository: str, licence: str | None = None) -> list[Path]:
-    """The three files, without anything of this machine; loaded again and compared before they count."""
+def write_public_files(model: Model, folder: Path, repository: str, licence: str | None = None) -> list[Path]:
+    """Write the three files without local paths, then load and compare them."""
     card = model.card
     training = public(card.training) if card.training is not None else None
     source = str(public(card.name))
-    kept = replace(card, name=source, files=(), training=training if isinstance(training, dict) else None)
+    public_card = replace(card, name=source, files=(), training=training if isinstance(training, dict) else None)
     try:
-        model.card = kept
+        model.card = public_card
         files = [*save(model, folder), write_model_card(model, folder, repository, licence)]
     finally:
         model.card = card
-    again = load(folder).state_dict()
+    loaded = load(folder).state_dict()
     for key, value in model.state_dict().items():
-        if not torch.equal(again[key], value.detach().cpu().to(again[key].dtype)):
-            raise RuntimeError(f"{key} was read back otherwise than it was written: nothing was sent")
+        if not torch.equal(loaded[key], value.detach().cpu().to(loaded[key].dtype)):
+            raise RuntimeError(f"{key} loads with other values than were written: nothing was uploaded")
     return files
 
 
-def _send(files: list[Path], repository: str, token: str, private: bool) -> Pushed:
+def _upload(files: list[Path], repository: str, token: str, private: bool) -> PushResult:
     from huggingface_hub import CommitOperationAdd, HfApi
 
     hub = HfApi(token=token, library_name="vitreous")
     try:
         hub.create_repo(repository, private=private or None, exist_ok=True)
         if private and not hub.model_info(repository, timeout=10).private:
-            message = (
-                f"{repository} is there already and is public: make it private on its page, or choose another name"
+            raise PermissionError(
+                f"{repository} exists already and is public: make it private on its page, or choose another name"
             )
-            raise PermissionError(message)
         operations = [CommitOperationAdd(path.name, path) for path in files]
         with nullcontext() if sys.stderr.isatty() else quiet_hub():
-            done = hub.create_commit(repository, operations, commit_message="Model and card, by vitreous push")
+            commit = hub.create_commit(repository, operations, commit_message="Model and card, by vitreous push")
     except PermissionError:
         raise
     except Exception as error:  # the client lets its HTTP library's errors through, and that library has changed
         raise _explain(error, repository) from error
-    return Pushed(repository, f"{hub.endpoint}/{repository}", str(done.oid), tuple(path.name for path in files))
+    return PushResult(repository, f"{hub.endpoint}/{repository}", str(commit.oid), tuple(path.name for path in files))
 
 
 def _explain(error: Exception, repository: str) -> Exception:
-    """What the Hub's refusal means for the one who pushes, in one line; without the token, which none of them holds."""
-    inner: BaseException | None = error  # an upload's refusal comes wrapped
+    """Turn the Hub client's error into one line that says what to try; it never contains the token."""
+    inner: BaseException | None = error  # an upload's error comes wrapped
     while inner is not None and getattr(inner, "response", None) is None:
         inner = inner.__cause__
     status = getattr(getattr(inner, "response", None), "status_code", None)
@@ -134,12 +140,14 @@ def _explain(error: Exception, repository: str) -> Exception:
         )
     if status == 403:
         return PermissionError(
-            f"this token may not write to {repository}: it needs write access, and you a right to push to {owner!r}"
+            f"this token may not write to {repository}: it needs write access, and your account access to {owner!r}"
         )
     if status in (409, 412):
-        return ConnectionError(f"{repository} was changed by somebody else meanwhile: run the same command again")
+        return ConnectionError(f"{repository} was changed by another upload meanwhile: run the same command again")
     reason = f"{type(inner or error).__name__}: {inner or error}".strip().splitlines()[0].rstrip(".: ")
     if status is not None and 400 <= status < 500:
-        return ValueError(f"the Hub refused {repository} with {status}: check its name and your token ({reason})")
-    message = f"{repository} could not be pushed: check the network or HF_HUB_OFFLINE and run the same command again"
-    return ConnectionError(f"{message} ({reason})")
+        return ValueError(f"the Hub answered {status} for {repository}: check its name and your token ({reason})")
+    return ConnectionError(
+        f"{repository} could not be pushed: check the network or HF_HUB_OFFLINE and run the same command again "
+        f"({reason})"
+    )

@@ -1,15 +1,14 @@
-"""A weights file becomes a plain dict of named tensors, safely, whoever made the file.
+"""Read a weights file of any origin as named tensors, safely.
 
-In goes a path, out come the tensors, the plain extras beside them and what was peeled off on the way. What a
-file is, its first bytes say, not its suffix. Nothing in a file is ever run, and no size in it is believed
-before it is compared with the bytes that are there.
+`read` takes a path and returns the tensors, the plain extras stored with them, and the wrappers it removed. The first
+bytes of a file decide its format, not its suffix. No code in a file is executed, and every size in it is compared with
+the bytes that are present before memory is allocated.
 
-A torch pickle is a list of instructions. It is rehearsed before torch sees it: every instruction is followed
-with stand-ins, so that the name of each class it wants and the size of each tensor are known while nothing
-has been built. What passes is built by `torch.load(weights_only=True)`, the second lock on the same door.
+A torch pickle passes two checks: `PickleScan` goes through its instructions and raises for anything but the allowed
+classes and sizes; then `torch.load(weights_only=True)` builds the tensors.
 
-Tensors of safetensors and of zipped pickles stay in the file until they are touched (memory-mapped, copy on
-write): do not overwrite a file whose tensors are in use.
+Tensors of safetensors files and of zipped pickles stay in the file until they are used (memory-mapped, copy on write):
+do not overwrite a file whose tensors are in use.
 """
 
 import io
@@ -27,26 +26,27 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from vitreous.weights.safety.npz import ALWAYS_FINE, MOST_EXPANSION, checked_members, read_npz
-from vitreous.weights.safety.pickle_scan import INERT, OLD_MAGIC, Rehearsal
-from vitreous.weights.unwrap import CheckpointError, unwrap
+from vitreous.weights.safety import CheckpointError
+from vitreous.weights.safety.npz import ALWAYS_ALLOWED, MAX_EXPANSION, checked_members, read_npz
+from vitreous.weights.safety.pickle_scan import OLD_MAGIC, PLACEHOLDERS, PickleScan
+from vitreous.weights.unwrap import unwrap
 
-ONE_AT_A_TIME = threading.Lock()  # torch keeps its list of safe globals for the whole process
-LARGEST_INDEX = 100 * 2**20  # bytes of an index.json
+SAFE_GLOBALS_LOCK = threading.Lock()  # torch keeps its list of safe globals for the whole process
+MAX_INDEX_BYTES = 100 * 2**20  # bytes of an index.json
 
 
 @dataclass(frozen=True)
 class RawCheckpoint:
-    """The tensors of a file under their own names, before anyone asks which library made them."""
+    """The tensors of a file under their original names, before its format is recognised."""
 
     tensors: dict[str, torch.Tensor]
     metadata: dict[str, Any]
     """A safetensors file's strings; a pickle's plain extras: `arch`, `epoch`, `args` as a dict."""
     path: Path
     wrappers: tuple[str, ...]
-    """What was peeled off, outermost first: `("state_dict", "module.")`."""
-    left_out: tuple[str, ...] = ()
-    """What the file holds besides: `("student", "optimizer")`, a projection head's tensors."""
+    """Containers and prefixes removed, outermost first: `("state_dict", "module.")`."""
+    ignored: tuple[str, ...] = ()
+    """Other tensors in the file: `("student", "optimizer")`, a projection head's."""
 
 
 def read(path: Path) -> RawCheckpoint:
@@ -65,7 +65,7 @@ def read(path: Path) -> RawCheckpoint:
 
 
 def read_sharded(index: Path, shards: Sequence[Path]) -> RawCheckpoint:
-    """Read a checkpoint cut into several files, `index` saying which tensor is in which (`weight_map`).
+    """Read a checkpoint of several files; the `weight_map` of `index` states which tensor is in which file.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -89,20 +89,20 @@ def read_sharded(index: Path, shards: Sequence[Path]) -> RawCheckpoint:
                 raise CheckpointError(f"expected named tensors, got {type(loaded).__name__}: fetch it again")
             if twice := sorted(map(str, set(loaded) & set(tensors))):
                 raise CheckpointError(f"{twice[0]} is in another shard too: fetch the shards of one model")
-            promised = (tensor for tensor, shard in weight_map.items() if shard == name)
-            if lost := [tensor for tensor in promised if not isinstance(loaded.get(tensor), torch.Tensor)]:
-                raise CheckpointError(f"lacks {lost[0]}, which {index.name} promises: fetch it again")
+            listed_here = (tensor for tensor, shard in weight_map.items() if shard == name)
+            if lost := [tensor for tensor in listed_here if not isinstance(loaded.get(tensor), torch.Tensor)]:
+                raise CheckpointError(f"lacks {lost[0]}, which {index.name} lists: fetch it again")
             tensors |= loaded
     with _naming(index):
         unlisted = [name for name in tensors if name not in weight_map]
         listed = {name: tensors[name] for name in weight_map}
         size = sum(files[name].stat().st_size for name in set(weight_map.values()))
         found = _finish(index, listed, metadata, size)
-        return replace(found, left_out=(*found.left_out, *unlisted))
+        return replace(found, ignored=(*found.ignored, *unlisted))
 
 
 def nonfinite(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """How many numbers of each tensor are NaN or infinite; tensors without any are not listed.
+    """Count the NaN and infinite values of each tensor; tensors without any are not listed.
 
     >>> nonfinite({"weight": torch.tensor([1.0, float("nan"), float("inf")]), "bias": torch.zeros(2)})
     {'weight': 2}
@@ -110,14 +110,14 @@ def nonfinite(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
     counts = {}
     for name, tensor in tensors.items():
         if tensor.is_floating_point():
-            numbers = tensor.float() if tensor.itemsize == 1 else tensor  # not every torch compares float8
+            numbers = tensor.float() if tensor.itemsize == 1 else tensor  # older torch cannot compare float8
             counts[name] = tensor.numel() - int(torch.isfinite(numbers).sum())
     return {name: count for name, count in counts.items() if count}
 
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Whatever goes wrong inside becomes one line that begins with the file's name."""
+    """Turn any error inside the block into one line that begins with the file's name."""
     try:
         yield
     except CheckpointError as error:
@@ -130,22 +130,22 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _one_line(text: str) -> str:
-    """Fit for a terminal: names inside come from the file, and may be endless or hold control characters."""
+    """Make a message fit for a terminal: names in it come from the file and may be long or hold control characters."""
     text = text if len(text) <= 400 else f"{text[:200]} … {text[-199:]}"
     return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
 
 
 def _finish(path: Path, loaded: object, metadata: dict[str, Any], file_bytes: int) -> RawCheckpoint:
-    """Unwrap, and see that tied weights do not cover their file too many times over."""
+    """Unwrap, and check that tied weights do not use the bytes of the file too many times."""
     found = unwrap(loaded)
     total = sum(tensor.numel() * tensor.itemsize for tensor in found.tensors.values())
-    if total > max(MOST_EXPANSION * file_bytes, ALWAYS_FINE):
+    if total > max(MAX_EXPANSION * file_bytes, ALWAYS_ALLOWED):
         raise CheckpointError(f"tensors of {total:,} bytes in {file_bytes:,} bytes of file: do not trust it")
-    return RawCheckpoint(found.tensors, found.extras | metadata, path, found.wrappers, found.left_out)
+    return RawCheckpoint(found.tensors, found.extras | metadata, path, found.wrappers, found.ignored)
 
 
-# What is not read, by its first bytes in lower case.
-STRANGERS = {
+# Files that hold no weights: first bytes in lower case → message.
+OTHER_FILES = {
     b"version https://git-lfs": "is a Git LFS pointer, not the weights: run `git lfs pull` in its repository",
     b"<!doctype": "is a web page, not weights: open the link in a browser and copy the download address",
     b"<html": "is a web page, not weights: open the link in a browser and copy the download address",
@@ -158,7 +158,7 @@ STRANGERS = {
 
 
 def _load(path: Path) -> tuple[object, dict[str, Any]]:
-    """What a file holds, still wrapped, and a safetensors file's own strings."""
+    """Return the content of a file, still wrapped, and the strings of a safetensors header."""
     if path.is_dir():
         raise CheckpointError("is a folder: pass the weights file inside it")
     if not path.is_file():
@@ -167,7 +167,7 @@ def _load(path: Path) -> tuple[object, dict[str, Any]]:
         head = file.read(512)
     if not head:
         raise CheckpointError("is empty: fetch it again")
-    # Eight bytes of length, then JSON. Asked first: a length may look like any other format's first bytes.
+    # Eight bytes of length, then JSON. Tested first: a length may look like any other format's first bytes.
     if head[8:9] == b"{" and not head[:8].decode("latin1").isprintable():
         return _load_safetensors(path)
     if head.startswith(b"PK\x03\x04"):
@@ -177,7 +177,7 @@ def _load(path: Path) -> tuple[object, dict[str, Any]]:
     if head[257:262] == b"ustar":
         raise CheckpointError("is a tar archive: unpack it first")
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    for beginning, complaint in STRANGERS.items():
+    for beginning, complaint in OTHER_FILES.items():
         if text.startswith(beginning):
             raise CheckpointError(complaint)
     raise CheckpointError(f"expected safetensors, a torch pickle or an npz, got {head[:8]!r}…: fetch it again")
@@ -202,50 +202,50 @@ def _load_zip(path: Path) -> object:
             raise CheckpointError("has compressed tensors, which torch never writes: save it with torch.save")
         if sum(member.file_size for member in members.values()) > path.stat().st_size:
             raise CheckpointError("has tensors that overlap in the file: do not trust it")
-        rehearsal = Rehearsal()
-        rehearsal.follow(io.BytesIO(archive.read(f"{root}/data.pkl")))
-    for key, size in rehearsal.storages.items():
+        scanner = PickleScan()
+        scanner.scan(io.BytesIO(archive.read(f"{root}/data.pkl")))
+    for key, size in scanner.storages.items():
         member = members.get(f"{root}/data/{key}")
         if member is None or member.file_size != size:
             held = f"{member.file_size:,}" if member else "none"
             raise CheckpointError(f"expected {size:,} bytes for storage {key}, got {held}: fetch it again")
-    return _build(path, memory_mapped=not path.name.endswith(".safetensors"))  # torch.load goes by that suffix
+    return _load_pickle(path, memory_mapped=not path.name.endswith(".safetensors"))  # torch.load goes by that suffix
 
 
 def _load_old_pickle(path: Path) -> object:
-    """torch.save before version 1.6: five pickles in a row, then each storage's length and bytes."""
+    """Load a file that torch.save wrote before version 1.6: five pickles, then each storage's length and bytes."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as stream:
-        if Rehearsal().follow(stream) != OLD_MAGIC:
+        if PickleScan().scan(stream) != OLD_MAGIC:
             raise CheckpointError("is a pickle that torch.save did not write: save model.state_dict() with it")
         for _ in ("protocol", "machine"):
-            Rehearsal().follow(stream)
-        rehearsal = Rehearsal()
-        rehearsal.follow(stream)
-        keys = Rehearsal().follow(stream)
+            PickleScan().scan(stream)
+        scanner = PickleScan()
+        scanner.scan(stream)
+        keys = PickleScan().scan(stream)
         held = len(stream) - stream.tell()
-    if not isinstance(keys, list) or set(keys) != set(rehearsal.storages):
-        raise CheckpointError("has tensors without their numbers: fetch it again")
-    claimed = sum(8 + size for size in rehearsal.storages.values())
+    if not isinstance(keys, list) or set(keys) != set(scanner.storages):
+        raise CheckpointError("lists tensors whose numbers are not in the file: fetch it again")
+    claimed = sum(8 + size for size in scanner.storages.values())
     if claimed != held:
         raise CheckpointError(f"expected {claimed:,} bytes of numbers, got {held:,}: fetch it again")
-    return _build(path, memory_mapped=False)
+    return _load_pickle(path, memory_mapped=False)
 
 
-def _build(path: Path, memory_mapped: bool) -> object:
-    with ONE_AT_A_TIME, torch.serialization.safe_globals([*INERT]), path.open("rb") as file:
+def _load_pickle(path: Path, memory_mapped: bool) -> object:
+    with SAFE_GLOBALS_LOCK, torch.serialization.safe_globals([*PLACEHOLDERS]), path.open("rb") as file:
         source = path if memory_mapped else file
         try:
             return torch.load(source, map_location="cpu", weights_only=True, mmap=memory_mapped)
         except pickle.UnpicklingError as error:  # its text would recommend weights_only=False
-            raise CheckpointError("torch refuses its pickle as unsafe: save the state_dict() alone") from error
+            raise CheckpointError("torch rejects its pickle as unsafe: save the state_dict() alone") from error
 
 
 def _read_index(index: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """The metadata and the weight map of an `index.json`."""
+    """Return the metadata and the weight map of an `index.json`."""
     if not index.is_file():
         raise CheckpointError("no such file: check the path")
-    if index.stat().st_size > LARGEST_INDEX:
-        raise CheckpointError(f"expected an index under {LARGEST_INDEX:,} bytes: fetch it again")
+    if index.stat().st_size > MAX_INDEX_BYTES:
+        raise CheckpointError(f"expected an index under {MAX_INDEX_BYTES:,} bytes: fetch it again")
     content = json.loads(index.read_bytes())
     weight_map = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:

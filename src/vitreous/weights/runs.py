@@ -1,7 +1,7 @@
-"""A training run as a model: its folder, finished or not, or one of its checkpoints.
+"""Find the model in a training run: in its folder, finished or not, or in one of its checkpoints.
 
-A checkpoint holds weights and optimiser alike, under `model/…`, `average/…` and other names. Which model they belong
-to, how to feed it and what its classes are called stands in the run's `model.json`.
+A checkpoint holds weights and optimiser state, under `model/…`, `average/…` and other names. The run's `model.json`
+describes the model: its config, preprocessing and class names.
 """
 
 import hashlib
@@ -9,51 +9,51 @@ import json
 import re
 from pathlib import Path
 
-DESCRIBED = "model.json"
+MODEL_FILE = "model.json"
 CHECKPOINT = re.compile(r"step-(\d{9})\.safetensors")
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is that of a run, and not of a model."""
-    parts = (folder / "checkpoints").is_dir() or (folder / DESCRIBED).is_file()
+    """Return whether `folder` holds a training run rather than a model."""
+    parts = (folder / "checkpoints").is_dir() or (folder / MODEL_FILE).is_file()
     return parts and (folder / "config.json").is_file() and not (folder / "model.safetensors").exists()
 
 
-def newest(run: Path) -> Path:
-    """The finished model of a run (a folder), or else its newest whole checkpoint (a file)."""
+def newest_weights(run: Path) -> Path:
+    """Return the finished model of a run (a folder), or else its newest complete checkpoint (a file)."""
     if (run / "model" / "model.safetensors").is_file():
         return run / "model"
-    for described in sorted((run / "checkpoints").glob("step-*.json"), reverse=True):
-        weights = described.with_suffix(".safetensors")
-        if CHECKPOINT.fullmatch(weights.name) and _whole(weights, described):
+    for description in sorted((run / "checkpoints").glob("step-*.json"), reverse=True):
+        weights = description.with_suffix(".safetensors")
+        if CHECKPOINT.fullmatch(weights.name) and _is_complete(weights, description):
             return weights
-        if described.with_suffix("").is_dir():
+        if description.with_suffix("").is_dir():
             raise ValueError(
-                f"{described.with_suffix('')} was written in parts by several processes: let the run end, or go on "
-                f"with it in one process for a moment (vitreous train --resume {run})"
+                f"{description.with_suffix('')} was written in parts by several processes: finish the run, or resume "
+                f"it in one process for one checkpoint (vitreous train --resume {run})"
             )
-    raise FileNotFoundError(f"{run} is a run without a whole checkpoint yet: wait until it has written one")
+    raise FileNotFoundError(f"{run} is a run without a complete checkpoint: wait until it has written one")
 
 
-def description_of(checkpoint: Path) -> Path | None:
-    """What tells of the model in a run's checkpoint; None for any other file."""
+def model_file_of(checkpoint: Path) -> Path | None:
+    """Return the `model.json` that describes the model in a run's checkpoint; None for any other file."""
     run = checkpoint.absolute().parent.parent
     if not CHECKPOINT.fullmatch(checkpoint.name) or checkpoint.absolute().parent.name != "checkpoints":
         return None
-    if (run / DESCRIBED).is_file():
-        return run / DESCRIBED
+    if (run / MODEL_FILE).is_file():
+        return run / MODEL_FILE
     if is_run(run):
         raise ValueError(
-            f"{run} lacks {DESCRIBED}, which says what model its checkpoints hold: a run of an earlier version writes "
-            f"it when it goes on (vitreous train --resume {run})"
+            f"{run} lacks {MODEL_FILE}, which describes the model in its checkpoints: a run of an earlier version "
+            f"writes it when it resumes (vitreous train --resume {run})"
         )
     return None
 
 
-def moment_name(path: str) -> str | None:
-    """What to call a checkpoint of a run; None for any other name.
+def checkpoint_name(path: str) -> str | None:
+    """Return a short name for a checkpoint of a run; None for any other path.
 
-    >>> moment_name("runs/digits/checkpoints/step-000000290.safetensors")
+    >>> checkpoint_name("runs/digits/checkpoints/step-000000290.safetensors")
     'digits, update 290'
     """
     *_, run, folder, name = ("", "", *Path(path).parts)
@@ -61,10 +61,10 @@ def moment_name(path: str) -> str | None:
     return f"{run or 'run'}, update {int(found[1])}" if found and folder == "checkpoints" else None
 
 
-def _whole(weights: Path, described: Path) -> bool:
+def _is_complete(weights: Path, description: Path) -> bool:
     try:
-        message = json.loads(described.read_text(encoding="utf-8"))
+        expected = json.loads(description.read_text(encoding="utf-8"))["files"][weights.name]["sha256"]
         with weights.open("rb") as file:
-            return bool(hashlib.file_digest(file, "sha256").hexdigest() == message["files"][weights.name]["sha256"])
+            return bool(hashlib.file_digest(file, "sha256").hexdigest() == expected)
     except (OSError, ValueError, KeyError, TypeError):
         return False

@@ -1,12 +1,12 @@
-"""Families that look like a ViT but are built otherwise: refused by name, since half-read weights mislead."""
+"""Reject model families that resemble a ViT but compute something else: weights read in part would mislead."""
 
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
-from vitreous.weights.read import CheckpointError
+from vitreous.weights.safety import CheckpointError
 
-REFUSED: dict[str, tuple[str, str]] = {  # family: (pattern of its keys, pattern of its name in a config file)
+UNSUPPORTED: dict[str, tuple[str, str]] = {  # family: (pattern of its keys, pattern of its name in a config file)
     "Swin Transformer": (r"relative_position_index$|layers\.\d+\.(blocks\.\d+\.att|downsample)", r"swin"),
     "ViT with rotary positions": (r"^(rope|rope_embed)\.|\.rope\.", r"_rope_|rope_vit"),
     "DINOv3": (r"^(backbone\.)?(rope_embed\.periods|storage_tokens)$", r"dinov3"),
@@ -34,26 +34,26 @@ REFUSED: dict[str, tuple[str, str]] = {  # family: (pattern of its keys, pattern
 }
 
 
-def refuse_other_families(keys: Iterable[str], sidecar: Mapping[str, Any], file_name: str = "") -> None:
-    """Raise for a checkpoint of a family that is not built here: by its config, by its file's name, by its keys.
+def check_family(keys: Iterable[str], sidecar: Mapping[str, Any], file_name: str = "") -> None:
+    """Raise for a checkpoint of an unsupported family: recognised by its config, its file's name or its keys.
 
-    >>> refuse_other_families(["cls_token", "blocks.0.norm1.weight"], {}, "vit_base_patch16_224.pth")
+    >>> check_family(["cls_token", "blocks.0.norm1.weight"], {}, "vit_base_patch16_224.pth")
     """
-    message = {f"its config says {name!r}": name for name in (sidecar.get("model_type"), sidecar.get("architecture"))}
-    message[f"its name is {file_name}"] = file_name
-    for family, (_, name_pattern) in REFUSED.items():
-        for proof, name in message.items():
+    names = {f"its config says {name!r}": name for name in (sidecar.get("model_type"), sidecar.get("architecture"))}
+    names[f"its name is {file_name}"] = file_name
+    for family, (_, name_pattern) in UNSUPPORTED.items():
+        for evidence, name in names.items():
             if name and re.search(name_pattern, str(name).lower()):
-                _refuse(family, proof)
+                _raise_unsupported(family, evidence)
     keys = list(keys)
-    for family, (key_pattern, _) in REFUSED.items():
+    for family, (key_pattern, _) in UNSUPPORTED.items():
         for key in keys:
             if re.search(key_pattern, key):
-                _refuse(family, f"it has {key}")
+                _raise_unsupported(family, f"it has {key}")
 
 
-def _refuse(family: str, proof: str) -> NoReturn:
+def _raise_unsupported(family: str, evidence: str) -> NoReturn:
     raise CheckpointError(
-        f"this is of the family {family} ({proof}), which is not built here: known are ViT, DeiT, AugReg, MAE, DINO, "
-        "DINOv2, CLIP and torchvision's ResNets"
+        f"the family {family} is not supported ({evidence}): supported are ViT, DeiT, AugReg, MAE, DINO, DINOv2, CLIP "
+        "and torchvision's ResNets"
     )

@@ -1,8 +1,8 @@
-"""What a checkpoint file held becomes one flat state dict: containers opened, prefixes taken off.
+"""Find the one flat state dict inside a loaded checkpoint: open containers, remove prefixes.
 
-Training scripts wrap the weights: `{"model": {…}, "optimizer": {…}}`, keys that begin with `module.`, a
-teacher beside its student. In goes whatever was in the file, out come the tensors, the plain extras, and the
-names of what was peeled off and of what was left behind, for the loading report.
+Training scripts wrap the weights: `{"model": {…}, "optimizer": {…}}`, keys that begin with `module.`, a teacher next to
+its student. `unwrap` takes the content of the file and returns the tensors, the plain extras, and, for the loading
+report, the names of the wrappers it removed and of the tensors it ignored.
 """
 
 import argparse
@@ -12,6 +12,9 @@ from pathlib import PurePath
 from typing import Any
 
 import torch
+
+from vitreous.weights.safety import CheckpointError
+from vitreous.weights.safety.pickle_scan import READABLE
 
 # The first of these that holds tensors is opened.
 CONTAINERS = (
@@ -33,7 +36,7 @@ CONTAINERS = (
     "student",
     "encoder",  # I-JEPA's student
 )
-# These hold tensors that are not the model's: never opened.
+# Never opened: the tensors in these are not the model's.
 # fmt: off
 NOT_WEIGHTS = (
     "optimizer", "optimizer_state", "optimizer_state_dict", "optimizer_states", "optim", "opt",
@@ -41,7 +44,7 @@ NOT_WEIGHTS = (
     "loss", "criterion", "dino_loss", "ibot_loss", "callbacks", "rng_state",
 )
 # fmt: on
-# Taken off when every tensor's name begins with one, as often as one fits.
+# Removed when every tensor's name begins with one, as often as one fits.
 # `encoder.` is not here: torchvision's and Hugging Face's own names begin with it.
 PREFIXES = (
     "module.",  # DistributedDataParallel
@@ -53,37 +56,24 @@ PREFIXES = (
     "backbone.",
     "image_encoder.",
 )
-# Under one of these a Vision Transformer may lie beside a projection head that only its training needed.
+# One of these may prefix a Vision Transformer that is stored together with a projection head used in training only.
 BACKBONES = ("teacher.backbone.", "student.backbone.", "backbone.", "model.", "net.", "network.")
-# The number types a weight may have. Complex, quantised and bit-packed ones are not here.
-# fmt: off
-READABLE = (
-    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e4m3fnuz,
-    torch.float8_e5m2, torch.float8_e5m2fnuz, torch.float8_e8m0fnu,
-    torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint64, torch.uint32, torch.uint16, torch.uint8, torch.bool,
-)
-# fmt: on
-MOST_NESTING = 8  # containers inside one another
-MOST_LEAVES = 100_000  # values among the extras: a file may point at one list from many places
+MAX_NESTING = 8  # containers inside one another
+MAX_LEAVES = 100_000  # values among the extras: a file may refer to one list many times
 
 Known = dict[tuple[int, Any], bool]
 
 
-class CheckpointError(ValueError):
-    """A weights file that is not read: "<file>: <what is wrong>: <what to try>"."""
-
-
 @dataclass(frozen=True)
 class Unwrapped:
-    """What `unwrap` found."""
+    """The state dict that `unwrap` found, and what surrounded it."""
 
     tensors: dict[str, torch.Tensor]
     extras: dict[str, Any]
-    """Plain values that lay beside the weights: `epoch`, `arch`, the training script's `args`."""
+    """Plain values stored with the weights: `epoch`, `arch`, the training script's `args`."""
     wrappers: tuple[str, ...]
-    """Containers opened and prefixes taken off, outermost first."""
-    left_out: tuple[str, ...]
+    """Containers opened and prefixes removed, outermost first."""
+    ignored: tuple[str, ...]
     """Tensors, and containers of tensors, that are in the file but not in `tensors`."""
 
 
@@ -92,12 +82,12 @@ def unwrap(loaded: object) -> Unwrapped:
 
     >>> weights = {"module.cls_token": torch.zeros(1, 1, 8)}
     >>> found = unwrap({"epoch": 3, "teacher": weights, "student": weights})
-    >>> list(found.tensors), found.extras, found.wrappers, found.left_out
+    >>> list(found.tensors), found.extras, found.wrappers, found.ignored
     (['cls_token'], {'epoch': 3}, ('teacher', 'module.'), ('student',))
     """
-    level, extras, wrappers, left_out = loaded, dict[str, Any](), list[str](), list[str]()
-    known, budget = Known(), iter(range(MOST_LEAVES))
-    for _ in range(MOST_NESTING):
+    level, extras, wrappers, ignored = loaded, dict[str, Any](), list[str](), list[str]()
+    known, budget = Known(), iter(range(MAX_LEAVES))
+    for _ in range(MAX_NESTING):
         if not isinstance(level, Mapping):
             kind = type(level).__name__
             raise CheckpointError(f"expected named tensors, got a {kind}: save model.state_dict()")
@@ -107,7 +97,7 @@ def unwrap(loaded: object) -> Unwrapped:
                 continue
             if _holds_tensors(value, known):
                 if container or not isinstance(value, torch.Tensor):
-                    left_out.append(name)
+                    ignored.append(name)
             elif (plain := _plain(value, budget)) is not None:
                 extras.setdefault(name, plain)
         if container is None:
@@ -115,19 +105,19 @@ def unwrap(loaded: object) -> Unwrapped:
         wrappers.append(container)
         level = level[container]
     else:
-        raise CheckpointError(f"weights lie over {MOST_NESTING} containers deep: save model.state_dict() alone")
+        raise CheckpointError(f"weights lie over {MAX_NESTING} containers deep: save model.state_dict() alone")
     tensors = {name: value for name, value in level.items() if isinstance(value, torch.Tensor)}
     if not tensors:
-        raise CheckpointError(f"holds no weights under {_list(loaded)}: save model.state_dict()")
+        raise CheckpointError(f"holds no weights under {_join_names(loaded)}: save model.state_dict()")
     if unnamed := [name for name in tensors if not isinstance(name, str)]:
-        raise CheckpointError(f"expected tensors with names, got {_list(unnamed)}: save model.state_dict()")
+        raise CheckpointError(f"expected tensors with names, got {_join_names(unnamed)}: save model.state_dict()")
     dense = {name: _dense(name, value) for name, value in tensors.items()}
-    tensors, prefixes, others = _of_a_run(dense) or _without_prefixes(dense)
-    return Unwrapped(tensors, extras, (*wrappers, *prefixes), (*left_out, *others))
+    tensors, prefixes, others = _from_training_run(dense) or _without_prefixes(dense)
+    return Unwrapped(tensors, extras, (*wrappers, *prefixes), (*ignored, *others))
 
 
 def _container(level: Mapping[Any, Any], known: Known) -> str | None:
-    """The key to open next, or None when the tensors lie here."""
+    """Return the key to open next, or None if the tensors are at this level."""
     inner = [name for name, value in level.items() if _holds_tensors(value, known, through=Mapping)]
     inner = [name for name in inner if isinstance(level[name], Mapping) and name not in NOT_WEIGHTS]
     if preferred := [name for name in CONTAINERS if name in inner]:
@@ -135,30 +125,30 @@ def _container(level: Mapping[Any, Any], known: Known) -> str | None:
     if not inner or any(isinstance(value, torch.Tensor) for value in level.values()):
         return None
     if len(inner) > 1 or not isinstance(inner[0], str):
-        raise CheckpointError(f"cannot tell which of {_list(inner)} is the model: save that one alone")
+        raise CheckpointError(f"cannot tell which of {_join_names(inner)} is the model: save that one alone")
     return inner[0]
 
 
 def _holds_tensors(
-    value: object, known: Known, through: Any = Mapping | list | tuple, depth: int = MOST_NESTING
+    value: object, known: Known, through: Any = Mapping | list | tuple, depth: int = MAX_NESTING
 ) -> bool:
-    """Whether a tensor is in here. `known` keeps each container's answer: many names may point at one."""
+    """Return whether `value` holds a tensor. `known` keeps each container's answer: many names may refer to one."""
     if isinstance(value, torch.Tensor):
         return True
     if not isinstance(value, through) or not depth:
         return False
     key = (id(value), through)
     if key not in known:
-        known[key] = False  # what a container that holds itself finds
+        known[key] = False  # the answer for a container that holds itself
         items = value.values() if isinstance(value, Mapping) else value
         known[key] = any(_holds_tensors(item, known, through, depth - 1) for item in items)
     return known[key]
 
 
-def _of_a_run(
+def _from_training_run(
     tensors: dict[str, torch.Tensor],
 ) -> tuple[dict[str, torch.Tensor], list[str], list[str]] | None:
-    """The weights in a checkpoint of a run of ours (see `training/state.py`), their average where one was kept."""
+    """Return the weights of a checkpoint of our own training run (`training/state.py`): averaged, if it has averages."""
     if "totals" not in tensors or not any(name.startswith("model/") for name in tensors):
         return None
     parts: dict[str, dict[str, torch.Tensor]] = {}
@@ -167,20 +157,20 @@ def _of_a_run(
         parts.setdefault(part, {})[rest] = tensor
     model, average = parts.pop("model"), parts.pop("average", {})
     if any(".lora_" in name for name in model):
-        raise CheckpointError("is a moment of a LoRA run, not merged yet: finish the run and load its model folder")
+        raise CheckpointError("is a checkpoint of a LoRA run, not merged yet: finish the run and load its model folder")
     return model | average, ["model/", *(["average/"] if average else [])], list(parts)
 
 
 def _without_prefixes(
     tensors: dict[str, torch.Tensor],
 ) -> tuple[dict[str, torch.Tensor], list[str], list[str]]:
-    """The tensors under shorter names, the prefixes taken off, the tensors left out on the way."""
-    prefixes, left_out = list[str](), list[str]()
-    while len(prefixes) < MOST_NESTING and (prefix := _shared_prefix(tensors) or _backbone_prefix(tensors)):
-        left_out += [name for name in tensors if not name.startswith(prefix)]
+    """Return the tensors under shorter names, the prefixes removed, and the tensors ignored."""
+    prefixes, ignored = list[str](), list[str]()
+    while len(prefixes) < MAX_NESTING and (prefix := _shared_prefix(tensors) or _backbone_prefix(tensors)):
+        ignored += [name for name in tensors if not name.startswith(prefix)]
         tensors = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
         prefixes.append(prefix)
-    return tensors, prefixes, left_out
+    return tensors, prefixes, ignored
 
 
 def _shared_prefix(tensors: Mapping[str, torch.Tensor]) -> str | None:
@@ -197,15 +187,15 @@ def _backbone_prefix(tensors: Mapping[str, torch.Tensor]) -> str | None:
 
 
 def _dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """The plain tensor inside a parameter; refuses what a Vision Transformer's weights never are."""
+    """Return the plain tensor inside a parameter; raise for a type that a ViT's weights never have."""
     if tensor.dtype not in READABLE or tensor.layout != torch.strided or tensor.device.type != "cpu":
         kind = f"{tensor.dtype}, {tensor.layout}, on {tensor.device.type}"
         raise CheckpointError(f"expected real numbers in {name}, got {kind}: save it dense, as float32")
     return tensor.detach()
 
 
-def _plain(value: object, budget: Iterator[int], depth: int = MOST_NESTING) -> Any:
-    """A copy made of scalars, lists and dicts; None for anything else, or when the budget is spent."""
+def _plain(value: object, budget: Iterator[int], depth: int = MAX_NESTING) -> Any:
+    """Copy `value` as scalars, lists and dicts; return None for anything else, or when the budget is spent."""
     if next(budget, None) is None or not depth:
         return None
     if isinstance(value, bool | int | float | str):
@@ -222,6 +212,6 @@ def _plain(value: object, budget: Iterator[int], depth: int = MOST_NESTING) -> A
     return None
 
 
-def _list(names: object) -> str:
+def _join_names(names: object) -> str:
     shown = [str(name)[:60] for name in (names if isinstance(names, Mapping | list) else [])]
     return (", ".join(shown[:8]) + (" …" if len(shown) > 8 else "")) or "any key"

@@ -1,6 +1,6 @@
 """CLIP's vision tower: transformers' files, and OpenAI's and OpenCLIP's own.
 
-The projection into the space shared with text becomes the head, without a bias; a text tower is left out.
+The projection into the space shared with text becomes the head, without a bias; the text tower is ignored.
 """
 
 from collections.abc import Mapping
@@ -8,9 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
-from vitreous.models.vit import ViTConfig
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, check_limits
+from vitreous.weights.formats.huggingface import activation_name, add_prefix, with_sidecars
 from vitreous.weights.formats.huggingface import read_config as read_vision_config
-from vitreous.weights.keymap import JOIN_QKV, TABLE, TOKEN, TRANSPOSE, Format, Tensors, rule, strip_prefix
+from vitreous.weights.keymap import JOIN_QKV, TABLE, TOKEN, TRANSPOSE, Format, Tensors, rule, strip_prefix, to_theirs
 
 LAYER = "encoder.layers.{n}"
 HUGGINGFACE_RULES = (
@@ -59,33 +61,33 @@ def _openai(tensors: Mapping[str, Tensor]) -> bool:
 
 
 def read_config(sidecar: Mapping[str, Any]) -> dict[str, Any]:
-    """`config.json` to our fields; that of a whole CLIP holds the vision tower's a level deeper."""
+    """Read our fields from `config.json`; a complete CLIP has the vision tower's one level deeper."""
     return read_vision_config(sidecar.get("vision_config") or sidecar)
 
 
-def assumed(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
-    """OpenAI's choices."""
+def defaults(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
+    """Return OpenAI's choices."""
     return {"norm_eps": 1e-5, "activation": "quick_gelu", "pool": "token"}
 
 
 def keep_visual(tensors: Tensors) -> Tensors:
-    """OpenAI's files: the text tower's tensors have no prefix, so the vision tower's are picked by theirs."""
+    """Keep the vision tower of OpenAI's files, by its prefix: the text tower's tensors have none."""
     if "visual.class_embedding" not in tensors:
         return tensors
     return {key.removeprefix("visual."): value for key, value in tensors.items() if key.startswith("visual.")}
 
 
 def read_classifier_config(sidecar: Mapping[str, Any]) -> dict[str, Any]:
-    """The same for the classifier, which averages tokens (`mean_pooled_classifier`)."""
+    """Read our fields for the classifier, which averages tokens (`mean_pooled_classifier`)."""
     return read_config(sidecar) | {"final_norm": False, "pool": "mean"}
 
 
 def mean_pooled_classifier(tensors: Tensors) -> Tensors:
-    """transformers' CLIPForImageClassification averages tokens that no norm has seen: its norm goes unused."""
+    """Drop the last norm: transformers' CLIPForImageClassification averages the tokens before it and never uses it."""
     return {key: value for key, value in tensors.items() if not key.startswith("norm.")}
 
 
-LEFT_OUT = (
+IGNORED = (
     "text_model.*",
     "text_projection.*",
     "logit_scale",
@@ -96,21 +98,46 @@ HUGGINGFACE_CLIP = Format(
     "huggingface-clip",
     _huggingface,
     HUGGINGFACE_RULES,
-    LEFT_OUT,
+    IGNORED,
     prepare=strip_prefix("vision_model."),
     read_config=read_config,
-    assumed=assumed,
+    defaults=defaults,
     resize="huggingface",
 )
 HUGGINGFACE_CLIP_CLASSIFIER = Format(
     "huggingface-clip-classifier",
     lambda tensors: _huggingface(tensors) and "classifier.weight" in tensors,
     (*HUGGINGFACE_RULES, *CLASSIFIER),
-    LEFT_OUT,
+    IGNORED,
     prepare=strip_prefix("vision_model."),
     adjust=mean_pooled_classifier,
     read_config=read_classifier_config,
-    assumed=lambda tensors, known: {"norm_eps": 1e-5, "activation": "quick_gelu", "pool": "mean"},
+    defaults=lambda tensors, known: {"norm_eps": 1e-5, "activation": "quick_gelu", "pool": "mean"},
     resize="huggingface",
 )
-OPENAI_CLIP = Format("clip", _openai, OPENAI_RULES, prepare=keep_visual, assumed=assumed, resize="huggingface")
+OPENAI_CLIP = Format("clip", _openai, OPENAI_RULES, prepare=keep_visual, defaults=defaults, resize="huggingface")
+
+
+def to_huggingface(model: ViT) -> ConvertedCheckpoint:
+    """Convert to transformers' CLIP vision tower."""
+    tensors, config = adapted(model, prefix_positions=1, head_bias=False)
+    limits = PAPER_VIT | {
+        "embedding_norm": (True,),
+        "patch_bias": (False,),
+        "qkv_bias": (True,),
+        "representation_size": (0,),
+    }
+    check_limits(config, "transformers' CLIP", limits)
+    if "head.bias" in tensors and tensors.pop("head.bias").any():
+        raise ValueError("transformers' CLIP cannot hold this model: its projection has no bias, this head has one")
+    if config.patch[0] != config.patch[1] or config.size[0] != config.size[1]:
+        raise ValueError("transformers' CLIP cannot hold this model: its images and patches are square")
+    theirs = add_prefix(to_theirs(tensors, HUGGINGFACE_RULES, config), "vision_model.")
+    config_json = {
+        "architectures": ["CLIPVisionModelWithProjection" if config.classes else "CLIPVisionModel"],
+        "model_type": "clip_vision_model",
+        "intermediate_size": config.mlp_width,
+        "hidden_act": activation_name(config),
+        "projection_dim": config.classes or 512,
+    }
+    return with_sidecars(model, theirs, config_json)

@@ -1,6 +1,6 @@
-"""DINOv2's own files: timm's names but for registers, the gated MLP and a mask token that inference does not need.
+"""DINOv2's own files: timm's names except for registers, the gated MLP and a mask token that inference does not need.
 
-DINO's (the first) files are timm's names exactly and are read as such.
+Files of the first DINO have exactly timm's names and are read by `timm.py`.
 """
 
 from collections.abc import Mapping
@@ -21,20 +21,20 @@ RENAMED = {
 
 
 def recognise(tensors: Mapping[str, Tensor]) -> bool:
-    """By the mask token, which timm's own files lack."""
+    """Recognise the format by the mask token, which timm's own files lack."""
     return "mask_token" in tensors and "patch_embed.proj.weight" in tensors
 
 
 def rules() -> tuple[Rule, ...]:
-    """Our own keys, with DINOv2's spelling of the three that differ."""
+    """Return a rule for each of our keys, with DINOv2's spelling of the three that differ."""
     return tuple(
         Rule(r.ours, (RENAMED[r.ours],), r.transform, older=(r.theirs,)) if r.ours in RENAMED else r
         for r in own_rules()
     )
 
 
-def assumed(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
-    """DINOv2's choices."""
+def defaults(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
+    """Return DINOv2's choices."""
     return {"norm_eps": 1e-6, "activation": "gelu", "pool": "token"}
 
 
@@ -42,7 +42,7 @@ def _with_registers(tensors: Mapping[str, Tensor]) -> bool:
     return recognise(tensors) and "register_tokens" in tensors
 
 
-DINOV2 = Format("dinov2", recognise, rules(), ("mask_token",), assumed=assumed, resize="dinov2")
+DINOV2 = Format("dinov2", recognise, rules(), ("mask_token",), defaults=defaults, resize="dinov2")
 DINOV2_REGISTERS = replace(
     DINOV2,
     name="dinov2-registers",

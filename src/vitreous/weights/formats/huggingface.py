@@ -1,15 +1,19 @@
 """transformers' ViT, DeiT, DINOv2 (with and without registers) and ViT-MAE encoders.
 
-transformers 5 renamed most keys in memory but still writes the old ones to disk; both are read, the old written.
+transformers 5 renamed most keys in memory but still writes the old ones to disk: both are read, the old ones written.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from vitreous.models.vit import ViTConfig
+from vitreous.data.preprocess import INTERPOLATIONS, Preprocess
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, check_limits
+from vitreous.weights.card import card_of
 from vitreous.weights.keymap import (
     JOIN_GATE,
     JOIN_QKV,
@@ -19,6 +23,7 @@ from vitreous.weights.keymap import (
     fold_class_position,
     rule,
     strip_prefix,
+    to_theirs,
 )
 
 PREFIXES = {"vit": "vit.", "deit": "deit.", "dinov2": "dinov2.", "dinov2_with_registers": "dinov2_with_registers."}
@@ -32,7 +37,7 @@ ACTIVATIONS = {
     "swish": "silu",
 }
 PATCHES = "embeddings.patch_embeddings.projection.weight"
-OLD, NEW, DINO = "encoder.layer.{n}", "layers.{n}", "encoder.layer.{n}"  # DINOv2's blocks kept their place
+OLD, NEW, DINO = "encoder.layer.{n}", "layers.{n}", "encoder.layer.{n}"  # DINOv2's blocks kept their name
 
 EMBEDDINGS = (
     rule("cls_token", "embeddings.cls_token"),
@@ -92,12 +97,12 @@ DINO_SWIGLU_RULES: tuple[Rule, ...] = (*EMBEDDINGS, *BLOCKS, *DINO_BLOCKS, *DINO
 
 
 def _is(tensors: Mapping[str, Tensor], dino: bool) -> bool:
-    here = any(key.endswith(PATCHES) for key in tensors)
-    return here and any("layer_scale1.lambda1" in key for key in tensors) == dino
+    huggingface = any(key.endswith(PATCHES) for key in tensors)
+    return huggingface and any("layer_scale1.lambda1" in key for key in tensors) == dino
 
 
 def read_config(sidecar: Mapping[str, Any]) -> dict[str, Any]:
-    """`config.json` to our fields."""
+    """Read our fields from `config.json`."""
     names = {
         "num_attention_heads": "heads",
         "layer_norm_eps": "norm_eps",
@@ -107,43 +112,43 @@ def read_config(sidecar: Mapping[str, Any]) -> dict[str, Any]:
     }
     known = {ours: sidecar[theirs] for theirs, ours in names.items() if theirs in sidecar}
     if sidecar:
-        known["pool"] = "token"  # unless the head's shape says more
+        known["pool"] = "token"  # the head's shape may override it
     for field in ("image_size", "patch_size"):
         if field in sidecar:
             known[field] = tuple(sidecar[field]) if isinstance(sidecar[field], list) else sidecar[field]
     if (name := sidecar.get("hidden_act")) is not None:
         if name not in ACTIVATIONS:
-            raise ValueError(f"activation {name!r} is not built here; known are {', '.join(ACTIVATIONS)}")
+            raise ValueError(f"activation {name!r} is not supported: expected one of {', '.join(ACTIVATIONS)}")
         known["activation"] = ACTIVATIONS[name]
     return known
 
 
-def assumed(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
-    """transformers' defaults."""
+def defaults(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
+    """Return transformers' defaults."""
     dino = "blocks.0.ls1.gamma" in tensors
     return {"norm_eps": 1e-6 if dino else 1e-12, "activation": "gelu"}
 
 
-LEFT_OUT = ("embeddings.mask_token", "decoder.*", "mask_token")
+IGNORED = ("embeddings.mask_token", "decoder.*", "mask_token")
 VIT = Format(
     "huggingface",
     lambda tensors: _is(tensors, dino=False),
     VIT_RULES,
-    LEFT_OUT,
+    IGNORED,
     prepare=strip_prefix(*PREFIXES.values()),
     read_config=read_config,
-    assumed=assumed,
+    defaults=defaults,
     resize="huggingface",
 )
 DINOV2 = Format(
     "huggingface-dinov2",
     lambda tensors: _is(tensors, dino=True),
     (*DINO_RULES, *DINO_SWIGLU, _GATE_NEW),
-    LEFT_OUT,
+    IGNORED,
     prepare=strip_prefix(*PREFIXES.values()),
     adjust=fold_class_position,
     read_config=read_config,
-    assumed=assumed,
+    defaults=defaults,
     resize="huggingface",
 )
 DINOV2_REGISTERS = replace(
@@ -152,3 +157,139 @@ DINOV2_REGISTERS = replace(
     recognise=lambda tensors: _is(tensors, dino=True) and any(key.endswith("register_tokens") for key in tensors),
     resize="dinov2-registers",  # transformers antialiases for this one alone
 )
+
+
+def to_huggingface(model: ViT) -> ConvertedCheckpoint:
+    """Convert to transformers' DINOv2, DeiT or ViT: the first that can hold the model. `clip.py` has CLIP's."""
+    config = model.config
+    dino = config.registers or config.layer_scale or config.swiglu
+    return with_sidecars(model, *(_to_dinov2(model) if dino else _to_vit(model)))
+
+
+def with_sidecars(model: ViT, tensors: Tensors, config_json: dict[str, Any]) -> ConvertedCheckpoint:
+    """Add the fields that every family's `config.json` has, and the preprocessor's file."""
+    config, card = model.config, card_of(model)
+    config_json |= {
+        "hidden_size": config.width,
+        "num_hidden_layers": config.depth,
+        "num_attention_heads": config.heads,
+        "image_size": _side(config.size),
+        "patch_size": _side(config.patch),
+        "num_channels": config.channels,
+        "layer_norm_eps": config.norm_eps,
+        "torch_dtype": "float32",
+    }
+    if card.head == "classifier" and config.classes:
+        names = card.class_names or [f"LABEL_{i}" for i in range(config.classes)]
+        config_json["id2label"] = {str(i): name for i, name in enumerate(names)}
+        config_json["label2id"] = {name: i for i, name in enumerate(names)}
+    preprocessor = _preprocess_config(card.preprocess)
+    return ConvertedCheckpoint(tensors, {"config.json": config_json, "preprocessor_config.json": preprocessor})
+
+
+def _to_vit(model: ViT) -> tuple[Tensors, dict[str, Any]]:
+    distilled = model.config.distillation_token
+    tensors, config = adapted(model, prefix_positions=2 if distilled else 1)
+    name, kind = ("DeiT", "deit") if distilled else ("ViT", "vit")
+    check_limits(
+        config,
+        f"transformers' {name}",
+        PAPER_VIT | {"distillation_token": (distilled,), "distillation_head": (True, False), "patch_bias": (True,)},
+    )
+    if config.classes and config.representation_size:
+        raise ValueError(f"transformers' {name} cannot hold this model: it has a pooler or a classifier, not both")
+    rules: tuple[Rule, ...] = VIT_RULES
+    if config.distillation_head:
+        rules = (rule("head.{p}", "cls_classifier.{p}"), *rules)
+    suffix = "Model"
+    if config.classes:
+        suffix = "ForImageClassificationWithTeacher" if config.distillation_head else "ForImageClassification"
+    config_json = {
+        "architectures": [f"{name}{suffix}"],
+        "model_type": kind,
+        "intermediate_size": config.mlp_width,
+        "hidden_act": activation_name(config),
+        "qkv_bias": config.qkv_bias,
+    }
+    if config.representation_size:
+        config_json["pooler_output_size"] = config.representation_size
+    theirs = to_theirs(tensors, rules, config)
+    return (add_prefix(theirs, f"{kind}.") if config.classes else theirs), config_json
+
+
+def _to_dinov2(model: ViT) -> tuple[Tensors, dict[str, Any]]:
+    registers = model.config.registers
+    tensors, config = adapted(model, prefix_positions=1)
+    name, kind = ("Dinov2WithRegisters", "dinov2_with_registers") if registers else ("Dinov2", "dinov2")
+    limits = PAPER_VIT | {
+        "registers": (registers,),
+        "layer_scale": (config.layer_scale,),
+        "swiglu": (True, False),
+        "pool": ("token+mean",) if config.classes else ("token",),
+        "patch_bias": (True,),
+        "representation_size": (0,),
+    }
+    check_limits(config, f"transformers' {name}", limits)
+    if registers and model.config.prefix_positions:
+        raise ValueError(f"transformers' {name} cannot hold this model: its registers have no positions")
+    if not config.layer_scale:
+        ones = torch.ones(config.width)
+        tensors |= {f"blocks.{n}.{scale}.gamma": ones.clone() for n in range(config.depth) for scale in ("ls1", "ls2")}
+    ratio = config.mlp_width / config.width
+    if config.swiglu:  # transformers takes two thirds of ratio × width and rounds up to a multiple of 8
+        ratio = next((r for r in range(1, 17) if (int(r * config.width * 2 / 3) + 7) // 8 * 8 == config.mlp_width), 0)
+    if not ratio or int(ratio) != ratio:
+        raise ValueError(f"transformers' {name} cannot hold this model: mlp_width={config.mlp_width} fits no ratio")
+    rules = DINO_SWIGLU_RULES if config.swiglu else DINO_RULES
+    theirs = to_theirs(tensors, rules, config)
+    theirs["embeddings.mask_token"] = torch.zeros(1, config.width)  # used in pre-training only
+    config_json = {
+        "architectures": [f"{name}{'ForImageClassification' if config.classes else 'Model'}"],
+        "model_type": kind,
+        "mlp_ratio": int(ratio),
+        "use_swiglu_ffn": config.swiglu,
+        "layerscale_value": config.layer_scale or 1.0,
+        "hidden_act": activation_name(config),
+        "qkv_bias": config.qkv_bias,
+    }
+    if registers:
+        config_json["num_register_tokens"] = registers
+    return (add_prefix(theirs, f"{kind}.") if config.classes else theirs), config_json
+
+
+def add_prefix(tensors: Tensors, prefix: str) -> Tensors:
+    """Put the base model's name before every key but the heads'."""
+    heads = ("classifier.", "cls_classifier.", "distillation_classifier.", "visual_projection.")
+    return {key if key.startswith(heads) else prefix + key: value for key, value in tensors.items()}
+
+
+def activation_name(config: ViTConfig) -> str:
+    """Return transformers' name of the activation."""
+    return {"gelu_tanh": "gelu_pytorch_tanh"}.get(config.activation, config.activation)
+
+
+def _side(pair: tuple[int, int]) -> int | list[int]:
+    return pair[0] if pair[0] == pair[1] else list(pair)
+
+
+def _preprocess_config(preprocess: Preprocess) -> dict[str, Any]:
+    resize, crop = preprocess.resize, preprocess.resize != preprocess.size
+    sides = {"height": preprocess.size[0], "width": preprocess.size[1]}
+    size: dict[str, int] = sides
+    if isinstance(resize, int):
+        size = {"shortest_edge": resize}
+    elif resize is not None:
+        size = {"height": resize[0], "width": resize[1]}
+    return {
+        "image_processor_type": "BitImageProcessor" if crop else "ViTImageProcessor",
+        "do_resize": resize is not None,
+        "size": size,
+        "resample": int(INTERPOLATIONS[preprocess.interpolation]),
+        "do_center_crop": crop,
+        "crop_size": sides,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(preprocess.mean),
+        "image_std": list(preprocess.std),
+    }

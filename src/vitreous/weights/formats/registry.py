@@ -1,18 +1,18 @@
-"""The checkpoint formats that are read, and which one a file is: decided by its keys alone."""
+"""The checkpoint formats that are read; a file's keys alone decide which one it is."""
 
 from collections.abc import Mapping
 
 from torch import Tensor
 
-from vitreous.weights.formats import clip, dino, google_npz, huggingface, timm, torchvision
+from vitreous.weights.formats import clip, dino, google, huggingface, timm, torchvision
 from vitreous.weights.keymap import Format
-from vitreous.weights.read import CheckpointError
+from vitreous.weights.safety import CheckpointError
 
-FORMATS: dict[str, Format] = {  # looked through in this order: the more particular before the more general
+FORMATS: dict[str, Format] = {  # tried in this order: specific formats before general ones
     known.name: known
     for known in (
-        google_npz.BIG_VISION,
-        google_npz.GOOGLE,
+        google.BIG_VISION,
+        google.GOOGLE,
         torchvision.TORCHVISION,
         clip.HUGGINGFACE_CLIP_CLASSIFIER,
         clip.HUGGINGFACE_CLIP,
@@ -28,7 +28,7 @@ FORMATS: dict[str, Format] = {  # looked through in this order: the more particu
 
 
 def recognise(tensors: Mapping[str, Tensor]) -> Format:
-    """The format that these keys are of.
+    """Return the format of these keys.
 
     >>> import torch
     >>> recognise({"class_token": torch.zeros(1), "encoder.pos_embedding": torch.zeros(1)}).name
@@ -39,6 +39,6 @@ def recognise(tensors: Mapping[str, Tensor]) -> Format:
             return known
     first = ", ".join(list(tensors)[:5])
     raise CheckpointError(
-        f"these keys are of no format known here ({', '.join(FORMATS)}); the first are {first}: "
-        "is this a Vision Transformer?"
+        f"its keys match none of the formats {', '.join(FORMATS)}; the first keys are {first}: check that it is a "
+        "Vision Transformer"
     )

@@ -1,4 +1,4 @@
-"""torchvision's ResNets, whose keys are ours too; the number of blocks tells which, and the first kernel the stem."""
+"""torchvision's ResNets, whose keys are ours too: the number of blocks gives the depth, the first kernel the stem."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,13 +11,15 @@ from vitreous.data.preprocess import Preprocess
 from vitreous.models.resnet import DEPTHS, ResNet, ResNetConfig
 from vitreous.weights.build import check_shapes, data_types
 from vitreous.weights.card import Card, LoadReport
-from vitreous.weights.fetch import Source
-from vitreous.weights.read import CheckpointError, RawCheckpoint
+from vitreous.weights.fetch import CheckpointFiles
+from vitreous.weights.formats.vitreous import read_own
+from vitreous.weights.read import RawCheckpoint
+from vitreous.weights.safety import CheckpointError
 from vitreous.weights.sidecar import class_names, preprocessing
 
 
-def load_resnet(raw: RawCheckpoint, source: Source, sidecar: Mapping[str, Any], classes: int | None) -> ResNet:
-    """Build the ResNet that the checkpoint holds; `classes` puts a fresh head in place."""
+def load_resnet(raw: RawCheckpoint, files: CheckpointFiles, sidecar: Mapping[str, Any], classes: int | None) -> ResNet:
+    """Build the ResNet that the checkpoint holds; `classes` replaces its head by a fresh one."""
     tensors = raw.tensors
     layers = [len({key.split(".")[1] for key in tensors if key.startswith(f"layer{i}.")}) for i in (1, 2, 3, 4)]
     bottleneck = "layer1.0.conv3.weight" in tensors
@@ -40,25 +42,25 @@ def load_resnet(raw: RawCheckpoint, source: Source, sidecar: Mapping[str, Any], 
         model.reset_classifier(classes)
         if isinstance(model.fc, nn.Linear):
             report.reinitialised = ["fc.weight", "fc.bias"]
-    own = sidecar.get("vitreous") or {}
-    if "preprocess" in own:  # trained here
-        preprocess, why = Preprocess.from_dict(own["preprocess"]), None
+    own = read_own(sidecar)
+    if "preprocess" in own:
+        preprocess, reason = Preprocess.from_dict(own["preprocess"]), None
         sidecar = own
     else:
-        preprocess, why = preprocessing(source, sidecar, report.format, (224, 224), 3)
-    if why:
-        report.assumed["preprocessing"] = f"{preprocess.describe()} ({why})"
-    names, why = class_names(source, sidecar, stored) if not report.reinitialised else (None, None)
-    if why:
-        report.assumed["class names"] = why
+        preprocess, reason = preprocessing(files, sidecar, report.format, (224, 224), 3)
+    if reason:
+        report.assumed["preprocessing"] = f"{preprocess.describe()} ({reason})"
+    names, reason = class_names(files, sidecar, stored) if not report.reinitialised else (None, None)
+    if reason:
+        report.assumed["class names"] = reason
     model.config = replace(model.config, image_size=preprocess.size)
     model.card = Card(
-        name=str(source.name),
+        name=str(files.name),
         preprocess=preprocess,
         class_names=names,
         head="classifier" if model.config.classes else "none",
-        origin=source.origin,
-        files=tuple(str(path) for path in source.weights),
+        origin=files.origin,
+        files=tuple(str(path) for path in files.weights),
         family="ResNet",
         report=report,
         training=None if report.reinitialised else own.get("training"),

@@ -1,6 +1,6 @@
-"""timm's checkpoints, and everybody's who kept timm's names: DeiT, AugReg, DeiT-III, MAE, DINO, and our own files.
+"""timm's checkpoints, and others with timm's names: DeiT, AugReg, DeiT-III, MAE, DINO, and our own files.
 
-Our keys are timm's, so the rules say which keys there are; only a few older spellings differ.
+Our keys are timm's, so the rules list the keys that exist; only a few older spellings differ.
 """
 
 from collections.abc import Mapping
@@ -9,8 +9,11 @@ from typing import Any
 
 from torch import Tensor
 
+from vitreous.data.preprocess import Preprocess
 from vitreous.models.variants import VARIANTS
-from vitreous.models.vit import ViTConfig
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.weights.adapt import ConvertedCheckpoint, Limits, adapted, check_limits
+from vitreous.weights.card import card_of
 from vitreous.weights.keymap import Format, Rule, Tensors, rule
 
 BLOCK = ("norm1", "attn.qkv", "attn.q_norm", "attn.k_norm", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
@@ -25,7 +28,7 @@ ACTIVATIONS = {
 
 
 def own_rules() -> tuple[Rule, ...]:
-    """Our keys by themselves; each family below adds what it spells differently."""
+    """Return a rule for each of our keys; a family replaces those that it spells differently."""
     singles = ("cls_token", "dist_token", "reg_token", "pos_embed")
     layers = ("patch_embed.proj", "norm_pre", "norm", "fc_norm", "head", "head_dist")
     return (
@@ -39,12 +42,12 @@ def own_rules() -> tuple[Rule, ...]:
 
 
 def recognise(tensors: Mapping[str, Tensor]) -> bool:
-    """By two keys that every such file has."""
+    """Recognise the format by two keys that every file has."""
     return "patch_embed.proj.weight" in tensors and "blocks.0.norm1.weight" in tensors
 
 
 def read_config(sidecar: Mapping[str, Any]) -> dict[str, Any]:
-    """The architecture's name gives what keys cannot tell; `model_args` and the rest come on top."""
+    """Read what keys do not state from the architecture's name, then from `model_args` and the other fields."""
     known: dict[str, Any] = {}
     name = str(sidecar.get("architecture", ""))
     if name in VARIANTS:
@@ -68,12 +71,12 @@ def read_config(sidecar: Mapping[str, Any]) -> dict[str, Any]:
     if pool in POOLS:
         known["pool"] = POOLS[pool]
     elif pool:
-        raise ValueError(f"timm's global_pool={pool!r} is not built here; known are {', '.join(POOLS)}")
+        raise ValueError(f"timm's global_pool={pool!r} is not supported: expected one of {', '.join(POOLS)}")
     return known
 
 
-def assumed(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
-    """timm's defaults, or those of the variant that this looks like."""
+def defaults(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
+    """Return timm's defaults, or those of the known variant of the same shape."""
     clip = "norm_pre.weight" in tensors
     return {
         "norm_eps": known.norm_eps if known else 1e-5 if clip else 1e-6,
@@ -81,11 +84,11 @@ def assumed(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
     }
 
 
-TIMM = Format("timm", recognise, own_rules(), read_config=read_config, assumed=assumed, resize="timm")
+TIMM = Format("timm", recognise, own_rules(), read_config=read_config, defaults=defaults, resize="timm")
 
 
 def architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
-    """The timm entry point that builds this config, and the arguments that differ from its defaults."""
+    """Return the timm entry point that builds this config, and the arguments that differ from its defaults."""
     for name, known in VARIANTS.items():
         if asdict(config) | {"classes": known.classes} == asdict(known) and config.size[0] > 64:
             return name, {}
@@ -104,7 +107,7 @@ def architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
         "embed_dim": config.width,
         "depth": config.depth,
         "num_heads": config.heads,
-        # half a unit more, so that timm's int(width × ratio) does not round down
+        # half a unit more, so that timm's int(width × ratio) does not round down to one less
         "mlp_ratio": (config.mlp_width * (2 if config.swiglu else 1) + 0.5) / config.width,
         "qkv_bias": config.qkv_bias,
         "qk_norm": config.qk_norm,
@@ -123,3 +126,50 @@ def architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
             "global_pool": {"token": "token", "mean": "avg"}[config.pool],
         }
     return name, arguments
+
+
+def to_timm(model: ViT) -> ConvertedCheckpoint:
+    """Convert to timm: its keys are ours, and `config.json` names the entry point that builds the model."""
+    tensors, config = adapted(model, prefix_positions=None)
+    clip_like = config.embedding_norm
+    limits: Limits = {"representation_size": (0,), "pool": ("token", "mean"), "patch_bias": (not clip_like,)}
+    check_limits(config, "timm", limits)
+    if config.distillation_token:
+        limits = {"distillation_head": (bool(config.classes),), "registers": (0,), "pool": ("token",)}
+        check_limits(config, "timm", limits)
+    if config.fc_norm and config.final_norm:
+        raise ValueError("timm cannot hold this model: it has a norm before or after pooling, not both")
+    name, arguments = architecture(config)
+    card = card_of(model)
+    config_json: dict[str, Any] = {
+        "architecture": name,
+        "num_classes": config.classes,
+        "num_features": config.width,
+        "global_pool": {"token": "token", "mean": "avg"}[config.pool],
+        "pretrained_cfg": {
+            "num_classes": config.classes,
+            "input_size": [config.channels, *config.size],
+            "first_conv": "patch_embed.proj",
+            "classifier": ["head", "head_dist"] if config.distillation_head else "head",
+            **_preprocess_config(card.preprocess),
+        },
+    }
+    if arguments:
+        config_json["model_args"] = arguments
+    if card.class_names:
+        config_json["label_names"] = list(card.class_names)
+    return ConvertedCheckpoint(tensors, {"config.json": config_json})
+
+
+def _preprocess_config(preprocess: Preprocess) -> dict[str, Any]:
+    height = preprocess.size[0]
+    resize = preprocess.resize or preprocess.size
+    squash = isinstance(resize, tuple) and not preprocess.cover
+    first = resize[0] if isinstance(resize, tuple) else resize
+    return {
+        "mean": list(preprocess.mean),
+        "std": list(preprocess.std),
+        "interpolation": preprocess.interpolation,
+        "crop_pct": 1.0 if first == height else height / (first + 0.5),  # timm rounds height / crop_pct down
+        "crop_mode": "squash" if squash else "center",
+    }

@@ -5,8 +5,9 @@ from typing import Any
 
 from torch import Tensor
 
-from vitreous.models.vit import ViTConfig
-from vitreous.weights.keymap import Format, Tensors, rule
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, check_limits
+from vitreous.weights.keymap import Format, Tensors, rule, to_theirs
 
 LAYER = "encoder.layers.encoder_layer_{n}"
 
@@ -27,13 +28,24 @@ RULES = (
 
 
 def recognise(tensors: Mapping[str, Tensor]) -> bool:
-    """By two keys that nobody else has."""
+    """Recognise the format by two keys that no other has."""
     return "encoder.pos_embedding" in tensors and "class_token" in tensors
 
 
-def assumed(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
-    """torchvision's choices."""
+def defaults(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
+    """Return torchvision's choices."""
     return {"norm_eps": 1e-6, "activation": "gelu", "pool": "token"}
 
 
-TORCHVISION = Format("torchvision", recognise, RULES, assumed=assumed, resize="torchvision")
+TORCHVISION = Format("torchvision", recognise, RULES, defaults=defaults, resize="torchvision")
+
+
+def to_torchvision(model: ViT) -> ConvertedCheckpoint:
+    """Convert to torchvision's state dict; torchvision reads no config file."""
+    tensors, config = adapted(model, prefix_positions=1)
+    check_limits(
+        config, "torchvision", PAPER_VIT | {"activation": ("gelu",), "qkv_bias": (True,), "patch_bias": (True,)}
+    )
+    if not config.classes:
+        raise ValueError("torchvision cannot hold this model: its ViTs always have a head, this one has none")
+    return ConvertedCheckpoint(to_theirs(tensors, RULES, config))

@@ -1,7 +1,7 @@
-"""A zip of NumPy arrays becomes named tensors, each array's size checked before memory is set aside for it.
+"""Read a zip of NumPy arrays as named tensors; check the size of each array before allocating memory for it.
 
-Google's ViT weights come as `.npz`. NumPy's own reader trusts what an archive says of itself; this one does
-not. It never unpickles, and it knows bfloat16 as big_vision stores it: two raw bytes (`|V2`) for each number.
+Google publishes ViT weights as `.npz`. NumPy's own reader trusts the sizes in the archive; this reader does not. It
+never unpickles, and it reads bfloat16 as big_vision stores it: two raw bytes (`|V2`) for each number.
 """
 
 import math
@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from numpy.lib import format as npy
 
-from vitreous.weights.unwrap import CheckpointError
+from vitreous.weights.safety import CheckpointError
 
-MOST_EXPANSION = 20  # float weights never shrink this far: an archive that grows more was made to fill memory
-ALWAYS_FINE = 64 * 2**20  # bytes any machine has: tiny models full of zeros do shrink far
+MAX_EXPANSION = 20  # float weights never compress this far: an archive that expands more was made to fill memory
+ALWAYS_ALLOWED = 64 * 2**20  # bytes: a tiny model full of zeros does compress further
 NUMBERS = ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1")
 BFLOAT16 = "V2"
 
@@ -33,7 +33,7 @@ def read_npz(path: Path) -> dict[str, torch.Tensor]:
     with zipfile.ZipFile(path) as archive:
         members = checked_members(archive)
         total, on_disk = sum(member.file_size for member in members.values()), path.stat().st_size
-        if total > max(MOST_EXPANSION * on_disk, ALWAYS_FINE):
+        if total > max(MAX_EXPANSION * on_disk, ALWAYS_ALLOWED):
             raise CheckpointError(f"{on_disk:,} bytes unpack to {total:,}, as weights never do: do not trust it")
         headers = {name: _header(archive, member) for name, member in members.items()}
         tensors = {name: _tensor(archive, members[name], header) for name, header in headers.items()}
@@ -41,7 +41,7 @@ def read_npz(path: Path) -> dict[str, torch.Tensor]:
 
 
 def checked_members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """An archive's members by name; refuses a name used twice, one that leaves its folder, and encryption."""
+    """Return an archive's members by name; reject a name used twice, a name outside the folder, and encryption."""
     members: dict[str, zipfile.ZipInfo] = {}
     for member in archive.infolist():
         name = PurePosixPath(member.filename)
@@ -57,23 +57,23 @@ def checked_members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
 
 @dataclass(frozen=True)
 class _Header:
-    """What an array says of itself."""
+    """Shape and type of an array, as its header states them."""
 
     shape: tuple[int, ...]
     fortran_order: bool
     dtype: np.dtype
     start: int
-    """Where the numbers begin."""
+    """Offset of the first number."""
 
 
 def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Header:
-    """Read a member's header, and see that it agrees with the bytes the archive holds for it."""
+    """Read a member's header and check it against the bytes that the archive holds for it."""
     name = member.filename
     with archive.open(member) as stream:
         version = npy.read_magic(stream)
         if version not in ((1, 0), (2, 0), (3, 0)):
             raise CheckpointError(f"expected .npy version 1 to 3 in {name}, got {version}: save it again")
-        # Version 3 differs from 2 only in the alphabet of field names, and arrays with fields are refused.
+        # Version 3 differs from 2 only in the encoding of field names, and arrays with fields are rejected below.
         read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, fortran_order, dtype = read_header(stream)
         start = stream.tell()
@@ -87,7 +87,7 @@ def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Header:
 
 def _tensor(archive: zipfile.ZipFile, member: zipfile.ZipInfo, header: _Header) -> torch.Tensor:
     with archive.open(member) as stream:
-        raw = stream.read(member.file_size)[header.start :]  # never more than it said; checksum compared
+        raw = stream.read(member.file_size)[header.start :]  # at most the stated size; zipfile compares the checksum
     is_bfloat16 = header.dtype.kind == "V"
     numbers = np.frombuffer(raw, "<i2" if is_bfloat16 else header.dtype)
     numbers = numbers.reshape(header.shape, order="F" if header.fortran_order else "C")

@@ -1,7 +1,8 @@
-"""A pickle followed step by step with stand-ins, before anything real is built from it.
+"""Scan a torch pickle before anything is built from it.
 
-A torch pickle is a list of instructions. The rehearsal learns the name of each class it wants and the size of each
-tensor while nothing has been made: a class outside the lists below, or a tensor larger than its storage, ends it.
+A pickle is a list of instructions. The scan executes them on placeholders, so that it learns the name of each class the
+pickle asks for and the size of each tensor. It raises for a class outside the lists below and for a tensor larger than
+its storage.
 """
 
 import _compat_pickle
@@ -16,14 +17,23 @@ from typing import Any
 import numpy as np
 import torch
 
+from vitreous.weights.safety import CheckpointError
 from vitreous.weights.safety.npz import NUMBERS
-from vitreous.weights.unwrap import READABLE, CheckpointError
 
-OLD_MAGIC = 0x1950A86A20F9469CFC6C  # the number that torch.save put in front before version 1.6
+OLD_MAGIC = 0x1950A86A20F9469CFC6C  # the number with which files of torch.save began before version 1.6
+# The number types a weight may have. Complex, quantised and bit-packed ones are not here.
+# fmt: off
+READABLE = (
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e4m3fnuz,
+    torch.float8_e5m2, torch.float8_e5m2fnuz, torch.float8_e8m0fnu,
+    torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint64, torch.uint32, torch.uint16, torch.uint8, torch.bool,
+)
+# fmt: on
 
 
-class _NumberType:
-    """Stands for numpy.dtype: remembers its code (`f8`) and its byte order."""
+class _Dtype:
+    """Placeholder for numpy.dtype: keeps its code (`f8`) and its byte order."""
 
     def __init__(self, code: str = "", *_: object) -> None:
         self.code, self.order = code, "="
@@ -32,8 +42,8 @@ class _NumberType:
         self.order = state[1]
 
 
-class _Dropped:
-    """Stands for a NumPy array among the extras: its content is not kept."""
+class _Array:
+    """Placeholder for a NumPy array among the extras: its content is not kept."""
 
     def __init__(self, *_: object) -> None:
         pass
@@ -42,20 +52,20 @@ class _Dropped:
         pass
 
 
-def _number(kind: _NumberType, raw: bytes) -> int | float | bool | None:
-    """Stands for NumPy's maker of scalars: a Python number, or None when it is no plain number."""
+def _scalar(kind: _Dtype, raw: bytes) -> int | float | bool | None:
+    """Placeholder for NumPy's scalar constructor: a Python number, or None if the type is not a plain number."""
     plain = kind.code in NUMBERS and kind.order in ("<", ">", "|", "=")
     return np.frombuffer(raw, kind.order + kind.code, count=1)[0].item() if plain else None
 
 
 def _plain_dict(*_: object) -> dict[Any, Any]:
-    """Stands for defaultdict, which forgets its factory and comes back as a dict."""
+    """Placeholder for defaultdict: a dict without a factory."""
     return {}
 
 
-# What a pickle may name besides tensors, and what is put in its place. Each only keeps values: none imports,
-# opens, evaluates or calls anything that the file chose.
-INERT: tuple[tuple[Callable[..., Any], str], ...] = (
+# What a pickle may name besides tensors, and the placeholder for it. A placeholder only keeps values: none imports,
+# opens, evaluates or calls anything that the file chooses.
+PLACEHOLDERS: tuple[tuple[Callable[..., Any], str], ...] = (
     (argparse.Namespace, "argparse.Namespace"),  # a training script's options: attributes and no more
     (_plain_dict, "collections.defaultdict"),
     (_plain_dict, "builtins.dict"),  # these four only as a defaultdict's factory
@@ -66,14 +76,14 @@ INERT: tuple[tuple[Callable[..., Any], str], ...] = (
     (PurePosixPath, "pathlib._local.PosixPath"),  # as Python 3.13 calls it
     (PureWindowsPath, "pathlib.WindowsPath"),
     (PureWindowsPath, "pathlib._local.WindowsPath"),
-    (_NumberType, "numpy.dtype"),
-    (_number, "numpy.core.multiarray.scalar"),  # a loss or an accuracy
-    (_number, "numpy._core.multiarray.scalar"),  # as NumPy 2 calls it
-    (_Dropped, "numpy.ndarray"),  # the state of a random generator
-    (_Dropped, "numpy.core.multiarray._reconstruct"),
-    (_Dropped, "numpy._core.multiarray._reconstruct"),
+    (_Dtype, "numpy.dtype"),
+    (_scalar, "numpy.core.multiarray.scalar"),  # a loss or an accuracy
+    (_scalar, "numpy._core.multiarray.scalar"),  # as NumPy 2 calls it
+    (_Array, "numpy.ndarray"),  # the state of a random generator
+    (_Array, "numpy.core.multiarray._reconstruct"),
+    (_Array, "numpy._core.multiarray._reconstruct"),
 )
-# The same, where torch rebuilds them itself. `_codecs.encode` is how protocol 2 writes bytes.
+# Allowed, and rebuilt by torch itself. `_codecs.encode` is how protocol 2 writes bytes.
 HARMLESS = (
     "collections.OrderedDict",
     "collections.Counter",
@@ -88,7 +98,7 @@ TENSORS = (
     "torch._utils._rebuild_tensor_v3",
 )
 PARAMETER = "torch._utils._rebuild_parameter"
-CALLABLE = (*(name for _, name in INERT), *HARMLESS, *TENSORS, PARAMETER)
+CALLABLE = (*(name for _, name in PLACEHOLDERS), *HARMLESS, *TENSORS, PARAMETER)
 STORAGES = {
     "torch.DoubleStorage": torch.float64,
     "torch.FloatStorage": torch.float32,
@@ -104,7 +114,7 @@ STORAGES = {
 }
 DTYPES = {str(dtype): dtype for dtype in READABLE}
 CONSTANTS = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINSTRING")
-MOST_DIMENSIONS = 32
+MAX_DIMENSIONS = 32
 SAVE_PLAIN = "save dense real ones, e.g. float32"
 SAVE_AGAIN = "save the state_dict() with torch.save as it is, or as safetensors"
 
@@ -120,18 +130,18 @@ class _Storage:
     size: int
 
 
-class _Made(list[Any]):
-    """Stands for anything a pickle makes: the maker's name, and the items put in since."""
+class _Object(list[Any]):
+    """Placeholder for any object that a pickle makes: its constructor's name, and the items added since."""
 
-    def __init__(self, maker: str) -> None:
-        self.maker = maker
+    def __init__(self, constructor: str) -> None:
+        self.constructor = constructor
 
 
-class Rehearsal:
-    """Follows a pickle's instructions with stand-ins: finds what it wants and how large, and builds nothing.
+class PickleScan:
+    """Execute a pickle's instructions on placeholders: find the classes and sizes it asks for, and build nothing.
 
     >>> import io, pickle
-    >>> Rehearsal().follow(io.BytesIO(pickle.dumps(["a", "b"], protocol=2)))
+    >>> PickleScan().scan(io.BytesIO(pickle.dumps(["a", "b"], protocol=2)))
     ['a', 'b']
     """
 
@@ -139,11 +149,11 @@ class Rehearsal:
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
-        self.storages: dict[str, int] = {}  # key → bytes the pickle says it has
-        self.effort = 0  # items handed to calls: a file can hand one long list to very many
+        self.storages: dict[str, int] = {}  # key → bytes that the pickle claims
+        self.effort = 0  # items passed to calls: a file can pass one long list to very many
 
-    def follow(self, stream: Any) -> Any:
-        """Follow one pickle to its end; the stream is left behind it."""
+    def scan(self, stream: Any) -> Any:
+        """Scan one pickle to its end; the stream then stands behind it."""
         stack = self.stack
         instructions: Iterable[tuple[Any, Any, Any]] = pickletools.genops(stream)
         for opcode, argument, position in instructions:
@@ -166,7 +176,7 @@ class Rehearsal:
                 case "MARK":
                     self.marks.append(len(stack))
                 case "EMPTY_LIST" | "EMPTY_DICT" | "EMPTY_SET":
-                    stack.append(_Made(opcode.name))
+                    stack.append(_Object(opcode.name))
                 case "EMPTY_TUPLE":
                     stack.append(())
                 case "TUPLE1" | "TUPLE2" | "TUPLE3":
@@ -174,13 +184,13 @@ class Rehearsal:
                 case "TUPLE":
                     stack.append(self._pop_to_mark())
                 case "APPEND":
-                    self._put_in(self._pop(1))
+                    self._add_items(self._pop(1))
                 case "SETITEM":
-                    self._put_in(self._pop(2))
+                    self._add_items(self._pop(2))
                 case "APPENDS" | "SETITEMS":
-                    self._put_in(self._pop_to_mark())
+                    self._add_items(self._pop_to_mark())
                 case "GLOBAL":
-                    stack.append(_Global(_allowed(argument)))
+                    stack.append(_Global(_check_global(argument)))
                 case "BINPERSID":
                     stack.append(self._storage(stack.pop()))
                 case "REDUCE" | "NEWOBJ":
@@ -195,7 +205,7 @@ class Rehearsal:
 
     def _pop(self, count: int) -> tuple[Any, ...]:
         if len(self.stack) < count:
-            raise IndexError("the pickle takes more than it put down")
+            raise IndexError("the pickle pops more than it pushed")
         items = tuple(self.stack[-count:])
         del self.stack[-count:]
         return items
@@ -206,9 +216,9 @@ class Rehearsal:
         del self.stack[mark:]
         return items
 
-    def _put_in(self, items: tuple[Any, ...]) -> None:
-        if not isinstance(self.stack[-1], _Made):
-            raise TypeError("the pickle adds items to what is no container")
+    def _add_items(self, items: tuple[Any, ...]) -> None:
+        if not isinstance(self.stack[-1], _Object):
+            raise TypeError("the pickle adds items to something that is not a container")
         self.stack[-1].extend(items)
 
     def _spend(self, items: Sequence[Any], position: int) -> None:
@@ -223,11 +233,11 @@ class Rehearsal:
                 known = self.storages.setdefault(key, storage.size)
                 if count >= 0 and known == storage.size and not any(rest):
                     return storage
-        raise CheckpointError("describes a tensor's numbers in a way that torch never does: fetch it again")
+        raise CheckpointError("describes a tensor's storage in a form that torch never writes: fetch it again")
 
-    def _call(self, function: object, arguments: object, position: int) -> _Made:
+    def _call(self, function: object, arguments: object, position: int) -> _Object:
         if not isinstance(function, _Global) or function.name not in CALLABLE:
-            raise CheckpointError("calls what is not to be called: do not trust it")
+            raise CheckpointError("calls something other than the allowed constructors: do not trust it")
         if not isinstance(arguments, tuple):
             raise TypeError("the pickle calls without arguments")
         self._spend((arguments, *arguments), position)
@@ -235,25 +245,25 @@ class Rehearsal:
             _check_tensor(function.name, *arguments)
         elif function.name == PARAMETER:
             data, _, hooks = arguments
-            if getattr(data, "maker", None) not in TENSORS or not _is_empty_dict(hooks):
-                raise TypeError("the pickle makes a parameter of what is no tensor")
+            if getattr(data, "constructor", None) not in TENSORS or not _is_empty_dict(hooks):
+                raise TypeError("the pickle makes a parameter from something that is not a tensor")
         elif function.name == "_codecs.encode" and arguments[1:] != ("latin1",):
             raise CheckpointError(f"expected bytes written as latin1, got {arguments[1:]}: do not trust it")
-        return _Made(function.name)
+        return _Object(function.name)
 
-    def _set_state(self, made: object, state: object, position: int) -> None:
-        maker = getattr(made, "maker", "nothing")
+    def _set_state(self, target: object, state: object, position: int) -> None:
+        constructor = getattr(target, "constructor", "nothing")
         self._spend((state,), position)
-        if maker == "collections.OrderedDict" and isinstance(state, _Made) and state[::2] == ["_metadata"]:
-            return  # nn.Module.state_dict() hangs its version numbers on the dict it returns
-        if maker == "argparse.Namespace" and getattr(state, "maker", None) == "EMPTY_DICT":
+        if constructor == "collections.OrderedDict" and isinstance(state, _Object) and state[::2] == ["_metadata"]:
+            return  # nn.Module.state_dict() attaches its version numbers to the dict it returns
+        if constructor == "argparse.Namespace" and getattr(state, "constructor", None) == "EMPTY_DICT":
             return
-        if not maker.startswith("numpy."):
-            raise CheckpointError(f"sets the inner state of {maker}, as torch never does: do not trust it")
+        if not constructor.startswith("numpy."):
+            raise CheckpointError(f"sets the inner state of {constructor}, as torch never does: do not trust it")
 
 
-def _allowed(wanted: str) -> str:
-    """A global's dotted name, when it is on one of the lists."""
+def _check_global(wanted: str) -> str:
+    """Return a global's dotted name if it is on one of the lists."""
     module, _, attribute = wanted.partition(" ")
     # Protocol 2 writes Python 2's names for the standard library: __builtin__ for builtins.
     renamed = (_compat_pickle.IMPORT_MAPPING.get(module, module), attribute)
@@ -267,19 +277,19 @@ def _allowed(wanted: str) -> str:
 
 
 def _check_tensor(
-    maker: str, storage: _Storage, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *rest: Any
+    constructor: str, storage: _Storage, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *rest: Any
 ) -> None:
-    """See that a tensor lies in its storage and does not repeat it: an expanded view can claim terabytes.
+    """Check that a tensor lies in its storage and does not repeat it: an expanded view can claim terabytes.
 
-    `rest` is what torch's makers take besides: whether gradients are wanted, hooks, for `_v3` the type,
-    and marks for lazily negated or conjugated numbers.
+    `rest` is what torch's constructors take besides: `requires_grad`, hooks, for `_v3` the dtype, and flags for lazily
+    negated or conjugated numbers.
     """
-    dtype = DTYPES[rest[2].name] if maker.endswith("_v3") else storage.dtype
-    marks = rest[3:] if maker.endswith("_v3") else rest[2:]
-    if any(marks) or not all(_is_empty_dict(hooks) for hooks in rest[1:2]):
-        raise CheckpointError(f"holds a tensor with hooks or with marks of its own: {SAVE_AGAIN}")
+    dtype = DTYPES[rest[2].name] if constructor.endswith("_v3") else storage.dtype
+    flags = rest[3:] if constructor.endswith("_v3") else rest[2:]
+    if any(flags) or not all(_is_empty_dict(hooks) for hooks in rest[1:2]):
+        raise CheckpointError(f"holds a tensor with hooks or with flags of its own: {SAVE_AGAIN}")
     numbers = (offset, *size, *stride)
-    if not all(isinstance(number, int) and number >= 0 for number in numbers) or len(size) > MOST_DIMENSIONS:
+    if not all(isinstance(number, int) and number >= 0 for number in numbers) or len(size) > MAX_DIMENSIONS:
         raise CheckpointError(f"describes a tensor of impossible shape {size[:8]}: fetch it again")
     steps = sum((length - 1) * step for length, step in zip(size, stride, strict=True))
     count = math.prod(size)
@@ -289,5 +299,5 @@ def _check_tensor(
         raise CheckpointError(f"a tensor {size} claims {claimed:,} bytes, {held}: do not trust it")
 
 
-def _is_empty_dict(made: object) -> bool:
-    return isinstance(made, _Made) and made.maker == "collections.OrderedDict" and not made
+def _is_empty_dict(value: object) -> bool:
+    return isinstance(value, _Object) and value.constructor == "collections.OrderedDict" and not value

@@ -1,8 +1,8 @@
 """Google's `.npz` files: the original release, AugReg's, and big_vision's.
 
-The same layers in three spellings: big_vision numbers sub-layers otherwise, keeps positions at the top, and may stack
-all blocks into one array. JAX keeps matrices as `[in out]`, attention's as `[in heads k]` and `[heads k out]`, and the
-patch embedding as `[height width channels out]`.
+The three name the same layers differently: big_vision numbers sub-layers from 0, keeps positions at the top level, and
+may stack all blocks into one array. JAX stores matrices as `[in out]`, attention's as `[in heads k]` and
+`[heads k out]`, and the patch embedding as `[height width channels out]`.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous.models.vit import ViTConfig
-from vitreous.weights.keymap import TRANSPOSE, Format, Rule, Tensors, Transform, rule
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, check_limits
+from vitreous.weights.keymap import TRANSPOSE, Format, Rule, Tensors, Transform, rule, to_theirs
 
 
 def _split_heads(x: Tensor, config: ViTConfig) -> list[Tensor]:
@@ -74,7 +75,7 @@ STACKED = "Transformer/encoderblock/"
 
 
 def prepare(tensors: Tensors) -> Tensors:
-    """Take off the optimiser's or tower's prefix, and take stacked blocks apart."""
+    """Remove the optimiser's or tower's prefix, and split stacked blocks."""
     prefix = next((p for p in PREFIXES if f"{p}embedding/kernel" in tensors), "")
     plain = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
     unstacked: Tensors = {}
@@ -100,26 +101,34 @@ def _is_big_vision(tensors: Mapping[str, Tensor]) -> bool:
 
 
 def read_shapes(tensors: Tensors) -> dict[str, Any]:
-    """The number of heads, which JAX's shapes tell: `[in heads k]`."""
+    """Read the number of heads from JAX's shapes: `[in heads k]`."""
     return next(({"heads": x.shape[-2]} for key, x in tensors.items() if key.endswith("query/kernel")), {})
 
 
-def assumed(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
-    """The choices of Google's code."""
-    # JAX's gelu is the tanh approximation; timm, whose reading of these files is the usual one, takes the exact
-    # function, and the two differ by less than 0.001 in any activation.
+def defaults(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
+    """Return the choices of Google's code."""
+    # JAX's gelu is the tanh approximation; timm, the usual reader of these files, takes the exact function. The two
+    # differ by less than 0.001 in any activation.
     return {"norm_eps": 1e-6, "activation": "gelu", "pool": "token" if "cls_token" in tensors else "mean"}
 
 
-LEFT_OUT = ("opt/state/*", "opt/*", "states/*", "params/txt/*", "params/t", "params/b", "t", "b")
+IGNORED = ("opt/state/*", "opt/*", "states/*", "params/txt/*", "params/t", "params/b", "t", "b")
 GOOGLE = Format(
     "google",
     _is_npz,
     ORIGINAL_RULES,
-    LEFT_OUT,
+    IGNORED,
     prepare=prepare,
     read_shapes=read_shapes,
-    assumed=assumed,
+    defaults=defaults,
     resize="google",
 )
 BIG_VISION = replace(GOOGLE, name="google-big-vision", recognise=_is_big_vision, rules=BIG_VISION_RULES)
+
+
+def to_google(model: ViT) -> ConvertedCheckpoint:
+    """Convert to the arrays of the original release, which has no config file either."""
+    tensors, config = adapted(model, prefix_positions=1)
+    limits = PAPER_VIT | {"activation": ("gelu", "gelu_tanh"), "qkv_bias": (True,), "patch_bias": (True,)}
+    check_limits(config, "Google's .npz", limits)
+    return ConvertedCheckpoint(to_theirs(tensors, ORIGINAL_RULES, config))
