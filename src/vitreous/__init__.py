@@ -13,6 +13,7 @@ _HOMES = {  # public name → the module it lives in
     "save": "vitreous.weights.save",
     "convert": "vitreous.weights.convert",
     "push": "vitreous.weights.push",
+    "inspect": "vitreous.weights.inspect",
     "export": "vitreous.speed.export",
     "classify": "vitreous.predict.classify",
     "embed": "vitreous.predict.embed",
@@ -54,6 +55,7 @@ if TYPE_CHECKING:  # so that editors and type checkers see what the lazy import 
     from vitreous.training.config import TrainConfig
     from vitreous.training.recipes import RECIPES
     from vitreous.weights.convert import convert
+    from vitreous.weights.inspect import inspect
     from vitreous.weights.load import load
     from vitreous.weights.push import push
     from vitreous.weights.save import save

@@ -146,7 +146,7 @@ def test_a_missing_library_is_a_reason(quick, monkeypatch):
 def test_what_a_library_cannot_hold_is_a_reason(quick):
     config = ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=5, registers=2)
     result = benchmark("registers", setting(config=config), chosen(("torchvision",), ("eager",)), seconds=0.0)
-    assert "it has no place for registers=2" in result.left_out["torchvision"]
+    assert "it does not support registers=2" in result.left_out["torchvision"]
 
 
 def test_graphs_on_a_cpu_are_left_out(quick):

@@ -60,7 +60,7 @@ def test_every_verb_but_those_that_show_or_serve_prints_json():
 def test_standard_output_is_json_and_nothing_else(command, place, capsys, monkeypatch):
     monkeypatch.chdir(place)
     monkeypatch.setenv("HF_TOKEN", "any")
-    monkeypatch.setattr(push, "_send", lambda files, name, *_: push.Pushed(name, "url", "commit", ("README.md",)))
+    monkeypatch.setattr(push, "_upload", lambda files, name, *_: push.PushResult(name, "url", "commit", ("README.md",)))
     words, has = WORDS[command]
     main([command, *words, "--json"])
     message = json.loads(capsys.readouterr().out)

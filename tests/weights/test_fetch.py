@@ -378,7 +378,7 @@ def test_the_packaged_model_comes_from_the_package(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(fetching.resources, "files", lambda name: package)
     with pytest.raises(FileNotFoundError, match=r"this installation lacks the model 'cifar10'.*install vitreous again"):
         fetch("packaged")
-    folder = write(package / "packaged" / "cifar10", "model.safetensors", "config.json")
+    folder = write(package / "weights/packaged/cifar10", "model.safetensors", "config.json")
     for name in ("packaged", "cifar10"):
         source = fetch(name)
         assert (source.origin, source.name) == ("packaged", name)

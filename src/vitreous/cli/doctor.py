@@ -19,42 +19,31 @@ def doctor(
     json: bool = False,
     data_root: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
 ) -> None:
-    """Say what was loaded, what was resized or assumed, and whether the preprocessing is right.
+    """Show what was loaded, what was resized or assumed, and whether the preprocessing is correct.
 
     Args:
         options: Which model.
-        trace: Also print the shape at each step of an image's way through the model.
-        data: Labelled images, on which the plausible preprocessings are tried and the one that fits is named.
-        limit: Use so many images of it at the most, taken evenly.
+        trace: Also print the shape at each step of a forward pass.
+        data: Labelled images, on which plausible preprocessings are tried and the best one is named.
+        limit: Use at most this many of the images, evenly spaced.
         json: Print JSON.
-        data_root: Where named datasets are kept.
+        data_root: The folder of named datasets.
     """
     from vitreous.data.datasets import open_dataset
-    from vitreous.models.summary import trace as follow
     from vitreous.predict.preprocess_check import fit_preprocessing
-    from vitreous.weights.inspect import examine, facts
+    from vitreous.weights.inspect import inspect
 
     images = None if data is None else open_dataset(data, "test", data_root).spread(limit)
     model = options.load()
-    sections = examine(model)
-    if trace:
-        sections["shapes"] = follow(model)
+    summary = inspect(model, shapes=trace)
     if images is not None:
         with messages().status(f"trying preprocessings on {len(images)} images"):
             fit = fit_preprocessing(model, images)
-        sections["preprocessings tried"] = [(trial.name, f"{trial.top1:.1%}") for trial in fit.trials]
-        sections["verdict"] = [("", line) for line in fit.verdict()]
+        summary.sections["preprocessings tried"] = [(trial.name, f"{trial.top1:.1%}") for trial in fit.trials]
+        summary.sections["verdict"] = [("", line) for line in fit.verdict()]
+        summary.values["preprocessings"] = [{"name": trial.name, "top1": trial.top1} for trial in fit.trials]
+        summary.values["verdict"] = fit.verdict()
     if json:
-        found = facts(model)
-        if trace:
-            found["shapes"] = dict(sections["shapes"])
-        if images is not None:
-            found["preprocessings"] = [{"name": trial.name, "top1": trial.top1} for trial in fit.trials]
-            found["verdict"] = fit.verdict()
-        print_json(found)
-        return
-    for title, rows in sections.items():
-        print(title)
-        width = max(18, *(len(label) + 2 for label, _ in rows))
-        for label, text in rows:
-            print(f"  {label:<{width}}{text}" if label else f"  {text}")
+        print_json(summary.to_dict())
+    else:
+        print(summary)

@@ -113,7 +113,7 @@ class Card:
     Card: packaged
       family          ViT
       image size      32×32
-      preprocessing   shorter side to 32 (bicubic), mean 0.5 0.5 0.5, std 0.5 0.5 0.5
+      preprocessing   shorter side to 32 (bicubic), centre crop 32×32, mean 0.5 0.5 0.5, std 0.5 0.5 0.5
       classes         10: airplane, automobile, bird, cat, …
       assumed         nothing
     """
@@ -180,8 +180,9 @@ def usual_preprocess(config: ViTConfig) -> Preprocess:
 
 def card_of(model: "ViT | ResNet", name: str = "model") -> Card:
     """Return the model's card; for a ViT made in memory, one with the usual preprocessing."""
-    if model.card is not None:
-        return model.card
+    card: Card | None = model.card
+    if card is not None:
+        return card
     if not isinstance(model.config, ViTConfig):
         raise ValueError("a ResNet is saved with its preprocessing: set model.card")
     return Card(name=name, preprocess=usual_preprocess(model.config))

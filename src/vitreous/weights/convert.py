@@ -16,7 +16,9 @@ from vitreous.weights.save import save, write_npz, write_pickle, write_safetenso
 
 def to_huggingface(model: ViT) -> ConvertedCheckpoint:
     """Convert to the transformers class that can hold the model: CLIP's, DINOv2's, DeiT's or ViT's."""
-    return (clip if model.config.embedding_norm else huggingface).to_huggingface(model)
+    if model.config.embedding_norm:
+        return clip.to_huggingface(model)
+    return huggingface.to_huggingface(model)
 
 
 TARGETS: dict[str, Callable[[ViT], ConvertedCheckpoint]] = {

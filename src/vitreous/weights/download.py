@@ -117,7 +117,7 @@ def _hub_cache(cache_dir: Path | None) -> Path | None:
 @contextmanager
 def quiet_hub() -> Iterator[None]:
     """Switch the Hub client's progress bars off inside the block."""
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     were_disabled = are_progress_bars_disabled()
     disable_progress_bars()

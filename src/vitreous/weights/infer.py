@@ -1,4 +1,4 @@
-"""Infer a `ViTConfig` from a checkpoint: from tensor shapes, then its config file, then assumptions, which are reported."""
+"""Infer a `ViTConfig` from a checkpoint: from shapes, then its config file, then assumptions, which are reported."""
 
 import re
 from collections.abc import Mapping

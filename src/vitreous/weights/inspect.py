@@ -1,4 +1,4 @@
-"""Inspect a model: what was loaded from where, what was assumed, what it costs. The function behind `vitreous doctor`."""
+"""Inspect a model: its source, what loading assumed, what it costs. The function behind `vitreous doctor`."""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import PurePath
@@ -37,7 +37,7 @@ def inspect(model: Model, *, shapes: bool = False) -> ModelSummary:
     >>> from vitreous.weights.load import load
     >>> summary = inspect(load())
     >>> summary.sections["model"][2], summary.to_dict()["remarks"]
-    (('parameters', '6,364,170'), [])
+    (('parameters', '6,350,602'), [])
     """
     card, report = model.card, model.card.report
     parameters, flops = sum(p.numel() for p in model.parameters()), count_flops(model)

@@ -15,7 +15,7 @@ Grid = tuple[int, int]
 
 
 def _offset_scale(x: Tensor, size: Grid, offset: float) -> Tensor:
-    """Interpolate as DINO and DINOv2 do: with a slightly larger scale against rounding, which also moves the samples."""
+    """Interpolate as DINO and DINOv2 do: a slightly larger scale guards against rounding, and moves the samples."""
     factors = [(new + offset) / old for new, old in zip(size, x.shape[-2:], strict=True)]
     return F.interpolate(x, scale_factor=factors, mode="bicubic")
 
@@ -46,6 +46,6 @@ def resize_positions(positions: Tensor, old: Grid, new: Grid, convention: str, p
         )
     if old == new:
         return positions
-    table = positions[:, prefix:].float().unflatten(1, old).permute(0, 3, 1, 2)  # [1 d rows columns]
+    table = positions[:, prefix:].float().reshape(1, *old, -1).permute(0, 3, 1, 2)  # [1 d rows columns]
     table = CONVENTIONS[convention](table, new).flatten(2).transpose(1, 2)  # [1 n d]
     return torch.cat([positions[:, :prefix], table.to(positions.dtype)], dim=1)
