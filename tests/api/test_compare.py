@@ -12,8 +12,8 @@ from vitreous.api.compare import compare
 from vitreous.comparison.runs import Predictions
 from vitreous.comparison.study import STUDIES, NamedStudy, StudyPart
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.weights.card import Card
-from vitreous.weights.save import save, usual_preprocess
+from vitreous.weights.card import Card, usual_preprocess
+from vitreous.weights.save import save
 
 
 @pytest.fixture(scope="module")
