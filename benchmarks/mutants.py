@@ -30,8 +30,7 @@ MORE_TESTS = {  # beside `tests/FOLDER/test_NAME.py`
     "speed/fp8.py": ("tests/speed/test_lean.py",),
     "speed/backends.py": ("tests/speed/test_optimize.py",),
     "comparison/work.py": ("tests/comparison/test_compare.py",),
-    "training/interrupt.py": ("tests/train/test_loop.py", "tests/train/test_trouble.py"),
-    "training/loop.py": ("tests/train/test_trouble.py",),
+    "training/loop.py": ("tests/training/test_loop.py", "tests/training/test_loop_errors.py"),
     "models/vit.py": ("tests/models/test_tokens.py", "tests/models/test_stochastic_depth.py"),
 }
 LOADED_FIRST = ("numpy", "torch", "torchvision", "hypothesis", "PIL.Image", "timm", "transformers", "pytest")

@@ -25,12 +25,12 @@ from pathlib import Path
 
 import torch
 
-from vitreous.training.assemble import Parts
 from vitreous.training.config import TrainConfig
-from vitreous.training.folder import RunFolder
 from vitreous.training.listeners import Listener
 from vitreous.training.loop import train
 from vitreous.training.recipes import RECIPES
+from vitreous.training.run_folder import RunFolder
+from vitreous.training.setup import TrainingParts
 
 FORKED = multiprocessing.get_context("fork")  # torch is imported once: a sitting begins at once
 
@@ -56,8 +56,8 @@ class Begun(Listener):
     def __init__(self, output: Path) -> None:
         self.path = Path(f"{output}.begun")
 
-    def begin(self, parts: Parts, config: TrainConfig, folder: RunFolder) -> None:
-        self.path.write_text(str(parts.state.epoch * parts.steps + parts.state.step))
+    def begin(self, parts: TrainingParts, config: TrainConfig, folder: RunFolder) -> None:
+        self.path.write_text(str(parts.state.epoch * parts.steps_per_epoch + parts.state.step))
 
 
 def bits(folder: Path) -> dict[str, object]:

@@ -20,9 +20,9 @@ import torch
 from PIL import Image
 
 from vitreous.runtime.distributed import join_world
-from vitreous.training.assemble import assemble, set_up
 from vitreous.training.config import TrainConfig
 from vitreous.training.listeners import Listener
+from vitreous.training.setup import set_up_device, set_up_run
 
 MODELS = {"vit_base_patch16_224": 128, "vit_large_patch16_224": 64, "vit_huge_patch14_224": 32}  # → batch size
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
@@ -44,16 +44,16 @@ def measure(config: TrainConfig, engine: str, steps: int) -> dict[str, float]:
     os.environ.update(TORCHRUN | {"TORCHELASTIC_RUN_ID": "one"} if engine != "alone" else {})
     try:
         config = replace(config, parallel=engine if engine != "alone" else "ddp")
-        with join_world(set_up(config)) as world:
+        with join_world(set_up_device(config)) as world:
             cuda = world.device.type == "cuda"
             if cuda:
                 torch.cuda.reset_peak_memory_stats()
-            parts = assemble(config, None, Listener(), world)
-            batch = next(parts.source.epoch(0, int(config.batch_size)))
+            parts = set_up_run(config, None, Listener(), world)
+            batch = next(parts.train_source.epoch(0, int(config.batch_size)))
             times = []
             for step in range(steps + 2):
                 begun = time.perf_counter()
-                parts.update(batch, 0, step, 1e-3)
+                parts.train_step(batch, 0, step, 1e-3)
                 if cuda:
                     torch.cuda.synchronize()
                 times.append(time.perf_counter() - begun)

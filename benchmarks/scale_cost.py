@@ -51,7 +51,9 @@ def main() -> None:
     parser.add_argument("measured", type=Path)
     parser.add_argument("--engine", default="ddp")
     given = parser.parse_args()
-    print("| model | batch per GPU | GPUs | sent | sending | step | worst case | images/s then | ImageNet-21k epoch | read |")
+    print(
+        "| model | batch per GPU | GPUs | sent | sending | step | worst case | images/s | ImageNet-21k epoch | read |"
+    )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for row in json.loads(given.measured.read_text()):
         if row["engine"] != given.engine:

@@ -10,7 +10,7 @@ from PIL import Image
 from vitreous.cli.main import main
 from vitreous.pages.run import write_run_page
 from vitreous.training.config import TrainConfig
-from vitreous.training.folder import RunFolder
+from vitreous.training.run_folder import RunFolder
 from vitreous.training.snapshots import Snapshot, write_snapshot
 
 LEFT = "\ue012"

@@ -6,7 +6,7 @@ from chromium import Watched, browser, settle, until
 
 from vitreous.pages.run import write_run_page
 from vitreous.training.config import TrainConfig
-from vitreous.training.folder import RunFolder
+from vitreous.training.run_folder import RunFolder
 from vitreous.training.snapshots import Snapshot, write_snapshot
 
 EPOCHS = [0, 1, 3, 8]

@@ -3,7 +3,6 @@
 import os
 import pathlib
 import sys
-import types
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from vitreous.runtime.device import lacks_compiler, pick_device
 from vitreous.runtime.files import write_atomic
 from vitreous.speed import choice, optimize
 from vitreous.speed.fold import folded
-from vitreous.training import assemble, folder
+from vitreous.training import setup
 from vitreous.training.config import TrainConfig
 from vitreous.weights.card import Card
 
@@ -36,16 +35,6 @@ def test_a_processor_has_a_name_without_proc(monkeypatch):
     assert choice.processor()
 
 
-def test_a_run_is_locked_without_fcntl(monkeypatch, tmp_path):
-    calls = []
-    windows = types.SimpleNamespace(LK_NBLCK=2, locking=lambda *given: calls.append(given[1:]))
-    monkeypatch.setitem(sys.modules, "fcntl", None)
-    monkeypatch.setitem(sys.modules, "msvcrt", windows)
-    with (tmp_path / "lock").open("a+") as file:
-        folder._lock(file)
-    assert calls == [(2, 1)]
-
-
 def test_a_file_is_synced_through_a_handle_that_may_write(monkeypatch, tmp_path):
     """Windows refuses to sync a file that is open for reading alone."""
     modes, real = [], pathlib.Path.open
@@ -61,8 +50,8 @@ def test_a_file_is_synced_through_a_handle_that_may_write(monkeypatch, tmp_path)
 
 def test_no_memory_setting_is_tried_off_linux(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(assemble.ctypes, "CDLL", lambda *_: pytest.fail("asked for the C library"))
-    assemble.keep_freed_memory()
+    monkeypatch.setattr(setup.ctypes, "CDLL", lambda *_: pytest.fail("asked for the C library"))
+    setup.keep_freed_memory()
 
 
 def test_what_is_fastest_is_forgotten_where_it_cannot_be_kept(tmp_path, monkeypatch):
@@ -78,9 +67,9 @@ def test_an_apple_gpu_is_taken_for_looking_and_not_for_training(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     assert pick_device("auto") == torch.device("mps")
-    assert assemble.set_up(TrainConfig(model="x", data="digits", device="auto")) == torch.device("cpu")
+    assert setup.set_up_device(TrainConfig(model="x", data="digits", device="auto")) == torch.device("cpu")
     with pytest.raises(ValueError, match="no float64"):
-        assemble.set_up(TrainConfig(model="x", data="digits", device="mps"))
+        setup.set_up_device(TrainConfig(model="x", data="digits", device="mps"))
 
 
 def test_folding_in_double_precision_happens_on_the_cpu(monkeypatch):
@@ -117,8 +106,8 @@ def test_a_recipe_that_compiles_runs_without_a_compiler_and_says_so(tmp_path):
     said = []
 
     class Notes(Listener):
-        def say(self, text):
-            said.append(text)
+        def log(self, line):
+            said.append(line)
 
     config = TrainConfig(
         model="vit_pico_patch2_8", data="digits", channels=1, epochs=1, batch_size=512, compile=True, device="cpu"
@@ -148,7 +137,7 @@ def test_nothing_is_imported_that_only_some_systems_have():
     import ast
 
     only_some = {"fcntl", "resource", "pwd", "grp", "termios", "msvcrt", "winreg", "posix"}
-    modules = list(pathlib.Path(assemble.__file__).parents[1].rglob("*.py"))
+    modules = list(pathlib.Path(setup.__file__).parents[1].rglob("*.py"))
     assert len(modules) > 100
     for path in modules:
         for node in ast.parse(path.read_text(encoding="utf-8")).body:

@@ -19,9 +19,9 @@ import vitreous
 from vitreous.cli.main import main
 from vitreous.cli.train import choose
 from vitreous.training.config import TrainConfig
-from vitreous.training.folder import RunFolder
 from vitreous.training.recipes import FINETUNE, POLICY_RATES, RECIPES
-from vitreous.training.update import Update
+from vitreous.training.run_folder import RunFolder
+from vitreous.training.step import TrainStep
 
 TINY = ["--model", "vit_pico_patch2_8", "--epochs", "2", "--batch-size", "8", "--warmup", "0", "--channels", "3"]
 TINY += ["--device", "cpu", "--snapshots", "0"]
@@ -188,7 +188,7 @@ def test_a_batch_size_of_auto_is_found_and_kept(zoo, capsys):
 
 
 def stop_after(patch, updates, number):
-    plain_call, calls = Update.__call__, []
+    plain_call, calls = TrainStep.__call__, []
 
     def call(self, *arguments):
         plain_call(self, *arguments)
@@ -196,7 +196,7 @@ def stop_after(patch, updates, number):
         if len(calls) == updates:
             os.kill(os.getpid(), number)
 
-    patch.setattr(Update, "__call__", call)
+    patch.setattr(TrainStep, "__call__", call)
 
 
 def test_a_run_prints_one_json_object_and_leaves_its_folder(zoo, capsys, tmp_path):
@@ -220,7 +220,7 @@ def test_a_run_prints_one_json_object_and_leaves_its_folder(zoo, capsys, tmp_pat
     main(words)
     again = capsys.readouterr()
     assert json.loads(again.out) == result
-    assert "is finished already" in again.err
+    assert "is already finished" in again.err
 
 
 def test_a_run_without_json_tells_the_accuracy_and_what_to_try(zoo, capsys):
@@ -239,7 +239,7 @@ def test_finished_runs_get_a_new_folder_and_unfinished_ones_go_on(zoo, capsys, m
         fails(words, capsys, 143)
     assert sorted(path.name for path in Path("runs").iterdir()) == ["digits", "digits-2"]
     main(words)
-    assert "goes on in epoch" in capsys.readouterr().err
+    assert "resuming at epoch" in capsys.readouterr().err
     main([*words, "--seed", "3"])
     assert sorted(path.name for path in Path("runs").iterdir()) == ["digits", "digits-2", "digits-3"]
 
@@ -278,9 +278,9 @@ def test_a_signal_is_one_line_that_tells_how_to_go_on(zoo, capsys, monkeypatch, 
 
 
 def test_a_signal_before_the_first_update_says_to_begin_again(zoo, capsys, monkeypatch):
-    from vitreous.training import assemble
+    from vitreous.training import setup
 
-    monkeypatch.setattr(assemble, "build_model", lambda *arguments: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(setup, "build_model", lambda *arguments: os.kill(os.getpid(), signal.SIGTERM))
     err = fails(["train", "--data", zoo, *TINY], capsys, 143)
     assert "stopped while getting ready; begin again with the same command" in err
     assert not Path("runs").exists()
@@ -351,7 +351,7 @@ def test_finetune_begins_with_a_checkpoint(zoo, capsys, tmp_path):
     words = ["--model", "first/model", "--data", "birds", "--epochs", "1", "--batch-size", "8", "--device", "cpu"]
     main(["finetune", *words, "--snapshots", "0", "--policy", "head", "--json"])
     found = capsys.readouterr()
-    assert "a fresh head for 3 classes takes the place of the one for 2" in found.err
+    assert "a new head for 3 classes replaces the one for 2" in found.err
     before, after = (vitreous.load(path).state_dict() for path in ("first/model", "runs/model-head/model"))
     assert {name for name in after if not torch.equal(before[name], after[name])} == {"head.weight", "head.bias"}
     described = json.loads(Path("runs/model-head/model.json").read_text())

@@ -15,8 +15,8 @@ from tiny_studies import MODELS, Heard, budget_of, make_zoo, states, tiny
 from vitreous.comparison import runs
 from vitreous.comparison.runs import Predictions, finish
 from vitreous.comparison.study import open_study
-from vitreous.training.folder import RunFolder
-from vitreous.training.update import Update
+from vitreous.training.run_folder import RunFolder
+from vitreous.training.step import TrainStep
 
 
 def test_a_finished_run_holds_a_prediction_for_every_test_image(tmp_path):
@@ -37,7 +37,7 @@ class Crash(Exception):
 
 def test_an_interrupted_study_resumes_and_leaves_finished_runs_as_they_are(tmp_path, monkeypatch):
     zoo, folder = make_zoo(tmp_path / "zoo"), tmp_path / "study"
-    plain, calls = Update.__call__, []
+    plain, calls = TrainStep.__call__, []
 
     def call(self, *arguments):
         plain(self, *arguments)
@@ -46,7 +46,7 @@ def test_an_interrupted_study_resumes_and_leaves_finished_runs_as_they_are(tmp_p
             raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr(Update, "__call__", call)
+        patch.setattr(TrainStep, "__call__", call)
         with pytest.raises(Crash):
             tiny(zoo, folder)
     before = states(folder)
@@ -108,7 +108,7 @@ def test_runs_held_by_other_processes_are_waited_for(tmp_path, monkeypatch):
     study = open_study(folder, MODELS, budget_of(zoo), 2, device="cpu")
     run = RunFolder(folder / f"runs/{MODELS[1]}-seed1")
     run.begin(study.runs()[-1].config)
-    lock = run.claimed()
+    lock = run.lock()
     waiting, naps = "1 run(s) are held by other processes: waiting for them", []
 
     def nap(seconds):

@@ -20,9 +20,9 @@ from vitreous.pages.run import (
     write_run_page,
 )
 from vitreous.training.config import TrainConfig
-from vitreous.training.folder import RunFolder
 from vitreous.training.loop import train
-from vitreous.training.snapshots import Recorder, Snapshot, write_snapshot
+from vitreous.training.run_folder import RunFolder
+from vitreous.training.snapshots import Snapshot, SnapshotRecorder, write_snapshot
 
 TRAINING = ["loss", "accuracy", "learning-rate", "time"]
 INSIDE = ["positions", "filters", "distance", "attention"]
@@ -96,7 +96,7 @@ def finished(tmp_path_factory):
         patch.setenv("VITREOUS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
         path = tmp_path_factory.mktemp("runs") / "digits"
         config = TrainConfig(epochs=2, channels=1, validation=0.9, device="cpu", learning_rate=2e-3)
-        return train(config, path, listeners=[Recorder()]), Read(write_run_page(path))
+        return train(config, path, listeners=[SnapshotRecorder()]), Read(write_run_page(path))
 
 
 def test_a_finished_runs_page_has_every_section(finished):

@@ -1,4 +1,4 @@
-"""Runs that take a fraction of a second: small folders of images, a small config, and ways to look and to disturb."""
+"""Runs that take a fraction of a second: small folders of images, small configs, and helpers that interrupt runs."""
 
 from pathlib import Path
 
@@ -7,11 +7,11 @@ import pytest
 from PIL import Image
 from safetensors.torch import load_file
 
-from vitreous.training.assemble import assemble
 from vitreous.training.config import TrainConfig
 from vitreous.training.listeners import Listener
 from vitreous.training.loop import train
-from vitreous.training.update import Update
+from vitreous.training.setup import set_up_run
+from vitreous.training.step import TrainStep
 
 
 def make_images(folder: Path, classes=("cat", "dog", "owl"), each: int = 12, size: int = 8, seed: int = 0) -> Path:
@@ -50,17 +50,17 @@ def plain(data: Path | str, **changes) -> TrainConfig:
 
 
 def parts_of(config: TrainConfig):
-    return assemble(config, None, Listener())
+    return set_up_run(config, None, Listener())
 
 
-class Heard(Listener):
-    """Keeps what was said."""
+class LogKeeper(Listener):
+    """Keep the messages and the metrics."""
 
     def __init__(self):
         self.lines, self.rows = [], []
 
-    def say(self, text):
-        self.lines.append(text)
+    def log(self, line):
+        self.lines.append(line)
 
     def epoch(self, row, parts):
         self.rows.append(row)
@@ -98,7 +98,7 @@ def break_off(config: TrainConfig, folder: Path, monkeypatch, update: int, **opt
 
 def after_update(monkeypatch, count: int, action):
     """Call `action` right after the update of this number (1 is the first of this sitting)."""
-    plain_call, calls = Update.__call__, []
+    plain_call, calls = TrainStep.__call__, []
 
     def call(self, *arguments):
         plain_call(self, *arguments)
@@ -106,7 +106,7 @@ def after_update(monkeypatch, count: int, action):
         if len(calls) == count:
             action()
 
-    monkeypatch.setattr(Update, "__call__", call)
+    monkeypatch.setattr(TrainStep, "__call__", call)
 
 
 def make_shards(folder: Path, files: int = 4, each: int = 9, size: int = 8, seed: int = 0) -> Path:

@@ -45,8 +45,8 @@ class Heard(Listener):
     def __init__(self):
         self.lines = []
 
-    def say(self, text):
-        self.lines.append(text)
+    def log(self, line):
+        self.lines.append(line)
 
 
 def states(folder: Path) -> dict:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from tiny_runs import Heard, break_off, plain, tiny
+from tiny_runs import LogKeeper, break_off, plain, tiny
 
 from vitreous.training.listeners import Listener
 from vitreous.training.loop import train
-from vitreous.training.snapshots import Recorder
+from vitreous.training.snapshots import SnapshotRecorder
 
 ENGINES = ("ddp", "fsdp")
 EQUAL = {"epochs": 2, "learning_rate": 1e-3}  # what is compared between one process and two
@@ -46,13 +46,13 @@ def main(data: Path, root: Path) -> None:
         train(plain(data, parallel=engine, optimizer="muon", **EQUAL), root / f"muon-{engine}")
         train(plain(data, parallel=engine, accumulate=2, clip=0.5, **EQUAL), root / f"parts-{engine}")
         whole = tiny(data, parallel=engine, snapshots=3)  # everything on that keeps a state or draws numbers
-        train(whole, root / f"whole-{engine}", listeners=[Recorder()])
+        train(whole, root / f"whole-{engine}", listeners=[SnapshotRecorder()])
         often = tiny(data, parallel=engine, snapshots=3, save_every=0)
         for name in ("broken", "half"):
-            break_off(often, root / f"{name}-{engine}", patch, STOPPED, listeners=[Recorder()])
-        heard = Heard()
-        train(often, root / f"broken-{engine}", listeners=[heard, Recorder()])
-        assert "goes on in epoch 2 after 0 of 3 updates" in heard.lines, heard.lines
+            break_off(often, root / f"{name}-{engine}", patch, STOPPED, listeners=[SnapshotRecorder()])
+        listener = LogKeeper()
+        train(often, root / f"broken-{engine}", listeners=[listener, SnapshotRecorder()])
+        assert "resuming at epoch 2, step 0 of 3" in listener.lines, listener.lines
         train(plain(data, parallel=engine, compile=True, **EQUAL), root / f"compiled-{engine}")
         resnet = {"model": "resnet18_small", "optimizer": "sgd", "image_size": 8, "epochs": 1}
         train(plain(data, parallel=engine, **resnet), root / f"resnet-{engine}", listeners=[Statistics()])

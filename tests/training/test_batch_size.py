@@ -4,12 +4,12 @@ import re
 
 import pytest
 import torch
-from tiny_runs import Heard, break_off, make_images, parts_of, plain
+from tiny_runs import LogKeeper, break_off, make_images, parts_of, plain
 
-from vitreous.training import batch_size as fit
-from vitreous.training.batch_size import explained, largest, settle_batch
+from vitreous.training import batch_size
+from vitreous.training.batch_size import explain_out_of_memory, largest, settle_batch_size
 from vitreous.training.loop import train
-from vitreous.training.update import Update
+from vitreous.training.step import TrainStep
 
 CPU = torch.device("cpu")
 
@@ -20,14 +20,17 @@ def zoo(tmp_path_factory):
 
 
 def settled(images, device=CPU, **changes):
-    heard = Heard()
-    config = settle_batch(plain("x", **changes), None, images, device, heard.say)
-    return config.batch_size, heard.lines
+    listener = LogKeeper()
+    config = settle_batch_size(plain("x", **changes), None, images, device, listener.log)
+    return config.batch_size, listener.lines
 
 
 def run_out(error=None, **changes):
     """What running out of memory is turned into."""
-    with pytest.raises(ValueError, match="out of memory") as message, explained(plain("x", **changes), None, CPU):
+    with (
+        pytest.raises(ValueError, match="out of memory") as message,
+        explain_out_of_memory(plain("x", **changes), None, CPU),
+    ):
         raise error or torch.OutOfMemoryError
     return str(message.value)
 
@@ -40,11 +43,11 @@ def test_the_largest_that_fits_is_found_by_halving():
         largest(lambda batch: False, 4)
 
 
-def test_a_batch_size_that_fits_stays_and_nothing_is_said():
+def test_a_batch_size_that_fits_stays_and_nothing_is_logged():
     assert settled(100, batch_size=64) == (64, [])
 
 
-def test_more_images_in_a_batch_than_there_are_is_cut_and_said():
+def test_more_images_in_a_batch_than_there_are_is_cut_and_logged():
     size, (line,) = settled(30, batch_size=64)
     assert size == 30
     assert "30 instead of 64" in line
@@ -53,7 +56,7 @@ def test_more_images_in_a_batch_than_there_are_is_cut_and_said():
 
 def test_too_few_images_for_one_update_is_an_error():
     for batch in (8, "auto"):
-        with pytest.raises(ValueError, match="3 images to learn from are fewer than --accumulate 4"):
+        with pytest.raises(ValueError, match="3 training images are fewer than --accumulate 4"):
             settled(3, batch_size=batch, accumulate=4)
 
 
@@ -66,7 +69,7 @@ def test_auto_is_a_whole_number_of_parts(images, parts, expected):
 
 
 def test_auto_on_a_gpu_is_the_largest_that_was_tried_with_success(monkeypatch):
-    monkeypatch.setattr(fit, "attempt", lambda model, config, device, batch: batch <= 300)
+    monkeypatch.setattr(batch_size, "fits_memory", lambda model, config, device, batch: batch <= 300)
     size, (line,) = settled(5000, torch.device("cuda"), batch_size="auto")
     assert size == 256
     assert "256" in line
@@ -81,7 +84,7 @@ def test_auto_on_a_gpu_is_the_largest_that_was_tried_with_success(monkeypatch):
     ],
 )
 def test_out_of_memory_says_which_batch_fits(monkeypatch, error):
-    monkeypatch.setattr(fit, "attempt", lambda model, config, device, batch: batch <= 100)
+    monkeypatch.setattr(batch_size, "fits_memory", lambda model, config, device, batch: batch <= 100)
     assert run_out(error, batch_size=512) == (
         "out of memory with batch size 512: 64 fits. "
         "Pass --batch-size 64 or --batch-size auto, or --accumulate 8 to compute it in parts"
@@ -89,7 +92,7 @@ def test_out_of_memory_says_which_batch_fits(monkeypatch, error):
 
 
 def test_what_is_suggested_is_a_config_that_is_valid(monkeypatch):
-    monkeypatch.setattr(fit, "attempt", lambda model, config, device, batch: batch <= 50)
+    monkeypatch.setattr(batch_size, "fits_memory", lambda model, config, device, batch: batch <= 50)
     assert re.search("240: 30 fits.*--accumulate 16 ", run_out(batch_size=240, accumulate=2))
     plain("x", batch_size=30, accumulate=2)
     plain("x", batch_size=240, accumulate=16)
@@ -98,23 +101,23 @@ def test_what_is_suggested_is_a_config_that_is_valid(monkeypatch):
 
 
 def test_other_errors_pass():
-    with pytest.raises(RuntimeError, match="shapes"), explained(plain("x"), None, CPU):
+    with pytest.raises(RuntimeError, match="shapes"), explain_out_of_memory(plain("x"), None, CPU):
         raise RuntimeError("shapes do not match")
 
 
-def test_an_attempt_is_made_on_a_copy(zoo):
+def test_the_memory_trial_runs_on_a_copy(zoo):
     parts = parts_of(plain(zoo))
     before = parts.state.copy()
-    assert fit.attempt(parts.model, parts.config, CPU, 16)
+    assert batch_size.fits_memory(parts.model, parts.config, CPU, 16)
     assert all(torch.equal(before[name], value) for name, value in parts.state.copy().items())
     assert all(parameter.grad is None for parameter in parts.model.parameters())
 
 
-def test_an_attempt_runs_as_an_update_will(zoo, monkeypatch):
-    asked, forward = [], fit.forward
-    monkeypatch.setattr(fit, "forward", lambda *given: asked.append(given[2].recompute) or forward(*given))
+def test_the_memory_trial_runs_as_a_step_will(zoo, monkeypatch):
+    asked, choose = [], batch_size.choose_forward
+    monkeypatch.setattr(batch_size, "choose_forward", lambda *given: asked.append(given[2].recompute) or choose(*given))
     parts = parts_of(plain(zoo, recompute=True))
-    assert fit.attempt(parts.model, parts.config, CPU, 16)
+    assert batch_size.fits_memory(parts.model, parts.config, CPU, 16)
     assert asked == [True]
 
 
@@ -123,7 +126,7 @@ def test_a_run_that_is_out_of_memory_ends_with_that_line(zoo, tmp_path, monkeypa
     def full(self, batch):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Update, "compute", full)
+    monkeypatch.setattr(TrainStep, "compute", full)
     with pytest.raises(ValueError, match="out of memory with batch size 8: 4 fits"):
         train(plain(zoo, compile=compile), tmp_path / "run")
 
@@ -132,6 +135,6 @@ def test_a_cut_batch_and_an_automatic_one_go_on_with_the_same_command(zoo, tmp_p
     for batch in ("auto", 1000):
         config = plain(zoo, batch_size=batch, save_every=0)
         break_off(config, tmp_path / f"{batch}", monkeypatch, 2)
-        heard = Heard()
-        train(config, tmp_path / f"{batch}", listeners=[heard])
-        assert any("goes on in epoch 2" in line for line in heard.lines)
+        listener = LogKeeper()
+        train(config, tmp_path / f"{batch}", listeners=[listener])
+        assert any("resuming at epoch 2" in line for line in listener.lines)

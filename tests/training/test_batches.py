@@ -13,7 +13,7 @@ from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.images import ImageError
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.split import open_split
-from vitreous.training.batches import Source, epoch_order, with_margin
+from vitreous.training.batches import BatchSource, epoch_order, with_margin
 
 VIEW = Preprocess(size=(8, 8), resize=8, mean=(0.5,) * 3, std=(0.5,) * 3)
 CPU = torch.device("cpu")
@@ -25,7 +25,7 @@ def zoo(tmp_path_factory):
 
 
 def source_of(zoo, view=VIEW, *, training=True, **changes):
-    return Source(open_split(zoo)[0], view, plain(zoo, **changes), CPU, training=training)
+    return BatchSource(open_split(zoo)[0], view, plain(zoo, **changes), CPU, training=training)
 
 
 def shown(source, epoch, size=8, first=0):
@@ -138,5 +138,5 @@ def test_large_sets_are_not_kept_unless_asked_to(monkeypatch):
     data = ImageDataset("huge", ("a",), (0,) * 10, lambda i: None)
     monkeypatch.setattr("vitreous.training.batches.array_bytes", lambda images, view: 1 << 60)
     monkeypatch.setattr("vitreous.training.batches.decode", lambda *a, **k: torch.zeros(10, 3, 8, 8, dtype=torch.uint8))
-    assert not Source(data, VIEW, plain("x"), CPU, training=True).resident
-    assert Source(data, VIEW, plain("x", resident="yes"), CPU, training=True).resident
+    assert not BatchSource(data, VIEW, plain("x"), CPU, training=True).resident
+    assert BatchSource(data, VIEW, plain("x", resident="yes"), CPU, training=True).resident

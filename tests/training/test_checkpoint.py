@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from vitreous.training import checkpoint
-from vitreous.training.checkpoint import Moment, latest, write
+from vitreous.training.checkpoint import RunPosition, latest, write
 
 
 class Held:
@@ -21,23 +21,23 @@ class Held:
 
 
 def put(folder, update, keep=2):
-    return write(folder, Held(update), Moment(update, update // 10, update % 10, 1.5), keep)
+    return write(folder, Held(update), RunPosition(update, update // 10, update % 10, 1.5), keep)
 
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def flip_a_byte(path, place=-20):
+def flip_a_byte(path, offset=-20):
     data = bytearray(path.read_bytes())
-    data[place] ^= 1
+    data[offset] ^= 1
     path.write_bytes(data)
 
 
 def test_what_was_written_comes_back(tmp_path):
     put(tmp_path, 123)
-    moment, path, problems = latest(tmp_path)
-    assert moment == Moment(123, 12, 3, 1.5)
+    position, path, problems = latest(tmp_path)
+    assert position == RunPosition(123, 12, 3, 1.5)
     assert torch.equal(load_file(path)["weight"], torch.full((50,), 123.0))
     assert problems == []
 
@@ -53,24 +53,24 @@ def test_the_newest_are_kept(tmp_path):
     assert names(tmp_path) == [f"step-{n:09d}.{end}" for n in (10, 100) for end in ("json", "safetensors")]
 
 
-@pytest.mark.parametrize("place", [-1, -20, 0, 9, 60])
-def test_one_flipped_bit_is_found_and_the_one_before_taken(tmp_path, place):
+@pytest.mark.parametrize("offset", [-1, -20, 0, 9, 60])
+def test_one_flipped_bit_is_found_and_the_one_before_taken(tmp_path, offset):
     put(tmp_path, 1)
-    flip_a_byte(put(tmp_path, 2), place)
-    moment, path, problems = latest(tmp_path)
-    assert moment.update == 1
+    flip_a_byte(put(tmp_path, 2), offset)
+    position, path, problems = latest(tmp_path)
+    assert position.update == 1
     assert load_file(path)["weight"][0] == 1
     assert len(problems) == 1
     assert "step-000000002.safetensors is damaged" in problems[0]
-    assert "took the one before" in problems[0]
+    assert "using an older one" in problems[0]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"update": 2}', "null"])
 def test_a_damaged_description_is_passed_over_too(tmp_path, text):
     put(tmp_path, 1)
     put(tmp_path, 2).with_suffix(".json").write_text(text)
-    moment, _, problems = latest(tmp_path)
-    assert moment.update == 1
+    position, _, problems = latest(tmp_path)
+    assert position.update == 1
     assert "step-000000002" in problems[0]
 
 
@@ -83,7 +83,7 @@ def test_a_missing_file_is_passed_over(tmp_path):
 def test_nothing_whole_is_an_error_that_names_all_and_says_what_to_do(tmp_path):
     for update in (1, 2):
         flip_a_byte(put(tmp_path, update))
-    with pytest.raises(ValueError, match=r"no checkpoint .* is whole.*000000002.*000000001.*Delete the folder"):
+    with pytest.raises(ValueError, match=r"every checkpoint .* is damaged.*000000002.*000000001.*Delete the folder"):
         latest(tmp_path)
 
 
@@ -101,8 +101,8 @@ def test_a_damaged_one_does_not_take_the_place_of_a_good_one(tmp_path, keep):
     put(tmp_path, 10, keep)
     flip_a_byte(put(tmp_path, 20, 2))
     put(tmp_path, 15, keep)  # the run goes on from 10, and is saved before it comes to 20 again
-    moment, _, problems = latest(tmp_path)
-    assert moment.update == 15
+    position, _, problems = latest(tmp_path)
+    assert position.update == 15
     assert problems == []
     assert len(names(tmp_path)) == 2 * keep
 

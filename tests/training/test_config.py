@@ -15,7 +15,7 @@ from vitreous.training.config import NEUTRAL, TrainConfig
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"keep": 0}, "keep must be at least 1"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
-        ({"batch_size": 10, "accumulate": 4}, "10 cannot be computed in 4 equal parts"),
+        ({"batch_size": 10, "accumulate": 4}, "accumulate must divide batch_size, got 4 and 10"),
         ({"validation": 1.0}, "validation must lie in"),
         ({"beta2": 1.0}, "beta2 must lie in"),
         ({"dropout": -0.1}, "dropout must lie in"),
@@ -54,12 +54,12 @@ def test_every_field_has_a_docstring():
 def test_only_what_changes_the_weights_makes_another_run():
     config = TrainConfig()
     other = replace(config, save_every=1.0, keep=5, workers=3, log="tensorboard", evaluate_every=7, snapshots=0)
-    assert config.differs(replace(other, device="cpu")) == []
-    assert config.differs(replace(config, seed=1, epochs=3)) == ["epochs", "seed"]
+    assert config.differences(replace(other, device="cpu")) == []
+    assert config.differences(replace(config, seed=1, epochs=3)) == ["epochs", "seed"]
     assert {field.name for field in fields(TrainConfig)} > NEUTRAL
 
 
 def test_a_batch_size_of_auto_fits_the_one_that_was_found():
     found = TrainConfig(batch_size=512)
-    assert replace(found, batch_size="auto").differs(found) == []
-    assert found.differs(replace(found, batch_size="auto")) == ["batch_size"]
+    assert replace(found, batch_size="auto").differences(found) == []
+    assert found.differences(replace(found, batch_size="auto")) == ["batch_size"]

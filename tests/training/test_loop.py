@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from tiny_runs import (
     Crash,
-    Heard,
+    LogKeeper,
     after_update,
     bits,
     break_off,
@@ -28,8 +28,7 @@ from tiny_runs import (
 
 import vitreous
 from vitreous.training import checkpoint, loop
-from vitreous.training.interrupt import Stopped
-from vitreous.training.loop import train
+from vitreous.training.loop import Stopped, train
 
 RESUME = Path(__file__).resolve().parents[2] / "benchmarks/resume.py"
 
@@ -65,7 +64,8 @@ def test_a_run_leaves_all_that_was_promised(whole, zoo):
     assert result["top1"] == rows[-1]["test_top1"]
     assert result["epochs"] == 2
     assert result["seconds"] == rows[-1]["seconds"] > 0
-    assert json.loads((whole / "config.json").read_text()) == json.loads(json.dumps(tiny(zoo).to_dict()))
+    written = json.loads((whole / "config.json").read_text())
+    assert written == {"format": 2, **json.loads(json.dumps(tiny(zoo).to_dict()))}
     model = vitreous.load(whole / "model")
     assert model.card.class_names == ("cat", "dog", "owl")
     assert model.card.training["result"]["top1"] == result["top1"]
@@ -76,8 +76,8 @@ def test_the_saved_model_is_the_one_that_was_measured(whole, zoo):
     parts = parts_of(tiny(zoo))
     model = vitreous.load(whole / "model")
     with torch.no_grad():
-        logits = model(parts.measure.augment.plain(parts.held_out.pixels))
-    labels = torch.tensor(parts.tested.labels)
+        logits = model(parts.evaluate.augment.plain(parts.test_source.pixels))
+    labels = torch.tensor(parts.test_data.labels)
     assert metrics(whole)[-1]["test_loss"] == pytest.approx(
         torch.nn.functional.cross_entropy(logits, labels).item(), rel=1e-4
     )
@@ -91,9 +91,9 @@ def test_the_same_config_gives_the_same_bits_and_another_seed_others(whole, zoo,
 
 
 def test_it_learns(zoo, tmp_path):
-    heard = Heard()
-    assert train(plain(zoo, epochs=8), tmp_path / "run", listeners=[heard])["top1"] > 0.9
-    assert heard.rows[-1]["loss"] < 0.7 * heard.rows[0]["loss"]
+    listener = LogKeeper()
+    assert train(plain(zoo, epochs=8), tmp_path / "run", listeners=[listener])["top1"] > 0.9
+    assert listener.rows[-1]["loss"] < 0.7 * listener.rows[0]["loss"]
 
 
 @pytest.mark.parametrize("changes", [{}, {"repeats": 2}, {"accumulate": 2}])
@@ -106,7 +106,7 @@ def test_kept_and_streamed_images_train_to_the_same_bits(zoo, tmp_path, changes)
 def test_how_often_is_saved_and_looked_does_not_touch_the_bits(whole, zoo, tmp_path):
     train(tiny(zoo, save_every=0, keep=7, evaluate_every=5), tmp_path / "run")
     assert differing(bits(whole), bits(tmp_path / "run")) == []
-    assert len(list((tmp_path / "run/checkpoints").glob("*.json"))) == 6  # every update
+    assert len(list((tmp_path / "run/checkpoints").glob("*.json"))) == 6  # every step
     assert "test_top1" not in metrics(tmp_path / "run")[0]
     assert "test_top1" in metrics(tmp_path / "run")[-1]
 
@@ -156,11 +156,11 @@ def test_a_run_killed_at_three_random_moments_ends_with_the_same_bits():
 def test_a_run_broken_off_after_any_update_ends_with_the_same_bits(whole, zoo, tmp_path, monkeypatch, update):
     config = tiny(zoo, save_every=0)
     break_off(config, tmp_path / "run", monkeypatch, update)
-    heard = Heard()
-    train(config, tmp_path / "run", listeners=[heard])
+    listener = LogKeeper()
+    train(config, tmp_path / "run", listeners=[listener])
     assert differing(bits(whole), bits(tmp_path / "run")) == []
     assert [row["epoch"] for row in metrics(tmp_path / "run")] == [1, 2]
-    assert any("goes on in epoch" in line for line in heard.lines) == (update > 1)
+    assert any("resuming at epoch" in line for line in listener.lines) == (update > 1)
 
 
 def test_a_run_broken_off_again_and_again_ends_with_the_same_bits(whole, zoo, tmp_path, monkeypatch):
@@ -177,9 +177,9 @@ def test_a_run_killed_while_it_wrote_a_checkpoint_goes_on_from_the_one_before(wh
     (folder / "checkpoints/.step-000000003.safetensors.x0_9abcd").write_bytes(b"half of it")
     (folder / "checkpoints/step-000000004.safetensors").write_bytes(b"its .json was never written")
     (folder / ".metrics.jsonl.x0_9abcd").write_text('{"epo')
-    heard = Heard()
-    train(config, folder, listeners=[heard])
-    assert "goes on in epoch 1 after 2 of 3 updates" in heard.lines
+    listener = LogKeeper()
+    train(config, folder, listeners=[listener])
+    assert "resuming at epoch 1, step 2 of 3" in listener.lines
     assert differing(bits(whole), bits(folder)) == []
     assert not list(folder.rglob(".*"))
 
@@ -191,10 +191,10 @@ def test_a_damaged_checkpoint_is_passed_over_and_that_is_said(whole, zoo, tmp_pa
     data = bytearray(newest.read_bytes())
     data[len(data) // 2] ^= 1
     newest.write_bytes(data)
-    heard = Heard()
-    train(config, folder, listeners=[heard])
-    assert any("step-000000004.safetensors is damaged" in line for line in heard.lines)
-    assert "goes on in epoch 2 after 0 of 3 updates" in heard.lines
+    listener = LogKeeper()
+    train(config, folder, listeners=[listener])
+    assert any("step-000000004.safetensors is damaged" in line for line in listener.lines)
+    assert "resuming at epoch 2, step 0 of 3" in listener.lines
     assert differing(bits(whole), bits(folder)) == []
 
 
@@ -204,7 +204,7 @@ def test_when_every_checkpoint_is_damaged_that_is_an_error_and_nothing_is_overwr
     for path in (folder / "checkpoints").glob("*.safetensors"):
         path.write_bytes(path.read_bytes()[:-1])
     before = sorted(path.name for path in (folder / "checkpoints").iterdir())
-    with pytest.raises(ValueError, match=r"no checkpoint in .* is whole.*Delete the folder to start anew"):
+    with pytest.raises(ValueError, match=r"every checkpoint in .* is damaged.*Delete the folder to start again"):
         train(config, folder)
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == before
 
@@ -231,9 +231,9 @@ def test_a_signal_saves_and_the_run_goes_on_to_the_same_bits(whole, zoo, tmp_pat
     handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     with monkeypatch.context() as patch:
         after_update(patch, update, lambda: os.kill(os.getpid(), number))
-        with pytest.raises(Stopped, match="stopped and saved in epoch") as stopped:
+        with pytest.raises(Stopped, match="stopped and saved at epoch") as stopped:
             train(config, folder)
-    assert stopped.value.number == number
+    assert stopped.value.signal_number == number
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
     assert checkpoint.latest(folder / "checkpoints")[0].update == update
     train(config, folder)
@@ -258,10 +258,10 @@ def test_a_second_signal_ends_at_once(zoo, tmp_path, monkeypatch):
 
 
 def test_a_signal_while_images_are_decoded_ends_at_once_and_leaves_nothing(zoo, tmp_path, monkeypatch):
-    from vitreous.training import assemble
+    from vitreous.training import setup
 
-    monkeypatch.setattr(assemble, "build_model", lambda *arguments: os.kill(os.getpid(), signal.SIGTERM))
-    with pytest.raises(Stopped, match="stopped while getting ready"):
+    monkeypatch.setattr(setup, "build_model", lambda *arguments: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Stopped, match="stopped while setting up"):
         train(tiny(zoo), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -270,11 +270,11 @@ def test_a_signal_while_images_are_decoded_ends_at_once_and_leaves_nothing(zoo, 
 
 
 def test_a_finished_run_says_so_and_gives_its_result_without_training(whole, zoo, monkeypatch):
-    monkeypatch.setattr(loop, "assemble", lambda *arguments: crash())
-    heard = Heard()
-    assert train(tiny(zoo), whole, listeners=[heard]) == json.loads((whole / "result.json").read_text())
-    assert "is finished already" in heard.lines[0]
-    assert "another --output" in heard.lines[0]
+    monkeypatch.setattr(loop, "set_up_run", lambda *arguments: crash())
+    listener = LogKeeper()
+    assert train(tiny(zoo), whole, listeners=[listener]) == json.loads((whole / "result.json").read_text())
+    assert "is already finished" in listener.lines[0]
+    assert "another --output" in listener.lines[0]
 
 
 def test_another_config_is_refused_by_name(whole, zoo):
@@ -283,15 +283,15 @@ def test_another_config_is_refused_by_name(whole, zoo):
 
 
 def test_two_runs_in_one_folder_are_refused(zoo, tmp_path):
-    class Second(Heard):
+    class Second(LogKeeper):
         def begin(self, parts, config, folder):
             with pytest.raises(ValueError, match="another run is writing to"):
                 train(tiny(zoo), tmp_path / "run")
             self.lines.append("refused")
 
-    heard = Second()
-    train(tiny(zoo, epochs=1), tmp_path / "run", listeners=[heard])
-    assert heard.lines == ["refused"]
+    listener = Second()
+    train(tiny(zoo, epochs=1), tmp_path / "run", listeners=[listener])
+    assert listener.lines == ["refused"]
 
 
 def test_a_run_does_not_go_on_with_other_images(tmp_path, monkeypatch):
@@ -300,7 +300,7 @@ def test_a_run_does_not_go_on_with_other_images(tmp_path, monkeypatch):
     break_off(config, tmp_path / "run", monkeypatch, 3)
     for i in range(6):
         (zoo / f"owl/{i:03d}.png").unlink()
-    with pytest.raises(ValueError, match="not those that the run began with: put them back"):
+    with pytest.raises(ValueError, match="not those that the run began with: restore them"):
         train(config, tmp_path / "run")
 
 
@@ -312,9 +312,7 @@ def test_a_loss_that_is_no_number_stops_with_step_images_and_advice(zoo, tmp_pat
     with pytest.raises(FloatingPointError) as error:
         train(config, tmp_path / "run")
     text = str(error.value)
-    assert re.search(
-        r"not a finite number any more, in epoch \d, update \d \(images: .*zoo/(cat|dog|owl)/\d+\.png", text
-    )
+    assert re.search(r"no longer finite in epoch \d, step \d \(images: .*zoo/(cat|dog|owl)/\d+\.png", text)
     assert "and 4 more" in text
     assert "--learning-rate than 1e+30" in text
     written = list((tmp_path / "run/checkpoints").glob("*.safetensors"))
@@ -336,12 +334,10 @@ def test_a_poisoned_weight_is_never_saved(zoo, tmp_path, monkeypatch, update):
             state[0].model.norm.bias[0] = float("nan")
 
     after_update(monkeypatch, update, poison)
-    with pytest.raises(
-        FloatingPointError, match=f"a weight .*epoch {(update + 2) // 3}, update {(update - 1) % 3 + 1} "
-    ):
+    with pytest.raises(FloatingPointError, match=f"a weight .*epoch {(update + 2) // 3}, step {(update - 1) % 3 + 1} "):
         train(plain(zoo, save_every=0), tmp_path / "run")
-    moment, path, _ = checkpoint.latest(tmp_path / "run/checkpoints")
-    assert moment.update == update - 1
+    position, path, _ = checkpoint.latest(tmp_path / "run/checkpoints")
+    assert position.update == update - 1
     assert all(torch.isfinite(value).all() for name, value in load_file(path).items() if name.startswith("model/"))
     assert not (tmp_path / "run/result.json").exists()
     assert len(metrics(tmp_path / "run")) == (update - 1) // 3
@@ -356,7 +352,7 @@ def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_space(whole, zoo,
     config, folder = tiny(zoo, save_every=0), tmp_path / "run"
     with monkeypatch.context() as patch:
         if fails == "metrics":
-            patch.setattr("vitreous.training.folder.RunFolder.add_metrics", full_disk)
+            patch.setattr("vitreous.training.run_folder.RunFolder.add_metrics", full_disk)
         else:
             name = {"weights": "write_safetensors", "description": "write_json"}[fails]
             after_update(patch, 3, lambda: patch.setattr(checkpoint, name, full_disk))
@@ -387,12 +383,12 @@ def test_a_disk_that_is_really_full_is_told(zoo, tmp_path):
 
 
 def test_apples_gpus_are_refused_by_name_and_passed_over_by_auto(monkeypatch):
-    from vitreous.training import assemble
+    from vitreous.training import setup
 
-    monkeypatch.setattr(assemble, "pick_device", lambda name: torch.device("mps"))
-    assert assemble.set_up(plain("x", device="auto")).type == "cpu"
+    monkeypatch.setattr(setup, "pick_device", lambda name: torch.device("mps"))
+    assert setup.set_up_device(plain("x", device="auto")).type == "cpu"
     with pytest.raises(ValueError, match="float64.*--device cpu"):
-        assemble.set_up(plain("x", device="mps"))
+        setup.set_up_device(plain("x", device="mps"))
 
 
 # --- compiled ---------------------------------------------------------------------------------------------------------

@@ -48,5 +48,5 @@ def test_a_gradient_of_zero_moves_nothing():
 
 
 def test_what_is_no_matrix_is_refused():
-    with pytest.raises(ValueError, match=r"matrices alone, got a parameter of shape \[3\]"):
+    with pytest.raises(ValueError, match=r"matrices only, got a parameter of shape \[3\]"):
         Muon([nn.Parameter(torch.zeros(3))])

@@ -1,12 +1,17 @@
 """Which parameter is moved by which optimiser, how far, and with how much decay."""
 
+import math
+from itertools import pairwise
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.training.config import TrainConfig
 from vitreous.training.muon import Muon
-from vitreous.training.optimisers import build, materialise, set_rates
+from vitreous.training.optimisers import build_optimisers, create_states, rate_factor, set_learning_rates
 
 DEPTH = 3
 RICH = ViTConfig(
@@ -37,7 +42,7 @@ def settings(optimisers, model, key):
 @pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
 def test_norms_biases_tokens_positions_and_scales_do_not_decay(optimizer):
     model = ViT(RICH)
-    decay = settings(build(model, TrainConfig(optimizer=optimizer, weight_decay=0.3)), model, "weight_decay")
+    decay = settings(build_optimisers(model, TrainConfig(optimizer=optimizer, weight_decay=0.3)), model, "weight_decay")
     spared = {name for name, value in decay.items() if value == 0}
     assert {decay[name] for name in decay.keys() - spared} == {0.3}
     ends = (".bias", "norm.weight", "norm1.weight", "norm2.weight", "norm_pre.weight", "gamma", "_token", "pos_embed")
@@ -48,13 +53,13 @@ def test_norms_biases_tokens_positions_and_scales_do_not_decay(optimizer):
 
 def test_adam_has_no_decay_at_all():
     model = ViT(RICH)
-    decay = settings(build(model, TrainConfig(optimizer="adam", weight_decay=0.3)), model, "weight_decay")
+    decay = settings(build_optimisers(model, TrainConfig(optimizer="adam", weight_decay=0.3)), model, "weight_decay")
     assert set(decay.values()) == {0.0}
 
 
 def test_layer_decay_gives_each_block_its_share_of_the_next():
     model = ViT(RICH)
-    scales = settings(build(model, TrainConfig(learning_rate=2.0, layer_decay=0.5)), model, "scale")
+    scales = settings(build_optimisers(model, TrainConfig(learning_rate=2.0, layer_decay=0.5)), model, "scale")
     for name, scale in scales.items():
         if name.startswith(("head", "norm.")):
             expected = 2.0
@@ -69,7 +74,7 @@ def test_layer_decay_gives_each_block_its_share_of_the_next():
 
 def test_muon_takes_the_matrices_of_the_blocks_and_nothing_else():
     model = ViT(RICH)
-    first, second = build(model, TrainConfig(optimizer="muon"))
+    first, second = build_optimisers(model, TrainConfig(optimizer="muon"))
     assert isinstance(first, Muon)
     assert isinstance(second, torch.optim.AdamW)
     names = {parameter: name for name, parameter in model.named_parameters()}
@@ -80,12 +85,12 @@ def test_muon_takes_the_matrices_of_the_blocks_and_nothing_else():
 
 def test_frozen_parameters_are_in_no_group_and_nothing_to_learn_is_an_error():
     model = ViT(RICH).requires_grad_(False)
-    with pytest.raises(ValueError, match="nothing to learn"):
-        build(model, TrainConfig())
+    with pytest.raises(ValueError, match="no trainable parameters"):
+        build_optimisers(model, TrainConfig())
     model.head.requires_grad_(True)
-    (optimiser,) = build(model, TrainConfig())
+    (optimiser,) = build_optimisers(model, TrainConfig())
     assert sum(len(group["params"]) for group in optimiser.param_groups) == 2
-    (optimiser,) = build(model, TrainConfig(optimizer="muon"))  # no matrix of a block learns
+    (optimiser,) = build_optimisers(model, TrainConfig(optimizer="muon"))  # no matrix of a block learns
     assert isinstance(optimiser, torch.optim.AdamW)
 
 
@@ -93,10 +98,10 @@ def test_frozen_parameters_are_in_no_group_and_nothing_to_learn_is_an_error():
 def test_materialised_states_are_zero_and_change_no_later_step(optimizer):
     config = TrainConfig(optimizer=optimizer, learning_rate=0.01)
     ended = []
-    for prepare in (materialise, lambda optimisers: None):
+    for prepare in (create_states, lambda optimisers: None):
         torch.manual_seed(0)
         model = ViT(RICH)
-        optimisers = build(model, config)
+        optimisers = build_optimisers(model, config)
         begun = [parameter.detach().clone() for parameter in model.parameters()]
         prepare(optimisers)
         assert all(torch.equal(a, b) for a, b in zip(begun, model.parameters(), strict=True))
@@ -106,9 +111,42 @@ def test_materialised_states_are_zero_and_change_no_later_step(optimizer):
             torch.manual_seed(step)
             for parameter in model.parameters():
                 parameter.grad = torch.randn_like(parameter)
-            set_rates(optimisers, torch.tensor(0.5))
+            set_learning_rates(optimisers, torch.tensor(0.5))
             for optimiser in optimisers:
                 optimiser.step()
         ended.append([parameter.detach().clone() for parameter in model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*ended, strict=True))
     assert not torch.equal(ended[0][0], begun[0])
+
+
+# --- the schedule -----------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 300), st.integers(0, 100), st.floats(0, 1))
+def test_it_stays_between_its_ends_and_never_starts_at_zero(steps, warmup, final):
+    warmup = min(warmup, steps)
+    rates = [rate_factor(step, steps, warmup, final) for step in range(steps)]
+    assert rates[0] > 0
+    assert max(rates) <= 1 + 1e-12
+    assert min(rates[warmup:], default=final) >= final - 1e-12
+    assert all(early < late for early, late in pairwise(rates[:warmup]))
+    assert all(early >= late - 1e-12 for early, late in pairwise(rates[warmup:]))
+
+
+def test_the_ends_are_where_they_should_be():
+    assert rate_factor(4, 100, warmup=5) == 1.0  # the warm-up's last
+    assert rate_factor(5, 100, warmup=5) == 1.0  # the cosine's first
+    assert rate_factor(100, 100, warmup=5, final=0.1) == pytest.approx(0.1)
+    assert rate_factor(50, 100) == pytest.approx(0.5)
+    assert rate_factor(5, 5, warmup=5) == 1.0  # a run that is all warm-up
+    assert rate_factor(25, 100) == pytest.approx(0.5 + math.sqrt(0.5) / 2)
+
+
+def test_against_torchs_cosine():
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimiser = torch.optim.SGD([weight], lr=1.0)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 40, eta_min=0.2)
+    for step in range(40):
+        assert rate_factor(step, 40, final=0.2) == pytest.approx(cosine.get_last_lr()[0], abs=1e-9)
+        optimiser.step()
+        cosine.step()

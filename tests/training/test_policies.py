@@ -9,7 +9,7 @@ from tiny_runs import make_images, parts_of, plain
 from conftest import noise
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.training.policies import POLICIES, learn, merge
+from vitreous.training.policies import POLICIES, apply_policy, merge_lora
 from vitreous.weights.save import save
 
 SMALL = ViTConfig(image_size=8, patch_size=4, width=16, depth=3, heads=2, classes=3, fc_norm=True)
@@ -38,7 +38,7 @@ def moved_by_one_update(config):
             if re.match(r"head\.|fc\.", name):
                 weight.normal_()
     before = {name: value.clone() for name, value in parts.model.state_dict().items()}
-    parts.update(next(parts.source.epoch(0, 8)), 0, 0, 1.0)
+    parts.train_step(next(parts.train_source.epoch(0, 8)), 0, 0, 1.0)
     after = parts.model.state_dict()
     assert set(before) == set(after)
     return {name for name in before if not torch.equal(before[name], after[name])}, parts
@@ -62,7 +62,7 @@ def test_an_update_moves_exactly_what_the_policy_names(policy, norms, expected, 
     )
     moved, parts = moved_by_one_update(config)
     wanted = {name for name in parts.model.state_dict() if re.fullmatch(expected, name)}
-    assert moved == wanted == set(parts.learning) == set(parts.state.average)
+    assert moved == wanted == set(parts.trainable) == set(parts.state.average)
     assert len(wanted) >= 2
 
 
@@ -73,7 +73,7 @@ def test_lora_moves_its_matrices_and_the_head_alone(zoo, checkpoint):
     layers = [
         f"blocks.{i}.attn.{layer}.lora_{m}.default.weight" for i in range(3) for layer in ("qkv", "proj") for m in "AB"
     ]
-    assert moved == {"head.weight", "head.bias", *layers} == set(parts.learning)
+    assert moved == {"head.weight", "head.bias", *layers} == set(parts.trainable)
     assert parts.model.blocks[0].attn.qkv.lora_A["default"].weight.shape == (2, 16)
 
 
@@ -84,10 +84,10 @@ def test_merged_lora_is_a_plain_vit_with_the_same_logits(zoo, checkpoint):
             if "lora_" in name or name.startswith("head"):
                 weight.normal_(std=0.3)
     x = torch.randn(5, 3, 8, 8)
-    unmerged = parts.measure.whole()
+    unmerged = parts.evaluate.current_model()
     with torch.no_grad():
         before = unmerged(x)
-        after = merge(unmerged)(x)
+        after = merge_lora(unmerged)(x)
     fresh = ViT(unmerged.config)
     fresh.load_state_dict(unmerged.state_dict())  # the very keys
     plain_weight = parts.model.blocks[0].attn.qkv.base_layer.weight
@@ -109,13 +109,13 @@ def test_a_resnet_learns_in_full_or_its_head_alone(policy, zoo):
 @pytest.mark.parametrize("policy", ["attention", "last:1", "lora"])
 def test_a_resnet_has_no_blocks(policy):
     with pytest.raises(ValueError, match="a ResNet takes full or head"):
-        learn(ResNet(ResNetConfig(18, 3)), policy)
+        apply_policy(ResNet(ResNetConfig(18, 3)), policy)
 
 
 @pytest.mark.parametrize("policy", ["heads", "head:2", "", "last", "last:0", "last:4", "last:x"])
 def test_a_policy_that_is_none_is_answered_with_those_there_are(policy):
     with pytest.raises(ValueError, match=r"last:N"):
-        learn(ViT(SMALL), policy)
+        apply_policy(ViT(SMALL), policy)
 
 
 def test_every_policy_is_tested_here():

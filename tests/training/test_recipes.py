@@ -27,12 +27,12 @@ def test_a_recipe_is_whole(name):
 
 
 def test_the_recipes_that_were_promised_are_there():
-    promised = "digits mnist-seed mnist cifar10-seed cifar10 cifar100 flowers102 pets imagenet"
+    promised = "digits mnist-20-epochs mnist cifar10-20-epochs cifar10 cifar100 flowers102 pets imagenet"
     assert set(promised.split()) <= set(RECIPES)
 
 
 def test_the_seeds_recipe_is_what_its_report_tells():
-    config, shape = RECIPES["mnist-seed"].config, variant(RECIPES["mnist-seed"].config.model)
+    config, shape = RECIPES["mnist-20-epochs"].config, variant(RECIPES["mnist-20-epochs"].config.model)
     assert (shape.size, shape.patch, shape.width, shape.depth, shape.heads) == ((32, 32), (4, 4), 32, 4, 8)
     assert (config.epochs, config.batch_size, config.learning_rate, config.shift) == (20, 64, 1e-3, 0.05)
     assert (config.optimizer, shape.mlp_width, config.warmup) == ("adam", 128, 0)

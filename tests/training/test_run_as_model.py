@@ -53,7 +53,7 @@ def test_an_unfinished_run_is_its_newest_whole_checkpoint(zoo, tmp_path, monkeyp
     newest = vitreous.load(folder)
     parts = parts_of(tiny(zoo))
     checkpoint.read(checkpoint.latest(folder / "checkpoints")[1], parts.state)
-    assert same(newest, parts.measure.whole())
+    assert same(newest, parts.evaluate.current_model())
     assert not same(vitreous.load(first), newest)
     last.write_bytes(last.read_bytes()[:-1] + b"x")
     assert not same(vitreous.load(folder), newest)

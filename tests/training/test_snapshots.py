@@ -16,18 +16,18 @@ from vitreous.inside.position_similarity import position_similarity
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.training.config import TrainConfig
-from vitreous.training.folder import RunFolder
 from vitreous.training.listeners import Listener
 from vitreous.training.loop import train
+from vitreous.training.run_folder import RunFolder
 from vitreous.training.snapshots import (
-    CELLS,
-    Recorder,
+    MAX_VALUES,
     Snapshot,
-    asked_places,
-    look,
-    moments,
+    SnapshotRecorder,
     read_snapshots,
+    selected_patches,
+    snapshot_epochs,
     spread_over_classes,
+    take_snapshot,
     thumbnails,
     write_snapshot,
 )
@@ -53,8 +53,8 @@ def cache(monkeypatch, tmp_path_factory):
 
 
 @given(st.integers(1, 2000), st.integers(2, 40))
-def test_moments_go_from_before_training_to_the_last_epoch_ever_further_apart(epochs, count):
-    found = moments(epochs, count)
+def test_snapshot_epochs_go_from_before_training_to_the_last_epoch_ever_further_apart(epochs, count):
+    found = snapshot_epochs(epochs, count)
     steps = np.diff(found)
     assert found[0] == 0
     assert found[-1] == epochs
@@ -63,12 +63,12 @@ def test_moments_go_from_before_training_to_the_last_epoch_ever_further_apart(ep
     assert count < 3 or (np.diff(steps[1:]) >= -1).all()  # but for rounding
 
 
-def test_moments_of_a_doubling_are_powers_of_two():
-    assert moments(1024, 12) == [0, *(2**i for i in range(11))]
+def test_snapshot_epochs_of_a_doubling_are_powers_of_two():
+    assert snapshot_epochs(1024, 12) == [0, *(2**i for i in range(11))]
 
 
-def test_few_moments_are_the_last_and_then_the_first():
-    assert [moments(7, count) for count in range(4)] == [[], [7], [0, 7], [0, 1, 7]]
+def test_few_snapshots_are_the_last_and_then_the_first():
+    assert [snapshot_epochs(7, count) for count in range(4)] == [[], [7], [0, 7], [0, 1, 7]]
 
 
 def run_parts(epoch, step):
@@ -78,12 +78,12 @@ def run_parts(epoch, step):
 def test_the_beginning_is_recorded_once_and_not_after_a_restart(monkeypatch, tmp_path):
     monkeypatch.setattr("vitreous.training.snapshots.some_images", lambda parts: (None, ()))
     recorded = []
-    monkeypatch.setattr(Recorder, "record", lambda self, epoch, parts: recorded.append(epoch))
+    monkeypatch.setattr(SnapshotRecorder, "record", lambda self, epoch, parts: recorded.append(epoch))
     config = TrainConfig(epochs=8, snapshots=4)  # 0, 1, 3, 8
     for epoch, step in ((0, 0), (0, 3), (3, 0)):
-        Recorder().begin(run_parts(epoch, step), config, RunFolder(tmp_path))
+        SnapshotRecorder().begin(run_parts(epoch, step), config, RunFolder(tmp_path))
     assert recorded == [0]
-    recorder = Recorder()
+    recorder = SnapshotRecorder()
     recorder.begin(run_parts(2, 5), config, RunFolder(tmp_path))
     for epoch in range(3, 9):
         recorder.epoch({"epoch": epoch}, run_parts(epoch, 0))
@@ -95,7 +95,7 @@ def test_the_beginning_is_recorded_once_and_not_after_a_restart(monkeypatch, tmp
 
 def test_positions_and_filters_are_what_the_views_show():
     model = noise(ViT(ViTConfig(**SMALL)))
-    seen = look(model, torch.randn(2, 3, 8, 8))
+    seen = take_snapshot(model, torch.randn(2, 3, 8, 8))
     np.testing.assert_allclose(seen.positions, position_similarity(model).numpy(), atol=1e-3)
     filters, _ = principal_filters(model.patch_embed.proj.weight, 28)
     np.testing.assert_allclose(seen.filters / 255, filters.numpy(), atol=0.5 / 255 + 1e-6)
@@ -108,7 +108,7 @@ def test_uniform_attention_has_its_closed_form():
     for block in model.blocks:
         block.attn.qkv.weight.zero_()
         block.attn.qkv.bias.zero_()
-    seen = look(model, torch.randn(3, 3, 8, 8))
+    seen = take_snapshot(model, torch.randn(3, 3, 8, 8))
     np.testing.assert_allclose(seen.maps, np.full((3, 4, 4), 1 / 17), atol=1e-4)
     place = np.stack(np.mgrid[:4, :4], axis=-1).reshape(-1, 2) * 2.0
     far = np.linalg.norm(place[:, None] - place, axis=-1).mean()
@@ -117,7 +117,7 @@ def test_uniform_attention_has_its_closed_form():
 
 def test_grey_models_without_positions_or_class_token_are_recorded_as_far_as_they_go():
     config = ViTConfig(**{**SMALL, "image_size": (8, 12)}, channels=1, position="none", class_token=False, pool="mean")
-    seen = look(noise(ViT(config)), torch.randn(2, 1, 8, 12))
+    seen = take_snapshot(noise(ViT(config)), torch.randn(2, 1, 8, 12))
     assert seen.positions is None
     assert seen.filters.shape == (4, 2, 2, 1)
     assert seen.maps.shape == (2, 4, 6)
@@ -127,20 +127,20 @@ def test_weights_that_are_no_numbers_do_not_end_the_run():
     model = noise(ViT(ViTConfig(**SMALL)))
     with torch.no_grad():
         model.patch_embed.proj.weight.fill_(float("nan"))
-    assert look(model, torch.randn(1, 3, 8, 8)).filters is None
+    assert take_snapshot(model, torch.randn(1, 3, 8, 8)).filters is None
 
 
 def test_of_a_resnet_the_filters_alone_are_recorded():
-    seen = look(ResNet(ResNetConfig(18, 10, 32)).eval(), torch.randn(1, 3, 32, 32))
+    seen = take_snapshot(ResNet(ResNetConfig(18, 10, 32)).eval(), torch.randn(1, 3, 32, 32))
     assert seen.filters.shape == (64, 7, 7, 3)
     assert seen.positions is seen.distances is seen.maps is None
 
 
 @given(st.integers(1, 40), st.integers(1, 40))
 def test_places_are_regular_within_the_grid_and_few_enough(height, width):
-    rows, columns = asked_places((height, width))
+    rows, columns = selected_patches((height, width))
     assert len(rows) * len(columns) <= 64
-    assert len(rows) * len(columns) * height * width <= CELLS
+    assert len(rows) * len(columns) * height * width <= MAX_VALUES
     for places, side in ((rows, height), (columns, width)):
         assert places[0] >= 0
         assert places[-1] < side
@@ -166,7 +166,7 @@ def test_small_images_are_kept_as_they_are_and_large_ones_made_smaller():
 @pytest.mark.parametrize("patch", [14, 32])
 def test_a_large_models_file_stays_small(tmp_path, patch):
     config = ViTConfig(image_size=patch * 37, patch_size=patch, width=16, depth=1, heads=2)
-    seen = look(noise(ViT(config)), torch.randn(1, 3, patch * 37, patch * 37))
+    seen = take_snapshot(noise(ViT(config)), torch.randn(1, 3, patch * 37, patch * 37))
     images = np.random.default_rng(0).integers(0, 256, (8, 80, 80, 3)).astype(np.uint8)  # the worst to compress
     whole = Snapshot(3, seen.filters, seen.positions, seen.distances, seen.maps.repeat(8, axis=0), images)
     assert write_snapshot(tmp_path, whole).stat().st_size < 330_000
@@ -212,8 +212,8 @@ class Chance(Listener):
 def test_a_recorded_run_ends_with_the_same_bits_as_one_that_is_not(tmp_path):
     plain, recorded = Chance(), Chance()
     config = TrainConfig(**RUN, average=0.9)
-    train(TrainConfig(**RUN, average=0.9, snapshots=0), tmp_path / "plain", listeners=[Recorder(), plain])
-    train(config, tmp_path / "recorded", listeners=[Recorder(), recorded])
+    train(TrainConfig(**RUN, average=0.9, snapshots=0), tmp_path / "plain", listeners=[SnapshotRecorder(), plain])
+    train(config, tmp_path / "recorded", listeners=[SnapshotRecorder(), recorded])
     assert not (tmp_path / "plain/snapshots").exists()
     assert len(read_snapshots(tmp_path / "recorded/snapshots")) == 3
     for one, other in zip(plain.seen, recorded.seen, strict=True):
@@ -224,8 +224,8 @@ def test_a_recorded_run_ends_with_the_same_bits_as_one_that_is_not(tmp_path):
         assert all(torch.equal(one[key], other[key]) for key in one), name
 
 
-def test_a_run_records_its_images_and_the_weights_of_each_moment(tmp_path):
-    train(TrainConfig(**RUN, evaluate_every=2), tmp_path / "run", listeners=[Recorder()])
+def test_a_run_records_its_images_and_the_weights_of_each_epoch(tmp_path):
+    train(TrainConfig(**RUN, evaluate_every=2), tmp_path / "run", listeners=[SnapshotRecorder()])
     found = read_snapshots(tmp_path / "run/snapshots")
     assert [snapshot.epoch for snapshot in found] == [0, 1, 2]
     for snapshot in found:
@@ -252,11 +252,11 @@ class Fall(Listener):
 
 def test_a_run_that_fell_and_goes_on_has_the_snapshots_of_one_that_did_not(tmp_path):
     config = TrainConfig(**{**RUN, "epochs": 3}, save_every=0.0)
-    train(config, tmp_path / "whole", listeners=[Recorder()])
+    train(config, tmp_path / "whole", listeners=[SnapshotRecorder()])
     with pytest.raises(RuntimeError, match="no power"):
-        train(config, tmp_path / "fell", listeners=[Fall(), Recorder()])
+        train(config, tmp_path / "fell", listeners=[Fall(), SnapshotRecorder()])
     assert [s.epoch for s in read_snapshots(tmp_path / "fell/snapshots")] == [0, 1]
-    train(config, tmp_path / "fell", listeners=[Recorder()])
+    train(config, tmp_path / "fell", listeners=[SnapshotRecorder()])
     whole, fell = (read_snapshots(tmp_path / name / "snapshots") for name in ("whole", "fell"))
     assert [s.epoch for s in fell] == [s.epoch for s in whole] == [0, 1, 2, 3]
     for one, other in zip(whole, fell, strict=True):

@@ -22,8 +22,8 @@ from vitreous.pages.render import render
 from vitreous.pages.run import spell
 from vitreous.runtime.distributed import this_rank
 from vitreous.runtime.files import write_json
-from vitreous.training.assemble import open_data
-from vitreous.training.listeners import Everyone, Listener
+from vitreous.training.listeners import Listener, Listeners
+from vitreous.training.setup import open_data
 
 
 @dataclass(frozen=True, repr=False)
@@ -159,13 +159,13 @@ class _Job:
     compiled: bool
 
     def say(self, line: str) -> None:
-        Everyone(self.listeners).say(line)
+        Listeners(self.listeners).log(line)
 
     def compare(
         self, folder: Path, models: Sequence[str], budget: Budget, quoted: Mapping[str, float]
     ) -> ComparedDataset:
         """Compare models on one dataset: open the study, finish its runs, gather the results."""
-        listener = Everyone(self.listeners)
+        listener = Listeners(self.listeners)
         study = open_study(
             folder, models, budget, self.seeds, device=self.device, data_root=self.data_root, listener=listener
         )

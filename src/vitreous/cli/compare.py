@@ -66,7 +66,7 @@ def compare(
 
     from vitreous.api.compare import compare as run
     from vitreous.comparison.runs import StudyDisplay
-    from vitreous.training.interrupt import Stopped
+    from vitreous.training.loop import Stopped
 
     console = messages()
     try:
@@ -93,7 +93,7 @@ def compare(
             )
     except Stopped as stopped:
         console.print(f"{stopped}; resume with the same command", markup=False)
-        sys.exit(128 + stopped.number)
+        sys.exit(128 + stopped.signal_number)
     if json:
         print_json(found.to_dict(), indent=None)
     else:

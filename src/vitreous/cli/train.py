@@ -116,7 +116,7 @@ def _finetune(default: TrainConfig, typed: frozenset[str]) -> Callable[..., None
 
 def _resumed(folder: Path, output: Path | None, config: TrainConfig, typed: frozenset[str]) -> TrainConfig:
     """The config of the run in `folder`. Typed flags that leave its weights alone are heeded, others refused."""
-    from vitreous.training.folder import RunFolder
+    from vitreous.training.run_folder import RunFolder
 
     found = RunFolder(folder).read_config()
     if found is None:
@@ -138,20 +138,19 @@ def _go(config: TrainConfig, output: Path, data_root: Path | None, as_json: bool
     from vitreous.cli.console import messages, print_json
     from vitreous.pages.run import write_run_page
     from vitreous.runtime.distributed import this_rank
-    from vitreous.training.display import Display
-    from vitreous.training.folder import RunFolder
-    from vitreous.training.interrupt import Stopped
-    from vitreous.training.listeners import Listener
+    from vitreous.training.listeners import Listener, ProgressDisplay
+    from vitreous.training.loop import Stopped
     from vitreous.training.loop import train as run
-    from vitreous.training.snapshots import Recorder
+    from vitreous.training.run_folder import RunFolder
+    from vitreous.training.snapshots import SnapshotRecorder
 
     console, first = messages(), this_rank().first
-    display = Display(console)
+    display = ProgressDisplay(console)
     listeners: list[Listener] = [display] if first else []
     if config.snapshots:
-        listeners.append(Recorder())  # on every rank: all have to lend their part of the weights
+        listeners.append(SnapshotRecorder())  # on every rank: all have to lend their part of the weights
     if config.log == "tensorboard" and first:
-        from vitreous.training.tensorboard import TensorBoard
+        from vitreous.training.listeners import TensorBoard
 
         listeners.append(TensorBoard())
     try:
@@ -160,17 +159,17 @@ def _go(config: TrainConfig, output: Path, data_root: Path | None, as_json: bool
     except Stopped as stopped:
         again = "begin again with the same command"
         if not first:
-            sys.exit(128 + stopped.number)
+            sys.exit(128 + stopped.signal_number)
         if RunFolder(output).config.is_file():
-            with RunFolder(output).trouble_explained():
+            with RunFolder(output).explain_errors():
                 write_run_page(RunFolder(output))
             where = ["--resume", str(output), *(["--data-root", str(data_root)] if data_root else [])]
             again = f"go on with: vitreous train {shlex.join(where)}"
         console.print(f"{stopped}; {again}", markup=False)
-        sys.exit(128 + stopped.number)
+        sys.exit(128 + stopped.signal_number)
     if not first:
         return
-    with RunFolder(output).trouble_explained():
+    with RunFolder(output).explain_errors():
         page = write_run_page(RunFolder(output))
     if as_json:
         print_json(result, indent=None)
@@ -182,17 +181,17 @@ def _go(config: TrainConfig, output: Path, data_root: Path | None, as_json: bool
 
 def _free_folder(name: str, config: TrainConfig) -> Path:
     """`runs/NAME`, or where that is finished or another run, `runs/NAME-2` and so on; an unfinished one goes on."""
-    from vitreous.training.folder import RunFolder
+    from vitreous.training.run_folder import RunFolder
 
     number = 1
     while True:
         folder = RunFolder(Path("runs") / (name if number == 1 else f"{name}-{number}"))
-        if folder.vacant():
+        if folder.is_free():
             return folder.path
         try:
             before = folder.read_config()
         except ValueError:  # of another version
             before = None
-        if before is not None and folder.read_result() is None and not config.differs(before):
+        if before is not None and folder.read_result() is None and not config.differences(before):
             return folder.path
         number += 1

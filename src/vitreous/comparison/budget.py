@@ -11,9 +11,9 @@ from statistics import median
 from typing import Literal
 
 from vitreous.runtime.device import synchronize
-from vitreous.training.assemble import Parts, assemble
 from vitreous.training.config import TrainConfig
 from vitreous.training.listeners import Listener
+from vitreous.training.setup import TrainingParts, set_up_run
 
 UPDATES, SECONDS = 20, 10.0
 """Time at most so many updates, for at most so long (but three at least)."""
@@ -56,10 +56,11 @@ def with_epochs(config: TrainConfig, epochs: int) -> TrainConfig:
 
 def epochs_for(config: TrainConfig, minutes: float, data_root: Path | None, listener: Listener) -> TrainConfig:
     """Give the config as many epochs as take about `minutes` on this machine; at least one."""
-    parts = assemble(config, data_root, listener)
+    parts = set_up_run(config, data_root, listener)
     update, evaluation = time_update(parts), time_evaluation(parts)
-    epochs = epochs_in(60 * minutes, parts.steps * update, evaluation)
-    listener.say(f"{config.model}: {parts.steps} updates of {1000 * update:.1f} ms make an epoch, {epochs} of them fit")
+    epochs = epochs_in(60 * minutes, parts.steps_per_epoch * update, evaluation)
+    steps = parts.steps_per_epoch
+    listener.log(f"{config.model}: {steps} updates of {1000 * update:.1f} ms make an epoch, {epochs} of them fit")
     return with_epochs(config, epochs)
 
 
@@ -75,14 +76,14 @@ def epochs_in(seconds: float, epoch: float, evaluation: float) -> int:
     return max(1, count)
 
 
-def time_update(parts: Parts) -> float:
+def time_update(parts: TrainingParts) -> float:
     """Measure the seconds of an update, the median of a few; the weights that it moves are thrown away."""
     times: list[float] = []
     start = time.monotonic()
-    batches = parts.source.epoch(0, int(parts.config.batch_size))
+    batches = parts.train_source.epoch(0, int(parts.config.batch_size))
     for number, batch in zip(range(UPDATES), batches, strict=False):
         before = time.perf_counter()
-        parts.update(batch, 0, number, 0.0)
+        parts.train_step(batch, 0, number, 0.0)
         synchronize(parts.state.device)
         times.append(time.perf_counter() - before)
         if len(times) >= 3 and time.monotonic() - start > SECONDS:
@@ -90,10 +91,10 @@ def time_update(parts: Parts) -> float:
     return median(times[1:] or times)  # the first one allocates memory
 
 
-def time_evaluation(parts: Parts) -> float:
+def time_evaluation(parts: TrainingParts) -> float:
     """Measure the seconds of one evaluation on the held-out images; the first one, which compiles, does not count."""
-    parts.measure()
+    parts.evaluate()
     before = time.perf_counter()
-    parts.measure()
+    parts.evaluate()
     synchronize(parts.state.device)
     return time.perf_counter() - before

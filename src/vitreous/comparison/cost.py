@@ -26,9 +26,9 @@ from vitreous.training.listeners import Listener
 from vitreous.weights.load import Model
 
 if TYPE_CHECKING:
-    from vitreous.training.assemble import Parts
     from vitreous.training.config import TrainConfig
-    from vitreous.training.folder import RunFolder
+    from vitreous.training.run_folder import RunFolder
+    from vitreous.training.setup import TrainingParts
 
 ROUNDS = 9
 SMALL = 64
@@ -146,7 +146,7 @@ class Meter(Listener):
         self.why = ""
         self.learning = 0
 
-    def begin(self, parts: Parts, config: TrainConfig, folder: RunFolder) -> None:
+    def begin(self, parts: TrainingParts, config: TrainConfig, folder: RunFolder) -> None:
         self.device = parts.state.device
         self.learning = sum(p.numel() for p in parts.model.parameters() if p.requires_grad)
         self.before = joules(self.device)
@@ -156,7 +156,7 @@ class Meter(Listener):
         else:
             self._check_crowded()
 
-    def epoch(self, row: dict[str, Any], parts: Parts) -> None:
+    def epoch(self, row: dict[str, Any], parts: TrainingParts) -> None:
         self._check_crowded()
 
     def end(self, result: dict[str, Any], folder: RunFolder) -> None:

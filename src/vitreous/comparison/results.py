@@ -22,7 +22,7 @@ from vitreous.pages.page import short
 from vitreous.pages.run import RUN_PAGE, spell
 from vitreous.runtime.device import device_name, pick_device
 from vitreous.runtime.files import write_json
-from vitreous.training.folder import RunFolder
+from vitreous.training.run_folder import RunFolder
 from vitreous.weights.load import Model
 
 DISAGREEMENTS = 6

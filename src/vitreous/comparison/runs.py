@@ -28,17 +28,16 @@ from vitreous.predict.evaluate import prepared
 from vitreous.predict.pipeline import sent
 from vitreous.runtime.device import pick_device
 from vitreous.runtime.files import write_atomic
-from vitreous.training.assemble import open_data
-from vitreous.training.display import Display
-from vitreous.training.folder import HeldError, RunFolder
-from vitreous.training.listeners import Listener
+from vitreous.training.listeners import Listener, ProgressDisplay
 from vitreous.training.loop import train
-from vitreous.training.snapshots import Recorder
+from vitreous.training.run_folder import LockedError, RunFolder
+from vitreous.training.setup import open_data
+from vitreous.training.snapshots import SnapshotRecorder
 from vitreous.weights.load import Model, load
 
 if TYPE_CHECKING:
-    from vitreous.training.assemble import Parts
     from vitreous.training.config import TrainConfig
+    from vitreous.training.setup import TrainingParts
 
 PREDICTIONS = "predictions.npz"
 BATCH = 64
@@ -64,7 +63,7 @@ def finish_runs(
             others = [each.folder for each in study.runs() if each.folder != run.folder]
             try:
                 finish(run, data_root, listeners, say, others)
-            except HeldError:  # taken a moment before
+            except LockedError:  # taken a moment before
                 pass
             except ValueError as error:
                 raise ValueError(f"{run.entrant.label}, seed {run.config.seed}: {error}") from error
@@ -89,8 +88,8 @@ def finish(
     if folder.read_result() is None:
         say(f"{run.entrant.label}, seed {run.config.seed}")
         meter = Meter(crowded=lambda: any(map(held, others)))
-        train(run.config, run.folder, data_root=data_root, listeners=[*listeners, Recorder(), meter])
-    with folder.claimed():
+        train(run.config, run.folder, data_root=data_root, listeners=[*listeners, SnapshotRecorder(), meter])
+    with folder.lock():
         if not run.done:
             _, tested = open_data(run.config, data_root)
             model = load(folder.model)
@@ -104,9 +103,9 @@ def held(folder: Path) -> bool:
     if not (folder / "config.json").is_file():
         return False
     try:
-        with RunFolder(folder).claimed():
+        with RunFolder(folder).lock():
             return False
-    except HeldError:
+    except LockedError:
         return True
 
 
@@ -161,10 +160,10 @@ def predict(model: Model, data: ImageDataset, *, device: str = "auto", precision
     return Predictions(np.array(labels), np.concatenate(predicted), np.concatenate(probability))
 
 
-class StudyDisplay(Display):
+class StudyDisplay(ProgressDisplay):
     """Show each run's progress bars in turn: the last run's bars go when the next one begins."""
 
-    def begin(self, parts: Parts, config: TrainConfig, folder: RunFolder) -> None:
+    def begin(self, parts: TrainingParts, config: TrainConfig, folder: RunFolder) -> None:
         for task in self.tasks.values():
             self.bars.remove_task(task)
         self.tasks.clear()

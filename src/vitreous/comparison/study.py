@@ -18,8 +18,8 @@ from vitreous.comparison.budget import Budget, epochs_for
 from vitreous.comparison.entrants import Entrant, choose_recipe, configure, find_entrant
 from vitreous.runtime.files import write_json
 from vitreous.training.config import TrainConfig
-from vitreous.training.folder import HeldError, RunFolder
 from vitreous.training.listeners import Listener
+from vitreous.training.run_folder import LockedError, RunFolder
 from vitreous.weights.load import Model, load
 
 VERSION = 1
@@ -90,10 +90,10 @@ def open_study(
         raise ValueError(f"--seeds must be at least 1, got {seeds}")
     asked = {"models": list(models), "budget": asdict(budget), "seeds": seeds}
     path = folder / "study.json"
-    with locked(folder / "settling", listener.say):
+    with locked(folder / "settling", listener.log):
         if not path.is_file():
             _check_empty(folder)
-            entrants = [find_entrant(model, listener.say) for model in models]
+            entrants = [find_entrant(model, listener.log) for model in models]
             if len({entrant.slug for entrant in entrants}) < len(entrants):
                 raise ValueError(f"two of the models would share a folder: {', '.join(e.slug for e in entrants)}")
             configs = configure(budget, entrants)
@@ -155,9 +155,9 @@ def locked(path: Path, say: Callable[[str], object], pause: float = 0.5) -> Iter
     with ExitStack() as stack:
         while True:
             try:
-                stack.enter_context(RunFolder(path).claimed())
+                stack.enter_context(RunFolder(path).lock())
                 break
-            except HeldError:
+            except LockedError:
                 if not waiting:
                     say(f"another process works in {path.parent}: waiting for it")
                 waiting = True
@@ -209,7 +209,7 @@ def _from_scratch(data: str, recipe: str, quoted: float) -> StudyPart:
 STUDIES: dict[str, NamedStudy] = {
     "scratch-vit-vs-resnet": NamedStudy(
         "A small ViT from scratch on MNIST and CIFAR-10 (report 001), beside a ResNet-18 for small images",
-        (_from_scratch("mnist", "mnist-seed", 98.10), _from_scratch("cifar10", "cifar10-seed", 56.41)),
+        (_from_scratch("mnist", "mnist-20-epochs", 98.10), _from_scratch("cifar10", "cifar10-20-epochs", 56.41)),
     ),
     "finetuned-vit-vs-resnet": NamedStudy(
         "ViT-B/16 (attention layers and head) beside ResNet-152, fine-tuned on four datasets (report 004)",

@@ -21,7 +21,7 @@ from vitreous.pages.render import render
 from vitreous.pages.run_snapshots import snapshots_payload, views_of
 from vitreous.runtime.files import write_atomic
 from vitreous.training.config import TrainConfig
-from vitreous.training.folder import RunFolder
+from vitreous.training.run_folder import RunFolder
 from vitreous.training.snapshots import read_snapshots
 
 Row = Mapping[str, Any]

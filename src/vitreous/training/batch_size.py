@@ -1,4 +1,4 @@
-"""Batches and memory: how many images an update can take on this device."""
+"""The batch size: settle it before a run, find the largest that fits, and explain running out of memory."""
 
 import copy
 import traceback
@@ -10,46 +10,48 @@ import torch
 
 from vitreous.runtime.distributed import World
 from vitreous.training.config import TrainConfig
-from vitreous.training.objective import forward
+from vitreous.training.loss import choose_forward
 from vitreous.weights.load import Model
 
-MOST = 4096
-ON_A_CPU = 64
+LIMIT = 4096
+CPU_LIMIT = 64
 
 
-def settle_batch(
+def settle_batch_size(
     config: TrainConfig,
     model: Model,
     images: int,
     device: torch.device,
-    say: Callable[[str], object],
+    log: Callable[[str], object],
     world: World | None = None,
 ) -> TrainConfig:
-    """The config with a batch size that is a number, no larger than the set, and the same for all ranks."""
+    """Return the config with a batch size that is a number, at most the dataset's size, and equal on all ranks."""
     world = world or World()
     parts = config.accumulate * world.world_size
     if images < parts:
         ranks = f" × {world.world_size} processes" if world.world_size > 1 else ""
         raise ValueError(
-            f"{images} images to learn from are fewer than --accumulate {config.accumulate}{ranks}: take less of it"
+            f"{images} training images are fewer than --accumulate {config.accumulate}{ranks}: choose a smaller number"
         )
     if config.batch_size == "auto":
         if config.parallel == "fsdp" and world.distributed and device.type == "cuda":
-            raise ValueError("--batch-size auto tries the whole model on one GPU: with --parallel fsdp say a number")
-        cap = (MOST if device.type == "cuda" else ON_A_CPU) // config.accumulate
-        most = max(1, min(cap, images // parts))
-        size = 2 ** (most.bit_length() - 1)
+            raise ValueError(
+                "--batch-size auto tries the unsharded model on one GPU: with --parallel fsdp pass a number"
+            )
+        limit = (LIMIT if device.type == "cuda" else CPU_LIMIT) // config.accumulate
+        limit = max(1, min(limit, images // parts))
+        size = 2 ** (limit.bit_length() - 1)
         if device.type == "cuda":
-            size = largest(lambda batch: attempt(model, config, device, batch * config.accumulate), size)
-        size = -world.maximum(-size)[0]  # the smallest that any found
-        why = "the largest power of two that fits" if device.type == "cuda" else "the usual one on a CPU"
-        say(
+            size = largest(lambda batch: fits_memory(model, config, device, batch * config.accumulate), size)
+        size = -world.maximum(-size)[0]  # the smallest that any rank found
+        why = "the largest power of two that fits" if device.type == "cuda" else "the default on a CPU"
+        log(
             f"batch size {size * parts}, {why}" + (f", of {world.world_size} processes" if world.world_size > 1 else "")
         )
         config = replace(config, batch_size=size * parts)
     if int(config.batch_size) > images:
         size = images // parts * parts
-        say(f"batch size {size} instead of {config.batch_size}: there are {images} images to learn from")
+        log(f"batch size {size} instead of {config.batch_size}: there are {images} training images")
         config = replace(config, batch_size=size)
     if int(config.batch_size) % parts:
         ranks = f"{world.world_size} processes" + (
@@ -57,38 +59,39 @@ def settle_batch(
         )
         below = int(config.batch_size) // parts * parts
         near = f"--batch-size {max(below, parts)}"
-        raise ValueError(f"batch size {config.batch_size} cannot be shared equally by {ranks}: pass {near}")
+        raise ValueError(f"batch size {config.batch_size} cannot be divided equally between {ranks}: pass {near}")
     return config
 
 
-def largest(fits: Callable[[int], bool], most: int) -> int:
-    """The largest of `most`, `most` / 2, `most` / 4, … that fits; an error where not even 1 does.
+def largest(fits: Callable[[int], bool], limit: int) -> int:
+    """Return the largest of `limit`, `limit` / 2, `limit` / 4, … that fits; raise if not even 1 does.
 
     >>> largest(lambda batch: batch <= 100, 1024)
     64
     """
-    size = most
+    size = limit
     while size and not fits(size):
         size //= 2
     if not size:
-        raise ValueError("not even one image fits the memory: try a smaller --image-size or --policy head")
+        raise ValueError("not even one image fits into memory: try a smaller --image-size or --policy head")
     return size
 
 
-def attempt(model: Model, config: TrainConfig, device: torch.device, batch: int) -> bool:
-    """Whether an update of `batch` images fits, found by computing one on a copy of the model."""
+def fits_memory(model: Model, config: TrainConfig, device: torch.device, batch: int) -> bool:
+    """Whether a step with `batch` images fits into memory: compute one on a copy of the model."""
     trial = copy.deepcopy(model)
     view = model.card.preprocess
     try:
-        learning = [parameter for parameter in trial.parameters() if parameter.requires_grad]
-        kept = [torch.zeros_like(parameter) for parameter in learning for _ in range(3)]  # two moments, average
+        trainable = [parameter for parameter in trial.parameters() if parameter.requires_grad]
+        kept = [torch.zeros_like(parameter) for parameter in trainable for _ in range(3)]  # two moments, average
         x = torch.zeros(max(1, batch // config.accumulate), len(view.mean), *view.size, device=device)
         with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):
-            loss = forward(trial, x, config).float().square().mean()  # as an update will: recomputing takes less
-        loss.backward()
+            forward = choose_forward(trial, device, config)  # as in a step: recomputing takes less memory
+            loss = forward(trial, x).float().square().mean()
+        loss.backward()  # type: ignore[no-untyped-call]
         del kept, x, loss
     except RuntimeError as error:
-        if not out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         return False
     finally:
@@ -98,27 +101,27 @@ def attempt(model: Model, config: TrainConfig, device: torch.device, batch: int)
     return True
 
 
-def out_of_memory(error: RuntimeError) -> bool:
-    """Whether that is what went wrong; on a CPU torch has no class of its own for it."""
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether the error is about memory; on a CPU torch has no own class for it."""
     return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 @contextmanager
-def explained(config: TrainConfig, model: Model, device: torch.device) -> Iterator[None]:
-    """Turn running out of memory into one line that names a batch size which fits."""
+def explain_out_of_memory(config: TrainConfig, model: Model, device: torch.device) -> Iterator[None]:
+    """Turn running out of memory into one line that names a batch size that fits."""
     try:
         yield
     except RuntimeError as error:
-        if not out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
-        traceback.clear_frames(error.__traceback__)  # or the failed update's tensors would fill the memory still
+        traceback.clear_frames(error.__traceback__)  # else the failed step's tensors stay in memory
         if device.type == "cuda":
             torch.cuda.empty_cache()
         asked, parts = int(config.batch_size), config.accumulate
-        if torch.distributed.is_available() and torch.distributed.is_initialized():  # others wait: no time to try
-            message = f"out of memory with batch size {asked}, {config.accumulate} part(s) on each process"
-            raise ValueError(f"{message}: pass a smaller --batch-size, or --accumulate {2 * parts}") from None
-        fits = parts * largest(lambda batch: attempt(model, config, device, batch * parts), asked // parts // 2)
+        if torch.distributed.is_available() and torch.distributed.is_initialized():  # other ranks wait: no trials
+            problem = f"out of memory with batch size {asked}, {config.accumulate} part(s) on each process"
+            raise ValueError(f"{problem}: pass a smaller --batch-size, or --accumulate {2 * parts}") from None
+        fits = parts * largest(lambda batch: fits_memory(model, config, device, batch * parts), asked // parts // 2)
         pieces = parts * -(-asked // fits)
         same = f", or --accumulate {pieces} to compute it in parts" if asked % pieces == 0 else ""
         raise ValueError(

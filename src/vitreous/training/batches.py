@@ -1,15 +1,20 @@
-"""Where an update's images come from: memory that holds them all, or threads that decode them ahead.
+"""Batches of a dataset or a stream, on the device: resident in its memory, or decoded ahead by threads.
 
-Both hand out the same: for image numbers `[b]`, pixels uint8 `[b c h w]` on the device. What is random about them
-(the order, and the crop of an image that is decoded on the fly) is a function of (seed, epoch, index).
+Both sources yield the same `Batch`: indices `[b]`, and pixels uint8 `[b c h w]`. What is random (the order, and the
+crop of an image that is decoded on the fly) is a function of (seed, epoch, index). A stream yields each image once in
+an epoch, in an order that is a function of (seed, epoch, rank): a run that resumes within an epoch skips what it has
+seen. A rank whose files hold fewer images than its share of the steps starts them again.
 
-Shapes:  n images of the set · b images of a batch
+Shapes:  n images of the dataset · b images of a batch
 """
 
 import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,33 +23,39 @@ from torch import Tensor
 
 from vitreous.data.augment.geometry import draw_crop
 from vitreous.data.counter_random import CounterRandom, permutation
+from vitreous.data.datasets import open_dataset
 from vitreous.data.decoded import array_bytes, decode
 from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.images import ImageError, read_image
 from vitreous.data.prefetch import prefetch
 from vitreous.data.preprocess import INTERPOLATIONS, Preprocess
+from vitreous.data.sources.parquet import find_parquet
+from vitreous.data.sources.stream import ImageStream, stream_dataset, take_first
 from vitreous.runtime.distributed import Rank, span
 from vitreous.training.config import TrainConfig
 
-MARGIN = 8 / 7  # images that are cropped at random are kept a little larger than the model's size: 256 for 224
+StreamRow = tuple[int, dict[str, Any]]
+MARGIN = 8 / 7  # images that are cropped at random are stored larger than the model's size: 256 for 224
+SHUFFLE_BUFFER = 10_000  # encoded rows that a stream's shuffle chooses from: about 1 GB of ImageNet
+STREAM_TEST_IMAGES = 50_000  # encoded test images of a stream that are kept in memory
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One update's images, on the device."""
+    """The images of one step, on the device."""
 
     indices: Tensor
-    """Which images of the set: int64 `[b]`."""
+    """Indices into the dataset: int64 `[b]`."""
     copies: Tensor
-    """How often an image was shown in this epoch before: int64 `[b]`, zero but for repeated augmentation."""
+    """How often the image came earlier in this epoch: int64 `[b]`, zero without repeated augmentation."""
     pixels: Tensor | None = None
-    """uint8 `[b c h w]`, or None where they lie in `Source.pixels`."""
+    """uint8 `[b c h w]`, or None if they are resident in `BatchSource.pixels`."""
     labels: Tensor | None = None
-    """int64 `[b]`, or None where they lie in `Source.labels`."""
+    """int64 `[b]`, or None if they are in `BatchSource.labels`."""
 
 
-class Source:
-    """A set of images as a device takes them."""
+class BatchSource:
+    """Batches of a dataset."""
 
     def __init__(
         self,
@@ -54,10 +65,10 @@ class Source:
         device: torch.device,
         *,
         training: bool,
-        place: Rank = Rank(),  # noqa: B008  # frozen
-        progress: Callable[[str, int, int], object] = lambda what, total, done: None,
+        rank: Rank = Rank(),  # noqa: B008  # frozen
+        progress: Callable[[str, int, int], object] = lambda dataset, total, done: None,
     ) -> None:
-        self.data, self.config, self.device, self.place = data, config, device, place
+        self.data, self.config, self.device, self.rank = data, config, device, rank
         self.crop = config.crop if training else None
         self.preprocess = preprocess
         self.stored = with_margin(preprocess) if self.crop is not None else preprocess
@@ -72,13 +83,13 @@ class Source:
         return self.pixels is not None
 
     def epoch(self, epoch: int, batch_size: int, first: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch, from number `first` on; what is left over at the end waits for another epoch.
+        """Yield the batches of an epoch, from number `first` on; an incomplete last batch is left out.
 
-        `batch_size` is that of all ranks together; each takes its own part of a batch.
+        `batch_size` counts the images of all ranks; each rank yields its part of a batch.
         """
         indices, copies = epoch_order(self.config.seed, epoch, len(self.data), self.config.repeats)
-        indices, copies = (own_part(values, batch_size, self.place) for values in (indices, copies))
-        batch_size //= self.place.world_size
+        indices, copies = (rank_part(values, batch_size, self.rank) for values in (indices, copies))
+        batch_size //= self.rank.world_size
         parts = [slice(i * batch_size, (i + 1) * batch_size) for i in range(first, len(indices) // batch_size)]
         if self.resident:
             indices, copies = indices.to(self.device), copies.to(self.device)
@@ -96,8 +107,8 @@ class Source:
             yield Batch(indices[part].to(self.device), copies[part].to(self.device), moved)
 
     def all(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """All of this rank's images once and in order, nothing random: pixels `[b c h w]` and labels `[b]`."""
-        own = span(len(self.data), self.place)
+        """Yield this rank's images once and in order, nothing random: pixels `[b c h w]` and labels `[b]`."""
+        own = span(len(self.data), self.rank)
         if self.pixels is not None:
             for begin in own[::batch_size]:
                 some = slice(begin, min(begin + batch_size, own.stop))
@@ -110,7 +121,7 @@ class Source:
 
     @property
     def workers(self) -> int:
-        return self.config.workers or usual_workers(self.place)
+        return self.config.workers or default_workers(self.rank)
 
     def _read(self, i: int) -> Image:
         try:
@@ -122,7 +133,7 @@ class Source:
         return cropped(self._read(i), self.preprocess)
 
     def _cropped(self, epoch: int, i: int, copy: int) -> Tensor:
-        """One image for training."""
+        """Return one image for training."""
         chance = CounterRandom.of(self.config.seed, epoch, torch.tensor([i]), copy)
         return cropped(self._read(i), self.preprocess, self.crop, chance)
 
@@ -130,7 +141,7 @@ class Source:
 def cropped(
     image: Image, preprocess: Preprocess, crop: tuple[float, float] | None = None, chance: CounterRandom | None = None
 ) -> Tensor:
-    """A random part of an image, or the model's own view of it where nothing is cropped: uint8 `[c h w]`."""
+    """Return a random crop of an image or, without `crop`, the model's own view of it: uint8 `[c h w]`."""
     image = image.convert("RGB" if len(preprocess.mean) == 3 else "L")
     if crop is None or chance is None:
         return _to_tensor(preprocess.view(image))
@@ -142,7 +153,7 @@ def cropped(
 
 
 def epoch_order(seed: int, epoch: int, images: int, repeats: int = 1) -> tuple[Tensor, Tensor]:
-    """An epoch's image numbers and their copies, int64 `[n]`; as many in an epoch whatever `repeats` is.
+    """Return the indices of an epoch and their copy numbers, int64 `[n]`; an epoch has n images for any `repeats`.
 
     >>> epoch_order(0, 0, 4, repeats=2)[1]
     tensor([0, 1, 0, 1])
@@ -152,24 +163,24 @@ def epoch_order(seed: int, epoch: int, images: int, repeats: int = 1) -> tuple[T
     return indices, torch.arange(repeats).repeat(len(shuffled))[:images]
 
 
-def own_part(values: Tensor, batch_size: int, place: Rank) -> Tensor:
-    """Of values `[n]` in whole batches, those of this rank: its slice of each batch, one after the other.
+def rank_part(values: Tensor, batch_size: int, rank: Rank) -> Tensor:
+    """Return a rank's slice of each complete batch of values `[n]`, concatenated.
 
-    >>> own_part(torch.arange(9), 4, Rank(rank=1, ranks=2))
+    >>> rank_part(torch.arange(9), 4, Rank(rank=1, world_size=2))
     tensor([2, 3, 6, 7])
     """
     whole = values[: len(values) // batch_size * batch_size]
-    return whole.view(-1, place.world_size, batch_size // place.world_size)[:, place.rank].flatten()
+    return whole.view(-1, rank.world_size, batch_size // rank.world_size)[:, rank.rank].flatten()
 
 
-def usual_workers(place: Rank) -> int:
-    """Threads that decode: one a core, shared by the ranks of this machine, eight at the most."""
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if place.world_size > 1 else 1
+def default_workers(rank: Rank) -> int:
+    """Return the number of decoding threads: one for each core, shared by the ranks of this machine, at most eight."""
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if rank.world_size > 1 else 1
     return max(1, min(8, (os.cpu_count() or 1) // local))
 
 
 def with_margin(preprocess: Preprocess) -> Preprocess:
-    """The same view, a little larger all round."""
+    """Return the same view, larger by `MARGIN`."""
     size = math.ceil(preprocess.size[0] * MARGIN), math.ceil(preprocess.size[1] * MARGIN)
     return replace(preprocess, size=size, resize=size, cover=True)
 
@@ -189,3 +200,110 @@ def _fits(size: int, config: TrainConfig, device: torch.device) -> bool:
     except (AttributeError, ValueError):  # no such call on Windows
         memory = 8 << 30
     return size <= memory // 4
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StreamedData:
+    """A stream, and how many of its images make an epoch."""
+
+    stream: ImageStream
+    images: int
+
+    @property
+    def name(self) -> str:
+        return self.stream.name
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.stream.class_names
+
+    @property
+    def labels(self) -> tuple[int, ...]:
+        return (self.images,)  # labels are not known beforehand; their number identifies the stream
+
+    def __len__(self) -> int:
+        return self.images
+
+    def describe(self, i: int) -> str:
+        return f"#{i} of the epoch's stream"
+
+
+def open_stream(config: TrainConfig, data_root: Path | None) -> tuple[StreamedData, ImageDataset]:
+    """Open the training images as a stream, and the test images as a dataset."""
+    stream = stream_dataset(config.data, config.train_split, data_root)
+    images = config.epoch_images or stream.images
+    if images is None:
+        raise ValueError(f"{config.data} does not say how many images it has: pass --epoch-images N")
+    if find_parquet(config.data):
+        test_data = open_dataset(config.data, "test", data_root)  # these are read in order, image by image
+    else:
+        test_data = take_first(stream_dataset(config.data, "test", data_root, stream.class_names), STREAM_TEST_IMAGES)
+    if test_data.class_names != stream.class_names:
+        test_data = test_data.with_classes(stream.class_names)
+    return StreamedData(stream, images), test_data
+
+
+class StreamSource:
+    """Batches of a stream: like `BatchSource`, without what needs the whole dataset."""
+
+    pixels: Tensor | None = None
+    resident = False
+
+    def __init__(
+        self, data: StreamedData, preprocess: Preprocess, config: TrainConfig, device: torch.device, rank: Rank
+    ) -> None:
+        self.data, self.preprocess, self.config, self.device, self.rank = data, preprocess, config, device, rank
+        self.labels = torch.empty(0, dtype=torch.int64)  # each batch has its own
+
+    def epoch(self, epoch: int, batch_size: int, first: int = 0) -> Iterator[Batch]:
+        """Yield the batches of an epoch, from number `first` on; `batch_size` counts the images of all ranks."""
+        own = batch_size // self.rank.world_size
+        steps = len(self.data) // batch_size
+        decoded = prefetch(
+            lambda item: self._read(epoch, *item),
+            self._rows(epoch, first * own, steps * own),
+            workers=self.config.workers or default_workers(self.rank),
+            waiting=3 * own,
+        )
+        for step in range(first, steps):
+            rows = [next(decoded) for _ in range(own)]
+            pixels, labels = torch.stack([pixels for pixels, _ in rows]), torch.tensor([label for _, label in rows])
+            numbers = self._numbers(step * own, own)
+            if self.device.type == "cuda":
+                pixels = pixels.pin_memory()
+            moved = pixels.to(self.device, non_blocking=True)
+            copies = torch.zeros(own, dtype=torch.int64, device=self.device)
+            yield Batch(numbers.to(self.device), copies, moved, labels.to(self.device))
+
+    def _rows(self, epoch: int, first: int, end: int) -> Iterator[tuple[int, ImageStream, StreamRow]]:
+        """Yield this rank's rows of an epoch from number `first` to `end`, with their numbers and their stream."""
+        number, skipped = first, 0
+        for turn in count():  # again, if the rank's files end before the epoch does
+            seed = self.config.seed * 1009 + turn
+            stream = self.data.stream.shard(self.rank.rank, self.rank.world_size).shuffled(seed, epoch, SHUFFLE_BUFFER)
+            seen = 0
+            for row in stream.undecoded():
+                seen += 1
+                if skipped < first:
+                    skipped += 1
+                    continue
+                if number == end:
+                    return
+                yield number, stream, row
+                number += 1
+            if not seen:
+                raise ValueError(f"{self.data.name} has no image for rank {self.rank.rank}: start fewer processes")
+            if number == end:
+                return
+
+    def _read(self, epoch: int, number: int, stream: ImageStream, row: StreamRow) -> tuple[Tensor, int]:
+        image, label = stream.read(row)
+        chance = CounterRandom.of(self.config.seed, epoch, self._numbers(number, 1), 0)
+        return cropped(image, self.preprocess, self.config.crop, chance), label
+
+    def _numbers(self, first: int, count: int) -> Tensor:
+        """Return the positions in the epoch, over all ranks, that seed the augmentation."""
+        return (torch.arange(first, first + count)) * self.rank.world_size + self.rank.rank

@@ -1,125 +1,236 @@
-"""Checkpoints that survive a power cut: written whole or not at all, proven by their hashes, the last few kept.
+"""The state of a run as named tensors, and checkpoints of it: atomic, verified by hashes, the last few kept.
 
-A checkpoint is one safetensors file, or of several ranks a folder of them (`shards.py`), with a `.json` beside it that
-says where the run was and what each file's SHA-256 is. The `.json` is written last: a checkpoint without one was never
-finished. `latest` takes the newest whose hashes are right.
+`TrainingState` keeps apart what the ranks have in common (`tensors`, of which a rank may hold a slice) and what belongs
+to one rank (`rank_tensors`: random state and running totals). The data has no state: order and augmentation are
+functions of (seed, epoch, index), see `data/counter_random.py`.
+
+A checkpoint is one safetensors file or, if several ranks wrote it, a folder of them (torch's distributed checkpoints).
+A `.json` of the same name holds the position of the run and the SHA-256 of each file. It is written last: a checkpoint
+without it is incomplete. `latest` takes the newest one whose hashes match. No pickle is written or read.
 """
 
 import hashlib
 import json
+import os
 import re
 import shutil
-from dataclasses import asdict, dataclass
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load as load_distributed
+from torch.distributed.checkpoint.state_dict_saver import save as save_distributed
 
-from vitreous.runtime.distributed import World
+from vitreous.runtime.distributed import Rank, World
 from vitreous.runtime.files import write_json
-from vitreous.training.shards import read_shards, write_shards
-from vitreous.training.state import State
+from vitreous.training.parallel import local, shard_like
+from vitreous.weights.load import Model
 from vitreous.weights.save import write_safetensors
 
 NAME = "step-{:09d}"
+RANK_PREFIX = "rank/{}/"
+
+
+# --- the state of a run -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class TrainingState:
+    """Model, optimisers, average of the weights, running totals and position of a run."""
+
+    model: Model
+    optimisers: list[torch.optim.Optimizer]
+    device: torch.device
+    average: dict[str, Tensor] = field(default_factory=dict)
+    """Moving average of the trainable parameters; empty if none is kept."""
+    totals: Tensor = field(default_factory=lambda: torch.zeros(4, dtype=torch.float64))
+    """Of this epoch: loss × images, correct top-1 answers, images; and 1 + the first step whose loss is not finite."""
+    epoch: int = 0
+    step: int = 0
+    """Steps done in this epoch."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all shared tensors by name, without copies."""
+        found = {f"model/{name}": value for name, value in self.model.state_dict().items()}
+        found |= {f"average/{name}": value for name, value in self.average.items()}
+        for number, optimiser in enumerate(self.optimisers):
+            members = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+            for i, parameter in enumerate(members):
+                for name, value in optimiser.state[parameter].items():
+                    if isinstance(value, Tensor):
+                        found[f"optimiser/{number}/{i}/{name}"] = value
+        return found
+
+    def rank_tensors(self) -> dict[str, Tensor]:
+        """Return copies, on the CPU, of the tensors that belong to this rank."""
+        found = {"totals": self.totals.to("cpu", copy=True), "random/cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            found["random/cuda"] = torch.cuda.get_rng_state(self.device)
+        return found
+
+    def is_finite(self) -> bool:
+        """Whether every weight that this rank holds is finite."""
+        held = [local(weight.detach()) for weight in self.model.parameters()]
+        largest = torch._foreach_norm([weight for weight in held if weight.numel()], float("inf"))
+        return bool(torch.isfinite(torch.stack(largest)).all())
+
+    def copy(self) -> dict[str, Tensor]:
+        """Copy everything in this process to the CPU."""
+        held = {name: local(value).detach() for name, value in self.tensors().items()}
+        return {name: value.to("cpu", copy=True).contiguous() for name, value in held.items()} | self.rank_tensors()
+
+    @torch.no_grad()
+    def restore_copy(self, copied: dict[str, Tensor]) -> None:
+        """Restore what `copy` returned, in place: a captured CUDA graph holds the tensors' addresses."""
+        for name, value in self.tensors().items():
+            local(value).copy_(copied[name])
+        self._restore_rank_tensors(copied)
+
+    @torch.no_grad()
+    def restore(self, saved: dict[str, Tensor]) -> None:
+        """Restore whole tensors in place, on each rank its slice; raise if the names do not match."""
+        wanted = self.tensors()
+        self.check_names({name for name in saved if name != "totals" and not name.startswith("random/")})
+        for name, value in wanted.items():
+            local(value).copy_(local(shard_like(saved[name].to(value.device), value)))
+
+    def check_names(self, names: set[str]) -> None:
+        """Raise if a checkpoint's tensors are not those of this state."""
+        if stray := sorted(names ^ set(self.tensors())):
+            raise ValueError(f"the checkpoint is of another model or optimiser: {', '.join(stray[:4])}")
+
+    @torch.no_grad()
+    def restore_rank(self, saved: Sequence[dict[str, Tensor]], rank: Rank, seed: int) -> None:
+        """Restore the tensors of this rank; if the number of ranks has changed, rank 0 takes the sum of the totals."""
+        if len(saved) == rank.world_size:
+            self._restore_rank_tensors(saved[rank.rank])
+            return
+        self._restore_rank_tensors(saved[0])
+        total = torch.stack([each["totals"].double() for each in saved]).sum(dim=0)
+        self.totals.copy_(total if rank.first else torch.zeros(4))
+        if not rank.first:
+            seed_rank(seed, rank)
+
+    def _restore_rank_tensors(self, saved: dict[str, Tensor]) -> None:
+        self.totals.copy_(saved["totals"])
+        torch.set_rng_state(saved["random/cpu"])
+        if self.device.type == "cuda" and "random/cuda" in saved:
+            torch.cuda.set_rng_state(saved["random/cuda"], self.device)
+
+
+def seed_rank(seed: int, rank: Rank) -> None:
+    """Seed torch differently on each rank, so that ranks draw different dropout masks."""
+    torch.manual_seed((seed + rank.rank * 0x9E3779B97F4A7C15) % 2**63)
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Moment:
-    """Where a run was when a checkpoint was written."""
+class RunPosition:
+    """How far a run was when a checkpoint was written."""
 
     update: int
-    """Updates since the beginning."""
+    """Steps since the start of the run."""
     epoch: int
     step: int
     seconds: float
     data: str = ""
-    """What was learned from, as a hash: a run does not go on with other images."""
+    """Hash of the training data: a run does not resume with other data."""
 
 
-def write(folder: Path, state: State, moment: Moment, keep: int = 2, world: World | None = None) -> Path:
+def write(folder: Path, state: TrainingState, position: RunPosition, keep: int = 2, world: World | None = None) -> Path:
     """Write a checkpoint, then remove all but this one and the `keep` - 1 before it. All ranks call this.
 
-    One that claims to be newer was found damaged when the run went on from an older one, and is removed too.
+    A checkpoint that claims to be newer was damaged, and the run resumed from an older one: it is removed too.
     """
-    world, path = world or World(), folder / NAME.format(moment.update)
-    described = path.with_suffix(".json")
+    world, path = world or World(), folder / NAME.format(position.update)
+    sidecar = path.with_suffix(".json")
     if world.distributed:
-        own = write_shards(path, state, world, prove)
-        other = path.with_suffix(".safetensors")
+        hashes = _write_shards(path, state, world)
+        other_format = path.with_suffix(".safetensors")
     else:
-        other, path = path, path.with_suffix(".safetensors")
-        own = {path.name: prove(write_safetensors(path, state.copy()))}
-    proofs: dict[str, Any] = {}
-    for part in world.gather(own):
-        proofs |= part
+        other_format, path = path, path.with_suffix(".safetensors")
+        hashes = {path.name: file_hash(write_safetensors(path, state.copy()))}
+    files: dict[str, Any] = {}
+    for part in world.gather(hashes):
+        files |= part
     if world.first:
-        _remove(other)  # of this very update, from before a run went on in another way
-        write_json(described, {**asdict(moment), "files": proofs})
-        found = _found(folder)
-        mine = found.index(described)
-        for old in found[:mine] + found[mine + keep :]:
-            old.unlink(missing_ok=True)  # the .json first: hashes without their files are no checkpoint either
+        _remove(other_format)  # of this very step, written before the run resumed with another number of ranks
+        write_json(sidecar, {**asdict(position), "files": files})
+        found = _sidecars(folder)
+        this = found.index(sidecar)
+        for old in found[:this] + found[this + keep :]:
+            old.unlink(missing_ok=True)  # the .json first: what is left is then known to be incomplete
             _remove(old.with_suffix(".safetensors"))
             _remove(old.with_suffix(""))
-        sweep(folder)
+        remove_incomplete(folder)
     return path
 
 
-def latest(folder: Path) -> tuple[Moment, Path, list[str]] | None:
-    """The newest whole checkpoint and what was wrong with newer ones; None where there is none at all."""
+def latest(folder: Path) -> tuple[RunPosition, Path, list[str]] | None:
+    """Return the newest undamaged checkpoint and what was wrong with newer ones; None if there is no checkpoint."""
     problems: list[str] = []
-    for described in _found(folder):
-        name = described.stem
+    for sidecar in _sidecars(folder):
+        name = sidecar.stem
         try:
-            message = json.loads(described.read_text(encoding="utf-8"))
-            files = message.pop("files")
-            damaged = [file for file, proof in files.items() if prove(folder / file) != proof]
+            values = json.loads(sidecar.read_text(encoding="utf-8"))
+            files = values.pop("files")
+            damaged = [file for file, expected in files.items() if file_hash(folder / file) != expected]
             if damaged or not files:
                 file = damaged[0] if damaged else name
-                problems.append(f"{file} is damaged (its hash is not what was written): took the one before")
+                problems.append(f"{file} is damaged (its hash is not the one that was written): using an older one")
                 continue
-            single = described.with_suffix(".safetensors")
-            return Moment(**message), single if single.name in files else described.with_suffix(""), problems
+            single = sidecar.with_suffix(".safetensors")
+            return RunPosition(**values), single if single.name in files else sidecar.with_suffix(""), problems
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            problems.append(f"{name} cannot be read ({error}): took the one before")
+            problems.append(f"{name} cannot be read ({error}): using an older one")
     if problems:
-        raise ValueError(f"no checkpoint in {folder} is whole: {'; '.join(problems)}. Delete the folder to start anew")
+        raise ValueError(
+            f"every checkpoint in {folder} is damaged: {'; '.join(problems)}. Delete the folder to start again"
+        )
     return None
 
 
-def read(path: Path, state: State, world: World | None = None, seed: int = 0) -> None:
-    """Put a checkpoint, written by any number of ranks, into `state`. All ranks call this."""
+def read(path: Path, state: TrainingState, world: World | None = None, seed: int = 0) -> None:
+    """Restore a checkpoint, written by any number of ranks, into `state`. All ranks call this."""
     world = world or World()
-    own: list[dict[str, Tensor]]
+    by_rank: list[dict[str, Tensor]]
     if path.is_dir():
-        own = read_shards(path, state, world)
+        by_rank = _read_shards(path, state, world)
     else:
         saved = load_file(path)
         state.restore(saved)
-        own = [saved]
-    state.take_part(own, world.this, seed)
+        by_rank = [saved]
+    state.restore_rank(by_rank, world.this, seed)
 
 
-def prove(path: Path) -> dict[str, Any]:
-    """What tells whether a file is still as it was written."""
+def file_hash(path: Path) -> dict[str, Any]:
+    """Return a file's SHA-256 and size."""
     with path.open("rb") as file:
         return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": path.stat().st_size}
 
 
-def _found(folder: Path) -> list[Path]:
+def remove_incomplete(folder: Path) -> None:
+    """Remove what a killed process left: temporary files, and weights whose `.json` was never written."""
+    finished = {path.stem for path in _sidecars(folder)}
+    for path in folder.iterdir() if folder.is_dir() else ():
+        unfinished = (path.suffix == ".safetensors" or path.is_dir()) and path.stem not in finished
+        if path.name.startswith(".step-") or (path.name.startswith("step-") and unfinished):
+            _remove(path)
+
+
+def _sidecars(folder: Path) -> list[Path]:
     """The `.json` of each checkpoint, newest first."""
     return sorted((p for p in folder.glob("step-*.json") if re.fullmatch(r"step-\d{9}", p.stem)), reverse=True)
-
-
-def sweep(folder: Path) -> None:
-    """Remove what a killed process left: what is not whole yet, and weights that never got their `.json`."""
-    finished = {path.stem for path in _found(folder)}
-    for path in folder.iterdir() if folder.is_dir() else ():
-        left = (path.suffix == ".safetensors" or path.is_dir()) and path.stem not in finished
-        if path.name.startswith(".step-") or (path.name.startswith("step-") and left):
-            _remove(path)
 
 
 def _remove(path: Path) -> None:
@@ -127,3 +238,59 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+def _write_shards(path: Path, state: TrainingState, world: World) -> dict[str, dict[str, Any]]:
+    """Write the folder `path` atomically, each rank its part; return the hash of each file that this rank wrote."""
+    hidden = path.with_name(f".{path.name}")
+    if world.first:
+        shutil.rmtree(hidden, ignore_errors=True)  # of a killed run
+        hidden.mkdir(parents=True)
+    world.barrier()
+    own = {RANK_PREFIX.format(world.rank) + name: value for name, value in state.rank_tensors().items()}
+    try:
+        writer = HuggingFaceStorageWriter(str(hidden), save_distributed=True)
+        save_distributed(state.tensors() | own, storage_writer=writer)
+    except CheckpointException as error:
+        raise _cause(error) from None
+    hashes = {}
+    for file in sorted(hidden.glob(f"shard-{world.rank + 1:05d}-*")):
+        with file.open("r+b") as opened:
+            os.fsync(opened.fileno())
+        hashes[f"{path.name}/{file.name}"] = file_hash(file)
+    world.barrier()
+    if world.first:
+        shutil.rmtree(path, ignore_errors=True)  # damaged, else the run would not have come to this step again
+        hidden.rename(path)
+    return hashes
+
+
+def _read_shards(path: Path, state: TrainingState, world: World) -> list[dict[str, Tensor]]:
+    """Read a folder's shared tensors into `state`, in place; return the rank tensors of each rank that wrote it."""
+    reader = HuggingFaceStorageReader(str(path))
+    held = reader.read_metadata().state_dict_metadata
+    state.check_names({name for name in held if not name.startswith("rank/")})
+    by_rank = {
+        name: torch.empty(kept.size, dtype=kept.properties.dtype)
+        for name, kept in held.items()
+        if name.startswith("rank/") and isinstance(kept, TensorStorageMetadata)
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns about reading in one process
+        try:
+            load_distributed(state.tensors() | by_rank, storage_reader=reader, no_dist=not world.distributed)
+        except CheckpointException as error:
+            raise _cause(error) from None
+    ranks = 1 + max(int(name.split("/")[1]) for name in by_rank)
+    prefixes = [RANK_PREFIX.format(rank) for rank in range(ranks)]
+    return [{n.removeprefix(prefix): v for n, v in by_rank.items() if n.startswith(prefix)} for prefix in prefixes]
+
+
+def _cause(error: CheckpointException) -> Exception:
+    """Return the error of the rank that failed, such as a full disk; torch's wrapper is not an `Exception`."""
+    causes = [(rank, cause) for rank, (cause, _) in error.failures.items() if isinstance(cause, Exception)]
+    for _, cause in causes:
+        if isinstance(cause, OSError):
+            return cause
+    detail = f" by rank {causes[0][0]}: {causes[0][1]}" if causes else f": {error}"
+    return RuntimeError(f"a checkpoint could not be written or read{detail}")

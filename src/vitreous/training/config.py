@@ -1,4 +1,4 @@
-"""`TrainConfig`: everything that decides a run. Its defaults, `--help`, `config.json` and the run's page are this file.
+"""`TrainConfig`: all settings of a run. Defaults, `--help`, `config.json` and the run's page are made from it.
 
 A recipe is a value of it (`recipes.py`). Two runs with the same config, data and machine give the same bits.
 """
@@ -13,163 +13,160 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """What is trained, on what, for how long and how; it checks itself."""
+    """The settings of a training run; invalid values raise `ValueError`."""
 
-    # --- what -------------------------------------------------------------------------------------------------------
+    # --- model ------------------------------------------------------------------------------------------------------
     model: str = "vit_pico_patch2_8"
-    """A variant's name (`vitreous models`), or with `pretrained` any checkpoint that `load` reads."""
+    """A variant's name (`vitreous models`) or, with `pretrained`, any checkpoint that `load` reads."""
     pretrained: bool = False
-    """Begin with the checkpoint's weights and a fresh head, instead of fresh weights throughout."""
+    """Start from the checkpoint's weights and a new head, instead of random weights."""
     policy: str = "full"
-    """What learns: full, head, attention (the attention layers and the head), last:N (blocks) or lora."""
+    """Which parameters learn: full, head, attention (attention layers and head), last:N (blocks) or lora."""
     train_norms: bool = False
-    """Let the layer norms of the blocks learn too where the policy leaves them alone."""
+    """Train the layer norms of the blocks too, if the policy does not."""
     lora_rank: int = 8
     """Rank of LoRA's updates to the attention layers."""
     image_size: int | None = None
-    """Height and width of images in pixels; None takes the model's own."""
+    """Height and width of images in pixels; None: the model's own."""
 
-    # --- on what ----------------------------------------------------------------------------------------------------
+    # --- data -------------------------------------------------------------------------------------------------------
     data: str = "digits"
     """A dataset's name (`vitreous datasets`), a folder, parquet files or a Hub id."""
     train_split: str = "train"
-    """What is learned from: train, or train+validation where a set keeps the two apart."""
+    """The split to train on: train, or train+validation for a dataset that has both."""
     held_out: float = 0.2
-    """Share held out for testing where the data has no test images of its own."""
+    """Share of the images held out for testing, if the dataset has no test split."""
     validation: float = 0.0
-    """Share of the training images to report on instead of the test images: for choosing a recipe."""
+    """Share of the training images to evaluate on instead of the test images: for choosing a recipe."""
     channels: int | None = None
-    """1 for grey images, 3 for colour; None takes the model's own."""
+    """1 for grey images, 3 for colour; None: the model's own."""
     statistics: Literal["half", "imagenet", "clip", "unit"] | None = None
     """Mean and std of the normalisation; None: the checkpoint's own, or `half` from scratch."""
     stream: bool = False
-    """Read images as they come, from parquet files or the Hub: for sets that are too large to open as a whole."""
+    """Stream images from parquet files or the Hub, for datasets that are too large to open as a whole."""
     epoch_images: int | None = None
-    """Images that count as an epoch of a stream; None: as many as it says it has."""
+    """Images in an epoch of a stream; None: as many as its metadata says."""
     resident: Literal["auto", "yes", "no"] = "auto"
-    """Keep all decoded images in the device's memory: auto does so where they take a quarter of it at the most."""
+    """Keep all decoded images in the device's memory; auto: if they take at most a quarter of it."""
     workers: int | None = None
-    """Threads that decode images which are not resident; None: one a core, eight at the most."""
+    """Threads that decode images that are not resident; None: one for each core, at most eight."""
 
-    # --- how long ---------------------------------------------------------------------------------------------------
+    # --- budget -----------------------------------------------------------------------------------------------------
     epochs: int = 60
     """Passes over the training images."""
     batch_size: int | Literal["auto"] = 64
-    """Images for each update; auto finds the largest power of two that fits the device."""
+    """Images in each step; auto: the largest power of two that fits into the device's memory."""
     accumulate: int = 1
-    """Compute each update in so many parts, for a batch that does not fit the memory at once."""
+    """Compute each step in this many parts (gradient accumulation), for a batch that does not fit into memory."""
     evaluate_every: int = 1
-    """Epochs between two looks at the held-out images; the last epoch always looks."""
+    """Epochs between two evaluations on the test images; the last epoch is always evaluated."""
 
-    # --- how --------------------------------------------------------------------------------------------------------
+    # --- optimisation -----------------------------------------------------------------------------------------------
     optimizer: Literal["adamw", "adam", "muon", "sgd"] = "adamw"
-    """adam has no weight decay; muon moves the matrices of the blocks and leaves the rest to adamw."""
+    """adam is without weight decay; muon updates the matrices of the blocks, and adamw the rest."""
     learning_rate: float = 1e-3
-    """The largest step size; Muon's steps are scaled so that the same number suits it."""
+    """The largest learning rate; Muon's updates are scaled to suit the same value."""
     weight_decay: float = 0.05
-    """Pull of matrices towards zero; norms, biases, tokens and positions have none."""
+    """Decoupled weight decay of matrices; norms, biases, tokens and positions have none."""
     beta2: float = 0.999
-    """Memory of the squared gradients."""
+    """Decay of the squared gradients' average (Adam's beta2)."""
     warmup: float = 0.0
-    """Epochs in which the step size grows from zero, linearly."""
+    """Epochs of linear warm-up."""
     final_rate: float = 0.0
-    """Where the cosine ends, as a share of the largest step size."""
+    """Learning rate at the end of the cosine, as a share of the largest."""
     clip: float = 0.0
-    """Largest norm of all gradients together; 0 means no limit."""
+    """Largest norm of the gradient; 0: no clipping."""
     layer_decay: float = 1.0
-    """Each block's step size is this times the next one's: below 1, early layers move less."""
+    """Each block's learning rate is this times the next block's: below 1, early layers change less."""
     average: float = 0.0
-    """Decay of a moving average of the weights, which is then what is evaluated and saved; 0 means none."""
+    """Decay of an exponential moving average of the weights (EMA), which is evaluated and saved; 0: none."""
 
-    # --- against learning by heart ----------------------------------------------------------------------------------
+    # --- augmentation and regularisation ----------------------------------------------------------------------------
     shift: float = 0.0
-    """Move images by up to this share of their side, by whole pixels."""
+    """Shift images by up to this share of their side, by whole pixels."""
     flip: bool = False
-    """Mirror half of the images."""
+    """Flip half of the images horizontally."""
     crop: Range | None = None
-    """Cut out a random part with a share of the area in this range, and resize it."""
+    """Random resized crop: the range of its area, as a share of the image."""
     augment: Literal["none", "trivial", "rand"] = "none"
     """TrivialAugment or RandAugment."""
     magnitude: int = 9
     """RandAugment's strength, from 0 to 30."""
     erasing: float = 0.0
-    """Chance to blot out a box."""
+    """Probability of random erasing."""
     mixup: float = 0.0
-    """Alpha of MixUp: two images shine through each other; 0 means never."""
+    """Alpha of MixUp; 0: off."""
     cutmix: float = 0.0
-    """Alpha of CutMix: a box of one image in another; 0 means never. With MixUp too, each image tosses a coin."""
+    """Alpha of CutMix; 0: off. If MixUp is on too, each image gets one of the two at random."""
     mix_share: float = 1.0
-    """Chance that an image is mixed at all, where MixUp or CutMix is on."""
+    """Probability that an image is mixed, if MixUp or CutMix is on."""
     repeats: int = 1
-    """Repeated augmentation: an epoch shows fewer images, each so often in a row and each time changed otherwise."""
+    """Repeated augmentation: an epoch has fewer images, each this often with different augmentations."""
     label_smoothing: float = 0.0
     """Share of the target spread over all classes."""
     dropout: float = 0.0
-    """Share of activations dropped."""
+    """Probability of dropping an activation."""
     stochastic_depth: float = 0.0
-    """Chance to skip a branch of the last block; earlier blocks less."""
+    """Probability of skipping a branch of the last block (drop path); it rises linearly from the first block."""
 
-    # --- from a teacher ---------------------------------------------------------------------------------------------
+    # --- distillation -----------------------------------------------------------------------------------------------
     teacher: str | None = None
     """A checkpoint with the same classes to learn from (DeiT)."""
     distillation: Literal["hard", "soft"] = "hard"
-    """Learn the teacher's first guess, or its whole distribution."""
+    """Learn the teacher's top class, or its distribution."""
     distillation_share: float = 0.5
     """Share of the loss that comes from the teacher."""
     temperature: float = 3.0
-    """How far soft targets are flattened."""
+    """Temperature of soft distillation."""
 
-    # --- where ------------------------------------------------------------------------------------------------------
+    # --- device and run ---------------------------------------------------------------------------------------------
     seed: int = 0
-    """Decides fresh weights, order, augmentation and dropout."""
+    """Seed of the initial weights, the order of images, augmentation and dropout."""
     device: str = "auto"
-    """auto, cpu, cuda or cuda:N; each process of several takes a GPU of its own."""
+    """auto, cpu, cuda or cuda:N; each of several processes takes its own GPU."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
-    """Among several processes (`torchrun`): ddp keeps the model whole on each, fsdp a part of it (FSDP2)."""
+    """With several processes (`torchrun`): ddp keeps a replica of the model on each, fsdp a shard (FSDP2)."""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """Number format of the products; weights stay in fp32."""
+    """Precision of matrix products; weights stay in fp32."""
     residual: Literal["fp32", "bf16"] = "fp32"
-    """Number format of the tokens between blocks where products are bf16; bf16 saves time and memory on a GPU."""
+    """Precision of the tokens between blocks; bf16 (with precision bf16) saves time and memory on a GPU."""
     fused: bool = False
-    """On CUDA, take a ViT's backward pass in fewer trips to memory; for GELU networks, without dropout and LoRA."""
+    """On CUDA, use fused kernels for a ViT's backward pass; for GELU networks without dropout and LoRA."""
     recompute: bool = False
-    """Keep only what goes into each block, and work its inside out again going backward: less memory, more time."""
+    """Activation checkpointing: keep only each block's input and recompute the rest: less memory, more time."""
     compile: bool = False
-    """Compile the step (needs a C++ compiler on a CPU)."""
+    """Compile the step with torch.compile (needs a C++ compiler on a CPU)."""
     deterministic: bool = False
-    """On CUDA, use only operations that give the same bits each time; CPUs always do."""
+    """On CUDA, use only deterministic operations; CPUs always do."""
     save_every: float = 60.0
-    """Seconds between two checkpoints; 0 saves after every step."""
+    """Seconds between two checkpoints; 0: after every step."""
     keep: int = 2
-    """Checkpoints to keep."""
+    """Number of checkpoints to keep."""
     snapshots: int = 12
-    """Moments at which positions, filters and attention distance are recorded for the run's page; 0 means none."""
+    """How often positions, filters and attention distance are recorded for the run's page; 0: never."""
     log: Literal["none", "tensorboard"] = "none"
-    """Write TensorBoard's files too (needs the `log` extra)."""
+    """Also write TensorBoard's event files (needs the `log` extra)."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "accumulate", "evaluate_every", "repeats", "keep", "lora_rank"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.residual == "bf16" and self.precision != "bf16":
-            raise ValueError("residual=bf16 needs precision=bf16: tokens are no narrower than the products")
-        if asked := self.means():
-            message = f"{' and '.join(asked)} {'works' if len(asked) == 1 else 'work'}"
+            raise ValueError("residual=bf16 needs precision=bf16")
+        if asked := self.forward_options():
+            options = f"{' and '.join(asked)} {'does' if len(asked) == 1 else 'do'} not work"
             if self.parallel == "fsdp":
-                raise ValueError(f"{message} in one process and with parallel=ddp: FSDP2 puts blocks together itself")
+                raise ValueError(f"{options} with parallel=fsdp, which gathers blocks itself: use ddp or one process")
             if self.teacher is not None:
-                raise ValueError(f"{message} without a teacher alone: leave out one or the other")
+                raise ValueError(f"{options} with a teacher: leave out one or the other")
         if self.fused and self.dropout:
-            raise ValueError("fused works without dropout alone: leave out one or the other")
+            raise ValueError("fused does not work with dropout: leave out one or the other")
         if self.fused and self.policy == "lora":
-            raise ValueError(
-                "fused works on plain layers, and LoRA puts its own around them: leave out one or the other"
-            )
+            raise ValueError("fused does not work with LoRA's layers: leave out one or the other")
         if self.batch_size != "auto" and self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1 or auto, got {self.batch_size}")
         if self.batch_size != "auto" and self.batch_size % self.accumulate:
-            message = f"batch_size {self.batch_size} cannot be computed in {self.accumulate} equal parts"
-            raise ValueError(f"{message}: accumulate has to divide it")
+            raise ValueError(f"accumulate must divide batch_size, got {self.accumulate} and {self.batch_size}")
         for name in (
             "validation",
             "erasing",
@@ -197,41 +194,41 @@ class TrainConfig:
         if self.crop is not None and not 0 < self.crop[0] <= self.crop[1] <= 1:
             raise ValueError(f"crop is a range of areas such as 0.3 1.0, got {self.crop}")
         if self.epoch_images is not None and (self.epoch_images < 1 or not self.stream):
-            raise ValueError(f"epoch_images is a number from 1 on, for streams alone, got {self.epoch_images}")
+            raise ValueError(f"epoch_images must be at least 1 and needs stream, got {self.epoch_images}")
         if self.stream and (self.repeats > 1 or self.validation):
-            raise ValueError("a stream shows each image once, as it comes: leave out repeats and validation")
+            raise ValueError("repeats and validation do not work with a stream: leave them out")
         if self.channels not in (None, 1, 3):
             raise ValueError(f"channels is 1 for grey or 3 for colour, got {self.channels}")
 
-    def means(self) -> list[str]:
-        """Fields that ask for another way through a ViT's blocks.
+    def forward_options(self) -> list[str]:
+        """Return the fields in use that change the forward pass through a ViT's blocks.
 
-        >>> TrainConfig(recompute=True).means()
+        >>> TrainConfig(recompute=True).forward_options()
         ['recompute']
         """
         off = {"residual": "fp32", "fused": False, "recompute": False}
-        return [name for name, usual in off.items() if getattr(self, name) != usual]
+        return [name for name, default in off.items() if getattr(self, name) != default]
 
     def to_dict(self) -> dict[str, Any]:
-        """As it is saved in `config.json`."""
+        """Return the fields as `config.json` holds them."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, described: Mapping[str, Any]) -> Self:
-        """Back from `config.json`; a field of another version is an error."""
+        """Build a config from the fields in `config.json`; unknown fields raise."""
         names = {field.name for field in fields(cls)}
         if strange := sorted(set(described) - names):
-            raise ValueError(f"the run was made by another version: it has {', '.join(strange)}")
+            raise ValueError(f"written by another version: unknown fields {', '.join(strange)}")
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in described.items()}
         return cls(**values)
 
-    def differs(self, other: Self) -> list[str]:
-        """Fields whose change makes another run: those that alter what is computed. A batch size of auto fits any."""
+    def differences(self, other: Self) -> list[str]:
+        """Return the fields that differ and change the result. A batch size of auto equals any other."""
         free = NEUTRAL | {"batch_size"} if self.batch_size == "auto" else NEUTRAL
         names = [field.name for field in fields(self) if field.name not in free]
         return [name for name in names if getattr(self, name) != getattr(other, name)]
 
 
 NEUTRAL = frozenset({"save_every", "keep", "workers", "log", "device", "parallel", "evaluate_every", "snapshots"})
-"""Fields that may change when a run goes on: they do not touch what the weights become, but for rounding (`device` and
-`parallel`; as little does the number of processes)."""
+"""Fields that may change when a run resumes: they do not change the trained weights, except for rounding (`device`,
+`parallel`)."""

@@ -1,49 +1,151 @@
-"""Who hears of a run while it goes on: a display, TensorBoard, the recorder of views. None of them can change it."""
+"""Listeners of a run: `Listener` (the base), `ProgressDisplay` for a terminal, `TensorBoard`."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
-    from vitreous.training.assemble import Parts
+    from rich.console import Console
+
     from vitreous.training.config import TrainConfig
-    from vitreous.training.folder import RunFolder
+    from vitreous.training.run_folder import RunFolder
+    from vitreous.training.setup import TrainingParts
+
+LOG_LINES = 20  # epochs to print if the output is not a terminal
 
 
 class Listener:
-    """Hears everything and does nothing; override what is of interest."""
+    """Receive every event of a run and do nothing; override the events of interest."""
 
-    def say(self, text: str) -> None:
-        """A remark, one line."""
+    def log(self, line: str) -> None:
+        """Receive a message of one line."""
 
-    def decoding(self, what: str, total: int, done: int) -> None:
-        """So many images of a set are decoded."""
+    def decoding(self, dataset: str, total: int, done: int) -> None:
+        """Images of a dataset have been decoded: `done` of `total`."""
 
-    def begin(self, parts: Parts, config: TrainConfig, folder: RunFolder) -> None:
-        """All is in place and the first update comes next, or, after a restart, the next one."""
+    def begin(self, parts: TrainingParts, config: TrainConfig, folder: RunFolder) -> None:
+        """Everything is set up and the first step comes next or, in a resumed run, the next one."""
 
-    def step(self, parts: Parts, seconds: float) -> None:
-        """Twice a second or so."""
+    def step(self, parts: TrainingParts, seconds: float) -> None:
+        """Steps have been done; called about twice a second."""
 
-    def epoch(self, row: dict[str, Any], parts: Parts) -> None:
+    def epoch(self, row: dict[str, Any], parts: TrainingParts) -> None:
         """An epoch is done; `row` is its line of metrics.jsonl."""
 
     def end(self, result: dict[str, Any], folder: RunFolder) -> None:
-        """The run is done and everything but the page is written."""
+        """The run is done; model and result are written."""
 
 
-class Everyone(Listener):
-    """Passes on to all."""
+class Listeners(Listener):
+    """Pass every event on to several listeners."""
 
     def __init__(self, members: Sequence[Listener]) -> None:
         self.members = members
-        for name in ("say", "decoding", "begin", "step", "epoch", "end"):
-            setattr(self, name, self._passing(name))
+        for name in ("log", "decoding", "begin", "step", "epoch", "end"):
+            setattr(self, name, self._to_all(name))
 
-    def _passing(self, name: str) -> Callable[..., None]:
-        def tell(*arguments: Any) -> None:
+    def _to_all(self, name: str) -> Callable[..., None]:
+        def call(*arguments: Any) -> None:
             for member in self.members:
                 getattr(member, name)(*arguments)
 
-        return tell
+        return call
+
+
+class ProgressDisplay(Listener):
+    """Show progress bars and a line for each evaluation on a terminal. A context manager, which removes the bars."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[status]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            refresh_per_second=4,
+        )
+        self.tasks: dict[str, TaskID] = {}
+        self.started = time.monotonic()
+        self.first_step = 0
+
+    def __enter__(self) -> Self:
+        if self.console.is_interactive:  # in a log file, bars would be empty lines
+            self.bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.console.is_interactive:
+            self.bars.stop()
+
+    def _task(self, name: str, total: int) -> TaskID:
+        if name not in self.tasks:
+            self.tasks[name] = self.bars.add_task(name, total=total, status="")
+        return self.tasks[name]
+
+    def log(self, line: str) -> None:
+        self.console.print(line, style="dim", markup=False)
+
+    def decoding(self, dataset: str, total: int, done: int) -> None:
+        task = self._task(f"decoding {dataset} ({total:,})", total)
+        self.bars.update(task, completed=done, visible=done < total)
+
+    def begin(self, parts: TrainingParts, config: TrainConfig, folder: RunFolder) -> None:
+        trainable = sum(p.numel() for p in parts.model.parameters() if p.requires_grad)
+        count = sum(p.numel() for p in parts.model.parameters())
+        of_all = "" if trainable == count else f" of {count:,}"
+        self.log(
+            f"{config.model}: {trainable:,}{of_all} parameters learn from {len(parts.train_data):,} images of "
+            f"{len(parts.train_data.class_names)} classes, on {parts.state.device}; into {folder.path}"
+        )
+        self.started = time.monotonic()
+        self.first_step = parts.state.epoch * parts.steps_per_epoch + parts.state.step
+        self._task("training", config.epochs * parts.steps_per_epoch)
+
+    def step(self, parts: TrainingParts, seconds: float) -> None:
+        done = parts.state.epoch * parts.steps_per_epoch + parts.state.step
+        loss, correct, images, _ = parts.state.totals.tolist()
+        speed = (done - self.first_step) * int(parts.config.batch_size) / (time.monotonic() - self.started)
+        status = f"epoch {parts.state.epoch + 1}/{parts.config.epochs}"
+        if images:
+            status += f" · loss {loss / images:.3f} · {correct / images:.1%} · {speed:,.0f} images/s"
+        self.bars.update(self.tasks["training"], completed=done, status=status)
+
+    def epoch(self, row: dict[str, Any], parts: TrainingParts) -> None:
+        self.bars.update(self.tasks["training"], completed=row["epoch"] * parts.steps_per_epoch)
+        epoch, epochs = row["epoch"], parts.config.epochs
+        due = self.console.is_terminal or epoch * LOG_LINES // epochs != (epoch - 1) * LOG_LINES // epochs
+        if "test_top1" in row and (due or epoch == epochs):
+            line = f"epoch {epoch:>4}/{epochs}  loss {row['loss']:.4f}  held out {row['test_top1']:.2%}"
+            self.console.print(f"{line}  {row['seconds']:,.0f} s", markup=False)
+
+
+class TensorBoard(Listener):
+    """Write a run's metrics as TensorBoard's event files, in its folder under `tensorboard/`."""
+
+    def __init__(self) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ImportError("--log tensorboard needs TensorBoard: pip install 'vitreous[log]'") from error
+        self.create = SummaryWriter
+        self.writer: Any = None
+
+    def begin(self, parts: TrainingParts, config: TrainConfig, folder: RunFolder) -> None:
+        self.writer = self.create(str(folder.path / "tensorboard"), purge_step=parts.state.epoch + 1)
+
+    def epoch(self, row: dict[str, Any], parts: TrainingParts) -> None:
+        for name, value in row.items():
+            kind, name = ("test", name.removeprefix("test_")) if name.startswith("test_") else ("train", name)
+            if name not in ("epoch", "images", "batch_size"):
+                self.writer.add_scalar(f"{name}/{kind}", value, row["epoch"])
+        self.writer.flush()
+
+    def end(self, result: dict[str, Any], folder: RunFolder) -> None:
+        self.writer.close()

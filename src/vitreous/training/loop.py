@@ -1,13 +1,15 @@
 """`train`: a config in, a run folder out. The whole of training, top to bottom.
 
-A run that ended early, however it ended, goes on where it was when `train` is called again with the same config and
-folder, and ends with the same bits as one that was never interrupted: on a CPU with as many threads, on CUDA with
+An unfinished run, however it ended, resumes when `train` is called again with the same config and folder. It ends with
+the same bits as a run that was never interrupted: on a CPU with the same number of threads, on CUDA with
 `deterministic`.
 """
 
+import signal
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,167 +17,217 @@ from typing import Any
 from vitreous.runtime.distributed import join_world
 from vitreous.runtime.files import write_json
 from vitreous.training import checkpoint
-from vitreous.training.assemble import Parts, assemble, set_up
-from vitreous.training.batches import epoch_order
+from vitreous.training.batches import StreamedData, epoch_order
 from vitreous.training.config import TrainConfig
-from vitreous.training.folder import RunFolder
-from vitreous.training.interrupt import Flag, asked_to_stop, stop_if
-from vitreous.training.listeners import Everyone, Listener
-from vitreous.training.policies import merge
-from vitreous.training.schedule import rate
-from vitreous.training.stream import Streamed
+from vitreous.training.listeners import Listener, Listeners
+from vitreous.training.optimisers import rate_factor
+from vitreous.training.policies import merge_lora
+from vitreous.training.run_folder import RunFolder
+from vitreous.training.setup import TrainingParts, set_up_device, set_up_run
 from vitreous.weights.formats.vitreous import describe_model
 from vitreous.weights.model_card import write_model_card
 from vitreous.weights.save import save
 
-TELL_EVERY = 0.5  # seconds between two looks at the running loss, each of which waits for the device
+STEP_EVENT_SECONDS = 0.5  # between two `step` events: reading the running loss waits for the device
 
 
 def train(
     config: TrainConfig, output: str | Path, *, data_root: Path | None = None, listeners: Sequence[Listener] = ()
 ) -> dict[str, Any]:
-    """Train in folder `output`, or go on training there; returns what `result.json` holds.
+    """Train in the folder `output`, or resume the run there; return the content of `result.json`.
 
-    Started by `torchrun`, all processes call this with the same arguments and train one model together.
+    If `torchrun` started several processes, all call this with the same arguments and train one model.
     """
-    with join_world(set_up(config)) as world, asked_to_stop(patient=world.distributed) as asked:
-        folder, tell = RunFolder(world.broadcast(output)), Everyone(listeners)
-        with folder.trouble_explained(), folder.claimed() if world.first else nullcontext():
-            # one rank looks, and the others take its word: a shared disk may show each something else
+    with join_world(set_up_device(config)) as world, stop_on_signal(ignore_repeats=world.distributed) as stop_flag:
+        folder, listener = RunFolder(world.broadcast(output)), Listeners(listeners)
+        with folder.explain_errors(), folder.lock() if world.first else nullcontext():
+            # rank 0 reads the folder for all: a shared disk may show each rank something else
             config, result = world.broadcast(
                 (folder.check(config), folder.read_result()) if world.first else (config, None)
             )
             if result is not None:
-                tell.say(f"{folder.path} is finished already: choose another --output for another run")
+                listener.log(f"{folder.path} is already finished: choose another --output for a new run")
                 return result
             started = time.monotonic()
-            parts = assemble(config, data_root, tell, world)
-            parts.ready = time.monotonic() - started
+            parts = set_up_run(config, data_root, listener, world)
+            parts.setup_seconds = time.monotonic() - started
             if world.first:
                 folder.begin(config, parts.config)
-                write_json(folder.described, describe_model(parts.model))  # so that any checkpoint can be loaded
-            before = resume(parts, folder, tell)
-            return run(parts, folder, tell, asked, started - before)
+                write_json(folder.model_json, describe_model(parts.model))  # so that any checkpoint can be loaded
+            seconds_before = resume(parts, folder, listener)
+            run(parts, folder, listener, stop_flag, started - seconds_before)
+            return finish(parts, folder, listener)
 
 
-def run(parts: Parts, folder: RunFolder, tell: Listener, asked: Flag, started: float) -> dict[str, Any]:
-    """The loop itself, from where `parts.state` is to the end; `started` is when the clock would have read 0."""
-    config, state, steps, world = parts.config, parts.state, parts.steps, parts.world
-    total, warm = config.epochs * steps, round(config.warmup * steps)
-    last_told = last_saved = time.monotonic()
+def run(parts: TrainingParts, folder: RunFolder, listener: Listener, stop_flag: "StopFlag", started: float) -> None:
+    """Run all steps from `parts.state` to the last epoch; `started` is the clock's reading at second 0 of the run."""
+    config, state, steps, world = parts.config, parts.state, parts.steps_per_epoch, parts.world
+    total, warmup = config.epochs * steps, round(config.warmup * steps)
+    last_event = last_saved = time.monotonic()
 
     def seconds() -> float:
         return time.monotonic() - started
 
     def save_now() -> float:
-        refuse_nonfinite(parts)
-        moment = checkpoint.Moment(state.epoch * steps + state.step, state.epoch, state.step, seconds(), parts.data)
-        checkpoint.write(folder.checkpoints, state, moment, config.keep, world)
+        raise_if_not_finite(parts)
+        number = state.epoch * steps + state.step
+        position = checkpoint.RunPosition(number, state.epoch, state.step, seconds(), parts.data_hash)
+        checkpoint.write(folder.checkpoints, state, position, config.keep, world)
         return time.monotonic()
 
-    def saving_is_due() -> bool:
+    def save_is_due() -> bool:
         return time.monotonic() - last_saved >= config.save_every
 
-    tell.begin(parts, config, folder)
-    asked.watched = True
+    def stop_if(signal_number: int) -> None:
+        if signal_number:
+            raise Stopped(signal_number, f"stopped and saved at epoch {state.epoch + 1}, step {state.step} of {steps}")
+
+    listener.begin(parts, config, folder)
+    stop_flag.in_loop = True
     while state.epoch < config.epochs:
-        for batch in parts.source.epoch(state.epoch, int(config.batch_size), first=state.step):
+        for batch in parts.train_source.epoch(state.epoch, int(config.batch_size), first=state.step):
             number = state.epoch * steps + state.step
-            factor = rate(number, total, warm, config.final_rate)
-            parts.update(batch, state.epoch, number, factor)
+            parts.train_step(batch, state.epoch, number, rate_factor(number, total, warmup, config.final_rate))
             state.step += 1
-            # clocks and signals differ between ranks, and all have to do the same
-            stop, save, look = world.maximum(asked.number, saving_is_due(), time.monotonic() - last_told > TELL_EVERY)
-            if look:
-                refuse_nonfinite(parts)
-                tell.step(parts, seconds())
-                last_told = time.monotonic()
-            stop = stop if number + 1 < total else 0  # so near the end the run is finished
-            if stop or (save and state.step < steps):  # the end of an epoch is saved with its metrics, below
+            # clocks and signals differ between ranks, and all ranks must do the same
+            event_due = time.monotonic() - last_event > STEP_EVENT_SECONDS
+            stop, save_due, event = world.maximum(stop_flag.signal_number, save_is_due(), event_due)
+            if event:
+                raise_if_not_finite(parts)
+                listener.step(parts, seconds())
+                last_event = time.monotonic()
+            stop = stop if number + 1 < total else 0  # after the last step the run is finished instead
+            if stop or (save_due and state.step < steps):  # the end of an epoch is saved with its metrics, below
                 last_saved = save_now()
-            stop_if(stop, state.epoch, state.step, steps)
-        refuse_nonfinite(parts)
-        loss, right, images, _ = world.sum(state.totals).tolist()
-        row = {"epoch": state.epoch + 1, "loss": loss / images, "top1": right / images}
-        row["batch_size"] = int(config.batch_size)  # which may be less than was asked for
-        row["learning_rate"] = config.learning_rate * rate(
-            (state.epoch + 1) * steps - 1, total, warm, config.final_rate
-        )
+            stop_if(stop)
+        raise_if_not_finite(parts)
+        loss, correct, images, _ = world.sum(state.totals).tolist()
+        row = {"epoch": state.epoch + 1, "loss": loss / images, "top1": correct / images}
+        row["batch_size"] = int(config.batch_size)  # which may be smaller than the one asked for
+        last_factor = rate_factor((state.epoch + 1) * steps - 1, total, warmup, config.final_rate)
+        row["learning_rate"] = config.learning_rate * last_factor
         state.epoch, state.step = state.epoch + 1, 0
         state.totals.zero_()
         if state.epoch % config.evaluate_every == 0 or state.epoch == config.epochs:
-            row |= {f"test_{name}": value for name, value in parts.measure().items()}
+            row |= {f"test_{name}": value for name, value in parts.evaluate().items()}
         row["seconds"] = round(seconds(), 3)
         if world.first:
             folder.add_metrics(row)
-        tell.epoch(row, parts)
-        stop, save = world.maximum(asked.number, saving_is_due())
-        if stop or save or state.epoch == config.epochs:
+        listener.epoch(row, parts)
+        stop, save_due = world.maximum(stop_flag.signal_number, save_is_due())
+        if stop or save_due or state.epoch == config.epochs:
             last_saved = save_now()
         if state.epoch < config.epochs:
-            stop_if(stop, state.epoch, 0, steps)
-    return finish(parts, folder, tell)
+            stop_if(stop)
 
 
-def resume(parts: Parts, folder: RunFolder, tell: Listener) -> float:
-    """Go back to the newest whole checkpoint, where there is one; returns the seconds that were spent before it."""
+def resume(parts: TrainingParts, folder: RunFolder, listener: Listener) -> float:
+    """Restore the newest undamaged checkpoint, if there is one; return the seconds of training before it."""
     state, world, seconds = parts.state, parts.world, 0.0
-    # one rank checks the hashes, and the others take its word
+    # rank 0 checks the hashes for all
     if (found := world.broadcast(checkpoint.latest(folder.checkpoints) if world.first else None)) is not None:
-        moment, path, problems = found
+        position, path, problems = found
         for problem in problems:
-            tell.say(problem)
-        if moment.data and moment.data != parts.data:
-            message = "the images to learn from, or their classes, are not those that the run began with"
-            raise ValueError(f"{message}: put them back, or choose another --output for a new run than {folder.path}")
-        checkpoint.read(path, state, world, parts.config.seed + moment.update)
-        state.epoch, state.step, seconds = moment.epoch, moment.step, moment.seconds
+            listener.log(problem)
+        if position.data and position.data != parts.data_hash:
+            raise ValueError(
+                "the training images or their classes are not those that the run began with: restore them, or choose "
+                f"another --output than {folder.path} for a new run"
+            )
+        checkpoint.read(path, state, world, parts.config.seed + position.update)
+        state.epoch, state.step, seconds = position.epoch, position.step, position.seconds
         if state.epoch < parts.config.epochs:
-            tell.say(f"goes on in epoch {state.epoch + 1} after {state.step} of {parts.steps} updates")
+            listener.log(f"resuming at epoch {state.epoch + 1}, step {state.step} of {parts.steps_per_epoch}")
     if world.first:
-        checkpoint.sweep(folder.checkpoints)  # before the next one is written: on a full disk that is room
-        folder.forget_after(state.epoch)
+        checkpoint.remove_incomplete(folder.checkpoints)  # before the next one is written: this frees space
+        folder.drop_metrics_after(state.epoch)
     return seconds
 
 
-def refuse_nonfinite(parts: Parts) -> None:
-    """Stop where the loss or a weight is NaN or infinite, before anything of it is saved."""
+def raise_if_not_finite(parts: TrainingParts) -> None:
+    """Raise if the loss or a weight is NaN or infinite, before it is saved."""
     state = parts.state
-    bad, lost = parts.world.maximum(int(state.totals[3].item()), not state.finite())
-    if not bad and not lost:
+    bad_step, bad_weight = parts.world.maximum(int(state.totals[3].item()), not state.is_finite())
+    if not bad_step and not bad_weight:
         return
-    what = "the loss" if bad else "a weight"
-    bad = bad or state.epoch * parts.steps + state.step  # the loss would tell at the next update
-    epoch, step = divmod(bad - 1, parts.steps)
+    what = "the loss" if bad_step else "a weight"
+    bad_step = bad_step or state.epoch * parts.steps_per_epoch + state.step  # the loss would show it one step later
+    epoch, step = divmod(bad_step - 1, parts.steps_per_epoch)
     size = int(parts.config.batch_size)
     span = slice(step * size, (step + 1) * size)
-    if isinstance(parts.learned, Streamed):
-        indices = list(range(len(parts.learned)))[span]
+    if isinstance(parts.train_data, StreamedData):
+        indices = list(range(len(parts.train_data)))[span]
     else:
-        indices = epoch_order(parts.config.seed, epoch, len(parts.learned), parts.config.repeats)[0][span].tolist()
-    names = [parts.learned.describe(i) for i in indices]
+        order, _ = epoch_order(parts.config.seed, epoch, len(parts.train_data), parts.config.repeats)
+        indices = order[span].tolist()
+    names = [parts.train_data.describe(i) for i in indices]
     shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     raise FloatingPointError(
-        f"{what} is not a finite number any more, in epoch {epoch + 1}, update {step + 1} (images: {shown}). "
-        f"Try a smaller --learning-rate than {parts.config.learning_rate:g}, --clip 1, --warmup 5 or --precision fp32; "
-        "what is saved is from before"
+        f"{what} is no longer finite in epoch {epoch + 1}, step {step + 1} (images: {shown}). Try a smaller "
+        f"--learning-rate than {parts.config.learning_rate:g}, --clip 1, --warmup 5 or --precision fp32; the saved "
+        "checkpoints are from before"
     )
 
 
-def finish(parts: Parts, folder: RunFolder, tell: Listener) -> dict[str, Any]:
-    """Write the model and what it achieved."""
+def finish(parts: TrainingParts, folder: RunFolder, listener: Listener) -> dict[str, Any]:
+    """Write the model and the result."""
     row = parts.world.broadcast(folder.read_metrics()[-1] if parts.world.first else {})
     result = {name: row[f"test_{name}"] for name in ("top1", "top5", "loss", "images")}
-    result |= {"epochs": parts.config.epochs, "seconds": row["seconds"], "memory": parts.peak}
-    result["ready"] = round(parts.ready, 3)
-    model = merge(parts.measure.whole())
-    message = {"config": parts.config.to_dict(), "result": result, "training_images": len(parts.learned)}
-    message["date"] = time.strftime("%Y-%m-%d")
-    model.card = replace(parts.model.card, name=folder.path.resolve().name, training=message)
+    result |= {"epochs": parts.config.epochs, "seconds": row["seconds"], "memory": parts.peak_memory}
+    result["ready"] = round(parts.setup_seconds, 3)
+    model = merge_lora(parts.evaluate.current_model())
+    training = {"config": parts.config.to_dict(), "result": result, "training_images": len(parts.train_data)}
+    training["date"] = time.strftime("%Y-%m-%d")
+    model.card = replace(parts.model.card, name=folder.path.resolve().name, training=training)
     if parts.world.first:
         save(model, folder.model)
         write_model_card(model, folder.model)
         write_json(folder.result, result)
     parts.world.barrier()
-    tell.end(result, folder)
+    listener.end(result, folder)
     return result
+
+
+# --- signals ----------------------------------------------------------------------------------------------------------
+
+
+class Stopped(BaseException):  # like KeyboardInterrupt, it must not be caught as an error on its way out
+    """The run was stopped by a signal, and everything is saved."""
+
+    def __init__(self, signal_number: int, message: str) -> None:
+        super().__init__(message)
+        self.signal_number = signal_number
+
+
+class StopFlag:
+    """The signal that was received, 0 if none."""
+
+    signal_number = 0
+    in_loop = False
+    """Whether the loop reads the flag between steps. Before that, a signal ends the run at once."""
+
+
+@contextmanager
+def stop_on_signal(*, ignore_repeats: bool = False) -> Iterator[StopFlag]:
+    """Turn the first SIGINT or SIGTERM into a flag; a second one has its usual effect.
+
+    Unless `ignore_repeats`: Ctrl-C reaches the ranks of a run twice, from the terminal and again through `torchrun`,
+    which ends a rank that takes too long.
+    """
+    flag = StopFlag()
+    before: dict[int, Any] = {}
+
+    def receive(number: int, frame: object) -> None:
+        flag.signal_number = number
+        for each, handler in before.items():
+            signal.signal(each, signal.SIG_IGN if ignore_repeats else handler)
+        if not flag.in_loop:
+            raise Stopped(number, "stopped while setting up")
+
+    if threading.current_thread() is threading.main_thread():  # Python lets no other thread set handlers
+        before |= {each: signal.signal(each, receive) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield flag
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,9 +1,9 @@
-"""Muon (Jordan et al., 2024): momentum for matrices, with all directions of an update made equally long.
+"""Muon (Jordan et al., 2024): momentum for matrices, with the singular values of each update brought near 1.
 
 The same update as `torch.optim.Muon` with `adjust_lr_fn="match_rms_adamw"`. It is written again because torch's goes
-matrix by matrix, hundreds of small products a step, and takes the step size as a number that a captured graph would
-freeze. Here matrices of one shape are stacked and turned together, and the step size may be a tensor. Sharded ones
-(FSDP2) are put together for the turning, since a slice of a matrix has other directions than the whole.
+matrix by matrix, hundreds of small products a step, and takes the learning rate as a number, which a captured graph
+would freeze. Here matrices of one shape are stacked and orthogonalised together, and the learning rate may be a tensor.
+Sharded matrices (FSDP2) are gathered first, since a slice of a matrix has other singular vectors than the matrix.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous.training.parallel import local, sliced, stacked, whole
+from vitreous.training.parallel import full_tensor, local, shard_like, stack_like
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a quintic that pulls singular values towards 1, steep at 0
 STEPS = 5
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
-    """Matrices `[n rows columns]` with their singular values brought near 1 by Newton-Schulz, in bf16."""
+    """Bring the singular values of matrices `[n rows columns]` near 1 by Newton-Schulz iteration, in bf16."""
     x = matrices.bfloat16()
     wide = x.shape[-2] <= x.shape[-1]
     x = x if wide else x.mT
@@ -32,7 +32,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """For matrices alone: `[rows columns]` parameters. Norms, biases and embeddings belong to AdamW."""
+    """The optimiser for matrices `[rows columns]`; norms, biases and embeddings belong to AdamW."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Muon(torch.optim.Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.dim() != 2:
-                    raise ValueError(f"Muon takes matrices alone, got a parameter of shape {list(parameter.shape)}")
+                    raise ValueError(f"Muon takes matrices only, got a parameter of shape {list(parameter.shape)}")
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -65,10 +65,10 @@ class Muon(torch.optim.Optimizer):
         buffers = [local(self.state[parameter]["momentum_buffer"]) for parameter in parameters]
         torch._foreach_lerp_(buffers, gradients, 1 - group["momentum"])
         ahead = torch._foreach_lerp(gradients, buffers, group["momentum"])  # Nesterov
-        together = stacked(list(ahead), parameters[0])  # [n rows columns]
-        turned = local(sliced(orthogonalise(whole(together)), together))
+        stack = stack_like(list(ahead), parameters[0])  # [n rows columns]
+        updates = local(shard_like(orthogonalise(full_tensor(stack)), stack))
         held = [local(parameter) for parameter in parameters]
         torch._foreach_mul_(held, 1 - group["lr"] * group["weight_decay"])
-        # as long a step, by root mean square, as AdamW would take with this step size
-        updates = list((turned.to(held[0].dtype) * (0.2 * longest**0.5 * group["lr"])).unbind(0))
-        torch._foreach_sub_(held, updates)
+        # the update has the root mean square that AdamW's would have at this learning rate
+        scaled = list((updates.to(held[0].dtype) * (0.2 * longest**0.5 * group["lr"])).unbind(0))
+        torch._foreach_sub_(held, scaled)

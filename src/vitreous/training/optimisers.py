@@ -1,5 +1,6 @@
-"""Parameters to optimisers: groups by weight decay and depth, AdamW, Adam, SGD or Muon, and the average of weights."""
+"""Optimisers (AdamW, Adam, SGD, Muon), their parameter groups by weight decay and depth, and the schedule."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,24 +10,25 @@ from torch.distributed.tensor import DTensor
 
 from vitreous.training.config import TrainConfig
 from vitreous.training.muon import Muon
-from vitreous.training.policies import decays, depth_of
+from vitreous.training.policies import has_weight_decay, layer_index
 from vitreous.weights.load import Model
 
 
-def build(model: Model, config: TrainConfig) -> list[torch.optim.Optimizer]:
-    """One optimiser, or for Muon two: the matrices of the blocks, and AdamW for the rest.
+def build_optimisers(model: Model, config: TrainConfig) -> list[torch.optim.Optimizer]:
+    """Build one optimiser, or two for Muon: Muon for the matrices of the blocks, AdamW for the rest.
 
-    Each group's `lr` is a tensor on the device, so that a captured step follows the schedule; `scale` is its share.
+    Each group's `lr` is a tensor on the device, so that a captured step follows the schedule; `scale` is the group's
+    largest learning rate.
     """
-    learning = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    if not learning:
-        raise ValueError(f"policy {config.policy} leaves nothing to learn in this model: choose another")
-    device = learning[0][1].device
+    trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if not trainable:
+        raise ValueError(f"policy {config.policy} has no trainable parameters in this model: choose another")
+    device = trainable[0][1].device
     if config.optimizer != "muon":
-        return [_create(config.optimizer, _groups(learning, config, model, device), config)]
-    matrices = [(n, p) for n, p in learning if p.dim() == 2 and n.startswith("blocks.")]
+        return [_create(config.optimizer, _groups(trainable, config, model, device), config)]
+    matrices = [(n, p) for n, p in trainable if p.dim() == 2 and n.startswith("blocks.")]
     taken = {name for name, _ in matrices}
-    rest = [(n, p) for n, p in learning if n not in taken]
+    rest = [(n, p) for n, p in trainable if n not in taken]
     optimisers = [_create("muon", _groups(matrices, config, model, device), config)] if matrices else []
     return [*optimisers, _create("adamw", _groups(rest, config, model, device), config)] if rest else optimisers
 
@@ -37,8 +39,8 @@ def _groups(
     depth = model.config.depth
     found: dict[tuple[float, bool], list[nn.Parameter]] = {}
     for name, parameter in parameters:
-        scale = config.layer_decay ** (depth + 1 - depth_of(name, depth))
-        found.setdefault((scale, decays(name, parameter)), []).append(parameter)
+        scale = config.layer_decay ** (depth + 1 - layer_index(name, depth))
+        found.setdefault((scale, has_weight_decay(name, parameter)), []).append(parameter)
     return [
         {
             "params": members,
@@ -55,8 +57,8 @@ def _create(kind: str, groups: list[dict[str, Any]], config: TrainConfig) -> tor
     if kind == "muon":
         return Muon(groups)
     if kind == "sgd":
-        # torch's fused SGD reads a tensor of a step size where it lies; the plain one asks the host for its value
-        # (and knows nothing of sharded parameters)
+        # torch's fused SGD reads the learning-rate tensor on the device; the plain one reads it on the host.
+        # The fused one does not support sharded parameters.
         fused = device.type in ("cuda", "cpu") and not isinstance(groups[0]["params"][0], DTensor)
         return torch.optim.SGD(groups, momentum=0.9, nesterov=True, fused=fused, foreach=None if fused else False)
     fused = device.type in ("cuda", "cpu")
@@ -69,10 +71,10 @@ def _create(kind: str, groups: list[dict[str, Any]], config: TrainConfig) -> tor
     )
 
 
-def materialise(optimisers: list[torch.optim.Optimizer]) -> None:
-    """Make every tensor of the optimisers' states, at zero, without moving a weight.
+def create_states(optimisers: list[torch.optim.Optimizer]) -> None:
+    """Create every tensor of the optimisers' states, filled with zeros, without changing a weight.
 
-    A step of length zero on gradients of zero does it; what it counted is set back.
+    A step with learning rate 0 on zero gradients does this; step counters are set back.
     """
     for optimiser in optimisers:
         for group in optimiser.param_groups:
@@ -87,8 +89,23 @@ def materialise(optimisers: list[torch.optim.Optimizer]) -> None:
                     value.zero_()
 
 
-def set_rates(optimisers: list[torch.optim.Optimizer], factor: Tensor) -> None:
-    """Put every group's step size to its share of `factor`, a tensor on the device."""
+def set_learning_rates(optimisers: list[torch.optim.Optimizer], factor: Tensor) -> None:
+    """Set every group's learning rate to `factor`, a tensor on the device, times the group's scale."""
     for optimiser in optimisers:
         for group in optimiser.param_groups:
             torch.mul(factor, group["scale"], out=group["lr"])
+
+
+def rate_factor(step: int, steps: int, warmup: int = 0, final: float = 0.0) -> float:
+    """Return the learning rate at `step` of `steps` as a share of the largest: linear warm-up, then half a cosine.
+
+    It starts above 0 and ends at `final`. A function of the step alone has no state to restore when a run resumes
+    (torch's `SequentialLR` keeps one).
+
+    >>> [round(rate_factor(step, 8, warmup=2), 2) for step in range(8)]
+    [0.5, 1.0, 1.0, 0.93, 0.75, 0.5, 0.25, 0.07]
+    """
+    if step < warmup:
+        return (step + 1) / warmup
+    done = (step - warmup) / max(1, steps - warmup)
+    return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))

@@ -1,6 +1,6 @@
-"""One model over several processes, by torch's own engines: DDP keeps it whole on each, FSDP2 keeps a part on each.
+"""One model over several processes: DDP keeps a replica on each rank, FSDP2 a shard.
 
-With FSDP2 parameters are `DTensor`s: a rank holds a slice of each (`local`), and `whole` puts one together.
+With FSDP2 parameters are `DTensor`s: a rank holds a slice of each (`local`), and `full_tensor` gathers one.
 """
 
 from collections.abc import Iterator
@@ -19,12 +19,12 @@ from vitreous.weights.load import Model
 
 
 def is_sharded(config: TrainConfig, world: World) -> bool:
-    """Whether each rank keeps a part of the weights alone."""
+    """Whether each rank holds only a shard of the weights."""
     return world.distributed and config.parallel == "fsdp"
 
 
-def spread(module: nn.Module, model: Model, config: TrainConfig, world: World) -> nn.Module:
-    """`module`, which computes with `model`, so that its gradients are those of all ranks' images together."""
+def parallelise(module: nn.Module, model: Model, config: TrainConfig, world: World) -> nn.Module:
+    """Wrap `module`, which computes with `model`, so that its gradients are the mean over all ranks."""
     if not world.distributed:
         if config.compile:
             module.compile(fullgraph=True, dynamic=False)
@@ -32,49 +32,49 @@ def spread(module: nn.Module, model: Model, config: TrainConfig, world: World) -
     if is_sharded(config, world):
         return shard(module, model, config, world)
     device = next(model.parameters()).device
-    places = [device] if device.type == "cuda" else None
+    device_ids = [device] if device.type == "cuda" else None
     if config.compile:
         module.compile(fullgraph=True, dynamic=False)
-    return DistributedDataParallel(module, device_ids=places, gradient_as_bucket_view=True)
+    return DistributedDataParallel(module, device_ids=device_ids, gradient_as_bucket_view=True)
 
 
 def shard(module: nn.Module, model: Model, config: TrainConfig, world: World) -> nn.Module:
-    """FSDP2: each block is put together when it is its turn, and what is left with `module` as a whole.
+    """Shard `module` with FSDP2: each block is gathered when it runs, and the remaining weights with `module`.
 
-    The model may lie on the CPU: a block goes to the device when it is sharded, so that no GPU ever holds all of them.
+    The model may be on the CPU: a block moves to the device when it is sharded, so that no GPU ever holds all of them.
     """
     assert world.mesh is not None
     half = config.precision == "bf16"
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if half else MixedPrecisionPolicy()
     for block in blocks(model):
-        if config.compile:  # block by block: what FSDP2 does between them cannot be compiled
+        if config.compile:  # block by block: FSDP2's hooks between them cannot be compiled
             block.forward = torch.compile(block.forward, fullgraph=True, dynamic=False)
         fully_shard(block, mesh=world.mesh, mp_policy=policy)
-    # reshard: a state dict that is read after a forward alone would hold whole parameters otherwise
+    # reshard: otherwise a state dict read after a forward without a backward would hold gathered parameters
     fully_shard(module, mesh=world.mesh, mp_policy=policy, reshard_after_forward=True)
     return module
 
 
 def blocks(model: Model) -> list[nn.Module]:
-    """The parts that are put together one after the other."""
+    """Return the modules that FSDP2 gathers one after the other."""
     if isinstance(model, ViT):
         return list(model.blocks)
     return [block for layer in (model.layer1, model.layer2, model.layer3, model.layer4) for block in layer]
 
 
 @torch.no_grad()
-def even(buffers: list[Tensor], world: World) -> None:
-    """Give all ranks the mean of what each has: running statistics of batch norms, each of its own images."""
+def average_buffers(buffers: list[Tensor], world: World) -> None:
+    """Set the buffers on all ranks to their mean: each rank's batch norms saw other images."""
     if not world.distributed or not buffers:
         return
-    together = world.sum(torch.cat([local(buffer).flatten() for buffer in buffers])) / world.world_size
-    for buffer, mean in zip(buffers, together.split([buffer.numel() for buffer in buffers]), strict=True):
+    means = world.sum(torch.cat([local(buffer).flatten() for buffer in buffers])) / world.world_size
+    for buffer, mean in zip(buffers, torch.split(means, [buffer.numel() for buffer in buffers]), strict=True):
         local(buffer).copy_(mean.view_as(buffer))
 
 
 @contextmanager
-def synchronised(module: nn.Module, now: bool) -> Iterator[None]:
-    """Compute a backward pass; ranks exchange gradients `now`, or keep adding up their own until a later pass."""
+def gradient_sync(module: nn.Module, now: bool) -> Iterator[None]:
+    """Run a backward pass in the block; ranks exchange gradients `now`, or accumulate their own until a later pass."""
     if isinstance(module, DistributedDataParallel) and not now:
         with module.no_sync():
             yield
@@ -85,29 +85,29 @@ def synchronised(module: nn.Module, now: bool) -> Iterator[None]:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """What this rank holds of a tensor: the slice of one that is sharded, else all of it. Shares its memory."""
+    """Return this rank's slice of a sharded tensor, or the tensor itself. Shares its memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor, on every rank; all have to ask for it."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Gather a tensor on every rank; all ranks must call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def stacked(locals_: list[Tensor], like: Tensor) -> Tensor:
-    """What this rank holds of several tensors, each sharded as `like` is, as their stack: sharded one axis further."""
+def stack_like(locals_: list[Tensor], like: Tensor) -> Tensor:
+    """Stack this rank's slices of several tensors, each sharded as `like`: the stack is sharded one axis further."""
     stack = torch.stack(locals_)
     if not isinstance(like, DTensor):
         return stack
-    places = [Shard(p.dim + 1) if isinstance(p, Shard) else p for p in like.placements]
+    placements = [Shard(p.dim + 1) if isinstance(p, Shard) else p for p in like.placements]
     shape = torch.Size([len(locals_), *like.shape])
     strides = torch.empty(shape, device="meta").stride()
-    return DTensor.from_local(stack, like.device_mesh, places, run_check=False, shape=shape, stride=strides)
+    return DTensor.from_local(stack, like.device_mesh, placements, run_check=False, shape=shape, stride=strides)
 
 
-def sliced(tensor: Tensor, like: Tensor) -> Tensor:
-    """A whole tensor, the same on all ranks, shared out as `like` is."""
+def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """Shard a tensor, equal on all ranks, as `like` is sharded."""
     if not isinstance(like, DTensor):
         return tensor
-    everywhere = DTensor.from_local(tensor, like.device_mesh, [Replicate()] * like.device_mesh.ndim, run_check=False)
-    return everywhere.redistribute(like.device_mesh, like.placements)
+    replicated = DTensor.from_local(tensor, like.device_mesh, [Replicate()] * like.device_mesh.ndim, run_check=False)
+    return replicated.redistribute(like.device_mesh, like.placements)

@@ -1,7 +1,7 @@
-"""What learns. `POLICIES` pairs a name with a function that chooses parameters; `learn` freezes all others.
+"""Policies: which parameters learn. `POLICIES` maps a name to a function; `apply_policy` freezes all others.
 
-A policy with a number is written `last:2`. LoRA adds its own small matrices to the attention layers (peft), which
-`merge` folds back into the weights at the end, so that what is saved is a plain ViT again.
+A policy with a number is written `last:2`. LoRA adds small matrices to the attention layers (peft), which `merge_lora`
+adds to the weights at the end, so that the saved model is a plain ViT.
 """
 
 import re
@@ -21,17 +21,17 @@ def _names(model: Model) -> list[str]:
 
 
 def full(model: Model, argument: str) -> list[str]:
-    """Everything."""
+    """All parameters."""
     return _names(model)
 
 
 def head(model: Model, argument: str) -> list[str]:
-    """The head alone: the rest is a fixed feature extractor."""
+    """The head; the rest is a fixed feature extractor."""
     return [name for name in _names(model) if HEAD.match(name)]
 
 
 def attention(model: Model, argument: str) -> list[str]:
-    """The attention layers and the head, and nothing else (Touvron et al., 2022; seed report 004)."""
+    """The attention layers and the head (Touvron et al., 2022)."""
     return [name for name in _names(model) if HEAD.match(name) or re.match(r"blocks\.\d+\.attn\.(qkv|proj)\.", name)]
 
 
@@ -58,19 +58,19 @@ POLICIES: dict[str, Callable[[Model, str], list[str]]] = {
 }
 
 
-def learn(model: Model, policy: str, *, train_norms: bool = False, lora_rank: int = 8) -> list[str]:
-    """Let what `policy` names learn and freeze the rest; returns the names of what learns.
+def apply_policy(model: Model, policy: str, *, train_norms: bool = False, lora_rank: int = 8) -> list[str]:
+    """Make the parameters of a policy trainable and freeze the rest; return the names of the trainable ones.
 
     >>> from vitreous.models.vit import ViTConfig
     >>> model = ViT(ViTConfig(image_size=8, patch_size=4, width=16, depth=2, heads=2, classes=3))
-    >>> learn(model, "head")
+    >>> apply_policy(model, "head")
     ['head.weight', 'head.bias']
     """
     name, _, argument = policy.partition(":")
     if name not in POLICIES or (argument and name != "last"):
         raise ValueError(f"policy must be one of {', '.join(POLICIES).replace('last', 'last:N')}, got {policy!r}")
     if not isinstance(model, ViT) and name not in ("full", "head"):
-        raise ValueError(f"policy {policy} is about a transformer's blocks; a ResNet takes full or head")
+        raise ValueError(f"policy {policy} needs the blocks of a transformer: a ResNet takes full or head")
     if name == "lora":
         _add_lora(model, lora_rank)
     chosen = set(POLICIES[name](model, argument))
@@ -78,7 +78,7 @@ def learn(model: Model, policy: str, *, train_norms: bool = False, lora_rank: in
         chosen |= {each for each in _names(model) if NORMS.match(each)}
     for each, parameter in model.named_parameters():
         parameter.requires_grad_(each in chosen)
-    for module in model.modules():  # what is frozen keeps its running statistics too
+    for module in model.modules():  # frozen layers keep their running statistics too
         if isinstance(module, nn.BatchNorm2d) and not module.weight.requires_grad:
             module.eval()
     return [each for each in _names(model) if each in chosen]
@@ -93,8 +93,8 @@ def _add_lora(model: Model, rank: int) -> None:
     inject_adapter_in_model(layers, model)
 
 
-def merge(model: Model) -> Model:
-    """Fold LoRA's matrices into the layers that they belong to; a model without any stays as it is."""
+def merge_lora(model: Model) -> Model:
+    """Add LoRA's matrices to the weights of their layers; a model without LoRA does not change."""
     for parent in list(model.modules()):
         for name, layer in list(parent.named_children()):
             if hasattr(layer, "lora_A"):
@@ -103,10 +103,10 @@ def merge(model: Model) -> Model:
     return model
 
 
-def depth_of(name: str, depth: int) -> int:
-    """How deep in the network a parameter lies: 0 for the embedding, 1 for the first block, `depth` + 1 for the head.
+def layer_index(name: str, depth: int) -> int:
+    """Return the layer of a parameter: 0 for the embedding, 1 for the first block, `depth` + 1 for the head.
 
-    >>> depth_of("pos_embed", 12), depth_of("blocks.0.attn.qkv.weight", 12), depth_of("head.weight", 12)
+    >>> layer_index("pos_embed", 12), layer_index("blocks.0.attn.qkv.weight", 12), layer_index("head.weight", 12)
     (0, 1, 13)
     """
     if match := re.match(r"blocks\.(\d+)\.", name):
@@ -115,6 +115,6 @@ def depth_of(name: str, depth: int) -> int:
     return 0 if name.startswith(early) else depth + 1
 
 
-def decays(name: str, parameter: nn.Parameter) -> bool:
-    """Whether weight decay may touch a parameter: matrices yes; norms, biases, tokens and positions no."""
+def has_weight_decay(name: str, parameter: nn.Parameter) -> bool:
+    """Whether weight decay applies to a parameter: to matrices; not to norms, biases, tokens and positions."""
     return parameter.dim() > 1 and not name.endswith(("_token", "pos_embed"))

@@ -8,9 +8,9 @@ from conftest import noise
 from vitreous.data.image_dataset import ImageDataset
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.training.assemble import make_teacher
-from vitreous.training.build import build_model
 from vitreous.training.loop import train
+from vitreous.training.model import build_model
+from vitreous.training.setup import make_teacher
 from vitreous.weights.card import Card, usual_preprocess
 from vitreous.weights.load import load
 from vitreous.weights.save import save
@@ -52,15 +52,15 @@ def test_small_images_come_whole_and_large_ones_lose_their_edges():
 
 
 def test_a_checkpoint_keeps_its_weights_and_gets_a_fresh_head(checkpoint):
-    said = []
-    model = build_model(plain("x", model=checkpoint, pretrained=True, dropout=0.3), DATA, said.append)
+    lines = []
+    model = build_model(plain("x", model=checkpoint, pretrained=True, dropout=0.3), DATA, lines.append)
     before = load(checkpoint)
     assert all(torch.equal(v, model.state_dict()[k]) for k, v in before.state_dict().items() if "head" not in k)
     assert model.head.weight.shape == (3, 16)
     assert not model.head.weight.any()
     assert model.config.dropout == 0.3
     assert model.pos_drop.p == 0.3
-    assert any("fresh head for 3 classes takes the place of the one for 5" in line for line in said)
+    assert any("new head for 3 classes replaces the one for 5" in line for line in lines)
 
 
 def test_what_a_checkpoint_dropped_while_it_was_trained_is_not_dropped_again(tmp_path):
@@ -75,9 +75,9 @@ def test_what_was_assumed_of_a_checkpoint_is_none_of_the_new_models_remarks(tmp_
     model.card = Card("x", usual_preprocess(SMALL))
     model.card.report.assumed = {"preprocessing": "as is usual", "class names": "ImageNet-1k's"}
     save(model, tmp_path)
-    said = []
-    tuned = build_model(plain("x", model=str(tmp_path), pretrained=True), DATA, said.append)
-    assert "assumed preprocessing = as is usual" in said
+    lines = []
+    tuned = build_model(plain("x", model=str(tmp_path), pretrained=True), DATA, lines.append)
+    assert "assumed preprocessing = as is usual" in lines
     assert tuned.card.report.assumed == {}
 
 
@@ -85,10 +85,10 @@ def test_a_checkpoint_of_the_same_classes_keeps_its_head(tmp_path):
     model = noise(ViT(ViTConfig(**{**vars(SMALL), "classes": 3})))
     model.card = Card("x", usual_preprocess(model.config), class_names=DATA.class_names)
     save(model, tmp_path)
-    said = []
-    again = build_model(plain("x", model=str(tmp_path), pretrained=True), DATA, said.append)
+    lines = []
+    again = build_model(plain("x", model=str(tmp_path), pretrained=True), DATA, lines.append)
     assert torch.equal(again.head.weight, model.head.weight)
-    assert any("goes on learning" in line for line in said)
+    assert any("its head is kept" in line for line in lines)
 
 
 def test_another_image_size_resizes_positions(checkpoint):
@@ -142,7 +142,7 @@ def test_a_resnet_is_saved_and_loaded_with_its_own_preprocessing(tmp_path):
 def test_a_teacher_of_other_classes_is_refused(checkpoint, tmp_path):
     student = build_model(plain("x"), DATA)
     view = student.card.preprocess
-    with pytest.raises(ValueError, match="knows 5 classes, the data has 3"):
+    with pytest.raises(ValueError, match="has 5 classes, the data has 3"):
         make_teacher(plain("x", teacher=checkpoint), view, student, torch.device("cpu"))
     model = noise(ViT(ViTConfig(**{**vars(SMALL), "classes": 3})))
     model.card = Card("x", usual_preprocess(model.config), class_names=("rose", "lily", "iris"))

@@ -1,4 +1,4 @@
-"""A config and its data to a model that is ready to learn, and to its preprocessing."""
+"""Build the model of a run, with fresh or pre-trained weights, and its preprocessing."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,20 +12,20 @@ from vitreous.data.preprocess import STATISTICS, Preprocess
 from vitreous.models.resnet import ResNet, resnet_config
 from vitreous.models.variants import variant
 from vitreous.models.vit import ViT, ViTConfig
+from vitreous.training.batches import StreamedData
 from vitreous.training.config import TrainConfig
-from vitreous.training.stream import Streamed
 from vitreous.weights.card import Card
 from vitreous.weights.load import Model, load
 
 FUSED = {"activation": "gelu", "swiglu": False, "qkv_bias": True}
-"""What a ViT must be for `fused`, whose kernels are written for the paper's blocks (`speed/training_forward.py`)."""
-SMALL = 64  # up to this size images come whole; larger ones lose an eighth at the edges, as is the field's custom
+"""What `fused` needs of a ViT: its kernels are written for the paper's blocks (`speed/training_forward.py`)."""
+SMALL = 64  # up to this size images are not cropped; larger ones lose an eighth at the edges, as usual
 
 
-def build_model(config: TrainConfig, data: ImageDataset | Streamed, say: Callable[[str], object] = print) -> Model:
-    """The model on the CPU with its card; fresh weights are drawn from the config's seed."""
+def build_model(config: TrainConfig, data: ImageDataset | StreamedData, log: Callable[[str], object] = print) -> Model:
+    """Build the model on the CPU, with its card; fresh weights are drawn from the config's seed."""
     torch.manual_seed(config.seed)
-    model = _pretrained(config, data, say) if config.pretrained else _fresh(config, data)
+    model = _pretrained(config, data, log) if config.pretrained else _fresh(config, data)
     if config.statistics is not None:
         mean, std = STATISTICS[config.statistics]
         count = len(model.card.preprocess.mean)
@@ -36,24 +36,24 @@ def build_model(config: TrainConfig, data: ImageDataset | Streamed, say: Callabl
             )
         model.card.preprocess = replace(model.card.preprocess, mean=mean[:count], std=std[:count])
     if config.fused and isinstance(shape := model.config, ViTConfig):
-        _refuse_unlike_fused(shape)
+        _check_fused(shape)
     if isinstance(model, ResNet):
         unknown = {"dropout": 0.0, "stochastic_depth": 0.0, "layer_decay": 1.0}
-        if asked := [name for name, off in unknown.items() if getattr(config, name) != off] + config.means():
+        if asked := [name for name, off in unknown.items() if getattr(config, name) != off] + config.forward_options():
             raise ValueError(f"a ResNet has no {', '.join(asked)}: leave it out")
-    model.card.class_names, model.card.training = data.class_names, None  # what a checkpoint had learned is past
-    for name in ("class names", "preprocessing"):  # assumed of the checkpoint: what is trained so has them for sure
+    model.card.class_names, model.card.training = data.class_names, None  # the checkpoint's own are replaced
+    for name in ("class names", "preprocessing"):  # if they were assumed: the trained model has them for certain
         model.card.report.assumed.pop(name, None)
     return model.train()
 
 
-def _refuse_unlike_fused(shape: ViTConfig) -> None:
+def _check_fused(shape: ViTConfig) -> None:
     if unlike := [f"{name}={getattr(shape, name)}" for name, value in FUSED.items() if getattr(shape, name) != value]:
-        message = "fused works for GELU networks whose layers all have biases"
-        raise ValueError(f"{message}, and this one has {', '.join(unlike)}: leave it out")
+        found = ", ".join(unlike)
+        raise ValueError(f"fused needs a GELU network whose layers all have biases, this one has {found}: leave it out")
 
 
-def _fresh(config: TrainConfig, data: ImageDataset | Streamed) -> Model:
+def _fresh(config: TrainConfig, data: ImageDataset | StreamedData) -> Model:
     classes = len(data.class_names)
     if (known := resnet_config(config.model, classes=classes)) is not None:
         if config.channels == 1:
@@ -71,9 +71,9 @@ def _fresh(config: TrainConfig, data: ImageDataset | Streamed) -> Model:
         if config.channels is not None:
             changes["channels"] = config.channels
         if Path(config.model).exists():
-            message = "to begin with its weights, use vitreous finetune or --pretrained"
             raise ValueError(
-                f"{config.model} is a checkpoint, and training from scratch takes a variant's name: {message}"
+                f"{config.model} is a checkpoint, and training from scratch takes a variant's name: to start from its "
+                "weights, use vitreous finetune or --pretrained"
             )
         shape = variant(config.model, **changes)
         model, channels = ViT(shape), shape.channels
@@ -86,13 +86,13 @@ def _fresh(config: TrainConfig, data: ImageDataset | Streamed) -> Model:
     return model
 
 
-def _pretrained(config: TrainConfig, data: ImageDataset | Streamed, say: Callable[[str], object]) -> Model:
+def _pretrained(config: TrainConfig, data: ImageDataset | StreamedData, log: Callable[[str], object]) -> Model:
     model = load(config.model, image_size=config.image_size)
     if isinstance(model, ResNet) and config.image_size is not None:  # it takes any size, and was loaded at its own
         model.config = replace(model.config, image_size=config.image_size)
         model.card.preprocess = model.card.preprocess.with_size(_pair(config.image_size))
     for line in model.card.report.remarks():
-        say(line)
+        log(line)
     card = model.card
     if config.channels is not None and config.channels != len(card.preprocess.mean):
         raise ValueError(
@@ -100,16 +100,16 @@ def _pretrained(config: TrainConfig, data: ImageDataset | Streamed, say: Callabl
             "--channels out"
         )
     shape, weights = model.config, model.state_dict()
-    if isinstance(shape, ViTConfig):  # what is dropped is this run's choice, not that of the one before
+    if isinstance(shape, ViTConfig):  # dropout is this run's choice, not the checkpoint's
         wanted = replace(shape, dropout=config.dropout, stochastic_depth=config.stochastic_depth)
         if wanted != shape:
             model = ViT(wanted)
             model.load_state_dict(weights)
             model.card = card
     if card.head == "classifier" and card.class_names == data.class_names:
-        say("the data's classes are the checkpoint's own: its head goes on learning")
+        log("the data's classes are the checkpoint's own: its head is kept")
     else:
-        say(f"a fresh head for {len(data.class_names)} classes takes the place of the one for {model.config.classes}")
+        log(f"a new head for {len(data.class_names)} classes replaces the one for {model.config.classes}")
         model.reset_classifier(len(data.class_names))
         card.head = "classifier"
     return model

@@ -1,4 +1,4 @@
-"""Other ways through the blocks (`recompute`, `fused`, `residual`): the same losses, the same bits after a break."""
+"""The forward options `recompute`, `fused` and `residual`: the same losses, the same bits after a resume."""
 
 import json
 
@@ -8,14 +8,13 @@ from tiny_runs import bits, break_off, differing, make_images, parts_of, plain, 
 
 from vitreous.data.datasets import open_dataset
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.speed import training_forward as learn
-from vitreous.training import batch_size as fit
-from vitreous.training import objective
-from vitreous.training.build import build_model
+from vitreous.speed import training_forward
+from vitreous.training import batch_size, loss
 from vitreous.training.loop import train
+from vitreous.training.model import build_model
 from vitreous.weights.save import save
 
-WAYS = {
+OPTIONS = {
     "recompute": {"recompute": True},
     "fused": {"fused": True, "dropout": 0.0},
     "both": {"fused": True, "recompute": True, "dropout": 0.0},
@@ -40,15 +39,15 @@ def test_recomputing_gives_the_same_losses_whatever_is_dropped(zoo, tmp_path):
     torch.testing.assert_close(losses(tmp_path / "usual"), losses(tmp_path / "again"), rtol=0, atol=1e-6)
 
 
-def test_the_fused_way_gives_the_same_losses(zoo, tmp_path):
+def test_fused_kernels_give_the_same_losses(zoo, tmp_path):
     train(plain(zoo), tmp_path / "usual")
     train(plain(zoo, fused=True), tmp_path / "fused")
     torch.testing.assert_close(losses(tmp_path / "usual"), losses(tmp_path / "fused"), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_broken_off_and_resumed_each_way_ends_with_the_same_bits(zoo, tmp_path, monkeypatch, way):
-    config = tiny(zoo, save_every=0, **WAYS[way])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_broken_off_and_resumed_with_each_option_ends_with_the_same_bits(zoo, tmp_path, monkeypatch, name):
+    config = tiny(zoo, save_every=0, **OPTIONS[name])
     train(config, tmp_path / "whole")
     for update in (2, 3):
         break_off(config, tmp_path / "run", monkeypatch, update)
@@ -56,21 +55,21 @@ def test_broken_off_and_resumed_each_way_ends_with_the_same_bits(zoo, tmp_path, 
     assert differing(bits(tmp_path / "whole"), bits(tmp_path / "run")) == []
 
 
-@pytest.mark.parametrize("way", [{"recompute": True}, {"fused": True}, {"precision": "bf16", "residual": "bf16"}])
-def test_where_it_cannot_work_it_is_refused_by_name(zoo, way):
-    name = list(way)[-1]
+@pytest.mark.parametrize("option", [{"recompute": True}, {"fused": True}, {"precision": "bf16", "residual": "bf16"}])
+def test_an_option_that_cannot_work_is_refused_by_name(zoo, option):
+    name = list(option)[-1]
     with pytest.raises(ValueError, match=f"a ResNet has no {name}: leave it out"):
-        parts_of(plain(zoo, model="resnet18_small", image_size=8, **way))
-    with pytest.raises(ValueError, match=f"{name} works in one process and with parallel=ddp"):
-        plain(zoo, parallel="fsdp", **way)
-    with pytest.raises(ValueError, match=f"{name} works without a teacher alone"):
-        plain(zoo, teacher="model", **way)
+        parts_of(plain(zoo, model="resnet18_small", image_size=8, **option))
+    with pytest.raises(ValueError, match=f"{name} does not work with parallel=fsdp"):
+        plain(zoo, parallel="fsdp", **option)
+    with pytest.raises(ValueError, match=f"{name} does not work with a teacher"):
+        plain(zoo, teacher="model", **option)
 
 
-def test_the_fused_way_is_refused_where_it_would_not_be_taken(zoo):
-    with pytest.raises(ValueError, match="fused works without dropout alone: leave out one or the other"):
+def test_fused_is_refused_if_its_kernels_would_not_be_used(zoo):
+    with pytest.raises(ValueError, match="fused does not work with dropout: leave out one or the other"):
         plain(zoo, fused=True, dropout=0.1)
-    with pytest.raises(ValueError, match="fused works on plain layers, and LoRA puts its own around them"):
+    with pytest.raises(ValueError, match="fused does not work with LoRA"):
         plain(zoo, fused=True, policy="lora")
 
 
@@ -80,21 +79,21 @@ def test_the_fused_way_is_refused_where_it_would_not_be_taken(zoo):
      {"dropout": 0.2}, {"qk_norm": True}, {"layer_scale": 0.1}, {"pool": "mean"}],
     ids=str,
 )  # fmt: skip
-def test_a_checkpoint_that_is_not_refused_takes_the_fused_way(zoo, tmp_path, unlike):
+def test_a_checkpoint_that_is_not_refused_takes_the_fused_kernels(zoo, tmp_path, unlike):
     shape = ViTConfig(image_size=8, patch_size=4, width=16, depth=2, heads=2, classes=3, **unlike)
     save(ViT(shape), tmp_path / "model")
     config = plain(zoo, model=str(tmp_path / "model"), pretrained=True, fused=True)
     if unlike.keys() & {"activation", "swiglu", "qkv_bias"}:
-        with pytest.raises(ValueError, match=f"GELU networks .* this one has .*{next(iter(unlike))}=.*leave it out"):
+        with pytest.raises(ValueError, match=f"GELU network .* this one has .*{next(iter(unlike))}=.*leave it out"):
             build_model(config, open_dataset(zoo), lambda line: None)
         return
     model = build_model(config, open_dataset(zoo), lambda line: None)
-    assert all(map(learn._plain, model.blocks))
+    assert all(map(training_forward._plain, model.blocks))
 
 
 def test_what_is_tried_for_a_batch_size_is_what_will_be_run(zoo, monkeypatch):
     parts, asked = parts_of(plain(zoo, recompute=True)), []
-    real = objective.logits_to_learn
-    monkeypatch.setattr(objective, "logits_to_learn", lambda *a, **how: (asked.append(how), real(*a, **how))[1])
-    assert fit.attempt(parts.model, parts.config, torch.device("cpu"), 4)
-    assert asked == [{"fused": False, "recompute": True}]
+    real = loss.logits_to_learn
+    monkeypatch.setattr(loss, "logits_to_learn", lambda *a, **how: (asked.append(how), real(*a, **how))[1])
+    assert batch_size.fits_memory(parts.model, parts.config, torch.device("cpu"), 4)
+    assert asked == [{"residual": None, "fused": False, "recompute": True}]

@@ -1,7 +1,7 @@
-"""One update of the weights, from image numbers to moved parameters, and how a GPU is made to replay it.
+"""One training step, from image indices to updated weights, and its CUDA graph.
 
-Everything that changes between updates is a tensor, so that the whole of it (gather, augment, forward, backward, clip,
-optimiser, average) can be captured once as a CUDA graph and replayed: Python then only says which images are next.
+Everything that changes between steps is a tensor, so that the whole step (gather, augment, forward, backward, clip,
+optimiser, average) can be captured once as a CUDA graph and replayed: Python then only passes the image indices.
 """
 
 import copy
@@ -13,64 +13,63 @@ from torch import Tensor, nn
 from vitreous.data.augment.pipeline import Augment
 from vitreous.data.counter_random import CounterRandom
 from vitreous.runtime.distributed import World
-from vitreous.training.batch_size import explained
-from vitreous.training.batches import Batch, Source
+from vitreous.training.batch_size import explain_out_of_memory
+from vitreous.training.batches import Batch, BatchSource, StreamSource
+from vitreous.training.checkpoint import TrainingState
 from vitreous.training.config import TrainConfig
-from vitreous.training.optimisers import set_rates
-from vitreous.training.parallel import even, local, synchronised
-from vitreous.training.state import State
-from vitreous.training.stream import StreamSource
+from vitreous.training.optimisers import set_learning_rates
+from vitreous.training.parallel import average_buffers, gradient_sync, local
 
-WARM_UPS = 3  # updates before a capture: kernels are chosen and compiled, memory is laid out
+WARM_UPS = 3  # steps before a capture: kernels are chosen and compiled, memory is allocated
 
 
-class Update:
-    """Callable: `update(batch, epoch, number, factor)` moves the weights once."""
+class TrainStep:
+    """Callable: `step(batch, epoch, number, factor)` updates the weights once."""
 
     def __init__(
         self,
-        state: State,
-        source: Source | StreamSource,
+        state: TrainingState,
+        source: BatchSource | StreamSource,
         augment: Augment,
         config: TrainConfig,
         objective: nn.Module,
         world: World | None = None,
     ) -> None:
         self.state, self.source, self.config, self.objective = state, source, config, objective
-        self.learning = [parameter for parameter in state.model.parameters() if parameter.requires_grad]
-        self.averaged = dict(state.model.named_parameters())
+        self.trainable = [parameter for parameter in state.model.parameters() if parameter.requires_grad]
+        self.parameters = dict(state.model.named_parameters())
         self.world = world or World()
-        self.statistics = [buffer for buffer in state.model.buffers() if buffer.is_floating_point()]
+        self.buffers = [buffer for buffer in state.model.buffers() if buffer.is_floating_point()]
         self.augment: Callable[..., tuple[Tensor, Tensor]] = augment
         if config.compile:
             self.augment = torch.compile(augment, fullgraph=True, dynamic=False)
         self.graph: torch.cuda.CUDAGraph | None = None
-        # what differs from update to update: epoch, update number, step size, decay of the average
+        # what differs between steps: epoch and step number; learning-rate factor and decay of the average
         self.numbers = torch.zeros(2, dtype=torch.int64, device=state.device)
         self.factors = torch.zeros(2, device=state.device)
         self.batch: Batch | None = None
 
     def __call__(self, batch: Batch, epoch: int, number: int, factor: float) -> None:
-        # the average starts as a plain mean and forgets more slowly as it goes, so that the first weights fade
+        # the decay grows from 0.1 to its final value, so that the average forgets the first weights
         decay = min(self.config.average, (1 + number) / (10 + number))
         self.numbers.copy_(torch.tensor([epoch, number]), non_blocking=True)
         self.factors.copy_(torch.tensor([factor, decay]), non_blocking=True)
         if self.graph is None or self.batch is None:
-            with explained(self.config, self.state.model, self.state.device):
+            with explain_out_of_memory(self.config, self.state.model, self.state.device):
                 self.compute(batch)
             return
         for held, new in ((self.batch.indices, batch.indices), (self.batch.copies, batch.copies)):
             held.copy_(new, non_blocking=True)
-        for place, given in ((self.batch.pixels, batch.pixels), (self.batch.labels, batch.labels)):
-            if place is not None and given is not None:
-                place.copy_(given, non_blocking=True)
+        for held_or_none, given in ((self.batch.pixels, batch.pixels), (self.batch.labels, batch.labels)):
+            if held_or_none is not None and given is not None:
+                held_or_none.copy_(given, non_blocking=True)
         self.graph.replay()
 
     def compute(self, batch: Batch) -> None:
-        """The update itself."""
+        """Compute the step on the device, from tensors alone."""
         state, config = self.state, self.config
         parts = config.accumulate
-        set_rates(state.optimisers, self.factors[0])
+        set_learning_rates(state.optimisers, self.factors[0])
         for optimiser in state.optimisers:
             optimiser.zero_grad(set_to_none=True)
         for part in range(parts):
@@ -80,25 +79,25 @@ class Update:
             chance = CounterRandom.of(config.seed, self.numbers[0], indices, batch.copies[span])
             labels = self.source.labels[indices] if batch.labels is None else batch.labels[span]
             x, targets = self.augment(pixels, labels, chance)  # [b c h w], [b classes]
-            with synchronised(self.objective, now=part == parts - 1):
+            with gradient_sync(self.objective, now=part == parts - 1):
                 with torch.autocast(state.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
                     loss, logits = self.objective(x, targets)
                 (loss / parts).backward()
-            self._count(loss.detach(), logits.detach(), targets)
+            self._add_to_totals(loss.detach(), logits.detach(), targets)
         if config.clip:
-            nn.utils.clip_grad_norm_(self.learning, config.clip)
+            nn.utils.clip_grad_norm_(self.trainable, config.clip)
         for optimiser in state.optimisers:
             optimiser.step()
-        even(self.statistics, self.world)
+        average_buffers(self.buffers, self.world)
         if state.average:
             with torch.no_grad():
                 held, decay = [local(value) for value in state.average.values()], self.factors[1]
-                now = [local(self.averaged[name]) for name in state.average]
-                torch._foreach_mul_(held, decay)  # a lerp would ask the host for its weight
+                now = [local(self.parameters[name]) for name in state.average]
+                torch._foreach_mul_(held, decay)  # a lerp would read its weight on the host
                 torch._foreach_add_(held, torch._foreach_mul(now, 1 - decay))
 
     @torch.no_grad()
-    def _count(self, loss: Tensor, logits: Tensor, targets: Tensor) -> None:
+    def _add_to_totals(self, loss: Tensor, logits: Tensor, targets: Tensor) -> None:
         totals = self.state.totals
         totals[0] += loss.float() * len(logits)
         totals[1] += (logits.argmax(dim=-1) == targets.argmax(dim=-1)).sum()
@@ -107,17 +106,17 @@ class Update:
         totals[3] = torch.where(first, (self.numbers[1] + 1).to(totals.dtype), totals[3])
 
     def warm_up(self, batch: Batch) -> None:
-        """Run a few updates to get everything compiled and in place, then take them all back."""
+        """Run a few steps, so that everything is compiled and allocated, then restore the state."""
         before = self.state.copy()
-        with explained(self.config, self.state.model, self.state.device):
+        with explain_out_of_memory(self.config, self.state.model, self.state.device):
             for _ in range(WARM_UPS):
                 self.compute(batch)
-        self.state.put_back(before)
+        self.state.restore_copy(before)
 
     def capture(self, batch: Batch) -> None:
-        """Record the update as a CUDA graph. Nothing of the run changes: what the warm-up moved is moved back."""
+        """Capture the step as a CUDA graph. The state of the run does not change."""
         self.batch = copy.deepcopy(batch)
-        stream = torch.cuda.Stream(self.state.device)
+        stream = torch.cuda.Stream(self.state.device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(self.state.device))
         with torch.cuda.stream(stream):
             self.warm_up(self.batch)

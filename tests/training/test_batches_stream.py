@@ -8,8 +8,8 @@ pytest.importorskip("datasets")
 
 from vitreous.data.preprocess import Preprocess
 from vitreous.runtime.distributed import Rank
+from vitreous.training.batches import StreamSource, open_stream
 from vitreous.training.loop import train
-from vitreous.training.stream import StreamSource, open_stream
 
 VIEW = Preprocess(size=(8, 8), resize=(8, 8), mean=(0.5,) * 3, std=(0.5,) * 3)
 CPU, ALONE = torch.device("cpu"), Rank()
@@ -25,9 +25,9 @@ def shards(tmp_path_factory):
     return make_shards(tmp_path_factory.mktemp("shards") / "zoo")
 
 
-def source_of(shards, place=ALONE, **changes):
+def source_of(shards, rank=ALONE, **changes):
     config = plain(shards, stream=True, **changes)
-    return StreamSource(open_stream(config, None)[0], VIEW, config, CPU, place)
+    return StreamSource(open_stream(config, None)[0], VIEW, config, CPU, rank)
 
 
 def shown(source, epoch=0, batch_size=6, first=0):
@@ -55,7 +55,7 @@ def test_an_epoch_taken_up_in_the_middle_goes_on_with_the_same_images(shards):
     source = source_of(shards)
     assert shown(source, 1, first=4) == shown(source, 1)[4 * 6 :]
     batches = list(source.epoch(1, 6)), list(source.epoch(1, 6, first=4))
-    assert torch.equal(batches[0][4].indices, batches[1][0].indices)  # what augmentation is drawn by
+    assert torch.equal(batches[0][4].indices, batches[1][0].indices)  # which seed the augmentation
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -89,23 +89,23 @@ def test_a_stream_learns(shards, tmp_path):
     assert train(config, tmp_path / "run")["top1"] > 0.8
 
 
-def test_the_number_of_images_can_be_said(shards):
+def test_the_number_of_images_can_be_set(shards):
     parts = parts_of(plain(shards, stream=True, epoch_images=17))
-    assert parts.steps == 2
-    assert len(list(parts.source.epoch(0, 8))) == 2
+    assert parts.steps_per_epoch == 2
+    assert len(list(parts.train_source.epoch(0, 8))) == 2
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
-        ({"repeats": 2}, "leave out repeats"),
-        ({"validation": 0.1}, "leave out repeats and validation"),
-        ({"epoch_images": 0}, "from 1 on"),
-        ({"stream": False, "epoch_images": 8}, "for streams alone"),
+        ({"repeats": 2}, "repeats and validation do not work"),
+        ({"validation": 0.1}, "repeats and validation do not work"),
+        ({"epoch_images": 0}, "at least 1"),
+        ({"stream": False, "epoch_images": 8}, "needs stream"),
     ],
 )
-def test_what_a_stream_cannot_do_is_refused(shards, changes, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_a_stream_cannot_do_is_refused(shards, changes, message):
+    with pytest.raises(ValueError, match=message):
         plain(shards, **{"stream": True, **changes})
 
 

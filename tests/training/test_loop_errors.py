@@ -1,4 +1,4 @@
-"""Trouble in the middle of a run: an image gone bad, signals at bad moments. One line, and the run can go on."""
+"""Errors and signals in the middle of a run: one line, and the run can be resumed."""
 
 import os
 import shutil
@@ -8,9 +8,8 @@ import pytest
 from tiny_runs import Crash, after_update, bits, crash, differing, make_images, parts_of, tiny
 
 from vitreous.training import checkpoint, loop
-from vitreous.training.interrupt import Stopped
-from vitreous.training.loop import train
-from vitreous.training.measure import Measure
+from vitreous.training.evaluation import Evaluator
+from vitreous.training.loop import Stopped, train
 
 
 @pytest.fixture
@@ -66,15 +65,15 @@ SPOILT = {
 }
 
 
-@pytest.mark.parametrize(("how", "which"), [*((how, "learned") for how in SPOILT), ("deleted", "tested")])
+@pytest.mark.parametrize(("how", "which"), [*((how, "train_data") for how in SPOILT), ("deleted", "test_data")])
 def test_an_image_gone_bad_is_named_and_the_run_goes_on_when_it_is_back(zoo, whole, tmp_path, monkeypatch, how, which):
-    spoil, said = SPOILT[how]
+    spoil, message = SPOILT[how]
     config, folder, copy = often(zoo), tmp_path / "run", tmp_path / "copy"
     image = getattr(parts_of(config), which).image(0)
     shutil.copytree(zoo, copy)
     with monkeypatch.context() as patch:
         after_update(patch, 1, lambda: spoil(image))
-        with pytest.raises(ValueError, match=rf"{image.name}: .*{said}.*\. Put the image right and run the same"):
+        with pytest.raises(ValueError, match=rf"{image.name}: .*{message}.*\. Repair the image and run the same"):
             train(config, folder)
     assert checkpoint.latest(folder / "checkpoints")[0].update >= 1
     shutil.rmtree(zoo)
@@ -114,7 +113,7 @@ def kill_before(patch, owner, name, number, times=1):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
     ("owner", "name", "update"),
-    [(Measure, "__call__", 3), (checkpoint, "write_safetensors", 1), (checkpoint, "write_json", 1)],
+    [(Evaluator, "__call__", 3), (checkpoint, "write_safetensors", 1), (checkpoint, "write_json", 1)],
     ids=["evaluation", "the first weights", "the first description"],
 )
 def test_a_signal_in_the_middle_of_something_waits_for_its_end(
@@ -123,7 +122,7 @@ def test_a_signal_in_the_middle_of_something_waits_for_its_end(
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
         kill_before(patch, owner, name, number)
-        with pytest.raises(Stopped, match="stopped and saved in epoch"):
+        with pytest.raises(Stopped, match="stopped and saved at epoch"):
             train(often(zoo), folder)
     assert checkpoint.latest(folder / "checkpoints")[0].update in (update, update + 1)
     assert not left_over(folder)
@@ -149,14 +148,14 @@ def test_two_signals_in_the_first_checkpoint_end_at_once_and_leave_no_half_of_it
 def test_a_second_sigterm_does_what_it_did_before_the_run(zoo, tmp_path, monkeypatch):
     before = signal.signal(signal.SIGTERM, lambda *arguments: crash())
     try:
-        kill_before(monkeypatch, Measure, "__call__", signal.SIGTERM, times=2)
+        kill_before(monkeypatch, Evaluator, "__call__", signal.SIGTERM, times=2)
         with pytest.raises(Crash):
             train(often(zoo), tmp_path / "run")
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_what_a_kill_left_is_swept_when_the_run_goes_on_not_at_its_next_checkpoint(zoo, tmp_path, monkeypatch):
+def test_what_a_kill_left_is_removed_when_the_run_goes_on_not_at_its_next_checkpoint(zoo, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
         after_update(patch, 2, crash)

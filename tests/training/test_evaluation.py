@@ -17,33 +17,33 @@ def zoo(tmp_path_factory):
 def test_against_counting_by_hand(zoo, batch):
     parts = parts_of(plain(zoo, held_out=0.4))
     noise(parts.model).train()
-    parts.measure.batch = batch
-    found = parts.measure()
+    parts.evaluate.batch = batch
+    found = parts.evaluate()
     model = noise(parts_of(plain(zoo, held_out=0.4)).model)
     model.load_state_dict(parts.model.state_dict())
     with torch.no_grad():
-        logits = model.eval()(parts.measure.augment.plain(parts.held_out.pixels))
-    labels = torch.tensor(parts.tested.labels)
+        logits = model.eval()(parts.evaluate.augment.plain(parts.test_source.pixels))
+    labels = torch.tensor(parts.test_data.labels)
     five = logits.topk(5).indices
     assert found["images"] == len(labels) > 8
     assert found["top1"] == pytest.approx((logits.argmax(-1) == labels).float().mean().item())
     assert found["top5"] == pytest.approx((five == labels[:, None]).any(-1).float().mean().item())
     assert found["loss"] == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-4)
     assert found["top1"] < found["top5"] < 1
-    assert parts.model.training  # measuring is done on a copy
+    assert parts.model.training  # evaluation runs on a copy
 
 
-def test_the_average_is_what_is_measured(zoo):
+def test_the_average_is_evaluated(zoo):
     parts = parts_of(plain(zoo, average=0.5))
     noise(parts.model)
-    assert parts.measure()["loss"] == pytest.approx(torch.tensor(7.0).log().item())  # the average's head is zero still
+    assert parts.evaluate()["loss"] == pytest.approx(torch.tensor(7.0).log().item())  # the average's head is zero still
     for name, value in parts.state.average.items():
         value.copy_(parts.model.get_parameter(name))
-    assert parts.measure()["loss"] > 2.0
+    assert parts.evaluate()["loss"] > 2.0
 
 
-def test_large_images_are_measured_in_small_batches(zoo):
+def test_large_images_are_evaluated_in_small_batches(zoo):
     sizes = (8, 224, 2048)
-    batches = [parts_of(plain(zoo, model="resnet18", image_size=size, resident="no")).measure.batch for size in sizes]
+    batches = [parts_of(plain(zoo, model="resnet18", image_size=size, resident="no")).evaluate.batch for size in sizes]
     assert batches[0] >= batches[1] > batches[2] == 1
     assert batches[1] * 224 * 224 <= 4_000_000

@@ -24,8 +24,8 @@ def noisy(config):
 
 
 def run(parts, updates, factor=1.0):
-    for number, batch in zip(range(updates), parts.source.epoch(0, parts.config.batch_size), strict=False):
-        parts.update(batch, 0, number, factor)
+    for number, batch in zip(range(updates), parts.train_source.epoch(0, parts.config.batch_size), strict=False):
+        parts.train_step(batch, 0, number, factor)
     return parts
 
 
@@ -42,19 +42,19 @@ def test_against_a_plain_loop(zoo):
     others = [p for n, p in model.named_parameters() if p.dim() == 1 or n in ("cls_token", "pos_embed")]
     groups = [{"params": matrices, "weight_decay": 0.2}, {"params": others, "weight_decay": 0.0}]
     optimiser = torch.optim.AdamW(groups, lr=3e-3, betas=(0.9, 0.95))
-    order = epoch_order(0, 0, len(parts.learned))[0]
+    order = epoch_order(0, 0, len(parts.train_data))[0]
     losses, seen = [], 0.0
     for step in range(3):
         chosen = order[8 * step : 8 * step + 8]
-        x = (parts.source.pixels[chosen].float() / 255 - 0.5) / 0.5
-        loss = F.cross_entropy(model(x), torch.tensor(parts.learned.labels)[chosen], label_smoothing=0.1)
+        x = (parts.train_source.pixels[chosen].float() / 255 - 0.5) / 0.5
+        loss = F.cross_entropy(model(x), torch.tensor(parts.train_data.labels)[chosen], label_smoothing=0.1)
         optimiser.param_groups[0]["lr"] = optimiser.param_groups[1]["lr"] = 3e-3 * (1 - 0.2 * step)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
         losses.append(loss.item())
-    for step, batch in zip(range(3), parts.source.epoch(0, 8), strict=False):
-        parts.update(batch, 0, step, 1 - 0.2 * step)
+    for step, batch in zip(range(3), parts.train_source.epoch(0, 8), strict=False):
+        parts.train_step(batch, 0, step, 1 - 0.2 * step)
         assert (parts.state.totals[0].item() - seen) / 8 == pytest.approx(losses[step], rel=1e-5)
         seen = parts.state.totals[0].item()
     assert parts.state.totals[2] == 24
@@ -92,8 +92,8 @@ def test_gradients_are_clipped_together(zoo):
 def test_the_average_of_weights_in_closed_form(zoo):
     parts = noisy(plain(zoo, average=0.3, learning_rate=0.01))
     expected = {name: value.clone() for name, value in parts.state.average.items()}
-    for number, batch in zip(range(3), parts.source.epoch(0, 8), strict=False):
-        parts.update(batch, 0, number, 1.0)
+    for number, batch in zip(range(3), parts.train_source.epoch(0, 8), strict=False):
+        parts.train_step(batch, 0, number, 1.0)
         decay = min(0.3, (1 + number) / (10 + number))
         for name, value in expected.items():
             value.mul_(decay).add_(parts.model.get_parameter(name).detach(), alpha=1 - decay)
@@ -109,20 +109,20 @@ def test_the_step_size_follows_the_factor(zoo):
 
 def test_hits_and_images_are_counted(zoo):
     parts = run(noisy(plain(zoo, learning_rate=1e-30)), 3)
-    order = epoch_order(0, 0, len(parts.learned))[0][:24]
-    logits = parts.model(parts.measure.augment.plain(parts.source.pixels[order]))
-    right = (logits.argmax(-1) == parts.source.labels[order]).sum()
-    assert parts.state.totals[1:].tolist() == [right, 24, 0]
+    order = epoch_order(0, 0, len(parts.train_data))[0][:24]
+    logits = parts.model(parts.evaluate.augment.plain(parts.train_source.pixels[order]))
+    correct = (logits.argmax(-1) == parts.train_source.labels[order]).sum()
+    assert parts.state.totals[1:].tolist() == [correct, 24, 0]
 
 
 def test_the_first_loss_that_is_no_number_is_kept(zoo):
     parts = noisy(plain(zoo))
-    batches = list(parts.source.epoch(0, 8))
-    parts.update(batches[0], 0, 0, 1.0)
+    batches = list(parts.train_source.epoch(0, 8))
+    parts.train_step(batches[0], 0, 0, 1.0)
     with torch.no_grad():
         parts.model.norm.bias.fill_(float("nan"))
-    parts.update(batches[1], 0, 1, 1.0)
-    parts.update(batches[2], 0, 2, 1.0)
+    parts.train_step(batches[1], 0, 1, 1.0)
+    parts.train_step(batches[2], 0, 2, 1.0)
     assert parts.state.totals[3] == 2  # update number 1, counted from 1
 
 
@@ -130,7 +130,7 @@ def test_warming_up_leaves_no_trace(zoo):
     parts = noisy(tiny(zoo))
     run(parts, 1)
     before = parts.state.copy()
-    parts.update.warm_up(next(parts.source.epoch(1, 8)))
+    parts.train_step.warm_up(next(parts.train_source.epoch(1, 8)))
     after = parts.state.copy()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -143,7 +143,7 @@ def test_a_restored_state_goes_on_the_same(zoo):
     saved = parts.state.copy()
     ends = []
     for _ in range(2):
-        parts.state.put_back(saved)
+        parts.state.restore_copy(saved)
         run(parts, 3)
         ends.append(parts.state.copy())
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])

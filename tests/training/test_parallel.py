@@ -142,7 +142,7 @@ def test_broken_off_and_resumed_on_two_ranks_ends_with_the_same_bits(root, engin
 @pytest.mark.parametrize("engine", ENGINES)
 def test_resumed_on_one_process_the_state_is_equal_and_the_run_ends(root, data, engine):
     config, folder = tiny(data, parallel=engine, snapshots=3, save_every=0), root / f"half-{engine}"
-    moment, path, _ = checkpoint.latest(folder / "checkpoints")
+    position, path, _ = checkpoint.latest(folder / "checkpoints")
     assert path.is_dir()
     parts = parts_of(config)
     checkpoint.read(path, parts.state)
@@ -157,7 +157,7 @@ def test_resumed_on_one_process_the_state_is_equal_and_the_run_ends(root, data, 
     totals = [kept for (key, _), kept in slices.items() if key.startswith("rank/") and key.endswith("/totals")]
     assert len(totals) == 2
     assert torch.equal(held["totals"], sum(totals))
-    assert moment.update == STOPPED - 1
+    assert position.update == STOPPED - 1
     result = train(config, folder)
     assert result["epochs"] == 2
     assert len(rows(folder, "loss")) == 2

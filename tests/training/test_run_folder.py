@@ -8,38 +8,38 @@ import sys
 import pytest
 from tiny_runs import tiny
 
-from vitreous.training.folder import LOCK, RunFolder
+from vitreous.training.run_folder import LOCK, RunFolder
 
 
 @pytest.fixture
 def folder(tmp_path):
     made = RunFolder(tmp_path / "run")
-    with made.claimed():
+    with made.lock():
         made.begin(tiny("digits"))
     return made
 
 
 def test_two_writers_are_refused_and_the_second_gets_in_when_the_first_has_gone(folder):
     with (
-        folder.claimed(),
+        folder.lock(),
         pytest.raises(ValueError, match="another run is writing to .*another --output"),
-        RunFolder(folder.path).claimed(),
+        RunFolder(folder.path).lock(),
     ):
         pass
-    with RunFolder(folder.path).claimed():
+    with RunFolder(folder.path).lock():
         pass
 
 
 def test_a_writer_that_is_killed_lets_go_of_the_folder(folder):
     code = f"""if True:
         import os
-        from vitreous.training.folder import RunFolder
-        with RunFolder({str(folder.path)!r}).claimed():
+        from vitreous.training.run_folder import RunFolder
+        with RunFolder({str(folder.path)!r}).lock():
             print(1, flush=True)
             os.kill(os.getpid(), 9)
     """
     assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).stdout == b"1\n"
-    with folder.claimed():
+    with folder.lock():
         pass
 
 
@@ -66,20 +66,20 @@ def test_a_batch_size_that_was_cut_is_kept_as_it_was_asked_for(tmp_path):
 def test_a_folder_of_other_things_is_left_as_it_was(tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
     folder = RunFolder(tmp_path)
-    with pytest.raises(ValueError, match="not empty and holds no run"), folder.claimed():
+    with pytest.raises(ValueError, match="not empty and holds no run"), folder.lock():
         folder.check(tiny("digits"))
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_a_run_that_never_began_leaves_no_folder(tmp_path):
-    with pytest.raises(KeyError), RunFolder(tmp_path / "run").claimed():
+    with pytest.raises(KeyError), RunFolder(tmp_path / "run").lock():
         raise KeyError
     assert not list(tmp_path.iterdir())
-    with pytest.raises(KeyError), RunFolder(tmp_path / "runs" / "today" / "run").claimed():
+    with pytest.raises(KeyError), RunFolder(tmp_path / "runs" / "today" / "run").lock():
         raise KeyError
     assert not list(tmp_path.iterdir())
     (tmp_path / "runs").mkdir()  # what was there before stays
-    with pytest.raises(KeyError), RunFolder(tmp_path / "runs" / "run").claimed():
+    with pytest.raises(KeyError), RunFolder(tmp_path / "runs" / "run").lock():
         raise KeyError
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
@@ -106,7 +106,7 @@ def test_a_line_that_was_cut_short_does_not_count(folder):
     with folder.metrics.open("a") as file:
         file.write('{"epoch": 4, "lo')
     assert [row["epoch"] for row in folder.read_metrics()] == [1, 2, 3]
-    folder.forget_after(2)
+    folder.drop_metrics_after(2)
     assert folder.metrics.read_text().count("\n") == 2
     folder.add_metrics({"epoch": 3, "loss": 2.0})
     assert [row["loss"] for row in folder.read_metrics()] == [1.0, 1.0, 2.0]
@@ -116,12 +116,12 @@ def test_a_line_that_was_cut_short_does_not_count(folder):
 def test_a_full_disk_is_one_line_that_says_what_to_do(folder, number):
     with (
         pytest.raises(OSError, match="free some space and run the same command again") as error,
-        folder.trouble_explained(),
+        folder.explain_errors(),
     ):
         raise OSError(number, os.strerror(number))
     assert os.strerror(number) in str(error.value)
 
 
 def test_other_errors_of_the_system_stay_what_they_are(folder):
-    with pytest.raises(FileNotFoundError, match="gone"), folder.trouble_explained():
+    with pytest.raises(FileNotFoundError, match="gone"), folder.explain_errors():
         raise FileNotFoundError(2, "gone")

@@ -12,14 +12,14 @@ from conftest import noise
 from vitreous.data.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.training.config import TrainConfig
-from vitreous.training.objective import Teacher, objective
+from vitreous.training.loss import Objective, Teacher, choose_forward
 
 SMALL = {"image_size": 8, "patch_size": 4, "width": 16, "depth": 2, "heads": 2, "classes": 4}
 HALF = (0.5,) * 3
 
 
 class Echo(nn.Module):
-    """Hands back what it is given."""
+    """Return the input."""
 
     def __init__(self, **view):
         super().__init__()
@@ -27,6 +27,11 @@ class Echo(nn.Module):
 
     def forward(self, x):
         return x
+
+
+def objective(model, x, targets, config, teacher):
+    forward = choose_forward(model, torch.device("cpu"), config)
+    return Objective(model, config, forward, teacher)(x, targets)
 
 
 def make_teacher(**changes):
@@ -41,7 +46,7 @@ def batch():
 
 
 @pytest.mark.parametrize("size", [(8, 8), (20, 20), (5, 7)])
-def test_a_constant_image_reaches_the_teacher_in_its_own_measure(size):
+def test_a_constant_image_reaches_the_teacher_in_its_own_normalisation(size):
     teacher = Teacher(Echo(size=size, mean=IMAGENET_MEAN, std=IMAGENET_STD), HALF, HALF)
     pixel = torch.tensor([0.1, 0.6, 0.9])
     ours = ((pixel - 0.5) / 0.5).view(1, 3, 1, 1).expand(2, 3, 8, 8)
@@ -123,11 +128,11 @@ def test_each_head_learns_from_its_own_source(batch, kind):
 
 
 def test_lora_in_the_last_block_counts_in_training(batch):
-    """The shortcut through the last block reads weights; LoRA's are beside them."""
-    from vitreous.training.policies import learn
+    """The shortcut through the last block reads weights; LoRA's are separate."""
+    from vitreous.training.policies import apply_policy
 
     model = noise(ViT(ViTConfig(**SMALL)))
-    learn(model, "lora")
+    apply_policy(model, "lora")
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "lora_" in name:

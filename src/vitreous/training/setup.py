@@ -1,0 +1,224 @@
+"""Set up a run from its config: device, data, model, optimisers, training step and evaluation."""
+
+import copy
+import ctypes
+import os
+import random
+import sys
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vitreous.data.augment.pipeline import Augment
+from vitreous.data.counter_random import permutation
+from vitreous.data.image_dataset import ImageDataset, digest
+from vitreous.data.preprocess import Preprocess
+from vitreous.data.split import open_split
+from vitreous.models.resnet import ResNet
+from vitreous.runtime.device import lacks_compiler, pick_device
+from vitreous.runtime.distributed import World, this_rank
+from vitreous.training.batch_size import settle_batch_size
+from vitreous.training.batches import BatchSource, StreamedData, StreamSource, open_stream
+from vitreous.training.checkpoint import TrainingState, seed_rank
+from vitreous.training.config import TrainConfig
+from vitreous.training.evaluation import Evaluator
+from vitreous.training.listeners import Listener
+from vitreous.training.loss import Objective, Teacher, choose_forward
+from vitreous.training.model import build_model
+from vitreous.training.optimisers import build_optimisers, create_states
+from vitreous.training.parallel import is_sharded, parallelise
+from vitreous.training.policies import apply_policy
+from vitreous.training.step import TrainStep
+from vitreous.weights.load import Model, load
+
+
+@dataclass
+class TrainingParts:
+    """The parts of a run."""
+
+    config: TrainConfig
+    """With the settled batch size."""
+    model: Model
+    trainable: list[str]
+    """Names of the parameters that learn."""
+    train_data: ImageDataset | StreamedData
+    test_data: ImageDataset
+    train_source: BatchSource | StreamSource
+    test_source: BatchSource
+    state: TrainingState
+    train_step: TrainStep
+    evaluate: Evaluator
+    world: World = field(default_factory=World)
+    setup_seconds: float = 0.0
+    """Time of opening, decoding and compiling in this process."""
+    peak_memory: int | None = None
+    """Peak bytes of a step on a GPU, without the resident images; None on a CPU."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return len(self.train_data) // int(self.config.batch_size)
+
+    @property
+    def data_hash(self) -> str:
+        """A hash of the training data's classes and labels."""
+        return digest([*self.train_data.class_names, " ".join(map(str, self.train_data.labels))])[:16]
+
+
+def set_up_run(
+    config: TrainConfig, data_root: Path | None, listener: Listener, world: World | None = None
+) -> TrainingParts:
+    """Open the data, build the model, and move both to the device."""
+    world = world or World(device=set_up_device(config))
+    device = world.device
+    if config.compile and lacks_compiler(device):
+        listener.log("there is no C++ compiler: the model is not compiled, and the run is slower")
+        config = replace(config, compile=False)
+    train_data, test_data = open_data(config, data_root)
+    model = build_model(config, train_data, listener.log)
+    sharded = is_sharded(config, world)
+    if not sharded:  # else one block at a time moves there
+        model = model.to(device)
+    if isinstance(model, ResNet) and device.type == "cuda" and not world.distributed:
+        model = model.to(memory_format=torch.channels_last)  # the fastest layout for a GPU's convolutions
+    trainable = apply_policy(model, config.policy, train_norms=config.train_norms, lora_rank=config.lora_rank)
+    config = settle_batch_size(config, model, len(train_data), device, listener.log, world)
+    preprocess = model.card.preprocess
+    source_of = partial(BatchSource, config=config, device=device, rank=world.this, progress=listener.decoding)
+    with world.first_of_each_machine():
+        train_source: BatchSource | StreamSource
+        if isinstance(train_data, StreamedData):
+            train_source = StreamSource(train_data, preprocess, config, device, world.this)
+        else:
+            train_source = source_of(train_data, preprocess, training=True)
+        test_source = source_of(test_data, preprocess, training=False)
+    augment = make_augment(config, train_source, len(train_data.class_names)).to(device)
+    evaluated = copy.deepcopy(model)
+    if config.compile:
+        torch.compiler.reset()  # graphs of an earlier run in this process count towards torch's limit
+    forward = choose_forward(model, device, config, sharded=sharded)
+    objective = Objective(model, config, forward, make_teacher(config, preprocess, model, device))
+    wrapped = parallelise(objective, model, config, world)
+    optimisers = build_optimisers(model, config)
+    create_states(optimisers)
+    averaged = [(n, p) for n, p in model.named_parameters() if p.requires_grad and config.average]
+    average = {name: parameter.detach().clone() for name, parameter in averaged}
+    state = TrainingState(model, optimisers, device, average, torch.zeros(4, dtype=torch.float64, device=device))
+    train_step = TrainStep(state, train_source, augment, config, wrapped, world)
+    evaluate = Evaluator(evaluated, state, test_source, augment, config, world)
+    if not world.first:
+        seed_rank(config.seed, world.this)
+    peak_memory = None
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        first = next(train_source.epoch(0, int(config.batch_size)))
+        if world.distributed:
+            train_step.warm_up(first)
+        else:
+            train_step.capture(first)
+        peak_memory = torch.cuda.max_memory_allocated(device)
+        peak_memory -= sum(each.pixels.nbytes for each in (train_source, test_source) if each.pixels is not None)
+    elif config.compile:
+        train_step.warm_up(next(train_source.epoch(0, int(config.batch_size))))
+    return TrainingParts(
+        config,
+        model,
+        trainable,
+        train_data,
+        test_data,
+        train_source,
+        test_source,
+        state,
+        train_step,
+        evaluate,
+        world,
+        peak_memory=peak_memory,
+    )
+
+
+def set_up_device(config: TrainConfig) -> torch.device:
+    """Choose the device and seed every random generator."""
+    rank = this_rank()
+    device = pick_device(config.device)
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", rank.local_rank)
+    if device.type == "mps":  # augmentation computes in float64, for the same bits on every device
+        if config.device != "auto":
+            raise ValueError("Apple's GPUs have no float64, which training needs: pass --device cpu")
+        device = torch.device("cpu")
+    if config.deterministic and device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it at its first use
+        torch.use_deterministic_algorithms(True)
+    if device.type == "cpu":
+        keep_freed_memory()
+    random.seed(config.seed)
+    np.random.seed(config.seed % 2**32)  # noqa: NPY002  # for libraries that use it
+    torch.manual_seed(config.seed)
+    return device
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep large freed blocks, which the next step needs again, instead of returning them to the system.
+
+    Allocating them again costs page faults, a fifth of a small model's step. Does nothing except on Linux.
+    """
+    if sys.platform == "linux":
+        try:
+            mallopt = ctypes.CDLL(None).mallopt
+        except (OSError, AttributeError):  # another C library
+            return
+        for parameter in (-1, -3):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
+            mallopt(parameter, 1 << 30)
+
+
+def open_data(config: TrainConfig, data_root: Path | None) -> tuple[ImageDataset | StreamedData, ImageDataset]:
+    """Open the training images and the test images."""
+    if config.stream:
+        return open_stream(config, data_root)
+    train_data, test_data = open_split(config.data, data_root, config.held_out, train=config.train_split)
+    if config.validation:
+        shuffled = permutation(0, 0, len(train_data)).tolist()  # the same images for every seed
+        count = max(1, round(config.validation * len(train_data)))
+        if count == len(train_data):
+            raise ValueError(
+                f"--validation {config.validation} leaves none of {count} images for training: choose a smaller share"
+            )
+        train_data, test_data = train_data.take(sorted(shuffled[count:])), train_data.take(sorted(shuffled[:count]))
+    return train_data, test_data
+
+
+def make_augment(config: TrainConfig, source: BatchSource | StreamSource, classes: int) -> Augment:
+    """Build the augmentation that the config asks for, without the crop if the source has done it."""
+    preprocess = source.preprocess
+    return Augment(
+        size=preprocess.size,
+        mean=preprocess.mean,
+        std=preprocess.std,
+        classes=classes,
+        shift=config.shift,
+        flip=config.flip,
+        crop=config.crop if source.resident else None,  # else the source crops
+        policy=config.augment,
+        magnitude=config.magnitude,
+        erasing=config.erasing,
+        mixup=config.mixup,
+        cutmix=config.cutmix,
+        mix_share=config.mix_share,
+        label_smoothing=config.label_smoothing,
+    )
+
+
+def make_teacher(config: TrainConfig, preprocess: Preprocess, model: Model, device: torch.device) -> Teacher | None:
+    """Load the teacher, if the config names one; its classes must be those of the data."""
+    if config.teacher is None:
+        return None
+    teacher = load(config.teacher)
+    if teacher.card.head != "classifier" or teacher.config.classes != model.config.classes:
+        classes = f"{teacher.config.classes} classes, the data has {model.config.classes}"
+        raise ValueError(f"teacher {config.teacher} has {classes}: choose another teacher")
+    names, own = teacher.card.class_names, model.card.class_names
+    if names is not None and names != own:
+        raise ValueError(f"teacher {config.teacher} has other classes than the data: {names[0]!r} for {own[0]!r} first")
+    return Teacher(teacher, preprocess.mean, preprocess.std).to(device)
