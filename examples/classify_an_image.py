@@ -11,5 +11,5 @@ from vitreous.data.samples import samples
 model = load()
 images = {name: name for name in sys.argv[1:]} or samples()
 for name, answer in zip(images, classify(list(images.values()), model, top=3), strict=True):
-    best = ", ".join(f"{guess.label} {guess.probability:.0%}" for guess in answer.predictions)
+    best = ", ".join(f"{guess.class_name} {guess.probability:.0%}" for guess in answer.predictions)
     print(f"{name}: {best}")

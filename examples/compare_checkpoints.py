@@ -27,9 +27,9 @@ def rounded() -> str:
 names = sys.argv[1:3] if len(sys.argv) > 2 else ["packaged", rounded()]
 models = [load(name) for name in names]
 for name, image in samples().items():
-    guesses = [classify(image, model, device="cpu")[0].best for model in models]
+    guesses = [classify(image, model, device="cpu").best for model in models]
     maps = [relevance(model, model.card.preprocess(image)[None])[0] for model in models]
     same = [m.shape for m in maps] == [maps[0].shape] * 2
     alike = f"{rank_correlation(*maps):+.2f}" if same else "not comparable: other grids"
-    message = "   ".join(f"{guess.label} {guess.probability:.0%}" for guess in guesses)
+    message = "   ".join(f"{guess.class_name} {guess.probability:.0%}" for guess in guesses)
     print(f"{name:10} {message}   relevance maps alike: {alike}")

@@ -31,4 +31,4 @@ result = train(config, "runs/folder")
 print(f"{result['top1']:.0%} of {result['images']} held-out images right after {result['epochs']} epochs")
 
 image = next(data.rglob("*.png"))
-print(image, "is", classify(image, "runs/folder/model", device="cpu")[0].best.label)
+print(image, "is", classify(image, "runs/folder/model", device="cpu").best.class_name)

@@ -117,12 +117,12 @@ def test_classify_prints_json(folder, image, capsys):
     main(["classify", image, "--model", folder, "--json", "--top", "2"])
     (row,) = json.loads(capsys.readouterr().out)
     assert row["image"] == image
-    assert [set(p) for p in row["predictions"]] == [{"index", "label", "probability", "logit"}] * 2
+    assert [set(p) for p in row["predictions"]] == [{"index", "class_name", "probability", "logit"}] * 2
 
 
 def test_classify_without_arguments_answers_for_the_sample_photographs(capsys):
     main(["classify", "--json"])
-    answers = {row["image"]: row["predictions"][0]["label"] for row in json.loads(capsys.readouterr().out)}
+    answers = {row["image"]: row["predictions"][0]["class_name"] for row in json.loads(capsys.readouterr().out)}
     assert list(answers) == ["chelsea", "coffee", "rocket", "astronaut"]
     assert answers["chelsea"] == "cat"
 

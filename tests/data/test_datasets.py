@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_sets import make_folder, number_of
+from tiny_sets import colour_folder, make_folder, number_of
 
 from vitreous.data.datasets import DATASETS, open_dataset
 
@@ -110,3 +110,27 @@ def test_the_list_of_datasets_says_what_else_can_be_named(capsys):
     datasets()
     text = capsys.readouterr().out
     assert all(name in text for name in (*DATASETS, ".parquet", "org/name", "sub-folder"))
+
+
+def test_folders_and_splits(tmp_path):
+    with pytest.raises(FileNotFoundError, match="neither a folder nor a known dataset"):
+        open_dataset(tmp_path / "nothing")
+    with pytest.raises(ValueError, match="no sub-folders"):
+        open_dataset(tmp_path)
+    (tmp_path / "cat").mkdir()
+    with pytest.raises(ValueError, match="no images"):
+        open_dataset(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no train/ folder"):
+        open_dataset(tmp_path, "train")
+    colour_folder(tmp_path / "whole", ["a", "b"], each=5)
+    found = open_dataset(tmp_path / "whole")
+    assert (len(found), found.class_names, found.labels) == (10, ("a", "b"), (0,) * 5 + (1,) * 5)
+    assert found.spread(4).labels == (0, 0, 1, 1)
+
+
+def test_digits_are_split_without_overlap():
+    train, test = DATASETS["digits"](None, "train"), DATASETS["digits"](None, "test")
+    assert len(train) + len(test) == 1797
+    seen = {np.asarray(train.image(i)).tobytes() for i in range(len(train))}
+    assert sum(np.asarray(test.image(i)).tobytes() in seen for i in range(len(test))) == 0
+    assert test.image(0).size == (8, 8)

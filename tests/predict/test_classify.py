@@ -1,14 +1,13 @@
-import json
-
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from conftest import noise
+from conftest import VIT_TI, noise
 from vitreous.data.images import ImageError
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.predict.classify import classify, classify_each, rank
-from vitreous.predict.embed import embed, embed_each, write_features
+from vitreous.predict.classify import Answer, Answers, Prediction, classify, classify_each, top_classes
+from vitreous.predict.embed import embed
 from vitreous.weights.load import load
 from vitreous.weights.save import save
 
@@ -44,7 +43,7 @@ def test_probabilities_and_logits_are_the_models_own(folder, images):
         for p in answer.predictions:
             assert p.logit == pytest.approx(logits[p.index].item(), abs=1e-4)
             assert p.probability == pytest.approx(logits.softmax(-1)[p.index].item(), abs=1e-5)
-            assert p.label == f"class {p.index}"
+            assert p.class_name == f"class {p.index}"
 
 
 def test_batches_of_any_size_give_the_same_answers(folder, images):
@@ -57,7 +56,7 @@ def test_batches_of_any_size_give_the_same_answers(folder, images):
 def test_one_image_may_be_a_path_or_an_image(folder, images):
     by_path = classify(str(images[0]), str(folder))
     by_image = classify(Image.open(images[0]), str(folder))
-    assert by_path[0].predictions == by_image[0].predictions
+    assert by_path.predictions == by_image.predictions
 
 
 def test_bad_images_are_answered_by_their_error_in_order(folder, images, tmp_path):
@@ -65,7 +64,7 @@ def test_bad_images_are_answered_by_their_error_in_order(folder, images, tmp_pat
     mixed = [images[0], tmp_path / "bad.png", images[1], tmp_path / "missing.png"]
     answers = list(classify_each(mixed, str(folder), batch_size=2))
     assert [isinstance(answer, ImageError) for answer in answers] == [False, True, False, True]
-    assert answers[2] == classify(images[1], str(folder))[0]
+    assert answers[2] == classify(images[1], str(folder))
     with pytest.raises(ImageError, match=r"bad\.png"):
         classify(mixed, str(folder))
 
@@ -87,58 +86,7 @@ def test_bf16_comes_close(folder, images):
 
 
 def test_equal_logits_are_ranked_by_class_number():
-    assert [p.index for p in rank(torch.tensor([1.0, 3.0, 3.0, 0.0]), str, 3)] == [1, 2, 0]
-
-
-def test_features_are_those_below_the_head(folder, images):
-    model = load(folder)
-    with torch.no_grad():
-        expected = torch.cat([model.features(model.card.preprocess(Image.open(p))[None]) for p in images])
-    torch.testing.assert_close(embed(images, model), expected, rtol=0, atol=1e-5)
-
-
-def test_features_are_written_and_read_back(folder, images, tmp_path):
-    import numpy as np
-    import pyarrow.parquet
-
-    named = list(embed_each(images, str(folder)))
-    names, rows = [name for name, _ in named], torch.stack([row for _, row in named])
-    table = pyarrow.parquet.read_table(write_features(tmp_path / "out" / "f.parquet", names, rows, "tiny"))
-    assert table["image"].to_pylist() == names
-    assert torch.equal(torch.tensor(table["features"].to_pylist()), rows)
-    assert table.schema.metadata[b"vitreous.model"] == b"tiny"
-    with np.load(write_features(tmp_path / "f.npz", names, rows, "tiny")) as arrays:
-        assert arrays["image"].tolist() == names
-        assert np.array_equal(arrays["features"], rows.numpy())
-    with pytest.raises(ValueError, match=r"\.parquet or \.npz"):
-        write_features(tmp_path / "f.csv", names, rows, "tiny")
-
-
-def test_our_own_folder_comes_back_bit_by_bit(folder, tmp_path):
-    model = load(folder)
-    save(model, tmp_path)
-    again = load(tmp_path)
-    assert again.config == model.config
-    assert again.card.preprocess == model.card.preprocess
-    for key, value in model.state_dict().items():
-        assert torch.equal(again.state_dict()[key], value), key
-    described = json.loads((tmp_path / "config.json").read_text())
-    assert described["vitreous"]["config"]["width"] == 48
-
-
-def test_from_pretrained_and_save_pretrained(folder, tmp_path):
-    model = ViT.from_pretrained(str(folder))
-    model.save_pretrained(str(tmp_path / "again"))
-    x = torch.randn(1, 3, 32, 32)
-    assert torch.equal(ViT.from_pretrained(str(tmp_path / "again"))(x), model(x))
-
-
-def test_nan_in_the_weights_is_reported(folder, tmp_path):
-    model = load(folder)
-    with torch.no_grad():
-        model.norm.bias[3] = float("nan")
-    save(model, tmp_path)
-    assert load(tmp_path).card.report.nonfinite == {"norm.bias": 1}
+    assert [p.index for p in top_classes(torch.tensor([1.0, 3.0, 3.0, 0.0]), str, 3)] == [1, 2, 0]
 
 
 def test_the_callers_model_stays_as_it_was(folder, images):
@@ -167,3 +115,41 @@ def test_an_image_too_thin_to_crop_is_named(folder, tmp_path):
     model.card.preprocess = replace(model.card.preprocess, resize=2000, size=(32, 32))
     with pytest.raises(ImageError, match=r"thread\.png: too long and thin"):
         classify(tmp_path / "thread.png", model)
+
+
+def test_one_image_gives_an_answer_and_several_a_list(folder, images):
+    model = load(folder)
+    pixels = np.asarray(Image.open(images[0]))
+    tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+    expected = classify(images[0], model)
+    assert isinstance(expected, Answer)
+    for source in (images[0].read_bytes(), images[0].open("rb"), Image.open(images[0]), pixels, pixels / 255, tensor):
+        assert classify(source, model).predictions == expected.predictions
+    several = [classify(given, model) for given in (images, images[0].parent, str(images[0].parent / "?.png"))]
+    for answers in several:
+        assert isinstance(answers, Answers)
+        assert [answer.image for answer in answers] == [str(path) for path in images]
+    assert classify([pixels], model)[0].predictions == expected.predictions
+    assert classify([], model) == []
+
+
+def test_answers_show_themselves_as_text_and_as_a_table_without_raw_markup(folder, images):
+    answers = classify(images[:2], str(folder), top=2)
+    assert repr(answers[0]).splitlines()[0] == str(images[0])
+    assert len(repr(answers[0]).splitlines()) == 3
+    assert [line.split()[0] for line in repr(answers).splitlines()] == [str(path) for path in images[:2]]
+    table = answers._repr_html_()
+    assert table.count("data:image/png;base64,") == table.count("<tr><td>") == 2
+    assert answers[0]._repr_html_().count("<tr><td>") == 1
+    strange = Answer("<script>", (Prediction(0, "<b>&", 0.5, 1.0),), b"no image")
+    assert "<tr><td><td>&lt;script&gt;<td>&lt;b&gt;&amp; 50.0%" in strange._repr_html_()
+    assert repr(Answers()) == "no images"
+    assert repr(Answers([strange] * 130)).endswith("and 30 more")
+
+
+@pytest.mark.skipif(not VIT_TI.exists(), reason="the real ViT-Ti is not on this machine")
+def test_a_real_vit_calls_santorini_a_dome(shared):
+    answer = classify(shared / "data/santorini.png", str(VIT_TI))
+    found = {p.class_name: p.probability for p in answer.predictions}
+    assert found["dome"] == pytest.approx(0.67, abs=0.01)
+    assert found["church"] == pytest.approx(0.20, abs=0.01)

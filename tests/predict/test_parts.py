@@ -20,7 +20,7 @@ from PIL import Image
 from conftest import noise
 from vitreous.cli.main import main
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.predict.parts import MANIFEST, Parts
+from vitreous.predict.parts import MANIFEST, PartsFolder
 from vitreous.runtime.distributed import Rank
 from vitreous.weights.save import save
 
@@ -33,15 +33,15 @@ def columns(rows):
     return {"length": rows, "error": [None if row else "no name" for row in rows]}
 
 
-def work(parts, place=ALONE, stop=10**9):
+def work(parts, rank=ALONE, stop=10**9):
     """Do this process's share, or as much of it as a process does that is killed after `stop` images."""
-    for done in parts.fill(parts.begin(place), lambda names: map(len, names), columns):
+    for done in parts.fill(parts.begin(rank), lambda names: map(len, names), columns):
         if done > stop:
             return
 
 
 def parts_of(folder, count=10, size=3, **changes):
-    return Parts(Path(folder), [f"{i}.png" for i in range(count)], size, SCHEMA, ABOUT | changes)
+    return PartsFolder(Path(folder), [f"{i}.png" for i in range(count)], size, SCHEMA, ABOUT | changes)
 
 
 def rows(folder):
@@ -111,7 +111,7 @@ def test_a_folder_that_was_begun_otherwise_is_refused(tmp_path, changed, message
 
 def test_as_many_images_of_other_names_are_refused(tmp_path):
     work(parts_of(tmp_path))
-    other = Parts(tmp_path, [f"{i}.jpg" for i in range(10)], 3, SCHEMA, ABOUT)
+    other = PartsFolder(tmp_path, [f"{i}.jpg" for i in range(10)], 3, SCHEMA, ABOUT)
     with pytest.raises(ValueError, match="images of other names"):
         work(other)
 
@@ -183,12 +183,12 @@ def test_classify_writes_the_answers_that_it_prints(model, images, tmp_path, cap
     for row, answer in zip(rows(tmp_path / "three"), said, strict=True):
         best = answer["predictions"]
         assert row["image"] == answer["image"]
-        assert (row["class"], row["index"]) == (best[0]["label"], best[0]["index"])
+        assert (row["class_name"], row["index"]) == (best[0]["class_name"], best[0]["index"])
         assert row["probability"] == pytest.approx(best[0]["probability"])
-        assert row["classes"] == [p["label"] for p in best]
+        assert row["class_names"] == [p["class_name"] for p in best]
         assert row["probabilities"] == pytest.approx([p["probability"] for p in best])
     main(["classify", str(images), "--model", model, "--top", "1", "-o", str(tmp_path / "one")])
-    assert list(rows(tmp_path / "one")[0]) == ["image", "class", "index", "probability", "error"]
+    assert list(rows(tmp_path / "one")[0]) == ["image", "class_name", "index", "probability", "error"]
 
 
 @pytest.mark.parametrize("command", ["embed", "classify"])

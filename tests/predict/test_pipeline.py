@@ -12,7 +12,8 @@ from conftest import noise
 from vitreous.data.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.predict.classify import classify_each
-from vitreous.predict.pipeline import Laned, answered, fed, lanes_of, sent
+from vitreous.predict.compute import PlainCompute, lanes_of
+from vitreous.predict.pipeline import compute_batches, to_device, to_model
 from vitreous.runtime.device import MAX_LANES
 from vitreous.speed.optimize import optimize
 from vitreous.weights.card import Card
@@ -42,9 +43,9 @@ def test_every_value_is_normalised_to_the_same_bits_as_images_one_by_one():
 def test_pixels_are_normalised_where_the_model_is_and_floats_are_left():
     pixels = torch.randint(256, (2, 3, 16, 16), dtype=torch.uint8)
     x = PREPROCESS.normalise(pixels)
-    assert torch.equal(fed(pixels, PREPROCESS, torch.zeros(1)), x)
-    assert torch.equal(fed(x, PREPROCESS, torch.zeros(1)), x)
-    assert torch.equal(fed(pixels, PREPROCESS, torch.zeros(1, dtype=torch.bfloat16)), x.bfloat16())
+    assert torch.equal(to_model(pixels, PREPROCESS, torch.zeros(1)), x)
+    assert torch.equal(to_model(x, PREPROCESS, torch.zeros(1)), x)
+    assert torch.equal(to_model(pixels, PREPROCESS, torch.zeros(1, dtype=torch.bfloat16)), x.bfloat16())
 
 
 class Somewhere:
@@ -71,7 +72,7 @@ class Somewhere:
     ],
 )
 def test_a_batch_on_its_way_from_here_to_a_gpu_is_pinned_and_no_other(here, there, done):
-    assert sent(Somewhere(here), torch.device(there)).done == done
+    assert to_device(Somewhere(here), torch.device(there)).done == done
 
 
 def test_on_a_gpu_the_next_batch_is_begun_before_the_last_is_read():
@@ -81,7 +82,7 @@ def test_on_a_gpu_the_next_batch_is_begun_before_the_last_is_read():
         log.append(f"begin {batch}")
         return Elsewhere(batch, log)
 
-    assert [answer for _, answer in answered(compute, [1, 2, 3])] == [1, 2, 3]
+    assert [answer for _, answer in compute_batches(compute, [1, 2, 3])] == [1, 2, 3]
     assert log == ["begin 1", "begin 2", "read 1", "begin 3", "read 2", "read 3"]
 
 
@@ -93,18 +94,18 @@ def test_an_answer_that_is_there_at_once_is_not_kept_back_by_those_before_it():
         log.append(f"begin {batch}")
         return torch.tensor(batch) if batch == 3 else Elsewhere(batch, log)
 
-    assert [int(answer) for _, answer in answered(compute, [1, 2, 3, 4], waiting=2)] == [1, 2, 3, 4]
+    assert [int(answer) for _, answer in compute_batches(compute, [1, 2, 3, 4], waiting=2)] == [1, 2, 3, 4]
     assert log == ["begin 1", "begin 2", "begin 3", "read 1", "read 2", "begin 4", "read 4"]
 
 
 def test_on_a_cpu_an_answer_is_given_before_the_next_batch_is_asked_for():
     asked = []
     batches = (asked.append(i) or torch.tensor(i) for i in count())
-    assert [int(answer) for _, answer in islice(answered(lambda x: x * 2, batches), 3)] == [0, 2, 4]
+    assert [int(answer) for _, answer in islice(compute_batches(lambda x: x * 2, batches), 3)] == [0, 2, 4]
     assert asked == [0, 1, 2]
 
 
-def test_in_lanes_batches_are_computed_at_once_and_answered_in_order():
+def test_in_lanes_batches_are_computed_in_parallel_and_yielded_in_order():
     both = threading.Barrier(2, timeout=20)  # broken unless two are inside together
     shares = []
 
@@ -116,7 +117,7 @@ def test_in_lanes_batches_are_computed_at_once_and_answered_in_order():
     threads = torch.get_num_threads()
     torch.set_num_threads(4)
     try:
-        found = answered(compute, [torch.tensor(i) for i in range(6)], lanes=2)
+        found = compute_batches(compute, [torch.tensor(i) for i in range(6)], lanes=2)
         assert [(int(batch), int(answer)) for batch, answer in found] == [(i, 2 * i) for i in range(6)]
         assert shares == [2] * 6
         assert torch.get_num_threads() == 4
@@ -134,8 +135,8 @@ def test_an_error_in_a_lane_comes_out_and_lanes_left_early_end():
 
     threads = torch.get_num_threads()
     with pytest.raises(ValueError, match="three"):
-        list(answered(compute, (torch.tensor(i) for i in count()), lanes=2))
-    results = answered(lambda batch: batch, (torch.tensor(i) for i in count()), lanes=2)
+        list(compute_batches(compute, (torch.tensor(i) for i in count()), lanes=2))
+    results = compute_batches(lambda batch: batch, (torch.tensor(i) for i in count()), lanes=2)
     next(results)
     results.close()
     assert not [t for t in threading.enumerate() if t.name.startswith("vitreous-read")]
@@ -144,7 +145,7 @@ def test_an_error_in_a_lane_comes_out_and_lanes_left_early_end():
 
 def test_what_may_be_asked_for_several_batches_says_so(model):
     assert lanes_of(None) == lanes_of(model) == 1
-    assert lanes_of(Laned(model, 3)) == 3
+    assert lanes_of(PlainCompute(model, lanes=3)) == 3
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -159,7 +160,7 @@ def test_answers_in_lanes_are_those_without(model):
     images = [Image.effect_noise((20, 30), 10 + 9 * i).convert("RGB") for i in range(21)]
     fast = optimize(model, batch=4, ways=("packed",))
     fast.lanes = 3
-    ours, plain = (list(classify_each(images, model, batch_size=4, using=each)) for each in (fast, None))
+    ours, plain = (list(classify_each(images, model, batch_size=4, compute=each)) for each in (fast, None))
     assert [a.best.index for a in ours] == [a.best.index for a in plain]
     assert [a.best.logit for a in ours] == pytest.approx([a.best.logit for a in plain], abs=1e-5)
 
@@ -199,5 +200,5 @@ def test_whoever_stops_early_leaves_no_thread_behind(model):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_a_gpu_normalises_to_the_same_bits():
     pixels = torch.randint(256, (8, 3, 16, 16), dtype=torch.uint8)
-    there = fed(pixels, PREPROCESS, torch.zeros(1, device="cuda")).cpu()
+    there = to_model(pixels, PREPROCESS, torch.zeros(1, device="cuda")).cpu()
     assert torch.equal(there, PREPROCESS.normalise(pixels))

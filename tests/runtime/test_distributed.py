@@ -34,7 +34,7 @@ data, model, out = sys.argv[1:]
 with cpu_group() as rank:
     group, images = weakref.ref(torch.distributed.group.WORLD), from_folder(Path(data))
     for name, part in (("all", images), ("one", images.take([3]))):  # one image for two processes
-        result = evaluate(load(model), part, batch_size=4, device="cpu", place=rank)
+        result = evaluate(part, load(model), batch_size=4, device="cpu", rank=rank)
         found = {**result.summary(), "correct": result.correct, "problems": [str(p) for p in result.problems]}
         Path(out, f"{name}-{rank.rank}.json").write_text(json.dumps(found))
     main(["evaluate", "--data", data, "--model", model, "--output", f"{out}/command", "--json", "--device", "cpu"])
@@ -73,7 +73,7 @@ def test_two_processes_measure_what_one_does(model, tmp_path, capsys):
         [sys.executable, *launch, str(data), model, str(tmp_path)], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    whole = evaluate(load(model), from_folder(data), batch_size=4, device="cpu")
+    whole = evaluate(from_folder(data), load(model), batch_size=4, device="cpu")
     expected = {**whole.summary(), "correct": whole.correct, "problems": [str(p) for p in whole.problems]}
     assert (whole.images, len(whole.problems)) == (15, 2)
     for rank in range(2):  # every process knows the whole

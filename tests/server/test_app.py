@@ -74,8 +74,8 @@ def test_an_image_is_answered_with_its_payload(client, model, image):
     assert answer.status_code == 200
     message = header(answer.content)
     assert message["image"]["name"] == "mine"
-    best = classify(Image.open(io.BytesIO(image)), model, device="cpu")[0].best
-    assert message["predictions"][0]["label"] == best.label
+    best = classify(Image.open(io.BytesIO(image)), model, device="cpu").best
+    assert message["predictions"][0]["label"] == best.class_name
     assert message["predictions"][0]["probability"] == pytest.approx(best.probability, abs=1e-5)
 
 
@@ -83,7 +83,7 @@ def test_heads_switched_off_change_the_answer_as_intervene_does(client, model, i
     answer = client.post("/api/ablate", params={"model": "small", "off": "1.0,1.2"}, content=image)
     assert answer.status_code == 200
     with intervene(model, heads_off=[(1, 0), (1, 2)]):
-        best = classify(Image.open(io.BytesIO(image)), model, device="cpu")[0].best
+        best = classify(Image.open(io.BytesIO(image)), model, device="cpu").best
     assert answer.json()[0]["probability"] == pytest.approx(best.probability, abs=1e-5)
     plain = client.post("/api/ablate", params={"model": "small", "off": ""}, content=image).json()
     assert plain != answer.json()

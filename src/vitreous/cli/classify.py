@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from vitreous.cli.console import messages, print_json, say_problems
-from vitreous.cli.faster import faster
+from vitreous.cli.console import choose_compute, messages, print_json, say_problems
 from vitreous.cli.options import Images, ModelOptions, Output, Precision, SharedModel
-from vitreous.cli.sharing import is_folder, work_through
+from vitreous.cli.parts import is_folder, write_folder
 from vitreous.runtime.distributed import this_rank
 
 if TYPE_CHECKING:
@@ -52,13 +52,11 @@ def classify(
         fast: Fold and compile the model as is fastest on this machine; worth its minute for many images.
         merge: Merge so many tokens in each block: faster, and a little less exact (try 8; a ViT of 197 tokens).
     """
-    from functools import partial
-
     from rich.progress import track
 
-    from vitreous.data.finding import find_images, find_names
+    from vitreous.data.finding import find_names
     from vitreous.data.images import ImageError
-    from vitreous.models.last_block import logits_only
+    from vitreous.data.samples import samples
     from vitreous.predict.classify import classify_each
     from vitreous.runtime.device import pick_device
 
@@ -70,29 +68,29 @@ def classify(
         raise ValueError("several processes write a folder of parts: name it with -o")
     if output is not None and not (images and is_folder(output)):
         raise ValueError(f"with -o, name the images and a folder (a name without a suffix), got {output.name}")
-    pick_device(device)  # said before the model is loaded rather than after
-    found: list[Any] = []
-    if output is None:
-        found, problems = find_images(images) if images else (_samples(), [])
-        if not found:
-            if json:
-                _print_json([])
-            _end_with(problems, console)
+    pick_device(device)  # checked before the model is loaded
+    problems: list[ImageError] = []
+    found: list[Any] = list(samples().values()) if not images else []
+    if images:
+        found, problems = find_names(images)
+    if not found:
+        if json:
+            print_json([])
+        _end_with(problems, console)
     model = options.load(console)
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
-    asked = partial(faster, model, logits_only, fast=fast, merge=merge, console=console, **sizes)
+    compute = choose_compute(console, model, fast=fast, merge=merge, images=len(found), **sizes)
     if output is not None:
-        from vitreous.predict.tables import classifying_work
+        from vitreous.predict.parts import classify_job
 
         options.say_packaged(console, model)
-        names, problems = find_names(images)
-        work = classifying_work(model, top=top, using=asked(images=len(names)), merge=merge, **sizes)
-        work_through(output, names, problems, work, part_size, console, json)
+        job = classify_job(model, top=top, compute=compute, merge=merge, **sizes)
+        write_folder(output, found, problems, job, part_size, console, json)
         return
     answers: list[Answer] = []
-    results = classify_each(found, model, top=top, using=asked(images=len(found)), **sizes)
+    results: Iterable[Answer | ImageError] = classify_each(found, model, top=top, compute=compute, **sizes)
     if len(found) > 32:
-        results = track(results, "classifying", total=len(found), console=console, transient=True)  # type: ignore[assignment]
+        results = track(results, "classifying", total=len(found), console=console, transient=True)
     for result in results:
         if isinstance(result, ImageError):
             problems.append(result)
@@ -101,7 +99,7 @@ def classify(
     if answers:
         options.say_packaged(console, model)
     if json:
-        _print_json(answers)
+        print_json([{"image": a.image, "predictions": [asdict(p) for p in a.predictions]} for a in answers])
     else:
         _print_tables(answers)
     if problems:
@@ -111,20 +109,6 @@ def classify(
 def _end_with(problems: list[ImageError], console: Console) -> NoReturn:
     say_problems(console, problems)
     sys.exit(2)
-
-
-def _samples() -> list[Any]:
-    from vitreous.data.samples import samples
-
-    images = samples()
-    for name, image in images.items():
-        image.filename = name  # type: ignore[attr-defined]
-    return list(images.values())
-
-
-def _print_json(answers: list[Answer]) -> None:
-    rows = [{"image": a.image, "predictions": [asdict(p) for p in a.predictions]} for a in answers]
-    print_json(rows)
 
 
 def _print_tables(answers: list[Answer]) -> None:
@@ -148,7 +132,7 @@ def own_table(answer: Answer) -> Table:
     for name, side in columns:
         table.add_column(name, justify=side)  # type: ignore[arg-type]
     for p in answer.predictions:
-        table.add_row(Text(p.label), f"{p.probability:.1%}", _bar(p.probability), f"{p.logit:.2f}", str(p.index))
+        table.add_row(Text(p.class_name), f"{p.probability:.1%}", _bar(p.probability), f"{p.logit:.2f}", str(p.index))
     return table
 
 
@@ -162,8 +146,8 @@ def one_table(answers: list[Answer]) -> Table:
         table.add_column(name, justify="right" if name == "probability" else "left", overflow="fold")
     for answer in answers:
         best, rest = answer.predictions[0], answer.predictions[1:3]
-        then = ", ".join(f"{p.label} {p.probability:.1%}" for p in rest)
-        table.add_row(Text(answer.image), Text(best.label), f"{best.probability:.1%}", Text(then, style="dim"))
+        then = ", ".join(f"{p.class_name} {p.probability:.1%}" for p in rest)
+        table.add_row(Text(answer.image), Text(best.class_name), f"{best.probability:.1%}", Text(then, style="dim"))
     return table
 
 

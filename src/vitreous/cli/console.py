@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from vitreous.data.images import ImageError
+    from vitreous.predict.compute import Compute, Output
     from vitreous.weights.load import Model
 
 
@@ -26,6 +28,18 @@ def say_remarks(console: Console, model: Model) -> None:
     """Print what was assumed, resized or left out when the model was loaded."""
     for line in model.card.report.remarks():
         console.print(line, style="dim", markup=False)
+
+
+def choose_compute(console: Console, model: Model, output: Output = "logits", **options: Any) -> Compute | None:
+    """Choose how to compute (`--fast`, `--merge`, `--precision`), and print what was chosen."""
+    from vitreous.predict.compute import fast_compute
+
+    waiting = "finding the fastest way (the first time on a machine takes a minute)"
+    with console.status(waiting) if options.get("fast") else nullcontext():
+        compute, notes = fast_compute(model, output, **options)
+    for line in notes:
+        console.print(line, style="dim", markup=False)
+    return compute
 
 
 def say_problems(console: Console, problems: Iterable[ImageError]) -> None:

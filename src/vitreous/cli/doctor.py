@@ -30,7 +30,7 @@ def doctor(
         data_root: The folder of named datasets.
     """
     from vitreous.data.datasets import open_dataset
-    from vitreous.predict.preprocess_check import fit_preprocessing
+    from vitreous.predict.preprocess_check import check_preprocess
     from vitreous.weights.inspect import inspect
 
     images = None if data is None else open_dataset(data, "test", data_root).spread(limit)
@@ -38,11 +38,11 @@ def doctor(
     summary = inspect(model, shapes=trace)
     if images is not None:
         with messages().status(f"trying preprocessings on {len(images)} images"):
-            fit = fit_preprocessing(model, images)
-        summary.sections["preprocessings tried"] = [(trial.name, f"{trial.top1:.1%}") for trial in fit.trials]
-        summary.sections["verdict"] = [("", line) for line in fit.verdict()]
-        summary.values["preprocessings"] = [{"name": trial.name, "top1": trial.top1} for trial in fit.trials]
-        summary.values["verdict"] = fit.verdict()
+            check = check_preprocess(model, images)
+        summary.sections["preprocessings tried"] = [(trial.name, f"{trial.top1:.1%}") for trial in check.trials]
+        summary.sections["verdict"] = [("", line) for line in check.verdict()]
+        summary.values["preprocessings"] = [{"name": trial.name, "top1": trial.top1} for trial in check.trials]
+        summary.values["verdict"] = check.verdict()
     if json:
         print_json(summary.to_dict())
     else:

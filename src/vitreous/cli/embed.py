@@ -9,10 +9,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from vitreous.cli.console import messages, print_json, say_problems
-from vitreous.cli.faster import faster
+from vitreous.cli.console import choose_compute, messages, print_json, say_problems
 from vitreous.cli.options import Images, ModelOptions, Precision, SharedModel
-from vitreous.cli.sharing import is_folder, work_through
+from vitreous.cli.parts import is_folder, write_folder
 from vitreous.runtime.distributed import this_rank
 
 
@@ -49,10 +48,10 @@ def embed(
 
     from vitreous.data.finding import find_names
     from vitreous.data.images import ImageError
-    from vitreous.predict.embed import embed_each, embedding, write_features
+    from vitreous.predict.embed import check_output, embed_each, write_features
 
-    if not is_folder(output) and output.suffix not in (".parquet", ".npz"):  # said before the work, not after it
-        raise ValueError(f"features go to .parquet or .npz, or to a folder (no suffix), got {output.name}")
+    if not is_folder(output):
+        check_output(output)
     if not is_folder(output) and this_rank().world_size > 1:
         raise ValueError(f"several processes write a folder of parts, not one file: say -o {output.with_suffix('')}")
     if not images:
@@ -60,20 +59,20 @@ def embed(
     console = messages()
     folder = output.expanduser().resolve().parent
     if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK)):
-        raise ValueError(f"{folder} cannot be written to: choose another place with -o")
+        raise ValueError(f"{folder} cannot be written to: choose another folder with -o")
     found, problems = find_names(images)
     model = options.load(console)
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
-    using = faster(model, embedding, fast=fast, merge=merge, images=len(found), console=console, **sizes)
+    compute = choose_compute(console, model, "embedding", fast=fast, merge=merge, images=len(found), **sizes)
     if found:
         options.say_packaged(console, model)
     if is_folder(output):
-        from vitreous.predict.tables import embedding_work
+        from vitreous.predict.parts import embed_job
 
-        work = embedding_work(model, using=using, merge=merge, **sizes)
-        work_through(output, found, problems, work, part_size, console, json)
+        job = embed_job(model, compute=compute, merge=merge, **sizes)
+        write_folder(output, found, problems, job, part_size, console, json)
         return
-    results = embed_each(found, model, using=using, **sizes)
+    results = embed_each(found, model, compute=compute, **sizes)
     names, rows = [], []
     hidden = not console.is_terminal
     for name, row in track(results, "embedding", len(found), console=console, transient=True, disable=hidden):

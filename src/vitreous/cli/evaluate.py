@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from vitreous.cli.console import messages, print_json, say_problems
+from vitreous.cli.console import choose_compute, messages, print_json, say_problems
 from vitreous.cli.options import ModelOptions, Number, Output, Precision, SharedModel
 from vitreous.runtime.distributed import this_rank
 
@@ -26,14 +26,14 @@ def evaluate(
     merge: int = 0,
     data_root: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
 ) -> None:
-    """Measure how often a model is right on labelled images; under `torchrun`, each process takes its share.
+    """Measure a model's accuracy on labelled images; under `torchrun`, each process takes its share.
 
     Args:
         data: A folder with a sub-folder a class (named by class, WordNet id or index), or a dataset's name.
         options: Which model.
         probe: Measure the features instead of the head, by k-NN or logistic regression; what has no test/ is split as
             `finetune` does it.
-        limit: Use so many images at the most, taken evenly.
+        limit: Use at most this many images, taken evenly.
         output: Write result.json, per_class.json and confusion.npz to this folder.
         json: Print JSON.
         batch_size: Images run at once.
@@ -43,10 +43,8 @@ def evaluate(
         merge: Merge so many tokens in each block: faster, and a little less exact (try 8; a ViT of 197 tokens).
         data_root: Where named datasets are kept.
     """
-    from vitreous.cli.faster import faster
     from vitreous.data.datasets import open_dataset
     from vitreous.data.split import open_split
-    from vitreous.models.last_block import logits_only
     from vitreous.predict.evaluate import evaluate as measure
     from vitreous.predict.evaluate import probe as measure_probe
     from vitreous.runtime.distributed import cpu_group
@@ -54,7 +52,7 @@ def evaluate(
 
     console = messages()
     if probe is not None and this_rank().world_size > 1:
-        raise ValueError("a probe looks at all features at once: run it without torchrun")
+        raise ValueError("a probe needs all features in one process: run it without torchrun")
     if probe is not None and (fast or merge or precision != "fp32"):
         raise ValueError("a probe reads the plain model's features in fp32: leave --fast, --merge and --precision out")
     if probe is None:
@@ -66,30 +64,29 @@ def evaluate(
     model = options.load(console)
     about = {"model": model.card.name, "data": data}
     if probe is not None:
-        summary = measure_probe(model, train, images, probe, batch_size=batch_size, device=device)
+        summary = measure_probe(train, images, model, probe, batch_size=batch_size, device=device)
         if output is not None:
             write_json(output / "result.json", summary | about)
-        _show(summary | about, json)
+        _print_summary(summary | about, json)
         return
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
-    asked: dict[str, Any] = {"fast": fast, "merge": merge, "images": len(images)}
-    using = faster(model, logits_only, console=console, **asked, **sizes)
-    with console.status(f"evaluating {len(images)} images"), cpu_group() as place:
-        result = measure(model, images, place=place, using=using, **sizes)
-    if not place.first:
+    compute = choose_compute(console, model, fast=fast, merge=merge, images=len(images), **sizes)
+    with console.status(f"evaluating {len(images)} images"), cpu_group() as rank:
+        result = measure(images, model, rank=rank, compute=compute, **sizes)
+    if not rank.first:
         return
     if output is not None:
         for path in result.write(output):
             console.print(f"wrote {path}", markup=False)
-    _show(result.summary() | about, json)
+    _print_summary(result.summary() | about, json)
     say_problems(console, result.problems)
 
 
-def _show(summary: dict[str, Any], as_json: bool) -> None:
+def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
+    from vitreous.predict.evaluate import format_value
+
     if as_json:
         print_json(summary, indent=None)
         return
-    shares = ("top1", "top5", "calibration_error")
     for name, value in summary.items():
-        text = f"{value:.2%}" if name in shares else f"{value:,}" if isinstance(value, int) else str(value)
-        print(f"{name.replace('_', ' '):<18} {text}")
+        print(f"{name.replace('_', ' '):<18} {format_value(name, value)}")

@@ -24,8 +24,7 @@ from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.images import ImageError
 from vitreous.models.last_block import logits_only
 from vitreous.pages.run import write_run_page
-from vitreous.predict.evaluate import prepared
-from vitreous.predict.pipeline import sent
+from vitreous.predict.pipeline import decode_batches, to_device
 from vitreous.runtime.device import pick_device
 from vitreous.runtime.files import write_atomic
 from vitreous.training.listeners import Listener, ProgressDisplay
@@ -148,9 +147,9 @@ def predict(model: Model, data: ImageDataset, *, device: str = "auto", precision
     problems: list[ImageError] = []
     labels: list[int] = []
     predicted, probability = [], []
-    for tensors, part in prepared(data, model.card.preprocess, BATCH, problems):
+    for tensors, part in decode_batches(data, model.card.preprocess, BATCH, problems):
         with torch.autocast(chosen.type, torch.bfloat16, enabled=precision == "bf16"):
-            logits = logits_only(model, model.card.preprocess.normalise(sent(tensors, chosen))).float()
+            logits = logits_only(model, model.card.preprocess.normalise(to_device(tensors, chosen))).float()
         best = logits.softmax(dim=-1).max(dim=-1)
         labels += part
         predicted.append(best.indices.cpu().numpy())

@@ -11,7 +11,7 @@ from typing import TypeAlias, cast
 
 from vitreous.data.images import ImageError, ImageLike, image_name, is_image_like, reason_of
 
-Images: TypeAlias = "ImageLike | Iterable[ImageLike]"
+Images: TypeAlias = ImageLike | Iterable[ImageLike]
 """One image, a folder, a pattern such as `photos/*.jpg`, or a list of these."""
 
 # Suffixes of images inside a folder.

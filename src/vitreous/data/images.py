@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, Union, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 if TYPE_CHECKING:
     from torch import Tensor
 
-ImageLike: TypeAlias = "str | Path | bytes | BinaryIO | Image.Image | npt.NDArray[Any] | Tensor"
+ImageLike: TypeAlias = Union[str, Path, bytes, BinaryIO, Image.Image, npt.NDArray[Any], "Tensor"]
 """What `read_image` takes."""
 
 # The commonest first. Left out on purpose: EPS, WMF and the like, which run other programs; ICO and ICNS, whose headers

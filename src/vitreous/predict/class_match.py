@@ -1,4 +1,4 @@
-"""A dataset's classes to a model's: by name, by WordNet id, or by number."""
+"""Match a dataset's classes to a model's: by name, by WordNet id, or by index."""
 
 import re
 from collections import Counter
@@ -8,7 +8,7 @@ from vitreous.weights.sidecar import imagenet_names, imagenet_wordnet_ids
 
 
 def match_classes(names: Sequence[str], model_names: Sequence[str] | None, classes: int) -> list[int]:
-    """For each of the set's class names the model's class index.
+    """Return the model's class index for each of the dataset's class names.
 
     >>> match_classes(["dog", "Tabby_Cat"], ["tabby cat", "dog"], 2)
     [1, 0]
@@ -19,14 +19,14 @@ def match_classes(names: Sequence[str], model_names: Sequence[str] | None, class
         exact = {name: i for i, name in enumerate(model_names)}
         if all(name in exact for name in names):
             return [exact[name] for name in names]
-        place = {_plain(name): i for i, name in enumerate(model_names)}
-        if all(_plain(name) in place for name in names):
+        plain = {_plain(name): i for i, name in enumerate(model_names)}
+        if all(_plain(name) in plain for name in names):
             counts = Counter(_plain(name) for name in model_names)
             if twice := [name for name in names if name not in exact and counts[_plain(name)] > 1]:
                 raise ValueError(
                     f"the model has {counts[_plain(twice[0])]} classes called {twice[0]!r}: use class indices"
                 )
-            return [exact.get(name, place[_plain(name)]) for name in names]
+            return [exact.get(name, plain[_plain(name)]) for name in names]
     if all(re.fullmatch(r"n\d{8}", name) for name in names):
         if model_names is None or tuple(model_names) != imagenet_names():
             raise ValueError(
@@ -34,9 +34,9 @@ def match_classes(names: Sequence[str], model_names: Sequence[str] | None, class
                 "or use --probe knn or --probe linear"
             )
         ids = {wordnet: i for i, wordnet in enumerate(imagenet_wordnet_ids())}
-        if strange := [name for name in names if name not in ids]:
+        if unknown := [name for name in names if name not in ids]:
             raise ValueError(
-                f"{strange[0]} is not among ImageNet-1k's 1,000 WordNet ids: rename the folder, or take it out"
+                f"{unknown[0]} is not among ImageNet-1k's 1,000 WordNet ids: rename the folder, or take it out"
             )
         return [ids[name] for name in names]
     if all(name.isdecimal() for name in names):
@@ -44,10 +44,10 @@ def match_classes(names: Sequence[str], model_names: Sequence[str] | None, class
             raise ValueError(f"folder {over[0]} is no class index: the model has classes 0 to {classes - 1}")
         return [int(name) for name in names]
     known = {_plain(name) for name in model_names or ()}
-    strange = [name for name in names if _plain(name) not in known]
+    unknown = [name for name in names if _plain(name) not in known]
     raise ValueError(
-        f"{len(strange)} of {len(names)} classes are not the model's, such as {strange[0]!r}: folders are to be named "
-        "by class name, WordNet id or class index; for a model of other classes use --probe knn or --probe linear"
+        f"{len(unknown)} of {len(names)} classes are not the model's, such as {unknown[0]!r}: name folders by class "
+        "name, WordNet id or class index; for a model of other classes use --probe knn or --probe linear"
     )
 
 

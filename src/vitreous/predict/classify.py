@@ -1,79 +1,127 @@
-"""`classify`: images to ranked labels."""
+"""`classify`: images → their most probable classes."""
 
-import copy
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+import base64
+import html
+import io
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from PIL.Image import Image
 from torch import Tensor
 
-from vitreous.data.images import ImageError, read_image
-from vitreous.data.prefetch import batched, prefetch
-from vitreous.models.last_block import logits_only
-from vitreous.predict.pipeline import answered, fed, lanes_of
-from vitreous.runtime.device import pick_device, pick_dtype
+from vitreous.data.finding import Images, open_images
+from vitreous.data.images import ImageError, ImageLike, image_name, read_image
+from vitreous.predict.compute import Compute, fast_compute, lanes_of, plain_compute
+from vitreous.predict.pipeline import compute_images
 from vitreous.weights.load import Model, load
 
-ImageLike = str | Path | Image
+THUMBNAIL = 64  # pixels of the longer side
+SHOWN = 100  # images in the table of a notebook
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One class and how sure the model is of it."""
+    """One class of an image and its probability."""
 
     index: int
-    label: str
+    """The class's index among the model's outputs."""
+    class_name: str
     probability: float
     logit: float
 
+    def __str__(self) -> str:
+        return f"{self.class_name} {self.probability:.1%}"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Answer:
-    """An image and its best classes, best first."""
+    """An image and its most probable classes, the most probable first."""
 
     image: str
+    """The image's path or name."""
     predictions: tuple[Prediction, ...]
+    source: ImageLike | None = field(default=None, compare=False)
+    """The image itself, for the thumbnail in a notebook."""
 
     @property
     def best(self) -> Prediction:
+        """The most probable class."""
         return self.predictions[0]
+
+    def __repr__(self) -> str:
+        width = max(len(p.class_name) for p in self.predictions)
+        return "\n".join([self.image, *(f"  {p.class_name:<{width}}  {p.probability:6.1%}" for p in self.predictions)])
+
+    def _repr_html_(self) -> str:
+        return Answers([self])._repr_html_()
+
+
+class Answers(list[Answer]):
+    """The answers to several images, in their order: a list that shows itself as a table."""
+
+    def __repr__(self) -> str:
+        width = max((len(answer.image) for answer in self[:SHOWN]), default=0)
+        lines = [f"{answer.image:<{width}}  {', '.join(map(str, answer.predictions[:3]))}" for answer in self[:SHOWN]]
+        return "\n".join(lines + ([f"… and {len(self) - SHOWN} more"] if len(self) > SHOWN else [])) or "no images"
+
+    def _repr_html_(self) -> str:
+        """Make a table with thumbnails, for a notebook."""
+        rows = []
+        for answer in self[:SHOWN]:
+            classes = "<br>".join(html.escape(str(prediction)) for prediction in answer.predictions)
+            rows.append(f"<tr><td>{thumbnail(answer.source)}<td>{html.escape(answer.image)}<td>{classes}")
+        more = f"<p>… and {len(self) - SHOWN} more</p>" if len(self) > SHOWN else ""
+        return f"<table><tr><th><th>image<th>classes{''.join(rows)}</table>{more}"
+
+
+def thumbnail(source: ImageLike | None) -> str:
+    """Make an HTML image with a data: URI; empty if the image cannot be read (any more)."""
+    if source is None:
+        return ""
+    try:
+        image = read_image(source)
+    except (ImageError, TypeError):
+        return ""
+    image.thumbnail((THUMBNAIL, THUMBNAIL))
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return f'<img alt="" src="data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}">'
 
 
 def classify(
-    images: ImageLike | Iterable[ImageLike],
+    images: Images,
     model: Model | str | None = None,
     *,
     top: int = 5,
     batch_size: int = 8,
     device: str = "auto",
     precision: str = "fp32",
-) -> list[Answer]:
-    """The `top` classes of each image; an image that cannot be read raises `ImageError`.
+    fast: bool = False,
+) -> Answer | Answers:
+    """Return the `top` classes of an image, or of each of several; an unreadable image raises `ImageError`.
 
-    `model` is a loaded model, a name or path for `load`, or None for the model inside the package.
+    `images` is a path, bytes, a file, a Pillow image, an array or a tensor: an `Answer`; or a folder, a pattern or a
+    list of these: `Answers`. `model` is a loaded model, a name or path for `load`, or None for the packaged one. `fast`
+    runs it by `optimize`.
 
     >>> from vitreous.data.samples import samples
-    >>> classify(samples()["chelsea"], device="cpu")[0].best.label
-    'cat'
+    >>> answer = classify(samples()["chelsea"], device="cpu", top=2)
+    >>> answer.image, "cat" in answer.best.class_name
+    ('chelsea', True)
+    >>> len(classify(list(samples().values()), device="cpu"))
+    4
     """
-    one = isinstance(images, ImageLike)
-    answers = []
-    for answer in classify_each(
-        [images] if one else images,  # type: ignore[list-item,arg-type]
-        model,
-        top=top,
-        batch_size=batch_size,
-        device=device,
-        precision=precision,
-    ):
+    sources, one = open_images(images)
+    model = load_model(model)
+    sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
+    compute, _ = fast_compute(model, fast=fast, **sizes)
+    answers = Answers()
+    for answer in classify_each(sources, model, top=top, compute=compute, **sizes):
         if isinstance(answer, ImageError):
             raise answer
         answers.append(answer)
-    return answers
+    return answers[0] if one else answers
 
 
 def classify_each(
@@ -84,14 +132,14 @@ def classify_each(
     batch_size: int = 8,
     device: str = "auto",
     precision: str = "fp32",
-    using: Callable[[Tensor], Tensor] | None = None,
+    compute: Compute | None = None,
 ) -> Iterator[Answer | ImageError]:
-    """As `classify`, one answer at a time and in order; a bad image gives its error instead of an answer.
+    """As `classify`, one answer at a time and in order; an unreadable image gives its error.
 
-    `using` computes the logits `[b classes]` of images `[b c h w]`, uint8, instead, such as what `optimize` gives.
+    `compute` returns logits `[b classes]` of pixels, uint8 `[b c h w]`, in place of the plain model: such as what
+    `optimize` returns.
     """
-    if not isinstance(model, torch.nn.Module):
-        model = load(model)
+    model = load_model(model)
     card = model.card
     if card.head != "classifier":
         what = "gives an embedding" if card.head == "projection" else "has no head"
@@ -101,59 +149,23 @@ def classify_each(
         )
     if top < 1:
         raise ValueError(f"top must be at least 1, got {top}")
-    compute = using or partial(started, placed(model, device, precision), function=logits_only)
-
-    def begin(batch: list[tuple[str, Tensor | ImageError]]) -> Tensor:
-        good = [tensor for _, tensor in batch if isinstance(tensor, Tensor)]
-        return compute(torch.stack(good)) if good else torch.empty(0)
-
-    with closing(read_ahead(images, model, batch_size)) as read:  # whoever stops early leaves no thread behind
-        for batch, answers in answered(begin, batched(read, batch_size), lanes=lanes_of(using)):
-            if not answers.isfinite().all():
-                raise ValueError(f"{card.name} answers NaN: `vitreous doctor` tells whether its weights hold any")
-            logits = iter(answers)
-            for name, tensor in batch:
-                yield tensor if isinstance(tensor, ImageError) else Answer(name, rank(next(logits), card.label, top))
+    compute = compute or plain_compute(model, "logits", device, precision)
+    for image, logits in compute_images(compute, images, card.preprocess, batch_size, lanes_of(compute)):
+        if isinstance(logits, ImageError):
+            yield logits
+            continue
+        if not logits.isfinite().all():
+            raise ValueError(f"{card.name} answers NaN: `vitreous doctor` tells whether its weights hold any")
+        yield Answer(image_name(image), top_classes(logits, card.label, top), image)
 
 
-def read_ahead(
-    images: Iterable[ImageLike], model: Model, batch_size: int
-) -> Generator[tuple[str, Tensor | ImageError], None, None]:
-    """Each image's name with what the model sees of it, uint8 `[c h w]`, or the reason why there is none."""
-
-    def prepare(image: ImageLike) -> tuple[str, Tensor | ImageError]:
-        name = getattr(image, "filename", "") or "image" if isinstance(image, Image) else str(image)
-        try:
-            return name, model.card.preprocess.pixels(read_image(image))
-        except ImageError as error:  # preprocessing knows no names
-            return name, error if error.name != "image" else ImageError(name, error.reason)
-
-    return prefetch(prepare, images, waiting=2 * batch_size)
+def load_model(model: Model | str | None) -> Model:
+    """Return a loaded model as it is, and load a name, a path or (None) the packaged model."""
+    return model if isinstance(model, torch.nn.Module) else load(model)
 
 
-def placed(model: Model, device: str, precision: str) -> Model:
-    """The model where and as it is to run, evaluating; the caller's own stays as it is."""
-    place, dtype = pick_device(device), pick_dtype(precision)
-    parameter = next(model.parameters())
-    place = torch.device(place.type, place.index if place.index is not None else parameter.device.index)
-    if parameter.device == place and parameter.dtype == dtype and not model.training:
-        return model
-    return copy.deepcopy(model).to(device=place, dtype=dtype).eval()
-
-
-@torch.inference_mode()
-def started(model: Model, batch: Tensor, function: Callable[[Model, Tensor], Tensor]) -> Tensor:
-    """A batch `[b c h w]`, pixels or normalised, through `function(model, batch)`: float, where the model lives."""
-    return function(model, fed(batch, model.card.preprocess, next(model.parameters()))).float()
-
-
-def run(model: Model, batch: Tensor, function: Callable[[Model, Tensor], Tensor]) -> Tensor:
-    """As `started`, and waited for: the result is on the CPU."""
-    return started(model, batch, function).cpu()
-
-
-def rank(logits: Tensor, label: Callable[[int], str], top: int) -> tuple[Prediction, ...]:
-    """The best classes of one image's logits `[classes]`."""
+def top_classes(logits: Tensor, name: Callable[[int], str], top: int) -> tuple[Prediction, ...]:
+    """Rank the classes of one image's logits `[classes]`."""
     probabilities = logits.softmax(dim=-1)
     order = logits.argsort(descending=True, stable=True)[:top].tolist()  # equal logits: the lower class first
-    return tuple(Prediction(i, label(i), probabilities[i].item(), logits[i].item()) for i in order)
+    return tuple(Prediction(i, name(i), probabilities[i].item(), logits[i].item()) for i in order)

@@ -1,85 +1,95 @@
-"""`embed`: images to feature vectors, and those to a file."""
+"""`embed`: images → feature vectors, and those to a file."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
-from functools import partial
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vitreous.data.images import ImageError
-from vitreous.data.prefetch import batched
-from vitreous.predict.classify import Image, placed, read_ahead, started
-from vitreous.predict.pipeline import answered, lanes_of
+from vitreous.data.finding import Images, open_images
+from vitreous.data.images import ImageError, ImageLike, image_name
+from vitreous.predict.classify import load_model
+from vitreous.predict.compute import Compute, fast_compute, lanes_of, plain_compute
+from vitreous.predict.pipeline import compute_images
 from vitreous.runtime.files import write_atomic
-from vitreous.weights.load import Model, load
-
-
-def embedding(model: Model, x: Tensor) -> Tensor:
-    """What stands for an image: a headless model's or a projection's output, else the features below the head."""
-    return model.features(x) if model.card.head == "classifier" else model(x)
+from vitreous.weights.load import Model
 
 
 def embed(
-    images: Iterable[Image], model: Model | str | None = None, *, batch_size: int = 8, device: str = "auto"
-) -> Tensor:
-    """The feature vectors of images: `[images d]`; one that cannot be read raises `ImageError`."""
-    rows = []
-    for _, row in embed_each(images, model, batch_size=batch_size, device=device):
-        if isinstance(row, ImageError):
-            raise row
-        rows.append(row)
-    return torch.stack(rows) if rows else torch.empty(0, 0)
-
-
-def embed_each(
-    images: Iterable[Image],
+    images: Images,
     model: Model | str | None = None,
     *,
     batch_size: int = 8,
     device: str = "auto",
     precision: str = "fp32",
-    using: Callable[[Tensor], Tensor] | None = None,
+    fast: bool = False,
+) -> Tensor:
+    """Return the feature vector `[d]` of an image, or those of several `[images d]`; `ImageError` if one is unreadable.
+
+    `images` and `model` are as for `classify`. The vector is the features below a classifier, or the output of a model
+    without one.
+
+    >>> from vitreous.data.samples import samples
+    >>> photos = samples()
+    >>> one, several = embed(photos["chelsea"], device="cpu"), embed(photos.values(), device="cpu")
+    >>> one.ndim, several.ndim, len(several)
+    (1, 2, 4)
+    """
+    sources, one = open_images(images)
+    model = load_model(model)
+    sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
+    compute, _ = fast_compute(model, "embedding", fast=fast, **sizes)
+    rows = []
+    for _, row in embed_each(sources, model, compute=compute, **sizes):
+        if isinstance(row, ImageError):
+            raise row
+        rows.append(row)
+    return rows[0] if one else torch.stack(rows) if rows else torch.empty(0, 0)
+
+
+def embed_each(
+    images: Iterable[ImageLike],
+    model: Model | str | None = None,
+    *,
+    batch_size: int = 8,
+    device: str = "auto",
+    precision: str = "fp32",
+    compute: Compute | None = None,
 ) -> Iterator[tuple[str, Tensor | ImageError]]:
-    """Each image's name with its vector `[d]`, in order; a bad image gives its error instead."""
-    if not isinstance(model, torch.nn.Module):
-        model = load(model)
-    compute = using or partial(started, placed(model, device, precision), function=embedding)
+    """Yield each image's name with its vector `[d]`, in order; an unreadable image gives its error.
 
-    def begin(batch: list[tuple[str, Tensor | ImageError]]) -> Tensor:
-        good = [tensor for _, tensor in batch if isinstance(tensor, Tensor)]
-        return compute(torch.stack(good)) if good else torch.empty(0)
+    `compute` returns vectors `[b d]` of pixels, uint8 `[b c h w]`, in place of the plain model.
+    """
+    model = load_model(model)
+    compute = compute or plain_compute(model, "embedding", device, precision)
+    for image, row in compute_images(compute, images, model.card.preprocess, batch_size, lanes_of(compute)):
+        yield image_name(image), row
 
-    with closing(read_ahead(images, model, batch_size)) as read:  # whoever stops early leaves no thread behind
-        for batch, vectors in answered(begin, batched(read, batch_size), lanes=lanes_of(using)):
-            rows = iter(vectors)
-            for name, tensor in batch:
-                yield name, tensor if isinstance(tensor, ImageError) else next(rows)
+
+def check_output(path: Path) -> None:
+    """Raise if features cannot be written to a file of this name, before they are computed."""
+    if path.suffix not in (".parquet", ".npz"):
+        raise ValueError(f"features go to .parquet or .npz, or to a folder (no suffix), got {path.name}")
 
 
 def write_features(path: str | Path, names: list[str], features: Tensor, model_name: str) -> Path:
     """Write `image` and `features` columns to `.parquet`, or arrays of those names to `.npz`."""
     path = Path(path)
-    if path.suffix == ".npz":
+    check_output(path)
 
-        def write(temporary: Path) -> None:
-            with temporary.open("wb") as file:
-                np.savez(file, image=np.array(names), features=features.numpy(), model=np.array(model_name))
+    def write_npz(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            np.savez(file, image=np.array(names), features=features.numpy(), model=np.array(model_name))
 
-    elif path.suffix == ".parquet":
+    def write_parquet(temporary: Path) -> None:
+        import pyarrow
+        import pyarrow.parquet
 
-        def write(temporary: Path) -> None:
-            import pyarrow
-            import pyarrow.parquet
+        width = features.shape[1]
+        values = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(features.numpy().ravel()), width)
+        table = pyarrow.table({"image": names, "features": values})
+        pyarrow.parquet.write_table(table.replace_schema_metadata({"vitreous.model": model_name}), temporary)
 
-            width = features.shape[1]
-            values = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(features.numpy().ravel()), width)
-            table = pyarrow.table({"image": names, "features": values})
-            table = table.replace_schema_metadata({"vitreous.model": model_name})
-            pyarrow.parquet.write_table(table, temporary)
-
-    else:
-        raise ValueError(f"features go to .parquet or .npz, got {path.name}")
-    return write_atomic(path, write)
+    return write_atomic(path, write_npz if path.suffix == ".npz" else write_parquet)

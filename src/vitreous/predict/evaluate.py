@@ -1,24 +1,25 @@
-"""`evaluate`: how often a model is right on labelled images, and how well it knows it."""
+"""`evaluate`: accuracy and calibration on labelled images; `probe`: how well features separate classes."""
 
-from collections.abc import Callable, Iterator
+import html
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from vitreous.data.datasets import open_dataset
+from vitreous.data.finding import Images, open_images
 from vitreous.data.image_dataset import ImageDataset
-from vitreous.data.images import ImageError, read_image
-from vitreous.data.prefetch import batched, prefetch
+from vitreous.data.images import ImageError
 from vitreous.data.preprocess import Preprocess
-from vitreous.models.last_block import logits_only
 from vitreous.predict.class_match import match_classes
-from vitreous.predict.classify import placed, run, started
-from vitreous.predict.embed import embedding
-from vitreous.predict.pipeline import answered, lanes_of
+from vitreous.predict.classify import load_model
+from vitreous.predict.compute import Compute, fast_compute, lanes_of, plain_compute
+from vitreous.predict.pipeline import compute_batches, decode_batches
 from vitreous.runtime.distributed import Rank, gather, span
 from vitreous.runtime.files import write_atomic, write_json
 from vitreous.weights.load import Model
@@ -26,29 +27,41 @@ from vitreous.weights.load import Model
 ALONE = Rank()
 
 
-@dataclass
+@dataclass(repr=False)
 class Evaluation:
-    """What came out; `confusion[i, j]` counts images of class i that were called j."""
+    """The results of a model on labelled images; `confusion[i, j]` counts images of class i predicted as j."""
 
     top1: float
     top5: float
     images: int
     loss: float
     calibration_error: float
-    """Expected calibration error: how far confidence and accuracy lie apart, over 15 bins."""
+    """Expected calibration error: the mean gap between confidence and accuracy, over 15 bins."""
     class_names: tuple[str, ...]
     confusion: Tensor
     correct: list[bool]
-    """Whether each image's first guess was right, in the set's order."""
+    """Whether each image's top class is its label, in the dataset's order."""
     problems: list[ImageError] = field(default_factory=list)
+    """Errors of unreadable images, which count for nothing else."""
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name:<18} {value}" for name, value in self._shown())
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><th>{html.escape(name)}<td>{html.escape(value)}" for name, value in self._shown())
+        return f"<table>{rows}</table>"
+
+    def _shown(self) -> list[tuple[str, str]]:
+        return [(name.replace("_", " "), format_value(name, value)) for name, value in self.summary().items()]
 
     def per_class(self) -> dict[str, float]:
-        """The share of each class's images that were recognised; classes without images are left out."""
+        """Return the accuracy of each class; classes without images are left out."""
         counts = self.confusion.sum(dim=1)
         rates = self.confusion.diagonal() / counts
         return {self.class_names[i]: rates[i].item() for i in counts.nonzero().flatten().tolist()}
 
     def summary(self) -> dict[str, Any]:
+        """Return the figures, rounded, for JSON."""
         return {
             "top1": round(self.top1, 6),
             "top5": round(self.top5, 6),
@@ -59,12 +72,12 @@ class Evaluation:
         }
 
     def write(self, folder: str | Path) -> list[Path]:
-        """`result.json`, `per_class.json` and `confusion.npz` in a folder."""
+        """Write `result.json`, `per_class.json` and `confusion.npz` to a folder."""
         folder = Path(folder)
 
         def write_confusion(temporary: Path) -> None:
             with temporary.open("wb") as file:
-                np.savez_compressed(file, confusion=self.confusion.numpy(), classes=np.array(self.class_names))
+                np.savez_compressed(file, confusion=self.confusion.numpy(), class_names=np.array(self.class_names))
 
         return [
             write_json(folder / "result.json", self.summary()),
@@ -73,100 +86,148 @@ class Evaluation:
         ]
 
 
+def format_value(name: str, value: Any) -> str:
+    """Format a figure of a summary: shares in percent, counts with commas.
+
+    >>> format_value("top1", 0.7244), format_value("images", 50000)
+    ('72.44%', '50,000')
+    """
+    if name in ("top1", "top5", "calibration_error"):
+        return f"{value:.2%}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
 @dataclass
 class _Tally:
-    """What is kept of each image, in the set's order; every figure follows from it."""
+    """The outcome of each image, in the dataset's order; every figure follows from it."""
 
-    target: list[int] = field(default_factory=list)
-    called: list[int] = field(default_factory=list)
-    """The first guess."""
-    among: list[bool] = field(default_factory=list)
-    """Whether the right class is among the five best."""
+    label: list[int] = field(default_factory=list)
+    predicted: list[int] = field(default_factory=list)
+    """The most probable class."""
+    in_top5: list[bool] = field(default_factory=list)
     confidence: list[float] = field(default_factory=list)
-    """The first guess's probability."""
+    """The probability of the predicted class."""
     loss: list[float] = field(default_factory=list)
     problems: list[ImageError] = field(default_factory=list)
 
-    def add(self, logits: Tensor, target: Tensor) -> None:
-        """Logits `[b classes]` and the right classes `[b]`."""
+    def add(self, logits: Tensor, label: Tensor) -> None:
+        """Add logits `[b classes]` and labels `[b]`."""
         confidence = logits.softmax(dim=-1).max(dim=-1).values
         best = logits.topk(min(5, logits.shape[-1])).indices  # [b 5]
-        self.target += target.tolist()
-        self.called += logits.argmax(dim=-1).tolist()
-        self.among += (best == target[:, None]).any(dim=-1).tolist()
+        self.label += label.tolist()
+        self.predicted += logits.argmax(dim=-1).tolist()
+        self.in_top5 += (best == label[:, None]).any(dim=-1).tolist()
         self.confidence += confidence.tolist()
-        self.loss += torch.nn.functional.cross_entropy(logits, target, reduction="none").tolist()
+        self.loss += torch.nn.functional.cross_entropy(logits, label, reduction="none").tolist()
 
-    def follow(self, other: "_Tally") -> None:
-        """Put another one's images behind one's own."""
+    def extend(self, other: "_Tally") -> None:
+        """Append the images of another rank."""
         for each in fields(self):
             getattr(self, each.name).extend(getattr(other, each.name))
 
 
 def evaluate(
-    model: Model,
-    data: ImageDataset,
+    data: ImageDataset | Images,
+    model: Model | str | None = None,
     *,
+    labels: Sequence[int | str] | None = None,
+    limit: int | None = None,
     batch_size: int = 16,
     device: str = "auto",
     precision: str = "fp32",
+    fast: bool = False,
     preprocess: Preprocess | None = None,
-    place: Rank = ALONE,
-    using: Callable[[Tensor], Tensor] | None = None,
+    rank: Rank = ALONE,
+    compute: Compute | None = None,
 ) -> Evaluation:
-    """Measure accuracy and calibration; the set's classes are matched to the model's by name, WordNet id or number.
+    """Measure accuracy and calibration of a model on labelled images.
 
-    `preprocess` takes the place of the model's own. Images that cannot be read are counted apart. Inside
-    `with cpu_group() as place`, each process measures its span of the set, and all get the figures of the whole. `using`
-    computes logits instead of the plain model, such as what `optimize` gives.
+    `data` is a dataset, or a name, folder or parquet file for `open_dataset` (its test split); or images, as `classify`
+    takes them, with their `labels`. The dataset's classes are matched to the model's by name, WordNet id or index.
+    `limit` takes so many images, evenly. `preprocess` replaces the model's own. Unreadable images are counted apart.
+
+    Inside `with cpu_group() as rank`, each process measures its span of the data, and all return the figures of the
+    whole. `compute` returns logits of pixels in place of the plain model, such as what `optimize` returns.
+
+    >>> from vitreous.data.samples import samples
+    >>> result = evaluate([samples()["chelsea"]], labels=[3], device="cpu")
+    >>> result.images, result.confusion.shape[0] == len(result.class_names)
+    (1, True)
     """
     from torchmetrics.functional.classification import binary_calibration_error, multiclass_confusion_matrix
 
+    data = _labelled(data, labels)
+    data = data if limit is None else data.spread(limit)
+    model = load_model(model)
     card, classes = model.card, model.config.classes
     if card.head != "classifier":
         raise ValueError(f"{card.name} has no classifier: use --probe knn or --probe linear")
-    places = match_classes(data.class_names, card.class_names, classes)
-    compute = using or partial(started, placed(model, device, precision), function=logits_only)
+    indices = match_classes(data.class_names, card.class_names, classes)
+    if compute is None:
+        compute, _ = fast_compute(model, fast=fast, batch_size=batch_size, device=device, precision=precision)
+    run = compute or plain_compute(model, "logits", device, precision)
     view = preprocess or card.preprocess
     own_statistics = (view.mean, view.std) == (card.preprocess.mean, card.preprocess.std)
 
-    def begin(batch: tuple[Tensor, list[int]]) -> Tensor:  # others' statistics are no part of the model
-        return compute(batch[0] if own_statistics else view.normalise(batch[0]))
+    def begin(batch: tuple[Tensor, list[int]]) -> Tensor:  # another mean and std are not part of the model
+        return run(batch[0] if own_statistics else view.normalise(batch[0]))
 
-    own = data if place.world_size == 1 else data.take(span(len(data), place))
+    own = data if rank.world_size == 1 else data.take(span(len(data), rank))
     tally = _Tally()
-    found = prepared(own, view, batch_size, tally.problems)
-    for (_, labels), logits in answered(begin, found, lanes=lanes_of(using)):
-        tally.add(logits, torch.tensor([places[label] for label in labels]))
-    tally, *others = gather(tally, place)
+    batches = decode_batches(own, view, batch_size, tally.problems)
+    for (_, part), logits in compute_batches(begin, batches, lanes=lanes_of(run)):
+        tally.add(logits, torch.tensor([indices[label] for label in part]))
+    tally, *others = gather(tally, rank)
     for other in others:
-        tally.follow(other)
-    count = len(tally.target)
+        tally.extend(other)
+    count = len(tally.label)
     if not count:
         raise tally.problems[0] if tally.problems else ValueError(f"{data.name} holds no images")
-    target, called = torch.tensor(tally.target), torch.tensor(tally.called)
-    correct = target == called
-    # how sure it was of its first guess, and whether that was right: a question of two classes
+    label, predicted = torch.tensor(tally.label), torch.tensor(tally.predicted)
+    correct = label == predicted
+    # confidence in the top class against its correctness: a problem of two classes
     calibration = binary_calibration_error(torch.tensor(tally.confidence).clamp(0, 1), correct.int(), n_bins=15)
     return Evaluation(
         top1=correct.sum().item() / count,
-        top5=sum(tally.among) / count,
+        top5=sum(tally.in_top5) / count,
         images=count,
         loss=sum(tally.loss) / count,
         calibration_error=calibration.item(),
         class_names=tuple(card.label(i) for i in range(classes)),
-        confusion=multiclass_confusion_matrix(called, target, classes),
+        confusion=multiclass_confusion_matrix(predicted, label, classes),
         correct=correct.tolist(),
         problems=tally.problems,
     )
 
 
-def probe(
-    model: Model, train: ImageDataset, test: ImageDataset, kind: str, *, batch_size: int = 16, device: str = "auto"
-) -> dict[str, Any]:
-    """How well the features alone separate the classes: `knn` (20 nearest, cosine) or `linear` (logistic regression).
+def _labelled(data: ImageDataset | Images, labels: Sequence[int | str] | None) -> ImageDataset:
+    """Open `data` as a dataset; images come with labels, by class index or name."""
+    if isinstance(data, ImageDataset):
+        return data
+    if labels is None:
+        if isinstance(data, (str, Path)):
+            return open_dataset(data)
+        raise ValueError("images need labels to be evaluated on: pass labels, or a dataset's name or folder")
+    images, _ = open_images(data)
+    if len(images) != len(labels):
+        raise ValueError(f"expected a label for each image, got {len(images)} images and {len(labels)} labels")
+    words = [str(label) for label in labels]
+    names = sorted(set(words))
+    return ImageDataset("images", tuple(names), tuple(names.index(word) for word in words), images.__getitem__)
 
-    Works for every model, headless ones too, and for classes that the model has never seen.
+
+def probe(
+    train: ImageDataset,
+    test: ImageDataset,
+    model: Model | str | None = None,
+    kind: Literal["knn", "linear"] = "knn",
+    *,
+    batch_size: int = 16,
+    device: str = "auto",
+) -> dict[str, Any]:
+    """Measure how well features separate classes: `knn` (20 nearest, cosine) or `linear` (logistic regression).
+
+    Works for every model, headless ones too, and for classes that the model was not trained on.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.neighbors import KNeighborsClassifier
@@ -175,48 +236,32 @@ def probe(
 
     if train.class_names != test.class_names:
         raise ValueError("the train and test images have different classes: a probe needs the same folders in both")
-    model = placed(model, device, "fp32")
+    model = load_model(model)
+    compute = plain_compute(model, "embedding", device)
     problems: list[ImageError] = []
-    seen, known = _features(model, train, batch_size, problems)
-    asked, truth = _features(model, test, batch_size, problems)
-    if len(set(known.tolist())) < 2:
+    train_x, train_y = _features(compute, model.card.preprocess, train, batch_size, problems)
+    test_x, test_y = _features(compute, model.card.preprocess, test, batch_size, problems)
+    if len(set(train_y.tolist())) < 2:
         raise ValueError(f"{train.name} has one class only: a probe needs at least two, a sub-folder each")
     if kind == "knn":
-        classifier = KNeighborsClassifier(min(20, len(seen)), metric="cosine", weights="distance")
+        classifier = KNeighborsClassifier(min(20, len(train_x)), metric="cosine", weights="distance")
     elif kind == "linear":
         classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
     else:
         raise ValueError(f"a probe is knn or linear, got {kind!r}")
-    classifier.fit(seen, known)
-    top1 = float((classifier.predict(asked) == truth).mean())
-    counts = {"images": len(truth), "train_images": len(known), "unreadable": len(problems)}
+    classifier.fit(train_x, train_y)
+    top1 = float((classifier.predict(test_x) == test_y).mean())
+    counts = {"images": len(test_y), "train_images": len(train_y), "unreadable": len(problems)}
     return {"probe": kind, "top1": round(top1, 6), **counts}
 
 
-def prepared(
-    data: ImageDataset, preprocess: Preprocess, batch_size: int, problems: list[ImageError]
-) -> Iterator[tuple[Tensor, list[int]]]:
-    """Batches of pixels `[b c h w]`, uint8, with their labels, decoded ahead; what is unreadable goes to `problems`."""
-
-    def prepare(i: int) -> tuple[Tensor | ImageError, int]:
-        try:
-            return preprocess.pixels(read_image(data.image(i))), data.labels[i]
-        except ImageError as error:
-            return error, data.labels[i]
-
-    for batch in batched(prefetch(prepare, range(len(data)), waiting=2 * batch_size), batch_size):
-        problems += [tensor for tensor, _ in batch if isinstance(tensor, ImageError)]
-        good = [(tensor, label) for tensor, label in batch if isinstance(tensor, Tensor)]
-        if good:
-            yield torch.stack([tensor for tensor, _ in good]), [label for _, label in good]
-
-
 def _features(
-    model: Model, data: ImageDataset, batch_size: int, problems: list[ImageError]
-) -> tuple[np.ndarray, np.ndarray]:
+    compute: Compute, preprocess: Preprocess, data: ImageDataset, batch_size: int, problems: list[ImageError]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Compute features `[n d]` and labels `[n]` of a dataset."""
     rows, labels = [], []
-    for tensors, part in prepared(data, model.card.preprocess, batch_size, problems):
-        rows.append(run(model, tensors, embedding))
+    for pixels, part in decode_batches(data, preprocess, batch_size, problems):
+        rows.append(compute(pixels).cpu())
         labels += part
     if not rows:
         raise problems[0] if problems else ValueError(f"{data.name} holds no images")

@@ -1,14 +1,15 @@
-"""A folder of Parquet parts: a long list of images worked through by any number of processes, begun again at will.
+"""Write the answers or features of many images to a folder of Parquet parts, by any number of processes, resumably.
 
-    features/_parts.json            what made it: which model, which images, how many a part
+    features/_parts.json            the manifest: which model, which images, how many a part
     features/part-000000.parquet    images 0 to 1023 of the list
     features/part-000001.parquet    images 1024 to 2047
 
-Each part holds a fixed span of the list, whoever writes it, and appears whole or not at all. So a run that was killed
-goes on with the parts that are missing, with as many processes as it likes, and each image is there exactly once.
-Readers of a folder of Parquet files pass over names that begin with `_` or `.`, hence `_parts.json`.
+Each part holds a fixed span of the list, whichever process writes it, and is written atomically. A run that was killed
+is resumed with the missing parts, with any number of processes, and each image is there exactly once. Readers of a
+folder of Parquet files skip names that begin with `_` or `.`, hence `_parts.json`.
 """
 
+import hashlib
 import json
 import re
 import time
@@ -16,19 +17,28 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyarrow
 import pyarrow.parquet
+import torch
+from torch import Tensor
 
 from vitreous.data.image_dataset import digest
-from vitreous.runtime.distributed import Rank
+from vitreous.data.images import ImageError
+from vitreous.predict.classify import Answer, classify_each
+from vitreous.predict.compute import Compute, plain_compute
+from vitreous.predict.embed import embed_each
+from vitreous.runtime.distributed import Rank, this_rank
 from vitreous.runtime.files import write_atomic, write_json
+from vitreous.weights.load import Model
 
 Row = TypeVar("Row")
 
 MANIFEST = "_parts.json"
-TOLD = {  # field of the manifest → what another value of it means
+PATIENCE = 3600.0
+"""Seconds that the first process waits for another part. If a process fails, torchrun ends all of them."""
+DIFFERENCES = {  # field of the manifest → what another value of it means
     "command": "another command",
     "model": "another model",
     "fingerprint": "other weights or another preprocessing",
@@ -43,23 +53,23 @@ TOLD = {  # field of the manifest → what another value of it means
 
 
 @dataclass(frozen=True)
-class Parts:
+class PartsFolder:
     """The parts of one list of images in one folder."""
 
     folder: Path
     names: Sequence[str]
-    """All images, in an order that every process finds alike."""
+    """All images, in the same order in every process."""
     size: int
-    """Images in a part; the last one may have fewer."""
+    """Images in a part; the last part may have fewer."""
     schema: pyarrow.Schema
     about: dict[str, Any]
-    """What made the rows: command, model, fingerprint, precision."""
+    """What determines the rows: command, model, fingerprint, precision."""
 
     def __post_init__(self) -> None:
         if self.size < 1:
             raise ValueError(f"a part holds at least one image, got part size {self.size}")
         if not self.names:
-            raise ValueError("there are no images to work through")
+            raise ValueError("there are no images: name files, folders or globs")
 
     def __len__(self) -> int:
         return -(-len(self.names) // self.size)
@@ -68,22 +78,20 @@ class Parts:
         return self.folder / f"part-{number:06d}.parquet"
 
     def span(self, number: int) -> Sequence[str]:
-        """The images of a part."""
+        """Return the images of a part."""
         return self.names[number * self.size : (number + 1) * self.size]
 
-    def of(self, place: Rank) -> range:
-        """The parts that this process writes: every `ranks`-th one."""
-        return range(place.rank, len(self), place.world_size)
+    def of(self, rank: Rank) -> range:
+        """Return the parts that a rank writes: every `world_size`-th one."""
+        return range(rank.rank, len(self), rank.world_size)
 
-    def whole(self, number: int) -> bool:
-        """Whether the part is there and can be read; the end of a Parquet file says what ought to be before it."""
+    def is_complete(self, number: int) -> bool:
+        """Whether the part can be read and has all its rows, by the footer of the file."""
         try:
             found = pyarrow.parquet.read_metadata(self.path(number))
         except (OSError, pyarrow.ArrowInvalid):
             return False
-        return found.num_rows == len(self.span(number))
-
-    # --- beginning ------------------------------------------------------------------------------------
+        return int(found.num_rows) == len(self.span(number))
 
     def manifest(self) -> dict[str, Any]:
         return {
@@ -94,62 +102,60 @@ class Parts:
             "names": digest(self.names),
         }
 
-    def begin(self, place: Rank, *, patience: float = 600.0) -> list[int]:
-        """Refuse a folder that holds something else, sweep up after a kill, and say which own parts are missing.
+    def begin(self, rank: Rank, *, patience: float = 600.0) -> list[int]:
+        """Check the manifest, remove partial files of a killed run, and return the rank's missing parts.
 
         The first process writes the manifest; the others wait for it, so that all agree on the list of images.
         """
-        wanted, path = self.manifest(), self.folder / MANIFEST
-        if place.first and not path.exists():
+        expected, path = self.manifest(), self.folder / MANIFEST
+        if rank.first and not path.exists():
             if self.folder.is_dir() and any(self.folder.glob("*.parquet")):
                 raise ValueError(f"{self.folder} holds Parquet files and no {MANIFEST}: give another folder with -o")
-            write_json(path, wanted)
+            write_json(path, expected)
         end = time.monotonic() + patience
         while not path.exists():
             if time.monotonic() > end:
                 raise TimeoutError(
-                    f"the first process has not written {path} within {patience:.0f} s: see what it says, and run "
+                    f"the first process has not written {path} within {patience:.0f} s: see its messages, and run "
                     "all of them again"
                 )
             time.sleep(0.05)
-        self._compare(_read_json(path), wanted)
-        self._sweep(place)
-        return [number for number in self.of(place) if not self.whole(number)]
+        self._compare(_read_json(path), expected)
+        self._remove_partial(rank)
+        return [number for number in self.of(rank) if not self.is_complete(number)]
 
-    def _compare(self, found: dict[str, Any], wanted: dict[str, Any]) -> None:
-        for field, message in TOLD.items():
-            then, now = found.get(field), wanted.get(field)
+    def _compare(self, found: dict[str, Any], expected: dict[str, Any]) -> None:
+        for field, difference in DIFFERENCES.items():
+            then, now = found.get(field), expected.get(field)
             if then != now:
                 shown = (
                     f" ({then!r} then, {now!r} now)" if isinstance(now, int) or field in ("command", "model") else ""
                 )
                 raise ValueError(
-                    f"{self.folder} was begun with {message}{shown}: "
-                    "give another folder with -o, or everything as it was to go on with this one"
+                    f"{self.folder} was begun with {difference}{shown}: "
+                    "give another folder with -o, or everything as it was to resume this one"
                 )
 
-    def _sweep(self, place: Rank) -> None:
-        """Remove what a killed process left half-written: each process looks after its own parts."""
+    def _remove_partial(self, rank: Rank) -> None:
+        """Remove partial files of a killed process: each process those of its own parts."""
         for path in self.folder.glob(".*"):
             number = re.match(r"\.part-(\d+)\.parquet\.", path.name)
-            if int(number[1]) % place.world_size == place.rank if number else place.first and MANIFEST in path.name:
+            if int(number[1]) % rank.world_size == rank.rank if number else rank.first and MANIFEST in path.name:
                 path.unlink(missing_ok=True)
-
-    # --- working --------------------------------------------------------------------------------------
 
     def fill(
         self,
         numbers: Sequence[int],
-        compute: Callable[[Iterable[str]], Iterator[Row]],
+        rows_of: Callable[[Iterable[str]], Iterator[Row]],
         columns: Callable[[list[Row]], dict[str, Any]],
     ) -> Iterator[int]:
-        """Compute and write parts; yields after each image how many are done.
+        """Compute and write parts; yield the number of finished images after each.
 
-        `compute` gives a row for each image, in order. It is called once for all parts, so that images are decoded
-        ahead across their borders. Where the batch size divides the part size no batch crosses a border: then a part
-        has the same bits whoever computes it.
+        `rows_of` yields a row for each image, in order. It is called once for all parts, so that images are decoded
+        ahead across their borders. If the batch size divides the part size no batch crosses a border: then a part has
+        the same bits whichever process computes it.
         """
-        rows = compute(name for number in numbers for name in self.span(number))
+        rows = rows_of(name for number in numbers for name in self.span(number))
         done = 0
         for number in numbers:
             names = self.span(number)
@@ -161,44 +167,194 @@ class Parts:
             self.write(number, columns(part))
 
     def write(self, number: int, columns: dict[str, Any]) -> Path:
-        images = [written(name) for name in self.span(number)]
+        """Write one part."""
+        images = [printable(name) for name in self.span(number)]
         table = pyarrow.table({"image": images, **columns}, schema=self.schema)
         return write_atomic(self.path(number), lambda temporary: pyarrow.parquet.write_table(table, temporary))
 
-    # --- ending ---------------------------------------------------------------------------------------
-
     def wait(self, numbers: Iterable[int], patience: float) -> list[int]:
-        """Wait for other processes' parts as long as new ones come, and say which are still missing."""
-        left = [number for number in numbers if not self.whole(number)]
+        """Wait for other processes' parts as long as new ones appear, and return those still missing."""
+        left = [number for number in numbers if not self.is_complete(number)]
         end = time.monotonic() + patience
         while left and time.monotonic() < end:
             time.sleep(0.1)
             before = len(left)
-            left = [number for number in left if not (self.path(number).exists() and self.whole(number))]
+            left = [number for number in left if not (self.path(number).exists() and self.is_complete(number))]
             if len(left) < before:
                 end = time.monotonic() + patience
         return left
 
-    def unreadable(self, most: int = 10) -> tuple[int, list[str]]:
-        """How many images of all parts could not be read, and what was said of the first ones."""
+    def unreadable(self, limit: int = 10) -> tuple[int, list[str]]:
+        """Count the unreadable images of all parts, and return the errors of the first ones."""
         count = 0
-        message: list[str] = []
+        errors: list[str] = []
         for number in range(len(self)):
             with pyarrow.parquet.ParquetFile(self.path(number)) as file:
-                place = self.schema.get_field_index("error")  # a list is one column, as all the others are
+                column = self.schema.get_field_index("error")  # a list is one column, as all the others are
                 groups = (file.metadata.row_group(i) for i in range(file.metadata.num_row_groups))
-                bad = sum(group.num_rows - group.column(place).statistics.null_count for group in groups)
-                if bad and len(message) < most:
+                bad = sum(group.num_rows - group.column(column).statistics.null_count for group in groups)
+                if bad and len(errors) < limit:
                     rows = file.read(columns=["image", "error"]).to_pylist()
-                    message += [f"{row['image']}: {row['error']}" for row in rows if row["error"] is not None]
+                    errors += [f"{row['image']}: {row['error']}" for row in rows if row["error"] is not None]
             count += bad
-        return count, message[:most]
+        return count, errors[:limit]
 
 
-def written(text: str) -> str:
-    """A file's name as text: bytes that are none are spelt out.
+# --- jobs -----------------------------------------------------------------------------------------------------------
 
-    >>> written("caf\\udce9.jpg")
+
+@dataclass(frozen=True)
+class PartsJob(Generic[Row]):
+    """How to compute the rows of images, and the columns of rows."""
+
+    about: dict[str, str]
+    """What determines the rows: command, model, fingerprint, precision."""
+    schema: pyarrow.Schema
+    rows_of: Callable[[Iterable[str]], Iterator[Row]]
+    columns: Callable[[list[Row]], dict[str, Any]]
+
+
+def embed_job(
+    model: Model, *, batch_size: int, device: str, precision: str, compute: Compute | None = None, merge: int = 0
+) -> PartsJob[tuple[str, Tensor | ImageError]]:
+    """Make the job of `embed`: columns image, features (a list) and error."""
+    about = _about("embed", model, precision, merge)
+    sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
+    compute = compute or plain_compute(model, "embedding", device, precision)
+    # not a list of fixed size: pyarrow before 26 cannot read one that is missing
+    fields = {"features": pyarrow.list_(pyarrow.float32())}
+
+    def columns(rows: list[tuple[str, Tensor | ImageError]]) -> dict[str, Any]:
+        features = [row.numpy() if isinstance(row, Tensor) else None for _, row in rows]
+        return {"features": pyarrow.array(features, fields["features"]), "error": [_reason(row) for _, row in rows]}
+
+    return PartsJob(
+        about,
+        _schema(fields, model),
+        lambda names: embed_each(names, model, compute=compute, **sizes),
+        columns,
+    )
+
+
+def classify_job(
+    model: Model,
+    *,
+    top: int,
+    batch_size: int,
+    device: str,
+    precision: str,
+    compute: Compute | None = None,
+    merge: int = 0,
+) -> PartsJob[Answer | ImageError]:
+    """Make the job of `classify`: columns image, class_name, index, probability, error; and lists of the `top`."""
+    sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
+    fields = {"class_name": pyarrow.string(), "index": pyarrow.int32(), "probability": pyarrow.float32()}
+    if top > 1:
+        lists = {"class_names": pyarrow.list_(pyarrow.string()), "probabilities": pyarrow.list_(pyarrow.float32())}
+        fields |= lists
+
+    def columns(rows: list[Answer | ImageError]) -> dict[str, Any]:
+        best = [None if isinstance(row, ImageError) else row.best for row in rows]
+        ranked = [None if isinstance(row, ImageError) else row.predictions for row in rows]
+        found = {
+            "class_name": [p and p.class_name for p in best],
+            "index": [p and p.index for p in best],
+            "probability": [p and p.probability for p in best],
+            "class_names": [r and [p.class_name for p in r] for r in ranked],
+            "probabilities": [r and [p.probability for p in r] for r in ranked],
+            "error": [_reason(row) for row in rows],
+        }
+        return {name: found[name] for name in (*fields, "error")}
+
+    return PartsJob(
+        _about("classify", model, precision, merge) | {"top": str(top)},
+        _schema(fields, model),
+        lambda names: classify_each(names, model, top=top, compute=compute, **sizes),
+        columns,
+    )
+
+
+def fingerprint(model: Model) -> str:
+    """Hash all that determines a model's answers: weights, configuration, preprocessing, class names.
+
+    >>> from vitreous.models.variants import variant
+    >>> from vitreous.models.vit import ViT
+    >>> from vitreous.weights.card import Card, usual_preprocess
+    >>> model = ViT(variant("vit_femto_patch4_32"))
+    >>> model.card = Card("femto", usual_preprocess(model.config))
+    >>> before = fingerprint(model)
+    >>> _ = model.cls_token.data.add_(1)
+    >>> len(before), fingerprint(model) == before
+    (64, False)
+    """
+    state = hashlib.sha256(repr((model.config, model.card.preprocess, model.card.class_names)).encode())
+    for key, tensor in sorted(model.state_dict().items()):
+        state.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        state.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return state.hexdigest()
+
+
+def _about(command: str, model: Model, precision: str, merge: int) -> dict[str, str]:
+    about = {"command": command, "model": model.card.name, "fingerprint": fingerprint(model), "precision": precision}
+    return about | ({"merge": str(merge)} if merge else {})
+
+
+def _schema(fields: dict[str, pyarrow.DataType], model: Model) -> pyarrow.Schema:
+    columns = {"image": pyarrow.string(), **fields, "error": pyarrow.string()}
+    return pyarrow.schema(columns.items(), metadata={"vitreous.model": model.card.name})
+
+
+def _reason(row: object) -> str | None:
+    """Return why an image has no answer; None if it has one."""
+    error = row if isinstance(row, ImageError) else None
+    return printable(error.reason) if error else None
+
+
+@dataclass(frozen=True)
+class PartsReport:
+    """The state of a folder of parts after a run."""
+
+    folder: Path
+    images: int
+    parts: int
+    left: int
+    """Parts that other processes, or another run, still have to write."""
+    unreadable: int = 0
+    """Unreadable images in all parts; known when no part is left."""
+    errors: tuple[str, ...] = ()
+    """The errors of the first of them."""
+
+
+def write_parts(
+    folder: Path,
+    names: Sequence[str],
+    job: PartsJob[Any],
+    part_size: int = 1024,
+    *,
+    progress: Callable[[int, int, int], object] = lambda done, total, existing: None,
+) -> PartsReport | None:
+    """Write this rank's missing parts; the first rank then waits for the others' and returns a report.
+
+    `progress` is called with the number of finished images, of all images to do, and of parts that were there before.
+    """
+    rank = this_rank()
+    parts = PartsFolder(folder.expanduser(), names, part_size, job.schema, job.about)
+    missing = parts.begin(rank)
+    total, existing = sum(len(parts.span(number)) for number in missing), len(parts.of(rank)) - len(missing)
+    progress(0, total, existing)
+    for done in parts.fill(missing, job.rows_of, job.columns):
+        progress(done, total, existing)
+    if not rank.first:
+        return None
+    left = parts.wait(range(len(parts)), PATIENCE)
+    unreadable, errors = (0, []) if left else parts.unreadable()
+    return PartsReport(parts.folder, len(names), len(parts), len(left), unreadable, tuple(errors))
+
+
+def printable(text: str) -> str:
+    """Return a file's name as text, with undecodable bytes escaped.
+
+    >>> printable("caf\\udce9.jpg")
     'caf\\\\udce9.jpg'
     """
     return text.encode("utf-8", "backslashreplace").decode()

@@ -1,50 +1,84 @@
-"""Images to the device as bytes, and answers back, so that decoder, copy and model work at the same time.
+"""Images to the device as bytes, and outputs back: decoding, copying and computing overlap.
 
-Threads decode ahead (`data.stream`). A batch travels as uint8, a quarter of what floats take, from pinned memory where
-there is a GPU, and is normalised where the model lives. On a GPU the next batch is on its way before the answers of the
-last are waited for. On a CPU computing is waiting: there, several batches are computed at once where the model allows
-it, each on a thread of its own, so that no core stands still at the end of a product until the last one is there.
+Threads decode ahead (`data.prefetch`). A batch travels as uint8, a quarter of the bytes of floats, from pinned memory
+to a GPU, and is normalised on the model's device. On a GPU the next batch is on its way before the outputs of the
+last are waited for. On a CPU several batches are computed in parallel if the model allows it, each on a thread of its
+own, so that no core idles at the end of a matrix product.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from vitreous.data.prefetch import prefetch
+from vitreous.data.image_dataset import ImageDataset
+from vitreous.data.images import ImageError, ImageLike, image_name, read_image
+from vitreous.data.prefetch import batched, prefetch
 from vitreous.data.preprocess import Preprocess
 
 Batch = TypeVar("Batch")
 
 
-def sent(batch: Tensor, device: torch.device) -> Tensor:
-    """The batch on the device; a GPU takes it from pinned memory while this thread goes on."""
+def to_device(batch: Tensor, device: torch.device) -> Tensor:
+    """Copy a batch to a device; a GPU takes it from pinned memory while this thread continues."""
     if device.type == "cuda" and batch.device.type == "cpu":
         batch = batch.pin_memory()
     return batch.to(device, non_blocking=True)
 
 
-def fed(batch: Tensor, preprocess: Preprocess, like: Tensor) -> Tensor:
-    """A batch `[b c h w]` where and as the model takes it: pixels (uint8) are normalised there, floats are already."""
-    batch = sent(batch, like.device)
+def to_model(batch: Tensor, preprocess: Preprocess, like: Tensor) -> Tensor:
+    """Copy a batch `[b c h w]` to the device and dtype of `like`; uint8 pixels are normalised there, floats are not."""
+    batch = to_device(batch, like.device)
     return (preprocess.normalise(batch) if batch.dtype == torch.uint8 else batch).to(like.dtype)
 
 
-def answered(
+def decode_images(
+    images: Iterable[ImageLike], preprocess: Preprocess, batch_size: int
+) -> Generator[tuple[ImageLike, Tensor | ImageError], None, None]:
+    """Yield each image with its pixels, uint8 `[c h w]`, or its error; decoded ahead on threads."""
+
+    def decode(image: ImageLike) -> tuple[ImageLike, Tensor | ImageError]:
+        try:
+            return image, preprocess.pixels(read_image(image))
+        except ImageError as error:  # preprocessing does not know the name
+            return image, error if error.name != "image" else ImageError(image_name(image), error.reason)
+
+    return prefetch(decode, images, waiting=2 * batch_size)
+
+
+def decode_batches(
+    data: ImageDataset, preprocess: Preprocess, batch_size: int, problems: list[ImageError]
+) -> Iterator[tuple[Tensor, list[int]]]:
+    """Yield batches of pixels, uint8 `[b c h w]`, with their labels; errors of unreadable images go to `problems`."""
+
+    def decode(i: int) -> tuple[Tensor | ImageError, int]:
+        try:
+            return preprocess.pixels(read_image(data.image(i))), data.labels[i]
+        except ImageError as error:
+            return error, data.labels[i]
+
+    for batch in batched(prefetch(decode, range(len(data)), waiting=2 * batch_size), batch_size):
+        problems += [pixels for pixels, _ in batch if isinstance(pixels, ImageError)]
+        good = [(pixels, label) for pixels, label in batch if isinstance(pixels, Tensor)]
+        if good:
+            yield torch.stack([pixels for pixels, _ in good]), [label for _, label in good]
+
+
+def compute_batches(
     compute: Callable[[Batch], Tensor], batches: Iterable[Batch], *, waiting: int = 1, lanes: int = 1
 ) -> Iterator[tuple[Batch, Tensor]]:
-    """Each batch with `compute` of it on the CPU, in order; on a GPU `waiting` batches are begun before one is read.
+    """Yield each batch with `compute(batch)` on the CPU, in order.
 
-    `lanes` batches are computed at once, each with its share of torch's threads.
+    On a GPU `waiting` batches are begun before one is read. `lanes` batches are computed in parallel, each with its
+    share of torch's threads.
 
-    >>> list(answered(lambda x: x + 1, [torch.tensor(1), torch.tensor(2)]))
+    >>> list(compute_batches(lambda x: x + 1, [torch.tensor(1), torch.tensor(2)]))
     [(tensor(1), tensor(2)), (tensor(2), tensor(3))]
     """
     if lanes > 1:
-        yield from _in_lanes(compute, batches, lanes)
+        yield from _compute_in_lanes(compute, batches, lanes)
         return
     begun: list[tuple[Batch, Tensor]] = []
     for batch in batches:
@@ -56,29 +90,13 @@ def answered(
         yield last, result.cpu()
 
 
-@dataclass(frozen=True)
-class Laned:
-    """What computes, and may be asked for `lanes` batches at once."""
-
-    compute: Callable[[Tensor], Tensor]
-    lanes: int
-
-    def __call__(self, batch: Tensor) -> Tensor:
-        return self.compute(batch)
-
-
-def lanes_of(compute: object) -> int:
-    """How many batches this may be asked for at once; what does not say so is asked for one."""
-    return getattr(compute, "lanes", 1)
-
-
-def _in_lanes(
+def _compute_in_lanes(
     compute: Callable[[Batch], Tensor], batches: Iterable[Batch], lanes: int
 ) -> Iterator[tuple[Batch, Tensor]]:
     threads = torch.get_num_threads()
 
     def work(batch: Batch) -> tuple[Batch, Tensor]:
-        torch.set_num_threads(max(1, threads // lanes))  # of this lane; threads that are new begin with it too
+        torch.set_num_threads(max(1, threads // lanes))  # of this lane; new threads begin with it too
         return batch, compute(batch).cpu()
 
     results = prefetch(work, batches, workers=lanes, waiting=2 * lanes)
@@ -87,3 +105,23 @@ def _in_lanes(
             yield from results
     finally:
         torch.set_num_threads(threads)
+
+
+def compute_images(
+    compute: Callable[[Tensor], Tensor],
+    images: Iterable[ImageLike],
+    preprocess: Preprocess,
+    batch_size: int,
+    lanes: int = 1,
+) -> Iterator[tuple[ImageLike, Tensor | ImageError]]:
+    """Yield each image with its row of `compute(pixels)`, or its error, in order."""
+
+    def begin(batch: list[tuple[ImageLike, Tensor | ImageError]]) -> Tensor:
+        good = [pixels for _, pixels in batch if isinstance(pixels, Tensor)]
+        return compute(torch.stack(good)) if good else torch.empty(0)
+
+    with closing(decode_images(images, preprocess, batch_size)) as decoded:  # ends the threads of an early stop
+        for batch, outputs in compute_batches(begin, batched(decoded, batch_size), lanes=lanes):
+            rows = iter(outputs)
+            for image, pixels in batch:
+                yield image, pixels if isinstance(pixels, ImageError) else next(rows)

@@ -1,11 +1,10 @@
-"""Which preprocessing fits a checkpoint: the plausible ones tried on labelled images.
+"""Check a checkpoint's preprocessing: try the plausible ones on labelled images.
 
-Wrong statistics cost up to 30 points without any error; the images themselves tell which are right.
+A wrong mean and std cost up to 30 points of accuracy without any error.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from math import comb
 
 import torch
 from torch import Tensor
@@ -14,18 +13,17 @@ from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.images import ImageError, read_image
 from vitreous.data.prefetch import batched, prefetch
 from vitreous.data.preprocess import STATISTICS, Preprocess
-from vitreous.models.last_block import logits_only
 from vitreous.predict.class_match import match_classes
-from vitreous.predict.classify import run
+from vitreous.predict.compute import PlainCompute
 from vitreous.weights.load import Model
 
-SHARES = (0.875, 0.9, 0.95, 1.0)
-"""How much of the resized image the crop keeps, as the field's recipes have it."""
+CROP_SHARES = (0.875, 0.9, 0.95, 1.0)
+"""The share of the resized image that the crop keeps, as in common recipes."""
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One preprocessing and what it brought."""
+class PreprocessTrial:
+    """One preprocessing, and which images it classifies correctly."""
 
     name: str
     preprocess: Preprocess
@@ -37,23 +35,23 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Fit:
-    """What was tried: first the preprocessing in use, then other statistics, then other crops with the better ones."""
+class PreprocessCheck:
+    """All trials: the preprocessing in use, then other statistics, then other crops with the best statistics."""
 
-    statistics: tuple[Trial, ...]
-    crops: tuple[Trial, ...]
+    statistics: tuple[PreprocessTrial, ...]
+    crops: tuple[PreprocessTrial, ...]
 
     @property
-    def trials(self) -> tuple[Trial, ...]:
+    def trials(self) -> tuple[PreprocessTrial, ...]:
         return self.statistics + self.crops
 
     @property
-    def chosen(self) -> Trial:
-        """The best statistics where they are clearly better than those in use, else what is in use."""
+    def chosen(self) -> PreprocessTrial:
+        """The best statistics if they are significantly better than those in use, else those in use."""
         return clearly_better(self.statistics[0], self.statistics[1:]) or self.statistics[0]
 
     def verdict(self) -> list[str]:
-        """One sentence on the statistics and one on the crop."""
+        """Return a sentence on the statistics and one on the crop."""
         used, chosen = self.statistics[0], self.chosen
         if chosen is used:
             lines = [
@@ -69,45 +67,45 @@ class Fit:
         return lines
 
 
-def clearly_better(used: Trial, others: Iterable[Trial]) -> Trial | None:
-    """The best of `others`, if chance alone would hardly make it so much better than `used`."""
+def clearly_better(used: PreprocessTrial, others: Iterable[PreprocessTrial]) -> PreprocessTrial | None:
+    """Return the best of `others` if it is significantly better than `used` (p < 0.01)."""
     best = max(others, key=lambda trial: trial.top1, default=used)
-    return best if best.top1 > used.top1 and chance(used, best) < 0.01 else None
+    return best if best.top1 > used.top1 and p_value(used, best) < 0.01 else None
 
 
-def chance(one: Trial, other: Trial) -> float:
-    """How likely so large a difference is if the two are equally good (exact McNemar test)."""
+def p_value(one: PreprocessTrial, other: PreprocessTrial) -> float:
+    """Return the p-value of the difference between two trials on the same images (exact McNemar test)."""
+    from scipy.stats import binomtest
+
     pairs = list(zip(one.correct, other.correct, strict=True))
     lost, won = sum(a and not b for a, b in pairs), sum(b and not a for a, b in pairs)
-    n = lost + won
-    tail = sum(comb(n, k) for k in range(min(lost, won) + 1)) / 2**n
-    return min(1.0, 2 * tail)
+    return float(binomtest(won, lost + won).pvalue) if lost + won else 1.0
 
 
-def compared(better: Trial, worse: Trial) -> str:
-    """The evidence for a verdict, in words."""
+def compared(better: PreprocessTrial, worse: PreprocessTrial) -> str:
+    """Describe the difference between two trials."""
     count = len(better.correct)
-    return f"{better.top1:.1%} against {worse.top1:.1%} of {count} images, p = {chance(worse, better):.1g}"
+    return f"{better.top1:.1%} against {worse.top1:.1%} of {count} images, p = {p_value(worse, better):.1g}"
 
 
-def fit_preprocessing(model: Model, data: ImageDataset, batch_size: int = 16) -> Fit:
-    """Try other statistics, then other crops with the better statistics, on the same images."""
+def check_preprocess(model: Model, data: ImageDataset, batch_size: int = 16) -> PreprocessCheck:
+    """Try other statistics, then other crops with the best statistics, on the same images."""
     if model.card.head != "classifier":
         raise ValueError(f"{model.card.name} has no classifier to try preprocessings with: leave --data out")
-    places = match_classes(data.class_names, model.card.class_names, model.config.classes)
+    indices = match_classes(data.class_names, model.card.class_names, model.config.classes)
     used = model.card.preprocess
     candidates = {"in use": used}
     if len(used.mean) == 3:
         for name, (mean, std) in STATISTICS.items():
             if (mean, std) != (used.mean, used.std):
-                candidates[_say(name)] = replace(used, mean=mean, std=std)
-    fit = Fit(tuple(_try(model, data, places, candidates, batch_size)), ())
-    crops = [(name, crop) for name, crop in _crops(fit.chosen.preprocess) if crop != fit.chosen.preprocess]
-    tried = [_try(model, data, places, {f"{name}, {fit.chosen.name}": crop}, batch_size)[0] for name, crop in crops]
-    return replace(fit, crops=tuple(tried))
+                candidates[_describe(name)] = replace(used, mean=mean, std=std)
+    check = PreprocessCheck(tuple(_try(model, data, indices, candidates, batch_size)), ())
+    crops = [(name, crop) for name, crop in _crops(check.chosen.preprocess) if crop != check.chosen.preprocess]
+    tried = [_try(model, data, indices, {f"{name}, {check.chosen.name}": crop}, batch_size)[0] for name, crop in crops]
+    return replace(check, crops=tuple(tried))
 
 
-def _say(name: str) -> str:
+def _describe(name: str) -> str:
     mean, std = STATISTICS[name]
     numbers = [" ".join(f"{value:.3g}" for value in dict.fromkeys(part)) for part in (mean, std)]
     return f"mean {numbers[0]}, std {numbers[1]}"
@@ -115,15 +113,15 @@ def _say(name: str) -> str:
 
 def _crops(preprocess: Preprocess) -> Iterator[tuple[str, Preprocess]]:
     height, width = preprocess.size
-    for share in SHARES:
+    for share in CROP_SHARES:
         if height == width:
             yield f"crop {share:g}", replace(preprocess, resize=int(height / share), cover=False)
     yield "squashed", replace(preprocess, resize=preprocess.size, cover=False)
 
 
 def _try(
-    model: Model, data: ImageDataset, places: list[int], candidates: dict[str, Preprocess], batch_size: int
-) -> list[Trial]:
+    model: Model, data: ImageDataset, indices: list[int], candidates: dict[str, Preprocess], batch_size: int
+) -> list[PreprocessTrial]:
     """Run candidates that differ in mean and std alone: each image is decoded and cropped once."""
     first = next(iter(candidates.values()))
     plain = replace(first, mean=(0.0,) * len(first.mean), std=(1.0,) * len(first.std))
@@ -136,15 +134,16 @@ def _try(
 
     correct: dict[str, list[bool]] = {name: [] for name in candidates}
     numbered = zip(prefetch(prepare, range(len(data)), waiting=2 * batch_size), data.labels, strict=True)
+    compute = PlainCompute(model)
     for batch in batched(numbered, batch_size):
-        good = [(pixels, places[label]) for pixels, label in batch if isinstance(pixels, Tensor)]
+        good = [(pixels, indices[label]) for pixels, label in batch if isinstance(pixels, Tensor)]
         if not good:
             continue
         pixels, target = torch.stack([p for p, _ in good]), torch.tensor([label for _, label in good])
         for name, candidate in candidates.items():
             mean, std = (torch.tensor(part).view(-1, 1, 1) for part in (candidate.mean, candidate.std))
-            guess = run(model, (pixels - mean) / std, logits_only).argmax(dim=-1)
-            correct[name] += (guess == target).tolist()
+            predicted = compute((pixels - mean) / std).cpu().argmax(dim=-1)
+            correct[name] += (predicted == target).tolist()
     if not any(correct.values()):
         raise ValueError(f"{data.name} holds no image that can be read: name other images")
-    return [Trial(name, preprocess, tuple(correct[name])) for name, preprocess in candidates.items()]
+    return [PreprocessTrial(name, preprocess, tuple(correct[name])) for name, preprocess in candidates.items()]

@@ -151,7 +151,7 @@ def _usage(card: Card, name: str) -> str:
     python = f'import vitreous\n\nmodel = vitreous.load("{name}")\n'
     if command == "classify":
         python += 'for answer in vitreous.classify(["photo.jpg"], model):\n'
-        python += "    print(answer.best.label, answer.best.probability)"
+        python += "    print(answer.best.class_name, answer.best.probability)"
     else:
         python += 'features = vitreous.embed(["photo.jpg"], model)'
     return f"## Use\n\n```bash\nvitreous {command} photo.jpg --model {name}\n```\n\n```python\n{python}\n```{note}"

@@ -1,0 +1,79 @@
+"""`classify -o FOLDER` and `embed -o FOLDER`: progress and messages of a folder of parts."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitreous.cli.console import print_json, say_problems
+from vitreous.runtime.distributed import this_rank
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vitreous.data.images import ImageError
+    from vitreous.predict.parts import PartsJob
+
+INTERVAL = 60.0
+"""Seconds between progress lines if there is no terminal to draw a bar on."""
+
+
+def is_folder(output: Path) -> bool:
+    """Whether `-o` names a folder of parts: a name without a suffix, or an existing folder."""
+    return not output.suffix or output.is_dir()
+
+
+def write_folder(
+    output: Path,
+    names: list[str],
+    problems: list[ImageError],
+    job: PartsJob[Any],
+    part_size: int,
+    console: Console,
+    as_json: bool = False,
+) -> None:
+    """Write this process's parts with a progress bar, and print a summary in the first process."""
+    from rich.progress import Progress
+
+    from vitreous.predict.parts import write_parts
+
+    if not names and problems:
+        raise problems[0]
+    world_size = this_rank().world_size
+    process = f", process 1 of {world_size}" if world_size > 1 else ""
+    begun = printed = time.monotonic()
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(f"{job.about['command']}{process}")
+
+        def progress(done: int, total: int, existing: int) -> None:
+            nonlocal printed
+            bar.update(task, completed=done, total=total)
+            if done == 0 and existing:
+                parts = existing + -(-total // part_size)
+                console.print(f"{existing} of {parts} parts are there already", style="dim", markup=False)
+            if not console.is_terminal and time.monotonic() - printed > INTERVAL:
+                printed = time.monotonic()
+                rate = done / (printed - begun)
+                console.print(f"{done:,} of {total:,} images{process}, {rate:.1f} a second", markup=False)
+            if done == total and world_size > 1:
+                console.print("waiting for the other processes", style="dim", markup=False)
+
+        report = write_parts(output, names, job, part_size, progress=progress)
+    if report is None:
+        return
+    say_problems(console, problems)
+    if as_json:
+        print_json({"output": str(report.folder), "images": report.images, "parts": report.parts, "left": report.left})
+    elif report.left:
+        print(f"{report.left} of {report.parts} parts in {report.folder} are left to other processes or another run")
+    else:
+        print(f"wrote {report.folder}: {report.images} images in {report.parts} parts")
+    if report.left:
+        return  # an error here would make torchrun end the others
+    for line in report.errors:
+        console.print(f"vitreous: {line}", markup=False)
+    if report.unreadable:
+        raise ValueError(f"{report.unreadable} of {report.images} images could not be read: the column error says why")
+    if problems:
+        raise ValueError(f"{len(problems)} of the paths named no images")
