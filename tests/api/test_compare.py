@@ -83,6 +83,16 @@ def test_the_page_is_complete_and_makes_no_request(study):
         assert heading in text, heading
 
 
+def test_a_comparison_shows_itself(study):
+    _, found = study
+    assert repr(found).startswith("digits: 360 test images, 2 seeds, recipe digits\n")
+    assert repr(found).endswith(str(found.page))
+    html = found._repr_html_()
+    for row in found.tables[0]["rows"]:
+        assert f"<th>{row['name']}</th>" in html
+        assert f"{100 * row['accuracy']:.2f} %" in html
+
+
 def test_the_same_command_again_changes_no_run(study):
     folder, found = study
     before = states(folder)
@@ -111,6 +121,9 @@ def test_a_missing_dataset_is_reported_and_the_rest_goes_on(named, tmp_path):
     assert "All datasets" in page
     assert "Nothing was run" in page
     assert "56.41 %" in page
+    links = re.findall(r'<a href="([^"]+)"', page)
+    assert len(links) == 2
+    assert all((tmp_path / "study" / link).is_file() for link in links)
     assert str(tmp_path) not in json.loads((tmp_path / "study/comparison.json").read_text())["command"]
 
 

@@ -65,7 +65,7 @@ def middle(page, view, tile, row, column):
     """The colour in the middle of a cell of a tile."""
     return page.evaluate(
         """([view, tile, row, column]) => {
-          const { mosaic } = vitreous.views.registry[view];
+          const { mosaic } = vitreous.views[view];
           const { x, y, width, height } = mosaic.place(tile);
           const [rows, columns] = view === "positions" ? [3, 4] : [4, 4];
           const place = [x + ((column + 0.5) / columns) * width, y + ((row + 0.5) / rows) * height];

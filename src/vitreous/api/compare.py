@@ -221,7 +221,8 @@ def _run_part(label: str, part: StudyPart, budget: Budget, folder: Path, job: _J
         missing = f"{without_folders(' '.join(str(error).split()))}. {part.get}"
         job.say(f"{label}: {missing}")
         return ComparedDataset({"data": label, "missing": missing, "quoted": part.quoted})
-    return replace(found, table={**found.table, "data": label})  # its name, wherever its files are
+    rows = [{**row, "pages": [f"{folder.name}/{page}" for page in row["pages"]]} for row in found.table["rows"]]
+    return replace(found, table={**found.table, "data": label, "rows": rows})  # `label`, wherever its files are
 
 
 def without_folders(text: str) -> str:
