@@ -136,7 +136,7 @@ def test_one_dataset_of_a_study_can_be_chosen(named, tmp_path):
     with pytest.raises(ValueError, match="has no dataset 'pets'"):
         compare(data="pets", output=tmp_path / "study", **options)
     with pytest.raises(ValueError, match="the studies are scratch-vit-vs-resnet, finetuned-vit-vs-resnet"):
-        compare(study="seed-002", output=tmp_path / "study")
+        compare(study="no-such-study", output=tmp_path / "study")
 
 
 def checkpoint(folder):
