@@ -22,7 +22,7 @@ from fuzz_images import SLOW, memory
 from vitreous.cli.main import main as vitreous
 from vitreous.data.samples import samples
 
-for part in (".", "weights"):
+for part in (".", "support"):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / part))
 import bad_checkpoints  # noqa: E402
 
