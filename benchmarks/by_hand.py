@@ -107,7 +107,7 @@ def npz() -> str:
 
 def counter_random() -> str:
     """Ten random numbers for each of 1,024 images, the same in every batch and after every restart."""
-    from vitreous.data.counter_random import Chance
+    from vitreous.data.counter_random import CounterRandom
 
     indices = torch.arange(1024)
 
@@ -116,9 +116,9 @@ def counter_random() -> str:
             torch.rand(10, generator=torch.Generator().manual_seed(index))
 
     def counters() -> None:
-        chance = Chance.of(0, 1, indices)
+        random_numbers = CounterRandom.of(0, 1, indices)
         for purpose in "abcdefghij":
-            chance.uniform(purpose)
+            random_numbers.uniform(purpose)
 
     theirs, ours = milliseconds(generators, counters)
     return f"1,024 images: a torch.Generator each {theirs:.1f} ms, counter-based {ours:.2f} ms"
@@ -128,14 +128,14 @@ def augmentation() -> str:
     """TrivialAugment on a batch of 512 images of 32 px, each with its own operation."""
     from torchvision.transforms.v2 import TrivialAugmentWide
 
-    from vitreous.data.augment.randaugment import Policy
-    from vitreous.data.counter_random import Chance
+    from vitreous.data.augment.randaugment import RandomOperations
+    from vitreous.data.counter_random import CounterRandom
 
     pixels = torch.randint(0, 256, (512, 3, 32, 32), dtype=torch.uint8)
-    policy, single = Policy("trivial", (32, 32)), TrivialAugmentWide()
-    chance = Chance.of(0, 1, torch.arange(512))
+    batched, single = RandomOperations("trivial", (32, 32)), TrivialAugmentWide()
+    random_numbers = CounterRandom.of(0, 1, torch.arange(512))
     theirs, ours = milliseconds(
-        lambda: torch.stack([single(image) for image in pixels]), lambda: policy(pixels, chance)
+        lambda: torch.stack([single(image) for image in pixels]), lambda: batched(pixels, random_numbers)
     )
     return f"512 images of 32 px: torchvision one by one {theirs:.0f} ms, the batch at once {ours:.0f} ms"
 
