@@ -16,8 +16,8 @@ from vitreous.models.variants import variant
 from vitreous.models.vit import ViT
 from vitreous.pages.page_data import page_data
 from vitreous.server.app import create_app
-from vitreous.server.jobs import Work
-from vitreous.server.security import Guard
+from vitreous.server.jobs import JobQueue
+from vitreous.server.security import SecurityMiddleware
 from vitreous.server.serve import allowed_hosts
 from vitreous.weights.card import Card, usual_preprocess
 from vitreous.weights.load import load
@@ -56,7 +56,7 @@ def serve(models):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    app = Guard(create_app(models, Work()), allowed_hosts("127.0.0.1", port))
+    app = SecurityMiddleware(create_app(models, JobQueue()), allowed_hosts("127.0.0.1", port))
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

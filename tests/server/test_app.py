@@ -14,8 +14,8 @@ from vitreous.inside.intervene import intervene
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.predict.classify import classify
 from vitreous.server.app import create_app, parse_heads
-from vitreous.server.jobs import Work
-from vitreous.server.security import Guard
+from vitreous.server.jobs import JobQueue
+from vitreous.server.security import SecurityMiddleware
 from vitreous.server.serve import allowed_hosts
 from vitreous.weights.card import Card
 
@@ -30,7 +30,7 @@ def model():
 
 
 def client_of(model, **options):
-    app = Guard(create_app({"small": model}, Work()), allowed_hosts("127.0.0.1", 8137), **options)
+    app = SecurityMiddleware(create_app({"small": model}, JobQueue()), allowed_hosts("127.0.0.1", 8137), **options)
     return TestClient(app, base_url=HOME)
 
 
@@ -110,7 +110,7 @@ def test_heads_that_do_not_exist_are_refused(client, image, off):
 
 
 def test_bodies_beyond_the_limit_are_refused_while_they_come_in(model):
-    with client_of(model, most=1000) as client:
+    with client_of(model, max_bytes=1000) as client:
         assert client.post("/api/explain", params={"model": "small"}, content=b"x" * 1001).status_code == 413
         pieces = (b"x" * 100 for _ in range(20))  # no length is told beforehand
         assert client.post("/api/explain", params={"model": "small"}, content=pieces).status_code == 413
@@ -161,7 +161,7 @@ def test_heads_are_parsed():
 
 
 def test_any_name_is_served_where_a_token_guards_it(model, image):
-    app = Guard(create_app({"small": model}, Work()), None, "sesame")
+    app = SecurityMiddleware(create_app({"small": model}, JobQueue()), None, "sesame")
     with TestClient(app, base_url="http://192.168.0.7:8137") as client:
         assert client.get("/").status_code == 401
         client.get("/", params={"token": "sesame"})
@@ -202,18 +202,10 @@ def test_explore_loads_models_in_the_precision_asked_for(monkeypatch):
     import torch
 
     from vitreous.cli.main import main
-    from vitreous.server import serve
+    from vitreous.server.serve import RunningExplorer
 
     served = []
-    monkeypatch.setattr(serve, "serve", lambda models, **options: served.extend(models.values()))
-    main(["explore", "--precision", "bf16", "--device", "cpu"])
-    main(["explore", "--device", "cpu"])
+    monkeypatch.setattr(RunningExplorer, "wait", lambda page: served.extend(page.models.values()))
+    main(["explore", "--precision", "bf16", "--device", "cpu", "--port", "0"])
+    main(["explore", "--device", "cpu", "--port", "0"])
     assert [model.cls_token.dtype for model in served] == [torch.bfloat16, torch.float32]
-
-
-def test_explore_refuses_fast_in_plain_words(capsys):
-    from vitreous.cli.main import main
-
-    with pytest.raises(SystemExit, match="2"):
-        main(["explore", "--fast"])
-    assert "leave it out, and on a GPU try --precision bf16" in " ".join(capsys.readouterr().err.split())

@@ -10,7 +10,7 @@ import torch
 from vitreous.models.variants import variant
 from vitreous.models.vit import ViT
 from vitreous.server import jobs as module
-from vitreous.server.jobs import Busy, Cancelled, Work
+from vitreous.server.jobs import JobCancelled, JobQueue, ServerBusy
 
 
 def run(coroutine):
@@ -19,44 +19,44 @@ def run(coroutine):
 
 def test_work_gives_the_functions_result():
     async def go():
-        return await Work().run("a", lambda flag: 7)
+        return await JobQueue().run("a", lambda cancel: 7)
 
     assert run(go()) == 7
 
 
 def test_an_error_comes_back_and_the_thread_is_free_again():
     async def go():
-        work = Work()
+        jobs = JobQueue()
         with pytest.raises(ZeroDivisionError):
-            await work.run("a", lambda flag: 1 // 0)
-        return await work.run("a", lambda flag: 1)
+            await jobs.run("a", lambda cancel: 1 // 0)
+        return await jobs.run("a", lambda cancel: 1)
 
     assert run(go()) == 1
 
 
 def test_one_too_many_is_turned_away():
     async def go():
-        work, open_ = Work(waiting=2), threading.Event()
-        held = asyncio.create_task(work.run("0", lambda flag: open_.wait(5)))
+        jobs, open_ = JobQueue(max_waiting=2), threading.Event()
+        held = asyncio.create_task(jobs.run("0", lambda cancel: open_.wait(5)))
         await asyncio.sleep(0.05)
-        waiting = [asyncio.create_task(work.run(str(i), lambda flag: 0)) for i in (1, 2)]
+        waiting = [asyncio.create_task(jobs.run(str(i), lambda cancel: 0)) for i in (1, 2)]
         await asyncio.sleep(0.05)
-        with pytest.raises(Busy):
-            await work.run("3", lambda flag: 3)
+        with pytest.raises(ServerBusy):
+            await jobs.run("3", lambda cancel: 3)
         open_.set()
         await asyncio.gather(held, *waiting)
-        return await work.run("4", lambda flag: 4)
+        return await jobs.run("4", lambda cancel: 4)
 
     assert run(go()) == 4
 
 
 def test_one_that_waits_too_long_is_turned_away():
     async def go():
-        work, open_ = Work(patience=0.3), threading.Event()
-        held = asyncio.create_task(work.run("0", lambda flag: open_.wait(5)))
+        jobs, open_ = JobQueue(max_wait=0.3), threading.Event()
+        held = asyncio.create_task(jobs.run("0", lambda cancel: open_.wait(5)))
         await asyncio.sleep(0.05)
-        with pytest.raises(Busy):
-            await work.run("1", lambda flag: 1)
+        with pytest.raises(ServerBusy):
+            await jobs.run("1", lambda cancel: 1)
         open_.set()
         await held
 
@@ -67,7 +67,7 @@ def test_a_newer_request_ends_the_older_one_between_layers():
     model = ViT(variant("vit_femto_patch4_32")).eval()
     passes = 0
 
-    def endless(flag):
+    def endless(cancel):
         nonlocal passes
         while True:
             with torch.inference_mode():
@@ -75,11 +75,11 @@ def test_a_newer_request_ends_the_older_one_between_layers():
             passes += 1
 
     async def go():
-        work = Work()
-        older = asyncio.create_task(work.run("page", endless))
+        jobs = JobQueue()
+        older = asyncio.create_task(jobs.run("page", endless))
         await asyncio.sleep(0.3)
-        newer = asyncio.create_task(work.run("page", lambda flag: "newer"))
-        with pytest.raises(Cancelled):
+        newer = asyncio.create_task(jobs.run("page", lambda cancel: "newer"))
+        with pytest.raises(JobCancelled):
             await older
         return await newer
 
@@ -89,19 +89,19 @@ def test_a_newer_request_ends_the_older_one_between_layers():
 
 def test_a_client_that_goes_away_frees_its_work():
     async def go():
-        work, left = Work(), time.monotonic() + 0.3
+        jobs, left = JobQueue(), time.monotonic() + 0.3
 
         async def gone():
             return time.monotonic() > left
 
-        def endless(flag):
+        def endless(cancel):
             while True:
-                flag.check()
+                cancel.check()
                 time.sleep(0.01)
 
-        with pytest.raises(Cancelled):
-            await work.run("a", endless, gone)
-        return await work.run("b", lambda flag: 2)
+        with pytest.raises(JobCancelled):
+            await jobs.run("a", endless, gone)
+        return await jobs.run("b", lambda cancel: 2)
 
     assert run(go()) == 2
 
@@ -112,29 +112,29 @@ def test_nothing_of_a_job_outlives_it(ending):
         pass
 
     async def go():
-        work, image = Work(), Image()
+        jobs, image = JobQueue(), Image()
         kept = weakref.ref(image)
 
-        def job(flag, image=image):
+        def job(cancel, image=image):
             if ending == "wrong":
                 raise ValueError(image)
             while ending == "cancelled":
-                flag.check()
+                cancel.check()
                 time.sleep(0.01)
 
-        task = asyncio.create_task(work.run("a", job))
+        task = asyncio.create_task(jobs.run("a", job))
         del image, job
         await asyncio.sleep(0.1)
         if ending == "cancelled":
-            work.latest["a"].set()
+            jobs.latest["a"].set()
         try:
             await task
-        except (ValueError, Cancelled):
+        except (ValueError, JobCancelled):
             assert ending != "answered"
         else:
             assert ending == "answered"
         del task
-        await work.run("b", lambda flag: 0)  # the thread has gone on to something else
+        await jobs.run("b", lambda cancel: 0)  # the thread has gone on to something else
         return kept() is None
 
     gc.disable()  # it comes seldom, once much has been made: an image of 20 MB is one object to it
@@ -146,8 +146,8 @@ def test_nothing_of_a_job_outlives_it(ending):
 
 def test_pages_do_not_cancel_each_other():
     async def go():
-        work = Work(threads=2)
-        return await asyncio.gather(work.run("a", lambda flag: time.sleep(0.1) or 1), work.run("b", lambda flag: 2))
+        jobs = JobQueue(threads=2)
+        return await asyncio.gather(jobs.run("a", lambda cancel: time.sleep(0.1) or 1), jobs.run("b", lambda cancel: 2))
 
     assert run(go()) == [1, 2]
 
@@ -156,10 +156,10 @@ def test_those_who_came_first_are_served_first():
     order = []
 
     async def go():
-        work, open_ = Work(), threading.Event()
-        held = asyncio.create_task(work.run("0", lambda flag: open_.wait(5)))
+        jobs, open_ = JobQueue(), threading.Event()
+        held = asyncio.create_task(jobs.run("0", lambda cancel: open_.wait(5)))
         await asyncio.sleep(0.05)
-        rest = [asyncio.create_task(work.run(str(i), lambda flag, i=i: order.append(i))) for i in range(1, 6)]
+        rest = [asyncio.create_task(jobs.run(str(i), lambda cancel, i=i: order.append(i))) for i in range(1, 6)]
         await asyncio.sleep(0.7)  # more than one look whether they are still there
         open_.set()
         await asyncio.gather(held, *rest)
@@ -170,44 +170,44 @@ def test_those_who_came_first_are_served_first():
 
 def test_progress_says_who_is_before_and_what_is_done():
     async def go():
-        work, open_ = Work(), threading.Event()
+        jobs, open_ = JobQueue(), threading.Event()
 
-        def slow(flag):
-            flag.check("attention")
-            flag.check()
+        def slow(cancel):
+            cancel.check("attention")
+            cancel.check()
             open_.wait(5)
 
-        assert work.progress("0") == {}
-        held = asyncio.create_task(work.run("0", slow))
+        assert jobs.progress("0") == {}
+        held = asyncio.create_task(jobs.run("0", slow))
         await asyncio.sleep(0.05)
-        rest = [asyncio.create_task(work.run(str(i), lambda flag: 0)) for i in (1, 2)]
+        rest = [asyncio.create_task(jobs.run(str(i), lambda cancel: 0)) for i in (1, 2)]
         await asyncio.sleep(0.05)
-        assert work.progress("0") == {"doing": "attention"}
-        assert [work.progress(name) for name in ("1", "2", "nobody", "")] == [{"before": 1}, {"before": 2}, {}, {}]
+        assert jobs.progress("0") == {"doing": "attention"}
+        assert [jobs.progress(name) for name in ("1", "2", "nobody", "")] == [{"before": 1}, {"before": 2}, {}, {}]
         open_.set()
         await asyncio.gather(held, *rest)
-        assert work.progress("0") == {}
-        assert work.line == []
+        assert jobs.progress("0") == {}
+        assert jobs.waiting == []
 
     run(go())
 
 
 def test_those_who_leave_the_line_do_not_hold_it_up():
     async def go():
-        work, open_ = Work(), threading.Event()
-        held = asyncio.create_task(work.run("0", lambda flag: open_.wait(5)))
+        jobs, open_ = JobQueue(), threading.Event()
+        held = asyncio.create_task(jobs.run("0", lambda cancel: open_.wait(5)))
         await asyncio.sleep(0.05)
-        left = [asyncio.create_task(work.run(str(i), lambda flag: 0)) for i in (1, 2)]
+        left = [asyncio.create_task(jobs.run(str(i), lambda cancel: 0)) for i in (1, 2)]
         await asyncio.sleep(0.05)
         for task in left:
             task.cancel()
-        stays = asyncio.create_task(work.run("3", lambda flag: 3))
+        stays = asyncio.create_task(jobs.run("3", lambda cancel: 3))
         await asyncio.sleep(0.05)
-        assert work.progress("3") == {"before": 1}
+        assert jobs.progress("3") == {"before": 1}
         open_.set()
         await held
         assert await stays == 3
-        return await work.run("4", lambda flag: 4)
+        return await jobs.run("4", lambda cancel: 4)
 
     assert run(go()) == 4
 
@@ -217,12 +217,12 @@ def test_memory_goes_back_once_when_nobody_has_asked_for_a_while(monkeypatch):
     monkeypatch.setattr(module, "give_back", lambda: given.append(threading.current_thread().name))
 
     async def go():
-        work = Work(rest=0.8)
+        jobs = JobQueue(idle_seconds=0.8)
         for _ in range(10):  # not between pages that follow each other
-            await work.run("a", lambda flag: 0)
+            await jobs.run("a", lambda cancel: 0)
             await asyncio.sleep(0.1)
         assert given == []
-        await work.run("a", lambda flag: time.sleep(1))  # nor while one is being worked out
+        await jobs.run("a", lambda cancel: time.sleep(1))  # nor while one is being worked out
         assert given == []
         until = time.monotonic() + 10
         while not given and time.monotonic() < until:
@@ -230,8 +230,8 @@ def test_memory_goes_back_once_when_nobody_has_asked_for_a_while(monkeypatch):
         await asyncio.sleep(1)
         assert len(given) == 1
         assert given[0].startswith("vitreous-explore")  # the event loop does not wait for it
-        await work.run("a", lambda flag: 0)
-        work.close()
-        assert work.timer is None  # an explorer that ends has no thread for it any more
+        await jobs.run("a", lambda cancel: 0)
+        jobs.close()
+        assert jobs.timer is None  # an explorer that ends has no thread for it any more
 
     run(go())

@@ -16,44 +16,62 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vitreous.cli.main import main
 from vitreous.runtime.network import is_loopback
 from vitreous.server import serve as module
-from vitreous.server.jobs import Work
-from vitreous.server.serve import listen, serve
+from vitreous.server.jobs import JobQueue
+from vitreous.server.serve import listen
 
 
 def close(sockets):
-    for place in sockets:
-        place.close()
+    for each in sockets:
+        each.close()
 
 
-def test_port_0_takes_a_free_one_and_says_which(monkeypatch):
-    said, used = [], []
-    monkeypatch.setattr(module.Server, "run", lambda self, sockets: used.extend(sockets))
-    serve({}, port=0, say=said.append)
-    port = used[0].getsockname()[1]
-    close(used)
+def explore_once(monkeypatch, capsys, *words):
+    """What `vitreous explore` prints until it would wait for Ctrl-C, and the page's address."""
+    pages = []
+    monkeypatch.setattr(module.RunningExplorer, "wait", lambda page: pages.append(page))
+    main(["explore", "--device", "cpu", *words])
+    return capsys.readouterr().err.splitlines(), pages[0].url
+
+
+def test_port_0_takes_a_free_one_and_says_which(monkeypatch, capsys):
+    lines, url = explore_once(monkeypatch, capsys, "--port", "0")
+    port = int(re.fullmatch(r"http://127.0.0.1:(\d+)/", url)[1])
     assert port > 0
-    assert said == [f"the explorer is at http://127.0.0.1:{port}/ (end it with Ctrl-C)"]
+    assert lines == [f"the explorer is at http://127.0.0.1:{port}/ (end it with Ctrl-C)"]
 
 
 def test_threads_share_a_heap_before_the_first_one_begins(monkeypatch):
     done = []
     monkeypatch.setattr(module, "share_heap", lambda: done.append("heap"))
-    monkeypatch.setattr(module, "Work", lambda: done.append("work") or Work())
-    monkeypatch.setattr(module.Server, "run", lambda self, sockets: close(sockets))
-    serve({}, port=0, say=str)
-    assert done == ["heap", "work"]
+    monkeypatch.setattr(module, "JobQueue", lambda: done.append("jobs") or JobQueue())
+    with module.RunningExplorer({}):
+        assert done == ["heap", "jobs"]
 
 
-def test_a_port_in_use_is_said_before_an_address_is():
-    said, taken = [], listen("127.0.0.1", 0)
+def test_a_port_in_use_is_said_before_an_address_is(capsys):
+    taken = listen("127.0.0.1", 0)
     port = taken[0].getsockname()[1]
-    with pytest.raises(ValueError, match=f"port {port} of 127.0.0.1 is in use.*try --port 0"):
-        serve({}, port=port, say=said.append)
+    with pytest.raises(SystemExit, match="2"):
+        main(["explore", "--device", "cpu", "--port", str(port)])
     close(taken)
-    assert said == []
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(f"port {port} of 127.0.0.1 is in use.*try --port 0", line)
     close(listen("127.0.0.1", port))  # what was left behind does not keep it
+
+
+def test_a_stopped_page_frees_its_port_and_its_thread():
+    before = threading.active_count()
+    page = module.RunningExplorer({})
+    port = int(re.search(r":(\d+)/", page.url)[1])
+    assert page.url in repr(page)
+    assert f'href="{page.url}"' in page._repr_html_()
+    page.stop()
+    page.stop()
+    assert threading.active_count() == before
+    close(listen("127.0.0.1", port))
 
 
 @pytest.mark.parametrize(
@@ -77,21 +95,20 @@ def test_ipv6_loopback_needs_no_token_and_localhost_is_one_port():
     assert f"[::1]:{sockets[0].getsockname()[1]}" in module.allowed_hosts("::1", sockets[0].getsockname()[1])
     close(sockets)
     sockets = listen("localhost", 0)
-    assert len({place.getsockname()[1] for place in sockets}) == 1
-    assert all(is_loopback(place.getsockname()[0]) for place in sockets)
+    assert len({each.getsockname()[1] for each in sockets}) == 1
+    assert all(is_loopback(each.getsockname()[0]) for each in sockets)
     close(sockets)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
-def test_an_address_for_everyone_comes_with_a_warning_and_a_token(monkeypatch, host):
-    said = []
-    monkeypatch.setattr(module.Server, "run", lambda self, sockets: close(sockets))
+def test_an_address_for_everyone_comes_with_a_warning_and_a_token(monkeypatch, capsys, host):
     try:
-        serve({}, host=host, port=0, say=said.append)
+        close(listen(host, 0))
     except ValueError:
-        pytest.skip(f"{host} cannot be had here")
-    assert f"beware: with --host {host} other machines can reach" in said[0]
-    assert re.search(r"\?token=\S{24} ", said[1])
+        pytest.skip(f"{host} is not available on this machine")
+    lines, _ = explore_once(monkeypatch, capsys, "--host", host, "--port", "0")
+    assert f"beware: with --host {host} other machines can reach" in lines[0]
+    assert re.search(r"\?token=\S{24} ", lines[1])
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")

@@ -15,43 +15,31 @@ def explore(
     host: str = "127.0.0.1",
     device: str = "auto",
     precision: Literal["fp32", "bf16", "fp16"] = "fp32",
-    fast: bool = False,
+    open_browser: bool = False,
 ) -> None:
-    """Open a web page on this machine: drop an image in, and see what each patch looks at.
+    """Serve a web page on this machine: drop an image in, and see what each patch attends to. End it with Ctrl-C.
 
     Args:
         model: Models to choose among, by name, file or folder, a run or a moment of it; by default the packaged one.
-        port: Where to listen; 0 takes a free one.
-        host: Who may reach it: this machine alone by default; any other address asks for a token.
+        port: The port to listen on; 0 takes a free one.
+        host: The address to listen on: this machine alone by default; any other address asks for a token.
         device: auto, cpu, cuda, cuda:N or mps.
-        precision: Number format of the network that is looked into: fp32, or bf16 and fp16, whose maps differ a little.
-        fast: Refused here: a folded and compiled network has no inside to look at. On a GPU, try --precision bf16.
+        precision: Number format: fp32; bf16 and fp16 are faster on a GPU, and their maps differ a little.
+        open_browser: Open the page in a browser.
     """
-    from vitreous.models.vit import ViT
-    from vitreous.pages.page import short
-    from vitreous.runtime.device import pick_device, pick_dtype
-    from vitreous.server.serve import serve
-    from vitreous.weights.load import load
-    from vitreous.weights.runs import checkpoint_name
+    from vitreous.api.explore import explore as open_explorer
 
-    if not 0 <= port <= 65535:
-        raise ValueError(f"a port is a number from 1 to 65535, or 0 for any that is free, got {port}")
-    if fast:
-        raise ValueError(
-            "--fast folds and compiles the network, which leaves no inside to look at: leave it out, and on a GPU try "
-            "--precision bf16"
-        )
-    console, place, dtype = messages(), pick_device(device), pick_dtype(precision)
-    models: dict[str, ViT] = {}
-    for name in model or (None,):
-        found = load(name)
-        if not isinstance(found, ViT):
-            raise ValueError(f"{name} is a ResNet: the explorer looks into Vision Transformers")
-        say_remarks(console, found)
-        label = base = (checkpoint_name(name) or short(name)) if name else "packaged"
-        number = 1
-        while label in models:
-            number += 1
-            label = f"{base} ({number})"
-        models[label] = found.to(place, dtype).eval()
-    serve(models, host=host, port=port, say=lambda text: console.print(text, markup=False))
+    console = messages()
+    with open_explorer(
+        model, host=host, port=port, device=device, precision=precision, open_browser=open_browser
+    ) as page:
+        for loaded in page.models.values():
+            say_remarks(console, loaded)
+        if page.token is not None:
+            console.print(
+                f"beware: with --host {host} other machines can reach the explorer, and what is sent can be read on "
+                "the way; whoever has the token below can use it. Leave --host out to keep it to this machine",
+                markup=False,
+            )
+        console.print(f"the explorer is at {page.url} (end it with Ctrl-C)", markup=False)
+        page.wait()

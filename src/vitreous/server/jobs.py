@@ -1,7 +1,7 @@
-"""Inference off the event loop: so many at once, so many waiting, each only so long, and none for nobody.
+"""Run inference off the event loop: a few jobs at once, a bounded queue, and no work for a client that has gone.
 
-A newer job of the same page cancels its older one, and a client that goes away cancels its own: the model looks at the
-flag between layers. Once nobody has asked for a while, the memory that the last ones took goes back to the system.
+A newer job of the same page cancels its older one, and a client that disconnects cancels its own: the forward pass
+checks a cancel token between layers. After some idle seconds, freed memory is returned to the system.
 """
 
 import asyncio
@@ -15,36 +15,38 @@ from torch import Tensor, nn
 from vitreous.models.hooks import activate
 from vitreous.server.memory import give_back
 
-Result = TypeVar("Result")
-LOOK = 0.25  # seconds between two looks whether the client is still there
-REST = 5.0  # seconds without work before memory goes back: the next page has to ask for it again
+Output = TypeVar("Output")
+Disconnected = Callable[[], Awaitable[bool]] | None
+POLL_SECONDS = 0.25  # between two checks whether the client is still connected
+IDLE_SECONDS = 5.0  # without jobs before memory is returned: the next page has to ask for it again
 
 
-class Busy(Exception):
-    """Too many are waiting, or one has waited too long."""
+class ServerBusy(Exception):
+    """Too many jobs are waiting, or one has waited too long."""
 
 
-class Cancelled(Exception):
-    """Nobody wants the answer any more."""
+class JobCancelled(Exception):
+    """Nobody waits for the result any more."""
 
 
-class Flag:
-    """Set when a job is no longer wanted. It is also a hook of the forward pass, and ends it at the next value."""
+class CancelToken:
+    """Set when a job is cancelled. As a hook of the forward pass, it ends the pass at the next value."""
 
     records = False
 
     def __init__(self) -> None:
         self.event = threading.Event()
         self.doing = ""
-        """What is being worked out now, in words."""
+        """The step that is being computed, in words."""
 
     def set(self) -> None:
         self.event.set()
 
-    def check(self, what: str = "") -> None:
-        self.doing = what or self.doing
+    def check(self, step: str = "") -> None:
+        """Raise `JobCancelled` if the job is cancelled; otherwise note the step that begins."""
+        self.doing = step or self.doing
         if self.event.is_set():
-            raise Cancelled("a newer request took its place, or the client has gone")
+            raise JobCancelled("a newer request took its place, or the client has gone")
 
     def on_value(self, module: nn.Module, name: str, value: Tensor) -> Tensor:
         self.check()
@@ -57,123 +59,126 @@ class Flag:
         pass
 
 
-class Work:
-    """A queue in front of a few threads."""
+class JobQueue:
+    """A bounded queue in front of a few threads."""
 
-    def __init__(self, *, threads: int = 1, waiting: int = 32, patience: float = 30.0, rest: float = REST) -> None:
+    def __init__(
+        self, *, threads: int = 1, max_waiting: int = 32, max_wait: float = 30.0, idle_seconds: float = IDLE_SECONDS
+    ) -> None:
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix="vitreous-explore")
         self.free = asyncio.Semaphore(threads)
-        self.most, self.patience, self.rest = waiting, patience, rest
+        self.max_waiting, self.max_wait, self.idle_seconds = max_waiting, max_wait, idle_seconds
         self.timer: asyncio.TimerHandle | None = None
-        """Rings when nobody has asked for `rest` seconds."""
-        self.line: list[Flag] = []
-        """Who waits, the first in front."""
-        self.latest: dict[str, Flag] = {}
-        self.wanted: set[Flag] = set()
+        """Fires when there has been no job for `idle_seconds`."""
+        self.waiting: list[CancelToken] = []
+        """Jobs without a thread, the oldest first."""
+        self.latest: dict[str, CancelToken] = {}
+        """The newest job of each client."""
+        self.active: set[CancelToken] = set()
+        """All jobs, waiting or running."""
         self.closed = False
 
     async def run(
-        self, client: str, function: Callable[[Flag], Result], gone: Callable[[], Awaitable[bool]] | None = None
-    ) -> Result:
-        """`function(flag)` on a thread; raises `Busy` or `Cancelled` where there will be no answer."""
-        flag = Flag()
+        self, client: str, function: Callable[[CancelToken], Output], disconnected: Disconnected = None
+    ) -> Output:
+        """Run `function(cancel)` on a thread; raise `ServerBusy` or `JobCancelled` if there is no result."""
+        cancel = CancelToken()
         if client and (older := self.latest.get(client)) is not None:
             older.set()
-        self.refuse_if_full()
+        self.check_capacity()
         if client:
-            self.latest[client] = flag
-        self.wanted.add(flag)
-        self._stir()
+            self.latest[client] = cancel
+        self.active.add(cancel)
+        self._stop_timer()
         try:
-            await self._turn(flag, gone)
-            return await self._compute(function, flag, gone)
+            await self._wait_for_thread(cancel, disconnected)
+            return await self._compute(function, cancel, disconnected)
         finally:
-            self.wanted.discard(flag)
-            if self.latest.get(client) is flag:
+            self.active.discard(cancel)
+            if self.latest.get(client) is cancel:
                 del self.latest[client]
-            if not self.wanted and not self.closed:
-                self.timer = asyncio.get_running_loop().call_later(self.rest, self.pool.submit, give_back)
+            if not self.active and not self.closed:
+                self.timer = asyncio.get_running_loop().call_later(self.idle_seconds, self.pool.submit, give_back)
 
-    def refuse_if_full(self) -> None:
-        """Raise `Busy` where there is no place in the line: worth asking before a large body is read."""
+    def check_capacity(self) -> None:
+        """Raise `ServerBusy` if the queue is full; worth a call before a large body is read."""
         if self.closed:
-            raise Busy("the explorer is ending")
-        if len(self.line) >= self.most:
-            raise Busy(f"{len(self.line)} requests are waiting already")
+            raise ServerBusy("the explorer is ending")
+        if len(self.waiting) >= self.max_waiting:
+            raise ServerBusy(f"{len(self.waiting)} requests are waiting already")
 
     def progress(self, client: str) -> dict[str, int | str]:
-        """How a client's newest job fares: how many are `before` it, or what it is `doing`; {} where there is none."""
-        flag = self.latest.get(client)
-        if flag is None:
+        """Return how many jobs are `before` a client's newest one, or what it is `doing`; {} if there is none."""
+        cancel = self.latest.get(client)
+        if cancel is None:
             return {}
-        if flag in self.line:
-            return {"before": self.line.index(flag) + len(self.wanted) - len(self.line)}
-        return {"doing": flag.doing}
+        if cancel in self.waiting:
+            return {"before": self.waiting.index(cancel) + len(self.active) - len(self.waiting)}
+        return {"doing": cancel.doing}
 
-    async def _turn(self, flag: Flag, gone: Callable[[], Awaitable[bool]] | None) -> None:
-        """Wait in line for a thread; those who came first are served first."""
-        self.line.append(flag)
+    async def _wait_for_thread(self, cancel: CancelToken, disconnected: Disconnected) -> None:
+        """Wait for a free thread, first come, first served."""
+        self.waiting.append(cancel)
         turn = asyncio.ensure_future(self.free.acquire())
-        end = asyncio.get_running_loop().time() + self.patience
+        end = asyncio.get_running_loop().time() + self.max_wait
         try:
             while True:
                 left = end - asyncio.get_running_loop().time()
                 if left <= 0:
-                    raise Busy(f"no thread was free within {self.patience:.0f} s")
-                done, _ = await asyncio.wait({turn}, timeout=min(LOOK, left))
-                if gone is not None and not done and await gone():
-                    flag.set()
-                flag.check()
+                    raise ServerBusy(f"no thread was free within {self.max_wait:.0f} s")
+                done, _ = await asyncio.wait({turn}, timeout=min(POLL_SECONDS, left))
+                if disconnected is not None and not done and await disconnected():
+                    cancel.set()
+                cancel.check()
                 if done:
                     return
         except BaseException:
-            if not turn.cancel():  # it was our turn already: let the next one have it
+            if not turn.cancel():  # the thread was ours already: pass it on
                 self.free.release()
             raise
         finally:
-            self.line.remove(flag)
+            self.waiting.remove(cancel)
 
     async def _compute(
-        self, function: Callable[[Flag], Result], flag: Flag, gone: Callable[[], Awaitable[bool]] | None
-    ) -> Result:
-        def work() -> Result:
-            flag.check()
-            with activate(flag):
-                return function(flag)
+        self, function: Callable[[CancelToken], Output], cancel: CancelToken, disconnected: Disconnected
+    ) -> Output:
+        def job() -> Output:
+            cancel.check()
+            with activate(cancel):
+                return function(cancel)
 
-        future = asyncio.get_running_loop().run_in_executor(self.pool, work)
-        future.add_done_callback(self._free)
+        future = asyncio.get_running_loop().run_in_executor(self.pool, job)
+        future.add_done_callback(self._release_thread)
         try:
             while True:
-                await asyncio.wait({future}, timeout=LOOK)
+                await asyncio.wait({future}, timeout=POLL_SECONDS)
                 if future.done():
-                    if future.cancelled():  # it had not begun when the explorer was ended
-                        raise Cancelled("the explorer is ending")
+                    if future.cancelled():  # it had not started when the explorer ended
+                        raise JobCancelled("the explorer is ending")
                     return future.result()
-                flag.check()  # nobody waits for a thread that has yet to notice
-                if gone is not None and await gone():
-                    flag.set()
+                cancel.check()  # do not wait until the thread notices
+                if disconnected is not None and await disconnected():
+                    cancel.set()
         except asyncio.CancelledError:
-            flag.set()  # the thread ends at its next layer, and frees its place then
+            cancel.set()  # the thread ends at its next layer, and is free then
             raise
         finally:
-            del future  # its error knows this frame: a circle that would keep the image and all that was made of it
+            del future  # its error refers to this frame: a cycle that would keep the image and everything made of it
 
-    def _free(self, done: "asyncio.Future[Any]") -> None:
+    def _release_thread(self, done: "asyncio.Future[Any]") -> None:
         self.free.release()
         if not done.cancelled():
-            done.exception()  # seen, even where nobody waits for it any more
+            done.exception()  # retrieved, even if nobody waits for it any more
 
-    def _stir(self) -> None:
-        """Somebody asks: memory is needed again."""
+    def _stop_timer(self) -> None:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
     def close(self) -> None:
-        """Whoever waits is told at once; a thread ends at its next layer."""
+        """Reject waiting jobs at once; a running one ends at its next layer."""
         self.closed = True
-        self._stir()
-        for flag in list(self.wanted):
-            flag.set()
+        self._stop_timer()
+        for cancel in list(self.active):
+            cancel.set()
         self.pool.shutdown(wait=False, cancel_futures=True)

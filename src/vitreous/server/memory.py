@@ -1,8 +1,8 @@
-"""Memory that a page has used and the C library has kept, given back to the system.
+"""Return memory that the C library keeps after a page was computed to the system.
 
-A page of a small model takes some 100 MB for a second, in pieces. They are all freed, but glibc keeps what lies below
-a piece that is still in use, or might be wanted soon: a resident size that looks like a leak and is none. It also
-begins a heap for every thread, and the free end of such a heap cannot be given back at all.
+A page of a small model takes some 100 MB for a second, in pieces. All are freed, but glibc keeps what lies below a
+piece that is still in use: a resident size that looks like a leak and is none. glibc also opens a heap for every
+thread, and the free end of such a heap cannot be returned at all.
 """
 
 import ctypes
@@ -12,23 +12,23 @@ ARENA_MAX = -8  # M_ARENA_MAX of glibc's malloc.h
 
 
 def share_heap() -> bool:
-    """Let threads that begin from now on share the first heap, where the C library is glibc; elsewhere False."""
+    """Let threads that start from now on share the first heap; False if the C library is not glibc."""
     limit = _function("mallopt")
     return limit is not None and bool(limit(ARENA_MAX, 1))
 
 
 def give_back() -> bool:
-    """Give free memory back to the system, where the C library is glibc; elsewhere nothing, and False."""
+    """Return free memory to the system; False if the C library is not glibc."""
     trim = _function("malloc_trim")
     return trim is not None and bool(trim(0))
 
 
 def _function(name: str) -> Callable[..., int] | None:
-    """A function of the process's own C library, where it is glibc."""
+    """Find a function of the process's own C library, if that is glibc."""
     try:
         library = ctypes.CDLL(None)
-        library.gnu_get_libc_version  # noqa: B018  # another library may understand the same words otherwise
+        library.gnu_get_libc_version  # noqa: B018  # another library may have functions of these names
         function: Callable[..., int] = getattr(library, name)
-    except (AttributeError, OSError, TypeError):  # musl and macOS lack it, and Windows does not know CDLL(None)
+    except (AttributeError, OSError, TypeError):  # musl and macOS lack it, and Windows rejects CDLL(None)
         return None
     return function

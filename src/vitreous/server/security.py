@@ -1,11 +1,16 @@
-"""Who may ask: checks before any request is answered, and headers that keep the page to itself.
+"""Protect the explorer: check every request before it is answered, bound every body, and time every connection.
 
-The explorer listens on this machine, but any web page that its user visits could try to talk to it: by a name that
-resolves to 127.0.0.1 (the `Host` header tells), or by a form or a script (`Origin` tells). Bodies are bounded while
-they come in, not after: in bytes, in seconds, and in what all of them hold together.
+The explorer listens on this machine, but any web page that its user visits could try to talk to it: under a name that
+resolves to 127.0.0.1 (the `Host` header shows it), or by a form or a script (`Origin` and `Sec-Fetch-Site` show it).
+starlette's TrustedHostMiddleware compares host names without ports and knows neither of the other two headers. Bodies
+are bounded while they arrive, not after: in bytes, in seconds, and in the total of all of them.
+
+uvicorn bounds how long a connection may be idle between two requests, and nothing else: a client that sends a request
+one byte at a time, goes on sending a rejected body, or never reads the response would stay connected for ever.
 """
 
 import asyncio
+import contextlib
 import json
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -13,17 +18,19 @@ from http.cookies import SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs
 
+import h11
 from starlette.exceptions import HTTPException
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
-MOST_BYTES = 20 * 2**20
-MOST_SECONDS = 30.0  # for a body to come in
-MOST_HELD = 256 * 2**20  # bytes of all bodies at a time
-ALWAYS_HELD = 2**20  # bytes of a body that are taken even then: an everyday image passes beside large ones
+MAX_BODY_BYTES = 20 * 2**20
+MAX_BODY_SECONDS = 30.0
+MAX_TOTAL_BYTES = 256 * 2**20  # of all bodies at a time
+ALWAYS_ACCEPTED_BYTES = 2**20  # of a body, even beyond that total: an ordinary image passes beside large ones
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -38,11 +45,15 @@ HEADERS = {
 }
 COOKIE = "vitreous"
 
+REQUEST, RESPONSE, REJECTED_BODY, UNREAD = "sending a request", "responding", "sending a rejected body", "not reading"
+TIMEOUTS = {REQUEST: 30.0, REJECTED_BODY: 2.0, UNREAD: 30.0}
+"""Seconds that a connection may stay in a state; responding is bounded by `SecurityMiddleware` and `JobQueue`."""
 
-class Guard:
-    """ASGI middleware. `hosts` are the `host:port` pairs under which the page may be asked for.
 
-    None stands for any, where a token guards the page: then a request's `Origin` has to be its own `Host`.
+class SecurityMiddleware:
+    """ASGI middleware that rejects foreign requests. `hosts` are the `host:port` pairs under which the page is served.
+
+    None allows any host, where a token protects the page: then a request's `Origin` has to equal its own `Host`.
     """
 
     def __init__(
@@ -50,43 +61,44 @@ class Guard:
         app: Application,
         hosts: frozenset[str] | None,
         token: str | None = None,
-        most: int = MOST_BYTES,
+        max_bytes: int = MAX_BODY_BYTES,
         *,
-        seconds: float = MOST_SECONDS,
-        most_held: int = MOST_HELD,
+        max_seconds: float = MAX_BODY_SECONDS,
+        max_total_bytes: int = MAX_TOTAL_BYTES,
     ) -> None:
-        self.app, self.hosts, self.token, self.most = app, hosts, token, most
-        self.seconds, self.most_held = seconds, most_held
-        self.held = 0
-        """Bytes of all bodies that are coming in, waiting or being worked on."""
+        self.app, self.hosts, self.token = app, hosts, token
+        self.max_bytes, self.max_seconds, self.max_total_bytes = max_bytes, max_seconds, max_total_bytes
+        self.total_bytes = 0
+        """Bytes of all bodies that are arriving, waiting or being worked on."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
-            return  # no web sockets here
+            return  # no web sockets
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        if (refusal := self._refuse(scope, headers)) is not None:
-            await answer(send, *refusal)
+        if (rejection := self._check(scope, headers)) is not None:
+            await send_error(send, *rejection)
             return
 
-        async def decorated(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 extra = dict(HEADERS)
-                if self.token is not None and self._given(scope) == self.token:
+                if self.token is not None and self._token_in_query(scope) == self.token:
                     extra["set-cookie"] = f"{COOKIE}={self.token}; Path=/; HttpOnly; SameSite=Strict"
                 present = {name.lower() for name, _ in message["headers"]}
                 added = [(n.encode(), v.encode()) for n, v in extra.items() if n.encode() not in present]
                 message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
 
-        body = Body(self, receive)
+        body = LimitedBody(self, receive)
         try:
-            await self.app(scope, body.receive, decorated)
+            await self.app(scope, body.receive, send_with_headers)
         finally:
-            self.held -= body.seen
+            self.total_bytes -= body.size
 
-    def _refuse(self, scope: Message, headers: dict[str, str]) -> tuple[int, str] | None:
+    def _check(self, scope: Message, headers: dict[str, str]) -> tuple[int, str] | None:
+        """Status and message for a request that is rejected."""
         host = headers.get("host", "").lower()
         if self.hosts is not None and host not in self.hosts:
             return 421, "this address is not served here"
@@ -95,65 +107,171 @@ class Guard:
             return 403, "requests from other pages are not answered"
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return 403, "requests from other pages are not answered"
-        if self.token is not None and not self._known(scope, headers):
+        if self.token is not None and not self._has_token(scope, headers, self.token):
             return 401, "this explorer asks for the token that was printed when it was started: add ?token=… once"
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()):
             return 400, "the length of a body is a number"
-        if len(length) > 18 or int(length) > self.most:
-            return 413, self.limit()
+        if len(length) > 18 or int(length) > self.max_bytes:
+            return 413, self.size_message()
         return None
 
-    def limit(self) -> str:
-        return f"an image may have {self.most / 2**20:g} MB at the most"
+    def size_message(self) -> str:
+        return f"an image may have {self.max_bytes / 2**20:g} MB at the most"
 
-    def _given(self, scope: Message) -> str:
-        return parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
+    def _token_in_query(self, scope: Message) -> str:
+        query: bytes = scope.get("query_string", b"")
+        return parse_qs(query.decode("latin-1")).get("token", [""])[0]
 
-    def _known(self, scope: Message, headers: dict[str, str]) -> bool:
+    def _has_token(self, scope: Message, headers: dict[str, str], token: str) -> bool:
         try:
-            held = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except Exception:  # a cookie of somebody else may be anything
-            held = None
+            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        except Exception:  # a foreign cookie may be anything
+            cookie = None
         given = [
-            self._given(scope),
-            held.value if held else "",
+            self._token_in_query(scope),
+            cookie.value if cookie else "",
             headers.get("authorization", "").removeprefix("Bearer "),
         ]
-        assert self.token is not None
-        return any(secrets.compare_digest(each.encode(), self.token.encode()) for each in given)
+        return any(secrets.compare_digest(each.encode(), token.encode()) for each in given)
 
 
-class Body:
-    """The body of one request, as it comes in."""
+class LimitedBody:
+    """The body of one request, bounded while it arrives."""
 
-    def __init__(self, guard: Guard, receive: Receive) -> None:
-        self.guard, self.source = guard, receive
-        self.seen, self.more = 0, True
-        self.end = asyncio.get_running_loop().time() + guard.seconds
+    def __init__(self, limits: SecurityMiddleware, receive: Receive) -> None:
+        self.limits, self.source = limits, receive
+        self.size, self.more = 0, True
+        self.end = asyncio.get_running_loop().time() + limits.max_seconds
 
     async def receive(self) -> Message:
-        """The next piece; the application answers what is raised here."""
-        guard = self.guard
+        """Receive the next piece; the application turns what is raised here into a response."""
+        limits = self.limits
         try:
             async with asyncio.timeout_at(self.end if self.more else None):
                 message = await self.source()
         except TimeoutError as error:
-            raise HTTPException(408, f"an image has {guard.seconds:g} s to come in") from error
+            raise HTTPException(408, f"an image has {limits.max_seconds:g} s to come in") from error
         self.more = message.get("more_body", False)
         size = len(message.get("body", b""))
-        self.seen, guard.held = self.seen + size, guard.held + size
-        if self.seen > guard.most:
-            raise HTTPException(413, guard.limit())
-        if guard.held > guard.most_held and self.seen > ALWAYS_HELD:
+        self.size, limits.total_bytes = self.size + size, limits.total_bytes + size
+        if self.size > limits.max_bytes:
+            raise HTTPException(413, limits.size_message())
+        if limits.total_bytes > limits.max_total_bytes and self.size > ALWAYS_ACCEPTED_BYTES:
             raise HTTPException(503, "busy: many large images are coming in; try again", headers={"Retry-After": "5"})
         return message
 
 
-async def answer(send: Send, status: int, text: str) -> None:
-    """One line, as the application answers too, with all headers that protect."""
+async def send_error(send: Send, status: int, text: str) -> None:
+    """Send one line as the application's own errors look, with all protective headers."""
     body = json.dumps({"detail": text}, ensure_ascii=False).encode()
-    told = {"content-type": "application/json", "content-length": str(len(body)), **HEADERS}
-    headers = [(name.encode(), value.encode()) for name, value in told.items()]
+    named = {"content-type": "application/json", "content-length": str(len(body)), **HEADERS}
+    headers = [(name.encode(), value.encode()) for name, value in named.items()]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def connection_limit() -> int:
+    """Return how many connections to keep: 512, and at most half of the files that this process may open."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return 512
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 512 if files == resource.RLIM_INFINITY else max(16, min(512, files // 2))
+
+
+class TimedConnection(H11Protocol):
+    """uvicorn's connection with a timeout in every state; beyond `limit`, the longest-waiting client is dropped."""
+
+    limit = connection_limit()
+    timeouts = TIMEOUTS
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.state, self.since = "", 0.0
+        self.timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._update_state()
+        if len(self.connections) > self.limit:
+            self._drop_one()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._update_state()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._update_state()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._update_state()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._update_state()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP, as JSON like every other error; the request that was under way is abandoned."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+        body = json.dumps({"detail": msg}).encode()
+        try:
+            for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        except h11.LocalProtocolError:  # a response has begun already
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.state = "lost"
+        if self.timer is not None:
+            self.timer.cancel()
+
+    def shutdown(self) -> None:
+        """End with the server; a request that has not arrived in full gets no response."""
+        with contextlib.suppress(h11.LocalProtocolError):
+            super().shutdown()
+        if self.waits_for_client():
+            self.transport.abort()
+
+    def waits_for_client(self) -> bool:
+        """Return whether the client, not the server, is the one that keeps this connection waiting."""
+        return self.state != RESPONSE or self.cycle.more_body
+
+    def _update_state(self) -> None:
+        """Start a new timeout if the state has changed."""
+        state = self._state()
+        if state == self.state or self.state == "lost":
+            return
+        self.state, self.since = state, self.loop.time()
+        if self.timer is not None:
+            self.timer.cancel()
+        timeout = self.timeouts.get(state)
+        self.timer = None if timeout is None else self.loop.call_later(timeout, self.transport.abort)
+
+    def _state(self) -> str:
+        if self.flow.write_paused:
+            return UNREAD
+        if self.cycle is not None and not self.cycle.response_complete:
+            return RESPONSE
+        return REJECTED_BODY if self.conn.their_state is h11.SEND_BODY else REQUEST
+
+    def _drop_one(self) -> None:
+        others = [
+            each
+            for each in self.connections
+            if isinstance(each, TimedConnection)
+            and each is not self
+            and not each.transport.is_closing()
+            and each.waits_for_client()
+        ]
+        if others:
+            min(others, key=lambda each: each.since).transport.abort()

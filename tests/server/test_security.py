@@ -7,8 +7,8 @@ from conftest import noise
 from vitreous.data.preprocess import HALF, Preprocess
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.server.app import create_app
-from vitreous.server.jobs import Work
-from vitreous.server.security import Guard
+from vitreous.server.jobs import JobQueue
+from vitreous.server.security import SecurityMiddleware
 from vitreous.server.serve import allowed_hosts
 from vitreous.weights.card import Card
 
@@ -18,15 +18,15 @@ HTML = b"<!doctype html><script>alert(1)</script>"
 
 
 @pytest.fixture(scope="module")
-def work():
-    return Work()
+def jobs():
+    return JobQueue()
 
 
 @pytest.fixture(scope="module")
-def client(work):
+def client(jobs):
     model = noise(ViT(ViTConfig(image_size=32, patch_size=8, width=24, depth=2, heads=4, classes=5)))
     model.card = Card("small", Preprocess(size=(32, 32), resize=32, mean=HALF, std=HALF), tuple("abcde"))
-    app = Guard(create_app({"small": model}, work), allowed_hosts("127.0.0.1", 8137))
+    app = SecurityMiddleware(create_app({"small": model}, jobs), allowed_hosts("127.0.0.1", 8137))
     with TestClient(app, base_url=HOME) as client:
         yield client
 
@@ -90,7 +90,7 @@ def test_no_answer_invites_other_origins(client):
         assert not [name for name in headers if name.lower().startswith("access-control")]
 
 
-def test_getting_changes_nothing(client, work):
+def test_getting_changes_nothing(client, jobs):
     paths = [
         path for path in client.get("/openapi.json").json()["paths"] if path not in ("/api/explain", "/api/ablate")
     ]
@@ -98,7 +98,7 @@ def test_getting_changes_nothing(client, work):
         client.get(path)
     for path in ("/api/explain", "/api/ablate"):
         assert client.get(path, params={"model": "small", "client": "a"}).status_code == 405
-    assert (work.latest, work.line, work.wanted) == ({}, [], set())
+    assert (jobs.latest, jobs.waiting, jobs.active) == ({}, [], set())
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "TRACE", "PROPFIND", "X" * 500])
@@ -203,8 +203,8 @@ def test_a_length_that_is_none_is_refused(client, length):
 
 
 def test_a_digit_that_is_no_number_is_refused_too():
-    guard = Guard(None, allowed_hosts("127.0.0.1", 8137))  # the test client would not send it as it is
-    assert guard._refuse({}, {"host": "127.0.0.1:8137", "content-length": "²"})[0] == 400
+    guard = SecurityMiddleware(None, allowed_hosts("127.0.0.1", 8137))  # the test client would not send it as it is
+    assert guard._check({}, {"host": "127.0.0.1:8137", "content-length": "²"})[0] == 400
 
 
 def test_cookies_and_credentials_of_others_do_no_harm(client):

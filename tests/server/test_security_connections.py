@@ -14,18 +14,17 @@ from conftest import noise
 from vitreous.data.preprocess import HALF, Preprocess
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.server.app import create_app
-from vitreous.server.connection import ASKING, LEFT_OVER, NOT_READ, Connection
-from vitreous.server.jobs import Work
-from vitreous.server.security import Guard
-from vitreous.server.serve import Server, allowed_hosts, listen, settings
+from vitreous.server.jobs import JobQueue
+from vitreous.server.security import REJECTED_BODY, REQUEST, UNREAD, SecurityMiddleware, TimedConnection
+from vitreous.server.serve import ExplorerServer, allowed_hosts, listen, settings
 from vitreous.weights.card import Card
 
 SOON = 0.4  # seconds, where a real explorer has 30
 
 
-class Hasty(Connection):
-    most = 12
-    seconds: ClassVar = {ASKING: SOON, LEFT_OVER: 0.2, NOT_READ: SOON}
+class Hasty(TimedConnection):
+    limit = 12
+    timeouts: ClassVar = {REQUEST: SOON, REJECTED_BODY: 0.2, UNREAD: SOON}
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +48,11 @@ class Kept(logging.Handler):
 @contextlib.contextmanager
 def running(model, **options):
     sockets = listen("127.0.0.1", 0)
-    port, work = sockets[0].getsockname()[1], Work()
-    guard = Guard(create_app({"small": model}, work), allowed_hosts("127.0.0.1", port), **options)
+    port, jobs = sockets[0].getsockname()[1], JobQueue()
+    guard = SecurityMiddleware(create_app({"small": model}, jobs), allowed_hosts("127.0.0.1", port), **options)
     config = settings(guard)
     config.http = Hasty
-    server = Server(config, work)
+    server = ExplorerServer(config, jobs)
     thread = threading.Thread(target=server.run, args=(sockets,), daemon=True)
     thread.start()
     while not server.started:
@@ -74,7 +73,7 @@ def running(model, **options):
 
 @pytest.fixture
 def port(model):
-    with running(model, seconds=SOON) as (port, _, _):
+    with running(model, max_seconds=SOON) as (port, _, _):
         yield port
 
 
@@ -130,7 +129,7 @@ def test_a_request_that_never_comes_whole_is_cut_off(port, pieces):
 
 def test_what_is_sent_after_a_refusal_is_not_read_for_ever(model):
     chunk = b"400\r\n" + b"x" * 1024 + b"\r\n"
-    with running(model, most=1000) as (port, _, _):
+    with running(model, max_bytes=1000) as (port, _, _):
         for line, expected in ((UPLOAD, 413), ("GET /api/models", 200)):
             said, took = send(port, head(port, line, "Transfer-Encoding: chunked"), *[chunk] * 300, pause=0.01)
             assert status(said) == expected
@@ -154,35 +153,35 @@ def test_an_answer_that_nobody_reads_is_given_up(model):
         while time.monotonic() < until and (server.server_state.connections or not seen):
             seen |= {each.state for each in list(server.server_state.connections)}
             time.sleep(0.02)
-        assert NOT_READ in seen
+        assert UNREAD in seen
         assert not server.server_state.connections
 
 
 def test_those_who_dawdle_make_room_for_those_who_ask(model, monkeypatch):
-    monkeypatch.setattr(Hasty, "seconds", {})  # nobody is cut off by the clock
+    monkeypatch.setattr(Hasty, "timeouts", {})  # nobody is cut off by the clock
     with running(model) as (port, server, _), contextlib.ExitStack() as stack:
         for i in range(40):
             place = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             place.sendall(head(port, UPLOAD, "Content-Length: 1000") if i % 2 else b"GET")
         time.sleep(0.2)
-        assert len(server.server_state.connections) <= Hasty.most
+        assert len(server.server_state.connections) <= Hasty.limit
         assert all(answers(port) for _ in range(5))
 
 
 def test_large_bodies_hold_only_so_much_together_and_give_it_back(model):
-    with running(model, most_held=3 * 2**20) as (port, _, guard), contextlib.ExitStack() as stack:
+    with running(model, max_total_bytes=3 * 2**20) as (port, _, guard), contextlib.ExitStack() as stack:
         for _ in range(2):
             place = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             place.sendall(head(port, UPLOAD, f"Content-Length: {2 * 2**20}") + b"x" * (2**20 + 2**19))
         time.sleep(0.2)
-        assert guard.held == 3 * 2**20
+        assert guard.total_bytes == 3 * 2**20
         large, small = b"x" * (2**20 + 1), b"no image, but small"
         for body, expected in ((large, 503), (small, 400)):
             said, _ = send(port, head(port, UPLOAD, f"Content-Length: {len(body)}", "Connection: close"), body)
             assert status(said) == expected
         stack.close()
         time.sleep(0.2)
-        assert guard.held == 0
+        assert guard.total_bytes == 0
 
 
 def test_a_client_that_leaves_while_it_sends_is_no_error_of_ours(model):
@@ -191,7 +190,7 @@ def test_a_client_that_leaves_while_it_sends_is_no_error_of_ours(model):
             place.sendall(head(port, UPLOAD, "Content-Length: 1000") + b"x" * 10)
             time.sleep(0.1)
         time.sleep(0.2)
-        assert guard.held == 0
+        assert guard.total_bytes == 0
 
 
 def test_the_server_ends_at_once_whatever_is_under_way(model):
@@ -201,7 +200,7 @@ def test_the_server_ends_at_once_whatever_is_under_way(model):
             place = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             place.sendall(beginning)
         endless = threading.Event()
-        job = server.work.pool.submit(endless.wait, 1.0)  # the one thread is busy, so the next waits in line
+        job = server.jobs.pool.submit(endless.wait, 1.0)  # the one thread is busy, so the next waits in line
         waiting = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
         waiting.sendall(head(port, UPLOAD, "Content-Length: 1") + b"x")
         time.sleep(0.2)

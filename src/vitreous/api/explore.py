@@ -1,0 +1,70 @@
+"""Open the explorer: a web page that looks into models on any image."""
+
+from __future__ import annotations
+
+import webbrowser
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from vitreous.models.vit import ViT
+from vitreous.pages.page import short
+from vitreous.runtime.device import pick_device, pick_dtype
+from vitreous.server.serve import RunningExplorer
+from vitreous.weights.load import load
+from vitreous.weights.runs import checkpoint_name
+
+Models = str | Path | ViT
+"""A model, or what `load` takes: a name, a file, a folder, a run or a moment of it."""
+
+
+def explore(
+    models: Models | Iterable[Models] | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    device: str = "auto",
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32",
+    open_browser: bool = False,
+) -> RunningExplorer:
+    """Serve a web page on this machine that shows what models see in an image, and return it while it runs.
+
+    `models` are models (moved to `device`), names, files or folders; by default the packaged model. The page is served
+    from a background thread: `url` is its address, `stop()` ends it, and so does a `with` block. Port 0 takes a free
+    one. Any `host` beyond this machine is served with a token only, which is part of `url`.
+
+    >>> from urllib.request import urlopen
+    >>> with explore(device="cpu") as page:
+    ...     urlopen(page.url).status
+    200
+    """
+    if not 0 <= port <= 65535:
+        raise ValueError(f"a port is a number from 1 to 65535, or 0 for any that is free, got {port}")
+    sources: Iterable[Models | None] = (
+        [models] if models is None or isinstance(models, str | Path | ViT) else list(models) or [None]
+    )
+    target, dtype = pick_device(device), pick_dtype(precision)
+    named: dict[str, ViT] = {}
+    for source in sources:
+        model = source if isinstance(source, ViT) else load(source)
+        if not isinstance(model, ViT):
+            raise ValueError(f"{source} is a ResNet: the explorer looks into Vision Transformers")
+        named[_free_name(source, model, named)] = model.to(target, dtype).eval()
+    page = RunningExplorer(named, host=host, port=port)
+    if open_browser:
+        webbrowser.open(page.url)
+    return page
+
+
+def _free_name(source: Models | None, model: ViT, taken: Iterable[str]) -> str:
+    """Return what the page calls a model, with a number if another one has that name."""
+    if source is None:
+        base = "packaged"
+    else:
+        name = model.card.name if isinstance(source, ViT) else str(source)
+        base = checkpoint_name(name) or short(name)
+    name, number = base, 1
+    while name in taken:
+        number += 1
+        name = f"{base} ({number})"
+    return name
