@@ -1,0 +1,38 @@
+"""A comparison's page: names cannot break it, and only a model that wins every verdict is the best."""
+
+from vitreous.pages.comparison import CLASSES, ComparedDataset, class_gaps, write_comparison_page
+
+
+def test_a_study_of_which_nothing_could_be_run_has_a_page_and_names_are_escaped(tmp_path):
+    missing = {"data": "<b>pets", "missing": "no <network>", "quoted": {"vit": 98.1, "resnet": 97}}
+    datasets = [ComparedDataset(missing), ComparedDataset({**missing, "data": "birds"})]
+    text = write_comparison_page(tmp_path, datasets, title="<i>two", command="compare 'a&b'").read_text()
+    assert "Nothing could be run" in text
+    assert "98.10 %, 97.00 %" in text
+    for name in ("&lt;i&gt;two", "&lt;b&gt;pets", "no &lt;network&gt;", "a&amp;b"):
+        assert name in text, name
+    assert "<b>pets" not in text
+
+
+def compared(*verdicts):
+    pairs = [("a", "b"), ("a", "c"), ("b", "c")]
+    return ComparedDataset(
+        {
+            "rows": [{"model": name} for name in "abc"],
+            "pairs": [{"one": x, "other": y, "verdict": v} for (x, y), v in zip(pairs, verdicts, strict=True)],
+        }
+    )
+
+
+def test_the_best_model_wins_every_verdict_on_it():
+    assert compared("b", "c", "b").best() == 1
+    assert compared("b", "c", "").best() is None
+    assert compared("", "", "").best() is None
+
+
+def test_of_many_classes_those_that_differ_most_are_shown():
+    count = 3 * CLASSES
+    gaps = class_gaps([str(i) for i in range(count)], [i / count for i in range(count)], [0.5] * count)
+    assert len(gaps) == CLASSES
+    assert gaps[0][1] > 0 > gaps[-1][1]
+    assert {name for name, _ in gaps} == {str(i) for i in range(count) if min(i, count - 1 - i) < CLASSES // 2}
