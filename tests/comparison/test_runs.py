@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -117,7 +118,7 @@ def test_runs_held_by_other_processes_are_waited_for(tmp_path, monkeypatch):
             lock.__exit__(None, None, None)
 
     lock.__enter__()
-    monkeypatch.setattr(runs.time, "sleep", nap)
+    monkeypatch.setattr(runs, "time", SimpleNamespace(sleep=nap))  # not that of the lock
     found = tiny(zoo, folder, listeners=[heard])
     assert naps == [1, 1]  # said before the first, and once
     assert heard.lines.count(f"{MODELS[1]}, seed 1") == 1
