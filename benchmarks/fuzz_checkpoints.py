@@ -1,9 +1,9 @@
-"""Thousands of hostile and damaged checkpoints at `vitreous classify --model`: none runs, each is used or refused.
+"""Give `vitreous classify --model` thousands of hostile checkpoints: none runs code, each is used or refused.
 
 python benchmarks/fuzz_checkpoints.py
 
-Refused means exit code 2 and one line. Found and printed: anything that is not one line, takes over 5 s of the
-process's time or raises its memory by more than 1 GB, or leaves the canary behind that hostile pickles would write.
+Refused means exit code 2 and one line. A case is printed as FOUND if its error is not one line, if it takes over 5 s of
+processor time, raises memory by more than 1 GB, or leaves the canary file that hostile pickles would write.
 """
 
 import argparse
@@ -17,38 +17,37 @@ import time
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from fuzz_images import SLOW, memory
-
-from vitreous.cli.main import main as vitreous
-from vitreous.data.samples import samples
-
 for part in (".", "support"):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / part))
 import bad_checkpoints  # noqa: E402
+from fuzz_images import SLOW, memory  # noqa: E402
 
-MOST = 1024.0  # MB that one checkpoint may raise the memory by
+from vitreous.cli.main import main as vitreous  # noqa: E402
+from vitreous.data.samples import samples  # noqa: E402
+
+MAX_MEMORY = 1024.0  # MB that one checkpoint may raise the memory by
 
 
-def used(path: Path, image: Path) -> tuple[str, str]:
-    said, message, code = io.StringIO(), io.StringIO(), 0
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(message):
+def classify_with(path: Path, image: Path) -> tuple[str, str]:
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             vitreous(["classify", str(image), "--model", str(path), "--json", "--device", "cpu"])
         except SystemExit as end:
             code = end.code
-    lines = [line for line in message.getvalue().splitlines() if line.strip()]
+    lines = [line for line in err.getvalue().splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("vitreous: ")]
     if code == 0:
-        return ("used, with a warning" if "NaN" in message.getvalue() else "used"), ""
-    if code == 2 and len(ours) == 1 and "Traceback" not in message.getvalue():
+        return ("used, with a warning" if "NaN" in err.getvalue() else "used"), ""
+    if code == 2 and len(ours) == 1 and "Traceback" not in err.getvalue():
         return "refused", ours[0]
-    return "unclear", f"exit {code}: {message.getvalue()!r}"
+    return "unclear", f"exit {code}: {err.getvalue()!r}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--flips", type=int, default=600)
-    parser.add_argument("--every", type=int, default=1, help="of the lies in config files, each so-manieth")
+    parser.add_argument("--every", type=int, default=1, help="of the changed config files, try one of so many")
     parser.add_argument("--show", action="store_true", help="one refusal of each kind")
     given = parser.parse_args()
     found: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -58,17 +57,19 @@ def main() -> None:
         folder.mkdir()
         samples()["chelsea"].save(image)
         vitreous(["classify", str(image), "--json", "--device", "cpu"])
-        resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))  # whatever happens, the machine goes on
+        resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))  # protects the machine
         for kind, path in bad_checkpoints.cases(folder, canary, flips=given.flips, every=given.every):
             Path("/proc/self/clear_refs").write_text("5")
             before, begun = memory()[0], time.process_time()
             try:
-                outcome, message = used(path, image)
+                outcome, message = classify_with(path, image)
             except Exception as error:
                 outcome, message = "traceback", f"{type(error).__name__}: {error}"
             seconds, peak = time.process_time() - begun, memory()[1] - before
             slowest, largest = max(slowest, (seconds, kind)), max(largest, (peak, kind))
-            outcome = "ran!" if canary.exists() else "slow" if seconds > SLOW else "large" if peak > MOST else outcome
+            outcome = (
+                "ran!" if canary.exists() else "slow" if seconds > SLOW else "large" if peak > MAX_MEMORY else outcome
+            )
             canary.unlink(missing_ok=True)
             found[kind.split(" ")[0].rstrip(":")][outcome] += 1
             if outcome not in ("refused", "used", "used, with a warning"):

@@ -26,7 +26,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MORE_TESTS = {  # beside `tests/FOLDER/test_NAME.py`
-    "weights/keymap.py": ("tests/weights/test_against_timm.py", "tests/weights/test_against_huggingface.py"),
+    "weights/keymap.py": ("tests/weights/formats/test_timm.py", "tests/weights/formats/test_huggingface.py"),
     "speed/fp8.py": ("tests/speed/test_lean.py",),
     "speed/backends.py": ("tests/speed/test_optimize.py",),
     "comparison/work.py": ("tests/comparison/test_compare.py",),

@@ -5,7 +5,7 @@ import pytest
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.summary import count_flops, describe, trace
 from vitreous.models.variants import variant
-from vitreous.models.vit import ViT
+from vitreous.models.vit import ViT, ViTConfig
 
 TINY = {"image_size": 32, "patch_size": 8, "width": 48, "mlp_width": 100, "depth": 2, "heads": 4, "classes": 5}
 
@@ -32,3 +32,11 @@ def test_a_trace_has_the_shape_of_every_step():
     assert shapes["logits"] == "5"
     with pytest.raises(ValueError, match="this is a ResNet"):
         trace(ResNet(ResNetConfig(18)))
+
+
+@pytest.mark.parametrize("position", ["learned", "sine-1d", "sine-2d", "none"])
+def test_flops_are_counted_for_every_kind_of_positions(position):
+    model = ViT(ViTConfig(image_size=32, patch_size=8, width=24, depth=2, heads=4, classes=5, position=position))
+    patches, tokens, d = 16, 17, 24
+    block = 2 * tokens * (3 * d * d + d * d + 8 * d * d) + 4 * tokens * tokens * d
+    assert count_flops(model) == 2 * patches * 3 * 64 * d + 2 * block + 2 * d * 5

@@ -1,6 +1,6 @@
-"""Checkpoints that should not be trusted, each written to a folder of its own: `cases(folder)` gives (name, path).
+"""Hostile and damaged checkpoints, each written to a folder of its own: `cases(folder)` yields (name, path).
 
-A pickle that ran would leave the file `canary` behind. All are small; what they claim to be is not.
+A pickle that ran would leave the file `canary` behind. All files are small; the sizes that they claim are not.
 """
 
 import copy
@@ -63,18 +63,18 @@ def pickles(folder: Path, canary: Path) -> Iterator[Case]:
     }
     for name, call in calls.items():
         nested = {"state_dict": {"head.bias": torch.ones(2), "args": [{"deep": call}]}}
-        places = {"bare": call, "nested": nested}
-        for place, value in places.items():
-            plain = folder / f"{name}-{place}-plain.pth"
+        nestings = {"bare": call, "nested": nested}
+        for nesting, value in nestings.items():
+            plain = folder / f"{name}-{nesting}-plain.pth"
             plain.write_bytes(pickle.dumps(value, protocol=2))
-            yield f"pickle {name} {place} plain", plain
+            yield f"pickle {name} {nesting} plain", plain
             for zipped in (True, False):
-                path = folder / f"{name}-{place}-{'zip' if zipped else 'old'}.pth"
+                path = folder / f"{name}-{nesting}-{'zip' if zipped else 'old'}.pth"
                 torch.save(value, path, _use_new_zipfile_serialization=zipped)
                 other = path.with_suffix(".safetensors")
                 shutil.copy(path, other)
-                yield f"pickle {name} {place} {'zip' if zipped else 'old'}", path
-                yield f"pickle {name} {place} called safetensors", other
+                yield f"pickle {name} {nesting} {'zip' if zipped else 'old'}", path
+                yield f"pickle {name} {nesting} called safetensors", other
         path = folder / f"{name}.npz"
         np.savez(path, **{"head/bias": np.array([call], dtype=object)})
         yield f"pickle {name} npz of objects", path
@@ -117,18 +117,18 @@ def damaged(folder: Path, sound: Path, count: int, seed: int = 0) -> Iterator[Ca
     draw, content = random.Random(seed), (sound / "model.safetensors").read_bytes()
     header = 8 + struct.unpack("<Q", content[:8])[0]
     for number in range(count):
-        place = folder / f"damaged-{number}"
-        shutil.copytree(sound, place)  # with its config: all but the damage is in order
-        path = place / "model.safetensors"
+        case = folder / f"damaged-{number}"
+        shutil.copytree(sound, case)  # with its config: all but the damage is in order
+        path = case / "model.safetensors"
         if number % 3 == 0:
             path.write_bytes(content[: draw.randrange(header if number % 2 else len(content))])
-            yield "safetensors cut short", place
+            yield "safetensors cut short", case
             continue
         flipped = bytearray(content)
         for _ in range(draw.choice((1, 1, 3))):
             flipped[draw.randrange(header if number % 2 else len(content))] ^= 1 << draw.randrange(8)
         path.write_bytes(flipped)
-        yield "safetensors with bits flipped", place
+        yield "safetensors with bits flipped", case
 
 
 def lies(folder: Path) -> Iterator[Case]:
@@ -182,11 +182,11 @@ def wrong_tensors(folder: Path, sound: Path) -> Iterator[Case]:
             "absent": None,
         }
         for name, other in others.items():
-            place = folder / f"tensor-{number}-{name}"
-            shutil.copytree(sound, place)
+            case = folder / f"tensor-{number}-{name}"
+            shutil.copytree(sound, case)
             changed = {each: held for each, held in tensors.items() if each != key}
-            save_file(changed if other is None else changed | {key: other}, place / "model.safetensors")
-            yield f"tensor {name}", place
+            save_file(changed if other is None else changed | {key: other}, case / "model.safetensors")
+            yield f"tensor {name}", case
 
 
 def indexes(folder: Path, sound: Path) -> Iterator[Case]:
@@ -213,44 +213,44 @@ def indexes(folder: Path, sound: Path) -> Iterator[Case]:
         "pipe": "pipe.safetensors",
     }
     for name, shard in shards.items():
-        place = folder / f"index-{name}"
-        place.mkdir()
-        shutil.copy(sound / "config.json", place)
-        (place / "inner.safetensors").mkdir()
-        (place / "link.safetensors").symlink_to(outside.absolute())
-        (place / "loop.safetensors").symlink_to("loop.safetensors")
-        (place / "device.safetensors").symlink_to("/dev/zero")
+        case = folder / f"index-{name}"
+        case.mkdir()
+        shutil.copy(sound / "config.json", case)
+        (case / "inner.safetensors").mkdir()
+        (case / "link.safetensors").symlink_to(outside.absolute())
+        (case / "loop.safetensors").symlink_to("loop.safetensors")
+        (case / "device.safetensors").symlink_to("/dev/zero")
         if hasattr(os, "mkfifo"):
-            os.mkfifo(place / "pipe.safetensors")
-        (place / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict.fromkeys(tensors, shard)}))
-        yield f"index {name}", place
+            os.mkfifo(case / "pipe.safetensors")
+        (case / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict.fromkeys(tensors, shard)}))
+        yield f"index {name}", case
     for name, text in {"nested": "[" * 100_000, "cut": '{"weight_map": {', "binary": "\udcff", "empty": ""}.items():
-        place = folder / f"index-text-{name}"
-        place.mkdir()
-        (place / "model.safetensors.index.json").write_text(text, errors="surrogateescape")
-        yield f"index text {name}", place
+        case = folder / f"index-text-{name}"
+        case.mkdir()
+        (case / "model.safetensors.index.json").write_text(text, errors="surrogateescape")
+        yield f"index text {name}", case
     for kind, target in (("link", outside.absolute()), ("device", Path("/dev/zero"))):
         for file in ("model.safetensors", "config.json"):
-            place = folder / f"{kind}-{file}"
-            shutil.copytree(sound, place)
-            (place / file).unlink()
-            (place / file).symlink_to(target)
-            yield f"{file} is a {kind} out of the folder", place
+            case = folder / f"{kind}-{file}"
+            shutil.copytree(sound, case)
+            (case / file).unlink()
+            (case / file).symlink_to(target)
+            yield f"{file} is a {kind} out of the folder", case
 
 
 def config_lies(folder: Path, sound: Path, every: int = 1) -> Iterator[Case]:
-    """Every value of every JSON file beside the weights, replaced by each of `VALUES`, and the file's own damage.
+    """Replace every value of every JSON file next to the weights by each of `VALUES`, and damage the files themselves.
 
-    `every` leaves out all but each so-manieth.
+    `every` takes one of so many.
     """
     number = 0
     for file in sorted(sound.glob("*.json")):
-        message = json.loads(file.read_text())
-        for path in _paths(message):
+        content = json.loads(file.read_text())
+        for path in _paths(content):
             for value in VALUES:
-                changed = copy.deepcopy(message)
-                place = functools.reduce(lambda held, key: held[key], path[:-1], changed)
-                place[path[-1]] = value
+                changed = copy.deepcopy(content)
+                container = functools.reduce(lambda outer, key: outer[key], path[:-1], changed)
+                container[path[-1]] = value
                 number += 1
                 if number % every == 0:
                     yield f"{sound.name}/{file.name}", _with_file(folder, sound, file.name, json.dumps(changed), number)
@@ -267,13 +267,13 @@ def _paths(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
 
 
 def _with_file(folder: Path, sound: Path, name: str, text: str, number: int) -> Path:
-    place = folder / f"{sound.name}-lie-{number}"
-    place.mkdir()
+    case = folder / f"{sound.name}-lie-{number}"
+    case.mkdir()
     for file in sound.iterdir():
         if file.name != name:
-            os.link(file, place / file.name)
-    (place / name).write_text(text, errors="surrogateescape")
-    return place
+            os.link(file, case / file.name)
+    (case / name).write_text(text, errors="surrogateescape")
+    return case
 
 
 def cases(folder: Path, canary: Path, *, flips: int = 600, every: int = 1) -> Iterator[Case]:

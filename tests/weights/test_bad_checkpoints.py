@@ -39,7 +39,7 @@ def test_no_pickle_of_any_container_runs(tmp_path):
         assert not canary.exists(), name
 
 
-def test_headers_that_lie_and_indexes_that_lead_elsewhere_are_refused(tmp_path, sound):
+def test_false_headers_and_indexes_that_lead_elsewhere_are_refused(tmp_path, sound):
     lies, indexes = list(bad_checkpoints.lies(tmp_path)), list(bad_checkpoints.indexes(tmp_path, sound["timm"]))
     assert lies
     assert indexes
@@ -79,7 +79,7 @@ def test_a_tensor_that_does_not_fit_is_named(tmp_path, sound, kind):
 
 
 @pytest.mark.parametrize("kind", bad_checkpoints.SOUND)
-def test_no_lie_in_a_config_file_is_a_defect_of_ours(tmp_path, sound, kind):
+def test_a_changed_config_file_is_used_or_refused(tmp_path, sound, kind):
     """A share of them; the benchmark tries all."""
     found = [loaded(path) for _, path in bad_checkpoints.config_lies(tmp_path, sound[kind], every=17)]
     assert True in found
@@ -115,12 +115,12 @@ def test_a_config_is_checked_before_anything_is_built(tmp_path, sound, field, va
     tracemalloc.stop()
 
 
-def test_whole_numbers_in_place_of_fractions_are_fine():
+def test_integers_instead_of_floats_are_accepted_in_a_config():
     assert ViTConfig(dropout=0, layer_scale=1).dropout == 0
 
 
 @pytest.mark.parametrize("case", ["config", "pickle", "nan"])
-def test_the_command_line_says_it_in_one_line(tmp_path, sound, case, capsys):
+def test_the_command_line_prints_one_line(tmp_path, sound, case, capsys):
     from vitreous.data.samples import samples
 
     samples()["chelsea"].save(tmp_path / "cat.png")

@@ -5,58 +5,21 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import subprocess
 import sys
-import threading
-import types
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
-from urllib.request import Request
 
 import pytest
 from loopback_hub import Answer, LoopbackFiles, LoopbackHub
 
-from vitreous.runtime.files import cache_folder
-from vitreous.weights import download as downloading
 from vitreous.weights import fetch as fetching
 from vitreous.weights.fetch import fetch
-from vitreous.weights.names import DEFAULT_TAGS, TORCHVISION_MODELS, ParsedName, parse
+
+pytestmark = pytest.mark.usefixtures("own_folders")
 
 WEIGHTS = bytes(range(256)) * 40
 AUGREG = "B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.01-res_224.npz"
-
-
-@pytest.fixture(autouse=True)
-def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every cache, and the working folder, lie in the test's own folder."""
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-    for variable in (
-        "HF_TOKEN",
-        "HUGGING_FACE_HUB_TOKEN",
-        "http_proxy",
-        "HTTP_PROXY",
-        "ALL_PROXY",
-        "all_proxy",
-    ):
-        monkeypatch.delenv(variable, raising=False)
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
-    with LoopbackHub() as server:
-        server.patch_client(monkeypatch, tmp_path / "hub")
-        yield server
-
-
-@pytest.fixture
-def files() -> Iterator[LoopbackFiles]:
-    with LoopbackFiles() as server:
-        yield server
 
 
 def write(folder: Path, *names: str) -> Path:
@@ -84,129 +47,6 @@ def leftovers(folder: Path) -> list[str]:
 # What a name means
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "target", "version"),
-    [
-        ("google/vit-base-patch16-224", "hub", "google/vit-base-patch16-224", None),
-        ("google/vit-base-patch16-224@v1", "hub", "google/vit-base-patch16-224", "v1"),
-        ("hf-hub:timm/vit_x.tag", "hub", "timm/vit_x.tag", None),
-        ("hf_hub:org/name@refs/pr/1", "hub", "org/name", "refs/pr/1"),
-        (
-            "vit_base_patch16_224.augreg2_in21k_ft_in1k",
-            "hub",
-            "timm/vit_base_patch16_224.augreg2_in21k_ft_in1k",
-            None,
-        ),
-        ("flexivit_base.1200ep_in1k@main", "hub", "timm/flexivit_base.1200ep_in1k", "main"),
-        ("resnet50.a1_in1k", "hub", "timm/resnet50.a1_in1k", None),
-        ("vit_base_patch16_224", "hub", "timm/vit_base_patch16_224.augreg2_in21k_ft_in1k", None),
-        ("timm/deit_tiny_patch16_224", "hub", "timm/deit_tiny_patch16_224.fb_in1k", None),
-        ("torchvision:vit_b_16", "torchvision", "vit_b_16", None),
-        ("torchvision:vit_b_16.IMAGENET1K_V1", "torchvision", "vit_b_16", "IMAGENET1K_V1"),
-        ("torchvision:vit_b_16/IMAGENET1K_V1", "torchvision", "vit_b_16", "IMAGENET1K_V1"),
-        ("resnet152", "torchvision", "resnet152", None),
-        ("resnet50.IMAGENET1K_V2", "torchvision", "resnet50", "IMAGENET1K_V2"),
-        ("ViT-B_16.npz", "google", "imagenet21k/ViT-B_16.npz", None),
-        ("R50+ViT-B_16.npz", "google", "imagenet21k/R50+ViT-B_16.npz", None),
-        ("ViT-B_16-224.npz", "google", "imagenet21k+imagenet2012/ViT-B_16-224.npz", None),
-        ("imagenet21k+imagenet2012/ViT-L_16.npz", "google", "imagenet21k+imagenet2012/ViT-L_16.npz", None),
-        (AUGREG, "google", f"augreg/{AUGREG}", None),
-        (f"augreg/{AUGREG}", "google", f"augreg/{AUGREG}", None),
-        ("gs://vit_models/sam/ViT-B_16.npz", "google", "sam/ViT-B_16.npz", None),
-        (
-            "https://storage.googleapis.com/vit_models/imagenet21k%2Bimagenet2012/ViT-B_16.npz",
-            "google",
-            "imagenet21k+imagenet2012/ViT-B_16.npz",
-            None,
-        ),
-        ("https://example.org/a/vit.pth?download=1", "url", "https://example.org/a/vit.pth?download=1", None),
-        ("http://localhost:80/vit.pth", "url", "http://localhost:80/vit.pth", None),
-        ("packaged", "packaged", "cifar10", None),
-        ("cifar10", "packaged", "cifar10", None),
-    ],
-)
-def test_a_name_says_where_it_leads(name: str, kind: str, target: str, version: str | None) -> None:
-    assert parse(name) == ParsedName(kind, target, version)
-
-
-def test_what_exists_on_the_disk_wins_over_every_name_but_the_packaged_model() -> None:
-    for name in ("google/vit", "resnet50", "vit_base_patch16_224", "ViT-B_16.npz"):
-        assert parse(name).kind not in ("file", "folder")
-        Path(name).mkdir(parents=True)
-        assert parse(name) == ParsedName("folder", name)
-    Path("cifar10").mkdir()
-    assert parse("cifar10").kind == "packaged"
-    assert parse("./cifar10") == ParsedName("folder", "./cifar10")
-    assert parse(Path("cifar10")) == ParsedName("folder", "cifar10")
-
-
-def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    write(tmp_path, "vit.pth")
-    assert fetch("~/vit.pth").weights == (tmp_path / "vit.pth",)
-    assert fetch("~/vit.pth").name == "~/vit.pth"
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["./none", "../none/model.safetensors", "/none/at/all", "~/none", "none.pth", "org/none.safetensors"],
-)
-def test_a_path_that_does_not_exist_is_not_looked_up_on_the_hub(name: str) -> None:
-    with pytest.raises(FileNotFoundError, match=r"there is no file or folder .*none.*: check the path"):
-        parse(name)
-
-
-def test_a_path_object_is_always_a_path() -> None:
-    with pytest.raises(FileNotFoundError, match="no file or folder"):
-        parse(Path("google/vit-base-patch16-224"))
-    with pytest.raises(FileNotFoundError, match="no file or folder"):
-        parse(Path("ViT-B_16.npz"))
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("", "the model has no name"),
-        (
-            "vit_base_patch16_225",
-            r"did you mean vit_base_patch16_224 .*add its tag \(vit_base_patch16_225\.<tag>\)",
-        ),
-        ("vit_huge_patch14_224", r"add its tag \(vit_huge_patch14_224\.<tag>\)"),
-        ("reznet50", "did you mean resnet50"),
-        ("Some Model", "no model is known by the name 'Some Model'"),
-        ("org/name@", "expected a revision after it"),
-        ("a/b/c", "write org/name"),
-        ("gs://another/ViT-B_16.npz", "expected gs://vit_models/"),
-        ("gs://vit_models/augreg/../../secret.npz", r"expected gs://vit_models/<folder>/<name>\.npz"),
-        ("http://example.org/vit.pth", "use https://"),
-        ("https://example.org/page", "does not end like a weights file"),
-        ("https://example.org/model.safetensors.index.json", "does not end like a weights file"),
-    ],
-)
-def test_an_unknown_name_says_what_to_try(name: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        parse(name)
-
-
-def test_google_names_cannot_climb_out_of_the_cache() -> None:
-    for name in ("B_16-i/../../../x.npz", "augreg/../../x.npz", "augreg/..\\x.npz"):
-        with pytest.raises(FileNotFoundError):
-            parse(name)
-
-
-def test_default_tags_are_tags_that_timm_has() -> None:
-    timm = pytest.importorskip("timm")
-    known = set(timm.list_pretrained())
-    assert [name for name, tag in DEFAULT_TAGS.items() if f"{name}.{tag}" not in known] == []
-
-
-def test_torchvision_knows_the_bare_names() -> None:
-    from torchvision.models import list_models
-
-    assert set(TORCHVISION_MODELS) <= set(list_models())
-
-
 def test_importing_fetch_is_cheap() -> None:
     code = "import sys, vitreous.weights.fetch; print([m for m in sys.argv[1:] if m in sys.modules])"
     heavy = ["torch", "torchvision", "huggingface_hub", "rich", "numpy"]
@@ -217,7 +57,7 @@ def test_importing_fetch_is_cheap() -> None:
 # Files and folders
 
 
-def test_a_folder_of_the_hub_is_found_whole(tmp_path: Path) -> None:
+def test_all_files_of_a_hub_folder_are_found(tmp_path: Path) -> None:
     names = (
         "model.safetensors",
         "config.json",
@@ -439,7 +279,7 @@ def test_a_repository_with_one_file_of_another_name_will_do(hub: LoopbackHub) ->
 
 
 @pytest.mark.parametrize(("name", "suffix"), [("model.safetensors", "safetensors"), ("pytorch_model.bin", "bin")])
-def test_a_sharded_repository_is_downloaded_whole(hub: LoopbackHub, name: str, suffix: str) -> None:
+def test_a_sharded_repository_is_downloaded_completely(hub: LoopbackHub, name: str, suffix: str) -> None:
     shards = {f"part-0000{i}-of-00002.{suffix}": bytes([i]) * 100 for i in (1, 2)}
     hub.add("tiny/big", {**shards, f"{name}.index.json": index_of(*shards)})
     for attempt in ("online", "offline"):
@@ -612,70 +452,6 @@ def test_a_name_the_hub_cannot_have_is_one_plain_line(hub: LoopbackHub) -> None:
     assert "\n" not in str(caught.value)
 
 
-def hasten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the Hub client try again at once rather than after a second."""
-    from huggingface_hub import file_download
-
-    monkeypatch.setattr(file_download, "time", types.SimpleNamespace(sleep=lambda seconds: None))
-
-
-def test_a_broken_hub_download_leaves_nothing_and_a_retry_succeeds(
-    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hasten(monkeypatch)
-    hub.add("tiny/vit", {"model.safetensors": WEIGHTS})
-    hub.broken.add("/tiny/vit/resolve/main/model.safetensors")
-    with pytest.raises(ConnectionError, match=r"tiny/vit/model\.safetensors.*cannot be reached") as caught:
-        fetch("tiny/vit")
-    assert "\n" not in str(caught.value)
-    assert leftovers(tmp_path / "hub") == []
-    hub.broken.clear()
-    assert fetch("tiny/vit").weights[0].read_bytes() == WEIGHTS
-
-
-def test_hub_bytes_of_another_length_are_refused(hub: LoopbackHub, tmp_path: Path) -> None:
-    hub.add("tiny/vit", {"model.safetensors": WEIGHTS})
-    hub.wrong["/tiny/vit/resolve/main/model.safetensors"] = b"short"
-    message = rf"tiny/vit/model\.safetensors could not be downloaded: .*size {len(WEIGHTS)} but has size 5"
-    with pytest.raises(OSError, match=message) as caught:
-        fetch("tiny/vit")
-    assert "\n" not in str(caught.value)
-    assert leftovers(tmp_path / "hub") == []
-
-
-def test_the_users_own_hub_settings_are_kept(tmp_path: Path) -> None:
-    code = "from vitreous.weights.fetch import fetch; print(fetch('tiny/vit').weights[0].read_text())"
-    with LoopbackHub() as hub:
-        hub.add("tiny/vit", {"model.safetensors": b"from the mirror"})
-        environment = {**os.environ, **hub.environment(tmp_path / "home")}
-        for _ in ("online", "offline"):
-            answer = subprocess.run(
-                [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60
-            )
-            assert answer.stdout.strip() == "from the mirror", answer.stderr
-            environment["HF_HUB_OFFLINE"] = "1"
-            hub.close()
-    assert (tmp_path / "home" / "hub" / "models--tiny--vit").is_dir()
-
-
-def test_no_progress_leaves_the_clients_bars_as_they_were(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub
-    from huggingface_hub.utils import are_progress_bars_disabled
-
-    hub.add("tiny/vit", {"model.safetensors": WEIGHTS})
-    original, seen = huggingface_hub.hf_hub_download, []
-
-    def spy(*arguments, **options):
-        seen.append(are_progress_bars_disabled())
-        return original(*arguments, **options)
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", spy)
-    before = are_progress_bars_disabled()
-    fetch("tiny/vit", progress=False)
-    assert set(seen) == {True}
-    assert are_progress_bars_disabled() == before
-
-
 # torchvision
 
 
@@ -776,86 +552,3 @@ def test_an_address_is_downloaded_once(files: LoopbackFiles, tmp_path: Path) -> 
     assert fetch(f"{files.url}/a/vit.safetensors") == first
     with pytest.raises(ConnectionError, match="check the network and try again"):
         fetch(f"{files.url}/c/vit.safetensors")
-
-
-def test_a_broken_download_leaves_nothing_and_a_retry_succeeds(files: LoopbackFiles, tmp_path: Path) -> None:
-    files.files["/vit.pth"] = WEIGHTS
-    files.broken.add("/vit.pth")
-    half = len(WEIGHTS) // 2
-    with pytest.raises(ConnectionError, match=f"broke off: expected {len(WEIGHTS):,} bytes, got {half:,}"):
-        fetch(f"{files.url}/vit.pth")
-    assert leftovers(tmp_path / "cache") == []
-    files.broken.clear()
-    assert fetch(f"{files.url}/vit.pth").weights[0].read_bytes() == WEIGHTS
-
-
-def test_an_interrupted_download_leaves_nothing(
-    files: LoopbackFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*arguments: object, **options: object) -> None:
-        raise KeyboardInterrupt
-
-    files.files["/vit.pth"] = WEIGHTS
-    monkeypatch.setattr(downloading.os, "replace", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        fetch(f"{files.url}/vit.pth")
-    assert leftovers(tmp_path / "cache") == []
-
-
-def test_a_server_that_falls_silent_is_given_up(files: LoopbackFiles, tmp_path: Path) -> None:
-    silent = threading.Event()
-
-    def wait(path: str) -> Answer:
-        silent.wait(5)
-        return Answer(404)
-
-    files.answer = wait  # type: ignore[method-assign]
-    with pytest.raises(ConnectionError, match="timed out"):
-        downloading.download(f"{files.url}/vit.pth", tmp_path / "vit.pth", timeout=0.2)
-    silent.set()
-    assert not (tmp_path / "vit.pth").exists()
-
-
-def test_a_web_page_is_not_a_weights_file(files: LoopbackFiles, tmp_path: Path) -> None:
-    files.files["/vit.pth"] = b"<html>please log in</html>"
-    files.headers["Content-Type"] = "text/html; charset=utf-8"
-    with pytest.raises(ValueError, match="answered with a web page: expected the weights file itself"):
-        fetch(f"{files.url}/vit.pth")
-    assert leftovers(tmp_path / "cache") == []
-
-
-def test_a_redirect_may_not_leave_for_an_unencrypted_address(files: LoopbackFiles) -> None:
-    files.files["/vit.pth"] = WEIGHTS
-    files.redirects["/moved.pth"] = "/vit.pth"
-    files.redirects["/away.pth"] = "http://example.org/vit.pth"
-    files.redirects["/file.pth"] = "file:///etc/hostname"
-    assert fetch(f"{files.url}/moved.pth").weights[0].read_bytes() == WEIGHTS
-    with pytest.raises(ValueError, match=r"http://example.org/vit.pth is not encrypted"):
-        fetch(f"{files.url}/away.pth")
-    with pytest.raises((ValueError, ConnectionError)):
-        fetch(f"{files.url}/file.pth")
-    encrypted, plain = Request("https://example.org/vit.pth"), "http://127.0.0.1/vit.pth"
-    with pytest.raises(ValueError, match=r"redirects to http://127\.0\.0\.1/vit\.pth, which is not encrypted"):
-        downloading._Redirects().redirect_request(encrypted, None, 302, "Found", {}, plain)
-
-
-def test_the_cache_folder_is_the_argument_else_the_variable_else_the_platforms(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert cache_folder(tmp_path / "mine") == tmp_path / "mine"
-    assert cache_folder() == tmp_path / "cache"
-    monkeypatch.setenv("VITREOUS_CACHE", "")
-    monkeypatch.setenv("XDG_CACHE_HOME", "")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    if os.name == "posix":
-        assert cache_folder() == tmp_path / ".cache" / "vitreous"
-
-
-def test_a_bar_is_shown_only_where_someone_watches(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    for watched, show, drawn in [(True, True, True), (True, False, False), (False, True, False)]:
-        monkeypatch.setattr("sys.stderr.isatty", lambda watched=watched: watched)
-        if not drawn:
-            monkeypatch.setitem(sys.modules, "rich.progress", None)  # not even imported
-        with downloading._bar("vit.pth", 10, show=show) as advance:
-            advance(10)
-        assert ("vit.pth" in capsys.readouterr().err) is drawn

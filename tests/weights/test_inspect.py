@@ -1,14 +1,36 @@
-import pytest
+"""The facts behind `vitreous doctor`: to read, to parse and to show in a notebook."""
 
-from vitreous.models.summary import count_flops
-from vitreous.models.vit import ViT, ViTConfig
+import json
+import re
 
-SMALL = {"image_size": 32, "patch_size": 8, "width": 24, "depth": 2, "heads": 4, "classes": 5}
+from vitreous.weights.inspect import inspect
+from vitreous.weights.load import load
 
 
-@pytest.mark.parametrize("position", ["learned", "sine-1d", "sine-2d", "none"])
-def test_operations_are_counted_whatever_the_positions(position):
-    model = ViT(ViTConfig(**SMALL, position=position))
-    patches, tokens, d = 16, 17, 24
-    block = 2 * tokens * (3 * d * d + d * d + 8 * d * d) + 4 * tokens * tokens * d
-    assert count_flops(model) == 2 * patches * 3 * 64 * d + 2 * block + 2 * d * 5
+def test_the_summary_reads_as_sections_and_parses_as_values():
+    model = load()
+    summary = inspect(model)
+    assert list(summary.sections) == ["source", "model", "weights", "images", "training"]
+    lines = repr(summary).splitlines()
+    assert lines[0] == "source"
+    assert "  parameters        6,350,602" in lines
+    values = json.loads(json.dumps(summary.to_dict()))
+    assert values["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+    assert values["report"]["format"] == "timm"
+    assert values["remarks"] == model.card.report.remarks() == []
+
+
+def test_shapes_are_added_on_request():
+    summary = inspect(load(), shapes=True)
+    assert ("logits", "10") in summary.sections["shapes"]
+    assert summary.to_dict()["shapes"]["logits"] == "10"
+    assert "shapes" not in inspect(load()).sections
+
+
+def test_html_escapes_what_comes_from_files():
+    model = load()
+    model.card.name = "<script>alert(1)</script>"
+    page = inspect(model)._repr_html_()
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+    assert len(re.findall("<table>", page)) == len(inspect(model).sections)

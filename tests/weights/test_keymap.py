@@ -38,7 +38,7 @@ def theirs():
     }
 
 
-def test_every_tensor_goes_to_its_place_and_back(theirs):
+def test_every_tensor_is_translated_there_and_back(theirs):
     ours, stray = to_ours(theirs | {"extra": torch.zeros(1)}, RULES)
     assert stray == ["extra"]
     assert {name: tuple(value.shape) for name, value in ours.items()} == {
@@ -71,12 +71,12 @@ def test_a_part_that_is_missing_is_named(theirs):
         to_ours(theirs, RULES)
 
 
-def test_what_the_other_format_has_no_place_for_is_named():
+def test_a_tensor_that_the_target_lacks_is_named():
     with pytest.raises(ValueError, match="no place for reg_token"):
         to_theirs({"reg_token": torch.zeros(1)}, RULES, ViTConfig())
 
 
-def test_a_template_takes_whole_names_alone():
+def test_a_template_matches_complete_names_only():
     found = pattern("blocks.{n}.{p}")
     assert found.fullmatch("blocks.10.bias")
     for name in ("blocksx10.bias", "blocks.a.bias", "blocks.1.biases", "x.blocks.1.bias"):

@@ -1,11 +1,9 @@
 """A model on its way to the Hub and back, by the Hub's real client and a hub on loopback."""
 
 import json
-import re
 
 import pytest
 import torch
-import yaml
 from loopback_hub import LoopbackHub
 
 from conftest import noise
@@ -16,7 +14,6 @@ from vitreous.models.vit import ViT, ViTConfig
 from vitreous.training.config import TrainConfig
 from vitreous.weights.card import Card
 from vitreous.weights.load import load
-from vitreous.weights.model_card import model_card
 from vitreous.weights.save import save
 
 RESULT = {"top1": 0.9, "top5": 1.0, "loss": 0.3, "images": 100, "epochs": 3, "seconds": 7.5, "memory": None}
@@ -65,16 +62,16 @@ def test_what_was_pushed_loads_again_with_equal_logits(hub, run, capsys):
     message = json.loads(capsys.readouterr().out)
     assert message["url"] == f"{hub.url}/ann/digits"
     assert set(hub.files("ann/digits")) - {".gitattributes"} == {"model.safetensors", "config.json", "README.md"}
-    here, there = load(run), load("ann/digits")
+    local, pushed = load(run), load("ann/digits")
     x = torch.randn(2, 3, 16, 16)
-    assert torch.equal(here(x), there(x))
-    assert there.card.revision == message["commit"]
-    assert there.card.preprocess == here.card.preprocess
-    assert there.card.class_names == ("ant", "bee", "cow")
+    assert torch.equal(local(x), pushed(x))
+    assert pushed.card.revision == message["commit"]
+    assert pushed.card.preprocess == local.card.preprocess
+    assert pushed.card.class_names == ("ant", "bee", "cow")
     assert hub.private == {"ann/digits": False}
 
 
-def test_no_path_of_this_machine_goes_out(hub, run):
+def test_no_local_path_is_uploaded(hub, run):
     main(["push", str(run), "ann/digits"])
     for name in ("config.json", "README.md"):
         text = hub.files("ann/digits")[name].decode()
@@ -89,7 +86,7 @@ def test_a_second_push_is_one_more_commit_and_other_files_stay(hub, run, tmp_pat
     assert hub.files("ann/digits")["notes.txt"] == b"mine"
     again = load("ann/digits")
     assert again.card.revision != first
-    assert again.config.size == (16, 16)  # the file beside it is another model's
+    assert again.config.size == (16, 16)  # the other file is another model's
 
 
 def test_a_resnet_is_pushed_too(hub, tmp_path):
@@ -101,7 +98,7 @@ def test_a_resnet_is_pushed_too(hub, tmp_path):
     x = torch.randn(1, 3, 32, 32)
     assert torch.equal(load("ann/resnet")(x), model(x))
     assert hub.private == {"ann/resnet": True}
-    assert front(hub.files("ann/resnet")["README.md"].decode())["license"] == "mit"
+    assert "license: mit" in hub.files("ann/resnet")["README.md"].decode()
 
 
 def test_without_a_token_one_line_says_where_to_get_one(hub, run, capsys, monkeypatch):
@@ -147,12 +144,12 @@ def test_a_public_repository_is_not_taken_for_a_private_one(hub, run, capsys):
 
 
 @pytest.mark.parametrize("name", ["digits", "ann/b/c", "ann/", "a nn/digits", "ann/-x", "../digits"])
-def test_a_name_that_cannot_be_is_refused_before_anything_is_read(hub, capsys, name):
+def test_an_impossible_name_is_refused_before_anything_is_read(hub, capsys, name):
     assert "OWNER/NAME" in refused(["push", "nowhere", name], capsys)
     assert not hub.asked
 
 
-def test_a_hub_that_is_away_is_one_line(hub, run, capsys):
+def test_an_unreachable_hub_is_one_line(hub, run, capsys):
     hub.close()
     assert "check the network" in refused(["push", str(run), "ann/digits"], capsys)
 
@@ -168,44 +165,3 @@ def test_nan_is_not_pushed(hub, tmp_path, capsys):
 
 
 # --- the card ---------------------------------------------------------------------------------------------------------
-
-
-def front(text):
-    return yaml.safe_load(text.split("---")[1])
-
-
-def test_the_card_tells_what_the_run_knows_and_no_licence():
-    text = model_card(trained(optimizer="muon"))
-    head = front(text)
-    assert head["library_name"] == "vitreous"
-    assert "license" not in head
-    assert "base_model" not in head
-    (result,) = head["model-index"][0]["results"]
-    assert (result["dataset"]["name"], result["metrics"][0]["value"]) == ("zoo", 0.9)
-    for part in (
-        "**90.00%** of 100 held-out images of zoo are classified correctly, measured on 2026-11-15",
-        "82.56% to 94.48%",
-        "Trained on 1,234 images of zoo. 3 epochs took 8 s.",
-        "| optimizer | muon |",
-        "It distinguishes 3 classes: ant, bee, cow.",
-        "Shorter side to 18 (bicubic), centre crop 16×16, mean 0.1 0.1 0.1, std 0.9 0.9 0.9.",
-        "vitreous classify photo.jpg --model FOLDER",
-        'vitreous.load("FOLDER")',
-    ):
-        assert part in text, part
-    assert "| device" not in text
-
-
-def test_the_card_names_the_checkpoint_that_a_run_began_with():
-    text = model_card(trained(pretrained=True, model="vit_tiny_patch16_224.augreg_in21k_ft_in1k"))
-    assert front(text)["base_model"] == "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"
-    assert "base_model" not in front(model_card(trained(pretrained=True, model="/home/ann/vit.pth")))
-
-
-def test_the_card_of_a_model_without_a_run_claims_no_accuracy():
-    model = trained()
-    model.card.training = None
-    text = model_card(model)
-    assert "metrics" not in front(text)
-    assert not re.search(r"\d%", text)
-    assert "measure it with `vitreous evaluate`" in text

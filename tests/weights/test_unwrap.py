@@ -136,7 +136,7 @@ def test_a_backbone_that_is_no_transformer_keeps_its_neighbours():
     assert list(unwrap(tensors).tensors) == list(tensors)
 
 
-def test_a_container_beside_named_tensors_is_left_out_and_reported():
+def test_a_container_next_to_named_tensors_is_ignored_and_reported():
     found = unwrap(weights() | {"teacher_scores": {"w": torch.ones(1)}, "history": [torch.ones(1)]})
     assert list(found.tensors) == PLAIN_NAMES
     assert found.ignored == ("teacher_scores", "history")

@@ -1,0 +1,57 @@
+"""What shapes and config files do not state is asked for, or assumed and reported."""
+
+import pytest
+import timm
+import torch
+
+from conftest import assert_same, noise
+from vitreous.weights.load import load
+
+SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 3, "num_heads": 4, "num_classes": 7}
+
+
+def test_without_a_config_the_number_of_heads_is_asked_for(tmp_path):
+    torch.save(timm.create_model("vit_base_patch16_224", **SMALL).state_dict(), tmp_path / "mine.pth")
+    with pytest.raises(ValueError, match="heads=N"):
+        load(tmp_path / "mine.pth")
+
+
+def test_a_grid_that_is_not_square_is_asked_for(tmp_path):
+    model = timm.create_model("vit_base_patch16_224", **SMALL | {"img_size": (24, 48)})
+    torch.save(model.state_dict(), tmp_path / "mine.pth")
+    with pytest.raises(ValueError, match="trained_size="):
+        load(tmp_path / "mine.pth", heads=4)
+    assert load(tmp_path / "mine.pth", heads=4, trained_size=(24, 48)).config.grid == (3, 6)
+
+
+X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(5))
+
+
+@pytest.fixture
+def theirs():
+    return noise(timm.create_model("vit_base_patch16_224", **SMALL))
+
+
+@torch.no_grad()
+def test_missing_positions_are_an_error_unless_stated(theirs, tmp_path):
+    state = theirs.state_dict()
+    del state["pos_embed"]
+    torch.save(state, tmp_path / "mine.pth")
+    with pytest.raises(ValueError, match="rotary positions are not supported"):
+        load(tmp_path / "mine.pth", heads=4, image_size=32)
+    theirs.pos_embed.zero_()
+    assert_same(load(tmp_path / "mine.pth", heads=4, image_size=32, position="none")(X), theirs(X))
+
+
+def test_a_missing_final_norm_is_an_error_unless_stated(theirs, tmp_path):
+    state = {key: value for key, value in theirs.state_dict().items() if not key.startswith("norm.")}
+    torch.save(state, tmp_path / "mine.pth")
+    with pytest.raises(ValueError, match="final_norm=False"):
+        load(tmp_path / "mine.pth", heads=4)
+    assert not load(tmp_path / "mine.pth", heads=4, final_norm=False).config.final_norm
+
+
+def test_every_assumption_is_reported(theirs, tmp_path):
+    torch.save(theirs.state_dict(), tmp_path / "mine.pth")
+    report = load(tmp_path / "mine.pth", heads=4).card.report
+    assert set(report.assumed) == {"image size", "pool", "norm_eps", "activation", "preprocessing"}
