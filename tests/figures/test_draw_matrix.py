@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from vitreous.figures.matrix import draw_layers_heads, draw_matrix, draw_similarity
+from vitreous.figures.matrix import draw_blocks_heads, draw_matrix, draw_similarity
 
 
 def bar_label(figure):
@@ -43,7 +43,7 @@ def test_tokens_are_counted_in_even_steps():
 
 def test_each_number_stands_in_its_own_cell():
     values = np.array([[0.11, -0.22, 0.33], [0.44, 0.55, np.nan]])
-    axes = draw_layers_heads(values, diverging=True).axes[0]
+    axes = draw_blocks_heads(values, diverging=True).axes[0]
     np.testing.assert_array_equal(axes.images[0].get_array(), values)
     written = {text.get_position(): text.get_text() for text in axes.texts}
     assert written == {(0, 0): "0.11", (1, 0): "−0.22", (2, 0): "0.33", (0, 1): "0.44", (1, 1): "0.55", (2, 1): ""}
@@ -53,14 +53,14 @@ def test_each_number_stands_in_its_own_cell():
 
 def test_numbers_are_written_only_where_they_fit_or_are_asked_for():
     many, few = np.random.default_rng(0).random((48, 25)), np.random.default_rng(0).random((4, 3))
-    assert len(draw_layers_heads(many).axes[0].texts) == 0
-    assert len(draw_layers_heads(few).axes[0].texts) == 12
-    assert len(draw_layers_heads(few, numbers=False).axes[0].texts) == 0
-    assert len(draw_layers_heads(many, numbers=True).axes[0].texts) == 48 * 25
+    assert len(draw_blocks_heads(many).axes[0].texts) == 0
+    assert len(draw_blocks_heads(few).axes[0].texts) == 12
+    assert len(draw_blocks_heads(few, numbers=False).axes[0].texts) == 0
+    assert len(draw_blocks_heads(many, numbers=True).axes[0].texts) == 48 * 25
 
 
 def test_numbers_contrast_with_their_cells():
-    low, high = draw_layers_heads([[0.0, 1.0]]).axes[0].texts
+    low, high = draw_blocks_heads([[0.0, 1.0]]).axes[0].texts
     assert low.get_color() == "#ffffff"
     assert high.get_color() != "#ffffff"
 
@@ -83,7 +83,7 @@ def test_similarity_beyond_0_to_1_is_not_cut_off():
         (lambda: draw_matrix(np.ones((3, 4))), r"matrix must have shape \[tokens tokens\], got \[3 4\]"),
         (lambda: draw_matrix(np.ones((3, 3)), prefix=4), "prefix must be a number of tokens from 0 to 3, got 4"),
         (lambda: draw_matrix(np.ones((3, 3)), scale="cube"), "scale must be one of raw, log, layer-norm, got 'cube'"),
-        (lambda: draw_layers_heads(np.ones(3)), r"values must have shape \[layers heads\], got \[3\]"),
+        (lambda: draw_blocks_heads(np.ones(3)), r"values must have shape \[layers heads\], got \[3\]"),
         (lambda: draw_similarity(np.ones((2, 3)), ["a", "b"]), r"values must have shape \[n n\], got \[2 3\]"),
         (lambda: draw_similarity(np.ones((2, 2)), ["a"]), "labels must be 2 strings, got 1"),
     ],

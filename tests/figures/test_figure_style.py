@@ -10,7 +10,7 @@ from drawn import photo, pixels
 
 from vitreous.figures.curves import draw_lines
 from vitreous.figures.maps import draw_map
-from vitreous.figures.matrix import draw_layers_heads
+from vitreous.figures.matrix import draw_blocks_heads
 from vitreous.figures.style import DIVERGING, HEAT, PALETTE, encode, new_figure, style
 
 FORMATS = ["png", "svg", "pdf"]
@@ -131,7 +131,7 @@ def test_the_style_is_in_force_inside_alone():
 
 def test_a_narrow_figure_widens_until_two_lines_hold_its_title():
     title = "What switching off the only head of each layer costs"
-    lines = [text for text in draw_layers_heads(np.ones((12, 1)), title=title).texts if text.get_weight() == "bold"]
+    lines = [text for text in draw_blocks_heads(np.ones((12, 1)), title=title).texts if text.get_weight() == "bold"]
     assert " ".join(text.get_text() for text in lines) == title
     assert len(lines) == 2
 

@@ -1,4 +1,4 @@
-"""Bars: what the model predicts, what it would say after each layer, and which parts matter most.
+"""Bars: what the model predicts, what it would answer after each block, and which parts matter most.
 
 Each is a table whose numbers are drawn as well as written: one row a thing, in the order given, the first on top.
 """
@@ -72,29 +72,29 @@ def draw_lens(
     target: ArrayLike,
     *,
     target_label: str = "the final class",
-    layers: Sequence[str] | None = None,
+    steps: Sequence[str] | None = None,
     title: str = "",
 ) -> Figure:
-    """The logit lens: after each layer the best class and its probability `[layers]`, and the final class's `[layers]`.
+    """The logit lens: after each block the best class and its probability `[steps]`, and the final class's `[steps]`.
 
-    The curve runs down beside the rows. Rows that already say `target_label` stand out. `layers` names the rows, which
+    The curve runs down beside the rows. Rows that already say `target_label` stand out. `steps` names the rows, which
     are otherwise numbered from 0.
 
     >>> figure = draw_lens(["web", "cat", "cat"], [0.1, 0.4, 0.9], [0.0, 0.4, 0.9], target_label="cat")
     >>> figure.axes[1].lines[0].get_xdata().tolist()
     [0.0, 0.4, 0.9]
     """
-    probabilities = array_of("probabilities", probabilities, "layers")
+    probabilities = array_of("probabilities", probabilities, "steps")
     count = len(probabilities)
-    curve = array_of("target", target, "layers")
+    curve = array_of("target", target, "steps")
     if len(curve) != count:
-        raise ValueError(f"target must be {count} numbers, one for each layer, got {len(curve)}")
+        raise ValueError(f"target must be {count} numbers, one for each step, got {len(curve)}")
     labels = labels_of("labels", labels, count)
-    steps = [str(layer) for layer in range(count)] if layers is None else labels_of("layers", layers, count)
+    steps = [str(step) for step in range(count)] if steps is None else labels_of("steps", steps, count)
     steps = [elide(step, 1.1, SMALL) for step in steps]
     row = min(max(TALLEST / count, 0.165), 0.235)
     panel, share = 1.9, text_width("probability", SMALL)
-    first = max(text_width("layer", SMALL), *(text_width(step, SMALL) for step in steps)) + 0.16
+    first = max(text_width("block", SMALL), *(text_width(step, SMALL) for step in steps)) + 0.16
     names = [elide(label, 2.3, SMALL) for label in labels]
     second = first + max(0.8, *(text_width(name, SMALL) for name in names)) + 0.14
     third = WIDTH - panel - 0.3  # where the numbers end and the curve's panel begins, with a gap
@@ -105,7 +105,7 @@ def draw_lens(
         _bars(bars, probabilities, [ACCENT if same else PALE for same in said])
         beside = _rows(card, WIDTH - panel, _HEADER, panel, row, count)
         _curve(beside, curve)
-        _header(card, 0, "layer")
+        _header(card, 0, "block")
         _header(card, first, "best class")
         _header(card, third, "probability", ha="right")
         _header(card, WIDTH - panel, elide(f"probability of {target_label}", panel, SMALL))
@@ -131,7 +131,7 @@ def draw_ranking(
 
     Bars run over the values' own range, or over `limits`.
 
-    >>> figure = draw_ranking(["layer 3, head 1", "layer 0, head 7"], [0.12, -0.01], label="accuracy lost")
+    >>> figure = draw_ranking(["block 3, head 1", "block 0, head 7"], [0.12, -0.01], label="accuracy lost")
     >>> [float(bar.get_width()) for bar in figure.axes[0].containers[0]]
     [0.12, -0.01]
     """

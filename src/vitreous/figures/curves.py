@@ -55,23 +55,30 @@ def draw_lines(
     return card
 
 
-def draw_distance(distances: ArrayLike, *, unit: str = "px", title: str = "") -> Figure:
-    """How far each head looks, by depth (the paper's figure 7, right): mean distance in pixels `[layers heads]`.
+def draw_heads(values: ArrayLike, *, label: str, ceiling: float | None = None, title: str = "") -> Figure:
+    """A number for each head `[blocks heads]` as a dot over its block, the mean as a line, and perhaps a ceiling.
 
-    >>> len(draw_distance(np.random.rand(12, 3) * 100).axes[0].lines)
+    >>> len(draw_heads(np.random.rand(12, 3) * 100, label="mean attention distance (px)").axes[0].lines)
     1
-    """
-    distances = array_of("distances", distances, "layers heads")
-    return _draw_heads(distances, f"mean attention distance ({unit})", title)
-
-
-def draw_entropy(entropies: ArrayLike, *, ceiling: float | None = None, title: str = "") -> Figure:
-    """How widely each head looks, by depth: entropy in nats `[layers heads]`; `ceiling`, log t, is uniform attention.
-
-    >>> len(draw_entropy(np.random.rand(12, 3), ceiling=np.log(197)).axes[0].lines)
+    >>> len(draw_heads(np.random.rand(12, 3), label="entropy (nats)", ceiling=np.log(197)).axes[0].lines)
     2
     """
-    return _draw_heads(array_of("entropies", entropies, "layers heads"), "entropy (nats)", title, ceiling)
+    values = array_of("values", values, "blocks heads")
+    blocks, heads = values.shape
+    high = float(np.nanmax(values, initial=0))
+    high = max(high, ceiling or 0) * 1.06 or 1.0
+    low = min(float(np.nanmin(values, initial=0)) * 1.06, 0.0)
+    names, ends, colours = (["mean of heads"], [_end(_mean(values))], [INK]) if heads > 1 else ([], [], [])
+    if ceiling is not None:
+        names, ends, colours = [*names, "uniform attention"], [*ends, ceiling], [*colours, MUTED]
+    room = max((text_width(name, SMALL) for name in names), default=0.0) + 0.1
+    with new_figure(WIDTH, _TALL + _below("block"), title) as card:
+        axes = _chart(card, (0, 0, WIDTH - room, _TALL), (-0.5, blocks - 0.5), (low, high), "block", label, whole=True)
+        _dots(axes, values)
+        if ceiling is not None:
+            axes.axhline(ceiling, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+        _name_ends(axes, names, ends, colours, _TALL)
+    return card
 
 
 def draw_faithfulness(
@@ -129,29 +136,10 @@ def draw_faithfulness(
     return card
 
 
-def _draw_heads(values: Floats, ylabel: str, title: str, ceiling: float | None = None) -> Figure:
-    """A dot for each head over its layer's number, the mean as a line, and perhaps a ceiling."""
-    layers, heads = values.shape
-    high = float(np.nanmax(values, initial=0))
-    high = max(high, ceiling or 0) * 1.06 or 1.0
-    low = min(float(np.nanmin(values, initial=0)) * 1.06, 0.0)
-    names, ends, colours = (["mean of heads"], [_end(_mean(values))], [INK]) if heads > 1 else ([], [], [])
-    if ceiling is not None:
-        names, ends, colours = [*names, "uniform attention"], [*ends, ceiling], [*colours, MUTED]
-    room = max((text_width(name, SMALL) for name in names), default=0.0) + 0.1
-    with new_figure(WIDTH, _TALL + _below("layer"), title) as card:
-        axes = _chart(card, (0, 0, WIDTH - room, _TALL), (-0.5, layers - 0.5), (low, high), "layer", ylabel, whole=True)
-        _dots(axes, values)
-        if ceiling is not None:
-            axes.axhline(ceiling, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
-        _name_ends(axes, names, ends, colours, _TALL)
-    return card
-
-
 def _dots(axes: Axes, values: Floats) -> None:
-    """A dot for each head `[layers heads]` over its layer, and a line through their means."""
-    layers, heads = values.shape
-    depth = np.arange(layers)
+    """A dot for each head `[blocks heads]` over its block, and a line through their means."""
+    blocks, heads = values.shape
+    depth = np.arange(blocks)
     axes.scatter(
         depth.repeat(heads), values.ravel(), s=16, color=ACCENT, alpha=0.55, linewidth=0, zorder=2, clip_on=False
     )

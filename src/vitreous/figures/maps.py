@@ -156,12 +156,12 @@ def draw_grid(
     *,
     title: str = "",
     label: str = "",
-    row_title: str = "layer",
+    row_title: str = "block",
     column_title: str = "head",
     shared_scale: bool = False,
     diverging: bool = False,
 ) -> Figure:
-    """Many tiny maps `[n m rows columns]`, such as those of every head in every layer, with crisp cells.
+    """Many tiny maps `[n m rows columns]`, such as those of every head in every block, with crisp cells.
 
     Each map runs over all colours by itself, unless `shared_scale` makes their colours comparable.
 

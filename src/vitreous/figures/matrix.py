@@ -1,4 +1,4 @@
-"""Matrices: attention of every token to every token, a number for every head of every layer, layers against layers."""
+"""Matrices: attention of every token to every token, a number for every head of every block, blocks against blocks."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -30,12 +30,12 @@ def draw_matrix(
     label: str = "",
     limits: tuple[float, float] | None = None,
 ) -> Figure:
-    """An attention matrix `[tokens tokens]`: row q says where token q looks.
+    """An attention matrix `[tokens tokens]`: row q is the attention of query token q.
 
     A thin line parts the first `prefix` tokens (class, registers) from the patches. `scale` only names what was done to
     the values, unless `label` says it better.
 
-    >>> len(draw_matrix(np.full((5, 5), 0.2), prefix=1, title="Layer 0, head 0").axes)
+    >>> len(draw_matrix(np.full((5, 5), 0.2), prefix=1, title="Block 0, head 0").axes)
     2
     """
     matrix = array_of("matrix", matrix, "tokens tokens")
@@ -63,7 +63,7 @@ def draw_matrix(
     return card
 
 
-def draw_layers_heads(
+def draw_blocks_heads(
     values: ArrayLike,
     *,
     title: str = "",
@@ -72,33 +72,33 @@ def draw_layers_heads(
     numbers: bool | None = None,
     limits: tuple[float, float] | None = None,
 ) -> Figure:
-    """A number for each head of each layer `[layers heads]`, the first layer on top.
+    """A number for each head of each block `[blocks heads]`, the first block on top.
 
     The numbers themselves stand in the cells if `numbers` is true, or where they fit if it is None.
 
-    >>> figure = draw_layers_heads([[0.1, 0.2], [0.3, 0.4]], label="importance")
+    >>> figure = draw_blocks_heads([[0.1, 0.2], [0.3, 0.4]], label="importance")
     >>> [text.get_text() for text in figure.axes[0].texts]
     ['0.10', '0.20', '0.30', '0.40']
     """
-    values = array_of("values", values, "layers heads")
-    layers, heads = values.shape
+    values = array_of("values", values, "blocks heads")
+    blocks, heads = values.shape
     scale = scale_of(values, label, diverging, limits)
-    cell = 0.46, min(max(TALLEST / layers, 0.12), 0.3)
-    names = [str(number) for number in range(max(layers, heads))]
+    cell = 0.46, min(max(TALLEST / blocks, 0.12), 0.3)
+    names = [str(number) for number in range(max(blocks, heads))]
     texts = _fixed(values)
     widest = max(text_width(text, TINY) for text in texts)
     with new_cells(
         values,
         scale,
         cell,
-        rows=names[:layers],
+        rows=names[:blocks],
         columns=names[:heads],
-        row_title="layer",
+        row_title="block",
         column_title="head",
         title=title,
     ) as (card, axes):
-        axes.hlines(np.arange(1, layers) - 0.5, -0.5, heads - 0.5, color=PAPER, linewidth=0.8)
-        axes.vlines(np.arange(1, heads) - 0.5, -0.5, layers - 0.5, color=PAPER, linewidth=0.8)
+        axes.hlines(np.arange(1, blocks) - 0.5, -0.5, heads - 0.5, color=PAPER, linewidth=0.8)
+        axes.vlines(np.arange(1, heads) - 0.5, -0.5, blocks - 0.5, color=PAPER, linewidth=0.8)
         room = 0.9 * axes.get_position().width * card.get_size_inches()[0] / heads  # inches in a cell
         if numbers or (numbers is None and widest <= room and cell[1] > 0.15):
             size = TINY * min(1.0, room / max(widest, 0.01))
@@ -120,7 +120,7 @@ def draw_similarity(
     diverging: bool = False,
     limits: tuple[float, float] | None = None,
 ) -> Figure:
-    """How alike n things are `[n n]`, such as the features of layers by centred kernel alignment; 0 to 1 by default.
+    """How alike n things are `[n n]`, such as the features of blocks by centred kernel alignment; 0 to 1 by default.
 
     >>> figure = draw_similarity(np.eye(3), ["embedding", "block 0", "block 1"], label="CKA")
     >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]

@@ -1,126 +1,272 @@
-"""One HTML file that opens anywhere: no request, nothing beside it.
+"""An explanation: the views of a model in front of an image, each computed once, then drawn as often as one likes.
 
-For a ViT with an image it is the interactive page, with figures below where views were asked for by name; a ResNet, or
-a model without an image, has figures alone.
+`figure` draws a view with matplotlib; `html` gives the interactive page, one file that opens from disk; the explorer
+sends the same `payload`. The page's script draws the same results, so that no view is computed twice.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from html import escape
+import html as html_text
+import io
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+from matplotlib.figure import Figure
+from PIL import Image as pillow
+
+from vitreous.figures.draw import draw
+from vitreous.figures.kinds import Bars, Dots, Lines, Map, Matrix, Result, Steps, Table, Tiles
 from vitreous.models.vit import ViT
-from vitreous.pages.interactive import interactive
-from vitreous.pages.page import document, figure_image, short
 from vitreous.pages.payload import Payload
-from vitreous.views.drawing import Figures
+from vitreous.pages.interactive import scripted_page
+from vitreous.pages.render import render
+from vitreous.runtime.files import write_atomic
 from vitreous.views.inspection import Inspection
-from vitreous.views.registry import View, choose
-from vitreous.weights.inspect import inspect
+from vitreous.views.model import short
+from vitreous.views.registry import choose_views
+
+FORMAT = 2
+NAMED = 10
+"""Classes that the page lists."""
+EXACT = 4096
+"""Numbers up to which an array goes to the page as it is; larger ones as bytes with a scale."""
+
+Progress = Callable[[str], object]
 
 
-@dataclass
-class Section:
-    """A view of one image, drawn."""
+class Explanation:
+    """The views of one image, or of a model alone; a view is computed when it is first asked for.
 
-    name: str
-    view: View
-    figures: Figures
+    In a notebook it shows itself as the interactive page.
+    """
+
+    def __init__(self, inspection: Inspection, views: str | Sequence[str] = "all") -> None:
+        self.inspection = inspection
+        self.views = choose_views(views, inspection)
+        self.named = set(views.split(",") if isinstance(views, str) else views)
+        self.skipped: dict[str, str] = {}
+        """Views of `all` that this model or image cannot give, and why."""
+        self._results: dict[str, dict[str, Result]] = {}
+
+    def __repr__(self) -> str:
+        name = self.inspection.name or "the model"
+        answer = f": {self.summary}" if self.summary else ""
+        return f"Explanation of {short(name)}{answer} ({len(self.views)} views: {', '.join(self.views)})"
+
+    @property
+    def answer(self) -> list[dict[str, Any]]:
+        """The likeliest classes, best first: `index`, `label`, `probability`, `logit`; none without a classifier."""
+        return likely_classes(self.inspection)
+
+    @property
+    def summary(self) -> str:
+        """The answer in a line: `dome 66.9%, church 19.9%, monastery 5.8%`."""
+        return ", ".join(f"{each['label']} {each['probability']:.1%}" for each in self.answer[:3])
+
+    def results(self, name: str) -> dict[str, Result]:
+        """Compute a view, once: its results by name; one alone has the name ''."""
+        if name not in self._results:
+            self._results[name] = choose_views([name], self.inspection)[name].results(self.inspection)
+        return self._results[name]
+
+    def compute(self, progress: Progress = lambda view: None) -> dict[str, dict[str, Result]]:
+        """Compute all chosen views; one of `all` that cannot be computed is left out and noted in `skipped`."""
+        found = {}
+        for name, view in self.views.items():
+            progress(view.title)
+            try:
+                found[name] = self.results(name)
+            except ValueError as error:
+                if name in self.named:
+                    raise
+                self.skipped[name] = str(error)
+        return found
+
+    def map(self, name: str = "relevance") -> np.ndarray:
+        """A view's heat map as an array `[rows columns]`, such as that of `relevance`, `rollout` or `cam`."""
+        for result in self.results(name).values():
+            if isinstance(result, Map) and not result.colours:
+                return result.shown()
+        raise ValueError(f"the view {name!r} is no heat map: try relevance, rollout, cam or attention-rows")
+
+    def figures(self, name: str) -> dict[str, Figure]:
+        """A view's figures by name; one alone has the name ''."""
+        image = None if self.inspection.image is None else self.inspection.backdrop
+        return {part: draw(result, image) for part, result in self.results(name).items()}
+
+    def figure(self, name: str, part: str | None = None) -> Figure:
+        """One figure of a view: its first, or the one called `part`."""
+        results = self.results(name)
+        part = next(iter(results)) if part is None else part
+        if part not in results:
+            raise ValueError(f"the view {name!r} has no figure {part!r}: it has {', '.join(map(repr, results))}")
+        return draw(results[part], None if self.inspection.image is None else self.inspection.backdrop)
+
+    def payload(self, progress: Progress = lambda view: None) -> Payload:
+        """Compute all chosen views and pack them for the page."""
+        payload = Payload(_header(self.inspection))
+        if self.inspection.image is not None:
+            payload.add_bytes("image", _encoded(self.inspection.backdrop))
+        computed = self.compute(progress)
+        payload.header["views"] = [
+            {
+                "name": name,
+                "title": view.title,
+                "tab": view.tab or view.title,
+                "read": view.read,
+                "beware": view.beware,
+                "results": [_pack(payload, name, part, result) for part, result in computed[name].items()],
+            }
+            for name, view in self.views.items()
+            if name in computed
+        ]
+        return payload
+
+    def html(self) -> str:
+        """The interactive page, whole."""
+        return report([self])
+
+    def save(self, path: str | Path) -> Path:
+        """Write the interactive page: one file that opens from disk and asks nothing of any network."""
+        return save_report(path, [self])
+
+    def _repr_html_(self) -> str:
+        """The page itself, in a frame of its own."""
+        text = html_text.escape(self.html(), quote=True)
+        style = "width: 100%; height: 760px; border: 1px solid #ccc; border-radius: 6px"
+        return f'<iframe srcdoc="{text}" style="{style}" sandbox="allow-scripts allow-downloads"></iframe>'
 
 
-@dataclass
-class Page:
-    """All that is said about one image, or about a model without an image."""
-
-    title: str
-    answer: str
-    """What the model predicts, in a line; empty without an image or classes."""
-    sections: list[Section] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-    """Views among `all` that this model or image cannot give, and why."""
+def save_report(path: str | Path, explanations: Sequence[Explanation]) -> Path:
+    """Write the page of several explanations of one model, whole or not at all."""
+    return write_atomic(Path(path), partial(Path.write_text, data=report(explanations), encoding="utf-8"))
 
 
-def explain(inspection: Inspection, views: str = "all") -> Page:
-    """Draw the chosen views of an inspection; of `all`, one that cannot be drawn is left out and said."""
-    page = Page(inspection.name or "the model", answer(inspection))
-    for name, view in choose(views, inspection).items():
-        try:
-            page.sections.append(Section(name, view, view.draw(inspection)))
-        except ValueError as error:
-            if name in views.split(","):
-                raise
-            page.skipped.append(f"{name}: {error}")
-    return page
-
-
-def answer(inspection: Inspection) -> str:
-    """The prediction in a line: `dome 66.9 %, church 19.9 %, monastery 5.8 %`."""
-    if inspection.image is None or inspection.model.card.head != "classifier":
-        return ""
-    probabilities = inspection.logits.softmax(dim=-1)
-    best = probabilities.argsort(descending=True, stable=True)[:3].tolist()
-    return ", ".join(f"{inspection.model.card.label(i)} {probabilities[i]:.1%}" for i in best)
-
-
-def html(pages: Sequence[Page], inspection: Inspection, payloads: Sequence[Payload] = ()) -> str:
-    """The whole report; the inspection tells of the model. With a payload a page, it is interactive."""
-    card = inspection.model.card
-    if payloads:
-        named = [(short(page.title), payload) for page, payload in zip(pages, payloads, strict=True)]
-        drawn = "".join(_page(page, number) for number, page in enumerate(pages) if page.sections)
-        return interactive(
-            named, short(card.name), describe_model(inspection), f'<div class="figures">{drawn}</div>' if drawn else ""
-        )
-    message = f"<h1>{escape(short(card.name))}</h1><p>{escape(describe_model(inspection))}</p>"
-    body = [f"<header>{message}{_contents(pages)}</header>"]
-    body += [_page(page, number) for number, page in enumerate(pages)]
-    body.append(_about(inspection))
-    return document(short(card.name), "".join(body))
+def report(explanations: Sequence[Explanation]) -> str:
+    """The page of several explanations of one model: an image at a time."""
+    inspection = explanations[0].inspection
+    title = short(inspection.model.card.name)
+    payloads = [(short(each.inspection.name) or "the model", each.payload()) for each in explanations]
+    body = render("explanation.html", title=title, summary=describe_model(inspection), images=len(payloads) > 1)
+    return scripted_page(title, body, "report.js", payloads)
 
 
 def describe_model(inspection: Inspection) -> str:
     """The model in a line: family, size, parameters."""
-    parameters = sum(p.numel() for p in inspection.model.parameters())
-    config = inspection.model.config
-    kind = (
-        f"{config.size[0]}×{config.size[1]} px, {config.depth} blocks, {config.heads} heads"
-        if isinstance(inspection.model, ViT)
-        else f"{inspection.model.config.depth} layers"
-    )
-    return f"{inspection.model.card.family}, {kind}, {parameters / 1e6:.1f} million parameters"
+    model = inspection.model
+    parameters = sum(p.numel() for p in model.parameters())
+    size = f"{model.config.depth} layers"
+    if isinstance(model, ViT):
+        height, width = model.config.size
+        size = f"{height}×{width} px, {model.config.depth} blocks, {model.config.heads} heads"
+    return f"{model.card.family}, {size}, {parameters / 1e6:.1f} million parameters"
 
 
-def _contents(pages: Sequence[Page]) -> str:
-    lines = []
-    for number, page in enumerate(pages):
-        links = [f'<a href="#{number}-{s.name}">{escape(s.view.title)}</a>' for s in page.sections]
-        named = f"<strong>{escape(short(page.title))}</strong> " if len(pages) > 1 else ""
-        lines.append(f"<nav>{named}{' '.join(links)}</nav>")
-    return "".join(lines)
+def likely_classes(inspection: Inspection) -> list[dict[str, Any]]:
+    """The likeliest classes, best first; none where there is no image or no classifier."""
+    if inspection.image is None or inspection.model.card.head != "classifier":
+        return []
+    probabilities = inspection.logits.softmax(dim=-1)
+    best = inspection.logits.argsort(descending=True, stable=True)[:NAMED].tolist()
+    return [
+        {
+            "index": i,
+            "label": inspection.model.card.label(i),
+            "probability": probabilities[i].item(),
+            "logit": inspection.logits[i].item(),
+        }
+        for i in best
+    ]
 
 
-def _page(page: Page, number: int) -> str:
-    said = f'<p class="answer">{escape(page.answer)}</p>' if page.answer else ""
-    sections = "".join(_section(section, number) for section in page.sections)
-    return f"<article><h2>{escape(short(page.title))}</h2>{said}{sections}</article>\n"
+def _header(inspection: Inspection) -> dict[str, Any]:
+    card, choice = inspection.model.card, inspection.choice
+    model: dict[str, Any] = {"name": short(card.name), "classifier": card.head == "classifier"}
+    start: dict[str, Any] = {"view": "attention-rows", "block": None, "head": choice.head, "query": choice.query}
+    if isinstance(inspection.model, ViT):
+        config, layout = inspection.model.config, inspection.model.layout
+        model |= {
+            "grid": list(layout.grid),
+            "prefix": [layout.name(i) for i in range(layout.prefix)],
+            "depth": config.depth,
+            "heads": config.heads,
+            "readsMean": "token" not in config.pool,  # then the head reads the mean of the patches
+        }
+        start["block"] = inspection.block
+    explained = inspection.classes if likely_classes(inspection) else []
+    return {
+        "format": FORMAT,
+        "model": model,
+        "image": None if inspection.image is None else {"name": short(inspection.name)},
+        "start": start,
+        "predictions": likely_classes(inspection),
+        "classes": [{"index": i, "label": card.label(i)} for i in explained],
+    }
 
 
-def _section(section: Section, number: int) -> str:
-    view = section.view
-    images = "".join(
-        figure_image(figure, f"{view.title}{f' ({part})' if part else ''}: {view.read}")
-        for part, figure in section.figures.items()
-    )
-    return (
-        f'<section id="{number}-{section.name}"><h3>{escape(view.title)}</h3>{images}'
-        f'<p>{escape(view.read)}</p><p class="beware">{escape(view.beware)}</p></section>\n'
-    )
+def _encoded(pixels: np.ndarray) -> bytes:
+    """A small image without loss, a large one as WebP."""
+    file = io.BytesIO()
+    options: dict[str, Any] = {"format": "WEBP", "quality": 88} if max(pixels.shape) > 64 else {"format": "PNG"}
+    pillow.fromarray(pixels).save(file, **options)
+    return file.getvalue()
 
 
-def _about(inspection: Inspection) -> str:
-    rows = "".join(
-        f"<tr><th>{escape(label)}</th><td>{escape(text)}</td></tr>"
-        for title, lines in inspect(inspection.model).sections.items()
-        for label, text in lines
-        if label != "file"  # local paths are not written to files that may be shared
-    )
-    return f"<details><summary>About the model</summary><table>{rows}</table></details>"
+def _pack(payload: Payload, view: str, part: str, result: Result) -> dict[str, Any]:
+    """A result as the page reads it: words in the header, arrays in the block of bytes."""
+    name = f"{view}/{part}" if part else view
+    entry: dict[str, Any] = {"part": part, "kind": result.kind, "title": result.title}
+    match result:
+        case Map():
+            values = result.values
+            if result.colours:
+                values = (values * 255).round().astype(np.uint8)
+            entry |= {"array": payload.add_once(name, values, exact=EXACT), "at": dict(result.at)}
+            for field in ("axes", "grid", "prefix", "label", "signed", "limits", "from_zero", "panels", "says"):
+                entry[field] = getattr(result, field)
+            entry |= {"colours": result.colours, "over": result.over_image}
+            entry["chosen"] = result.chosen
+            entry["names"] = {axis: list(names) for axis, names in result.names.items() if axis == "class"}
+        case Matrix():
+            entry |= {"array": payload.add_once(name, result.values, exact=EXACT), "at": dict(result.at)}
+            for field in ("axes", "rows", "columns", "label", "signed", "scale", "prefix"):
+                entry[field] = getattr(result, field)
+            entry["names"] = {axis: list(names) for axis, names in result.names.items()}
+        case Dots():
+            entry |= {"array": payload.add_once(name, result.values), "label": result.label}
+            entry |= {"unit": result.unit, "ceiling": result.ceiling}
+        case Bars():
+            logits = None if result.logits is None else [float(value) for value in result.logits]
+            entry |= {"names": list(result.names), "values": [float(value) for value in result.values]}
+            entry |= {"label": result.label, "logits": logits, "limits": result.limits}
+            entry["positions"] = result.positions
+        case Steps():
+            entry |= {"array": payload.add_once(name, result.curves), "steps": list(result.steps)}
+            entry |= {"axes": result.axes, "answers": list(result.answers), "names": {"class": list(result.names["class"])}}
+            entry["probabilities"] = [float(value) for value in result.probabilities]
+        case Lines():
+            entry |= {"baselines": result.baselines, "panels": []}
+            for number, panel in enumerate(result.panels):
+                array = payload.add_once(f"{name}/{number}", np.stack(list(panel.series.values())))
+                areas = [panel.areas[each] for each in panel.series]
+                entry["panels"].append(
+                    {
+                        "title": panel.title,
+                        "label": panel.label,
+                        "array": array,
+                        "names": list(panel.series),
+                        "areas": areas,
+                        "better": panel.better,
+                    }
+                )
+        case Tiles():
+            entry |= {"grid": result.grid, "shares": result.shares}
+            if result.grid is not None:
+                payload.add_bytes(name, _encoded(result.images[0]))
+                entry["file"] = name
+            else:
+                entry["array"] = payload.add_once(name, (result.images.clip(0, 1) * 255).round().astype(np.uint8))
+        case Table():
+            entry["rows"] = [[str(label), str(text)] for label, text in result.rows]
+    return entry

@@ -1,7 +1,7 @@
 """Numbers on their way to the page: a JSON header, and one block of bytes that its arrays lie in.
 
-Values that are only looked at are stored as a byte with a scale beside it. The report inlines a payload, the explorer
-sends it; `pages/assets/payload.js` reads it, and the page cannot tell which of the two it was.
+Large arrays are stored as a byte a value with a scale a row, which is enough for colours. The report inlines a payload,
+the explorer sends it; `pages/assets/payload.js` reads both alike.
 """
 
 import base64
@@ -21,6 +21,8 @@ class Payload:
     header: dict[str, Any] = field(default_factory=dict)
     parts: list[bytes] = field(default_factory=list)
     length: int = 0
+    known: dict[int, tuple[str, np.ndarray]] = field(default_factory=dict)
+    """Arrays that `add_once` has appended."""
 
     def __post_init__(self) -> None:
         self.header |= {"arrays": {}, "files": {}}
@@ -34,6 +36,7 @@ class Payload:
         {'type': 'uint8', 'shape': [1, 3], 'offset': 4}
         """
         array = values.detach().cpu().float().numpy() if isinstance(values, Tensor) else values
+        array = array.astype(np.float32) if array.dtype == np.float64 else array
         if scaled is not None:
             axes = tuple(range(array.ndim - scaled, array.ndim))
             peak = np.abs(array).max(axis=axes, keepdims=True).astype(np.float32)
@@ -43,6 +46,17 @@ class Payload:
             array = np.rint(array / scale).astype(np.int8 if signed else np.uint8)
             self.add(f"{name}.scale", scale.reshape(scale.shape[: array.ndim - scaled]))
         self._append(name, np.ascontiguousarray(array))
+
+    def add_once(self, name: str, values: np.ndarray, *, exact: int | None = None) -> str:
+        """Append an array unless it is there already, and return the name under which it is.
+
+        Beyond `exact` numbers it is stored as bytes with a scale for each row.
+        """
+        known = self.known.setdefault(id(values), (name, values))  # keeps the array, so that its id stays its own
+        if known[0] == name:
+            scaled = 1 if exact is not None and values.size > exact and values.dtype != np.uint8 else None
+            self.add(name, values, scaled=scaled)
+        return known[0]
 
     def _append(self, name: str, array: np.ndarray) -> None:
         self._pad()

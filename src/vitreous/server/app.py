@@ -21,7 +21,7 @@ from vitreous.data.samples import samples
 from vitreous.inside.intervene import intervene
 from vitreous.models.vit import ViT
 from vitreous.pages.interactive import ASSETS
-from vitreous.pages.page_data import page_data, predictions
+from vitreous.pages.explanation import Explanation, likely_classes
 from vitreous.server.jobs import CancelToken, JobCancelled, JobQueue, ServerBusy
 from vitreous.views.inspection import Inspection
 
@@ -171,7 +171,7 @@ def create_app(models: Mapping[str, ViT], jobs: JobQueue) -> FastAPI:
 
         def run(cancel: CancelToken) -> bytes:
             inspection = Inspection(asked, read_image(body), name=name)
-            return page_data(inspection, progress=cancel.check).to_bytes()
+            return Explanation(inspection).payload(cancel.check).to_bytes()
 
         return Response(await compute(request, client, run), media_type="application/octet-stream")
 
@@ -188,7 +188,7 @@ def create_app(models: Mapping[str, ViT], jobs: JobQueue) -> FastAPI:
         def run(cancel: CancelToken) -> list[dict[str, Any]]:
             inspection = Inspection(asked, read_image(body))
             with intervene(asked, heads_off=heads):
-                return predictions(inspection)
+                return likely_classes(inspection)
 
         return JSONResponse(await compute(request, client and f"{client}/ablate", run))
 

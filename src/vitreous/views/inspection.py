@@ -1,5 +1,6 @@
-"""An image in front of a model, and what one wants to know of it: worked out when first asked for, and kept."""
+"""An inspection: a model in front of an image, and what one wants to know of it, computed when first asked for."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -10,31 +11,38 @@ from PIL.Image import Image
 from torch import Tensor
 
 from vitreous.data.preprocess import square
+from vitreous.figures.kinds import MatrixScale
+from vitreous.inside.attention import attention_of
 from vitreous.inside.capture import capture
 from vitreous.models.vit import ViT
 from vitreous.weights.load import Model
 
+Fusion = Literal["mean", "max", "min"]
 SHARP = 256
 """Pixels of a side that let a photograph be recognised under a heat map; a model may see as few as 32."""
+LARGEST_ATTENTION = 40_000_000
+"""Attention values that are kept whole; of a larger model's, the rows of one query are."""
+EXPLAINED = 5
+"""Classes whose evidence is computed: the target, and the likeliest others."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What to look at."""
+    """What to show."""
 
-    layer: int = -1
+    block: int = -1
     """The block, for views of one block; -1 is the last."""
     head: int | None = None
     """The head, for views of one head; without it, the mean over heads."""
     heads: tuple[int, ...] | None = None
     """Several heads, for views that show them side by side; without it, all."""
     query: int | None = None
-    """The token that looks: its row of the attention matrix. 0 is the class token; without it, what the head reads."""
+    """The query token: its row of the attention matrix. 0 is the class token; without it, what the head reads."""
     target: int | None = None
     """The class to explain; without it, the predicted one."""
-    scale: Literal["raw", "log", "layer-norm"] | None = None
-    """How the attention matrix is shown; without it, all three ways."""
-    fusion: Literal["mean", "max", "min"] = "mean"
+    scale: MatrixScale | None = None
+    """How the attention matrix is shown; without it, on all three scales."""
+    fusion: Fusion = "mean"
     """How rollout joins heads."""
     discard: float = 0.0
     """The share of smallest attention that rollout drops."""
@@ -43,7 +51,7 @@ class Choice:
 
 
 class Inspection:
-    """One model, at most one image, one choice of what to look at."""
+    """One model, at most one image, one choice of what to show."""
 
     def __init__(self, model: Model, image: Image | None = None, choice: Choice | None = None, name: str = "") -> None:
         self.model, self.name, self.choice = model.eval(), name, choice or Choice()
@@ -57,15 +65,15 @@ class Inspection:
         counts = {"target": config.classes}
         if isinstance(self.model, ViT):
             layout = self.model.layout
-            counts |= {"layer": self.model.config.depth, "head": self.model.config.heads, "query": layout.tokens}
+            counts |= {"block": self.model.config.depth, "head": self.model.config.heads, "query": layout.tokens}
         for what, count in counts.items():
             values = [getattr(choice, what), *((choice.heads or ()) if what == "head" else ())]
             for value in values:
                 if value is not None and not -count <= value < count:
                     raise ValueError(f"{what} {value} does not exist: this model has {what} 0 to {count - 1}")
 
-    def asked(self, choice: Choice, model: Model | None = None) -> "Inspection":
-        """The same image with another choice, or before another model: it is not resized once more for that."""
+    def with_choice(self, choice: Choice, model: Model | None = None) -> "Inspection":
+        """The same image with another choice, or in front of another model; it is not resized once more for that."""
         other = Inspection(model or self.model, self.image, choice, self.name)
         if self.image is not None and other.model.card.preprocess == self.model.card.preprocess:
             other.view = self.view
@@ -81,7 +89,7 @@ class Inspection:
     def view(self) -> Image:
         """The part of the image that the model sees, at the size it sees it: RGB, or L for a grey model."""
         if self.image is None:
-            raise ValueError("this view needs an image: name one")
+            raise ValueError("this view needs an image: pass one")
         return self.model.card.preprocess.view(self.image)
 
     @cached_property
@@ -96,7 +104,7 @@ class Inspection:
 
     @cached_property
     def backdrop(self) -> np.ndarray:
-        """What heat is laid over, uint8 `[H W 3]`: what the model sees, in more pixels where it sees few of many."""
+        """What heat maps are laid over, uint8 `[H W 3]`: what the model sees, with more pixels where it sees few."""
         pixels, preprocess = self.pixels, self.model.card.preprocess
         if self.image is None or preprocess.resize is None:
             return pixels
@@ -130,8 +138,14 @@ class Inspection:
         return label
 
     @cached_property
-    def layer(self) -> int:
-        return self.choice.layer % self.vit.config.depth
+    def classes(self) -> list[int]:
+        """Classes to explain: the target first, then the likeliest others."""
+        likely = self.logits.argsort(descending=True, stable=True)[:EXPLAINED].tolist()
+        return [self.target, *(index for index in likely if index != self.target)][:EXPLAINED]
+
+    @cached_property
+    def block(self) -> int:
+        return self.choice.block % self.vit.config.depth
 
     @cached_property
     def heads(self) -> list[int]:
@@ -140,42 +154,58 @@ class Inspection:
 
     @cached_property
     def query(self) -> int | None:
-        """The token that looks, or None for a model without class token: then the mean over patches looks."""
+        """The query token, or None for a model without class token: then the mean over patches is meant."""
         layout = self.vit.layout
         return layout.class_index if self.choice.query is None else self.choice.query % layout.tokens
 
+    @cached_property
+    def token_names(self) -> list[str]:
+        """Every token as titles call it."""
+        layout = self.vit.layout
+        return [f"{layout.name(i)} token" if i < layout.prefix else layout.name(i) for i in range(layout.tokens)]
+
     @property
     def query_name(self) -> str:
-        """What the looking token is called in titles."""
-        if self.query is None:
-            return "average patch"
-        name = self.vit.layout.name(self.query)
-        return f"{name} token" if self.query_place is None else name
+        """What the query token is called in titles."""
+        return "average patch" if self.query is None else self.token_names[self.query]
 
     @property
-    def query_place(self) -> tuple[int, int] | None:
-        """Row and column of the looking token, where it is a patch."""
+    def query_patch(self) -> tuple[int, int] | None:
+        """Row and column of the query token, where it is a patch."""
         return None if self.query is None else self.vit.layout.patch(self.query)
 
+    @property
+    def keeps_attention(self) -> bool:
+        """Whether the attention of all blocks and queries is small enough to be kept."""
+        config = self.vit.config
+        return config.depth * config.heads * self.vit.layout.tokens**2 <= LARGEST_ATTENTION
+
     @cached_property
-    def rows(self) -> Tensor:
-        """The looking token's attention in every block and head: `[layers heads t]`, on the CPU."""
-        queries = None if self.query is None else [self.query]
+    def attention(self) -> np.ndarray:
+        """Attention of every block: `[blocks heads t t]`, or the query's rows `[blocks heads t]` of a large model."""
+        kept = self.keeps_attention
+        queries = None if kept or self.query is None else [self.query]
+        if not kept and self.query is None:  # the mean over patches, a block at a time
+            layout = self.vit.layout
+            return torch.stack([one[:, layout.prefix :].mean(dim=1) for one in self.each_attention()]).numpy()
         with torch.inference_mode(), capture(self.vit, "attention", queries=queries, to="cpu") as captured:
             self.vit(self.x)
-        attention = captured.stack("attention")[:, 0].float()  # [layers heads q t]
-        layout = self.vit.layout
-        return attention[:, :, 0] if queries else attention[:, :, layout.prefix :].mean(dim=2)
+        found = captured.stack("attention")[:, 0].float().numpy()
+        return found if kept else found[:, :, 0]
 
-    def matrix(self, layer: int) -> Tensor:
-        """One block's attention, all heads: `[heads t t]`, on the CPU."""
-        with torch.inference_mode(), capture(self.vit, "attention", layers=[layer], to="cpu") as captured:
+    def each_attention(self) -> Iterator[Tensor]:
+        """The attention of each block in turn, `[heads t t]`, on the CPU."""
+        if self.keeps_attention:
+            yield from torch.from_numpy(self.attention)
+            return
+        with torch.inference_mode(), capture(self.vit, "norm1") as captured:
             self.vit(self.x)
-        return captured[f"blocks.{layer}.attention"][0].float()
+        for i in range(self.vit.config.depth):
+            yield attention_of(self.vit, i, captured[f"blocks.{i}.norm1"])[0].float().cpu()
 
     @cached_property
     def outputs(self) -> Tensor:
-        """The tokens that leave each block: `[layers t d]`."""
+        """The tokens that leave each block: `[blocks t d]`."""
         with torch.inference_mode(), capture(self.vit, "output") as captured:
             self.vit(self.x)
         return captured.stack("output")[:, 0]

@@ -1,7 +1,6 @@
-"""`MAPS`: every heat map of an image that a model can give, by name, and the two that know nothing of the model.
+"""Heat maps by method: evidence for a class, and which of the maps to trust.
 
-Each takes what it needs of the inspection's choice: `attention` a query and a layer, `rollout` a query, `CAM` and
-`gradient × attention` a layer, and all but the first two a class.
+`MAPS` holds every map that a model can give of an image, and `BASELINES` two that know nothing of the model.
 """
 
 from collections.abc import Callable
@@ -9,11 +8,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from vitreous.inside import faithfulness, relevance, rollout
-from vitreous.inside import grad_cam as cam
-from vitreous.inside import integrated_gradients as integrated
+from vitreous.figures.kinds import Bars, Lines, Map, Panel, Results
+from vitreous.inside import cam, faithfulness, integrated, relevance, rollout
 from vitreous.models.vit import ViT
 from vitreous.views.inspection import Choice, Inspection
+from vitreous.views.view import IMAGE_CLASSES, VIT_CLASSES, View
 
 
 def _rollout(inspection: Inspection) -> Tensor:
@@ -28,34 +27,79 @@ def _rollout(inspection: Inspection) -> Tensor:
     )[0]
 
 
+def _attention(inspection: Inspection) -> Tensor:
+    layout, rows = inspection.vit.layout, torch.from_numpy(inspection.attention[inspection.block])
+    if inspection.keeps_attention:
+        rows = rows[:, layout.prefix :].mean(dim=1) if inspection.query is None else rows[:, inspection.query]
+    return layout.to_grid(rows.mean(dim=0))
+
+
+def _cam(inspection: Inspection) -> Tensor:
+    options = {"layer": inspection.block} if isinstance(inspection.model, ViT) else {}
+    return cam.cam(inspection.model, inspection.x, inspection.target, **options)[0]
+
+
 def _integrated(inspection: Inspection) -> Tensor:
     parts = integrated.integrated_gradients(inspection.vit, inspection.x, inspection.target)
     return integrated.to_patches(parts, inspection.vit.layout.grid)[0]
 
 
 MAPS: dict[str, Callable[[Inspection], Tensor]] = {  # → [rows columns]
-    "attention": lambda s: s.vit.layout.to_grid(s.rows[s.layer].mean(dim=0)),
+    "attention": _attention,
     "rollout": _rollout,
-    "relevance": lambda s: relevance.relevance(s.vit, s.x, s.target)[0],
-    "gradient × attention": lambda s: relevance.gradient_attention(s.vit, s.x, s.target, layer=s.layer)[0],
-    "CAM": lambda s: cam.grad_cam(s.model, s.x, s.target, **({"layer": s.layer} if isinstance(s.model, ViT) else {}))[
-        0
-    ],
+    "relevance": lambda i: relevance.relevance(i.vit, i.x, i.target)[0],
+    "gradient × attention": lambda i: relevance.gradient_attention(i.vit, i.x, i.target, layer=i.block)[0],
+    "CAM": _cam,
     "integrated gradients": _integrated,
 }
-BLIND = ("random", "centre")
-"""Maps that know nothing of the model: what any good one should beat."""
+BASELINES = ("random", "centre")
+"""Maps that know nothing of the model: a good map beats both."""
 
 
-def heat(name: str, inspection: Inspection) -> Tensor:
+def heat_map(name: str, inspection: Inspection) -> Tensor:
     """One map, on the CPU: `[rows columns]`."""
     return MAPS[name](inspection).detach().float().cpu()
 
 
+def _evidence(name: str, title: str, label: str, *, signed: bool = False) -> Callable[[Inspection], Map]:
+    """A view of one map for the target class."""
+
+    def compute(inspection: Inspection) -> Map:
+        values = heat_map(name, inspection)
+        rows, columns = values.shape
+        named = {"class": [inspection.target_label]}
+        return Map(
+            values.flatten()[None].numpy(),
+            (rows, columns),
+            title,
+            axes=("class",),
+            at={"class": 0},
+            names=named,  # type: ignore[arg-type]
+            label=label,
+            signed=signed,
+        )
+
+    return compute
+
+
+def relevance_maps(inspection: Inspection) -> Map:
+    """Relevance for the target, and for the likeliest other classes."""
+    found = [heat_map("relevance", inspection.with_choice(Choice(target=i))) for i in inspection.classes]
+    return Map(
+        torch.stack(found).flatten(1).numpy(),
+        inspection.vit.layout.grid,
+        "Relevance for {class}",
+        axes=("class",),
+        at={"class": 0},
+        names={"class": [inspection.model.card.label(i) for i in inspection.classes]},
+        label="relevance",
+    )
+
+
 def comparable(inspection: Inspection) -> dict[str, Tensor]:
-    """Every map that the model can give for the inspection's class, each in its usual form, and the two blind ones."""
-    usual = inspection.asked(Choice(target=inspection.target))  # whatever layer or query is looked at
-    found = {name: heat(name, usual) for name in (MAPS if isinstance(inspection.model, ViT) else ("CAM",))}
+    """Every map of the inspection's class with its default options, and the two baselines."""
+    default = inspection.with_choice(Choice(target=inspection.target))  # whatever block or query is shown
+    found = {name: heat_map(name, default) for name in (MAPS if isinstance(inspection.model, ViT) else ("CAM",))}
     rows, columns = next(iter(found.values())).shape
     return found | {
         "random": faithfulness.random_map((rows, columns)),
@@ -63,13 +107,13 @@ def comparable(inspection: Inspection) -> dict[str, Tensor]:
     }
 
 
-def survives(found: dict[str, Tensor], inspection: Inspection) -> dict[str, float]:
-    """How alike each map and that of a model with fresh weights are, by rank: near 0 is good."""
-    fresh = inspection.asked(Choice(target=inspection.target), faithfulness.reinitialised(inspection.model))
+def similarity_to_random_weights(found: dict[str, Tensor], inspection: Inspection) -> dict[str, float]:
+    """Rank correlation of each map and that of a model with random weights: near 0 is good."""
+    random = inspection.with_choice(Choice(target=inspection.target), faithfulness.reinitialised(inspection.model))
     return {
-        name: faithfulness.rank_correlation(values, heat(name, fresh)).item()
+        name: faithfulness.rank_correlation(values, heat_map(name, random)).item()
         for name, values in found.items()
-        if name not in BLIND
+        if name not in BASELINES
     }
 
 
@@ -80,3 +124,86 @@ def curves(found: dict[str, Tensor], inspection: Inspection, baseline: str = "bl
         inspection.model, inspection.x, maps, inspection.target, baseline=baseline
     )
     return deletion.cpu(), insertion.cpu()
+
+
+def trust(inspection: Inspection) -> Results:
+    """Deletion and insertion curves of all maps, and how similar they stay with random weights."""
+    found = comparable(inspection)
+    deletion, insertion = curves(found, inspection)
+    missing = "blurred"
+    if deletion[0, -1] > deletion[0, 0] / 2:  # the model recognises the class through the blur: it removes nothing
+        deletion, insertion = curves(found, inspection, baseline="mean")
+        missing = "in the mean colour"
+    similarity = similarity_to_random_weights(found, inspection)
+
+    def panel(title: str, label: str, values: Tensor, better: str) -> Panel:
+        areas = {name: faithfulness.area(line).item() for name, line in zip(found, values, strict=True)}
+        series = {name: line.numpy() for name, line in zip(found, values, strict=True)}
+        return Panel(title, label, series, areas, better)  # type: ignore[arg-type]
+
+    return {
+        "": Lines(
+            (
+                panel("Deletion: lower is better", "patches deleted", deletion, "lower"),
+                panel("Insertion: higher is better", "patches inserted", insertion, "higher"),
+            ),
+            f"Which map finds what makes it {inspection.target_label}? Missing patches are shown {missing}",
+            BASELINES,
+        ),
+        "sanity": Bars(
+            list(similarity),
+            torch.tensor(list(similarity.values())).numpy(),
+            "Does the map change when the weights are random?",
+            label="rank correlation with the map of random weights: near 0 is good",
+            limits=(-1.0, 1.0),
+        ),
+    }
+
+
+RELEVANCE = View(
+    "Relevance for a class",
+    "Attention weighted by its gradient and carried through all blocks: bright patches are those whose attention raises the "
+    "logit of the class.",
+    "Only evidence for the class is kept; evidence against it is cut off. A map exists even when the model is wrong: compare "
+    "the trust view.",
+    relevance_maps,
+    tab="Relevance",
+    needs=VIT_CLASSES,
+)
+GRADIENT_ATTENTION = View(
+    "Gradient × attention",
+    "The attention of one block, by default the last, weighted by the gradient of the class's logit.",
+    "One block only: what earlier blocks gathered is already inside its tokens.",
+    _evidence("gradient × attention", "Gradient × attention for {class}", "relevance"),
+    tab="Relevance",
+    needs=VIT_CLASSES,
+)
+CAM = View(
+    "Class activation map",
+    "Channels that raise the logit of the class, added up where they are active: at one block's first norm in a ViT (by default the last), at "
+    "the last stage in a ResNet.",
+    "A coarse map: one number for each patch.",
+    _evidence("CAM", "CAM for {class}", "activation"),
+    tab="Relevance",
+    needs=IMAGE_CLASSES,
+)
+INTEGRATED_GRADIENTS = View(
+    "Integrated gradients",
+    "Each patch's part in the logit of the class, on the way from a black image. Parts add up to the difference of the two "
+    "logits, but for the error of 32 steps; blue lowers the logit.",
+    "It depends on the black image it starts from: a black object can hardly get a part.",
+    _evidence("integrated gradients", "Integrated gradients for {class}", "part of the logit", signed=True),
+    tab="Relevance",
+    needs=VIT_CLASSES,
+)
+TRUST = View(
+    "Which map to trust",
+    "Patches are deleted in the order of each map (the faster the class is lost, the better) and inserted (the faster it is "
+    "found, the better), beside a random and a centre map. Then each map is computed again with random weights: one that stays "
+    "similar does not show what the model has learned.",
+    "It measures whether a map finds what the model uses on this one image, not whether the model is correct.",
+    trust,
+    tab="Trust",
+    needs=IMAGE_CLASSES,
+    slow=True,
+)

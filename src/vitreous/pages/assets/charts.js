@@ -1,6 +1,6 @@
 // Small charts as SVG: dots by block, lines, a grid of numbers, bars. They take numbers and give an element.
 
-import { make, number } from "./dom.js";
+import { make, number, percent } from "./dom.js";
 import { gradient, paint } from "./colours.js";
 
 const LARGE = [560, 260], PHONE = [350, 230], SMALL = [200, 150]; // so that words are as large everywhere
@@ -109,22 +109,29 @@ export function cells(values, layers, heads, { title, kind = "heat", choose, cho
 }
 
 // A square matrix as a canvas; `down` and `across` say what its sides count, `ends` where they begin and end
-export function matrix(values, count, { title, kind = "heat", peak = null, down, across, ends = [0, count - 1] }) {
+export function matrix(values, count, { title, kind = "heat", peak = null, low = 0, down, across, ends = [0, count - 1] }) {
   const canvas = make("canvas", { width: count, height: values.length / count, class: "matrix", role: "img", "aria-label": title });
-  canvas.getContext("2d").putImageData(paint(values, count, { kind, peak }), 0, 0);
+  canvas.getContext("2d").putImageData(paint(values, count, { kind, peak, low }), 0, 0);
   const side = (name, label) => make("div", { class: `side ${name}`, "aria-hidden": "true" }, [ends[0], label, ends[1]].map((text) => make("span", {}, String(text))));
   return make("div", { class: "framed" }, side("down", down), canvas, side("across", across));
 }
 
-export function ranking(rows, { title, unit = "" }) {
-  const peak = Math.max(...rows.map((row) => Math.abs(row.value))) || 1;
+// rows: [{ name, value, note, onclick }]; `share`: values are shares of 1; otherwise bars go left below zero and right above
+export function ranking(rows, { title, unit = "", share = false, peak = null }) {
+  const far = share ? 1 : peak ?? (Math.max(...rows.map((row) => Math.abs(row.value))) || 1);
+  const both = !share && rows.some((row) => row.value < 0);
+  const bar = (value) => {
+    const width = (100 * Math.abs(value)) / far / (both ? 2 : 1);
+    return make("span", { class: value < 0 ? "bar minus" : "bar", style: { width: `${width}%`, "margin-left": both ? `${value < 0 ? 50 - width : 50}%` : "0" } });
+  };
+  const text = (value) => (share ? percent(value) : `${value > 0 && unit === "±" ? "+" : ""}${number(value)}`);
   return make(
     "ol", { class: "ranking", "aria-label": title },
     rows.map(({ name, value, note, onclick }) =>
       make("li", {},
         onclick ? make("button", { class: "link", onclick }, name) : make("span", {}, name),
-        make("span", { class: "track" }, make("span", { class: value < 0 ? "bar minus" : "bar", style: { width: `${(100 * Math.abs(value)) / peak}%` } })),
-        make("span", { class: "value" }, `${value > 0 && unit === "±" ? "+" : ""}${number(value)}${note ? ` ${note}` : ""}`)),
+        make("span", { class: "track" }, bar(value)),
+        make("span", { class: "value" }, `${text(value)}${note ? ` ${note}` : ""}`)),
     ),
   );
 }

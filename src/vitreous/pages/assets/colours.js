@@ -28,9 +28,9 @@ export function paint(values, columns, { kind = "heat", peak = null, low = 0, al
   }
   const colours = TABLES[kind];
   for (let i = 0; i < values.length; i++) {
-    const share = largest > 0 ? Math.min(1, Math.max(-1, (values[i] - low) / (largest - low || 1))) : 0;
-    const place = 3 * Math.round(255 * (kind === "signed" ? (share + 1) / 2 : Math.max(0, share)));
-    for (let c = 0; c < 3; c++) image.data[4 * i + c] = colours[place + c];
+    const share = Math.min(1, Math.max(-1, (values[i] - low) / (largest - low || 1)));
+    const at = 3 * Math.round(255 * (kind === "signed" ? (share + 1) / 2 : Math.max(0, share)));
+    for (let c = 0; c < 3; c++) image.data[4 * i + c] = colours[at + c];
     const weight = fade ? 0.25 + 0.75 * Math.sqrt(Math.abs(share)) : 1;
     image.data[4 * i + 3] = 255 * alpha * weight;
   }

@@ -2,10 +2,9 @@
 
 import { make } from "./dom.js";
 import { Payload } from "./payload.js";
-import { State } from "./state.js";
+import { DEFAULTS, State } from "./state.js";
 import { Viewer } from "./viewer.js";
 
-const DEFAULTS = { tab: "attention", layer: -1, head: "mean", query: null, class: null, map: "relevance", image: 0, opacity: 0.65, hover: null };
 const MOST = 20 * 2 ** 20;
 const POLL = 500; // milliseconds between two questions how far the server is
 const client = [...crypto.getRandomValues(new Uint32Array(4))].map((word) => word.toString(16)).join(""); // randomUUID wants https
@@ -75,6 +74,8 @@ async function look() {
       return { payload, source };
     }));
     if (asked !== mine) return;
+    const { view, block, head, query } = found[0].payload.header.start;
+    if (!viewers.length) state.start({ view, block: block ?? 0, head: head ?? "mean", query });
     viewers.splice(0).forEach((viewer) => viewer.destroy());
     at("viewer").replaceChildren();
     for (const { payload, source } of found) {

@@ -19,17 +19,17 @@ export class Payload {
   // { data, shape, scale }: `scale` is null where values are stored as they are
   array(name) {
     if (!this.kept.has(name)) {
-      const told = this.header.arrays[name];
-      const count = told.shape.reduce((a, b) => a * b, 1);
-      const data = new TYPES[told.type](this.buffer, this.start + told.offset, count);
-      this.kept.set(name, { data, shape: told.shape, scale: this.has(`${name}.scale`) ? this.array(`${name}.scale`).data : null });
+      const entry = this.header.arrays[name];
+      const count = entry.shape.reduce((a, b) => a * b, 1);
+      const data = new TYPES[entry.type](this.buffer, this.start + entry.offset, count);
+      this.kept.set(name, { data, shape: entry.shape, scale: this.has(`${name}.scale`) ? this.array(`${name}.scale`).data : null });
     }
     return this.kept.get(name);
   }
 
   file(name, type) {
-    const told = this.header.files[name];
-    return told ? new Blob([new Uint8Array(this.buffer, this.start + told.offset, told.length)], { type }) : null;
+    const entry = this.header.files[name];
+    return entry ? new Blob([new Uint8Array(this.buffer, this.start + entry.offset, entry.length)], { type }) : null;
   }
 }
 
@@ -40,26 +40,7 @@ export async function fromText(text) {
   return new Payload(await new Response(stream).arrayBuffer());
 }
 
-// The attention of one token in one block: Float32Array [tokens]. `head` is a number, "mean" or "max"; heads that are
-// switched off (a Set of "layer.head") are left out of mean and max.
-export function attentionRow(payload, layer, head, query, into) {
-  const { data, shape, scale } = payload.array("attention");
-  const [, heads, queries, tokens] = shape;
-  const row = into ?? new Float32Array(tokens);
-  row.fill(0);
-  const chosen = typeof head === "number" ? [head] : [...Array(heads).keys()];
-  const place = queries === 1 ? 0 : query;
-  for (const each of chosen) {
-    const line = (layer * heads + each) * queries + place;
-    const factor = scale[line];
-    const from = line * tokens;
-    if (head === "max") for (let i = 0; i < tokens; i++) row[i] = Math.max(row[i], data[from + i] * factor);
-    else for (let i = 0; i < tokens; i++) row[i] += (data[from + i] * factor) / chosen.length;
-  }
-  return row;
-}
-
-// One slice of a scaled array: values [count] of slice `index`
+// One slice of an array, along its scale or else its first axis: values [count] of slice `index`
 export function slice(payload, name, index) {
   const { data, shape, scale } = payload.array(name);
   const slices = scale ? scale.length : shape[0];

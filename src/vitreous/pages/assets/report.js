@@ -2,13 +2,11 @@
 
 import { make } from "./dom.js";
 import { fromText } from "./payload.js";
-import { State } from "./state.js";
+import { DEFAULTS, State } from "./state.js";
 import { Viewer } from "./viewer.js";
 
-export const DEFAULTS = { tab: "attention", layer: -1, head: "mean", query: null, class: null, map: "relevance", image: 0, opacity: 0.65, hover: null };
-
 async function start() {
-  const place = document.getElementById("viewer");
+  const holder = document.getElementById("viewer");
   const parts = [...document.querySelectorAll('script[type="application/vitreous"]')];
   const state = new State(DEFAULTS);
   state.set(state.read(), false);
@@ -20,13 +18,13 @@ async function start() {
     const part = parts[wanted] ?? parts[0];
     const payload = await fromText(part.textContent);
     if (number !== wanted) return;
-    const { layer, head, query } = payload.header.start;
-    if (viewer === null) state.set({ layer, head: head ?? "mean", query, ...state.read() }, false);
+    const { view, block, head, query } = payload.header.start;
+    if (viewer === null) state.start({ view, block: block ?? 0, head: head ?? "mean", query });
     const made = await Viewer.create(payload, state, { ablate: null });
     if (number !== wanted) return made.destroy();
     viewer?.destroy();
     viewer = made;
-    place.replaceChildren(viewer.element);
+    holder.replaceChildren(viewer.element);
     globalThis.vitreous = { viewer, state };
     document.documentElement.dataset.ready = String(wanted);
   };

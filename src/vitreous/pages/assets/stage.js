@@ -1,18 +1,13 @@
-// The image with heat laid over its patches. Hovering, touching or the arrow keys choose the patch that is asked.
+// The image with a heat map over its patches. Hovering, touching or the arrow keys choose a patch.
 
 import { paint } from "./colours.js";
 import { make } from "./dom.js";
 
 export class Stage {
-  // `choose(token)` is called when another token is asked; `pin(token)` when a click holds it
-  constructor(payload, image, { choose, pin, label, describedBy }) {
-    this.payload = payload;
-    this.image = image;
-    this.choose = choose;
-    this.pin = pin;
-    const { grid, prefix } = payload.header.model;
-    [this.rows, this.columns] = grid;
-    this.prefix = prefix.length;
+  // `choose(token)` is called when another token is hovered; `pin(token)` when a click holds it
+  constructor({ rows, columns, prefix }, image, { choose, pin, label, describedBy }) {
+    Object.assign(this, { rows, columns, prefix, image, choose, pin });
+    this.ratio = image ? image.height / image.width : rows / columns;
     this.small = new OffscreenCanvas(this.columns, this.rows);
     this.canvas = make("canvas", { "aria-hidden": "true" });
     this.element = make(
@@ -20,7 +15,7 @@ export class Stage {
       { class: "stage", tabindex: "0", role: "application", "aria-roledescription": "image of patches", "aria-label": label, "aria-describedby": describedBy },
       this.canvas,
     );
-    this.element.style.aspectRatio = `${image.width} / ${image.height}`;
+    this.element.style.aspectRatio = `1 / ${this.ratio}`;
     this.element.addEventListener("pointermove", (event) => this.hover(event));
     this.element.addEventListener("pointerdown", (event) => this.click(event));
     this.element.addEventListener("keydown", (event) => this.key(event));
@@ -49,12 +44,12 @@ export class Stage {
 
   key(event) {
     const moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
-    const current = this.current ?? 0; // what was asked last, drawn or not: keys may come quicker than frames
+    const current = this.current ?? 0; // the last one chosen, drawn or not: keys may come quicker than frames
     if (event.key in moves) {
-      const place = current < this.prefix ? Math.floor(this.rows / 2) * this.columns + Math.floor(this.columns / 2) : current - this.prefix;
+      const patch = current < this.prefix ? Math.floor(this.rows / 2) * this.columns + Math.floor(this.columns / 2) : current - this.prefix;
       const [down, right] = current < this.prefix ? [0, 0] : moves[event.key];
-      const row = Math.min(this.rows - 1, Math.max(0, Math.floor(place / this.columns) + down));
-      const column = Math.min(this.columns - 1, Math.max(0, (place % this.columns) + right));
+      const row = Math.min(this.rows - 1, Math.max(0, Math.floor(patch / this.columns) + down));
+      const column = Math.min(this.columns - 1, Math.max(0, (patch % this.columns) + right));
       const token = this.prefix + row * this.columns + column;
       if (token !== this.current) this.pin((this.current = token));
     } else if (event.key === "Home" || event.key === "Escape" || event.key === "c") {
@@ -66,7 +61,7 @@ export class Stage {
   resize() {
     const width = Math.max(1, Math.round(this.element.clientWidth * devicePixelRatio));
     this.canvas.width = width;
-    this.canvas.height = Math.max(1, Math.round((width * this.image.height) / this.image.width));
+    this.canvas.height = Math.max(1, Math.round(width * this.ratio));
     if (this.shown) this.draw(this.shown);
   }
 
@@ -78,15 +73,15 @@ export class Stage {
   }
 }
 
-// Draw image, heat and the asked patch onto a canvas of any size: the stage, or an image to be saved.
+// Draw image, heat map and the chosen patch onto a canvas of any size: the stage, or an image to be saved.
 export function render(canvas, image, small, { rows, columns, prefix }, { values, colours, kind = "heat", peak = null, low = 0, opacity = 0.6, query = null }) {
   const context = canvas.getContext("2d");
   const { width, height } = canvas;
   overlay(context, { x: 0, y: 0, width, height }, image, small, { values, colours, columns, kind, peak, low, opacity });
   if (query !== null && query >= prefix) {
-    const place = query - prefix;
-    const x = ((place % columns) * width) / columns;
-    const y = (Math.floor(place / columns) * height) / rows;
+    const patch = query - prefix;
+    const x = ((patch % columns) * width) / columns;
+    const y = (Math.floor(patch / columns) * height) / rows;
     const line = Math.max(2, width / 240);
     for (const [colour, extra] of [["rgb(0 0 0 / .65)", line], ["#fff", 0]]) {
       context.strokeStyle = colour;
@@ -98,9 +93,11 @@ export function render(canvas, image, small, { rows, columns, prefix }, { values
 
 // An image in a box of a canvas, and over it heat [patches] or colours [patches × 3]; `small` has a pixel for each patch.
 export function overlay(context, { x, y, width, height }, image, small, { values = null, colours = null, columns, kind = "heat", peak = null, low = 0, opacity = 0.6 }) {
-  context.imageSmoothingEnabled = image.width >= width / 4;
   context.globalAlpha = 1;
-  context.drawImage(image, x, y, width, height);
+  if (image) {
+    context.imageSmoothingEnabled = image.width >= width / 4;
+    context.drawImage(image, x, y, width, height);
+  } else context.clearRect(x, y, width, height);
   if (!values && !colours) return;
   if (values && kind === "heat") {
     context.fillStyle = `rgb(0 0 0 / ${0.45 * opacity})`; // a darker image lets the bright patches speak

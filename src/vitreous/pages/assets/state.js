@@ -1,7 +1,9 @@
-// What is looked at, in one place: everything on the page is drawn from it, and the address bar holds it, so that any
-// view can be linked to.
+// What the page shows: everything on it is drawn from these values, and the address bar holds them, so that any view can
+// be linked to.
 
-const WORDS = { tab: String, layer: Number, head: (text) => (isNaN(text) ? text : Number(text)), query: Number, class: Number, map: String, image: Number, opacity: Number, epoch: Number };
+const WORDS = { view: String, block: Number, head: (text) => (isNaN(text) ? text : Number(text)), query: Number, class: Number, image: Number, opacity: Number, epoch: Number };
+
+export const DEFAULTS = { view: null, block: 0, head: "mean", query: null, class: null, image: 0, opacity: 0.65, hover: null };
 
 export class State {
   constructor(defaults) {
@@ -13,6 +15,12 @@ export class State {
       if (location.hash && !location.hash.includes("=")) return; // a place on the page, not a view of it
       this.set({ ...this.defaults, ...this.read() }, false);
     });
+  }
+
+  // where a page begins: these values, unless the address says otherwise
+  start(values) {
+    this.defaults = { ...this.defaults, ...values };
+    this.set({ ...values, ...this.read() }, false);
   }
 
   read() {

@@ -1,9 +1,10 @@
-// One model and one image on the page: the image, what the model says, and the tabs beside it.
+// One model and one image on the page: the image, the predictions, and the tabs beside it. Tabs, their views and all words
+// come from the payload; `kinds.js` draws each kind of result.
 
 import { make, percent } from "./dom.js";
-import { attentionRow, slice } from "./payload.js";
+import { KINDS, controls, rangeOf, readMap } from "./kinds.js";
 import { Stage, render } from "./stage.js";
-import { TABS } from "./tabs.js";
+
 
 let count = 0;
 const STEP = 700; // milliseconds a block when playing
@@ -11,122 +12,160 @@ const STEP = 700; // milliseconds a block when playing
 export class Viewer {
   // `source.ablate` is null in a report; in the explorer it asks the server
   static async create(payload, state, source) {
-    const image = await createImageBitmap(payload.file("image"));
+    const image = payload.header.files.image ? await createImageBitmap(payload.file("image")) : null;
     return new Viewer(payload, state, source, image);
   }
 
   constructor(payload, state, source, image) {
     Object.assign(this, { payload, state, source, image, header: payload.header });
-    const { grid, prefix, depth, heads } = this.header.model;
-    [this.rows, this.columns] = grid;
-    this.prefix = prefix.length;
+    const { model, views } = this.header;
+    const maps = views.flatMap((view) => view.results).filter((result) => result.kind === "map");
+    [this.rows, this.columns] = model.grid ?? maps[0]?.grid ?? [1, 1];
+    this.prefix = model.prefix?.length ?? 0;
     this.tokens = this.prefix + this.rows * this.columns;
-    Object.assign(this, { depth, heads });
+    this.depth = model.depth ?? 1;
+    this.heads = model.heads ?? 1;
+    this.attention = maps.find((result) => result.axes.includes("block") && result.axes.includes("head")) ?? null;
+    this.hasStage = image !== null || maps.length > 0;
     this.id = ++count;
     this.off = new Set();
     this.news = "";
-    this.tabs = TABS.filter((tab) => tab.has(payload));
+    this.tabs = new Map();
+    for (const view of views) this.tabs.set(view.tab, [...(this.tabs.get(view.tab) ?? []), view]);
     this.build();
     this.watcher = (values) => this.update(values);
     state.watch(this.watcher);
   }
 
-  // --- what is asked -------------------------------------------------------------------------------------------------
+  // --- what is chosen ------------------------------------------------------------------------------------------------
 
-  // the token that asks: what is hovered, else what is pinned, else the class token (null: all patches, on average)
-  query(values) {
-    if (!this.header.whole) return this.header.model.readsMean ? null : 0;
-    return this.pointed(values) ?? (this.header.model.readsMean ? null : 0);
-  }
-
-  // the token that is hovered or pinned, or null; a viewer with another grid beside this one means the same place
+  // the token that is hovered or pinned, or null; beside a viewer with another grid, the token at the same position
   pointed(values) {
     const token = values.hover ?? values.query;
     if (token === null || token === undefined) return null;
     const other = values.from;
     if (!other || other === this || (other.rows === this.rows && other.columns === this.columns && other.prefix === this.prefix)) return token < this.tokens ? token : null;
     if (token < other.prefix) return Math.min(token, this.prefix - 1) >= 0 ? Math.min(token, this.prefix - 1) : null;
-    const place = token - other.prefix;
-    const row = Math.floor(((Math.floor(place / other.columns) + 0.5) / other.rows) * this.rows);
-    const column = Math.floor((((place % other.columns) + 0.5) / other.columns) * this.columns);
+    const patch = token - other.prefix;
+    const row = Math.floor(((Math.floor(patch / other.columns) + 0.5) / other.rows) * this.rows);
+    const column = Math.floor((((patch % other.columns) + 0.5) / other.columns) * this.columns);
     return this.prefix + row * this.columns + column;
   }
 
-  row(layer, head, query, into) {
-    if (query !== null) return attentionRow(this.payload, Math.min(layer, this.depth - 1), head, query, into);
-    const row = new Float32Array(this.tokens);
-    for (let token = this.prefix; token < this.tokens; token++) {
-      const one = attentionRow(this.payload, layer, head, token);
-      for (let i = 0; i < row.length; i++) row[i] += one[i] / (this.tokens - this.prefix);
+  // which of the explained classes is chosen
+  classAt(values) {
+    return Math.max(0, this.header.classes.findIndex((each) => each.index === values.class));
+  }
+
+  // the index along each axis of a result that the reader has chosen
+  picked(result, values) {
+    const found = { block: values.block, head: values.head, query: null, class: 0 };
+    if (result.axes.includes("class")) found.class = Math.min(this.classAt(values), result.names.class.length - 1);
+    if (result.axes.includes("query")) {
+      const missing = this.prefix - (result.prefix ?? 0); // tokens that this result does not count
+      const token = this.pointed(values);
+      const start = missing ? result.at.query : this.header.model.readsMean ? null : 0;
+      found.query = token === null || token < missing ? start : token - missing;
     }
-    return row;
+    return found;
   }
 
-  meanRow(name) {
-    const row = new Float32Array(this.tokens);
-    for (let token = this.prefix; token < this.tokens; token++) slice(this.payload, name, token).forEach((value, i) => { row[i] += value / (this.tokens - this.prefix); });
-    return row;
+  // the token whose row a map shows, or null where it shows none
+  query(result, values) {
+    if (!result?.axes.includes("query")) return result && "query" in result.at ? result.at.query : this.pointed(values);
+    const { query } = this.picked(result, values);
+    return query === null ? null : query + this.prefix - (result.prefix ?? 0);
   }
 
-  nameOf(token) {
-    if (token === null) return "the patches on average";
-    if (token < this.prefix) return `the ${this.header.model.prefix[token]} token`;
-    const place = token - this.prefix;
-    return `the patch in row ${Math.floor(place / this.columns) + 1}, column ${(place % this.columns) + 1}`;
+  tokenName(token) {
+    if (token === null) return "average patch";
+    if (token < this.prefix) return `${this.header.model.prefix[token]} token`;
+    const patch = token - this.prefix;
+    return `patch in row ${Math.floor(patch / this.columns)}, column ${patch % this.columns}`;
+  }
+
+  // the words for a result's {class}, {block}, {head} and {query}
+  fill(text, result, values) {
+    const head = typeof values.head === "number" ? `head ${values.head}` : values.head === "max" ? "strongest head" : "mean over heads";
+    const label = result.names?.class?.[this.picked(result, values).class] ?? "";
+    const words = { block: `block ${values.block}`, head, query: this.tokenName(this.query(result, values)), class: label };
+    return text.replace(/\{(block|head|query|class)\}/g, (_, axis) => words[axis]);
+  }
+
+  title(result, values) {
+    return this.fill(result.title, result, values);
   }
 
   // --- the elements --------------------------------------------------------------------------------------------------
 
   build() {
     const { model, image } = this.header;
-    this.stage = new Stage(this.payload, this.image, {
+    const name = image?.name || "Image";
+    this.stage = new Stage(this, this.image, {
       choose: (hover) => this.state.set({ hover, from: this }),
       pin: (token) => this.state.set({ query: token === this.state.values.query ? null : token, hover: null, from: this }),
-      label: `${image.name || "Image"}. Arrow keys choose a patch, Home lets go of it.`,
+      label: `${name}. Arrow keys choose a patch, Home lets go of it.`,
       describedBy: `said-${this.id}`,
     });
     this.stage.element.addEventListener("pointerleave", () => this.state.set({ hover: null }));
     this.said = make("p", { class: "said", id: `said-${this.id}`, "aria-live": "polite" });
-    this.opacity = make("input", { type: "range", min: 0, max: 100, "aria-label": "Opacity of the heat" });
+    this.opacity = make("input", { type: "range", min: 0, max: 100, "aria-label": "Opacity of the heat map" });
     this.opacity.addEventListener("input", () => this.state.set({ opacity: Number(this.opacity.value) / 100 }));
     const save = make("button", { class: "chip", onclick: () => this.save() }, "Save as PNG");
-    this.answers = make("ol", { class: "answers", "aria-label": "What the model says" });
+    this.answers = make("ol", { class: "answers", "aria-label": "Predictions" });
     this.list = make("div", { class: "tabs", role: "tablist", "aria-label": "Views" });
     this.panel = make("div", { class: "panel", role: "tabpanel", id: `panel-${this.id}`, tabindex: "-1" });
     this.buttons = new Map();
-    for (const tab of this.tabs) {
-      const button = make("button", { role: "tab", id: `tab-${tab.name}-${this.id}`, "aria-controls": `panel-${this.id}`, onclick: () => this.state.set({ tab: tab.name }) }, tab.title);
+    for (const [tab, views] of this.tabs) {
+      const button = make("button", { role: "tab", id: `tab-${this.id}-${this.buttons.size}`, "aria-controls": `panel-${this.id}`, onclick: () => this.state.set({ view: views[0].name }) }, tab);
       button.addEventListener("keydown", (event) => this.step(event));
-      this.buttons.set(tab.name, button);
+      this.buttons.set(tab, button);
       this.list.append(button);
     }
-    const left = make("div", { class: "left" }, this.stage.element, this.said, make("div", { class: "controls under" }, make("label", { class: "slider" }, make("span", {}, "Heat"), this.opacity), save), model.classifier ? [make("h2", { class: "quiet" }, "What it sees"), this.answers] : null);
+    const predictions = this.header.predictions.length ? [make("h2", { class: "quiet" }, "Predictions"), this.answers] : null;
+    const stage = this.hasStage ? [this.stage.element, this.said, make("div", { class: "controls under" }, make("label", { class: "slider" }, make("span", {}, "Heat map"), this.opacity), save)] : null;
+    const left = stage || predictions ? make("div", { class: "left" }, stage, predictions) : null;
     const right = make("div", { class: "right" }, this.list, this.panel);
-    this.element = make("article", { class: "viewer", "aria-label": `${model.name}: ${image.name}` }, left, right);
+    this.element = make("article", { class: left ? "viewer" : "viewer alone", "aria-label": `${model.name}: ${name}` }, left, right);
     this.fillAnswers(this.header.predictions);
   }
 
   fillAnswers(predictions, before = null) {
-    const explained = new Set((this.header.explained ?? []).map((each) => each.index));
+    const explained = new Set(this.header.views.some((view) => view.name === "relevance") ? this.header.classes.map((each) => each.index) : []);
     this.answers.replaceChildren(
       ...predictions.slice(0, 6).map((each) => {
         const was = before?.find((other) => other.index === each.index);
         const change = was ? each.probability - was.probability : 0;
         const inside = [make("span", { class: "name" }, each.label), make("span", { class: "track", "aria-hidden": "true" }, make("span", { class: "bar", style: { width: `${100 * each.probability}%` } })), make("span", { class: "value" }, percent(each.probability), before ? make("small", {}, ` ${change >= 0 ? "+" : "−"}${Math.abs(100 * change).toFixed(1)}`) : null)];
-        const can = explained.has(each.index);
-        return make("li", {}, can ? make("button", { class: "answer", "data-class": each.index, title: `Where is ${each.label}?`, onclick: () => this.state.set({ tab: "relevance", class: each.index, map: "relevance" }) }, inside) : make("div", { class: "answer" }, inside));
+        return make("li", {}, explained.has(each.index) ? make("button", { class: "answer", "data-class": each.index, title: `Show the evidence for ${each.label}`, onclick: () => this.state.set({ view: "relevance", class: each.index }) }, inside) : make("div", { class: "answer" }, inside));
       }),
     );
   }
 
+  // a view's panel: chips for the other views of its tab, its results one below the other, how to read it
+  show(view) {
+    const siblings = this.tabs.get(view.tab);
+    const chips = siblings.map((each) => make("button", { class: "chip", "aria-pressed": String(each === view), onclick: () => this.state.set({ view: each.name }) }, each.title));
+    const moves = controls(this, view.results);
+    this.parts = [moves, ...view.results.map((result) => KINDS[result.kind](this, result))];
+    const words = make("div", { class: "sentences" }, make("h3", {}, view.title), make("p", {}, view.read), make("p", { class: "beware" }, view.beware));
+    this.panel.replaceChildren(...(siblings.length > 1 ? [make("div", { class: "chips", role: "group", "aria-label": "Views of this tab" }, chips)] : []), ...this.parts.map((part) => part.element ?? ""), words);
+    const tab = this.buttons.get(view.tab);
+    this.panel.setAttribute("aria-labelledby", tab.id);
+    for (const button of this.buttons.values()) {
+      button.setAttribute("aria-selected", String(button === tab));
+      button.tabIndex = button === tab ? 0 : -1;
+    }
+  }
+
   step(event) {
     const names = [...this.buttons.keys()];
-    const here = names.indexOf(this.tab.name);
-    const to = { ArrowRight: here + 1, ArrowLeft: here - 1, Home: 0, End: names.length - 1 }[event.key];
+    const at = names.indexOf(this.view.tab);
+    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: names.length - 1 }[event.key];
     if (to === undefined) return;
     event.preventDefault();
     const name = names[(to + names.length) % names.length];
-    this.state.set({ tab: name });
+    this.state.set({ view: this.tabs.get(name)[0].name });
     this.buttons.get(name).focus();
   }
 
@@ -134,40 +173,50 @@ export class Viewer {
 
   update(values) {
     const begun = performance.now();
-    values = { ...values, layer: Math.min(values.layer < 0 ? this.depth - 1 : values.layer, this.depth - 1) };
+    values = { ...values, block: Math.min(values.block, this.depth - 1) };
     if (typeof values.head === "number" && values.head >= this.heads) values.head = "mean";
-    const tab = this.tabs.find((each) => each.name === values.tab) ?? this.tabs[0];
-    if (tab !== this.tab) {
+    const { views, start } = this.header;
+    const view = views.find((each) => each.name === values.view) ?? views.find((each) => each.name === start.view) ?? views[0];
+    if (view !== this.view) {
       if (this.timer) this.play(); // stops
-      this.tab = tab;
-      this.shown = tab.build(this);
-      this.panel.replaceChildren(this.shown.element);
-      this.panel.setAttribute("aria-labelledby", `tab-${tab.name}-${this.id}`);
-      for (const [name, button] of this.buttons) {
-        button.setAttribute("aria-selected", String(name === tab.name));
-        button.tabIndex = name === tab.name ? 0 : -1;
-      }
+      this.view = view;
+      this.show(view);
     }
     this.opacity.value = Math.round(100 * values.opacity);
-    this.drawn = tab.stage(this, values);
-    this.stage.draw({ opacity: values.opacity, ...this.drawn });
-    this.shown.update(values);
-    this.say(tab, values);
+    this.shown = this.mapOf(view);
+    this.drawn = this.read(this.shown, values);
+    if (this.hasStage) this.stage.draw({ opacity: values.opacity, ...this.drawn });
+    for (const part of this.parts) part.update(values);
+    this.say(values);
     this.took = performance.now() - begun; // how long a hover takes to answer: measured by the tests
   }
 
-  say(tab, values) {
-    const { values: heat, query } = this.drawn;
-    if (!heat) return void (this.said.textContent = "");
+  // what a view lays over the image: its map; of views about blocks or heads, their attention
+  mapOf(view) {
+    const own = view.results.find((result) => result.kind === "map");
+    const byHead = view.results.some((each) => ["dots", "steps"].includes(each.kind) || each.positions || (each.kind === "matrix" && (each.rows === "block" || each.prefix !== null)));
+    return own ?? (byHead ? this.attention : null);
+  }
+
+  read(result, values) {
+    if (!result) return { values: null, query: this.pointed(values) };
+    const query = this.query(result, values);
+    if (result.colours) {
+      const { data, shape } = this.payload.array(result.array);
+      const size = shape.slice(-2).reduce((a, b) => a * b, 1);
+      return { colours: data.subarray(size * values.block, size * (values.block + 1)), query };
+    }
+    const heat = readMap(this.payload, result, this.picked(result, values));
+    return { values: heat, query, ...rangeOf(result, heat) };
+  }
+
+  say(values) {
+    const { values: heat } = this.drawn;
+    if (!heat || !this.shown.says) return void (this.said.textContent = "");
     let best = 0;
     for (let i = 1; i < heat.length; i++) if (heat[i] > heat[best]) best = i;
-    const most = this.nameOf(this.prefix + best);
-    if (tab.stage === TABS[0].stage) {
-      const head = typeof values.head === "number" ? `head ${values.head}` : values.head === "max" ? "the strongest head" : "heads on average";
-      this.said.textContent = `Block ${values.layer}, ${head}: ${this.nameOf(query)} looks most at ${most} (${percent(heat[best])} of its attention).`;
-    } else if (tab.name === "rollout") this.said.textContent = `${percent(heat[best])} of ${this.nameOf(query)} can have come from ${most}.`;
-    else if (tab.name === "positions") this.said.textContent = `How alike the position of ${this.nameOf(query)} and every other are.`;
-    else this.said.textContent = `Strongest at ${most}.`;
+    const words = this.fill(this.shown.says, this.shown, values).replace("{peak}", `the ${this.tokenName(this.prefix + best)}`).replace("{value}", percent(heat[best]));
+    this.said.textContent = words[0].toUpperCase() + words.slice(1);
   }
 
   // --- doing ---------------------------------------------------------------------------------------------------------
@@ -177,15 +226,15 @@ export class Viewer {
       clearInterval(this.timer);
       this.timer = null;
     } else {
-      this.timer = setInterval(() => this.state.set({ layer: (Math.max(0, this.state.values.layer) + 1) % this.depth }), STEP);
-      this.state.set({ layer: 0 });
+      this.timer = setInterval(() => this.state.set({ block: (Math.max(0, this.state.values.block) + 1) % this.depth }), STEP);
+      this.state.set({ block: 0 });
     }
     this.playButton.setAttribute("aria-pressed", String(Boolean(this.timer)));
     this.playButton.textContent = this.timer ? "Pause" : "Play";
   }
 
-  async toggle(layer, head) {
-    const key = `${layer}.${head}`;
+  async toggle(block, head) {
+    const key = `${block}.${head}`;
     this.off.has(key) ? this.off.delete(key) : this.off.add(key);
     await this.ask();
   }
@@ -207,19 +256,18 @@ export class Viewer {
         const predictions = await this.source.ablate([...this.off]);
         if (this.asked !== mine) return;
         const [first, now] = [this.header.predictions[0], predictions[0]];
-        this.news = now.index === first.index ? `Without ${this.off.size} head${this.off.size > 1 ? "s" : ""} it still says ${now.label}, ${percent(now.probability)} instead of ${percent(first.probability)}.` : `Without ${this.off.size} head${this.off.size > 1 ? "s" : ""} it says ${now.label} instead of ${first.label}.`;
+        this.news = now.index === first.index ? `Without ${this.off.size} head${this.off.size > 1 ? "s" : ""} it still answers ${now.label}: ${percent(now.probability)} instead of ${percent(first.probability)}.` : `Without ${this.off.size} head${this.off.size > 1 ? "s" : ""} it answers ${now.label} instead of ${first.label}.`;
         this.fillAnswers(predictions, this.header.predictions);
       } catch (error) {
         if (this.asked !== mine) return;
         this.news = error.message;
       }
     }
-    if (this.shown) this.shown.last = null;
     this.state.set({ tick: performance.now() });
   }
 
   async save() {
-    const width = 1024, height = Math.round((width * this.image.height) / this.image.width), band = 84;
+    const width = 1024, height = Math.round(width * this.stage.ratio), band = 84;
     const canvas = new OffscreenCanvas(width, height);
     render(canvas, this.image, this.stage.small, this.stage, this.stage.shown);
     const whole = new OffscreenCanvas(width, height + band);
@@ -229,11 +277,11 @@ export class Viewer {
     context.drawImage(canvas, 0, 0);
     context.fillStyle = "#1b1f24";
     context.font = "600 22px system-ui, sans-serif";
-    context.fillText(`${this.tab.title} · ${this.header.model.name.split("/").at(-1)}`, 20, height + 34, width - 40);
+    context.fillText(`${this.shown ? this.title(this.shown, this.state.values) : this.view.title} · ${this.header.model.name}`, 20, height + 34, width - 40);
     context.font = "18px system-ui, sans-serif";
     context.fillText(this.said.textContent, 20, height + 64, width - 40);
     const blob = await whole.convertToBlob({ type: "image/png" });
-    const link = make("a", { href: URL.createObjectURL(blob), download: `${this.tab.name}.png` });
+    const link = make("a", { href: URL.createObjectURL(blob), download: `${this.view.name}.png` });
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
   }

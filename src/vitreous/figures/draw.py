@@ -1,0 +1,118 @@
+"""Draw any result of a view as a matplotlib figure: one function for each kind."""
+
+from collections.abc import Callable
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from vitreous.figures.bars import draw_lens, draw_predictions, draw_ranking
+from vitreous.figures.curves import draw_faithfulness, draw_heads
+from vitreous.figures.filters import draw_filters
+from vitreous.figures.kinds import Bars, Dots, Lines, Map, Matrix, Result, Steps, Table, Tiles
+from vitreous.figures.maps import draw_colours, draw_grid, draw_map, draw_maps, draw_patches
+from vitreous.figures.matrix import draw_blocks_heads, draw_matrix, draw_similarity
+from vitreous.figures.position import draw_similarity_one, draw_similarity_tiles
+from vitreous.figures.shapes import Bytes
+from vitreous.figures.table import draw_table
+
+
+def draw(result: Result, image: Bytes | None = None) -> Figure:
+    """Draw a result; `image`, uint8 `[H W 3]`, is what heat is laid over.
+
+    >>> draw(Table([("patches", "196×768")], title="Shapes")).texts[0].get_text()
+    'Shapes'
+    """
+    return DRAWERS[type(result)](result, image)
+
+
+def _map(result: Map, image: Bytes | None) -> Figure:
+    title = result.filled_title
+    if not result.over_image:
+        if result.panels:
+            return draw_similarity_tiles(result.shown(("query",)).reshape(*result.grid, *result.grid), title=title)
+        return draw_similarity_one(result.shown(), result.query_patch or (0, 0), title=title)
+    assert image is not None, "heat over an image needs the image"
+    if result.colours:
+        return draw_colours(image, result.shown(), title=title)
+    if not result.panels:
+        return draw_map(
+            image, result.shown(), title=title, label=result.label, diverging=result.signed, limits=result.limits
+        )
+    if len(result.panels) == 2:
+        heats = result.shown(result.panels)
+        rows, columns = ([str(i) for i in range(count)] for count in heats.shape[:2])
+        first, second = result.panels
+        return draw_grid(heats, rows, columns, title=title, label=result.label, row_title=first, column_title=second)
+    (axis,) = result.panels
+    heats = result.shown(result.panels)
+    chosen = range(len(heats)) if result.chosen is None else result.chosen
+    return draw_maps(
+        image,
+        heats[list(chosen)],
+        [f"{axis} {i}" for i in chosen],
+        label=result.label,
+        suptitle=title,
+        marked=result.query_patch,
+    )
+
+
+def _matrix(result: Matrix, image: Bytes | None) -> Figure:
+    title, values = result.filled_title, result.shown()
+    if result.prefix is not None:
+        return draw_matrix(values, prefix=result.prefix, scale=result.scale, title=title)
+    if (result.rows, result.columns) == ("block", "head"):
+        return draw_blocks_heads(values, title=title, label=result.label, diverging=result.signed)
+    return draw_similarity(values, [str(i) for i in range(len(values))], title=title)
+
+
+def _dots(result: Dots, image: Bytes | None) -> Figure:
+    return draw_heads(result.values, label=result.label, ceiling=result.ceiling, title=result.title)
+
+
+def _bars(result: Bars, image: Bytes | None) -> Figure:
+    if result.logits is not None:
+        return draw_predictions(result.names, result.values, result.logits, title=result.title)
+    return draw_ranking(result.names, result.values, title=result.title, label=result.label, limits=result.limits)
+
+
+def _steps(result: Steps, image: Bytes | None) -> Figure:
+    return draw_lens(
+        result.answers,
+        result.probabilities,
+        result.curves[0],
+        target_label=result.names["class"][0],
+        steps=result.steps,
+        title=result.title,
+    )
+
+
+def _lines(result: Lines, image: Bytes | None) -> Figure:
+    deletion, insertion = result.panels
+    return draw_faithfulness(
+        {name: (deletion.series[name], insertion.series[name]) for name in deletion.series},
+        {name: (deletion.areas[name], insertion.areas[name]) for name in deletion.areas},
+        title=result.title,
+        plain=result.baselines,
+    )
+
+
+def _tiles(result: Tiles, image: Bytes | None) -> Figure:
+    if result.grid is not None:
+        return draw_patches(result.images[0], result.grid, title=result.title)
+    return draw_filters(result.images, explained=result.shares, title=result.title)
+
+
+def _table(result: Table, image: Bytes | None) -> Figure:
+    return draw_table(result.rows, title=result.title)
+
+
+DRAWERS: dict[type, Callable[[Any, Bytes | None], Figure]] = {
+    Map: _map,
+    Matrix: _matrix,
+    Dots: _dots,
+    Bars: _bars,
+    Steps: _steps,
+    Lines: _lines,
+    Tiles: _tiles,
+    Table: _table,
+}

@@ -1,0 +1,271 @@
+"""The kinds of result that a view may compute: arrays and words, nothing drawn yet.
+
+Each kind is drawn twice: by `figures/draw.py` with matplotlib, and by the page's `kinds.js`. A result may hold a value
+for every class, block, head or query token. `axes` names those leading axes; `at` says which index of each is shown, and
+None means the mean over it. A figure shows just that; the page begins there and lets the reader move.
+
+Shapes:  n patches · t tokens · r c rows and columns of patches
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from vitreous.figures.shapes import Floats
+
+Axis = Literal["class", "block", "head", "query"]
+At = Mapping[Axis, int | None]
+Names = Mapping[Axis, Sequence[str]]
+MatrixScale = Literal["raw", "log", "layer-norm"]
+
+
+def select(values: Floats, axes: Sequence[Axis], at: At, keep: Sequence[Axis] = (), prefix: int = 0) -> Floats:
+    """Values `[*axes …]` at one index of each axis, or their mean; the axes in `keep` stay.
+
+    The mean over queries is that over patches alone: the first `prefix` tokens are no patches.
+
+    >>> select(np.eye(3), ("query",), {"query": 1}).tolist()
+    [0.0, 1.0, 0.0]
+    >>> select(np.eye(3), ("query",), {"query": None}, prefix=1).tolist()
+    [0.0, 0.5, 0.5]
+    """
+    position = 0
+    for axis in axes:
+        if axis in keep:
+            position += 1
+        elif (index := at.get(axis)) is not None:
+            values = values.take(index, axis=position)
+        else:
+            chosen = values[(slice(None),) * position + (slice(prefix, None),)] if axis == "query" else values
+            values = chosen.mean(axis=position)
+    return values
+
+
+def fill_title(title: str, at: At, names: Names) -> str:
+    """A title whose `{class}`, `{block}`, `{head}` and `{query}` are named.
+
+    >>> fill_title("Attention of {block}, {head}", {"block": 3, "head": None}, {})
+    'Attention of block 3, mean over heads'
+    """
+    words = {
+        axis: names[axis][at.get(axis) or 0] if axis in names and at.get(axis) is not None else f"{axis} {at.get(axis)}"
+        for axis in ("class", "block", "head", "query")
+    }
+    if at.get("head") is None:
+        words["head"] = "mean over heads"
+    if at.get("query") is None:
+        words["query"] = "average patch"
+    return title.format(**words)
+
+
+@dataclass(frozen=True)
+class Map:
+    """Heat over the patches of the image: one value a patch, for every index of the axes."""
+
+    values: Floats
+    """`[*axes t]` or `[*axes n]`; `[*axes n 3]` in 0 to 1 for colours."""
+    grid: tuple[int, int]
+    title: str
+    axes: tuple[Axis, ...] = ()
+    at: At = field(default_factory=dict)
+    names: Names = field(default_factory=dict)
+    prefix: int = 0
+    """How many values stand before the first patch: class and register tokens."""
+    label: str = ""
+    signed: bool = False
+    limits: tuple[float, float] | None = None
+    from_zero: bool = True
+    """Whether the page's colours begin at zero, rather than at the smallest value."""
+    panels: tuple[Axis, ...] = ()
+    """Axes that a figure lays out side by side, and the page as tiles."""
+    chosen: tuple[int, ...] | None = None
+    """Which of the first panel axis to lay out; without it, all."""
+    colours: bool = False
+    over_image: bool = True
+    """Whether a figure lays the heat over the image; if not, it shows crisp cells alone."""
+    says: str = "Strongest at {peak}."
+    """What the page says of the map it shows; `{peak}` is the strongest patch, `{value}` its value in percent."""
+
+    kind = "map"
+
+    def shown(self, keep: Sequence[Axis] = ()) -> Floats:
+        """What a figure shows: `[*keep r c]`, or `[*keep r c 3]` for colours."""
+        values = select(self.values, self.axes, self.at, keep, self.prefix)
+        tail = (3,) if self.colours else ()
+        patches = values if self.colours else values[..., self.prefix :]
+        return patches.reshape(*values.shape[: len(keep)], *self.grid, *tail)
+
+    @property
+    def query_patch(self) -> tuple[int, int] | None:
+        """Row and column of the query that is shown, where it is a patch."""
+        query = self.at.get("query") if "query" in self.axes or "query" in self.at else None
+        if query is None or query < self.prefix:
+            return None
+        row, column = divmod(query - self.prefix, self.grid[1])
+        return row, column
+
+    @property
+    def filled_title(self) -> str:
+        return fill_title(self.title, self.at, self.names)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Values in rows and columns, such as attention from token to token, or a number for each head of each block."""
+
+    values: Floats
+    """`[*axes rows columns]`"""
+    title: str
+    rows: str
+    columns: str
+    """What rows and columns count, such as `block` and `head`."""
+    axes: tuple[Axis, ...] = ()
+    at: At = field(default_factory=dict)
+    names: Names = field(default_factory=dict)
+    label: str = ""
+    signed: bool = False
+    scale: MatrixScale = "raw"
+    """How values are transformed before they are shown."""
+    prefix: int | None = None
+    """For attention: how many tokens come before the first patch. A thin line parts them."""
+
+    kind = "matrix"
+
+    def shown(self) -> Floats:
+        """`[rows columns]`, transformed."""
+        values = select(self.values, self.axes, self.at)
+        return {"raw": _raw, "log": log_scaled, "layer-norm": layer_normed}[self.scale](values)
+
+    @property
+    def filled_title(self) -> str:
+        return fill_title(self.title, self.at, self.names)
+
+
+def _raw(matrix: Floats) -> Floats:
+    return matrix
+
+
+def log_scaled(matrix: Floats, floor: float = 1e-6) -> Floats:
+    """The decimal logarithm; whatever is smaller than `floor` counts as `floor`.
+
+    >>> log_scaled(np.array([1.0, 0.01, 0.0])).tolist()
+    [0.0, -2.0, -6.0]
+    """
+    return np.log10(np.maximum(matrix, floor))
+
+
+def layer_normed(matrix: Floats, eps: float = 1e-5) -> Floats:
+    """Each row layer-normalised, so that rows of different sharpness can be read side by side.
+
+    `eps` is torch's own: a row as flat as uniform attention over 200 tokens stays pale, rather than showing its noise.
+
+    >>> layer_normed(np.array([[0.0, 2.0], [4.0, 0.0]]), eps=0.0).tolist()
+    [[-1.0, 1.0], [1.0, -1.0]]
+    """
+    centred = matrix - matrix.mean(axis=-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
+
+
+@dataclass(frozen=True)
+class Dots:
+    """A number for each head of each block, as dots over the blocks with their mean as a line."""
+
+    values: Floats
+    """`[blocks heads]`"""
+    title: str
+    label: str
+    unit: str = ""
+    ceiling: float | None = None
+    """A dashed line: the largest value possible."""
+
+    kind = "dots"
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Named values, in the order to be read."""
+
+    names: Sequence[str]
+    values: Floats
+    title: str
+    label: str = ""
+    logits: Floats | None = None
+    """Beside probabilities; then bars are shares of 1."""
+    limits: tuple[float, float] | None = None
+    positions: Sequence[tuple[int, int]] | None = None
+    """Block and head of each bar, where bars are heads: the page shows that head on a click."""
+
+    kind = "bars"
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What the model would answer after each step, and how the probability of some classes grows."""
+
+    steps: Sequence[str]
+    answers: Sequence[str]
+    probabilities: Floats
+    """Of each step's answer: `[steps]`."""
+    curves: Floats
+    """`[class steps]`: the probability of each class of `names["class"]`; a figure shows the first."""
+    names: Names
+    title: str
+    axes: tuple[Axis, ...] = ("class",)
+
+    kind = "steps"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One chart of `Lines`: values `[steps]` by name."""
+
+    title: str
+    label: str
+    series: Mapping[str, Floats]
+    areas: Mapping[str, float]
+    """Area under each line."""
+    better: Literal["lower", "higher"]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Charts of named lines over 0 to 100 %, ranked by the area under them."""
+
+    panels: tuple[Panel, Panel]
+    title: str
+    baselines: tuple[str, ...] = ()
+    """Lines that any good one should beat: drawn in grey."""
+
+    kind = "lines"
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Small images side by side, or one image cut into a grid of patches."""
+
+    images: np.ndarray
+    """`[n h w 3]` or `[n h w 1]` in 0 to 1; with `grid`, one image as uint8 `[1 H W 3]`."""
+    title: str
+    shares: Sequence[float] | None = None
+    """The share of the variance that each explains."""
+    grid: tuple[int, int] | None = None
+    """Rows and columns that the image is cut into."""
+
+    kind = "tiles"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of a label and a text."""
+
+    rows: Sequence[tuple[str, str]]
+    title: str
+
+    kind = "table"
+
+
+Result = Map | Matrix | Dots | Bars | Steps | Lines | Tiles | Table
+Results = Mapping[str, Result]
+"""Results by what sets them apart within the view; one alone has the name ''."""

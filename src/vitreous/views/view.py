@@ -1,0 +1,53 @@
+"""A view: how it is computed, and the words that stand with it, whoever draws it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from vitreous.figures.kinds import Result, Results
+from vitreous.models.resnet import ResNet
+from vitreous.views.inspection import Inspection
+
+Need = Literal["image", "vit", "classes", "positions"]
+
+
+@dataclass(frozen=True)
+class View:
+    """One way to look at a model: `vitreous views` lists them all."""
+
+    title: str
+    read: str
+    """How to read it, in a sentence or two that fit both drawings."""
+    beware: str
+    """What it does not show."""
+    compute: Callable[[Inspection], Result | Results]
+    """A result of one of the kinds in `figures/kinds.py`, or several by name."""
+    tab: str = ""
+    """The page's tab that shows it, perhaps with other views; by default one of its own."""
+    needs: frozenset[Need] = frozenset({"image", "vit"})
+    """What there must be: an `image`, a `vit` (not a ResNet), `classes` (a classifier), learned `positions`."""
+    slow: bool = False
+    """Whether it takes many forward passes, and so has to be asked for by name."""
+
+    def missing(self, inspection: Inspection) -> str | None:
+        """Why this view cannot be computed of an inspection, or None."""
+        if "vit" in self.needs and isinstance(inspection.model, ResNet):
+            return "a ResNet has no tokens"
+        if "image" in self.needs and inspection.image is None:
+            return "it needs an image"
+        if "classes" in self.needs and inspection.model.card.head != "classifier":
+            return "the model has no classifier"
+        if "positions" in self.needs and getattr(inspection.model.config, "position", "none") == "none":
+            return "the model has no position embeddings"
+        return None
+
+    def results(self, inspection: Inspection) -> dict[str, Result]:
+        """Compute the view: its results by name; one alone has the name ''."""
+        found = self.compute(inspection)
+        return dict(found) if isinstance(found, dict) else {"": found}  # type: ignore[dict-item]
+
+
+ANY: frozenset[Need] = frozenset()
+VIT: frozenset[Need] = frozenset({"vit"})
+VIT_CLASSES: frozenset[Need] = frozenset({"image", "vit", "classes"})
+IMAGE_CLASSES: frozenset[Need] = frozenset({"image", "classes"})
