@@ -13,7 +13,7 @@ import torch
 from vitreous import load, open_dataset, read_image
 from vitreous.inside import faithfulness
 from vitreous.runtime.device import pick_device
-from vitreous.views import maps as heat
+from vitreous.views import maps
 from vitreous.views.inspection import Inspection
 
 
@@ -31,11 +31,11 @@ def main() -> None:
     alike: dict[str, list[float]] = {}
     for i in range(len(images)):
         inspection = Inspection(model, read_image(images.image(i)))
-        found = heat.comparable(inspection)
-        deletion, insertion = heat.curves(found, inspection, options.baseline)
+        found = maps.comparable(inspection)
+        deletion, insertion = maps.curves(found, inspection, options.baseline)
         for name, d, s in zip(found, faithfulness.area(deletion), faithfulness.area(insertion), strict=True):
             areas.setdefault(name, []).append((d.item(), s.item()))
-        for name, correlation in heat.survives(found, inspection).items():
+        for name, correlation in maps.similarity_to_random_weights(found, inspection).items():
             alike.setdefault(name, []).append(correlation)
     where = torch.cuda.get_device_name() if device.type == "cuda" else device.type
     print(f"{len(images)} images, baseline {options.baseline}, {where}, torch {torch.__version__}\n")

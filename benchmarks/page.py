@@ -16,8 +16,7 @@ from playwright.sync_api import sync_playwright
 
 from vitreous import ViT, variant
 from vitreous.data.samples import samples
-from vitreous.pages.interactive import interactive
-from vitreous.pages.page_data import page_data
+from vitreous.pages.explanation import Explanation, save_report
 from vitreous.views.inspection import Inspection
 from vitreous.weights.card import Card, usual_preprocess
 
@@ -32,12 +31,11 @@ def main() -> None:
     model = ViT(variant(given.model)).eval()
     model.card = Card(given.model, usual_preprocess(model.config))
     begun = time.monotonic()
-    payload = page_data(Inspection(model, samples()["chelsea"], name="chelsea"))
+    pages = [Explanation(Inspection(model, samples()["chelsea"], name="chelsea")).page()]
     spent = time.monotonic() - begun
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "page.html"
-        path.write_text(interactive([("chelsea", payload)], given.model, "random weights"), encoding="utf-8")
-        size = path.stat().st_size
+        size = save_report(path, pages, model).stat().st_size
         with sync_playwright() as driver:
             browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
             page = browser.new_page(viewport={"width": 1300, "height": 950})
@@ -57,7 +55,7 @@ def main() -> None:
                 times.append(page.evaluate("vitreous.viewer.took"))
             browser.close()
     soon = statistics.median(opened)
-    print(f"{given.model}: worked out in {spent:.1f} s, {size / 1e6:.2f} MB, opens in {soon:.2f} s")
+    print(f"{given.model}: computed in {spent:.1f} s, {size / 1e6:.2f} MB, opens in {soon:.2f} s")
     print(f"a hover takes {statistics.median(times):.1f} ms (median), {max(times):.1f} ms (longest of {len(times)})")
 
 

@@ -10,29 +10,20 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from vitreous import load
+from vitreous import explain
 from vitreous.data.samples import samples
-from vitreous.pages.explanation import describe_model
-from vitreous.pages.interactive import interactive
-from vitreous.pages.page import short
-from vitreous.pages.page_data import page_data
-from vitreous.views.inspection import Inspection
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 
 
 def main(model: str) -> None:
-    inspection = Inspection(load(model), samples()["chelsea"], name="chelsea")
-    text = interactive(
-        [("chelsea", page_data(inspection))], short(inspection.model.card.name), describe_model(inspection)
-    )
     image = Path(__file__).with_name("page.png")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         path = Path(folder) / "page.html"
-        path.write_text(text, encoding="utf-8")
+        explain(samples()["chelsea"], model, name="chelsea").save(path)
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         page = browser.new_page(viewport={"width": 1280, "height": 860})
-        page.goto(f"{path.as_uri()}#layer=5")
+        page.goto(f"{path.as_uri()}#block=5")
         page.wait_for_selector("html[data-ready]")
         box = page.locator(".stage").bounding_box()
         assert box is not None

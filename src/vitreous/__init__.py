@@ -16,6 +16,7 @@ _HOMES = {  # public name → the module it lives in
     "inspect": "vitreous.weights.inspect",
     "export": "vitreous.speed.export",
     "classify": "vitreous.predict.classify",
+    "explain": "vitreous.api.explain",
     "embed": "vitreous.predict.embed",
     "evaluate": "vitreous.predict.evaluate",
     "compare": "vitreous.api.compare",
@@ -38,6 +39,7 @@ __all__ = ["__version__", *_HOMES]  # names, all of them
 
 if TYPE_CHECKING:  # so that editors and type checkers see what the lazy import gives
     from vitreous.api.compare import compare
+    from vitreous.api.explain import explain
     from vitreous.data.datasets import open_dataset
     from vitreous.data.images import read_image
     from vitreous.data.preprocess import Preprocess

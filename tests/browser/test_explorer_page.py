@@ -14,7 +14,7 @@ from PIL import Image
 
 from vitreous.models.variants import variant
 from vitreous.models.vit import ViT
-from vitreous.pages.page_data import page_data
+from vitreous.pages.explanation import Explanation
 from vitreous.server.app import create_app
 from vitreous.server.jobs import JobQueue
 from vitreous.server.security import SecurityMiddleware
@@ -94,7 +94,7 @@ def test_an_image_of_ones_own_is_looked_at(watched, home):
     box = page.locator(".stage").bounding_box()
     page.mouse.move(box["x"] + 10, box["y"] + 10)
     settle(page)
-    assert "row 1, column 1 looks most at" in page.locator(".said").inner_text()
+    assert "row 0, column 0 attends most to" in page.locator(".said").inner_text()
 
 
 def test_a_file_that_is_no_image_gets_a_line_and_the_page_goes_on(watched, home):
@@ -132,7 +132,7 @@ def test_two_models_move_in_step(watched, home):
     settle(page)
     said = [each.inner_text() for each in page.locator(".said").all()]
     assert len(said) == 2
-    assert all("row 3, column 5 looks most at" in each for each in said)
+    assert all("row 2, column 4 attends most to" in each for each in said)
     assert watched.complaints == []
 
 
@@ -186,8 +186,8 @@ def test_two_real_models_stand_side_by_side(watched, real, shared):
     page.mouse.move(box["x"] + 0.99 * box["width"], box["y"] + 0.99 * box["height"])
     settle(page)
     said = [each.inner_text() for each in page.locator(".said").all()]
-    assert "row 8, column 8 looks most at" in said[0]
-    assert "row 14, column 14 looks most at" in said[1]
+    assert "row 7, column 7 attends most to" in said[0]
+    assert "row 13, column 13 attends most to" in said[1]
     assert page.evaluate("document.documentElement.scrollWidth") <= 1300
     assert watched.complaints == []
 
@@ -196,12 +196,14 @@ def test_a_slow_answer_says_what_is_being_worked_out_and_who_is_before(watched, 
     page = watched.open(home)
     go_on = threading.Event()
 
-    def slowly(inspection, progress):
+    payload = Explanation.payload
+
+    def slowly(explanation, progress):
         progress("relevance")
         go_on.wait(20)
-        return page_data(inspection, progress=progress)
+        return payload(explanation, progress)
 
-    monkeypatch.setattr("vitreous.server.app.page_data", slowly)
+    monkeypatch.setattr(Explanation, "payload", slowly)
     try:
         page.select_option("#second", "fresh")
         said = "document.getElementById('said').textContent"

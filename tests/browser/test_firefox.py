@@ -33,7 +33,7 @@ def test_the_report_answers_a_hover(fox, tmp_path):
     fox.open((tmp_path / "report.html").as_uri())
     box = fox.run("const b = document.querySelector('.stage').getBoundingClientRect(); return [b.x, b.y, b.width]")
     fox.move(box[0] + box[2] * 5.5 / 8, box[1] + box[2] * 2.5 / 8)
-    fox.until("return document.querySelector('.said').textContent.includes('row 3, column 6 looks most at')")
+    fox.until("return document.querySelector('.said').textContent.includes('row 2, column 5 attends most to')")
     for tab in range(1, fox.run("return document.querySelectorAll('[role=tab]').length")):
         fox.run("document.querySelectorAll('[role=tab]')[arguments[0]].click()", tab)
     assert colours(fox) > 100
@@ -55,7 +55,7 @@ def test_a_runs_page_goes_from_moment_to_moment(fox, tmp_path):
     fox.until("return document.querySelector('.now').textContent === 'epoch 1 · loss 1'")
     assert fox.run("return document.querySelectorAll('.plot svg path.curve').length") == 3
     seen = fox.run(
-        """const { mosaic } = vitreous.views.registry.filters, { x, y, width, height } = mosaic.place(4);
+        """const { mosaic } = vitreous.views.filters, { x, y, width, height } = mosaic.place(4);
         return [...mosaic.canvas.getContext("2d").getImageData(x + width / 2, y + height / 2, 1, 1).data]"""
     )
     expected = np.random.default_rng(1).integers(0, 256, (9, 3, 3, 3))[4, 1, 1]

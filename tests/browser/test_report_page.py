@@ -10,8 +10,15 @@ from scipy.stats import spearmanr
 
 from vitreous.cli.main import main
 from vitreous.data.samples import samples
+from vitreous.figures.kinds import Matrix
 from vitreous.inside.capture import capture
+from vitreous.models.resnet import ResNet, ResNetConfig
+from vitreous.models.vit import ViTConfig
+from vitreous.pages.explanation import Explanation
 from vitreous.views.inspection import Inspection
+from vitreous.views.registry import VIEWS
+from vitreous.views.view import View
+from vitreous.weights.card import Card, usual_preprocess
 from vitreous.weights.load import load
 
 
@@ -62,14 +69,14 @@ def test_it_opens_from_disk_without_complaint_or_request(watched, report):
     assert watched.outside() == []
 
 
-def test_hovering_shows_what_that_patch_looks_at(watched, report, attention):
+def test_hovering_shows_what_that_patch_attends_to(watched, report, attention):
     page = watched.open(report)
     for row, column in ((0, 0), (3, 5), (7, 7)):
         page.mouse.move(*centre(page, row, column))
         settle(page)
         truth = attention[-1].mean(axis=0)[1 + row * 8 + column, 1:]
         assert np.abs(drawn(page) - truth).max() <= attention[-1].max() / 255
-        assert f"row {row + 1}, column {column + 1} looks most at" in page.locator(".said").inner_text()
+        assert f"patch in row {row}, column {column} attends most to" in page.locator(".said").inner_text()
 
 
 def test_a_hover_is_answered_within_a_frame(watched, report):
@@ -115,9 +122,9 @@ def test_the_keyboard_moves_from_patch_to_patch(watched, report):
     assert page.evaluate("vitreous.state.values.query") == 1 + 4 * 8 + 5
     page.keyboard.press("Home")
     settle(page)
-    assert "class token looks most" in page.locator(".said").inner_text()
+    assert "class token attends most" in page.locator(".said").inner_text()
     page.get_by_role("tab", name="Attention").focus()
-    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowLeft")
     settle(page)
     assert page.get_by_role("tab", name="Relevance").get_attribute("aria-selected") == "true"
 
@@ -132,16 +139,16 @@ def test_a_click_on_a_class_shows_its_relevance(watched, report):
 
 
 def test_a_link_leads_to_the_same_view(watched, report):
-    page = watched.open(report + "#tab=attention&layer=1&head=3&query=20&opacity=0.3")
+    page = watched.open(report + "#view=attention-rows&block=1&head=3&query=20&opacity=0.3")
     values = page.evaluate("vitreous.state.values")
-    assert (values["layer"], values["head"], values["query"], values["opacity"]) == (1, 3, 20, 0.3)
+    assert (values["block"], values["head"], values["query"], values["opacity"]) == (1, 3, 20, 0.3)
     page.get_by_role("button", name="head 2", exact=True).click()
     until(page, "location.hash.includes('head=2')")
-    assert "layer=1" in page.evaluate("location.hash")
+    assert "block=1" in page.evaluate("location.hash")
 
 
 @pytest.mark.parametrize(
-    "text", ["#layer=99", "#head=foo", "#query=-3", "#tab=nothing", "#opacity=x", "#%%%", "#query=1e9"]
+    "text", ["#block=99", "#head=foo", "#query=-3", "#view=nothing", "#opacity=x", "#%%%", "#query=1e9"]
 )
 def test_a_wrong_link_does_no_harm(watched, report, text):
     page = watched.open(report + text)
@@ -161,7 +168,7 @@ def test_the_view_is_saved_as_png(watched, report):
 def test_play_goes_through_the_blocks(watched, report):
     page = watched.open(report)
     page.get_by_role("button", name="Play").click()
-    until(page, "vitreous.state.values.layer === 2")
+    until(page, "vitreous.state.values.block === 2")
     page.get_by_role("button", name="Pause").click()
 
 
@@ -195,10 +202,74 @@ def test_numbers_are_written_as_they_are(watched, report):
     assert "150" in found[4]
 
 
-def test_the_answer_above_figures_is_one_line(watched, tmp_path):
-    """It shares its class with the list of answers, whose first column is narrow."""
-    main(["explain", "-o", str(tmp_path / "report.html"), "--views", "predictions", "--device", "cpu"])
+def test_log_matrices_are_painted(watched, report):
+    """Their values are negative."""
+    page = watched.open(report + "#view=attention-matrix")
+    shown = page.evaluate(
+        """[...document.querySelectorAll("canvas.matrix")].map((canvas) => {
+          const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+          return new Set([...Array(data.length / 4).keys()].map((i) => data.slice(4 * i, 4 * i + 3).join())).size;
+        })"""
+    )
+    assert len(shown) == 3
+    assert min(shown) > 20
+
+
+def test_every_view_has_its_words_on_the_page(watched, report):
+    page = watched.open(report)
+    for name, view in VIEWS.items():
+        page.evaluate(f"vitreous.state.set({{ view: '{name}' }})")
+        settle(page)
+        words = page.locator(".sentences").inner_text()
+        assert words.splitlines()[0] == view.title, name
+        assert view.read in words
+        assert view.beware in words
+    assert watched.complaints == []
+
+
+def test_a_view_that_is_added_appears_everywhere(watched, tmp_path, monkeypatch, capsys):
+    """As docs/extend/view.md adds one: nothing but a line in `VIEWS`."""
+
+    def self_attention(inspection):
+        shares = [one.diagonal(dim1=-2, dim2=-1).mean(dim=-1) for one in inspection.each_attention()]
+        return Matrix(torch.stack(shares).numpy(), "Attention of tokens to themselves", "block", "head", label="share")
+
+    words = (
+        "Attention to oneself",
+        "The share of attention that tokens give themselves.",
+        "The residual is not counted.",
+    )
+    monkeypatch.setitem(VIEWS, "self-attention", View(*words, self_attention))
+    main(["views"])
+    assert "self-attention" in capsys.readouterr().out
+    main(["explain", "-o", str(tmp_path / "report.html"), "--figures", str(tmp_path / "figures"), "--device", "cpu"])
+    assert (tmp_path / "figures/self-attention.png").read_bytes().startswith(b"\x89PNG")
     page = watched.open((tmp_path / "report.html").as_uri())
-    box = page.locator("p.answer").bounding_box()
-    assert box["height"] < 40
-    assert box["width"] > 300
+    page.get_by_role("tab", name="Attention to oneself").click()
+    settle(page)
+    assert "Attention of tokens to themselves" in page.locator(".panel").inner_text()
+    assert page.locator("button.cell").count() == 8 * 4
+    assert all(sentence in page.locator(".sentences").inner_text() for sentence in words)
+    main(["explain", "-o", str(tmp_path / "one.html"), "--views", "self-attention", "--device", "cpu"])
+    page = watched.open((tmp_path / "one.html").as_uri())
+    assert [tab.inner_text() for tab in page.get_by_role("tab").all()] == ["Attention to oneself"]
+    assert watched.complaints == []
+
+
+def test_a_resnet_and_a_model_without_an_image_have_pages(watched, tmp_path):
+    torch.manual_seed(0)
+    model = ResNet(ResNetConfig(18, classes=5)).eval()
+    model.card = Card(name="resnet", preprocess=usual_preprocess(ViTConfig(image_size=64)), family="ResNet")
+    Explanation(Inspection(model, samples()["chelsea"], name="chelsea")).save(tmp_path / "resnet.html")
+    page = watched.open((tmp_path / "resnet.html").as_uri())
+    assert page.get_by_role("tab").all_inner_texts() == ["Predictions", "Relevance", "Embedding", "Model"]
+    page.get_by_role("tab", name="Relevance").click()
+    settle(page)
+    assert len(drawn(page)) == 4
+    Explanation(Inspection(load())).save(tmp_path / "alone.html")
+    page = watched.open((tmp_path / "alone.html").as_uri())
+    assert page.get_by_role("tab").all_inner_texts() == ["Embedding", "Model"]
+    page.mouse.move(*centre(page, 2, 3))
+    settle(page)
+    assert drawn(page)[2 * 8 + 3] == pytest.approx(1, abs=0.01)  # a position is like itself
+    assert watched.complaints == []

@@ -48,7 +48,7 @@ def test_long_names_are_elided():
 
 def test_the_lens_has_one_row_a_layer_and_the_curve_beside_them():
     labels, best, target = ["web", "cat", "cat"], [0.1, 0.4, 0.9], [0.0, 0.4, 0.9]
-    figure = draw_lens(labels, best, target, target_label="cat", layers=["embedding", "block 0", "block 1"])
+    figure = draw_lens(labels, best, target, target_label="cat", steps=["embedding", "block 0", "block 1"])
     rows, beside = figure.axes
     assert [bar.get_width() for bar in rows.containers[1]] == best
     np.testing.assert_array_equal(beside.lines[0].get_xdata(), target)
@@ -109,7 +109,7 @@ def test_degenerate_bars_are_drawn_without_a_warning(draw):
         (lambda: draw_predictions(["a"], [[0.5]]), r"probabilities must have shape \[n\], got \[1 1\]"),
         (lambda: draw_predictions(["a"], [0.5], [1, 2]), "logits must be 1 numbers, .*, got 2"),
         (lambda: draw_lens(["a"], [0.5], [0.5, 1]), "target must be 1 numbers, .*, got 2"),
-        (lambda: draw_lens(["a"], [0.5], [0.5], layers=["0", "1"]), "layers must be 1 strings, got 2"),
+        (lambda: draw_lens(["a"], [0.5], [0.5], steps=["0", "1"]), "steps must be 1 strings, got 2"),
         (lambda: draw_ranking(["a"], [1, 2]), "names must be 2 strings, got 1"),
         (lambda: draw_table([]), "rows must be pairs of a name and a value, got none"),
         (lambda: draw_table([("a", "b", "c")]), r"rows must be pairs .*, got \('a', 'b', 'c'\)"),

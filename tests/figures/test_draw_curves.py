@@ -4,7 +4,7 @@ from drawn import assert_legible, texts_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitreous.figures.curves import draw_distance, draw_entropy, draw_faithfulness, draw_lines, spread
+from vitreous.figures.curves import draw_faithfulness, draw_heads, draw_lines, spread
 from vitreous.figures.style import encode
 
 
@@ -46,7 +46,7 @@ def test_names_that_are_apart_stay_where_they_are(wanted):
 
 def test_every_head_is_a_dot_over_its_layer_and_the_line_is_their_mean():
     distances = np.array([[10.0, 30.0], [20.0, 60.0], [np.nan, 5.0]])
-    axes = draw_distance(distances).axes[0]
+    axes = draw_heads(distances, label="mean attention distance (px)").axes[0]
     dots = axes.collections[0].get_offsets()
     assert dots[~np.ma.getmaskarray(dots)[:, 1]].tolist() == [[0, 10], [0, 30], [1, 20], [1, 60], [2, 5]]
     np.testing.assert_array_equal(axes.lines[0].get_ydata(), [20, 40, 5])
@@ -55,16 +55,16 @@ def test_every_head_is_a_dot_over_its_layer_and_the_line_is_their_mean():
 
 def test_the_unit_is_named():
     assert "mean attention distance (patches)" in {
-        t.get_text() for t in texts_of(draw_distance([[1.0]], unit="patches"))
+        t.get_text() for t in texts_of(draw_heads([[1.0]], label="mean attention distance (patches)"))
     }
 
 
 def test_uniform_attention_is_the_ceiling():
-    axes = draw_entropy(np.ones((4, 3)), ceiling=np.log(197)).axes[0]
+    axes = draw_heads(np.ones((4, 3)), label="entropy (nats)", ceiling=np.log(197)).axes[0]
     assert axes.lines[1].get_ydata() == pytest.approx([np.log(197)] * 2)
     assert axes.get_ylim()[1] > np.log(197)
     assert [text.get_text() for text in axes.texts] == ["mean of heads", "uniform attention"]
-    assert len(draw_entropy(np.ones((4, 3))).axes[0].lines) == 1
+    assert len(draw_heads(np.ones((4, 3)), label="entropy (nats)").axes[0].lines) == 1
 
 
 CURVES = {"good": ([0.9, 0.2, 0.1], [0.1, 0.8, 0.9]), "poor": ([0.9, 0.6, 0.1], [0.1, 0.3, 0.9])}
@@ -91,8 +91,8 @@ def test_methods_are_ranked_best_first_on_both_sides():
 @pytest.mark.parametrize(
     "draw",
     [
-        lambda: draw_distance([[3.0]]),
-        lambda: draw_entropy([[np.nan, np.nan]], ceiling=1.0),
+        lambda: draw_heads([[3.0]], label="x"),
+        lambda: draw_heads([[np.nan, np.nan]], label="x", ceiling=1.0),
         lambda: draw_lines({"a": ([0], [np.nan])}),
     ],
 )
@@ -107,8 +107,8 @@ def test_one_layer_one_head_nothing_finite_is_drawn_without_a_warning(draw):
         (lambda: draw_lines({"a": ([0, 1], [0])}), "a must have as many x as y, got 2 and 1"),
         (lambda: draw_lines({"a": ([[0]], [0])}), r"x of a must have shape \[n\], got \[1 1\]"),
         (lambda: draw_lines({"a": ([0], [0])}, y_limits=(1, 0)), r"y_limits must be .*, got \(1, 0\)"),
-        (lambda: draw_distance([1.0]), r"distances must have shape \[layers heads\], got \[1\]"),
-        (lambda: draw_entropy(np.ones((1, 2, 3))), r"entropies must have shape \[layers heads\], got \[1 2 3\]"),
+        (lambda: draw_heads([1.0], label="x"), r"values must have shape \[blocks heads\], got \[1\]"),
+        (lambda: draw_heads(np.ones((1, 2, 3)), label="x"), r"values must have shape \[blocks heads\], got \[1 2 3\]"),
         (lambda: draw_faithfulness(CURVES, {"good": (0, 0)}), r"same methods, got \['good', 'poor'\] and \['good'\]"),
         (
             lambda: draw_faithfulness({"a": ([1], [1])}, {"a": (0, 0)}),

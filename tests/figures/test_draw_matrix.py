@@ -83,7 +83,7 @@ def test_similarity_beyond_0_to_1_is_not_cut_off():
         (lambda: draw_matrix(np.ones((3, 4))), r"matrix must have shape \[tokens tokens\], got \[3 4\]"),
         (lambda: draw_matrix(np.ones((3, 3)), prefix=4), "prefix must be a number of tokens from 0 to 3, got 4"),
         (lambda: draw_matrix(np.ones((3, 3)), scale="cube"), "scale must be one of raw, log, layer-norm, got 'cube'"),
-        (lambda: draw_blocks_heads(np.ones(3)), r"values must have shape \[layers heads\], got \[3\]"),
+        (lambda: draw_blocks_heads(np.ones(3)), r"values must have shape \[blocks heads\], got \[3\]"),
         (lambda: draw_similarity(np.ones((2, 3)), ["a", "b"]), r"values must have shape \[n n\], got \[2 3\]"),
         (lambda: draw_similarity(np.ones((2, 2)), ["a"]), "labels must be 2 strings, got 1"),
     ],

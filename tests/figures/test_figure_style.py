@@ -39,7 +39,7 @@ def test_equal_figures_give_equal_bytes(format):
 SCRIPT = """
 import hashlib, sys
 import numpy as np
-from vitreous.figures import bars, curves, filters, maps, matrix, position, table
+from vitreous.figures import bars, curves, draw, filters, maps, matrix, position, table
 from vitreous.figures.style import encode
 from drawn import photo
 figure = maps.draw_map(photo(), np.arange(16).reshape(4, 4), title="Rollout", label="attention")
@@ -49,7 +49,7 @@ print([name for name in ("matplotlib.pyplot", "torch", "torchvision") if name in
 
 
 def test_a_fresh_process_gives_the_same_bytes_and_never_needs_pyplot_or_torch(request):
-    folder = request.path.parent
+    folder = request.path.parents[1] / "support"
     run = subprocess.run([sys.executable, "-c", SCRIPT], cwd=folder, capture_output=True, text=True, check=True)
     digests, imported = run.stdout.splitlines()
     assert imported == "[]"

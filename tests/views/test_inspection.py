@@ -10,12 +10,12 @@ from vitreous.data.preprocess import HALF, IMAGENET_MEAN, IMAGENET_STD, Preproce
 from vitreous.data.samples import samples
 from vitreous.inside.faithfulness import reinitialised
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.pages.page_data import page_data
+from vitreous.pages.explanation import Explanation
 from vitreous.views.inspection import Choice, Inspection
-from vitreous.views.maps import comparable, survives
+from vitreous.views.maps import comparable, similarity_to_random_weights
 from vitreous.weights.card import Card
 
-WAYS = {  # size, resize, cover → how large the backdrop is
+FITS = {  # size, resize, cover → how large the backdrop is
     "whole": ((32, 32), 32, False, (256, 256)),
     "cropped": ((32, 32), 40, False, (192, 192)),
     "squashed": ((32, 48), (32, 48), False, (160, 240)),
@@ -32,9 +32,9 @@ def inspection(size, resize, cover, image):
     return Inspection(model, image)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_the_backdrop_is_the_same_part_in_more_pixels(way):
-    size, resize, cover, shown = WAYS[way]
+@pytest.mark.parametrize("fit", FITS)
+def test_the_backdrop_is_the_same_part_in_more_pixels(fit):
+    size, resize, cover, shown = FITS[fit]
     found = inspection(size, resize, cover, samples()["chelsea"])
     assert found.backdrop.shape == (*shown, 3)
     reduced = Image.fromarray(found.backdrop).resize(size[::-1], Image.Resampling.BICUBIC)
@@ -64,8 +64,8 @@ def test_a_whole_page_resizes_the_image_once_for_the_model_and_once_to_be_shown(
     """Resizing 64 million pixels takes half a second: done for each class and map, it takes most of the page's time."""
     found = inspection((32, 32), 40, False, samples()["chelsea"])
     noise(found.model)
-    page_data(found)
-    survives(comparable(found), found)
+    Explanation(found).payload()
+    similarity_to_random_weights(comparable(found), found)
     assert resized == [(found.image.size, (32, 32)), (found.image.size, (192, 192))]
 
 
@@ -80,21 +80,21 @@ def test_what_the_model_gets_is_bit_for_bit_what_its_preprocessing_gives(colours
         photo.putalpha(Image.linear_gradient("L").resize(photo.size))
     found = Inspection(model, photo)
     assert found.seen.mode == "RGB"
-    again = found.asked(Choice(target=2))
+    again = found.with_choice(Choice(target=2))
     assert again.target == 2
-    for each in (found, again, found.asked(Choice(), reinitialised(model))):
+    for each in (found, again, found.with_choice(Choice(), reinitialised(model))):
         assert torch.equal(each.x, model.card.preprocess(photo)[None])
-    assert found.asked(Choice(), model.double()).x.dtype == torch.float64
+    assert found.with_choice(Choice(), model.double()).x.dtype == torch.float64
 
 
 def test_another_model_with_another_preprocessing_looks_for_itself():
     photo = samples()["chelsea"]
     first, other = inspection((32, 32), 40, False, photo), inspection((48, 48), 48, False, photo)
-    assert torch.equal(first.asked(Choice(), other.model).x, other.x)
+    assert torch.equal(first.with_choice(Choice(), other.model).x, other.x)
 
 
 def test_without_an_image_an_inspection_can_be_asked_again():
     model = inspection((32, 32), 40, False, None)
-    assert model.asked(Choice(target=1)).image is None
+    assert model.with_choice(Choice(target=1)).image is None
     with pytest.raises(ValueError, match="needs an image"):
         _ = model.x

@@ -17,7 +17,7 @@ from vitreous.comparison.table import as_text, cells, evidence, verdicts
 from vitreous.data.images import read_image
 from vitreous.data.split import open_split
 from vitreous.pages.comparison import COMPARISON_PAGE, ComparedDataset, write_comparison_page
-from vitreous.pages.page import short
+from vitreous.runtime.files import short_name
 from vitreous.pages.render import render
 from vitreous.pages.run import spell
 from vitreous.runtime.distributed import this_rank
@@ -209,7 +209,7 @@ def _run_named(
     for label, part in parts.items():
         if chosen in ("", label):
             budget = replace(part.budget, data=source or label, **settings)
-            datasets.append(_run_part(label, part, budget, folder / short(label), job))
+            datasets.append(_run_part(label, part, budget, folder / short_name(label), job))
     return STUDIES[name].description, datasets
 
 
@@ -240,7 +240,7 @@ def folder_name(names: Sequence[str]) -> str:
     >>> folder_name(["torchvision:vit_b_16@attention", "resnet18", "some/images"])
     'torchvision-vit_b_16-attention-resnet18-images'
     """
-    return re.sub(r"[^\w.-]", "-", "-".join(short(name) for name in names))
+    return re.sub(r"[^\w.-]", "-", "-".join(short_name(name) for name in names))
 
 
 def repeat_command(first: Sequence[str], data: str | None, settings: Mapping[str, Any], seeds: int) -> str:

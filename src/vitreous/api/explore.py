@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from vitreous.models.vit import ViT
-from vitreous.pages.page import short
+from vitreous.runtime.files import short_name
 from vitreous.runtime.device import pick_device, pick_dtype
 from vitreous.server.serve import RunningExplorer
 from vitreous.weights.load import load
@@ -62,7 +62,7 @@ def _free_name(source: Models | None, model: ViT, taken: Iterable[str]) -> str:
         base = "packaged"
     else:
         name = model.card.name if isinstance(source, ViT) else str(source)
-        base = checkpoint_name(name) or short(name)
+        base = checkpoint_name(name) or short_name(name)
     name, number = base, 1
     while name in taken:
         number += 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,17 +11,11 @@ import tyro
 
 from vitreous.cli.console import messages, print_json, say_problems
 from vitreous.cli.options import Images, ModelOptions, Number, SharedModel
-from vitreous.cli.pages import Format, find, look_at_all, want, write_report
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from PIL.Image import Image
 
-    from rich.console import Console
-
-    from vitreous.weights.load import Model
-
-FEW_CLASSES = 20
-"""Classes up to which a message names them all."""
+    from vitreous.data.images import ImageError
 
 Range = Annotated[str | None, tyro.conf.arg(metavar="0-7")]
 
@@ -31,7 +24,7 @@ def explain(
     images: Images = (),
     options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
     views: Annotated[str, tyro.conf.arg(metavar="all|NAME,…")] = "all",
-    layer: int = -1,
+    block: int = -1,
     head: Number = None,
     heads: Range = None,
     query: Number = None,
@@ -43,93 +36,111 @@ def explain(
     trust: bool = False,
     ablate: Literal["heads"] | None = None,
     figures: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
-    format: Format = "png",
+    format: Literal["png", "svg", "pdf"] = "png",
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"], metavar="REPORT.html")] = Path("report.html"),
     device: str = "auto",
     json: bool = False,
 ) -> None:
-    """Look inside: a report of what the model sees, where it looks, and which image of that to trust.
+    """Explain what a model sees in images: its answer, its attention, the evidence for a class, and which map to trust.
 
     Args:
         images: Files, folders or globs. Without any, and without --model, a photograph of a cat.
         options: Which model.
-        views: Which views; `vitreous views` lists them.
-        layer: The block, for views of one block; -1 is the last.
+        views: Which views the page shows; `vitreous views` lists them.
+        block: The block, for views of one block; -1 is the last.
         head: The head, for views of one head; without it, the mean over heads.
         heads: Heads that are shown side by side, such as 0-7 or 0,3,5; without it, all.
-        query: The token that looks: its row of the attention matrix. 0 is the class token.
-        target: The class to explain, by name or number; without it, the predicted one.
-        scale: How the attention matrix is shown; without it, all three ways.
+        query: The query token: its row of the attention matrix. 0 is the class token.
+        target: The class to explain, by name or index; without it, the predicted one.
+        scale: How the attention matrix is shown; without it, on all three scales.
         fusion: How rollout joins heads.
         discard: The share of smallest attention that rollout drops.
-        residual: The shortcut's share in rollout.
-        trust: Also measure which map to trust: deletion, insertion, and maps of fresh weights.
-        ablate: Also switch every head off by itself and rank them by what that does to the class.
-        figures: Also write every figure to this folder.
+        residual: The share of each token that passes by the residual in rollout.
+        trust: Also measure which map to trust: deletion, insertion, and maps of random weights.
+        ablate: Also switch every head off by itself and rank heads by the change of the class's logit.
+        figures: Also write every view as a figure to this folder.
         format: The format of those figures.
-        output: Where the report goes.
+        output: The page's file.
         device: auto, cpu, cuda, cuda:N or mps.
-        json: Print what was answered and written as JSON.
+        json: Print answers and written files as JSON.
     """
+    from vitreous.api.explain import explain_each, find_class
+    from vitreous.data.images import ImageError
+    from vitreous.pages.explanation import save_report
     from vitreous.runtime.device import pick_device
-    from vitreous.views.inspection import Choice, Inspection
+    from vitreous.views.inspection import Choice
 
-    console, place = messages(), pick_device(device)
-    _check_places(output, figures)
-    model = options.load(console).to(place)
+    console = messages()
+    _check_writable(output, figures)
+    model = options.load(console).to(pick_device(device))
     choice = Choice(
-        layer=layer,
+        block=block,
         head=head,
         heads=_numbers(heads),
         query=query,
-        target=_class(target, model),
+        target=find_class(target, model),
         scale=scale,
         fusion=fusion,
         discard=discard,
         residual=residual,
     )
-    whole = Inspection(model, None, choice)  # what the model does not have is said before an image is opened
-    found, problems = find(images, options.model)
-    wanted = want(views, trust, ablate, figures, format, model, found)
-    if not wanted.drawn:
-        _say_idle(console, heads, scale)
-    begin = partial(options.say_packaged, console, model)
-    pages, payloads, drawings = look_at_all(whole, found, wanted, problems, console, begin, quiet=json)
+    found, problems = _find(images, options.model)
+    slow = [name for name, wanted in (("trust", trust), ("ablation", ablate is not None)) if wanted]
+    pages, answers, written = [], [], []
+    for each in explain_each(found, model, ",".join([views, *slow]), choice):
+        if isinstance(each, ImageError):
+            problems.append(each)
+            continue
+        if not pages:
+            options.say_packaged(console, model)
+        name = each.inspection.name
+        with console.status(f"computing the views of {name or 'the model'}"):
+            pages.append(each.page())
+        answers.append({"image": name or None, "answer": each.summary or None})
+        if each.summary and not json:
+            print(f"{name}: {each.summary}")
+        for view, reason in each.skipped.items():
+            console.print(f"left out {view}: {reason}", style="dim", markup=False)
+        if figures is not None:
+            written += each.save_figures(figures, format, apart=len(found) > 1)
     if pages:
-        write_report(output, pages, whole, payloads)
+        save_report(output, pages, model)
     if json:
-        answers = [{"image": page.title or None, "answer": page.answer or None} for page in pages]
-        written = [str(path) for path in drawings]
-        print_json({"report": str(output) if pages else None, "figures": written, "images": answers})
+        report = str(output) if pages else None
+        print_json({"report": report, "figures": [str(path) for path in written], "images": answers})
     elif pages:
         print(f"wrote {output} ({output.stat().st_size / 2**20:.1f} MB)")
         if figures is not None:
-            print(f"wrote {len(drawings)} figure{'s' * (len(drawings) != 1)} to {figures}")
+            print(f"wrote {len(written)} figure{'s' * (len(written) != 1)} to {figures}")
     say_problems(console, problems)
     if problems:
         sys.exit(2)
 
 
-def _say_idle(console: Console, heads: str | None, scale: str | None) -> None:
-    """Say which flags change nothing, since there is no figure that they could shape."""
-    if idle := [flag for flag, given in (("--heads", heads), ("--scale", scale)) if given is not None]:
-        message = f"{' and '.join(idle)} shape figures, and the page has none: add --views NAME,… or --figures FOLDER"
-        console.print(message, style="dim", markup=False)
+def _find(asked: tuple[str, ...], model: str | None) -> tuple[list[tuple[str, Image | Path | None]], list[ImageError]]:
+    """Images by name, and errors of paths that lead to none. A checkpoint without an image has views too."""
+    from vitreous.data.finding import find_images
+    from vitreous.data.samples import samples
+
+    if asked:
+        paths, problems = find_images(asked)
+        return [(str(path), path) for path in paths], problems
+    return ([("", None)] if model is not None else [("chelsea", samples()["chelsea"])]), []
 
 
-def _check_places(output: Path, figures: Path | None) -> None:
-    """Say that something cannot be written before the work rather than after it."""
+def _check_writable(output: Path, figures: Path | None) -> None:
+    """Report a path that cannot be written before the work rather than after it."""
     if output.is_dir():
         raise ValueError(f"{output} is a folder: name the report's file, such as {output / 'report.html'}")
     if figures is not None and figures.exists() and not figures.is_dir():
-        raise ValueError(f"{figures} is a file: --figures wants a folder")
-    for place in (output.parent, figures):
-        if place is None:
+        raise ValueError(f"{figures} is a file: --figures expects a folder")
+    for folder in (output.parent, figures):
+        if folder is None:
             continue
-        there = next((folder for folder in (place, *place.parents) if folder.exists()), place)
-        if there.is_file() or not os.access(there, os.W_OK):
-            message = "is a file, not a folder" if there.is_file() else "cannot be written to"
-            raise ValueError(f"{there} {message}: choose another place")
+        existing = next((each for each in (folder, *folder.parents) if each.exists()), folder)
+        if existing.is_file() or not os.access(existing, os.W_OK):
+            reason = "is a file, not a folder" if existing.is_file() else "cannot be written to"
+            raise ValueError(f"{existing} {reason}: choose another path")
 
 
 def _numbers(text: str | None) -> tuple[int, ...] | None:
@@ -146,24 +157,3 @@ def _numbers(text: str | None) -> tuple[int, ...] | None:
     if not found:
         raise ValueError(f"heads are numbers such as 0-7 or 0,3,5, got {text!r}, which is none")
     return tuple(found)
-
-
-def _class(text: str | None, model: Model) -> int | None:
-    """A class by number or by name."""
-    if text is None:
-        return None
-    names = model.card.class_names or ()
-    if text in names:
-        return names.index(text)
-    if text.isdecimal():
-        return int(text)
-    import difflib
-
-    close = difflib.get_close_matches(text, names, n=3)
-    hint = f"did you mean {' or '.join(close)}?" if close else _known(names)
-    raise ValueError(f"the model has no class {text!r}: {hint}")
-
-
-def _known(names: Sequence[str]) -> str:
-    """How to name a class; where there are few, which."""
-    return f"its classes are {', '.join(names)}" if 0 < len(names) <= FEW_CLASSES else "give a class name or number"

@@ -89,9 +89,9 @@ def views(json: bool = False) -> None:
     from vitreous.views.registry import VIEWS
 
     if json:
-        message = [{"name": name, "title": view.title, "when_asked": view.asked} for name, view in VIEWS.items()]
+        message = [{"name": name, "title": view.title, "slow": view.slow} for name, view in VIEWS.items()]
         print_json(message)
         return
     width = max(len(name) for name in VIEWS) + 2
     for name, view in VIEWS.items():
-        print(f"{name:<{width}}{view.title}{' (when asked for)' if view.asked else ''}")
+        print(f"{name:<{width}}{view.title}{' (slow: only when asked for by name)' if view.slow else ''}")

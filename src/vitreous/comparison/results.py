@@ -18,7 +18,7 @@ from vitreous.comparison.runs import PREDICTIONS, Predictions
 from vitreous.comparison.statistics import compare_pairs, seed_interval
 from vitreous.comparison.study import Run, Study
 from vitreous.models.summary import count_flops
-from vitreous.pages.page import short
+from vitreous.runtime.files import short_name
 from vitreous.pages.run import RUN_PAGE, spell
 from vitreous.runtime.device import device_name, pick_device
 from vitreous.runtime.files import write_json
@@ -76,7 +76,7 @@ def display_names(labels: Sequence[str]) -> dict[str, str]:
     >>> display_names(["resnet18", "/home/me/weights/vit_tiny"])
     {'resnet18': 'resnet18', '/home/me/weights/vit_tiny': 'vit_tiny'}
     """
-    cut = {label: short(label) for label in labels}
+    cut = {label: short_name(label) for label in labels}
     return cut if len(set(cut.values())) == len(labels) else {label: label for label in labels}
 
 

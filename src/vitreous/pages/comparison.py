@@ -16,12 +16,11 @@ from matplotlib.figure import Figure
 from PIL.Image import Image
 
 from vitreous.pages.comparison_maps import draw_image, draw_map, map_name
-from vitreous.pages.interactive import scripted_page
+from vitreous.pages.interactive import figure_image, scripted_page
 from vitreous.pages.line_chart import Line, line_chart
-from vitreous.pages.page import figure_image, short
 from vitreous.pages.render import render
 from vitreous.pages.run import config_docs, spell
-from vitreous.runtime.files import write_atomic
+from vitreous.runtime.files import short_name, write_atomic
 from vitreous.weights.load import Model
 
 COMPARISON_PAGE = "comparison.html"
@@ -90,7 +89,7 @@ class ComparedDataset:
 
     @property
     def name(self) -> str:
-        return short(str(self.table["data"]))
+        return short_name(str(self.table["data"]))
 
     @property
     def missing(self) -> str:

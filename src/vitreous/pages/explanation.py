@@ -9,7 +9,7 @@ import io
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -17,14 +17,15 @@ from PIL import Image as pillow
 
 from vitreous.figures.draw import draw
 from vitreous.figures.kinds import Bars, Dots, Lines, Map, Matrix, Result, Steps, Table, Tiles
+from vitreous.figures.style import encode
 from vitreous.models.vit import ViT
-from vitreous.pages.payload import Payload
 from vitreous.pages.interactive import scripted_page
+from vitreous.pages.payload import Payload
 from vitreous.pages.render import render
-from vitreous.runtime.files import write_atomic
+from vitreous.runtime.files import short_name, write_atomic
 from vitreous.views.inspection import Inspection
-from vitreous.views.model import short
 from vitreous.views.registry import choose_views
+from vitreous.weights.load import Model
 
 FORMAT = 2
 NAMED = 10
@@ -33,6 +34,7 @@ EXACT = 4096
 """Numbers up to which an array goes to the page as it is; larger ones as bytes with a scale."""
 
 Progress = Callable[[str], object]
+Format = Literal["png", "svg", "pdf"]
 
 
 class Explanation:
@@ -52,7 +54,8 @@ class Explanation:
     def __repr__(self) -> str:
         name = self.inspection.name or "the model"
         answer = f": {self.summary}" if self.summary else ""
-        return f"Explanation of {short(name)}{answer} ({len(self.views)} views: {', '.join(self.views)})"
+        count = f"{len(self.views)} view{'s' * (len(self.views) != 1)}"
+        return f"Explanation of {short_name(name)}{answer} ({count}: {', '.join(self.views)})"
 
     @property
     def answer(self) -> list[dict[str, Any]]:
@@ -123,13 +126,33 @@ class Explanation:
         ]
         return payload
 
+    def page(self) -> tuple[str, Payload]:
+        """The image's name and its payload: one image of a report."""
+        return short_name(self.inspection.name) or "the model", self.payload()
+
     def html(self) -> str:
         """The interactive page, whole."""
-        return report([self])
+        return report([self.page()], self.inspection.model)
 
     def save(self, path: str | Path) -> Path:
         """Write the interactive page: one file that opens from disk and asks nothing of any network."""
-        return save_report(path, [self])
+        return save_report(path, [self.page()], self.inspection.model)
+
+    def save_figures(self, folder: str | Path, format: Format = "png", *, apart: bool = False) -> list[Path]:
+        """Write every chosen view as files in a folder; `apart`: in a new sub-folder named after the image."""
+        folder = Path(folder)
+        if apart:
+            stem, number = Path(self.inspection.name).stem, 1
+            folder = folder / stem
+            while folder.exists():  # two images of one name
+                number += 1
+                folder = folder.with_name(f"{stem}-{number}")
+        written = []
+        for name in self.compute():
+            for part, figure in self.figures(name).items():
+                path = folder / f"{name}-{part}.{format}" if part else folder / f"{name}.{format}"
+                written.append(write_atomic(path, partial(Path.write_bytes, data=encode(figure, format))))
+        return written
 
     def _repr_html_(self) -> str:
         """The page itself, in a frame of its own."""
@@ -138,23 +161,20 @@ class Explanation:
         return f'<iframe srcdoc="{text}" style="{style}" sandbox="allow-scripts allow-downloads"></iframe>'
 
 
-def save_report(path: str | Path, explanations: Sequence[Explanation]) -> Path:
-    """Write the page of several explanations of one model, whole or not at all."""
-    return write_atomic(Path(path), partial(Path.write_text, data=report(explanations), encoding="utf-8"))
+def save_report(path: str | Path, pages: Sequence[tuple[str, Payload]], model: Model) -> Path:
+    """Write the page of several images of one model, whole or not at all."""
+    return write_atomic(Path(path), partial(Path.write_text, data=report(pages, model), encoding="utf-8"))
 
 
-def report(explanations: Sequence[Explanation]) -> str:
-    """The page of several explanations of one model: an image at a time."""
-    inspection = explanations[0].inspection
-    title = short(inspection.model.card.name)
-    payloads = [(short(each.inspection.name) or "the model", each.payload()) for each in explanations]
-    body = render("explanation.html", title=title, summary=describe_model(inspection), images=len(payloads) > 1)
-    return scripted_page(title, body, "report.js", payloads)
+def report(pages: Sequence[tuple[str, Payload]], model: Model) -> str:
+    """The page of several images of one model, shown one at a time."""
+    title = short_name(model.card.name)
+    body = render("explanation.html", title=title, summary=describe_model(model), images=len(pages) > 1)
+    return scripted_page(title, body, "report.js", pages)
 
 
-def describe_model(inspection: Inspection) -> str:
+def describe_model(model: Model) -> str:
     """The model in a line: family, size, parameters."""
-    model = inspection.model
     parameters = sum(p.numel() for p in model.parameters())
     size = f"{model.config.depth} layers"
     if isinstance(model, ViT):
@@ -182,7 +202,7 @@ def likely_classes(inspection: Inspection) -> list[dict[str, Any]]:
 
 def _header(inspection: Inspection) -> dict[str, Any]:
     card, choice = inspection.model.card, inspection.choice
-    model: dict[str, Any] = {"name": short(card.name), "classifier": card.head == "classifier"}
+    model: dict[str, Any] = {"name": short_name(card.name), "classifier": card.head == "classifier"}
     start: dict[str, Any] = {"view": "attention-rows", "block": None, "head": choice.head, "query": choice.query}
     if isinstance(inspection.model, ViT):
         config, layout = inspection.model.config, inspection.model.layout
@@ -198,7 +218,7 @@ def _header(inspection: Inspection) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "model": model,
-        "image": None if inspection.image is None else {"name": short(inspection.name)},
+        "image": None if inspection.image is None else {"name": short_name(inspection.name)},
         "start": start,
         "predictions": likely_classes(inspection),
         "classes": [{"index": i, "label": card.label(i)} for i in explained],
@@ -243,7 +263,11 @@ def _pack(payload: Payload, view: str, part: str, result: Result) -> dict[str, A
             entry["positions"] = result.positions
         case Steps():
             entry |= {"array": payload.add_once(name, result.curves), "steps": list(result.steps)}
-            entry |= {"axes": result.axes, "answers": list(result.answers), "names": {"class": list(result.names["class"])}}
+            entry |= {
+                "axes": result.axes,
+                "answers": list(result.answers),
+                "names": {"class": list(result.names["class"])},
+            }
             entry["probabilities"] = [float(value) for value in result.probabilities]
         case Lines():
             entry |= {"baselines": result.baselines, "panels": []}

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
+from vitreous.figures.style import encode
 from vitreous.pages.payload import Payload
 from vitreous.pages.render import render
 
@@ -29,7 +31,7 @@ def scripted_page(
     title: str, body: str, script: str, payloads: Sequence[tuple[str, Payload]] = (), styles: Sequence[str] = ()
 ) -> str:
     """A whole page that one of the modules draws: `page.css` and what `styles` adds, the body, and its data."""
-    return render(
+    page = render(
         "interactive.html",
         title=title,
         policy=POLICY,
@@ -39,6 +41,7 @@ def scripted_page(
         payloads=[(name, payload.to_text()) for name, payload in payloads],
         script=script,
     )
+    return str(page)  # plain text from here on: whoever puts it into another page escapes it
 
 
 def import_map(script: str) -> str:
@@ -57,3 +60,9 @@ def address(module: str) -> str:
     """A module as a `data:` address; its imports of neighbours go through the import map."""
     text = IMPORTED.sub(r'from "vitreous/\1"', module)
     return f"data:text/javascript;base64,{base64.b64encode(text.encode()).decode()}"
+
+
+def figure_image(figure: Figure, alt: str) -> Markup:
+    """A figure as an `img` that holds its own bytes; `alt` says in words what it shows."""
+    data = base64.b64encode(encode(figure)).decode()
+    return Markup('<img src="data:image/png;base64,{}" alt="{}">').format(data, alt)

@@ -15,11 +15,10 @@ from markupsafe import Markup
 
 from vitreous.pages.interactive import NO_SCRIPT, scripted_page
 from vitreous.pages.line_chart import Line, line_chart
-from vitreous.pages.page import short
 from vitreous.pages.payload import Payload
 from vitreous.pages.render import render
 from vitreous.pages.run_snapshots import snapshots_payload, views_of
-from vitreous.runtime.files import write_atomic
+from vitreous.runtime.files import short_name, write_atomic
 from vitreous.training.config import TrainConfig
 from vitreous.training.run_folder import RunFolder
 from vitreous.training.snapshots import read_snapshots
@@ -55,7 +54,7 @@ def run_page(
     links = {chart.name: chart.title for chart in charts} | ({"time": "Time to accuracy"} if rows else {})
     links |= {view.name: view.title for view in views} | {"settings": "Settings"}
     moments = {} if snapshots is None else snapshots.header["views"]
-    title = f"{short(config.model)} on {short(config.data)}"
+    title = f"{short_name(config.model)} on {short_name(config.data)}"
     body = render(
         "run.html",
         title=title,
@@ -280,4 +279,4 @@ def spell(value: object) -> str:
         return f"{value:g}"
     text = str(value)
     absolute = PurePosixPath(text).is_absolute() or PureWindowsPath(text).is_absolute() or text.startswith("~")
-    return f"…/{short(text)}" if absolute else text
+    return f"…/{short_name(text)}" if absolute else text

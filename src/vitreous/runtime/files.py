@@ -44,3 +44,12 @@ def cache_folder(cache_dir: str | Path | None = None) -> Path:
     if os.name == "nt":
         return Path(os.environ.get("LOCALAPPDATA") or "~/AppData/Local").expanduser() / "vitreous"
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vitreous"
+
+
+def short_name(name: str) -> str:
+    """The last part of a path or a name: local paths are not written to files that may be shared.
+
+    >>> short_name("runs/digits/"), short_name("google/vit-base-patch16-224")
+    ('digits', 'vit-base-patch16-224')
+    """
+    return name.rstrip("/").replace("\\", "/").split("/")[-1] or name

@@ -1,7 +1,7 @@
 """What the model answers: its predictions, and what it would answer after each block."""
 
 from vitreous.figures.kinds import Bars, Steps
-from vitreous.inside.lens import lens
+from vitreous.inside.logit_lens import logit_lens
 from vitreous.views.inspection import Inspection
 from vitreous.views.view import IMAGE_CLASSES, VIT_CLASSES, View
 
@@ -20,9 +20,9 @@ def predictions(inspection: Inspection) -> Bars:
     )
 
 
-def logit_lens(inspection: Inspection) -> Steps:
+def lens(inspection: Inspection) -> Steps:
     """The best class after each block, and how the classes in question grow."""
-    probabilities = lens(inspection.vit, inspection.x)[:, 0].float().softmax(dim=-1).cpu()  # [blocks+1 classes]
+    probabilities = logit_lens(inspection.vit, inspection.x)[:, 0].float().softmax(dim=-1).cpu()  # [blocks+1 classes]
     best, index = probabilities.max(dim=-1)
     label = inspection.model.card.label
     return Steps(
@@ -49,6 +49,6 @@ LENS = View(
     "grows.",
     "The head was trained on the last block's tokens alone: early answers show how far early tokens are from what the "
     "head reads.",
-    logit_lens,
+    lens,
     needs=VIT_CLASSES,
 )

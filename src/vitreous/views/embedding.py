@@ -2,7 +2,7 @@
 
 from vitreous.figures.kinds import Map, Results, Tiles
 from vitreous.inside import filters as embedding_filters
-from vitreous.inside import position
+from vitreous.inside.position_similarity import position_similarity
 from vitreous.models.resnet import ResNet
 from vitreous.views.inspection import Inspection
 from vitreous.views.view import ANY, View
@@ -20,7 +20,7 @@ def patches(inspection: Inspection) -> Tiles:
 def positions(inspection: Inspection) -> Results:
     """The similarity of every position to every other, and of the chosen or the middle one enlarged."""
     layout = inspection.vit.layout
-    similarity = position.similarity(inspection.vit).float().cpu().numpy()  # [r c r c]
+    similarity = position_similarity(inspection.vit).float().cpu().numpy()  # [r c r c]
     rows, columns = layout.grid
     row, column = inspection.query_patch or (rows // 2, columns // 2)
     values = similarity.reshape(layout.patches, layout.patches)
@@ -32,6 +32,7 @@ def positions(inspection: Inspection) -> Results:
             title,
             axes=("query",),
             at={"query": row * columns + column},
+            names={"query": [f"patch {divmod(i, columns)}" for i in range(layout.patches)]},
             label="cosine similarity",
             signed=True,
             limits=(-1.0, 1.0),
@@ -42,7 +43,7 @@ def positions(inspection: Inspection) -> Results:
 
     return {
         "": one("Similarity of position embeddings", every=True),
-        "one": one(f"Position ({row}, {column}) and all others", every=False),
+        "one": one("Position of {query} and all others", every=False),
     }
 
 

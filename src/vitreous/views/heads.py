@@ -3,7 +3,7 @@
 import torch
 
 from vitreous.figures.kinds import Bars, Matrix, Results
-from vitreous.inside.importance import head_importance
+from vitreous.inside.head_importance import head_importance
 from vitreous.inside.intervene import ablate_heads
 from vitreous.views.inspection import Inspection
 from vitreous.views.view import VIT_CLASSES, View

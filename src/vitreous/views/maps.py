@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from vitreous.figures.kinds import Bars, Lines, Map, Panel, Results
-from vitreous.inside import cam, faithfulness, integrated, relevance, rollout
+from vitreous.inside import faithfulness, integrated_gradients, relevance, rollout
+from vitreous.inside.grad_cam import grad_cam
 from vitreous.models.vit import ViT
 from vitreous.views.inspection import Choice, Inspection
 from vitreous.views.view import IMAGE_CLASSES, VIT_CLASSES, View
@@ -36,12 +37,12 @@ def _attention(inspection: Inspection) -> Tensor:
 
 def _cam(inspection: Inspection) -> Tensor:
     options = {"layer": inspection.block} if isinstance(inspection.model, ViT) else {}
-    return cam.cam(inspection.model, inspection.x, inspection.target, **options)[0]
+    return grad_cam(inspection.model, inspection.x, inspection.target, **options)[0]
 
 
 def _integrated(inspection: Inspection) -> Tensor:
-    parts = integrated.integrated_gradients(inspection.vit, inspection.x, inspection.target)
-    return integrated.to_patches(parts, inspection.vit.layout.grid)[0]
+    parts = integrated_gradients.integrated_gradients(inspection.vit, inspection.x, inspection.target)
+    return integrated_gradients.to_patches(parts, inspection.vit.layout.grid)[0]
 
 
 MAPS: dict[str, Callable[[Inspection], Tensor]] = {  # → [rows columns]

@@ -2,9 +2,10 @@
 
 from vitreous.figures.kinds import Table
 from vitreous.models.summary import trace
+from vitreous.runtime.files import short_name
 from vitreous.views.inspection import Inspection
 from vitreous.views.view import ANY, VIT, View
-from vitreous.weights.inspect import examine
+from vitreous.weights.inspect import inspect
 
 
 def shapes(inspection: Inspection) -> Table:
@@ -14,18 +15,9 @@ def shapes(inspection: Inspection) -> Table:
 
 def card(inspection: Inspection) -> Table:
     """What was loaded, from where, and what was assumed; local paths stay out, for pages are shared."""
-    sections = examine(inspection.model).values()
+    sections = inspect(inspection.model).sections.values()
     rows = [(label, text) for lines in sections for label, text in lines if label != "file"]
-    return Table([(label, short(text) if label == "name" else text) for label, text in rows], "About the model")
-
-
-def short(name: str) -> str:
-    """The last part of a path or a name.
-
-    >>> short("runs/digits/"), short("google/vit-base-patch16-224")
-    ('digits', 'vit-base-patch16-224')
-    """
-    return name.rstrip("/").replace("\\", "/").split("/")[-1] or name
+    return Table([(label, short_name(text) if label == "name" else text) for label, text in rows], "About the model")
 
 
 SHAPES = View(

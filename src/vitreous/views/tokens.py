@@ -3,7 +3,7 @@
 import torch
 
 from vitreous.figures.kinds import Map, Matrix
-from vitreous.inside import tokens
+from vitreous.inside import representations
 from vitreous.inside.capture import capture
 from vitreous.views.inspection import Inspection
 from vitreous.views.view import View
@@ -14,7 +14,7 @@ def colours(inspection: Inspection) -> Map:
     layout = inspection.vit.layout
     with torch.inference_mode():  # normed, or a few very long tokens would decide the colours
         found = [
-            tokens.principal_colours(inspection.vit.norm(one)[None].float(), layout)[0].cpu()
+            representations.principal_colours(inspection.vit.norm(one)[None].float(), layout)[0].cpu()
             for one in inspection.outputs
         ]
     values = torch.stack(found).flatten(1, 2).clamp(0, 1).numpy()  # [blocks n 3]
@@ -25,7 +25,7 @@ def colours(inspection: Inspection) -> Map:
 def norms(inspection: Inspection) -> Map:
     """The norm of each token after each block."""
     layout = inspection.vit.layout
-    found = [tokens.norms(one.float(), layout).cpu() for one in inspection.outputs]
+    found = [representations.token_norms(one.float(), layout).cpu() for one in inspection.outputs]
     values = torch.stack(found).flatten(1).numpy()  # [blocks n]
     title = "Norm of the tokens after {block}"
     return Map(values, layout.grid, title, axes=("block",), at={"block": inspection.block}, label="norm")
@@ -35,7 +35,7 @@ def similarity(inspection: Inspection) -> Matrix:
     """Linear CKA of what any two blocks read."""
     with torch.inference_mode(), capture(inspection.vit, "norm1") as captured:  # normed, as above
         inspection.vit(inspection.x)
-    values = tokens.similarity_of_layers(captured.stack("norm1").float()).cpu().numpy()
+    values = representations.layer_similarity(captured.stack("norm1").float()).cpu().numpy()
     return Matrix(values, "Similarity of what blocks read (CKA)", rows="block", columns="block")
 
 

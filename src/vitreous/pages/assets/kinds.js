@@ -69,7 +69,7 @@ export function controls(viewer, results) {
     parts.push(make("div", { class: "chips", role: "group", "aria-label": "Heads joined" }, [...modes, ...heads].map(([, button]) => button)));
     updates.push((values) => [...modes, ...heads].forEach(([mode, button]) => pressed(button, values.head === mode)));
   }
-  if (axes.includes("query") && viewer.prefix > 0) {
+  if (viewer.prefix > 0 && results.some((result) => result.axes?.includes("query") && result.prefix > 0)) {
     const back = make("button", { class: "chip", onclick: () => state.set({ query: null, hover: null }) }, header.model.readsMean ? "All patches" : "Class token");
     parts.push(back);
     updates.push((values) => pressed(back, (viewer.pointed(values) ?? 0) < viewer.prefix));
@@ -102,11 +102,11 @@ function panels(viewer, result) {
   }
   const [axis] = result.panels;
   if (axis === "query") {
-    const canvas = make("canvas", { class: "matrix", width: columns * (columns + 1) - 1, height: rows * (rows + 1) - 1, role: "img", "aria-label": result.title });
+    const canvas = make("canvas", { class: "matrix", width: columns * (columns + 2) - 2, height: rows * (rows + 2) - 2, role: "img", "aria-label": result.title });
     const one = thumbnail(columns, rows);
     for (const index of count(rows * columns)) {
       paint(one, slice(payload, result.array, index));
-      canvas.getContext("2d").drawImage(one, (index % columns) * (columns + 1), Math.floor(index / columns) * (rows + 1));
+      canvas.getContext("2d").drawImage(one, (index % columns) * (columns + 2), Math.floor(index / columns) * (rows + 2));
     }
     return { element: make("div", {}, canvas), update() {} };
   }

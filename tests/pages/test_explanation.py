@@ -1,0 +1,220 @@
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from payloads import opened
+from PIL import Image
+
+from conftest import noise
+from vitreous.data.preprocess import HALF, Preprocess
+from vitreous.inside.capture import capture
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.pages.explanation import Explanation
+from vitreous.views.inspection import Choice, Inspection
+from vitreous.views.maps import heat_map
+from vitreous.views.registry import VIEWS
+from vitreous.weights.card import Card
+
+SMALL = {"image_size": (32, 48), "patch_size": 8, "width": 24, "depth": 3, "heads": 4, "classes": 7}
+
+
+def inspection_of(**changes):
+    model = noise(ViT(ViTConfig(**SMALL | changes)))
+    preprocess = Preprocess(size=model.config.size, resize=model.config.size, mean=HALF, std=HALF)
+    head = "classifier" if model.config.classes else "none"
+    model.card = Card("small", preprocess, tuple("abcdefg"), head=head)
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
+    return Inspection(model, Image.fromarray(pixels), name="noise")
+
+
+def pack(inspection, views="all"):
+    """What the page reads: its header, and a function that gives an array's values by name."""
+    header, array, _ = opened(Explanation(inspection, views).payload())
+
+    def values(name):
+        found = array(name)
+        return found * array(f"{name}.scale")[..., None] if f"{name}.scale" in header["arrays"] else found
+
+    return header, values
+
+
+def results(header):
+    """Results by view and part."""
+    return {(view["name"], each["part"]): each for view in header["views"] for each in view["results"]}
+
+
+def test_attention_on_the_page_is_the_models_own():
+    inspection = inspection_of()
+    header, values = pack(inspection)
+    with torch.inference_mode(), capture(inspection.vit, "attention") as seen:
+        inspection.vit(inspection.x)
+    found = values(results(header)["attention-rows", ""]["array"])
+    truth = seen.stack("attention")[:, 0].numpy()
+    assert found.shape == truth.shape
+    assert np.abs(found - truth).max() <= truth.max() / 255
+    np.testing.assert_allclose(found.sum(axis=-1), 1, atol=0.05)
+
+
+def test_views_of_one_array_share_it():
+    found = results(pack(inspection_of())[0])
+    names = {found[key]["array"] for key in found if key[0].startswith("attention-")}
+    assert names == {"attention-rows"}
+
+
+def test_relevance_goes_along_for_the_likeliest_classes():
+    inspection = inspection_of()
+    header, values = pack(inspection)
+    assert [each["index"] for each in header["classes"]] == inspection.logits.argsort(descending=True)[:5].tolist()
+    for number, each in enumerate(header["classes"]):
+        one = Inspection(inspection.model, inspection.image, Choice(target=each["index"]))
+        truth = heat_map("relevance", one).numpy().flatten()
+        found = values("relevance")[number]
+        np.testing.assert_allclose(found, truth, atol=np.abs(truth).max() / 200 + 1e-9)
+
+
+def test_predictions_are_the_models_and_sorted():
+    inspection = inspection_of()
+    header, _ = pack(inspection)
+    assert [round(each["logit"], 4) for each in header["predictions"]] == [
+        round(value, 4) for value in sorted(inspection.logits.tolist(), reverse=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"class_token": False, "pool": "mean"},
+        {"registers": 4, "prefix_positions": False},
+        {"distillation_token": True, "distillation_head": True},
+        {"classes": 0},
+        {"position": "none"},
+        {"position": "sine-2d"},
+    ],
+    ids=str,
+)
+def test_every_family_has_a_page(changes):
+    header, values = pack(inspection_of(**changes))
+    tokens = len(header["model"]["prefix"]) + 4 * 6
+    assert values("attention-rows").shape == (3, 4, tokens, tokens)
+    assert ("positions" in header["arrays"]) == (changes.get("position") != "none")
+    assert ("relevance" in header["arrays"]) == (changes.get("classes") != 0)
+
+
+def test_slow_views_come_when_asked_for():
+    plain, _ = pack(inspection_of())
+    whole, values = pack(inspection_of(), "all,ablation,trust")
+    assert not {"ablation", "trust"} & {view["name"] for view in plain["views"]}
+    assert values(results(whole)["ablation", "heads"]["array"]).shape == (3, 4)
+    assert {*results(whole)["trust", ""]["panels"][0]["names"]} >= {"relevance", "random", "centre"}
+
+
+def test_every_sentence_of_the_views_is_on_the_page():
+    header, _ = pack(inspection_of(), "all,ablation,trust")
+    found = {view["name"]: (view["title"], view["read"], view["beware"]) for view in header["views"]}
+    assert found == {name: (view.title, view.read, view.beware) for name, view in VIEWS.items()}
+
+
+def test_tabs_are_those_of_the_views():
+    header, _ = pack(inspection_of(), "all,ablation,trust")
+    assert [view["tab"] for view in header["views"]] == [view.tab or view.title for view in VIEWS.values()]
+
+
+def test_no_path_of_this_machine_is_on_the_page(tmp_path):
+    inspection = inspection_of()
+    inspection.model.card.files = (str(tmp_path / "secret/model.pth"),)
+    inspection.model.card.name, inspection.name = str(tmp_path / "secret/model.pth"), str(tmp_path / "secret/photo.png")
+    text = Explanation(inspection).payload().to_bytes()
+    assert b"secret" not in text
+    assert b"model.pth" in text
+    assert b"photo.png" in text
+
+
+def test_the_target_comes_first_and_every_map_of_one_class_is_its():
+    inspection = inspection_of()
+    third = inspection.logits.argsort(descending=True)[2].item()
+    asked = Inspection(inspection.model, inspection.image, Choice(target=third))
+    header, values = pack(asked)
+    assert header["classes"][0]["index"] == third
+    truth = heat_map("integrated gradients", asked).numpy().flatten()
+    np.testing.assert_allclose(values("integrated-gradients")[0], truth, atol=np.abs(truth).max() / 100)
+
+
+def test_the_page_says_what_the_head_reads():
+    assert not pack(inspection_of())[0]["model"]["readsMean"]
+    assert pack(inspection_of(pool="mean"))[0]["model"]["readsMean"]  # whether there is a class token or not
+
+
+@pytest.mark.parametrize("changes", [{}, {"class_token": False, "pool": "mean"}], ids=str)
+def test_too_much_attention_leaves_the_rows_of_the_query(changes, monkeypatch):
+    monkeypatch.setattr("vitreous.views.inspection.LARGEST_ATTENTION", 10)
+    inspection = inspection_of(**changes)
+    header, values = pack(inspection)
+    with torch.inference_mode(), capture(inspection.vit, "attention") as seen:
+        inspection.vit(inspection.x)
+    whole = seen.stack("attention")[:, 0]
+    truth = (whole.mean(dim=2) if changes else whole[:, :, 0]).numpy()
+    np.testing.assert_allclose(values("attention-rows"), truth, atol=truth.max() / 255)
+    assert results(header)["attention-rows", ""]["axes"] == ["block", "head"]
+    assert "attention-matrix" not in {view["name"] for view in header["views"]}
+    assert values("rollout").shape == (24,)
+
+
+def test_the_choice_of_the_command_line_is_where_the_page_starts():
+    inspection = inspection_of()
+    chosen = Inspection(inspection.model, inspection.image, Choice(block=1, head=2, query=5, residual=1.0))
+    header, values = pack(chosen)
+    assert header["start"] == {"view": "attention-rows", "block": 1, "head": 2, "query": 5}
+    np.testing.assert_allclose(values("rollout"), np.eye(25), atol=0.01)
+
+
+def test_of_all_views_one_that_cannot_be_computed_is_left_out_and_noted():
+    inspection = inspection_of(image_size=8, patch_size=8)
+    explanation = Explanation(inspection)
+    explanation.compute()
+    assert list(explanation.skipped) == ["block-similarity"]
+    with pytest.raises(ValueError, match="at least 4 tokens"):
+        Explanation(inspection, "block-similarity").compute()
+
+
+def test_a_view_is_computed_once(monkeypatch):
+    calls = []
+    view = VIEWS["rollout"]
+    monkeypatch.setitem(VIEWS, "rollout", replace(view, compute=lambda i: (calls.append(1), view.compute(i))[1]))
+    explanation = Explanation(inspection_of(), "rollout")
+    explanation.map("rollout")
+    explanation.figure("rollout")
+    explanation.html()
+    assert calls == [1]
+
+
+def test_it_shows_itself_in_a_notebook_and_reads_well():
+    explanation = Explanation(inspection_of(), ["rollout", "filters"])
+    assert repr(explanation).startswith("Explanation of noise: ")
+    assert repr(explanation).endswith("(2 views: rollout, filters)")
+    frame = explanation._repr_html_()
+    assert frame.startswith('<iframe srcdoc="&lt;!doctype html&gt;')
+    assert frame.count("<") == 2  # the frame and its end: all of the page is escaped
+
+
+def test_maps_are_arrays_and_other_views_say_so():
+    explanation = Explanation(inspection_of())
+    assert explanation.map("relevance").shape == (4, 6)
+    np.testing.assert_allclose(
+        explanation.map("rollout"), heat_map("rollout", explanation.inspection).numpy(), atol=1e-6
+    )
+    with pytest.raises(ValueError, match="'filters' is no heat map"):
+        explanation.map("filters")
+    with pytest.raises(ValueError, match="has no figure 'x': it has '', 'heads'"):
+        explanation.figure("attention-maps", "x")
+
+
+def test_names_of_images_are_escaped():
+    inspection = inspection_of()
+    inspection.name = "<b>evil</b>.png"
+    inspection.model.card.name = "<i>model</i>"
+    text = Explanation(inspection, "rollout").html()
+    assert "<b>evil" not in text
+    assert "<i>model" not in text
+    assert not re.findall(r"""(?:src|href)=["'](?!data:|#)""", text)  # nothing outside the file

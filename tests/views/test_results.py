@@ -1,0 +1,230 @@
+"""What views compute is what the model does: each result against the truth, and what a figure shows of it."""
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from conftest import noise
+from vitreous.inside.attention import entropy, mean_distance
+from vitreous.inside.capture import capture
+from vitreous.inside.intervene import intervene
+from vitreous.inside.position_similarity import position_similarity
+from vitreous.models.resnet import ResNet, ResNetConfig
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.pages.explanation import Explanation
+from vitreous.views import maps
+from vitreous.views.inspection import Choice, Inspection
+from vitreous.views.maps import heat_map
+from vitreous.views.registry import VIEWS
+from vitreous.weights.card import Card, usual_preprocess
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    model = noise(ViT(ViTConfig(image_size=(24, 40), patch_size=(8, 4), width=48, depth=3, heads=4, classes=7)))
+    model.card = Card(name="tiny", preprocess=usual_preprocess(model.config), class_names=tuple("abcdefg"))
+    return model
+
+
+@pytest.fixture(scope="module")
+def photo():
+    return Image.fromarray(np.random.default_rng(0).integers(0, 255, (50, 70, 3), dtype=np.uint8))
+
+
+@pytest.fixture
+def whole(model, photo):
+    """All attention: [blocks heads t t]."""
+    with torch.no_grad(), capture(model) as seen:
+        model(Inspection(model, photo).x)
+    return seen.stack("attention")[:, 0]
+
+
+@pytest.fixture
+def compute(model, photo):
+    """A view's results for a choice; one alone as it is."""
+
+    def computed(name, **choice):
+        found = VIEWS[name].results(Inspection(model, photo, Choice(**choice)))
+        return found[""] if list(found) == [""] else found
+
+    return computed
+
+
+def test_predictions_are_ranked(model, photo, compute):
+    found, logits = compute("predictions"), Inspection(model, photo).logits
+    order = logits.argsort(descending=True)
+    assert found.names == ["abcdefg"[i] for i in order]
+    assert found.logits.tolist() == logits[order].tolist()
+    assert found.values.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("head", [None, 2])
+def test_the_matrix_is_the_chosen_blocks_and_heads(head, compute, whole):
+    found = {scale: result.shown() for scale, result in compute("attention-matrix", block=1, head=head).items()}
+    wanted = whole[1].mean(0) if head is None else whole[1, head]
+    np.testing.assert_allclose(found["raw"], wanted, atol=1e-5)
+    np.testing.assert_allclose(found["log"], wanted.clamp_min(1e-6).log10(), atol=1e-3)
+    np.testing.assert_allclose(found["layer-norm"].mean(-1), 0, atol=1e-5)
+    assert not np.allclose(found["raw"], found["raw"].T)
+
+
+def test_the_scale_can_be_chosen(compute):
+    assert compute("attention-matrix", scale="log").keys() == {"log"}
+
+
+def test_rows_are_those_of_the_query_block_and_heads(compute, whole):
+    found = compute("attention-rows", block=0, heads=(3, 1), query=12)
+    wanted = whole[0, :, 12, 1:].reshape(4, 3, 10)
+    np.testing.assert_allclose(found.shown(("head",)), wanted, atol=1e-5)
+    assert found.chosen == (3, 1)
+    assert found.query_patch == (1, 1)
+    assert found.filled_title == "Attention of the patch (1, 1), block 0"
+
+
+def test_maps_of_every_block_and_head(compute, whole):
+    found = compute("attention-maps")
+    rows = whole[:, :, 0, 1:].reshape(3, 4, 3, 10)
+    np.testing.assert_allclose(found[""].shown(("block",)), rows.mean(1), atol=1e-5)
+    np.testing.assert_allclose(found["heads"].shown(("block", "head")), rows, atol=1e-5)
+
+
+def test_distance_and_entropy(model, compute, whole):
+    wanted = torch.stack([mean_distance(block, model.layout, (8, 4)) for block in whole])
+    np.testing.assert_allclose(compute("distance").values, wanted, rtol=1e-4)
+    np.testing.assert_allclose(compute("entropy").values, entropy(whole), rtol=1e-4)
+    assert compute("entropy").ceiling == pytest.approx(np.log(31))
+
+
+def test_ablation_is_of_the_target_with_its_sign(model, photo, compute):
+    inspection, found = Inspection(model, photo), compute("ablation", target=2)
+    effect = found["heads"].values
+    with torch.no_grad(), intervene(model, heads_off=[(2, 1)]):
+        changed = model(inspection.x)[0, 2]
+    assert effect[2, 1] == pytest.approx((changed - inspection.logits[2]).item(), abs=1e-4)
+    block, head = np.unravel_index(np.abs(effect).argmax(), effect.shape)
+    assert found[""].names[0] == f"block {block}, head {head}"
+    assert found[""].positions[0] == (block, head)
+    assert found[""].values[0] == pytest.approx(effect[block, head])
+
+
+def test_the_lens_follows_the_target(model, photo, compute):
+    found, probabilities = compute("lens", target=4), Inspection(model, photo).logits.softmax(-1)
+    assert found.curves[0, -1] == pytest.approx(probabilities[4].item(), abs=1e-5)
+    assert found.names["class"][0] == "e"
+    assert found.probabilities[-1] == pytest.approx(probabilities.max().item(), abs=1e-5)
+    assert found.answers[-1] == "abcdefg"[probabilities.argmax()]
+    assert found.steps == ["embedding", "block 0", "block 1", "block 2"]
+
+
+def test_importance_is_of_the_target_and_the_likeliest_others(model, photo, compute):
+    from vitreous.inside.head_importance import head_importance
+
+    found, inspection = compute("importance", target=4), Inspection(model, photo)
+    np.testing.assert_allclose(found.shown(), head_importance(model, inspection.x, 4), rtol=1e-4)
+    assert found.filled_title == "How much the logit of e depends on each head"
+    assert len(found.names["class"]) == 5
+
+
+def test_positions_are_those_of_the_query(model, compute):
+    found = compute("positions", query=12)["one"]
+    np.testing.assert_allclose(found.shown(), position_similarity(model)[1, 1], atol=1e-6)
+    assert found.query_patch == (1, 1)
+
+
+def test_maps_heed_block_query_target_and_rollouts_options(model, photo):
+    def changed(name, **options):
+        chosen, default = (heat_map(name, Inspection(model, photo, Choice(**o))) for o in (options, {}))
+        return not torch.allclose(chosen, default)
+
+    for name in ("relevance", "gradient × attention", "CAM", "integrated gradients"):
+        assert any(changed(name, target=target) for target in range(7)), name
+    for name in ("attention", "gradient × attention", "CAM"):
+        assert changed(name, block=0), name
+    for name in ("attention", "rollout"):
+        assert changed(name, query=5), name
+    for options in ({"fusion": "max"}, {"discard": 0.5}, {"residual": 0.9}):
+        assert changed("rollout", **options)
+
+
+def test_the_view_of_rollout_is_its_map(model, photo, compute):
+    for options in ({}, {"query": 12}, {"fusion": "max", "discard": 0.5}):
+        wanted = heat_map("rollout", Inspection(model, photo, Choice(**options)))
+        np.testing.assert_allclose(compute("rollout", **options).shown(), wanted, atol=1e-6)
+
+
+def test_rollouts_options_stand_in_its_title(compute):
+    assert compute("rollout").filled_title == "Attention rollout"
+    found = compute("rollout", fusion="max", discard=0.9, residual=0.25, query=12)
+    assert found.filled_title == "Attention rollout (of the patch (1, 1), max over heads, 90% dropped, residual 0.25)"
+
+
+def test_colours_and_norms_are_of_every_block(compute):
+    colours, norms = compute("token-colours", block=0), compute("token-norms", block=1)
+    assert colours.shown().shape == (3, 10, 3)
+    assert norms.values.shape == (3, 30)
+    assert norms.filled_title == "Norm of the tokens after block 1"
+
+
+def test_a_resnets_filters_are_those_of_its_first_convolution(photo):
+    torch.manual_seed(0)
+    model = ResNet(ResNetConfig(18, classes=5)).eval()
+    model.card = Card(name="resnet", preprocess=usual_preprocess(ViTConfig(image_size=64)), family="ResNet")
+    found = VIEWS["filters"].results(Inspection(model, photo))[""]
+    assert found.images.shape == (64, 7, 7, 3)
+    assert found.title == "Filters of the first convolution"
+
+
+def test_trust_says_how_missing_patches_are_shown(model, photo, compute, monkeypatch):
+    flat, steep = torch.tensor([[0.9, 0.8]]), torch.tensor([[0.9, 0.1]])
+    seen = []
+
+    def curves(found, inspection, baseline="blur"):
+        seen.append(baseline)
+        lines = (flat if baseline == "blur" else steep).expand(len(found), -1)
+        return lines, lines.flip(-1)
+
+    monkeypatch.setattr("vitreous.views.maps.curves", curves)
+    found = compute("trust")
+    assert seen == ["blur", "mean"]
+    assert found[""].title.endswith("Missing patches are shown in the mean colour")
+    assert found[""].panels[0].areas["relevance"] == pytest.approx(0.5)
+
+
+def test_trust_compares_default_maps_and_keeps_deletion_and_insertion_apart(model, photo, compute):
+    found = compute("trust", block=0, query=7, target=3)
+    deletion, insertion = found[""].panels
+    inspection = Inspection(model, photo, Choice(target=3))
+    assert set(deletion.series) == {*maps.MAPS, *maps.BASELINES} == set(insertion.series)
+    whole = inspection.logits.softmax(-1)[3].item()
+    for name in deletion.series:
+        removed, added = deletion.series[name], insertion.series[name]
+        assert removed[0] == pytest.approx(whole, abs=1e-5)
+        assert added[-1] == pytest.approx(whole, abs=1e-5)
+        steps = len(removed) - 1
+        assert deletion.areas[name] == pytest.approx(np.trapezoid(removed, dx=1 / steps), abs=1e-5)
+        assert insertion.areas[name] == pytest.approx(np.trapezoid(added, dx=1 / steps), abs=1e-5)
+    default, _ = maps.curves({"attention": heat_map("attention", inspection)}, inspection)
+    mean, _ = maps.curves({"attention": heat_map("attention", inspection)}, inspection, baseline="mean")
+    assert any(np.allclose(deletion.series["attention"], found[0], atol=1e-5) for found in (default, mean))
+    assert found["sanity"].limits == (-1, 1)
+
+
+def test_a_target_that_does_not_exist_is_refused_for_a_resnet_too(photo):
+    resnet = ResNet(ResNetConfig(18, classes=5)).eval()
+    resnet.card = Card(name="r", preprocess=usual_preprocess(ViTConfig(image_size=64)), family="ResNet")
+    with pytest.raises(ValueError, match="target 5 does not exist: this model has target 0 to 4"):
+        Inspection(resnet, photo, Choice(target=5))
+    with pytest.raises(ValueError, match="no classes to explain"):
+        Inspection(ResNet(ResNetConfig(18, classes=0)), photo, Choice(target=0))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_models_of_other_number_formats_are_explained(dtype, model, photo):
+    explanation = Explanation(Inspection(deepcopy(model).to(dtype), photo))
+    assert len(explanation.compute()) > 15
+    assert not explanation.skipped
+    assert explanation.payload().to_bytes()
