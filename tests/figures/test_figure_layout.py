@@ -48,7 +48,7 @@ CASES = {
     "many filters": lambda: filters.draw_filters(RANDOM.random((150, 4, 4, 3)), explained=[1 / 150] * 150, title="x"),
     "lines": lambda: curves.draw_lines({f"{i} {LONG}": ([0, 99], [0, 1]) for i in range(9)}, xlabel="x", ylabel=LONG),
     "many lines": lambda: curves.draw_lines({str(i): ([0, 1], [0, 1e-6]) for i in range(30)}, xlabel="x", ylabel="y"),
-    "distance": lambda: curves.draw_heads(RANDOM.random((48, 25)) * 200, label="mean attention distance (px)", title=LONG),
+    "distance": lambda: curves.draw_heads(RANDOM.random((48, 25)) * 200, label="distance (px)", title=LONG),
     "entropy": lambda: curves.draw_heads(np.full((12, 3), 5.2), label="entropy (nats)", ceiling=np.log(197), title="x"),
     "faithful": lambda: curves.draw_faithfulness(dict.fromkeys(MANY, ([1, 0], [0, 1])), dict.fromkeys(MANY, (0, 1))),
     "predictions": lambda: bars.draw_predictions([LONG] * 5, [0.99999, 0.1, 0.01, 1e-5, 0], [123.456, -23.4, 0, 0, 0]),

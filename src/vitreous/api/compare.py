@@ -17,11 +17,10 @@ from vitreous.comparison.table import as_text, cells, evidence, verdicts
 from vitreous.data.images import read_image
 from vitreous.data.split import open_split
 from vitreous.pages.comparison import COMPARISON_PAGE, ComparedDataset, write_comparison_page
-from vitreous.runtime.files import short_name
 from vitreous.pages.render import render
 from vitreous.pages.run import spell
 from vitreous.runtime.distributed import this_rank
-from vitreous.runtime.files import write_json
+from vitreous.runtime.files import short_name, write_json
 from vitreous.training.listeners import Listener, Listeners
 from vitreous.training.setup import open_data
 

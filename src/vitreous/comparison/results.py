@@ -18,10 +18,9 @@ from vitreous.comparison.runs import PREDICTIONS, Predictions
 from vitreous.comparison.statistics import compare_pairs, seed_interval
 from vitreous.comparison.study import Run, Study
 from vitreous.models.summary import count_flops
-from vitreous.runtime.files import short_name
 from vitreous.pages.run import RUN_PAGE, spell
 from vitreous.runtime.device import device_name, pick_device
-from vitreous.runtime.files import write_json
+from vitreous.runtime.files import short_name, write_json
 from vitreous.training.run_folder import RunFolder
 from vitreous.weights.load import Model
 
