@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from vitreous.models.vit import ViT
-from vitreous.runtime.files import short_name
 from vitreous.runtime.device import pick_device, pick_dtype
+from vitreous.runtime.files import short_name
 from vitreous.server.serve import RunningExplorer
 from vitreous.weights.load import load
 from vitreous.weights.runs import checkpoint_name

@@ -20,8 +20,8 @@ from vitreous.data.samples import FILES as SAMPLES
 from vitreous.data.samples import samples
 from vitreous.inside.intervene import intervene
 from vitreous.models.vit import ViT
-from vitreous.pages.interactive import ASSETS
 from vitreous.pages.explanation import Explanation, likely_classes
+from vitreous.pages.interactive import ASSETS
 from vitreous.server.jobs import CancelToken, JobCancelled, JobQueue, ServerBusy
 from vitreous.views.inspection import Inspection
 
