@@ -22,6 +22,7 @@ def study(tmp_path_factory):
     return folder, tiny("digits", folder, batch_size=64)
 
 
+@pytest.mark.slow
 def test_a_study_leaves_its_runs_a_table_and_a_page(study):
     folder, found = study
     kept = sorted(path.name for path in folder.iterdir())
@@ -93,6 +94,7 @@ def test_a_comparison_shows_itself(study):
         assert f"{100 * row['accuracy']:.2f} %" in html
 
 
+@pytest.mark.slow
 def test_the_same_command_again_changes_no_run(study):
     folder, found = study
     before = states(folder)

@@ -30,6 +30,7 @@ def quick(monkeypatch):
     monkeypatch.setattr("vitreous.benchmarking.timing.TURN", 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EAGER)
 def test_every_contender_gives_our_logits(name, tmp_path):
     pytest.importorskip(CONTENDERS[name].library)
@@ -188,6 +189,7 @@ def test_the_ceilings_products_are_those_of_the_layers():
     assert work == 2 * (2 * 17) * 12 * 48 * 48  # a block without attention's own products
 
 
+@pytest.mark.slow
 def test_the_verb_prints_a_table_and_writes_figures(quick, monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(VARIANTS, "vit_test", TINY)
     words = ["benchmark", "--models", "vit_test", "--batch-size", "2", "--seconds", "0.01", "--device", "cpu"]

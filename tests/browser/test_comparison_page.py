@@ -4,6 +4,8 @@ import pytest
 from chromium import Watched, browser
 from tiny_studies import make_zoo, tiny
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):

@@ -22,6 +22,8 @@ from vitreous.server.serve import allowed_hosts
 from vitreous.weights.card import Card, usual_preprocess
 from vitreous.weights.load import load
 
+pytestmark = pytest.mark.slow
+
 TI = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 
 

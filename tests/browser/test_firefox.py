@@ -13,6 +13,8 @@ from vitreous.training.config import TrainConfig
 from vitreous.training.run_folder import RunFolder
 from vitreous.training.snapshots import Snapshot, write_snapshot
 
+pytestmark = pytest.mark.slow
+
 LEFT = "\ue012"
 
 

@@ -21,6 +21,8 @@ from vitreous.views.view import View
 from vitreous.weights.card import Card, usual_preprocess
 from vitreous.weights.load import load
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):

@@ -9,6 +9,8 @@ from vitreous.training.config import TrainConfig
 from vitreous.training.run_folder import RunFolder
 from vitreous.training.snapshots import Snapshot, write_snapshot
 
+pytestmark = pytest.mark.slow
+
 EPOCHS = [0, 1, 3, 8]
 
 

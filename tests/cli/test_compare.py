@@ -8,6 +8,7 @@ from tiny_studies import make_zoo
 from vitreous.cli.main import main
 
 
+@pytest.mark.slow
 def test_a_small_resnet_beside_a_fine_tuned_head_on_the_command_line(tmp_path, capsys):
     zoo = make_zoo(tmp_path / "zoo")
     words = ["compare", "resnet18_small", "vit_pico_patch2_8", "--data", str(zoo), "--epochs", "1", "--seeds", "1"]

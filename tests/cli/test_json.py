@@ -56,6 +56,7 @@ def test_every_verb_but_those_that_show_or_serve_prints_json():
     assert able == set(WORDS) == set(COMMANDS) - {"explore", "completion"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [command for command, (words, _) in WORDS.items() if words is not None])
 def test_standard_output_is_json_and_nothing_else(command, place, capsys, monkeypatch):
     monkeypatch.chdir(place)

@@ -141,6 +141,7 @@ def test_good_images_are_answered_and_bad_ones_listed(folder, image, tmp_path, c
         assert sum(name in line for line in told.err.splitlines()) == 1, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -195,6 +196,7 @@ def test_a_mistake_says_what_to_do_and_is_exit_code_2(words, message, tmp_path, 
     assert {path.name for path in tmp_path.iterdir()} == {"empty", "text.txt"}
 
 
+@pytest.mark.slow
 def test_a_mistake_is_one_line_of_a_real_process_too(tmp_path):
     done = run("classify", "--model", "/nowhere/model.pth", cwd=tmp_path)
     assert done.returncode == 2
@@ -230,6 +232,7 @@ def test_evaluate_prints_json_and_writes(tmp_path, capsys):
     assert (tmp_path / "out/confusion.npz").exists()
 
 
+@pytest.mark.slow
 def test_a_probe_splits_a_folder_as_training_does(tmp_path, capsys):
     for name, image in samples().items():
         (tmp_path / "images" / name).mkdir(parents=True)
@@ -254,6 +257,7 @@ def test_convert_and_doctor(folder, tmp_path, capsys):
     assert "FLOPs an image" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_convert_writes_a_graph_that_answers_as_classify_does(folder, image, tmp_path, capsys):
     onnxruntime = pytest.importorskip("onnxruntime", reason="the extra [export] is not installed")
     from vitreous.data.preprocess import Preprocess
@@ -283,6 +287,7 @@ def test_doctor_prints_the_shapes_of_seed_report_000(tmp_path, capsys):
         assert shape in shapes
 
 
+@pytest.mark.slow
 def test_flops_agree_with_the_formula():
     from vitreous.models.summary import count_flops
     from vitreous.models.variants import variant
@@ -316,6 +321,7 @@ def test_brackets_in_names_are_shown_as_they_are(folder, tmp_path, capsys):
     assert "5 [bold].png" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_terminal_of_few_letters_gets_an_answer(folder, image):
     environment = os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "100"}
     words = [sys.executable, "-m", "vitreous", "classify", image, "--model", folder]

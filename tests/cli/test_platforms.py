@@ -98,6 +98,7 @@ def no_compiler(monkeypatch):
     monkeypatch.setattr(torch.nn.Module, "compile", compiled)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_compiler")
 def test_a_recipe_that_compiles_runs_without_a_compiler_and_says_so(tmp_path):
     from vitreous.training.listeners import Listener

@@ -231,6 +231,7 @@ def test_a_run_without_json_tells_the_accuracy_and_what_to_try(zoo, capsys):
     assert "runs/digits/run.html" in found.err
 
 
+@pytest.mark.slow
 def test_finished_runs_get_a_new_folder_and_unfinished_ones_go_on(zoo, capsys, monkeypatch):
     words = ["train", "--data", zoo, *TINY, "--save-every", "0"]
     main(words)
@@ -259,6 +260,7 @@ def test_a_run_of_another_version_is_left_alone(zoo, capsys):
     assert Path("runs/digits-2/result.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_one_line_that_tells_how_to_go_on(zoo, capsys, monkeypatch, number, tmp_path):
     words = ["train", "--data", zoo, *TINY, "--output", "a run"]
@@ -286,6 +288,7 @@ def test_a_signal_before_the_first_update_says_to_begin_again(zoo, capsys, monke
     assert not Path("runs").exists()
 
 
+@pytest.mark.slow
 def test_a_real_process_that_is_asked_to_stop(zoo, tmp_path):
     words = ["train", "--data", zoo, *TINY, "--epochs", "100000", "--output", "run", "--save-every", "1e9"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

@@ -7,6 +7,7 @@ from vitreous.comparison import budget
 from vitreous.comparison.budget import Budget
 
 
+@pytest.mark.slow
 def test_minutes_become_epochs_that_are_written_down_and_stay(tmp_path, monkeypatch):
     zoo, folder = make_zoo(tmp_path / "zoo"), tmp_path / "study"
     monkeypatch.setattr(budget, "time_update", lambda parts: 0.5 if parts.config.model == MODELS[0] else 1.0)

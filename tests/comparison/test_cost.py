@@ -17,6 +17,7 @@ def counter(*values):
     return lambda device: left.pop(0)
 
 
+@pytest.mark.slow
 def test_energy_is_the_difference_of_two_readings(tmp_path, monkeypatch):
     monkeypatch.setattr(cost, "joules", counter(100.0, 350.0))
     train(tiny_run(make_zoo(tmp_path / "zoo")), tmp_path / "run", listeners=[Meter()])
@@ -60,6 +61,7 @@ def test_without_a_compiler_the_speed_is_eager_and_says_why(monkeypatch):
     assert found["packaged"].why == "no C++ compiler here"
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_timed_beside_the_eager_one(monkeypatch):
     monkeypatch.setattr(cost.torch, "compile", lambda model, **options: model)
     found = cost.time_models({"packaged": load()}, torch.device("cpu"), rounds=3, batch=2)

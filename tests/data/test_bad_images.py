@@ -29,6 +29,7 @@ def by_hand():
     return bad_images.written_by_hand(scale=0.02)
 
 
+@pytest.mark.slow
 def test_files_made_with_intent_are_read_or_refused_in_one_line(by_hand, monkeypatch):
     monkeypatch.setattr(ReadLimitedFile.__init__, "__defaults__", (6000,))
     found = {name: outcome(data) for name, data in by_hand.items()}
@@ -113,6 +114,7 @@ def test_a_float_image_takes_little_more_memory_than_itself():
     assert peak < 120_000_000
 
 
+@pytest.mark.slow
 def test_explain_names_the_image_that_preprocessing_refuses_and_goes_on(tmp_path, capsys):
     Image.new("RGB", (1, 65_000)).save(tmp_path / "a thin one.png")
     bad_images.noise(40, 40).save(tmp_path / "sound.png")

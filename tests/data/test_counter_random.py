@@ -44,6 +44,7 @@ def test_the_numbers_are_uniform():
     assert len(found.unique()) > 99_000
 
 
+@pytest.mark.slow
 def test_an_images_place_in_the_order_is_uniform_over_epochs():
     places = torch.stack([permutation(0, epoch, 10).argsort() for epoch in range(2000)])  # [epochs images]
     counts = torch.stack([torch.bincount(places[:, i], minlength=10) for i in range(10)]).float()

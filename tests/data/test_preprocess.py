@@ -65,6 +65,7 @@ def timm_transform(config: dict, **options: object) -> object:
     return timm.data.create_transform(**timm.data.resolve_data_config(options, pretrained_cfg=config))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crop_mode", ["center", "squash"])
 @pytest.mark.parametrize("input_size", [(3, 32, 32), (3, 33, 33), (3, 48, 32), (3, 30, 64)])
 @pytest.mark.parametrize(
@@ -226,6 +227,7 @@ PROCESSORS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("processor", "config"), PROCESSORS)
 def test_against_hugging_faces_pillow_processors_to_the_last_bit(processor, config):
     theirs = processor(**config)

@@ -75,6 +75,7 @@ def test_a_missing_number_is_grey_in_its_cell_and_nowhere_else():
         assert missing == [True, False, False, False, False]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     "heat", [[[0.3]], np.zeros((2, 3)), np.full((3, 2), 1 / 6), np.full((2, 2), np.nan), [[np.inf, 1]], [[1e-9, 3e-9]]]

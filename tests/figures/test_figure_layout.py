@@ -60,6 +60,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("case", CASES)
 def test_every_word_can_be_read(case):

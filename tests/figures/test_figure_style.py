@@ -26,6 +26,7 @@ def luminance(colours):
     return linear @ np.array([0.2126, 0.7152, 0.0722])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", FORMATS)
 def test_equal_figures_give_equal_bytes(format):
     figure = sample()

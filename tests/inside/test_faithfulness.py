@@ -80,6 +80,7 @@ def test_many_maps_together_have_the_curves_of_each_alone(batch_size):
             torch.testing.assert_close(ours[i], theirs)
 
 
+@pytest.mark.slow
 def test_blur_keeps_the_mean_and_loses_the_detail():
     x = torch.zeros(1, 3, 224, 224)
     x[..., ::16, :] = 16.0

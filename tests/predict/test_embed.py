@@ -28,6 +28,7 @@ def images(tmp_path):
     return found
 
 
+@pytest.mark.slow
 def test_features_are_those_below_the_head(folder, images):
     model = load(folder)
     with torch.no_grad():

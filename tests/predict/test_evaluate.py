@@ -23,6 +23,7 @@ def model(tmp_path_factory):
     return load(path)
 
 
+@pytest.mark.slow
 def test_accuracy_agrees_with_counting_by_hand(model, tmp_path):
     data = from_folder(colour_folder(tmp_path, ["0", "3", "6"]))
     result = evaluate(data, model, batch_size=4, device="cpu")
@@ -75,6 +76,7 @@ def test_unreadable_images_are_counted_apart(model, tmp_path):
     assert [problem.reason for problem in result.problems] == [str(result.problems[0]).split(": ", 1)[1]]
 
 
+@pytest.mark.slow
 def test_probes_tell_colours_apart_with_any_model(model, tmp_path):
     for split in ("train", "val"):
         colour_folder(tmp_path / split, ["red", "green", "blue"])

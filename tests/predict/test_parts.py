@@ -48,6 +48,7 @@ def rows(folder):
     return pyarrow.parquet.read_table(folder).to_pylist()
 
 
+@pytest.mark.slow
 @given(st.integers(1, 20), st.integers(1, 6), st.integers(1, 4), st.integers(0, 12), st.integers(1, 4))
 def test_each_image_is_there_exactly_once_and_in_order(tmp_path_factory, count, size, ranks, stop, later):
     parts = parts_of(tmp_path_factory.mktemp("parts"), count, size)
@@ -251,6 +252,7 @@ def family(pid):
     return [pid, *(one for child in found for one in family(int(child)))]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
 def test_embed_killed_on_two_processes_and_resumed_gives_each_image_once(model, images, tmp_path):
     album = tmp_path / "album"

@@ -23,6 +23,7 @@ def test_the_verdict_needs_a_significant_difference():
     assert kept.verdict()[1].startswith("crop fits better than the crop in use: 90.0% against 40.0%")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not VIT_TI.exists(), reason="the real ViT-Ti is not on this machine")
 def test_real_images_tell_which_statistics_fit(shared):
     from dataclasses import replace

@@ -63,6 +63,7 @@ def model(tmp_path_factory):
     return str(path)
 
 
+@pytest.mark.slow
 def test_two_processes_measure_what_one_does(model, tmp_path, capsys):
     data = colour_folder(tmp_path / "data", ["0", "3", "6"], each=5)
     for name in ("0/broken.png", "6/broken.png"):  # 15 good ones and two more: neither divides by two

@@ -87,6 +87,7 @@ cli.main(["evaluate", "--data", "digits", "--limit", "20", "--device", "cpu", "-
 """
 
 
+@pytest.mark.slow
 def test_one_failing_process_ends_all_and_its_mistake_is_torchruns_root_cause(tmp_path):
     save(ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=1, heads=4, classes=10)), tmp_path / "model")
     (tmp_path / "script.py").write_text(ONE_FAILS)

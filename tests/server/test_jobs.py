@@ -212,6 +212,7 @@ def test_those_who_leave_the_line_do_not_hold_it_up():
     assert run(go()) == 4
 
 
+@pytest.mark.slow
 def test_memory_goes_back_once_when_nobody_has_asked_for_a_while(monkeypatch):
     given = []
     monkeypatch.setattr(module, "give_back", lambda: given.append(threading.current_thread().name))

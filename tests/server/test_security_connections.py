@@ -120,6 +120,7 @@ def test_a_body_that_dawdles_is_told_so_and_cut_off(port):
     assert answers(port)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pieces", [[], [b"G"] * 40, [b"GET / HTTP/1.1\r\n", *[b"a"] * 40]])
 def test_a_request_that_never_comes_whole_is_cut_off(port, pieces):
     said, took = send(port, *pieces, pause=0.05)
@@ -213,6 +214,7 @@ def test_the_server_ends_at_once_whatever_is_under_way(model):
         job.result(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("request_", "expected"),
     [
@@ -258,6 +260,7 @@ def test_what_is_no_http_is_refused_as_everything_else_is(port):
     assert json.loads(body) == {"detail": "Invalid HTTP request received."}
 
 
+@pytest.mark.slow
 def test_two_explorers_run_beside_each_other_and_do_not_answer_for_each_other(model):
     with running(model) as (one, _, _), running(model) as (other, _, _):
         assert one != other

@@ -111,6 +111,7 @@ def test_an_address_for_everyone_comes_with_a_warning_and_a_token(monkeypatch, c
     assert re.search(r"\?token=\S{24} ", lines[1])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_ctrl_c_ends_it_at_once_with_requests_under_way(tmp_path):
     words = [sys.executable, "-m", "vitreous", "explore", "--port", "0", "--device", "cpu"]

@@ -21,6 +21,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("convention", CONVENTIONS)
 @pytest.mark.parametrize("size", [(24, 16), (40, 12), (8, 32)])

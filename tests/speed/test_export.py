@@ -84,6 +84,7 @@ def close(found, expected):
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4 * max(1.0, expected.abs().max().item()))
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize(("name", "kind"), FIXED)
 def test_every_family_exports_with_a_free_batch(name, kind, tmp_path):
@@ -94,6 +95,7 @@ def test_every_family_exports_with_a_free_batch(name, kind, tmp_path):
         close(run_again(path, kind, x), model(x))
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize(("name", "kind"), FREE)
 def test_every_way_to_embed_exports_with_a_free_size(name, kind, tmp_path):
@@ -105,6 +107,7 @@ def test_every_way_to_embed_exports_with_a_free_size(name, kind, tmp_path):
         close(run_again(path, kind, x), at_size(model, size, "timm")(x))
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize(("stem", "kind"), [("imagenet", "onnx"), ("small", "torch-export")])
 def test_resnets_export(stem, kind, tmp_path):
@@ -114,6 +117,7 @@ def test_resnets_export(stem, kind, tmp_path):
     close(run_again(done.files[0], kind, x), model(x))
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize(("convention", "kind"), CONVENTIONS_TRIED)
 def test_every_convention_resizes_inside_the_graph(convention, kind, tmp_path):
@@ -139,6 +143,7 @@ def carded():
     return model
 
 
+@pytest.mark.slow
 def test_onnx_names_its_ends_and_carries_the_card(tmp_path):
     needed("onnx")
     import onnx
@@ -157,6 +162,7 @@ def test_onnx_names_its_ends_and_carries_the_card(tmp_path):
     assert Preprocess.from_dict(own["preprocess"]) == model.card.preprocess
 
 
+@pytest.mark.slow
 def test_torch_export_carries_the_card(tmp_path):
     path = written(carded(), tmp_path, "torch-export").files[0]
     found = {"vitreous.json": ""}
@@ -164,6 +170,7 @@ def test_torch_export_carries_the_card(tmp_path):
     assert json.loads(found["vitreous.json"])["class_names"] == ["a", "b", "c", "d", "e"]
 
 
+@pytest.mark.slow
 def test_what_is_no_classifier_gives_features(tmp_path):
     needed("onnx")
     import onnx
@@ -175,6 +182,7 @@ def test_what_is_no_classifier_gives_features(tmp_path):
         assert [value.name for value in graph.graph.output] == ["features"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_graph_that_disagrees_is_an_error_and_no_file(kind, tmp_path, monkeypatch):
     needed(kind)
@@ -194,6 +202,7 @@ def test_a_graph_that_disagrees_is_an_error_and_no_file(kind, tmp_path, monkeypa
     assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"an older graph"]
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_large_weights_go_beside_the_graph(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "ONE_FILE", 100)
@@ -215,6 +224,7 @@ def test_the_model_itself_is_left_as_it_was(tmp_path):
         assert torch.equal(value, before[key])
 
 
+@pytest.mark.slow
 def test_a_newer_opset_is_written_where_asked(tmp_path):
     needed("onnx")
     import onnx

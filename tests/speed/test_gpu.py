@@ -44,6 +44,7 @@ def test_lean_gives_the_models_logits(family):
     assert 1e-6 < distance(lean.lean(network, x, inside=True), model(x)) < 2e-3
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_with_attention_for_few_tokens_the_logits_are_the_models():
     """The kernel itself is in test_kernels.py; here its plain version, and who it is for."""
@@ -144,6 +145,7 @@ def test_fp8_asks_the_gpu_and_torch(capability, product, says, monkeypatch):
     assert message is None if says is None else says in message
 
 
+@pytest.mark.slow
 def test_fp8_is_refused_where_it_cannot_run():
     model, _ = made()
     model.card = Card("small", Preprocess(size=(16, 16), resize=(16, 16), mean=(0.5,) * 3, std=(0.5,) * 3))

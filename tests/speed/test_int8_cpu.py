@@ -28,6 +28,7 @@ def test_sums_are_exact(sides):
     assert ((whole_product(x, weight, scale) - exact).abs() <= 2e-7 * exact.abs()).all()
 
 
+@pytest.mark.slow
 def test_every_weight_has_its_own_and_takes_it_along():
     held = len(LAID_OUT)
     x, first, scale = numbers(4, 32, 16)
@@ -50,6 +51,7 @@ def test_a_weight_that_was_written_to_is_laid_out_anew():
         assert torch.equal(whole_product(x, weight.clone(), scale), whole_product(x, weight, scale))
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_copied_layer_works_and_compiled_it_gives_the_same(monkeypatch):
     monkeypatch.setattr(integers, "LARGE", 1)

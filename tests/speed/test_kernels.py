@@ -43,6 +43,7 @@ print("equal")
 """
 
 
+@pytest.mark.slow
 def test_kernels_give_what_plain_torch_gives():
     environment = dict(os.environ) if torch.cuda.is_available() else {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True, env=environment)

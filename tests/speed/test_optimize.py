@@ -240,6 +240,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_built(model, given, m
         optimize(model, **given)
 
 
+@pytest.mark.slow
 def test_fast_classifies_embeds_and_evaluates_alike(tmp_path, capsys):
     """Through the command line; compiled for real, once."""
     from vitreous.cli.main import main

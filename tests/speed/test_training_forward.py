@@ -44,6 +44,7 @@ FAMILIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("options", [{}, {"recompute": True}, {"fused": False, "recompute": True}])
 def test_loss_and_gradients_are_the_plain_models(family, options, batch):
@@ -137,6 +138,7 @@ def test_the_pieces_against_autograd():
     torch.testing.assert_close(sums.sum(0), packed.flatten(0, 1).sum(0), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_step_and_a_look_are_compiled_once_each_and_whole(batch):
     from torch._dynamo.testing import CompileCounterWithBackend
 

@@ -131,6 +131,7 @@ def test_a_run_that_is_out_of_memory_ends_with_that_line(zoo, tmp_path, monkeypa
         train(plain(zoo, compile=compile), tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_cut_batch_and_an_automatic_one_go_on_with_the_same_command(zoo, tmp_path, monkeypatch):
     for batch in ("auto", 1000):
         config = plain(zoo, batch_size=batch, save_every=0)

@@ -58,6 +58,7 @@ def test_an_epoch_taken_up_in_the_middle_goes_on_with_the_same_images(shards):
     assert torch.equal(batches[0][4].indices, batches[1][0].indices)  # which seed the augmentation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_show_different_images_and_all_of_them(shards, ranks):
     parts = [shown(source_of(shards, Rank(rank, ranks))) for rank in range(ranks)]
@@ -76,6 +77,7 @@ def test_a_rank_that_is_at_its_end_too_early_begins_anew(tmp_path):
     assert shown(source, first=2) == seen[2 * 3 :]
 
 
+@pytest.mark.slow
 def test_a_run_on_a_stream_broken_off_ends_with_the_same_bits(shards, tmp_path, monkeypatch):
     config = tiny(shards, stream=True, save_every=0, crop=(0.4, 1.0))
     train(config, tmp_path / "whole")
@@ -84,6 +86,7 @@ def test_a_run_on_a_stream_broken_off_ends_with_the_same_bits(shards, tmp_path, 
     assert differing(bits(tmp_path / "whole"), bits(tmp_path / "broken")) == []
 
 
+@pytest.mark.slow
 def test_a_stream_learns(shards, tmp_path):
     config = plain(shards, stream=True, epochs=12, learning_rate=3e-3)
     assert train(config, tmp_path / "run")["top1"] > 0.8

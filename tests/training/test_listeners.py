@@ -32,6 +32,7 @@ def test_a_log_has_a_line_for_each_look_and_the_last_is_the_result(tmp_path):
     assert all(text.splitlines())  # no empty lines
 
 
+@pytest.mark.slow
 def test_a_long_log_stays_short(tmp_path):
     config = plain(make_images(tmp_path / "zoo"), epochs=LOG_LINES * 2, batch_size=27)
     text, _ = watch(config, tmp_path / "run")

@@ -83,6 +83,7 @@ def test_the_saved_model_is_the_one_that_was_measured(whole, zoo):
     )
 
 
+@pytest.mark.slow
 def test_the_same_config_gives_the_same_bits_and_another_seed_others(whole, zoo, tmp_path):
     train(tiny(zoo), tmp_path / "again")
     assert differing(bits(whole), bits(tmp_path / "again")) == []
@@ -96,6 +97,7 @@ def test_it_learns(zoo, tmp_path):
     assert listener.rows[-1]["loss"] < 0.7 * listener.rows[0]["loss"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"repeats": 2}, {"accumulate": 2}])
 def test_kept_and_streamed_images_train_to_the_same_bits(zoo, tmp_path, changes):
     for resident in ("yes", "no"):
@@ -111,6 +113,7 @@ def test_how_often_is_saved_and_looked_does_not_touch_the_bits(whole, zoo, tmp_p
     assert "test_top1" in metrics(tmp_path / "run")[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["head", "attention", "last:1", "lora"])
 def test_every_policy_goes_on_after_a_crash_and_ends_as_a_plain_vit(whole, zoo, tmp_path, monkeypatch, policy):
     config = tiny(zoo, model=str(whole / "model"), pretrained=True, policy=policy, save_every=0)
@@ -143,6 +146,7 @@ def test_distillation_goes_on_after_a_crash(whole, zoo, tmp_path, monkeypatch):
 # --- killed -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not RESUME.is_file(), reason="the benchmarks are not part of a source distribution")
 def test_a_run_killed_at_three_random_moments_ends_with_the_same_bits():
     changes = {"epochs": 2, "validation": 0.6}
@@ -152,6 +156,7 @@ def test_a_run_killed_at_three_random_moments_ends_with_the_same_bits():
     assert re.search(r"3 kills in (\d+) runs .* \1 of \1 runs ended bit-identical", done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("update", range(1, 7))
 def test_a_run_broken_off_after_any_update_ends_with_the_same_bits(whole, zoo, tmp_path, monkeypatch, update):
     config = tiny(zoo, save_every=0)
@@ -224,6 +229,7 @@ def test_a_run_killed_while_it_wrote_its_result_writes_it_the_next_time(whole, z
 # --- asked to stop ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("update", [1, 3, 4])
 def test_a_signal_saves_and_the_run_goes_on_to_the_same_bits(whole, zoo, tmp_path, monkeypatch, number, update):

@@ -65,6 +65,7 @@ SPOILT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "which"), [*((how, "train_data") for how in SPOILT), ("deleted", "test_data")])
 def test_an_image_gone_bad_is_named_and_the_run_goes_on_when_it_is_back(zoo, whole, tmp_path, monkeypatch, how, which):
     spoil, message = SPOILT[how]
@@ -110,6 +111,7 @@ def kill_before(patch, owner, name, number, times=1):
     patch.setattr(owner, name, call)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
     ("owner", "name", "update"),
@@ -130,6 +132,7 @@ def test_a_signal_in_the_middle_of_something_waits_for_its_end(
     assert differing(whole, bits(folder)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["write_safetensors", "write_json"])
 def test_two_signals_in_the_first_checkpoint_end_at_once_and_leave_no_half_of_it(
     zoo, whole, tmp_path, monkeypatch, name

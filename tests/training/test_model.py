@@ -124,6 +124,7 @@ def test_a_checkpoint_of_other_channels_is_refused(checkpoint):
         build_model(plain("x", model=checkpoint, pretrained=True, channels=1), DATA, lambda line: None)
 
 
+@pytest.mark.slow
 def test_a_resnet_is_saved_and_loaded_with_its_own_preprocessing(tmp_path):
     zoo = make_images(tmp_path / "zoo")
     train(plain(zoo, model="resnet18", image_size=32, epochs=1), tmp_path / "run")

@@ -200,6 +200,7 @@ def test_the_model_that_is_saved_is_a_plain_one(root, alone, engine):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-3, msg=name)
 
 
+@pytest.mark.slow
 def test_when_one_of_two_is_killed_the_other_ends_soon_and_says_so_in_one_line(data, tmp_path):
     words = ["-m", "vitreous", "train", "--data", str(data), "--model", "vit_pico_patch2_8", "--epochs", "10000"]
     words += ["--batch-size", "8", "--save-every", "0", "--device", "cpu", "--output", str(tmp_path / "run")]

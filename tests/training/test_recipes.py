@@ -46,6 +46,7 @@ def test_every_policy_has_a_step_size():
     assert FINETUNE.policy.partition(":")[0] in POLICIES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_shrunken_recipe_runs(name, tmp_path):
     config = RECIPES[name].config

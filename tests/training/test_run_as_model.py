@@ -68,6 +68,7 @@ def test_two_moments_of_one_run_answer_differently(zoo, tmp_path):
     assert not torch.equal(*answers)
 
 
+@pytest.mark.slow
 def test_a_resnets_checkpoint_is_loaded_too(zoo, tmp_path):
     train(plain(zoo, model="resnet18", epochs=1), tmp_path / "run")
     last = vitreous.load(checkpoints(tmp_path / "run")[-1])

@@ -209,6 +209,7 @@ class Chance(Listener):
         self.seen.append(torch.get_rng_state())
 
 
+@pytest.mark.slow
 def test_a_recorded_run_ends_with_the_same_bits_as_one_that_is_not(tmp_path):
     plain, recorded = Chance(), Chance()
     config = TrainConfig(**RUN, average=0.9)
@@ -250,6 +251,7 @@ class Fall(Listener):
             raise RuntimeError("no power")
 
 
+@pytest.mark.slow
 def test_a_run_that_fell_and_goes_on_has_the_snapshots_of_one_that_did_not(tmp_path):
     config = TrainConfig(**{**RUN, "epochs": 3}, save_every=0.0)
     train(config, tmp_path / "whole", listeners=[SnapshotRecorder()])

@@ -47,6 +47,7 @@ def photo():
     return Image.fromarray(pixels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "deit_distilled"])  # the wide one is
 def test_every_view_draws_every_family(family, photo):
     inspection = Inspection(build(family), photo)
@@ -205,6 +206,7 @@ def test_a_wrong_choice_is_one_line_and_nothing_is_written(words, message, folde
     assert not (tmp_path / "out.html").exists()
 
 
+@pytest.mark.slow
 def test_explain_of_the_packaged_model_needs_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     main(["explain", "--views", "predictions,relevance"])

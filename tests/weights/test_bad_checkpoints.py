@@ -60,12 +60,14 @@ def test_an_index_says_which_shard_it_names(tmp_path, sound):
             load(made[name])
 
 
+@pytest.mark.slow
 def test_damaged_safetensors_are_refused_or_are_other_numbers(tmp_path, sound):
     found = [loaded(path) for _, path in bad_checkpoints.damaged(tmp_path, sound["timm"], 150)]
     assert found.count(False) > 75  # cut short, or flipped in the header
     assert found.count(True) > 10  # flipped among the numbers, which have no checksum
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["flat", "empty", "scalar", "whole", "absent", "longer"])
 def test_a_tensor_that_does_not_fit_is_named(tmp_path, sound, kind):
     key = "blocks.0.mlp.fc1.bias"

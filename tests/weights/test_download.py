@@ -135,6 +135,7 @@ def test_hub_bytes_of_another_length_are_refused(hub: LoopbackHub, tmp_path: Pat
     assert leftovers(tmp_path / "hub") == []
 
 
+@pytest.mark.slow
 def test_the_users_own_hub_settings_are_kept(tmp_path: Path) -> None:
     code = "from vitreous.weights.fetch import fetch; print(fetch('tiny/vit').weights[0].read_text())"
     with LoopbackHub() as hub:

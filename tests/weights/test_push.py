@@ -89,6 +89,7 @@ def test_a_second_push_is_one_more_commit_and_other_files_stay(hub, run, tmp_pat
     assert again.config.size == (16, 16)  # the other file is another model's
 
 
+@pytest.mark.slow
 def test_a_resnet_is_pushed_too(hub, tmp_path):
     model = ResNet(ResNetConfig(18, 3, stem="small")).eval()
     preprocess = Preprocess(size=(32, 32), resize=32, mean=(0.5,) * 3, std=(0.5,) * 3)

@@ -434,6 +434,7 @@ def test_a_file_cut_short_anywhere_is_refused(tmp_path, write):
         refused(tmp_path / "w")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", WRITERS)
 def test_a_flipped_bit_is_refused_or_harmless(tmp_path, write):
     """Among the numbers a flip changes one (only an npz has checksums); elsewhere it is refused."""

@@ -198,6 +198,7 @@ def test_a_dict_that_holds_itself_is_read():
     assert list(unwrap(loaded).tensors) == PLAIN_NAMES
 
 
+@pytest.mark.slow
 def test_one_list_under_many_names_costs_no_more_than_the_budget():
     shared = list(range(MAX_LEAVES // 10))
     started = time.process_time()
@@ -207,6 +208,7 @@ def test_one_list_under_many_names_costs_no_more_than_the_budget():
     assert time.process_time() - started < 5
 
 
+@pytest.mark.slow
 def test_one_container_under_many_names_is_searched_once():
     shared = {f"k{n}": n for n in range(20_000)} | {"last": torch.ones(1)}
     started = time.process_time()

@@ -30,6 +30,7 @@ def make_batch(colours=3, images=24, size=(16, 16)):
     return pixels, torch.arange(images) % 7, torch.arange(images)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ways", WAYS)
 @pytest.mark.parametrize("options", [GREY, COLOUR])
 def test_an_image_does_not_depend_on_its_batch(ways, options):
@@ -150,6 +151,7 @@ def test_mixing_takes_the_augmented_neighbour():
     assert not own.all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ways", [MIXED, VARIED | {"policy": "rand", "crop": (0.3, 1.0)}])
 def test_compiled_it_gives_the_same_bits(ways):
     augment = Augment(**COLOUR, **ways)

@@ -47,6 +47,7 @@ def apply_theirs(name, pixels, operation, bin, sign):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("name", SPACES)
 @pytest.mark.parametrize("colours", [1, 3])
@@ -65,6 +66,7 @@ def test_every_operation_equals_torchvision(name, operation, colours, size):
     assert changed is not (idle or (operation == "Equalize" and size == (8, 8)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(2, 2), (1, 9), (3, 3), (17, 40), (33, 33), (256, 256)])
 def test_unusual_sizes_equal_torchvision_but_for_its_last_pixels(size):
     """Vector instructions take 32 pixels at a time, and what is left over is rounded in another way.

@@ -193,6 +193,7 @@ def _read(data, queue):
     queue.put(numbers(data))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_another_process_opens_the_files_again(tmp_path, method):
     data = open_dataset(make_splits(tmp_path), "train").take([7, 0, 5])

@@ -54,6 +54,7 @@ def outputs(model, x):
     raise AssertionError(out.keys())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spelling", ["saved", "in_memory"])
 @pytest.mark.parametrize("case", CASES)
 @torch.no_grad()
@@ -83,6 +84,7 @@ def test_tokens_of_a_headless_model_are_transformers(tmp_path):
     assert_same(load(tmp_path).forward_features(x), theirs(x).last_hidden_state)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_full_google_vit_base_config_gives_transformers_logits(tmp_path):
     theirs = noise(transformers.ViTForImageClassification(transformers.ViTConfig(num_labels=1000)))

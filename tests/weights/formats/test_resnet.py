@@ -8,6 +8,7 @@ from conftest import assert_same
 from vitreous.weights.load import load
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [18, 50])
 @torch.no_grad()
 def test_resnets_give_torchvisions_logits(depth, tmp_path):

@@ -55,6 +55,7 @@ def saved(tmp_path, model, architecture, arguments):
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @torch.no_grad()
 def test_logits_and_tokens_are_timms_there_and_back(case, tmp_path):
@@ -74,6 +75,7 @@ def test_logits_and_tokens_are_timms_there_and_back(case, tmp_path):
     assert_same(back(x), theirs(x))
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_full_vit_base_gives_timms_logits(tmp_path):
     theirs = noise(timm.create_model("vit_base_patch16_224"))

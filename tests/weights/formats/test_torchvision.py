@@ -35,6 +35,7 @@ def load_safetensors(path):
     return load_file(path)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_full_vit_b_16_gives_torchvisions_logits(tmp_path):
     theirs = noise(torchvision.models.vit_b_16())
