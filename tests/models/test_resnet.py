@@ -64,3 +64,8 @@ def test_cam_of_a_small_image_can_be_taken_at_an_earlier_stage():
 def test_another_stem_is_refused():
     with pytest.raises(ValueError, match="stem must be imagenet or small, got 'tiny'"):
         ResNetConfig(18, stem="tiny")
+
+
+def test_an_image_that_is_no_batch_is_told_what_to_do_instead():
+    with pytest.raises(TypeError, match=r"got str: use vitreous.classify\(image, model\)"):
+        ResNet(ResNetConfig(18, 5))("photo.jpg")

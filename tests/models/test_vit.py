@@ -222,3 +222,12 @@ def test_stochastic_depth_draws_what_torchvision_draws():
 def test_stochastic_depth_changes_nothing_in_evaluation():
     x = torch.randn(4, 2)
     assert StochasticDepth(0.7).eval()(x) is x
+
+
+def test_an_image_that_is_no_batch_is_told_what_to_do_instead():
+    from PIL import Image
+
+    model = ViT(ViTConfig(image_size=16, patch_size=4, width=32, depth=2, heads=2, classes=7))
+    for image in (Image.new("RGB", (16, 16)), "photo.jpg", b"", [1.0]):
+        with pytest.raises(TypeError, match=rf"got {type(image).__name__}: use vitreous.classify\(image, model\)"):
+            model(image)

@@ -7,7 +7,7 @@ from conftest import noise
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.predict.compute import MANY, PlainCompute, fast_compute, lanes_of
+from vitreous.predict.compute import MANY, PlainCompute, choose_compute, lanes_of
 from vitreous.runtime.device import max_lanes
 from vitreous.speed import cpu as packed
 from vitreous.weights.card import Card
@@ -17,8 +17,7 @@ PREPROCESS = Preprocess(size=(16, 16), resize=(16, 16), mean=(0.5,) * 3, std=(0.
 
 
 def asked(model, output, images, **changes):
-    compute, _ = fast_compute(model, output, images=images, **{"batch_size": 4, "device": "cpu"} | changes)
-    return compute
+    return choose_compute(model, output, images=images, **{"batch_size": 4, "device": "cpu"} | changes)
 
 
 def carded(model):
@@ -28,7 +27,7 @@ def carded(model):
 
 NETWORKS = {
     "a ViT": (lambda: ViT(ViTConfig(**SMALL)), "logits"),
-    "its features": (lambda: ViT(ViTConfig(**SMALL)), "embedding"),
+    "its features": (lambda: ViT(ViTConfig(**SMALL)), "features"),
     "one that reads all tokens": (lambda: ViT(ViTConfig(**SMALL, pool="mean")), "logits"),
     "a ResNet": (lambda: ResNet(ResNetConfig(18, 5)), "logits"),
 }
@@ -51,7 +50,7 @@ def test_many_images_get_several_batches_at_once_and_the_same_answers(network):
 def test_weights_are_laid_out_where_the_network_allows_it():
     model = carded(ViT(ViTConfig(**SMALL)))
     assert asked(model, "logits", MANY).way == "packed"
-    assert not hasattr(asked(model, "embedding", MANY), "way")
+    assert not hasattr(asked(model, "features", MANY), "way")
     assert not hasattr(asked(model, "logits", MANY, precision="fp16"), "way")
 
 
@@ -59,9 +58,10 @@ def test_what_was_chosen_is_noted_and_differs_by_rounding_alone():
     torch.manual_seed(0)
     model = carded(ViT(ViTConfig(**SMALL)))
     pixels = torch.randint(0, 256, (6, 3, 16, 16), dtype=torch.uint8)
-    assert fast_compute(model, device="cpu") == (None, [])
-    merged, notes = fast_compute(model, merge=2, device="cpu")
+    assert choose_compute(model, device="cpu") is None
+    notes = []
+    merged = choose_compute(model, merge=2, device="cpu", note=notes.append)
     assert notes == ["merging 2 tokens in each block: answers differ from the whole model's"]
     assert merged(pixels).shape == (6, 7)
     with pytest.raises(ValueError, match="got fp16: use bf16"):
-        fast_compute(model, fast=True, precision="fp16", device="cpu")
+        choose_compute(model, fast=True, precision="fp16", device="cpu")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from vitreous.cli.console import choose_compute, messages, print_json, say_problems
+from vitreous.cli.console import messages, notes, print_json, say_problems
 from vitreous.cli.options import Images, ModelOptions, Output, Precision, SharedModel
 from vitreous.cli.parts import is_folder, write_folder
 from vitreous.runtime.distributed import this_rank
@@ -58,6 +58,7 @@ def classify(
     from vitreous.data.images import ImageError
     from vitreous.data.samples import samples
     from vitreous.predict.classify import classify_each
+    from vitreous.predict.compute import choose_compute
     from vitreous.runtime.device import pick_device
 
     console = messages()
@@ -79,7 +80,7 @@ def classify(
         _end_with(problems, console)
     model = options.load(console)
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
-    compute = choose_compute(console, model, fast=fast, merge=merge, images=len(found), **sizes)
+    compute = choose_compute(model, fast=fast, merge=merge, images=len(found), note=notes(console), **sizes)
     if output is not None:
         from vitreous.predict.parts import classify_job
 

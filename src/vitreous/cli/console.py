@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from vitreous.data.images import ImageError
-    from vitreous.predict.compute import Compute, Output
     from vitreous.weights.load import Model
 
 
@@ -30,16 +28,9 @@ def say_remarks(console: Console, model: Model) -> None:
         console.print(line, style="dim", markup=False)
 
 
-def choose_compute(console: Console, model: Model, output: Output = "logits", **options: Any) -> Compute | None:
-    """Choose how to compute (`--fast`, `--merge`, `--precision`), and print what was chosen."""
-    from vitreous.predict.compute import fast_compute
-
-    waiting = "finding the fastest way (the first time on a machine takes a minute)"
-    with console.status(waiting) if options.get("fast") else nullcontext():
-        compute, notes = fast_compute(model, output, **options)
-    for line in notes:
-        console.print(line, style="dim", markup=False)
-    return compute
+def notes(console: Console) -> Callable[[str], None]:
+    """Make a function that prints a line in grey."""
+    return lambda line: console.print(line, style="dim", markup=False)
 
 
 def say_problems(console: Console, problems: Iterable[ImageError]) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from vitreous.cli.console import choose_compute, messages, print_json, say_problems
+from vitreous.cli.console import messages, notes, print_json, say_problems
 from vitreous.cli.options import Images, ModelOptions, Precision, SharedModel
 from vitreous.cli.parts import is_folder, write_folder
 from vitreous.runtime.distributed import this_rank
@@ -48,6 +48,7 @@ def embed(
 
     from vitreous.data.finding import find_names
     from vitreous.data.images import ImageError
+    from vitreous.predict.compute import choose_compute
     from vitreous.predict.embed import check_output, embed_each, write_features
 
     if not is_folder(output):
@@ -63,7 +64,7 @@ def embed(
     found, problems = find_names(images)
     model = options.load(console)
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
-    compute = choose_compute(console, model, "embedding", fast=fast, merge=merge, images=len(found), **sizes)
+    compute = choose_compute(model, "features", fast=fast, merge=merge, images=len(found), note=notes(console), **sizes)
     if found:
         options.say_packaged(console, model)
     if is_folder(output):
@@ -75,7 +76,7 @@ def embed(
     results = embed_each(found, model, compute=compute, **sizes)
     names, rows = [], []
     hidden = not console.is_terminal
-    for name, row in track(results, "embedding", len(found), console=console, transient=True, disable=hidden):
+    for name, row in track(results, "features", len(found), console=console, transient=True, disable=hidden):
         if isinstance(row, ImageError):
             problems.append(row)
         else:

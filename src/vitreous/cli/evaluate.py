@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from vitreous.cli.console import choose_compute, messages, print_json, say_problems
+from vitreous.cli.console import messages, notes, print_json, say_problems
 from vitreous.cli.options import ModelOptions, Number, Output, Precision, SharedModel
 from vitreous.runtime.distributed import this_rank
 
@@ -45,6 +45,7 @@ def evaluate(
     """
     from vitreous.data.datasets import open_dataset
     from vitreous.data.split import open_split
+    from vitreous.predict.compute import choose_compute
     from vitreous.predict.evaluate import evaluate as measure
     from vitreous.predict.evaluate import probe as measure_probe
     from vitreous.runtime.distributed import cpu_group
@@ -70,7 +71,7 @@ def evaluate(
         _print_summary(summary | about, json)
         return
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
-    compute = choose_compute(console, model, fast=fast, merge=merge, images=len(images), **sizes)
+    compute = choose_compute(model, fast=fast, merge=merge, images=len(images), note=notes(console), **sizes)
     with console.status(f"evaluating {len(images)} images"), cpu_group() as rank:
         result = measure(images, model, rank=rank, compute=compute, **sizes)
     if not rank.first:

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, Bottleneck
 from torchvision.models.resnet import ResNet as TorchvisionResNet
 
+from vitreous.models.vit import not_a_batch
+
 DEPTHS: dict[int, tuple[type[BasicBlock | Bottleneck], list[int]]] = {
     18: (BasicBlock, [2, 2, 2, 2]),
     34: (BasicBlock, [3, 4, 6, 3]),
@@ -69,6 +71,12 @@ class ResNet(TorchvisionResNet):
             self.maxpool: nn.Module = nn.Identity()
         if not config.classes:
             self.reset_classifier(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not isinstance(x, Tensor):
+            raise not_a_batch(x)
+        logits: Tensor = super().forward(x)
+        return logits
 
     def features(self, x: Tensor) -> Tensor:
         """Compute pooled features, without the head: `[b 3 H W]` → `[b feature_width]`."""

@@ -372,6 +372,12 @@ class MLPHead(nn.Module):
         return x if self.weight is None else F.linear(x, self.weight, self.bias)
 
 
+def not_a_batch(x: object) -> TypeError:
+    """Say how to run a model on an image that is not a batch of tensors yet."""
+    advice = "use vitreous.classify(image, model), or pass model.card.preprocess(image)[None]"
+    return TypeError(f"expected a batch of images as a tensor [b c H W], got {type(x).__name__}: {advice}")
+
+
 class ViT(nn.Module):
     """The whole network: images `[b c H W]` → logits `[b classes]`.
 
@@ -470,6 +476,8 @@ class ViT(nn.Module):
         return logits
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if not isinstance(x, Tensor):
+            raise not_a_batch(x)
         return hook(self, "logits", self.forward_head(self.forward_features(x, mask)))
 
     def features(self, x: Tensor) -> Tensor:

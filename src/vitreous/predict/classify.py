@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitreous.data.finding import Images, open_images
 from vitreous.data.images import ImageError, ImageLike, image_name, read_image
-from vitreous.predict.compute import Compute, fast_compute, lanes_of, plain_compute
+from vitreous.predict.compute import Compute, choose_compute, lanes_of, plain_compute
 from vitreous.predict.pipeline import compute_images
 from vitreous.weights.load import Model, load
 
@@ -115,7 +115,7 @@ def classify(
     sources, one = open_images(images)
     model = load_model(model)
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
-    compute, _ = fast_compute(model, fast=fast, **sizes)
+    compute = choose_compute(model, fast=fast, **sizes)
     answers = Answers()
     for answer in classify_each(sources, model, top=top, compute=compute, **sizes):
         if isinstance(answer, ImageError):

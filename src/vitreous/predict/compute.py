@@ -6,12 +6,12 @@ Shapes:  b images   c colours   h height   w width
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
-from vitreous.models.last_block import logits_only
+from vitreous.models.last_block import OutputKind, logits_only
 from vitreous.models.vit import ViT
 from vitreous.predict.pipeline import to_model
 from vitreous.runtime.device import max_lanes, pick_device, pick_dtype
@@ -21,7 +21,6 @@ from vitreous.weights.load import Model
 Compute: TypeAlias = Callable[[Tensor], Tensor]
 """Pixels, uint8 `[b c h w]`, or normalised images → outputs. Its attribute `lanes`, if any, is how many batches may be
 computed at the same time."""
-Output: TypeAlias = Literal["logits", "embedding"]
 
 MANY = 64
 """From this many images on, packing the weights for a CPU, some tenths of a second, pays off."""
@@ -32,7 +31,7 @@ def embedding(model: Model, x: Tensor) -> Tensor:
     return model.features(x) if model.card.head == "classifier" else model(x)
 
 
-FORWARDS: dict[str, Callable[[Any, Tensor], Tensor]] = {"logits": logits_only, "embedding": embedding}
+FORWARDS: dict[str, Callable[[Any, Tensor], Tensor]] = {"logits": logits_only, "features": embedding}
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class PlainCompute:
     """The plain model as `compute`; results stay on the model's device."""
 
     model: Model
-    output: Output = "logits"
+    output: OutputKind = "logits"
     lanes: int = 1
     forward: Callable[[Any, Tensor], Tensor] | None = None
     """Computes the output instead, such as a forward pass that merges tokens."""
@@ -52,7 +51,7 @@ class PlainCompute:
         return forward(self.model, x).float()
 
 
-def plain_compute(model: Model, output: Output, device: str = "auto", precision: str = "fp32") -> PlainCompute:
+def plain_compute(model: Model, output: OutputKind, device: str = "auto", precision: str = "fp32") -> PlainCompute:
     """Run the plain model on a device in a precision; the caller's model is not changed."""
     return PlainCompute(copy_to(model, device, precision), output)
 
@@ -72,9 +71,9 @@ def lanes_of(compute: object) -> int:
     return int(getattr(compute, "lanes", 1))
 
 
-def fast_compute(
+def choose_compute(
     model: Model,
-    output: Output = "logits",
+    output: OutputKind = "logits",
     *,
     fast: bool = False,
     merge: int = 0,
@@ -82,40 +81,44 @@ def fast_compute(
     precision: str = "fp32",
     batch_size: int = 8,
     device: str = "auto",
-) -> tuple[Compute | None, list[str]]:
-    """Choose how to compute: None for the plain model; and notes on what was chosen.
+    note: Callable[[str], object] = lambda line: None,
+) -> Compute | None:
+    """Choose what computes logits or features; None for the plain model. `note` gets lines about the choice.
 
-    `fast`, and the precisions int8 and fp8, ask for `optimize`; `merge` tokens are merged in each block. Many `images`
-    on a CPU get packed weights and batches in parallel unasked: that is found at once and changes outputs by rounding
-    alone.
+    `fast`, int8 and fp8 use `optimize`; `merge` merges tokens in each block. From 64 `images` on, a CPU runs batches
+    in parallel and logits with packed weights even without `fast`: that needs no timing or compiling, and changes
+    logits by rounding alone.
     """
-    forward, notes = None, []
+    forward = None
     if merge:
         from vitreous.speed.token_merging import merging
 
-        forward = merging(merge, features=output == "embedding")
-        notes.append(f"merging {merge} tokens in each block: answers differ from the whole model's")
+        forward = merging(merge, features=output == "features")
+        note(f"merging {merge} tokens in each block: answers differ from the whole model's")
     if fast or precision in ("int8", "fp8"):
         if precision == "fp16":
             raise ValueError("--fast takes fp32, bf16, int8 or fp8, got fp16: use bf16")
+        note("finding the fastest backend; the first time on a machine takes about a minute")
         chosen = _optimized(model, output, forward, precision, batch_size, device, cache=cache_folder())
+        for line in chosen.remarks:
+            note(line)
         times = ", ".join(f"{name} {1000 * seconds:.1f} ms" for name, seconds in chosen.tried.items())
-        notes += [*chosen.remarks, f"fast: {chosen.way}" + (f" ({times} a batch of {chosen.batch})" if times else "")]
-        return chosen, notes
+        note(f"fast: {chosen.way}" + (f" ({times} for a batch of {batch_size})" if times else ""))
+        return cast(Compute, chosen)
     if merge:
-        return PlainCompute(copy_to(model, device, precision), output, forward=forward), notes
+        return PlainCompute(copy_to(model, device, precision), output, forward=forward)
     if images < MANY or pick_device(device).type != "cpu":
-        return None, notes
-    if isinstance(model, ViT) and precision != "fp16":
+        return None
+    if isinstance(model, ViT) and precision != "fp16" and output == "logits":
         chosen = _optimized(model, output, None, precision, batch_size, device, ways=("packed",))
         if chosen.way == "packed":
-            return chosen, notes
-    return PlainCompute(copy_to(model, device, precision), output, lanes=max_lanes()), notes
+            return cast(Compute, chosen)
+    return PlainCompute(copy_to(model, device, precision), output, lanes=max_lanes())
 
 
 def _optimized(
     model: Model,
-    output: Output,
+    output: OutputKind,
     forward: Callable[[Any, Tensor], Tensor] | None,
     precision: str,
     batch_size: int,

@@ -11,7 +11,7 @@ from torch import Tensor
 from vitreous.data.finding import Images, open_images
 from vitreous.data.images import ImageError, ImageLike, image_name
 from vitreous.predict.classify import load_model
-from vitreous.predict.compute import Compute, fast_compute, lanes_of, plain_compute
+from vitreous.predict.compute import Compute, choose_compute, lanes_of, plain_compute
 from vitreous.predict.pipeline import compute_images
 from vitreous.runtime.files import write_atomic
 from vitreous.weights.load import Model
@@ -40,7 +40,7 @@ def embed(
     sources, one = open_images(images)
     model = load_model(model)
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
-    compute, _ = fast_compute(model, "embedding", fast=fast, **sizes)
+    compute = choose_compute(model, "features", fast=fast, **sizes)
     rows = []
     for _, row in embed_each(sources, model, compute=compute, **sizes):
         if isinstance(row, ImageError):
@@ -63,7 +63,7 @@ def embed_each(
     `compute` returns vectors `[b d]` of pixels, uint8 `[b c h w]`, in place of the plain model.
     """
     model = load_model(model)
-    compute = compute or plain_compute(model, "embedding", device, precision)
+    compute = compute or plain_compute(model, "features", device, precision)
     for image, row in compute_images(compute, images, model.card.preprocess, batch_size, lanes_of(compute)):
         yield image_name(image), row
 

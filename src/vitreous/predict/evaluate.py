@@ -18,7 +18,7 @@ from vitreous.data.images import ImageError
 from vitreous.data.preprocess import Preprocess
 from vitreous.predict.class_match import match_classes
 from vitreous.predict.classify import load_model
-from vitreous.predict.compute import Compute, fast_compute, lanes_of, plain_compute
+from vitreous.predict.compute import Compute, choose_compute, lanes_of, plain_compute
 from vitreous.predict.pipeline import compute_batches, decode_batches
 from vitreous.runtime.distributed import Rank, gather, span
 from vitreous.runtime.files import write_atomic, write_json
@@ -164,7 +164,7 @@ def evaluate(
         raise ValueError(f"{card.name} has no classifier: use --probe knn or --probe linear")
     indices = match_classes(data.class_names, card.class_names, classes)
     if compute is None:
-        compute, _ = fast_compute(model, fast=fast, batch_size=batch_size, device=device, precision=precision)
+        compute = choose_compute(model, fast=fast, batch_size=batch_size, device=device, precision=precision)
     run = compute or plain_compute(model, "logits", device, precision)
     view = preprocess or card.preprocess
     own_statistics = (view.mean, view.std) == (card.preprocess.mean, card.preprocess.std)
@@ -237,7 +237,7 @@ def probe(
     if train.class_names != test.class_names:
         raise ValueError("the train and test images have different classes: a probe needs the same folders in both")
     model = load_model(model)
-    compute = plain_compute(model, "embedding", device)
+    compute = plain_compute(model, "features", device)
     problems: list[ImageError] = []
     train_x, train_y = _features(compute, model.card.preprocess, train, batch_size, problems)
     test_x, test_y = _features(compute, model.card.preprocess, test, batch_size, problems)

@@ -220,7 +220,7 @@ def embed_job(
     """Make the job of `embed`: columns image, features (a list) and error."""
     about = _about("embed", model, precision, merge)
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
-    compute = compute or plain_compute(model, "embedding", device, precision)
+    compute = compute or plain_compute(model, "features", device, precision)
     # not a list of fixed size: pyarrow before 26 cannot read one that is missing
     fields = {"features": pyarrow.list_(pyarrow.float32())}
 
