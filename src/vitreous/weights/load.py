@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -38,7 +38,7 @@ CONFIG_ERRORS = (TypeError, AttributeError, LookupError, ArithmeticError, Recurs
 if TYPE_CHECKING:
     from vitreous.models.resnet import ResNet
 
-    Model = ViT | ResNet
+    Model: TypeAlias = ViT | ResNet
 else:
     Model = torch.nn.Module  # a ResNet is torchvision's, which takes a second to import: only if one is loaded
 
