@@ -19,6 +19,8 @@ _HOMES = {  # public name → the module it lives in
     "explain": "vitreous.api.explain",
     "embed": "vitreous.predict.embed",
     "evaluate": "vitreous.predict.evaluate",
+    "train": "vitreous.api.train",
+    "finetune": "vitreous.api.train",
     "compare": "vitreous.api.compare",
     "open_dataset": "vitreous.data.datasets",
     "open_split": "vitreous.data.split",
@@ -40,6 +42,7 @@ __all__ = ["__version__", *_HOMES]  # names, all of them
 if TYPE_CHECKING:  # so that editors and type checkers see what the lazy import gives
     from vitreous.api.compare import compare
     from vitreous.api.explain import explain
+    from vitreous.api.train import finetune, train
     from vitreous.data.datasets import open_dataset
     from vitreous.data.images import read_image
     from vitreous.data.preprocess import Preprocess

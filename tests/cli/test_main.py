@@ -165,7 +165,7 @@ def test_good_images_are_answered_and_bad_ones_listed(folder, image, tmp_path, c
         (["convert", "packaged", "out", "--to", "timm", "--dynamic-size"], "are for onnx and torch-export"),
         (["train", "digts"], "did you mean digits?"),
         (["train", "--epoch", "3"], "--epochs INT"),
-        (["train", "digits", "--resume", "run"], "goes on with the run as it was configured: leave out digits"),
+        (["train", "digits", "--resume", "run"], "keeps the settings of that run: leave out digits"),
         (["clasify"], "did you mean classify?"),
         (
             ["classify", "--modle", "x"],

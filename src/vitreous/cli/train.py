@@ -1,23 +1,26 @@
 """`vitreous train` and `vitreous finetune`.
 
-Every field of `TrainConfig` is a flag. Its default is the chosen recipe's value, so the recipe (for `finetune`, the
-policy) is found on the command line before the flags are read: `choose` does that.
+Every field of `TrainConfig` is a flag. Its default is the recipe's value, so that the recipe (for `finetune`, the
+policy) must be read from the command line before the flags are parsed: `choose` does that.
 """
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from vitreous.training.config import NEUTRAL, TrainConfig
-from vitreous.training.recipes import FINETUNE, POLICY_RATES, RECIPES
+from vitreous.training.recipes import FINETUNE, RECIPES, find_recipe, finetune_config
+
+if TYPE_CHECKING:
+    from vitreous.api.train import TrainingRun
 
 Flags = Annotated[TrainConfig, tyro.conf.arg(name="")]
 Folder = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")]
@@ -25,23 +28,18 @@ Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
 
 
 def choose(words: Sequence[str]) -> dict[str, Callable[..., Any]]:
-    """The two commands with the defaults that the words of this command line ask for."""
+    """Return the two commands, with the defaults of the recipe and the policy on this command line."""
     named = words[:1] == ["train"] and len(words) > 1 and not words[1].startswith("-")
     recipe = words[1] if named else "digits"
-    if recipe not in RECIPES:
-        close = difflib.get_close_matches(recipe, RECIPES, n=2)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"the recipes are {', '.join(RECIPES)}"
-        raise ValueError(f"no recipe is called {recipe!r}: {hint} (a folder of your own goes to --data)")
+    find_recipe(recipe)
     spelled = [part for word in words for part in word.split("=", 1)]  # --policy=head is --policy head
     policy = next((after for word, after in pairwise(spelled) if word == "--policy"), FINETUNE.policy)
-    rate = POLICY_RATES.get(policy.partition(":")[0], FINETUNE.learning_rate)
     typed = typed_fields(words)
-    default = replace(FINETUNE, policy=policy, learning_rate=rate)
-    return {"train": _train(recipe, typed, named), "finetune": _finetune(default, typed)}
+    return {"train": _train(recipe, typed, named), "finetune": _finetune(finetune_config(policy), typed)}
 
 
 def typed_fields(words: Sequence[str]) -> frozenset[str]:
-    """The fields of `TrainConfig` that a command line names, whatever it says of them.
+    """Return the fields of `TrainConfig` that a command line sets.
 
     >>> sorted(typed_fields(["train", "--resume", "run", "--epochs=60", "--no-compile", "--save-every", "9"]))
     ['compile', 'epochs', 'save_every']
@@ -62,23 +60,25 @@ def _train(chosen: str, typed: frozenset[str], named: bool) -> Callable[..., Non
     ) -> None:
         """Train a model from scratch: `vitreous train [RECIPE] [--any-field VALUE]`; `vitreous recipes` lists recipes.
 
-        Run the same command again after an interruption, and it goes on where it was.
+        After an interruption, run the same command again to resume.
 
         Args:
-            recipe: Where the defaults come from.
-            config: What is trained, on what, for how long and how.
-            output: The run's folder; by default runs/RECIPE, with a number where that is taken.
-            resume: Go on with the run in this folder, as it was configured.
-            data_root: Where named datasets are kept.
+            recipe: The recipe that sets the defaults.
+            config: The settings of the run.
+            output: The run's folder; by default runs/RECIPE, with a number if that holds another run.
+            resume: Resume the run in this folder, with its own settings.
+            data_root: The folder of named datasets.
             json: Print the result as JSON.
         """
         if recipe != chosen:
             raise ValueError(f"name the recipe before any flag: vitreous train {recipe} …")
         if resume is not None:
             if named:
-                raise ValueError(f"--resume {resume} goes on with the run as it was configured: leave out {recipe}")
+                raise ValueError(f"--resume {resume} keeps the settings of that run: leave out {recipe}")
             config, output = _resumed(resume, output, config, typed), resume
-        _go(config, output or _free_folder(recipe, config), data_root, json)
+        from vitreous.api import train as api
+
+        _call(partial(api.train, recipe, output=output, data_root=data_root, **config.to_dict()), data_root, json)
 
     return train
 
@@ -93,29 +93,30 @@ def _finetune(default: TrainConfig, typed: frozenset[str]) -> Callable[..., None
     ) -> None:
         """Fine-tune a checkpoint to your images: `vitreous finetune --model NAME --data FOLDER [--policy POLICY]`.
 
-        The same as `train`, beginning with a checkpoint's weights and a fresh head.
+        Like `train`, but it starts from a checkpoint's weights and a new head.
 
         Args:
-            config: What is trained, on what, for how long and how.
-            output: The run's folder; by default runs/MODEL-POLICY, with a number where that is taken.
-            resume: Go on with the run in this folder, as it was configured.
-            data_root: Where named datasets are kept.
+            config: The settings of the run.
+            output: The run's folder; by default runs/MODEL-POLICY, with a number if that holds another run.
+            resume: Resume the run in this folder, with its own settings.
+            data_root: The folder of named datasets.
             json: Print the result as JSON.
         """
         if resume is not None:
             config, output = _resumed(resume, output, config, typed), resume
         if not config.model:
-            raise ValueError("name the checkpoint to begin with: --model NAME, a file or a folder")
+            raise ValueError("name the checkpoint to start from: --model NAME, a file or a folder")
         if not config.data:
             raise ValueError("name your images: --data FOLDER (one sub-folder a class), a dataset or a Hub id")
-        name = f"{Path(config.model).stem}-{config.policy.replace(':', '')}"
-        _go(config, output or _free_folder(name, config), data_root, json)
+        from vitreous.api import train as api
+
+        _call(partial(api.finetune, output=output, data_root=data_root, **config.to_dict()), data_root, json)
 
     return finetune
 
 
 def _resumed(folder: Path, output: Path | None, config: TrainConfig, typed: frozenset[str]) -> TrainConfig:
-    """The config of the run in `folder`. Typed flags that leave its weights alone are heeded, others refused."""
+    """Return the config of the run in `folder`, with the flags of this command line that do not change its weights."""
     from vitreous.training.run_folder import RunFolder
 
     found = RunFolder(folder).read_config()
@@ -126,72 +127,34 @@ def _resumed(folder: Path, output: Path | None, config: TrainConfig, typed: froz
     if output not in (None, folder):
         other.append("output")
     if other:
-        message = ", ".join(f"--{name.replace('_', '-')}" for name in other)
-        raise ValueError(f"--resume goes on with the run in {folder} as it is: leave out {message}")
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in other)
+        raise ValueError(f"--resume keeps the settings of the run in {folder}: leave out {flags}")
     return replace(found, **asked)
 
 
-def _go(config: TrainConfig, output: Path, data_root: Path | None, as_json: bool) -> None:
+def _call(command: Callable[[], TrainingRun], data_root: Path | None, as_json: bool) -> None:
+    """Run the command, and print its result or how to resume it."""
     import shlex
-    from contextlib import nullcontext
 
     from vitreous.cli.console import messages, print_json
-    from vitreous.pages.run import write_run_page
     from vitreous.runtime.distributed import this_rank
-    from vitreous.training.listeners import Listener, ProgressDisplay
     from vitreous.training.loop import Stopped
-    from vitreous.training.loop import train as run
-    from vitreous.training.run_folder import RunFolder
-    from vitreous.training.snapshots import SnapshotRecorder
 
     console, first = messages(), this_rank().first
-    display = ProgressDisplay(console)
-    listeners: list[Listener] = [display] if first else []
-    if config.snapshots:
-        listeners.append(SnapshotRecorder())  # on every rank: all have to lend their part of the weights
-    if config.log == "tensorboard" and first:
-        from vitreous.training.listeners import TensorBoard
-
-        listeners.append(TensorBoard())
     try:
-        with display if first else nullcontext():
-            result = run(config, output, data_root=data_root, listeners=listeners)
+        run = command()
     except Stopped as stopped:
-        again = "begin again with the same command"
-        if not first:
-            sys.exit(128 + stopped.signal_number)
-        if RunFolder(output).config.is_file():
-            with RunFolder(output).explain_errors():
-                write_run_page(RunFolder(output))
-            where = ["--resume", str(output), *(["--data-root", str(data_root)] if data_root else [])]
-            again = f"go on with: vitreous train {shlex.join(where)}"
-        console.print(f"{stopped}; {again}", markup=False)
+        hint = "start again with the same command"
+        if stopped.folder is not None:
+            words = ["--resume", str(stopped.folder), *(["--data-root", str(data_root)] if data_root else [])]
+            hint = f"resume with: vitreous train {shlex.join(words)}"
+        console.print(f"{stopped}; {hint}", markup=False)
         sys.exit(128 + stopped.signal_number)
     if not first:
         return
-    with RunFolder(output).explain_errors():
-        page = write_run_page(RunFolder(output))
     if as_json:
-        print_json(result, indent=None)
+        print_json(run.result, indent=None)
         return
-    print(f"{result['top1']:.2%} of {result['images']:,} held-out images after {result['epochs']} epochs")
-    console.print(f"wrote {page} (curves, and the inside over training)", markup=False)
-    console.print(f"try it: vitreous explain IMAGE --model {output}/model", markup=False)
-
-
-def _free_folder(name: str, config: TrainConfig) -> Path:
-    """`runs/NAME`, or where that is finished or another run, `runs/NAME-2` and so on; an unfinished one goes on."""
-    from vitreous.training.run_folder import RunFolder
-
-    number = 1
-    while True:
-        folder = RunFolder(Path("runs") / (name if number == 1 else f"{name}-{number}"))
-        if folder.is_free():
-            return folder.path
-        try:
-            before = folder.read_config()
-        except ValueError:  # of another version
-            before = None
-        if before is not None and folder.read_result() is None and not config.differences(before):
-            return folder.path
-        number += 1
+    print(f"{run.accuracy:.2%} of {run.result['images']:,} held-out images after {run.result['epochs']} epochs")
+    console.print(f"wrote {run.page} (curves, and the model's internals over the epochs)", markup=False)
+    console.print(f"try it: vitreous explain IMAGE --model {run.folder}/model", markup=False)

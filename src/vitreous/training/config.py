@@ -4,6 +4,7 @@ A recipe is a value of it (`recipes.py`). Two runs with the same config, data an
 """
 
 import dataclasses
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
@@ -208,6 +209,20 @@ class TrainConfig:
         """
         off = {"residual": "fp32", "fused": False, "recompute": False}
         return [name for name, default in off.items() if getattr(self, name) != default]
+
+    def with_settings(self, **settings: Any) -> Self:
+        """Return a copy with some fields changed; an unknown name raises with the nearest ones.
+
+        >>> TrainConfig().with_settings(epochs=3).epochs
+        3
+        """
+        names = [field.name for field in fields(self)]
+        for name in settings:
+            if name not in names:
+                close = difflib.get_close_matches(name, names, n=2)
+                hint = f": did you mean {' or '.join(close)}?" if close else ""
+                raise ValueError(f"training has no setting {name!r}{hint}")
+        return dataclasses.replace(self, **settings)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as `config.json` holds them."""

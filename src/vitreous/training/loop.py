@@ -194,6 +194,9 @@ def finish(parts: TrainingParts, folder: RunFolder, listener: Listener) -> dict[
 class Stopped(BaseException):  # like KeyboardInterrupt, it must not be caught as an error on its way out
     """The run was stopped by a signal, and everything is saved."""
 
+    folder: Path | None = None
+    """The folder of a run that can be resumed; `vitreous.train` sets it."""
+
     def __init__(self, signal_number: int, message: str) -> None:
         super().__init__(message)
         self.signal_number = signal_number

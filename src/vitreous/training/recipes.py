@@ -1,5 +1,6 @@
 """`RECIPES`: named configs, each with its measured result and hardware. `vitreous recipes` lists them."""
 
+import difflib
 from dataclasses import dataclass, replace
 
 from vitreous.training.config import TrainConfig
@@ -171,3 +172,26 @@ RECIPES: dict[str, Recipe] = {
         "quoted: 79.8 % (DeiT-S, Touvron et al., 2021); never run to its end here",
     ),
 }
+
+
+def find_recipe(name: str) -> Recipe:
+    """Return the recipe of a name; raise with the nearest names if there is none.
+
+    >>> find_recipe("digits").config.data
+    'digits'
+    """
+    if name not in RECIPES:
+        close = difflib.get_close_matches(name, RECIPES, n=2)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"the recipes are {', '.join(RECIPES)}"
+        raise ValueError(f"no recipe is called {name!r}: {hint} (for your own images pass --data)")
+    return RECIPES[name]
+
+
+def finetune_config(policy: str) -> TrainConfig:
+    """Return the defaults of `finetune` for a policy, with its learning rate.
+
+    >>> finetune_config("last:2").learning_rate
+    0.0002
+    """
+    rate = POLICY_RATES.get(policy.partition(":")[0], FINETUNE.learning_rate)
+    return replace(FINETUNE, policy=policy, learning_rate=rate)

@@ -177,3 +177,19 @@ class RunFolder:
         rows = [row for row in self.read_metrics() if row["epoch"] <= epoch]
         text = "".join(json.dumps(row) + "\n" for row in rows)
         write_atomic(self.metrics, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def free_folder(name: str, config: TrainConfig) -> RunFolder:
+    """Return `runs/NAME` or, if that holds another run or a finished one, `runs/NAME-2` and so on."""
+    number = 1
+    while True:
+        folder = RunFolder(Path("runs") / (name if number == 1 else f"{name}-{number}"))
+        if folder.is_free():
+            return folder
+        try:
+            before = folder.read_config()
+        except ValueError:  # of another version
+            before = None
+        if before is not None and folder.read_result() is None and not config.differences(before):
+            return folder
+        number += 1

@@ -65,7 +65,7 @@ def test_help_mentions_every_field_and_its_default(command, capsys):
     out = capsys.readouterr().out
     for field in fields(TrainConfig):
         assert re.search(rf"--(no-)?{field.name.replace('_', '-')}\b", out), field.name
-    assert "Images for each update" in out
+    assert "Images in each step" in out
 
 
 def test_recipes_are_listed_with_what_they_give(capsys):
@@ -112,7 +112,7 @@ def test_last_n_has_the_step_size_of_last():
         (["train", "--data", "/nowhere"], "neither a folder nor a known dataset"),
         (["train", "--policy", "heads"], "last:N"),
         (["train", "--device", "cuda:9"], "--device cpu"),
-        (["train", "--validation", "0.9999"], "leaves none of 1437 images to learn from"),
+        (["train", "--validation", "0.9999"], "leaves none of 1437 images for training"),
         (["train", "--output", os.devnull], "is a file: choose another --output"),
         (["train", "--resume", "/nowhere"], "holds no run"),
         (["train", "--model", "vit_pice_patch2_8"], "did you mean vit_pico_patch2_8"),
@@ -180,7 +180,7 @@ def test_a_batch_larger_than_the_set_is_cut_and_the_same_command_goes_on(zoo, ca
 def test_a_batch_size_of_auto_is_found_and_kept(zoo, capsys):
     words = ["train", "--data", zoo, *TINY, "--batch-size", "auto", "--json"]
     main(words)
-    assert "batch size 8, the usual one on a CPU" in capsys.readouterr().err
+    assert "batch size 8, the default on a CPU" in capsys.readouterr().err
     assert RunFolder("runs/digits").read_config().batch_size == 8
 
 
@@ -268,7 +268,7 @@ def test_a_signal_is_one_line_that_tells_how_to_go_on(zoo, capsys, monkeypatch, 
         stop_after(patch, 1, number)
         err = fails([*words, "--data-root", "some where"], capsys, 128 + number)
     (line,) = [line for line in err.splitlines() if "stopped and saved" in line]
-    assert line.endswith("go on with: vitreous train --resume 'a run' --data-root 'some where'")
+    assert line.endswith("resume with: vitreous train --resume 'a run' --data-root 'some where'")
     assert (tmp_path / "a run/run.html").exists()
     main(["train", "--resume", "a run", "--json"])
     result = json.loads(capsys.readouterr().out)
@@ -284,7 +284,7 @@ def test_a_signal_before_the_first_update_says_to_begin_again(zoo, capsys, monke
 
     monkeypatch.setattr(setup, "build_model", lambda *arguments: os.kill(os.getpid(), signal.SIGTERM))
     err = fails(["train", "--data", zoo, *TINY], capsys, 143)
-    assert "stopped while getting ready; begin again with the same command" in err
+    assert "stopped while setting up; start again with the same command" in err
     assert not Path("runs").exists()
 
 
@@ -306,7 +306,7 @@ def test_a_real_process_that_is_asked_to_stop(zoo, tmp_path):
     out, err = process.communicate(timeout=60)
     assert process.returncode == 143, err
     assert out == ""
-    assert sum("go on with: vitreous train --resume run" in line for line in err.splitlines()) == 1
+    assert sum("resume with: vitreous train --resume run" in line for line in err.splitlines()) == 1
     assert list((tmp_path / "run/checkpoints").glob("*.json"))
 
 
