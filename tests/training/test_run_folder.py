@@ -1,14 +1,21 @@
-"""A run's folder: one writer, one config, whole lines."""
+"""A run's folder: one writer, one config, complete lines."""
 
 import errno
+import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 from tiny_runs import tiny
 
+from vitreous.cli.main import main
+from vitreous.training.loop import train
 from vitreous.training.run_folder import LOCK, RunFolder
+from vitreous.weights.load import load
 
 
 @pytest.fixture
@@ -94,7 +101,7 @@ def test_a_folder_where_a_process_was_killed_before_it_began_is_vacant(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"magic": 1}', '{"epochs": 0}'])
-def test_a_config_that_is_none_is_said_to_be_none(folder, text):
+def test_a_config_that_is_not_one_raises(folder, text):
     folder.config.write_text(text)
     with pytest.raises(ValueError, match="does not describe a run"):
         folder.read_config()
@@ -125,3 +132,52 @@ def test_a_full_disk_is_one_line_that_says_what_to_do(folder, number):
 def test_other_errors_of_the_system_stay_what_they_are(folder):
     with pytest.raises(FileNotFoundError, match="gone"), folder.explain_errors():
         raise FileNotFoundError(2, "gone")
+
+
+# --- runs of 0.1 ------------------------------------------------------------------------------------------------------
+
+UNFINISHED_0_1 = Path(__file__).parents[1] / "files/unfinished-run-0.1"
+"""A run of three epochs that was killed in its second one, written by 0.1: a ViT of 8,000 parameters."""
+RENEW = "was begun by 0.1 of vitreous, whose runs this version does not resume: start it again with another --output"
+
+
+def test_an_unfinished_run_of_0_1_is_refused_in_one_line_and_left_as_it_was(tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(UNFINISHED_0_1, run)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=f"{RENEW}, or finish it with 0.1") as error:
+        train(tiny("zoo"), run)
+    assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match=RENEW):
+        RunFolder(run).read_config()
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != LOCK} == before
+
+
+def test_resuming_a_run_of_0_1_is_one_line_at_the_command_line(tmp_path, capsys):
+    shutil.copytree(UNFINISHED_0_1, tmp_path / "run")
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--resume", str(tmp_path / "run")])
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert RENEW in line
+
+
+def test_a_checkpoint_of_an_unfinished_run_of_0_1_loads_as_a_model():
+    model = load(UNFINISHED_0_1)
+    assert model.card.class_names == ("cat", "dog")
+    assert model(torch.zeros(1, 3, 8, 8)).shape == (1, 2)
+
+
+def test_a_finished_run_of_0_1_names_its_model(tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(UNFINISHED_0_1, run)
+    (run / "result.json").write_text('{"top1": 0.75, "pictures": 4}')
+    with pytest.raises(ValueError, match=r"begun by 0.1 .*its model is in .*run/model; choose another --output"):
+        train(tiny("zoo"), run)
+
+
+def test_a_run_of_a_later_version_is_refused(folder):
+    written = json.loads(folder.config.read_text())
+    folder.config.write_text(json.dumps({**written, "format": 99}))
+    with pytest.raises(ValueError, match="begun by another version of vitreous"):
+        folder.read_config()
