@@ -14,6 +14,7 @@ import pytest
 from loopback_hub import Answer, LoopbackFiles, LoopbackHub
 
 from vitreous.weights import download as downloading
+from vitreous.weights.download import is_loopback
 from vitreous.weights.fetch import fetch
 
 pytestmark = pytest.mark.usefixtures("own_folders")
@@ -167,3 +168,13 @@ def test_no_progress_leaves_the_clients_bars_as_they_were(hub: LoopbackHub, monk
     fetch("tiny/vit", progress=False)
     assert set(seen) == {True}
     assert are_progress_bars_disabled() == before
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "::1", "localhost"])
+def test_addresses_of_this_very_machine(host):
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "example.org", "localhost.example.org", "127.1", ""])
+def test_addresses_that_others_can_reach_or_that_lie_elsewhere(host):
+    assert not is_loopback(host)

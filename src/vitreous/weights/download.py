@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import ipaddress
 import os
 import ssl
 import sys
@@ -24,8 +25,6 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
-
-from vitreous.runtime.network import is_loopback
 
 CHUNK = 1 << 20  # bytes read at a time
 TIMEOUT = 30.0  # seconds without a byte before a download is aborted
@@ -46,6 +45,18 @@ def check_address(url: str) -> None:
     if address.scheme == "http" and is_loopback(address.hostname or ""):
         return
     raise ValueError(f"{url} is not encrypted: use https:// (http:// is for loopback only)")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address belongs to this machine alone.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+    (True, True, True, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name, not a number
+        return host == "localhost"
 
 
 def download(url: str, target: Path, *, sha256: str = "", progress: bool = True, timeout: float = TIMEOUT) -> Path:
