@@ -1,8 +1,8 @@
 """`embed` on several processes, killed and resumed, gives each image once: `python benchmarks/embed_parts.py`.
 
-Small images are drawn into a temporary folder and embedded once by one process that is left alone: the truth. Then
-again on several processes under torchrun, ended by SIGKILL at random moments: all of them, or one, whereupon torchrun
-ends the others. What the last, uninterrupted call leaves is compared row by row with the truth.
+Small images are drawn into a temporary folder and embedded once by one process undisturbed: the reference. Then again on
+several processes under torchrun, ended by SIGKILL at random moments: all of them, or one, whereupon torchrun ends the
+others. The result of the last, uninterrupted call is compared row by row with the reference.
 """
 
 import argparse
@@ -20,13 +20,13 @@ import pyarrow.parquet
 from PIL import Image
 
 
-def draw(folder: Path, count: int) -> None:
+def make_images(folder: Path, count: int) -> None:
     """Images of 32×32 coloured noise, a thousand a folder."""
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for i in range(count):
-        place = folder / f"{i // 1000:03d}"
-        place.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(chance.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(place / f"{i:06d}.png")
+        inside = folder / f"{i // 1000:03d}"
+        inside.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(inside / f"{i:06d}.png")
 
 
 def start(images: Path, output: Path, part_size: int, processes: int, log: Path) -> subprocess.Popen[bytes]:
@@ -39,7 +39,7 @@ def start(images: Path, output: Path, part_size: int, processes: int, log: Path)
 
 
 def children(pid: int) -> list[int]:
-    """The processes that one started; Linux tells."""
+    """List the child processes, on Linux."""
     listed = Path(f"/proc/{pid}/task/{pid}/children")
     return [int(word) for word in listed.read_text().split()] if listed.exists() else []
 
@@ -48,11 +48,11 @@ def written(folder: Path) -> int:
     return sum(1 for _ in folder.glob("part-*.parquet"))
 
 
-def kill(process: subprocess.Popen[bytes], chance: random.Random) -> str:
-    """All processes, or one of those at work."""
+def kill(process: subprocess.Popen[bytes], draw: random.Random) -> str:
+    """Kill all processes, or one worker."""
     workers = children(process.pid)
-    alone = bool(workers) and chance.random() < 0.5
-    for pid in [chance.choice(workers)] if alone else [process.pid, *workers]:
+    alone = bool(workers) and draw.random() < 0.5
+    for pid in [draw.choice(workers)] if alone else [process.pid, *workers]:
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -69,10 +69,10 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=6)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    chance = random.Random(given.seed)
+    draw = random.Random(given.seed)
     with tempfile.TemporaryDirectory() as name:
         root, log = Path(name), Path(name) / "log.txt"
-        draw(root / "images", given.images)
+        make_images(root / "images", given.images)
         begun = time.monotonic()
         if start(root / "images", root / "whole", given.part_size, 1, log).wait():
             sys.exit(log.read_text())
@@ -81,11 +81,11 @@ def main() -> None:
         killed, halves = [], 0
         while len(killed) < given.kills:
             process = start(root / "images", parts, given.part_size, given.processes, log)
-            until = min(total - 1, written(parts) + chance.randint(0, 2 * total // (given.kills + 2)))
+            until = min(total - 1, written(parts) + draw.randint(0, 2 * total // (given.kills + 2)))
             while process.poll() is None and written(parts) < until:
                 time.sleep(0.005)
-            time.sleep(chance.uniform(0, 0.5))
-            how = kill(process, chance)
+            time.sleep(draw.uniform(0, 0.5))
+            how = kill(process, draw)
             if how == "none":  # it had ended by itself
                 process.wait()
                 continue
@@ -96,10 +96,10 @@ def main() -> None:
         if start(root / "images", parts, given.part_size, given.processes, log).wait():
             sys.exit(log.read_text())
         last = time.monotonic() - begun
-        truth, found = (pyarrow.parquet.read_table(folder) for folder in (root / "whole", parts))
+        reference, found = (pyarrow.parquet.read_table(folder) for folder in (root / "whole", parts))
         names = found["image"].to_pylist()
-        once = len(names) == len(set(names)) == given.images and names == truth["image"].to_pylist()
-        ours, theirs = (table["features"].combine_chunks().flatten().to_numpy() for table in (found, truth))
+        once = len(names) == len(set(names)) == given.images and names == reference["image"].to_pylist()
+        ours, theirs = (table["features"].combine_chunks().flatten().to_numpy() for table in (found, reference))
         same = ours.shape == theirs.shape and bool((ours == theirs).all())
         apart = float(np.abs(ours - theirs).max()) if ours.shape == theirs.shape else float("nan")
         strays = len(list(parts.glob(".*")))

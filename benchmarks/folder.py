@@ -1,9 +1,9 @@
-"""A folder of JPEGs, end to end: `vitreous classify` beside a straightforward timm script, whole processes in turn.
+"""Time a folder of JPEGs end to end: `vitreous classify` beside a straightforward timm script, as whole processes.
 
     python benchmarks/folder.py FOLDER MODEL_FOLDER [--rounds 3] [--only timm plain …]
 
-Also says what limits: decoding alone and the model alone, in processor seconds of one thread. Each way is run once
-before it is measured: `--fast` then knows what is fastest on this machine, and files are in memory for all.
+Also prints the limits: decoding alone and the model alone, in CPU seconds of one thread. Each variant runs once before
+it is measured: `--fast` then knows the fastest backend of this machine, and the files are cached for all.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import time
 
 from processes import OURS, TIMM, in_turn, measured, table
 
-WAYS = {
+FLAGS = {
     "plain": [],
     "bf16": ["--precision", "bf16"],
     "fast": ["--fast"],
@@ -24,19 +24,19 @@ WAYS = {
 
 
 def commands(folder, model):
-    ours = {name: [*OURS, folder, "--model", model, "--json", *flags] for name, flags in WAYS.items()}
+    ours = {name: [*OURS, folder, "--model", model, "--json", *flags] for name, flags in FLAGS.items()}
     return {"timm": [*TIMM, folder, model], **ours}
 
 
 def answers(name, output):
-    """The first guess of each image."""
+    """Return the top class of each image."""
     if name == "timm":
         return {line.rsplit(maxsplit=2)[0]: int(line.split()[-2]) for line in output.splitlines()}
     return {os.path.join(row["image"]): row["predictions"][0]["index"] for row in json.loads(output)}
 
 
 def limits(folder, model):
-    """Seconds of one thread: decoding and cropping all images, and the model on as many."""
+    """Return seconds of one thread: decoding and cropping all images, and the model on as many."""
     import torch
 
     from vitreous.data.finding import find_images
@@ -79,7 +79,7 @@ def main():
         seconds, _, output = measured(command)
         guesses[name] = answers(name, output)
         same = sum(guesses[name][path] == index for path, index in guesses["timm"].items())
-        print(f"{name}: first time {seconds:.1f} s; the first guess is timm's for {same} of {len(guesses['timm'])}")
+        print(f"{name}: first time {seconds:.1f} s; the top class is timm's for {same} of {len(guesses['timm'])}")
     print(f"\n{table(in_turn(found, given.rounds), 'timm')}")
 
 

@@ -1,9 +1,9 @@
-"""Thousands of broken and hostile images through `classify`, `explain` and the explorer: every one answered, and how.
+"""Run thousands of broken and hostile images through `classify`, `explain` and the explorer.
 
 python benchmarks/fuzz_images.py
 
-Each way runs in a process of its own that is watched from outside: its death is a crash, over 5 s of its time a hang, a
-Python exception a traceback. Memory is the rise of the process's peak while one file is worked on (Linux alone tells).
+Each route runs in its own process, which is watched from outside: its death is a crash, over 5 s of its time a hang, a
+Python exception a traceback. Memory is the rise of the process's peak for one file (on Linux).
 """
 
 import argparse
@@ -41,19 +41,19 @@ def by_command(command: str) -> Callable[[Path], tuple[str, str]]:
             str(path),
             *(["--json"] if command == "classify" else ["-o", str(path.parent / "report.html")]),
         ]
-        said, message = io.StringIO(), io.StringIO()
+        out, err = io.StringIO(), io.StringIO()
         code: object = 0
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(message):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
                 main([*words, "--device", "cpu"])
             except SystemExit as end:
                 code = end.code
-        lines = [line for line in message.getvalue().splitlines() if line.startswith("vitreous: ")]
+        lines = [line for line in err.getvalue().splitlines() if line.startswith("vitreous: ")]
         if code == 0 and not lines:
             return "answered", ""
-        if code == 2 and len(lines) == 1 and path.name in "".join(message.getvalue().split("\n")):
-            return "refused", message.getvalue().replace("\n", " ").partition(path.name)[2].lstrip(": ").strip()
-        return "unclear", f"exit {code}: {message.getvalue()!r}"
+        if code == 2 and len(lines) == 1 and path.name in "".join(err.getvalue().split("\n")):
+            return "refused", err.getvalue().replace("\n", " ").partition(path.name)[2].lstrip(": ").strip()
+        return "unclear", f"exit {code}: {err.getvalue()!r}"
 
     return run
 
@@ -105,10 +105,10 @@ def memory() -> tuple[float, float]:
     return tuple(int(re.search(rf"{name}:\s+(\d+)", text)[1]) / 1024 for name in ("VmRSS", "VmHWM"))  # type: ignore
 
 
-def work(way: str) -> None:
+def work(route: str) -> None:
     answers = sys.stdout
     made = {"classify": by_library, "explorer": by_upload, "command": lambda: by_command("classify")}
-    run = made.get(way, lambda: by_command("explain"))()
+    run = made.get(route, lambda: by_command("explain"))()
     run(Path(sys.stdin.readline().strip()))  # a sound image, so that everything is imported
     print("ready", file=answers, flush=True)
     for line in sys.stdin:
@@ -119,7 +119,7 @@ def work(way: str) -> None:
         except BaseException as error:  # whatever it is, it is a finding
             kind, message = "traceback", f"{type(error).__name__}: {error}"
         seconds = time.process_time() - begun  # of this process: others may use the cores as well
-        outcome = {"kind": kind, "told": message, "seconds": seconds, "peak": memory()[1] - before}
+        outcome = {"kind": kind, "message": message, "seconds": seconds, "peak": memory()[1] - before}
         print(json.dumps(outcome), file=answers, flush=True)
 
 
@@ -129,8 +129,8 @@ def work(way: str) -> None:
 class Watched:
     """The process, started again whenever it has died or hung."""
 
-    def __init__(self, way: str, sound: Path) -> None:
-        self.words = [sys.executable, __file__, "--work", way]
+    def __init__(self, route: str, sound: Path) -> None:
+        self.words = [sys.executable, __file__, "--work", route]
         self.sound = sound
         self.start()
 
@@ -166,7 +166,7 @@ class Watched:
             return json.loads(line)
         code = self.process.wait()
         self.start()
-        return {"kind": kind, "told": f"the process ended with {code}", "seconds": GIVE_UP, "peak": 0.0}
+        return {"kind": kind, "message": f"the process ended with {code}", "seconds": GIVE_UP, "peak": 0.0}
 
 
 def group(message: str) -> str:
@@ -175,8 +175,8 @@ def group(message: str) -> str:
 
 
 def given_counts(given: argparse.Namespace) -> list[tuple[str, int]]:
-    ways = [(way, getattr(given, way)) for way in ("classify", "command", "explain", "explorer")]
-    return [(way, count) for way, count in ways if count >= 0]
+    routes = [(route, getattr(given, route)) for route in ("classify", "command", "explain", "explorer")]
+    return [(route, count) for route, count in routes if count >= 0]
 
 
 def main() -> None:
@@ -196,8 +196,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         sound = Path(folder, "sound.png")
         bad_images.noise(40, 40).save(sound)
-        for way, count in given_counts(given):
-            watched, begun = Watched(way, sound), time.perf_counter()
+        for route, count in given_counts(given):
+            watched, begun = Watched(route, sound), time.perf_counter()
             kinds: Counter[str] = Counter()
             reasons: Counter[str] = Counter()
             slowest, largest = (0.0, ""), (0.0, "")
@@ -209,14 +209,14 @@ def main() -> None:
                 path.unlink()
                 slow = float(found["seconds"]) > SLOW
                 kinds["hang" if slow else str(found["kind"])] += 1
-                reasons[group(str(found["told"])) if found["kind"] == "refused" else str(found["kind"])] += 1
+                reasons[group(str(found["message"])) if found["kind"] == "refused" else str(found["kind"])] += 1
                 slowest = max(slowest, (float(found["seconds"]), name))
                 largest = max(largest, (float(found["peak"]), name))
                 if slow or found["kind"] not in ("answered", "refused"):
                     failed = True
-                    print("FOUND", way, path.name, found, flush=True)
+                    print("FOUND", route, path.name, found, flush=True)
             watched.process.stdin.close()  # type: ignore[union-attr]
-            print(f"\n{way}: {len(files)} files in {time.perf_counter() - begun:.0f} s: {dict(kinds)}")
+            print(f"\n{route}: {len(files)} files in {time.perf_counter() - begun:.0f} s: {dict(kinds)}")
             print(f"  slowest {slowest[0]:.2f} s ({slowest[1]}), most memory {largest[0]:.0f} MB ({largest[1]})")
             for reason, times in reasons.most_common():
                 print(f"  {times:6,}  {reason}")

@@ -1,4 +1,4 @@
-"""How long it takes to list a folder of many images, and how much memory: `python benchmarks/listing.py`.
+"""Measure the time and memory to list a folder of many images: `python benchmarks/listing.py`.
 
 The files are empty: only their names count. Half lie in one folder, half in folders of a thousand.
 """
@@ -24,7 +24,7 @@ def main() -> None:
             (folder / f"image-{i:08d}.jpg").touch()
         took = []
         for _ in range(3):
-            begun = time.process_time()  # which other people's work on the machine does not stretch
+            begun = time.process_time()  # unaffected by other processes
             found, problems = find_names([name])
             took.append(time.process_time() - begun)
         assert len(set(found)) == given.images
@@ -32,10 +32,10 @@ def main() -> None:
         del found
         tracemalloc.start()
         found, _ = find_names([name])
-        held, most = (bytes_ / given.images for bytes_ in tracemalloc.get_traced_memory())
+        held, peak = (bytes_ / given.images for bytes_ in tracemalloc.get_traced_memory())
         print(
             f"{given.images} images listed in {min(took):.2f} s of processor time (the best of 3); "
-            f"{held:.0f} bytes each for names of {len(found[0])} letters, {most:.0f} while it is sorted"
+            f"{held:.0f} bytes each for names of {len(found[0])} letters, {peak:.0f} while it is sorted"
         )
 
 

@@ -1,8 +1,8 @@
-"""What one writes with timm to name images: its model, its transform, a Dataset and a DataLoader.
+"""Classify images with timm as its users do: its model, its transform, a Dataset and a DataLoader.
 
     python benchmarks/timm_classify.py IMAGE|FOLDER MODEL_FOLDER
 
-The script that `folder.py` and `cold_start.py` measure against; it prints `path index probability` a line.
+`folder.py` and `cold_start.py` measure against this script; it prints `path index probability` a line.
 """
 
 import sys
@@ -36,13 +36,13 @@ def main():
         batches = DataLoader(Images(paths, transform), batch_size=32, num_workers=2)
     else:
         batches = [transform(Image.open(given).convert("RGB"))[None]]
-    place = 0
+    done = 0
     with torch.inference_mode():
         for batch in batches:
             probabilities, classes = model(batch).softmax(dim=-1).topk(5)
             for best, index in zip(probabilities.tolist(), classes.tolist(), strict=True):
-                print(paths[place], index[0], best[0])
-                place += 1
+                print(paths[done], index[0], best[0])
+                done += 1
 
 
 if __name__ == "__main__":

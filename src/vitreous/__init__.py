@@ -25,6 +25,7 @@ _HOMES = {  # public name → the module it lives in
     "open_dataset": "vitreous.data.datasets",
     "open_split": "vitreous.data.split",
     "read_image": "vitreous.data.images",
+    "samples": "vitreous.data.samples",
     "Preprocess": "vitreous.data.preprocess",
     "capture": "vitreous.inside.capture",
     "intervene": "vitreous.inside.intervene",
@@ -46,6 +47,7 @@ if TYPE_CHECKING:  # so that editors and type checkers see what the lazy import 
     from vitreous.data.datasets import open_dataset
     from vitreous.data.images import read_image
     from vitreous.data.preprocess import Preprocess
+    from vitreous.data.samples import samples
     from vitreous.data.split import open_split
     from vitreous.inside.capture import capture
     from vitreous.inside.intervene import intervene

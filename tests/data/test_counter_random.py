@@ -45,9 +45,9 @@ def test_the_numbers_are_uniform():
 
 
 @pytest.mark.slow
-def test_an_images_place_in_the_order_is_uniform_over_epochs():
-    places = torch.stack([permutation(0, epoch, 10).argsort() for epoch in range(2000)])  # [epochs images]
-    counts = torch.stack([torch.bincount(places[:, i], minlength=10) for i in range(10)]).float()
+def test_an_images_position_in_the_order_is_uniform_over_epochs():
+    positions = torch.stack([permutation(0, epoch, 10).argsort() for epoch in range(2000)])  # [epochs images]
+    counts = torch.stack([torch.bincount(positions[:, i], minlength=10) for i in range(10)]).float()
     assert ((counts - 200) ** 2 / 200).sum(1).max() < 35  # 9 degrees of freedom
 
 

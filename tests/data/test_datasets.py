@@ -1,4 +1,4 @@
-"""Sets by name: what a name means, and what torchvision's sets say with and without a network."""
+"""Datasets by name: what a name means, and torchvision's datasets with and without a network."""
 
 import pickle
 import struct
@@ -79,7 +79,7 @@ def test_named_flowers_join_train_and_validation(tmp_path, monkeypatch):
         open_dataset("pets", "train+validation", tmp_path)
 
 
-def test_a_folder_comes_before_a_set_of_the_same_name(tmp_path, monkeypatch):
+def test_a_folder_comes_before_a_dataset_of_the_same_name(tmp_path, monkeypatch):
     make_folder(tmp_path / "digits", {"a": 1, "b": 1})
     monkeypatch.chdir(tmp_path)
     assert open_dataset("digits").class_names == ("a", "b")
@@ -96,7 +96,7 @@ def test_names_that_mean_nothing_are_refused_in_one_line(tmp_path):
         open_dataset(tmp_path / "cat.jpg")
 
 
-def test_digits_are_named_by_their_place_and_can_travel():
+def test_digits_are_named_by_their_index_and_can_be_pickled():
     data = open_dataset("digits")
     assert data.describe(1) == "digits #5"
     copy = pickle.loads(pickle.dumps(data))

@@ -107,25 +107,25 @@ def test_too_little_space_is_said_before_it_is_used(folder, cache, monkeypatch):
     assert not list(cache.iterdir())
 
 
-def test_a_cache_that_cannot_be_made_is_told(folder, tmp_path):
+def test_a_cache_that_cannot_be_made_is_an_error(folder, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="set VITREOUS_CACHE to another folder, or pass --resident no"):
         decode(open_dataset(folder), VIEW, cache=tmp_path / "file/cache")
 
 
-def test_the_cache_is_where_the_environment_says(folder, cache, monkeypatch):
+def test_the_environment_names_the_cache(folder, cache, monkeypatch):
     monkeypatch.setenv("VITREOUS_CACHE", str(cache))
     decode(open_dataset(folder), VIEW)
     assert len(list(cache.iterdir())) == 1
 
 
-def test_a_set_with_a_very_long_name_has_a_place_in_the_cache(folder, cache):
+def test_a_dataset_with_a_very_long_name_is_cached(folder, cache):
     decode(replace(open_dataset(folder), name="z" * 250), VIEW, cache=cache)
     (path,) = cache.iterdir()
     assert path.name.startswith("z" * 64 + "-")
 
 
-def test_progress_is_told_to_the_end(folder, cache):
+def test_progress_reaches_the_end(folder, cache):
     seen = []
     decode(open_dataset(folder), VIEW, cache=cache, progress=seen.append)
     assert seen[-1] == 8

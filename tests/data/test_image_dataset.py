@@ -23,7 +23,7 @@ def test_a_taken_image_keeps_its_own_name():
     assert (taken.labels, taken.image(0), taken.describe(0)) == ((1,), Path("zoo-1.png"), "zoo #1")
 
 
-def test_joined_sets_give_the_images_of_each_in_turn():
+def test_joined_datasets_give_the_images_of_each_in_turn():
     both = join_datasets([zoo(), zoo("farm", (1,)), zoo("pond", (0, 0)).take([1])])
     assert (both.name, both.labels) == ("zoo+farm+pond", (0, 1, 0, 1, 0))
     assert [str(both.image(i)) for i in range(5)] == [
@@ -34,7 +34,7 @@ def test_joined_sets_give_the_images_of_each_in_turn():
         both.image(5)
 
 
-def test_only_sets_of_the_same_classes_are_joined():
+def test_only_datasets_of_the_same_classes_are_joined():
     with pytest.raises(ValueError, match="zoo and farm have different classes"):
         join_datasets([zoo(), zoo("farm", names=("cat", "cow"))])
 
@@ -65,7 +65,7 @@ def test_images_from_nowhere_never_share_a_fingerprint():
     assert one.fingerprint == one.fingerprint != other.fingerprint
 
 
-def test_sets_survive_a_trip_to_another_process():
+def test_datasets_can_be_pickled():
     data = join_datasets([zoo().take([2, 0]), zoo("farm")])
     copy = pickle.loads(pickle.dumps(data))
     assert [copy.describe(i) for i in range(5)] == [data.describe(i) for i in range(5)]

@@ -48,7 +48,7 @@ def test_a_reader_that_stops_waits_for_what_runs_and_not_for_what_is_queued():
     assert len(begun) <= 3
 
 
-def test_an_error_reaches_the_reader_where_its_item_stands():
+def test_an_error_reaches_the_reader_in_the_order_of_its_item():
     results = prefetch(lambda i: 6 // i, [3, 2, 0, 1], workers=2)
     assert [next(results), next(results)] == [2, 3]
     with pytest.raises(ZeroDivisionError):

@@ -52,7 +52,7 @@ def test_the_division_is_the_same_for_good():
 
 
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=40), st.floats(0.01, 0.99), st.integers(0, 3))
-def test_each_class_is_on_both_sides_where_it_can_be(labels, held_out, seed):
+def test_each_class_of_two_images_is_on_both_sides(labels, held_out, seed):
     data = ImageDataset("zoo", tuple("abcde"), tuple(labels), Path)
     keys = [str(i) for i in range(len(labels))]
     counts = {label: labels.count(label) for label in labels}
@@ -67,7 +67,7 @@ def test_each_class_is_on_both_sides_where_it_can_be(labels, held_out, seed):
         assert (label in test.labels) == (count > 1)
 
 
-def test_a_set_with_two_splits_keeps_them(tmp_path):
+def test_a_dataset_with_two_splits_keeps_them(tmp_path):
     make_folder(tmp_path / "train", {"a": 3, "b": 3})
     make_folder(tmp_path / "val", {"a": 1, "b": 1}, 100)
     train, test = open_split(tmp_path)

@@ -47,7 +47,7 @@ def test_many_images_get_several_batches_at_once_and_the_same_answers(network):
 
 
 @pytest.mark.skipif(not packed.available(), reason="this torch has no oneDNN")
-def test_weights_are_laid_out_where_the_network_allows_it():
+def test_weights_are_packed_if_the_network_allows_it():
     model = carded(ViT(ViTConfig(**SMALL)))
     assert asked(model, "logits", MANY).way == "packed"
     assert not hasattr(asked(model, "features", MANY), "way")

@@ -40,7 +40,7 @@ def test_every_value_is_normalised_to_the_same_bits_as_images_one_by_one():
     assert torch.equal(PREPROCESS.normalise(values), (values.float() / 255 - mean) / std)
 
 
-def test_pixels_are_normalised_where_the_model_is_and_floats_are_left():
+def test_pixels_are_normalised_on_the_models_device_and_floats_are_left():
     pixels = torch.randint(256, (2, 3, 16, 16), dtype=torch.uint8)
     x = PREPROCESS.normalise(pixels)
     assert torch.equal(to_model(pixels, PREPROCESS, torch.zeros(1)), x)
@@ -173,7 +173,7 @@ def model():
     return made
 
 
-def test_answers_keep_their_order_and_a_broken_image_its_place(model, tmp_path):
+def test_answers_and_errors_keep_their_order(model, tmp_path):
     names = []
     for i in range(11):
         names.append(tmp_path / f"{i}.png")

@@ -1,6 +1,6 @@
-"""Files that should not be images: damaged, cut short, lying about themselves, or made to keep a decoder busy.
+"""Make files that are no good images: damaged, truncated, lying about themselves, or made to keep a decoder busy.
 
-`written_by_hand()` gives named ones, `damaged(count, seed)` any number of others. All are made by code, from a seed.
+`written_by_hand()` returns named ones, `damaged(count, seed)` any number of others. All are made by code, from a seed.
 """
 
 import io
@@ -46,8 +46,8 @@ def seeds(kind: str) -> list[bytes]:
     if kind == "PNG":
         plain += [encoded(noise(9, 9, mode), kind) for mode in ("1", "P", "RGBA", "I;16")]
     if kind == "TIFF":
-        ways = ("tiff_lzw", "tiff_deflate", "packbits", "jpeg")
-        plain += [encoded(noise(20, 20), kind, compression=way) for way in ways]
+        compressions = ("tiff_lzw", "tiff_deflate", "packbits", "jpeg")
+        plain += [encoded(noise(20, 20), kind, compression=each) for each in compressions]
         plain += [encoded(Image.new("F", (6, 6), 0.5), kind), encoded(Image.new("I;16", (6, 6), 9), kind)]
     return plain
 
@@ -59,27 +59,27 @@ def damaged(count: int, seed: int = 0) -> Iterator[tuple[str, bytes]]:
     for number in range(count):
         kind = KINDS[number % len(KINDS)]
         data = bytearray(draw.choice(sound[kind]))
-        way = draw.choice(("head", "body", "cut", "numbers", "splice", "grow"))
-        if way in ("head", "body"):
-            first, last = (0, min(len(data), 80)) if way == "head" else (min(len(data) - 1, 30), len(data))
+        damage = draw.choice(("head", "body", "cut", "numbers", "splice", "grow"))
+        if damage in ("head", "body"):
+            first, last = (0, min(len(data), 80)) if damage == "head" else (min(len(data) - 1, 30), len(data))
             for _ in range(draw.choice((1, 2, 4, 16))):
                 data[draw.randrange(first, last)] = draw.randrange(256)
-        elif way == "cut":  # after the signature, in the header, in a block, before the end
-            places = (draw.randrange(1, 13), draw.randrange(13, 60), draw.randrange(len(data)), len(data) - 1)
-            data = data[: draw.choice(places)]
-        elif way == "numbers":  # sizes, counts and offsets
+        elif damage == "cut":  # after the signature, in the header, in a block, before the end
+            ends = (draw.randrange(1, 13), draw.randrange(13, 60), draw.randrange(len(data)), len(data) - 1)
+            data = data[: draw.choice(ends)]
+        elif damage == "numbers":  # sizes, counts and offsets
             size = draw.choice((1, 2, 4, 8))
-            place = draw.randrange(0, max(1, min(len(data) - size, 200)))
+            offset = draw.randrange(0, max(1, min(len(data) - size, 200)))
             value = draw.choice((0, 1, 2 ** (8 * size) - 1, 2 ** (8 * size - 1), 2 ** (8 * size - 1) - 1, 65535))
             value %= 2 ** (8 * size)
-            data[place : place + size] = value.to_bytes(size, draw.choice(("big", "little")))
-        elif way == "splice":
+            data[offset : offset + size] = value.to_bytes(size, draw.choice(("big", "little")))
+        elif damage == "splice":
             other = draw.choice(sound[draw.choice(KINDS)])
             data = data[: draw.randrange(len(data))] + other[draw.randrange(len(other)) :]
         else:
-            place = draw.randrange(len(data))
-            data[place:place] = draw.randbytes(draw.choice((1, 8, 500)))
-        yield f"{way}.{SUFFIX[kind]}", bytes(data)
+            offset = draw.randrange(len(data))
+            data[offset:offset] = draw.randbytes(draw.choice((1, 8, 500)))
+        yield f"{damage}.{SUFFIX[kind]}", bytes(data)
 
 
 # --- by hand --------------------------------------------------------------------------------------------------------

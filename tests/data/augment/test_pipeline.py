@@ -44,7 +44,7 @@ def test_an_image_does_not_depend_on_its_batch(ways, options):
 
 
 @pytest.mark.parametrize("ways", [*WAYS[1:], MIXED, {"mixup": 1.0}, {"cutmix": 1.0}])
-def test_the_same_chance_gives_the_same_bits_and_another_epoch_others(ways):
+def test_the_same_seed_gives_the_same_bits_and_another_epoch_others(ways):
     augment = Augment(**COLOUR, **ways)
     pixels, labels, indices = make_batch()
     images, targets = augment(pixels, labels, CounterRandom.of(3, 5, indices))

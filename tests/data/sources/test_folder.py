@@ -50,7 +50,7 @@ def test_splits_are_found_by_their_usual_names(tmp_path):
     assert [number_of(both.image(i)) for i in range(4)] == [0, 1, 10, 11]
 
 
-def test_a_validation_folder_is_there_to_test_on_where_no_other_is(tmp_path):
+def test_a_validation_folder_is_the_test_split_if_there_is_no_other(tmp_path):
     make_folder(tmp_path / "train", {"a": 1, "b": 1})
     with pytest.raises(FileNotFoundError, match=r"no test/ folder \(it has train\): expected .*/test/<class>/<image>"):
         open_dataset(tmp_path, "test")

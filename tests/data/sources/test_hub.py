@@ -36,7 +36,7 @@ def offline(monkeypatch):
     monkeypatch.setattr(HfApi, "dataset_info", refuse)
 
 
-def test_a_set_is_the_same_as_its_parquet_files(zoo, tmp_path):
+def test_a_dataset_is_the_same_as_its_parquet_files(zoo, tmp_path):
     for split in ("train", "test"):
         hub, plain = open_dataset(f"hf:{zoo}", split, tmp_path / "cache"), open_dataset(zoo, split)
         assert (hub.class_names, hub.labels) == (plain.class_names, plain.labels)
@@ -46,7 +46,7 @@ def test_a_set_is_the_same_as_its_parquet_files(zoo, tmp_path):
     assert hub.describe(1) == f"{zoo} test #1"
 
 
-def test_a_set_can_travel_and_has_a_lasting_fingerprint(zoo, tmp_path):
+def test_a_dataset_can_be_pickled_and_has_a_lasting_fingerprint(zoo, tmp_path):
     data, again = (open_dataset(f"hf:{zoo}", "train", tmp_path / "cache") for _ in range(2))
     copy = pickle.loads(pickle.dumps(data))
     assert number_of(copy.image(3)) == 3

@@ -182,7 +182,7 @@ def test_a_file_cut_short_while_it_is_open_is_named_and_does_not_end_the_process
     assert "all.parquet row 79: the parquet file is damaged" in done.stdout
 
 
-def test_many_threads_read_the_right_images(tmp_path):
+def test_many_threads_read_the_images_of_their_rows(tmp_path):
     data = open_dataset(make_parquet(tmp_path / "a.parquet", [0] * 300, group=7))
     data.image.groups.cache_bytes = 2000  # a few groups, so that they come and go
     order = random.Random(0).choices(range(300), k=1500)
@@ -211,7 +211,7 @@ def test_another_process_opens_the_files_again(tmp_path, method):
         process.join()
 
 
-def test_a_pickled_set_leaves_what_it_has_read_behind(tmp_path):
+def test_a_pickled_dataset_leaves_its_cache_behind(tmp_path):
     data = open_dataset(make_parquet(tmp_path / "a.parquet", [0] * 500, group=500))
     size = len(pickle.dumps(data))
     assert numbers(data)[-1] == 499
