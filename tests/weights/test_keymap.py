@@ -1,4 +1,4 @@
-"""Key templates by themselves: what they match, both ways, and what is missing or has no place."""
+"""Key templates: what they match in both directions, and what is missing."""
 
 import pytest
 import torch
@@ -72,7 +72,7 @@ def test_a_part_that_is_missing_is_named(theirs):
 
 
 def test_a_tensor_that_the_target_lacks_is_named():
-    with pytest.raises(ValueError, match="no place for reg_token"):
+    with pytest.raises(ValueError, match="no name for reg_token"):
         to_theirs({"reg_token": torch.zeros(1)}, RULES, ViTConfig())
 
 

@@ -157,7 +157,7 @@ def _explain(error: Exception, repository: str, revision: str | None, file_name:
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return FileNotFoundError(
-            f"{repository} has no revision {revision!r}: expected a branch, a tag or a whole commit hash"
+            f"{repository} has no revision {revision!r}: expected a branch, a tag or a complete commit hash"
         )
     if isinstance(error, errors.RemoteEntryNotFoundError):
         return FileNotFoundError(f"{repository} has no file {file_name!r} at revision {revision or 'main'!r}")

@@ -22,7 +22,7 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Transform:
-    """How tensors change on the way in and, given the model's config, on the way out."""
+    """How tensors change when read and, given the model's config, when written."""
 
     read: Callable[[Sequence[Tensor]], Tensor]
     write: Callable[[Tensor, ViTConfig], Sequence[Tensor]]
@@ -103,7 +103,7 @@ def to_theirs(tensors: Mapping[str, Tensor], rules: Sequence[Rule], config: ViTC
             written.update((name, part.contiguous()) for name, part in zip(names, parts, strict=True))
             break
         else:
-            raise ValueError(f"the target format has no place for {key}")
+            raise ValueError(f"the target format has no name for {key}")
     return written
 
 

@@ -148,7 +148,7 @@ def _holds_tensors(
 def _from_training_run(
     tensors: dict[str, torch.Tensor],
 ) -> tuple[dict[str, torch.Tensor], list[str], list[str]] | None:
-    """Return the weights of a checkpoint of our own training run (`training/checkpoint.py`), averaged ones if present."""
+    """Return the weights of a checkpoint of our own training (`training/checkpoint.py`), averaged ones if present."""
     if "totals" not in tensors or not any(name.startswith("model/") for name in tensors):
         return None
     parts: dict[str, dict[str, torch.Tensor]] = {}
