@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from vitreous.benchmarking.benchmark import Result, benchmark, described, surroundings
+from vitreous.benchmarking.benchmark import BenchmarkResult, environment, run_benchmark, to_dict
 from vitreous.benchmarking.contenders import CONTENDERS, Contender, Setting
 from vitreous.models.variants import variant
 
@@ -48,7 +48,7 @@ def one(label: str, folder: Path, seconds: float) -> None:
     """Build, say so, wait to be called, measure, write."""
     model, what, contenders = setting(label)
 
-    def tell(line: str) -> None:
+    def note(line: str) -> None:
         print(f"{time.strftime('%X')} {line}", flush=True)
         if line == "timing":
             torch.cuda.synchronize()
@@ -56,13 +56,13 @@ def one(label: str, folder: Path, seconds: float) -> None:
             while not (folder / f"{label}.go").exists():
                 time.sleep(0.05)
 
-    result = benchmark(model, what, contenders, seconds=seconds, tell=tell)
+    result = run_benchmark(model, what, contenders, seconds=seconds, note=note)
     (folder / f"{label}.table").write_text(table(result))
-    (folder / f"{label}.json").write_text(json.dumps(described([result], surroundings(what.device))))
+    (folder / f"{label}.json").write_text(json.dumps(to_dict([result], environment(what.device))))
 
 
-def table(result: Result) -> str:
-    lines = [f"{result.title}; limit {result.ceiling / 1e12:.0f} TFLOP/s = {result.most:,.0f}/s"]
+def table(result: BenchmarkResult) -> str:
+    lines = [f"{result.title}; limit {result.ceiling / 1e12:.0f} TFLOP/s = {result.images_at_ceiling:,.0f}/s"]
     for row in result.rows:
         ratio = "" if row.ratio is None else f"{row.ratio:5.2f}x"
         memory = "" if row.memory is None else f"{row.memory / 2**30:6.1f} GiB"

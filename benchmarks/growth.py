@@ -23,7 +23,7 @@ from vitreous.models.summary import count_flops
 from vitreous.models.variants import variant
 from vitreous.models.vit import ViT
 from vitreous.runtime.device import pick_device, pick_dtype
-from vitreous.speed.choice import processor
+from vitreous.speed.optimize import processor
 
 SWEEPS = {
     "pixels a side": ("image_size", (224, 448, 896)),

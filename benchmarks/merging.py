@@ -1,4 +1,4 @@
-"""What token merging gives and costs: top-1, agreement with the whole model, speed, on labelled images.
+"""Token merging: top-1, agreement with the whole model, and speed, on labelled images.
 
     python benchmarks/merging.py FOLDER MODEL [--tokens 0 4 8 12 16]
 
@@ -32,11 +32,11 @@ def main():
     model = load(given.model)
     view, (paths, _) = model.card.preprocess, find_images([given.folder])
     truth = torch.tensor([int(Path(path).parent.name) for path in paths])
-    ways = {r: merging(r) if r else logits_only for r in given.tokens}  # 0 is what `classify` does without --merge
-    spent, logits = dict.fromkeys(ways, 0.0), {r: [] for r in ways}
+    functions = {r: merging(r) if r else logits_only for r in given.tokens}  # 0 is `classify` without --merge
+    spent, logits = dict.fromkeys(functions, 0.0), {r: [] for r in functions}
     for i in range(0, len(paths), BATCH):
         x = view.normalise(torch.stack([view.pixels(read_image(path)) for path in paths[i : i + BATCH]]))
-        for r, compute in ways.items():
+        for r, compute in functions.items():
             if i == 0:
                 compute(model, x)
             begun = time.process_time()

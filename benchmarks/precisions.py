@@ -1,4 +1,4 @@
-"""What number formats cost: top-1, agreement with fp32 and how far logits move, on labelled images.
+"""Accuracy of number formats: top-1, agreement with fp32 and changes of logits, on labelled images.
 
     python benchmarks/precisions.py FOLDER MODEL [--only int8 …]
     python benchmarks/precisions.py FOLDER MODEL --device cuda
@@ -18,32 +18,32 @@ import torch
 from vitreous.data.finding import find_images
 from vitreous.data.images import read_image
 from vitreous.models.last_block import logits_only
-from vitreous.speed.cpu import packed
-from vitreous.speed.fold import folded
-from vitreous.speed.fp8 import Eight
-from vitreous.speed.gpu import lean
-from vitreous.speed.int8 import to_integers
+from vitreous.speed.cpu import packed_forward
+from vitreous.speed.fold import fold
+from vitreous.speed.fp8 import Fp8ViT
+from vitreous.speed.gpu import fused_forward
+from vitreous.speed.int8 import to_int8
 from vitreous.speed.optimize import optimize
 from vitreous.weights.load import load
 
 BATCH = 10
 
 
-def integers(network):
-    to_integers(network)
+def int8(network):
+    to_int8(network)
     return lambda x: logits_only(network, x)
 
 
 FORMATS = {
-    "fp32, folded and laid out": lambda network: packed(network, BATCH),
-    "bf16, laid out (CPU)": lambda network: packed(network.bfloat16(), BATCH),
-    "bf16, lean, GELU's tanh form (GPU)": lambda network: partial(lean, network.bfloat16()),
-    "int8": integers,
-    "fp8, simulated": lambda network: Eight(network.bfloat16()),
+    "fp32, folded and packed": lambda network: packed_forward(network, BATCH),
+    "bf16, packed (CPU)": lambda network: packed_forward(network.bfloat16(), BATCH),
+    "bf16, fused, GELU's tanh form (GPU)": lambda network: partial(fused_forward, network.bfloat16()),
+    "int8": int8,
+    "fp8, simulated": lambda network: Fp8ViT(network.bfloat16()),
 }
 
 ON_A_GPU = {"fp32": 10, "bf16": 10, "bf16, one at a time": 1, "int8": 10, "fp8": 10}
-"""Format → images at once: `optimize` chooses other kernels for one."""
+"""Format → batch size: `optimize` chooses other kernels for one image."""
 
 
 @torch.no_grad()
@@ -84,10 +84,10 @@ def main():
     row("fp32, the plain model", truth)
     if given.device == "cuda":
         for name in given.only or names:
-            fast = optimize(model, name.split(",")[0], batch=ON_A_GPU[name], device="cuda", pixels=False)
-            row(f"{name} ({fast.way})", fast(x))
+            fast = optimize(model, name.split(",")[0], batch_size=ON_A_GPU[name], device="cuda", pixels=False)
+            row(f"{name} ({fast.backend})", fast(x))
         return
-    network = folded(model)
+    network = fold(model)
     for name in given.only or names:
         dtype = torch.float32 if name.startswith(("fp32", "int8")) else torch.bfloat16
         row(name, answers(FORMATS[name](copy.deepcopy(network)), x, dtype))

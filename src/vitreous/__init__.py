@@ -15,6 +15,8 @@ _HOMES = {  # public name → the module it lives in
     "push": "vitreous.weights.push",
     "inspect": "vitreous.weights.inspect",
     "export": "vitreous.speed.export",
+    "optimize": "vitreous.speed.optimize",
+    "benchmark": "vitreous.api.benchmark",
     "classify": "vitreous.predict.classify",
     "explain": "vitreous.api.explain",
     "embed": "vitreous.predict.embed",
@@ -41,6 +43,7 @@ _HOMES = {  # public name → the module it lives in
 __all__ = ["__version__", *_HOMES]  # names, all of them
 
 if TYPE_CHECKING:  # so that editors and type checkers see what the lazy import gives
+    from vitreous.api.benchmark import benchmark
     from vitreous.api.compare import compare
     from vitreous.api.explain import explain
     from vitreous.api.train import finetune, train
@@ -59,6 +62,7 @@ if TYPE_CHECKING:  # so that editors and type checkers see what the lazy import 
     from vitreous.predict.embed import embed
     from vitreous.predict.evaluate import evaluate
     from vitreous.speed.export import export
+    from vitreous.speed.optimize import optimize
     from vitreous.training.config import TrainConfig
     from vitreous.training.recipes import RECIPES
     from vitreous.weights.convert import convert

@@ -1,6 +1,6 @@
 import pytest
 
-from vitreous.benchmarking.timing import FEWEST, interleave, noise, rotated, summarise
+from vitreous.benchmarking.timing import MIN_ROUNDS, interleave, noise, rotated, summarise
 
 
 class Clock:
@@ -77,12 +77,12 @@ def test_times_are_those_of_one_call_however_often_a_turn_repeats_it():
 def test_it_stops_when_the_time_is_used_up_but_not_before_three_rounds():
     clock = Clock()
     assert len(interleave({"a": clock.spend(1.0)}, seconds=10.0, rounds=100, clock=clock)["a"]) == 5
-    assert len(interleave({"a": clock.spend(9.0)}, seconds=5.0, rounds=100, clock=clock)["a"]) == FEWEST
+    assert len(interleave({"a": clock.spend(9.0)}, seconds=5.0, rounds=100, clock=clock)["a"]) == MIN_ROUNDS
 
 
 def test_scattered_times_are_said_to_be_noisy():
     (said,) = noise({"timm": 0.11, "vitreous": 0.4, "openvino": 0.09}, load=0.0, cores=2)
-    assert said.startswith("noisy: the middle half of the times of vitreous spreads over 40% of the median and 1 more")
+    assert said.startswith("noisy: the interquartile range of vitreous is 40% of the median and 1 more")
 
 
 def test_a_load_of_others_is_said_to_be_busy():

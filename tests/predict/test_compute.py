@@ -9,7 +9,7 @@ from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.predict.compute import MANY, PlainCompute, choose_compute, lanes_of
 from vitreous.runtime.device import max_lanes
-from vitreous.speed import cpu as packed
+from vitreous.speed import cpu, optimize
 from vitreous.weights.card import Card
 
 SMALL = {"image_size": 16, "patch_size": 4, "width": 32, "depth": 2, "heads": 2, "classes": 7}
@@ -46,12 +46,12 @@ def test_many_images_get_several_batches_at_once_and_the_same_answers(network):
     assert (compute(pixels) - plain).abs().max() <= 1e-5 * max(1.0, plain.abs().max().item())
 
 
-@pytest.mark.skipif(not packed.available(), reason="this torch has no oneDNN")
+@pytest.mark.skipif(not cpu.available(), reason="this torch has no oneDNN")
 def test_weights_are_packed_if_the_network_allows_it():
     model = carded(ViT(ViTConfig(**SMALL)))
-    assert asked(model, "logits", MANY).way == "packed"
-    assert not hasattr(asked(model, "features", MANY), "way")
-    assert not hasattr(asked(model, "logits", MANY, precision="fp16"), "way")
+    assert asked(model, "logits", MANY).backend == "packed"
+    assert not hasattr(asked(model, "features", MANY), "backend")
+    assert not hasattr(asked(model, "logits", MANY, precision="fp16"), "backend")
 
 
 def test_what_was_chosen_is_noted_and_differs_by_rounding_alone():
@@ -65,3 +65,24 @@ def test_what_was_chosen_is_noted_and_differs_by_rounding_alone():
     assert merged(pixels).shape == (6, 7)
     with pytest.raises(ValueError, match="got fp16: use bf16"):
         choose_compute(model, fast=True, precision="fp16", device="cpu")
+
+
+@pytest.mark.skipif(not cpu.available(), reason="this torch has no oneDNN")
+def test_features_with_fast_get_the_fast_backends_and_equal_plain_within_rounding(monkeypatch, tmp_path):
+    monkeypatch.setattr("vitreous.predict.compute.cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(optimize, "default_backends", lambda device, precision: ("packed",))
+    model, notes = carded(ViT(ViTConfig(**SMALL))), []
+    fast = choose_compute(model, "features", fast=True, device="cpu", note=notes.append)
+    assert (fast.backend, notes[-1]) == ("packed", "fast: packed")
+    pixels = torch.randint(0, 256, (6, 3, 16, 16), dtype=torch.uint8)
+    plain = PlainCompute(model, "features")(pixels)
+    assert plain.shape == (6, 32)
+    assert (fast(pixels) - plain).abs().max() <= 1e-5 * max(1.0, plain.abs().max().item())
+
+
+def test_merging_needs_tokens_and_a_count():
+    with pytest.raises(ValueError, match="leave --merge out for a ResNet"):
+        choose_compute(carded(ResNet(ResNetConfig(18, 5))), merge=4, device="cpu")
+    for fast in (False, True):
+        with pytest.raises(ValueError, match="tokens to merge in each block: 0 or more, got -1"):
+            choose_compute(carded(ViT(ViTConfig(**SMALL))), merge=-1, fast=fast, device="cpu")

@@ -149,16 +149,16 @@ def test_what_may_be_asked_for_several_batches_says_so(model):
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        assert optimize(model, ways=("packed",)).lanes == 2
+        assert optimize(model, backends=("packed",)).lanes == 2
         torch.set_num_threads(64)
-        assert optimize(model, ways=("eager",)).lanes == MAX_LANES
+        assert optimize(model, backends=("eager",)).lanes == MAX_LANES
     finally:
         torch.set_num_threads(threads)
 
 
 def test_answers_in_lanes_are_those_without(model):
     images = [Image.effect_noise((20, 30), 10 + 9 * i).convert("RGB") for i in range(21)]
-    fast = optimize(model, batch=4, ways=("packed",))
+    fast = optimize(model, batch_size=4, backends=("packed",))
     fast.lanes = 3
     ours, plain = (list(classify_each(images, model, batch_size=4, compute=each)) for each in (fast, None))
     assert [a.best.index for a in ours] == [a.best.index for a in plain]

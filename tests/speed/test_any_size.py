@@ -5,7 +5,7 @@ import torch
 
 from conftest import noise
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.speed.any_size import AnySize, at_size
+from vitreous.speed.any_size import AnySize, at_size, axis_weights, resample_offset
 from vitreous.weights.load import load
 from vitreous.weights.positions import CONVENTIONS
 from vitreous.weights.save import save
@@ -63,3 +63,26 @@ def test_a_part_of_a_patch_is_refused():
 def test_an_unknown_convention_is_refused():
     with pytest.raises(ValueError, match="must be one of google, timm"):
         AnySize(ViT(ViTConfig(**SMALL)), "bicubic")
+
+
+GRIDS = [((4, 4), (7, 7)), ((7, 7), (4, 4)), ((4, 4), (3, 6)), ((3, 5), (6, 4)), ((5, 3), (5, 8)), ((37, 37), (16, 24))]
+GRIDS += [((1, 3), (2, 1)), ((2, 2), (1, 1)), ((5, 5), (6, 5))]
+
+
+@pytest.mark.parametrize(("old", "new"), GRIDS)
+def test_the_matrices_are_dinov2s_interpolation(old, new):
+    table = torch.randn(1, 6, *old)
+    expected = CONVENTIONS["dinov2"](table.double(), new)
+    torch.testing.assert_close(resample_offset(table.double(), new), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(resample_offset(table, new), expected.float(), rtol=0, atol=1e-4)
+
+
+def test_the_same_grid_gives_the_same_numbers():
+    table = torch.randn(1, 6, 5, 3)
+    assert torch.equal(resample_offset(table, (5, 3)), table)
+    assert not torch.allclose(resample_offset(table, (5, 4))[..., :3], table)
+
+
+def test_each_new_position_is_an_average_of_old_ones():
+    weights = axis_weights(torch.arange(9.0), 5, torch.tensor([0.1]))
+    torch.testing.assert_close(weights.sum(dim=1), torch.ones(9))

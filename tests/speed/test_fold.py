@@ -1,4 +1,4 @@
-"""A folded model is the same network: for every family, with pixels as they are, and without touching the original."""
+"""A fold model is the same network: for every family, with pixels as they are, and without touching the original."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch import nn
 from conftest import noise
 from vitreous.models.last_block import logits_only
 from vitreous.models.vit import LayerScale, ViT, ViTConfig
-from vitreous.speed.fold import folded
+from vitreous.speed.fold import fold
 
 SMALL = {"image_size": 16, "patch_size": 4, "width": 32, "depth": 3, "heads": 4, "classes": 7}
 FAMILIES = {
@@ -32,8 +32,8 @@ def test_a_folded_model_gives_the_same_logits(family):
     model = noise(ViT(ViTConfig(**{**SMALL, **FAMILIES[family]}))).eval()
     x = torch.randn(5, 3, 16, 16)
     with torch.no_grad():
-        close(folded(model)(x), model(x))
-        close(logits_only(folded(model), x), model(x))
+        close(fold(model)(x), model(x))
+        close(logits_only(fold(model), x), model(x))
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -42,13 +42,13 @@ def test_the_normalisation_of_images_goes_into_the_patch_embedding(bias):
     pixels = torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8)
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
     with torch.no_grad():
-        close(folded(model, MEAN, STD)(pixels.float()), model((pixels / 255 - mean) / std))
+        close(fold(model, MEAN, STD)(pixels.float()), model((pixels / 255 - mean) / std))
 
 
 def test_nothing_is_left_of_what_was_folded_and_the_original_is_as_it_was():
     model = noise(ViT(ViTConfig(**SMALL, layer_scale=0.1))).eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    fast = folded(model, MEAN, STD)
+    fast = fold(model, MEAN, STD)
     inner = [module for block in fast.blocks for module in block.modules()]
     assert not any(isinstance(module, LayerScale) for module in inner)
     assert all(module.weight is None for module in inner if isinstance(module, nn.LayerNorm))
@@ -69,9 +69,9 @@ def test_a_layer_that_is_more_than_its_weight_keeps_the_norm_before_and_the_scal
     setattr(model.blocks[1].attn, layer, noise(Adapted(32, 96 if layer == "qkv" else 32)))
     x = torch.randn(2, 3, 16, 16)
     with torch.no_grad():
-        close(folded(model)(x), model(x))
+        close(fold(model)(x), model(x))
 
 
 def test_the_wrong_number_of_means_is_refused():
     with pytest.raises(ValueError, match="takes 3 channels, got 1"):
-        folded(ViT(ViTConfig(**SMALL)), (0.5,), (0.5,))
+        fold(ViT(ViTConfig(**SMALL)), (0.5,), (0.5,))

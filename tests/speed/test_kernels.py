@@ -11,12 +11,12 @@ pytest.importorskip("triton")
 
 CHECK = """
 import torch
-from vitreous.speed import fused, kernels
+from vitreous.speed import gpu, kernels
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.backends.cuda.matmul.allow_tf32 = False
 torch.manual_seed(0)
-plain = {name: getattr(fused, name)._init_fn for name in ("gelu_backward", "pack", "attend")}
-fused.has_triton = lambda device: False
+plain = {name: getattr(gpu, name)._init_fn for name in ("gelu_backward", "pack", "attend")}
+gpu.has_triton = lambda device: False
 x, slope = torch.randn(2, 130, 200, device=device).unbind(0)  # neither a multiple of what a program takes
 for ours, theirs in zip(kernels.gelu_backward(x, slope), plain["gelu_backward"](x, slope), strict=True):
     assert ours.shape == theirs.shape and (ours - theirs).abs().max() < 1e-5, (ours - theirs).abs().max()
@@ -27,10 +27,10 @@ assert torch.equal(packed, expected) and (sums - their_sums).abs().max() < 1e-5
 x = torch.randn(3, 1000, device=device) * 4
 x[0, 0] = 1000
 theirs = torch.nn.functional.gelu(x, approximate="tanh").clamp(max=448)
-wide = kernels.gelu_eight(x, torch.float32)  # the interpreter's own rounding to fp8 drops a carry
+wide = kernels.gelu_fp8(x, torch.float32)  # the interpreter's own rounding to fp8 drops a carry
 assert wide.max() == 448 and (wide - theirs).abs().max() < 1e-5
 if device == "cuda":
-    assert ((kernels.gelu_eight(x).float() - theirs).abs() <= 0.07 * theirs.abs() + 2**-10).all()
+    assert ((kernels.gelu_fp8(x).float() - theirs).abs() <= 0.07 * theirs.abs() + 2**-10).all()
 # the interpreter cannot multiply bf16, and a GPU rounds fp32 before it multiplies
 formats = {torch.bfloat16: 3e-2} if device == "cuda" else {torch.float32: 2e-5, torch.float16: 4e-3}
 for images, tokens, heads, width in ((2, 21, 3, 16), (1, 197, 2, 64)):  # no multiple of what a program takes

@@ -1,23 +1,19 @@
-"""Faster and the same: every way against the plain model, for any number of images; choices are kept."""
+"""Faster and the same: every backend against the plain model, for any number of images; choices are kept."""
 
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
 
 from conftest import noise
 from vitreous.data.preprocess import Preprocess
-from vitreous.models.last_block import logits_only
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.predict.embed import embedding
-from vitreous.speed import backends as ways
 from vitreous.speed import optimize as module
-from vitreous.speed.choice import Choice
-from vitreous.speed.fold import folded
-from vitreous.speed.optimize import WAYS, optimize
+from vitreous.speed.optimize import BACKENDS, BackendChoice, optimize
 from vitreous.weights.card import Card
 
 MEAN, STD = (0.48, 0.46, 0.41), (0.27, 0.26, 0.28)
@@ -41,13 +37,17 @@ def close(ours, theirs, share=1e-4):
     assert (ours - theirs).abs().max() <= share * max(1.0, theirs.abs().max().item())
 
 
-RACERS = [way for way in WAYS if way != "few graph" and (torch.cuda.is_available() or not way.endswith("graph"))]
+TESTED = [
+    name
+    for name in BACKENDS
+    if name != "small-batch graph" and (torch.cuda.is_available() or not name.endswith("graph"))
+]
 
 
-@pytest.mark.parametrize("way", RACERS)
-def test_every_way_gives_the_models_logits_for_any_number_of_images(model, way):
-    fast = optimize(model, batch=3, ways=(way,), device="cuda" if way.endswith("graph") else "cpu")
-    assert (fast.way, fast.remarks) == (way, [])
+@pytest.mark.parametrize("name", TESTED)
+def test_every_backend_gives_the_models_logits_for_any_number_of_images(model, name):
+    fast = optimize(model, batch_size=3, backends=(name,), device="cuda" if name.endswith("graph") else "cpu")
+    assert (fast.backend, fast.notes) == (name, [])
     for count in (1, 3, 7):  # filled up, as it is, cut and filled up
         x = torch.randn(count, 3, 16, 16)
         with torch.no_grad():
@@ -57,148 +57,145 @@ def test_every_way_gives_the_models_logits_for_any_number_of_images(model, way):
 def test_pixels_are_taken_as_they_are(model):
     pixels = torch.randint(0, 256, (5, 3, 16, 16), dtype=torch.uint8)
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
-    fast = optimize(model, batch=4, ways=("eager",))
+    fast = optimize(model, batch_size=4, backends=("eager",))
     with torch.no_grad():
         close(fast(pixels), model((pixels / 255 - mean) / std))
 
 
-def test_features_too(model):
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TESTED)
+def test_every_backend_gives_the_models_features(model, name):
+    device = "cuda" if name.endswith("graph") else "cpu"
+    fast = optimize(model, output="features", batch_size=2, backends=(name,), device=device)
+    assert (fast.backend, fast.notes) == (name, [])
     x = torch.randn(2, 3, 16, 16)
     with torch.no_grad():
-        close(optimize(model, batch=2, compute=embedding, ways=("eager",))(x), model.features(x))
+        close(fast(x), model.features(x))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_kernel_for_few_tokens_gives_the_models_logits_in_bf16_and_is_left_out_elsewhere(model):
+def test_features_of_a_model_without_a_classifier_are_its_output(model):
+    headless = small(classes=0)
+    headless.card = replace(headless.card, head="none")
     x = torch.randn(2, 3, 16, 16)
-    fast = optimize(model, "bf16", batch=2, ways=("few graph",), device="cuda")
-    assert (fast.way, fast.remarks) == ("few graph", [])
     with torch.no_grad():
-        close(fast(x), model(x), 0.05)
-    assert optimize(model, "fp32", batch=2, ways=("few graph",), device="cuda").way == "eager"
-    assert optimize(model, "bf16", batch=64, ways=("few graph",), device="cuda").way == "eager"
+        close(optimize(headless, output="features", batch_size=2, backends=("packed",))(x), headless(x))
+    with pytest.raises(ValueError, match="output must be logits or features, got 'tokens'"):
+        optimize(model, output="tokens")
 
 
-def test_what_is_tried_on_a_gpu_and_who_a_kernel_for_few_tokens_is_for(model, monkeypatch):
-    """Without one: what is chosen, not what it computes."""
-    cuda = torch.device("cuda")
-    assert ways.usual(cuda, "fp8") == ways.usual(cuda, "int8") == ("compiled graph",)
-    assert ways.usual(cuda, "bf16")[-1] == "few graph"
-    network = folded(model).bfloat16()
-    images = torch.zeros(2, 3, 16, 16, dtype=torch.bfloat16)
-    monkeypatch.setattr(ways, "has_triton", lambda device: True)
-    assert callable(ways.few(network, logits_only, images))
-    for given in (images.float(), images.repeat(32, 1, 1, 1)):  # fp32; 64 × 17 tokens
-        with pytest.raises(ways.Unfit, match="made for bf16"):
-            ways.few(network, logits_only, given)
-    monkeypatch.setattr(ways, "has_triton", lambda device: False)
-    with pytest.raises(ways.Unfit, match="Triton"):
-        ways.few(network, logits_only, images)
+def test_logits_and_features_are_remembered_apart(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "default_backends", lambda device, precision: ("eager", "packed"))
+    monkeypatch.setattr(module, "_time", lambda built, example: {"eager": 2.0, "packed": 1.0})
+    for output in ("logits", "features", "logits"):
+        optimize(model, output=output, batch_size=2, cache=tmp_path)
+    assert len(list(tmp_path.rglob("*.json"))) == 2
 
 
 def test_bf16_is_near(model):
     x = torch.randn(6, 3, 16, 16)
     with torch.no_grad():
-        close(optimize(model, "bf16", batch=6, ways=("eager",))(x), model(x), 0.05)
+        close(optimize(model, "bf16", batch_size=6, backends=("eager",))(x), model(x), 0.05)
 
 
 def test_int8_is_near_and_its_products_are_whole_numbers(model):
     x = torch.randn(6, 3, 16, 16)
-    fast = optimize(model, "int8", batch=6, ways=("eager",))
+    fast = optimize(model, "int8", batch_size=6, backends=("eager",))
     with torch.no_grad():
         theirs = model(x)
         close(fast(x), theirs, 0.1)
         assert not torch.allclose(fast(x), theirs, atol=1e-6)
 
 
-def test_the_fastest_way_is_taken_and_remembered(model, tmp_path, monkeypatch):
+def test_the_fastest_backend_is_taken_and_remembered(model, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        module, "_race", lambda runs, example: {"eager": 3.0, "packed": 4.0, "compiled": 1.0, "frozen": 2.0}
+        module, "_time", lambda runs, example: {"eager": 3.0, "packed": 4.0, "compiled": 1.0, "frozen": 2.0}
     )
-    built, eager = [], WAYS["eager"]
-    for way in list(WAYS):
-        monkeypatch.setitem(WAYS, way, lambda *given, way=way: (built.append(way), eager(*given))[1])
-    assert optimize(model, batch=2, cache=tmp_path).way == "compiled"
+    built, eager = [], BACKENDS["eager"]
+    for name in list(BACKENDS):
+        monkeypatch.setitem(BACKENDS, name, lambda *given, name=name: (built.append(name), eager(*given))[1])
+    assert optimize(model, batch_size=2, cache=tmp_path).backend == "compiled"
     assert built == ["eager", "packed", "compiled", "frozen"]
     (kept,) = tmp_path.rglob("*.json")
-    assert json.loads(kept.read_text())["way"] == "compiled"
+    assert json.loads(kept.read_text())["backend"] == "compiled"
     built.clear()
-    again = optimize(model, batch=2, cache=tmp_path)
-    assert (again.way, built, again.tried) == ("compiled", ["compiled"], {})
+    again = optimize(model, batch_size=2, cache=tmp_path)
+    assert (again.backend, built, again.seconds) == ("compiled", ["compiled"], {})
     built.clear()
-    optimize(model, batch=4, cache=tmp_path)  # another batch: another choice
+    optimize(model, batch_size=4, cache=tmp_path)  # another batch: another choice
     assert len(built) == 4
     kept.write_text("{")
-    assert optimize(model, batch=2, cache=tmp_path).way == "compiled"
+    assert optimize(model, batch_size=2, cache=tmp_path).backend == "compiled"
 
 
-def test_a_way_that_fails_is_left_out_with_its_reason(model, monkeypatch):
+def test_a_backend_that_fails_is_left_out_with_its_reason(model, monkeypatch):
     def broken(*arguments):
         raise RuntimeError("no C++ compiler")
 
-    for way in ("packed", "compiled", "frozen"):
-        monkeypatch.setitem(WAYS, way, broken)
-    fast = optimize(model, batch=2)
-    assert fast.way == "eager"
-    assert any("compiled was left out: RuntimeError: no C++ compiler" in line for line in fast.remarks)
+    for name in ("packed", "compiled", "frozen"):
+        monkeypatch.setitem(BACKENDS, name, broken)
+    fast = optimize(model, batch_size=2)
+    assert fast.backend == "eager"
+    assert any("compiled was left out: RuntimeError: no C++ compiler" in line for line in fast.notes)
     x = torch.randn(2, 3, 16, 16)
     with torch.no_grad():
         close(fast(x), model(x))
 
 
-def test_where_no_way_works_the_reason_is_told(model, monkeypatch):
+def test_where_no_backend_works_the_error_has_the_reason(model, monkeypatch):
     def broken(*arguments):
         raise NotImplementedError("no such kernel here")
 
-    for way in WAYS:
-        monkeypatch.setitem(WAYS, way, broken)
-    with pytest.raises(ValueError, match=r"runs in no way in fp32 on cpu: try .*\(eager was left out.*no such kernel"):
-        optimize(model, batch=2)
+    for name in BACKENDS:
+        monkeypatch.setitem(BACKENDS, name, broken)
+    with pytest.raises(
+        ValueError, match=r"no backend runs this model in fp32 on cpu: try .*\(eager was left out.*no such kernel"
+    ):
+        optimize(model, batch_size=2)
 
 
-def test_a_remembered_way_that_works_no_more_is_replaced(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "usual", lambda device, precision: ("eager", "packed", "compiled"))
+def test_a_remembered_backend_that_no_longer_works_is_replaced(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "default_backends", lambda device, precision: ("eager", "packed", "compiled"))
     times = {"eager": 3.0, "packed": 2.0, "compiled": 1.0}
-    monkeypatch.setattr(module, "_race", lambda runs, example: {way: times[way] for way in runs})
-    eager = WAYS["eager"]
-    for way in ("packed", "compiled"):
-        monkeypatch.setitem(WAYS, way, eager)
-    assert optimize(model, batch=2, cache=tmp_path).way == "compiled"
+    monkeypatch.setattr(module, "_time", lambda runs, example: {name: times[name] for name in runs})
+    eager = BACKENDS["eager"]
+    for name in ("packed", "compiled"):
+        monkeypatch.setitem(BACKENDS, name, eager)
+    assert optimize(model, batch_size=2, cache=tmp_path).backend == "compiled"
 
     def gone(*arguments):
         raise RuntimeError("the compiler is gone")
 
-    monkeypatch.setitem(WAYS, "compiled", gone)
-    again = optimize(model, batch=2, cache=tmp_path)
-    assert (again.way, set(again.tried)) == ("packed", {"eager", "packed"})
+    monkeypatch.setitem(BACKENDS, "compiled", gone)
+    again = optimize(model, batch_size=2, cache=tmp_path)
+    assert (again.backend, set(again.seconds)) == ("packed", {"eager", "packed"})
 
 
 def test_a_choice_that_cannot_be_kept_is_no_trouble_and_leaves_nothing_behind(tmp_path):
-    (tmp_path / "ways").write_text("a file where the folder should be")
-    Choice(tmp_path / "ways" / "one.json").write("eager", {"eager": 1.0})
-    kept = Choice(tmp_path / "more" / "one.json")
+    (tmp_path / "backends").write_text("a file where the folder should be")
+    BackendChoice(tmp_path / "backends" / "one.json").write("eager", {"eager": 1.0})
+    kept = BackendChoice(tmp_path / "more" / "one.json")
     kept.write("eager", {"eager": 1.0})
     assert (kept.read(), [path.name for path in kept.path.parent.iterdir()]) == ("eager", ["one.json"])
 
 
 def test_threads_get_each_their_own_answers(model):
     """As a recorded graph does, this one reads and writes one place."""
-    fast = optimize(model, batch=1, ways=("eager",), pixels=False)
+    fast = optimize(model, batch_size=1, backends=("eager",), pixels=False)
     fast.lanes = 1
     place = torch.empty(1, 1)
 
     def run(x):
         place.copy_(x.mean().view(1, 1))
         time.sleep(0.01)
-        return place.clone()  # the way back from a GPU
+        return place.clone()  # as the copy from a GPU does
 
-    fast.run = run
+    fast.compute = run
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda i: fast(torch.full((1, 3, 16, 16), float(i))).item(), range(8)))
     assert answers == [float(i) for i in range(8)]
 
 
-def test_what_cannot_be_made_faster_is_refused(model):
+def test_other_models_and_precisions_are_refused(model):
     with pytest.raises(ValueError, match=r"set model\.card"):
         optimize(ViT(ViTConfig(**SMALL)))
     with pytest.raises(ValueError, match="no --fast, int8 and fp8 for a ResNet"):
@@ -207,9 +204,9 @@ def test_what_cannot_be_made_faster_is_refused(model):
         optimize(model, "fp4")
 
 
-@pytest.mark.parametrize("way", ["eager", "packed"])
-def test_images_of_another_size_or_depth_are_refused_in_the_models_words(model, way):
-    fast = optimize(model, batch=2, ways=(way,))
+@pytest.mark.parametrize("name", ["eager", "packed"])
+def test_images_of_another_size_or_depth_are_refused_in_the_models_words(model, name):
+    fast = optimize(model, batch_size=2, backends=(name,))
     x = torch.randn(2, 3, *model.config.size)
     for wrong in (x[:, :1], x[:, :, :-1], x[0]):
         with pytest.raises(ValueError, match=r"this model takes \[b 3 \d+ \d+\], got \[.*model.card.preprocess"):
@@ -218,7 +215,7 @@ def test_images_of_another_size_or_depth_are_refused_in_the_models_words(model, 
 
 
 def test_what_is_computed_lies_in_memory_as_it_was_compiled_for(model):
-    fast = optimize(model, batch=2, ways=("eager",), pixels=False)
+    fast = optimize(model, batch_size=2, backends=("eager",), pixels=False)
     height, width = model.config.size
     cut = torch.randn(2, 3, height + 3, width + 5)[:, :, :height, :width]
     for x in (cut, cut.contiguous(memory_format=torch.channels_last)):
@@ -227,12 +224,12 @@ def test_what_is_computed_lies_in_memory_as_it_was_compiled_for(model):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
-        ({"batch": 0}, "a batch holds at least one image, got batch size 0"),
-        ({"batch": -1}, "at least one image"),
-        ({"ways": ("eager", "nope")}, "no way is called 'nope': ways is a tuple of 'eager', 'compiled'"),
-        ({"ways": "eager"}, "no way is called 'e'"),
+        ({"batch_size": 0}, "a batch holds at least one image, got batch size 0"),
+        ({"batch_size": -1}, "at least one image"),
+        ({"backends": ("eager", "nope")}, "no backend is called 'nope': backends is a tuple of 'eager', 'compiled'"),
+        ({"backends": "eager"}, "no backend is called 'e'"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_built(model, given, message):
@@ -265,4 +262,4 @@ def test_fast_and_fp16_do_not_go_together(tmp_path, capsys):
 
     with pytest.raises(SystemExit):
         main(["classify", "--fast", "--precision", "fp16", "--device", "cpu"])
-    assert "--fast knows fp32, bf16, int8 and fp8" in capsys.readouterr().err
+    assert "--fast supports fp32, bf16, int8 and fp8" in capsys.readouterr().err

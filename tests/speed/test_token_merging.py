@@ -65,7 +65,7 @@ def test_merging_nothing_is_the_plain_model_to_the_last_bit(changes):
     model, x = small(**changes), torch.randn(2, 3, 24, 24)
     with torch.no_grad():
         assert torch.equal(merged(model, 0)(x), model(x))
-        assert torch.equal(merging(0, features=True)(model, x), model.features(x))
+        assert torch.equal(merging(0, "features")(model, x), model.features(x))
         assert not torch.equal(merged(model, 5)(x), model(x))
 
 
@@ -76,7 +76,7 @@ def test_merging_tokens_that_are_the_same_changes_nothing(changes):
     with torch.no_grad():
         for r in (1, 5, 12):
             assert torch.allclose(merged(model, r)(x), model(x), atol=2e-5)
-            assert torch.allclose(merging(r, features=True)(model, x), model.features(x), atol=2e-5)
+            assert torch.allclose(merging(r, "features")(model, x), model.features(x), atol=2e-5)
 
 
 @pytest.mark.parametrize("changes", KINDS[:3])
@@ -140,7 +140,7 @@ def files(tmp_path_factory):
     return folder
 
 
-def test_classify_and_embed_merge_where_they_are_told_to(files, capsys):
+def test_classify_and_embed_merge_with_the_flag(files, capsys):
     import json
 
     import numpy as np
@@ -159,7 +159,7 @@ def test_classify_and_embed_merge_where_they_are_told_to(files, capsys):
 
         x = torch.stack([model.card.preprocess(read_image(name)) for name in images])
         expected = merged(model, 6)(x)
-        vectors = merging(6, features=True)(model, x)
+        vectors = merging(6, "features")(model, x)
     for row, logits, plain in zip(rows, expected, classify(images, model, device="cpu"), strict=True):
         best = row["predictions"][0]
         assert best["logit"] == pytest.approx(logits[best["index"]].item(), abs=1e-5)

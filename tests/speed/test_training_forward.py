@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from conftest import noise
 from vitreous.models.last_block import logits_only
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.speed import fused
-from vitreous.speed.training_forward import logits_to_learn
+from vitreous.speed import gpu
+from vitreous.speed.training_forward import training_logits
 
 SMALL = {"image_size": 16, "patch_size": 4, "width": 48, "depth": 3, "heads": 3, "classes": 7}
 
@@ -50,18 +50,18 @@ FAMILIES = {
 def test_loss_and_gradients_are_the_plain_models(family, options, batch):
     model = noise(ViT(ViTConfig(**SMALL, **FAMILIES[family]))).train()
     plain = learned(model, lambda model, x: model(x), *batch)
-    same(plain, learned(model, lambda model, x: logits_to_learn(model, x, **options), *batch))
+    same(plain, learned(model, lambda model, x: training_logits(model, x, **options), *batch))
 
 
 def test_the_kernels_are_really_used_and_only_where_they_fit(batch, monkeypatch):
     calls = []
-    kernel = fused.gelu_backward
+    kernel = gpu.gelu_backward
     monkeypatch.setattr(
         "vitreous.speed.training_forward.gelu_backward", lambda *given: (calls.append(1), kernel(*given))[1]
     )
-    learned(noise(ViT(ViTConfig(**SMALL))).train(), logits_to_learn, *batch)
+    learned(noise(ViT(ViTConfig(**SMALL))).train(), training_logits, *batch)
     assert len(calls) == SMALL["depth"] - 1  # the last block is worked out for one token alone
-    learned(noise(ViT(ViTConfig(**SMALL, dropout=0.5))).train(), logits_to_learn, *batch)
+    learned(noise(ViT(ViTConfig(**SMALL, dropout=0.5))).train(), training_logits, *batch)
     assert len(calls) == SMALL["depth"] - 1
 
 
@@ -71,7 +71,7 @@ def test_dropped_branches_fall_alike_when_a_block_is_worked_out_again(batch):
     def seeded(recompute):
         def forward(model, x):
             torch.manual_seed(8)
-            return logits_to_learn(model, x, recompute=recompute)
+            return training_logits(model, x, recompute=recompute)
 
         return forward
 
@@ -90,7 +90,7 @@ def kept(model, x, **options):
         return value
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
-        logits_to_learn(model, x, **options)
+        training_logits(model, x, **options)
     return total
 
 
@@ -118,7 +118,7 @@ def test_bf16_tokens_are_near(batch):
     model = noise(ViT(ViTConfig(**SMALL))).train()
     plain = learned(model, lambda model, x: model(x), *batch)
     with torch.autocast("cpu", torch.bfloat16):
-        near = learned(model, lambda model, x: logits_to_learn(model, x, torch.bfloat16), *batch)
+        near = learned(model, lambda model, x: training_logits(model, x, torch.bfloat16), *batch)
     same(plain, near, 0.15)
     assert plain[0] != near[0]
 
@@ -127,12 +127,12 @@ def test_the_pieces_against_autograd():
     x = torch.randn(130, 40, dtype=torch.float64, requires_grad=True)
     slope = torch.randn(130, 40, dtype=torch.float64)
     (F.gelu(x) * slope).sum().backward()
-    into, after, sums = fused.gelu_backward(x.detach().float(), slope.float())
+    into, after, sums = gpu.gelu_backward(x.detach().float(), slope.float())
     torch.testing.assert_close(into.double(), x.grad, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(after.double(), F.gelu(x).detach(), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(sums.sum(0).double(), x.grad.sum(0), atol=1e-4, rtol=1e-4)
     q, k, v = torch.randn(2, 21, 3, 3, 24).permute(2, 0, 3, 1, 4).unbind(0)
-    packed, sums = fused.pack(q, k, v)
+    packed, sums = gpu.pack(q, k, v)
     back = packed.view(2, 21, 3, 3, 24).permute(2, 0, 3, 1, 4)
     assert all(torch.equal(one, other) for one, other in zip(back.unbind(0), (q, k, v), strict=True))
     torch.testing.assert_close(sums.sum(0), packed.flatten(0, 1).sum(0), atol=1e-4, rtol=1e-4)
@@ -145,7 +145,7 @@ def test_a_step_and_a_look_are_compiled_once_each_and_whole(batch):
     x, classes = batch
     model, counter = noise(ViT(ViTConfig(**SMALL))), CompileCounterWithBackend("aot_eager")
     plain = learned(model.train(), lambda model, x: model(x), x, classes)
-    step = torch.compile(logits_to_learn, backend=counter, fullgraph=True, dynamic=False)
+    step = torch.compile(training_logits, backend=counter, fullgraph=True, dynamic=False)
     look = torch.compile(logits_only, backend=counter, fullgraph=True, dynamic=False)
     for _ in range(3):  # learn, look, learn, look: neither makes the other compile again
         same(plain, learned(model.train(), step, x, classes))

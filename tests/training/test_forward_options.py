@@ -93,7 +93,7 @@ def test_a_checkpoint_that_is_not_refused_takes_the_fused_kernels(zoo, tmp_path,
 
 def test_what_is_tried_for_a_batch_size_is_what_will_be_run(zoo, monkeypatch):
     parts, asked = parts_of(plain(zoo, recompute=True)), []
-    real = loss.logits_to_learn
-    monkeypatch.setattr(loss, "logits_to_learn", lambda *a, **how: (asked.append(how), real(*a, **how))[1])
+    real = loss.training_logits
+    monkeypatch.setattr(loss, "training_logits", lambda *a, **how: (asked.append(how), real(*a, **how))[1])
     assert batch_size.fits_memory(parts.model, parts.config, torch.device("cpu"), 4)
     assert asked == [{"residual": None, "fused": False, "recompute": True}]

@@ -1,9 +1,10 @@
-"""Contenders and the ceiling in one process, in turn: who is how fast, and how much of the hardware's limit that is.
+"""Time contenders and the hardware's limit (the ceiling) in one process, in turns.
 
-Logits are compared before anything is timed: a contender that computes something else is an error, not a row.
+Logits are compared before anything is timed: a contender that computes something else raises an error.
 """
 
 import gc
+import html
 import platform
 import tempfile
 import warnings
@@ -18,49 +19,50 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitreous.benchmarking.contenders import CONTENDERS, Contender, LeftOut, Material, Run, Setting
-from vitreous.benchmarking.roofline import Product, multiply, products
-from vitreous.benchmarking.step import held, recorded, training_step
-from vitreous.benchmarking.timing import Call, Summary, cores, interleave, noise, summarise
+from vitreous.benchmarking.contenders import CONTENDERS, Contender, LeftOut, Material, Setting
+from vitreous.benchmarking.roofline import MatrixProduct, multiply, products
+from vitreous.benchmarking.step import bytes_held, recorded, training_step
+from vitreous.benchmarking.timing import Call, TimingSummary, cores, interleave, noise, summarise
+from vitreous.models.last_block import Compute
 from vitreous.models.summary import count_flops
 from vitreous.runtime.device import device_name, synchronize
-from vitreous.speed import cpu as packed
-from vitreous.speed.choice import processor
+from vitreous.speed import cpu
+from vitreous.speed.optimize import processor
 
 TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 5e-2, "int8": 0.2, "fp8": 0.2}
-"""How far logits may lie from ours in fp32, as a share of the largest: random weights round worse than trained ones."""
+"""Largest allowed difference of logits from ours in fp32, relative to the largest; random weights round badly."""
 CHECKED = 8
-"""Images of a batch whose logits are compared: a CPU works out the truth, and would be long about a large batch."""
+"""Images of a batch whose logits are compared: a CPU computes the reference, and would take long for large batches."""
 CEILING = "product "
-"""What the names of the ceiling's products begin with, among the contenders'."""
+"""Prefix of the names of the ceiling's products among the contenders'."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """One contender's figures."""
+class BenchmarkRow:
+    """The measurements of one contender."""
 
     name: str
     library: str
     mode: str
     ours: bool
     milliseconds: float
-    """For each image."""
+    """Milliseconds an image."""
     images_per_second: float
     spread: float
     rounds: int
     ratio: float | None
-    """How many times the best peer's speed; None where no peer took part."""
+    """Speed relative to the fastest other library; None if there was none."""
     share: float
-    """Of the ceiling, counting the FLOPs of the full network, skipped work included."""
+    """Share of the ceiling, counting the FLOPs of the whole network, skipped work included."""
     error: float
-    """The largest distance of a logit from ours in fp32, as a share of the largest logit."""
+    """Largest difference of a logit from ours in fp32, relative to the largest logit."""
     memory: int | None
-    """Bytes at the peak, with weights and optimiser; CUDA alone tells, and of graphs only before they are recorded."""
+    """Peak bytes, with weights and optimiser state; only on CUDA, and for graphs before they are recorded."""
 
 
 @dataclass(frozen=True)
-class Result:
-    """One network at one batch size: a row for each contender, fastest first, and the ceiling they share."""
+class BenchmarkResult:
+    """One network at one batch size: a row for each contender, fastest first, and their common ceiling."""
 
     model: str
     task: str
@@ -68,16 +70,16 @@ class Result:
     precision: str
     device: str
     flops: int
-    """Of one image: a forward pass, or three times that for a training step."""
+    """FLOPs of one image: a forward pass, or three times that for a training step."""
     ceiling: float
-    """FLOPs a second of the best product."""
+    """FLOP/s of the fastest matrix product."""
     ceiling_product: str
-    rows: list[Row]
+    rows: list[BenchmarkRow]
     left_out: dict[str, str]
     warnings: list[str]
 
     @property
-    def most(self) -> float:
+    def images_at_ceiling(self) -> float:
         """Images a second at the ceiling."""
         return self.ceiling / self.flops
 
@@ -86,8 +88,58 @@ class Result:
         kind = "training step" if self.task == "training" else "inference"
         return f"{self.model}, {kind}, batch {self.batch}, {self.precision}, {self.device}"
 
+    def cells(self) -> list[list[str]]:
+        """The table as text: a header, and a row for each contender."""
+        memory = any(row.memory is not None for row in self.rows)
+        header = ["", "images/s", "ms", "spread", "× peer", "of limit", "error", *(["GiB"] if memory else [])]
+        return [header, *(_cells(row, memory) for row in self.rows)]
 
-def benchmark(
+    def notes(self) -> list[str]:
+        """The lines below the table: the limit, how to read it, and what was left out."""
+        rounds = min((row.rounds for row in self.rows), default=0)
+        limit = f"limit: {self.ceiling / 1e9:,.0f} GFLOP/s (product {self.ceiling_product})"
+        return [
+            f"{limit}, {self.images_at_ceiling:,.1f} images/s at {self.flops / 1e9:.2f} GFLOP each",
+            f"medians of {rounds} rounds; ms for each image; × the fastest peer; "
+            "error: the logits' distance from ours in fp32",
+            *(f"left out: {name}: {reason}" for name, reason in self.left_out.items()),
+        ]
+
+    def __str__(self) -> str:
+        cells = self.cells()
+        widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+        lines = [
+            " ".join(
+                [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+            )
+            for row in cells
+        ]
+        return "\n".join([self.title, *lines, *self.notes()])
+
+    def _repr_html_(self) -> str:
+        (first, *header), *rows = [[html.escape(cell) for cell in row] for row in self.cells()]
+        head = "".join(f"<th>{cell}</th>" for cell in (first, *header))
+        body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+        notes = "<br>".join(html.escape(line) for line in self.notes())
+        return f"<table><caption>{html.escape(self.title)}</caption><tr>{head}</tr>{body}</table><p>{notes}</p>"
+
+
+def _cells(row: BenchmarkRow, memory: bool) -> list[str]:
+    cells = [
+        row.name,
+        f"{row.images_per_second:,.1f}",
+        f"{row.milliseconds:.3g}" if row.milliseconds < 100 else f"{row.milliseconds:.0f}",
+        f"{row.spread:.0%}",
+        "–" if row.ratio is None else f"{row.ratio:.2f}",
+        f"{row.share:.0%}",
+        f"{row.error:.0e}",
+    ]
+    if memory:
+        cells.append("–" if row.memory is None else f"{row.memory / 2**30:.2f}")
+    return cells
+
+
+def run_benchmark(
     model: str,
     setting: Setting,
     contenders: Mapping[str, Contender] = CONTENDERS,
@@ -95,23 +147,23 @@ def benchmark(
     seconds: float = 20.0,
     rounds: int = 100,
     load: float | None = None,
-    tell: Callable[[str], object] = lambda line: None,
-) -> Result:
+    note: Callable[[str], object] = lambda line: None,
+) -> BenchmarkResult:
     """Time every contender on one network.
 
-    `seconds` are for the rounds; building, compiling and warming up come on top. `load` is the load average from
-    before the first benchmark began. `tell` is told what is going on.
+    `seconds` are for the rounds; building, compiling and warming up take extra time. `load` is the load average before
+    the first benchmark. `note` gets a line for each step.
     """
     x = images(setting)
     with tempfile.TemporaryDirectory() as folder, _quiet():
         material = Material(setting, Path(folder))
         truth = _truth(material, x)
         flops = count_flops(material.reference) * (3 if setting.train else 1)
-        runs, errors, left_out = _build(material, contenders, x, truth, tell)
+        runs, errors, left_out = _build(material, contenders, x, truth, note)
         calls: dict[str, Call] = {}
         memory: dict[str, int | None] = {}
         for name in list(runs):
-            tell(f"warming up {name}")
+            note(f"warming up {name}")
             module = material.modules.get(contenders[name].library)
             calls[name] = _call(runs[name], module, x, setting)
             memory[name] = _peak(calls[name], module, contenders[name], setting)
@@ -120,22 +172,22 @@ def benchmark(
         ceilings = _ceilings(setting)
         limits = {name: product for name, (product, _) in ceilings.items()}
         calls |= {name: call for name, (_, call) in ceilings.items()}
-        tell("timing")
+        note("timing")
         times = interleave(
             calls,
             seconds=seconds,
             rounds=rounds,
-            settle=lambda: synchronize(setting.device),
-            tell=lambda done: tell(f"round {done}"),
+            synchronize=lambda: synchronize(setting.device),
+            note=lambda done: note(f"round {done}"),
         )
-    torch.compiler.reset()  # what was compiled for this setting is of no use to the next
+    torch.compiler.reset()  # the next setting needs its own
     summaries = {name: summarise(each) for name, each in times.items()}
     rates = {name: product.flops / summaries[name].median for name, product in limits.items()}
     best = max(rates, key=lambda name: rates[name])
-    message = {name: summary for name, summary in summaries.items() if name in runs}
-    rows = figures(message, contenders, setting.batch, flops, rates[best], errors, memory)
-    spreads = {name: summary.spread for name, summary in (message | {best: summaries[best]}).items()}
-    return Result(
+    timed = {name: summary for name, summary in summaries.items() if name in runs}
+    rows = to_rows(timed, contenders, setting.batch, flops, rates[best], errors, memory)
+    spreads = {name: summary.spread for name, summary in (timed | {best: summaries[best]}).items()}
+    return BenchmarkResult(
         model=model,
         task="training" if setting.train else "inference",
         batch=setting.batch,
@@ -150,30 +202,31 @@ def benchmark(
     )
 
 
-def _ceilings(setting: Setting) -> dict[str, tuple[Product, Call]]:
-    """The products that the limit is the best of; a CPU has two ways to work them out, and both count."""
-    ways = {"": False, ", laid out": True} if setting.device.type == "cpu" and packed.available() else {"": False}
+def _ceilings(setting: Setting) -> dict[str, tuple[MatrixProduct, Call]]:
+    """List the products whose fastest is the ceiling; a CPU multiplies in two ways, and both count."""
+    two = setting.device.type == "cpu" and cpu.available()
+    kinds = {"": False, ", packed": True} if two else {"": False}
     return {
-        f"{CEILING}{each}{name}": (each, multiply(each, setting.device, setting.dtype, laid_out))
+        f"{CEILING}{each}{name}": (each, multiply(each, setting.device, setting.dtype, packed))
         for each in products(setting.config, setting.batch, setting.device.type)
-        for name, laid_out in ways.items()
+        for name, packed in kinds.items()
     }
 
 
-def figures(
-    summaries: Mapping[str, Summary],
+def to_rows(
+    summaries: Mapping[str, TimingSummary],
     contenders: Mapping[str, Contender],
     batch: int,
     flops: int,
     ceiling: float,
     errors: Mapping[str, float],
     memory: Mapping[str, int | None],
-) -> list[Row]:
-    """Medians to rows, fastest first."""
+) -> list[BenchmarkRow]:
+    """Make rows from timings, fastest first."""
     rates = {name: batch / summary.median for name, summary in summaries.items()}
     peers = [rate for name, rate in rates.items() if contenders[name].library != "vitreous"]
     rows = [
-        Row(
+        BenchmarkRow(
             name=name,
             library=contenders[name].library,
             mode=contenders[name].mode,
@@ -193,7 +246,7 @@ def figures(
 
 
 def check(name: str, logits: Tensor, truth: Tensor, precision: str) -> float:
-    """The largest distance from our fp32 logits, as a share of the largest; too far is an error.
+    """Compute the largest difference from our fp32 logits, relative to the largest; raise if it is too large.
 
     >>> round(check("timm", torch.tensor([1.0, 2.0002]), torch.tensor([1.0, 2.0]), "bf16"), 4)
     0.0001
@@ -203,23 +256,23 @@ def check(name: str, logits: Tensor, truth: Tensor, precision: str) -> float:
             f"{name} computes something else: expected logits {list(truth.shape)}, got {list(logits.shape)}"
         )
     distance = (logits.float().cpu() - truth).abs().max() / truth.abs().max()
-    if not distance <= TOLERANCE[precision]:  # NaN is not within it either
+    if not distance <= TOLERANCE[precision]:  # also true for NaN
         raise ValueError(
-            f"{name} computes something else: its logits lie {distance:.2g} × the largest logit from ours, "
-            f"{TOLERANCE[precision]:g} is allowed in {precision}; leave it out with --against, or tell us"
+            f"{name} computes something else: its logits differ from ours by {distance:.2g} × the largest logit, "
+            f"{TOLERANCE[precision]:g} is allowed in {precision}; leave it out with --against, or report it"
         )
     return float(distance)
 
 
 def images(setting: Setting) -> Tensor:
-    """Noise in place of images, `[b c H W]`, the same every time."""
+    """Make noise images `[b c H W]`, the same every time."""
     config, generator = setting.config, torch.Generator().manual_seed(1)
     x = torch.randn(setting.batch, config.channels, *config.size, generator=generator)
     return x.to(setting.device, torch.float32 if setting.train else setting.dtype)
 
 
-def surroundings(device: torch.device) -> dict[str, Any]:
-    """What a reader of the figures wants to know: hardware, versions, date."""
+def environment(device: torch.device) -> dict[str, Any]:
+    """Describe hardware, versions and date."""
     versions = {}
     for library in ("torch", "timm", "torchvision", "transformers", "onnxruntime", "openvino"):
         try:
@@ -238,8 +291,8 @@ def surroundings(device: torch.device) -> dict[str, Any]:
     }
 
 
-def described(results: list[Result], about: Mapping[str, Any]) -> dict[str, Any]:
-    """What `benchmark.json` holds."""
+def to_dict(results: list[BenchmarkResult], about: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the content of `benchmark.json`."""
     return {**about, "results": [asdict(result) for result in results]}
 
 
@@ -248,20 +301,20 @@ def _build(
     contenders: Mapping[str, Contender],
     x: Tensor,
     truth: Tensor,
-    tell: Callable[[str], object],
-) -> tuple[dict[str, Run], dict[str, float], dict[str, str]]:
-    """Every contender that can take part, its distance from the truth, and why others cannot."""
-    runs: dict[str, Run] = {}
+    note: Callable[[str], object],
+) -> tuple[dict[str, Compute], dict[str, float], dict[str, str]]:
+    """Build every contender; return calls, differences from the reference, and the reasons of those left out."""
+    runs: dict[str, Compute] = {}
     errors: dict[str, float] = {}
     left_out: dict[str, str] = {}
     for name, contender in contenders.items():
-        tell(f"building {name}")
+        note(f"building {name}")
         try:
             run = contender.build(material)
             logits = _forward(run, x, material.setting)
         except LeftOut as why:
             left_out[name] = str(why)
-        except Exception as error:  # no compiler, too little memory, a model the library has no place for
+        except Exception as error:  # no compiler, too little memory, an unsupported model
             if contender.library == "vitreous" and contender.mode == "eager":
                 raise
             left_out[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
@@ -276,19 +329,19 @@ def _build(
 
 @torch.inference_mode()
 def _truth(material: Material, x: Tensor) -> Tensor:
-    """Our plain model's logits in fp32 on the CPU for the first images, `[c classes]`."""
+    """Compute our plain model's logits in fp32 on the CPU for the first images, `[c classes]`."""
     return material.reference(x[:CHECKED].float().cpu())
 
 
-def _forward(run: Run, x: Tensor, setting: Setting) -> Tensor:
+def _forward(run: Compute, x: Tensor, setting: Setting) -> Tensor:
     if setting.train:  # with gradients, so that what is compiled here is what a step runs
         with torch.autocast(setting.device.type, setting.dtype, enabled=setting.precision != "fp32"):
             return run(x).detach()
     with torch.inference_mode():
-        return run(x).clone()  # the next replay of a graph writes over its logits
+        return run(x).clone()  # the next replay of a graph overwrites its logits
 
 
-def _call(run: Run, module: nn.Module | None, x: Tensor, setting: Setting) -> Call:
+def _call(run: Compute, module: nn.Module | None, x: Tensor, setting: Setting) -> Call:
     if setting.train:
         assert module is not None
         return training_step(run, module, x, setting)
@@ -301,7 +354,7 @@ def _call(run: Run, module: nn.Module | None, x: Tensor, setting: Setting) -> Ca
 
 
 def _peak(call: Call, module: nn.Module | None, contender: Contender, setting: Setting) -> int | None:
-    """Bytes at the peak of one call, with what its model holds all the time; other contenders' models do not count."""
+    """Measure the peak bytes of one call with its model's own; other contenders' models do not count."""
     call()
     if setting.device.type != "cuda" or (contender.mode == "graph" and not setting.train) or module is None:
         return None
@@ -311,12 +364,12 @@ def _peak(call: Call, module: nn.Module | None, contender: Contender, setting: S
     before = torch.cuda.memory_allocated(setting.device)
     call()
     synchronize(setting.device)
-    return torch.cuda.max_memory_allocated(setting.device) - before + held(module, setting.train)
+    return torch.cuda.max_memory_allocated(setting.device) - before + bytes_held(module, setting.train)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Exporters and compilers remark on much that a reader of the table cannot change."""
+    """Silence warnings of exporters and compilers."""
     import logging
 
     with warnings.catch_warnings():

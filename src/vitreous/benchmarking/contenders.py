@@ -1,7 +1,7 @@
-"""`CONTENDERS`: who is timed, each as a call from images `[b 3 s s]` to logits `[b classes]`.
+"""`CONTENDERS`: what is timed, each as a call from images `[b 3 s s]` to logits `[b classes]`.
 
-All hold the same random weights, under their own library's names, so that all owe the same logits and none needs a
-download. A library that is missing here, or cannot hold the model, is left out with a reason.
+All have the same random weights, under their own library's names, so that all must give the same logits and none needs
+a download. A library that is not installed, or does not support the model, is left out with a reason.
 """
 
 from collections.abc import Callable
@@ -12,60 +12,57 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from vitreous.models.last_block import logits_only
+from vitreous.models.last_block import Compute, logits_only
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.runtime.device import pick_dtype
 from vitreous.speed.optimize import PRECISIONS, optimize
-from vitreous.speed.training_forward import logits_to_learn
+from vitreous.speed.training_forward import training_logits
 from vitreous.weights.card import Card, usual_preprocess
 from vitreous.weights.convert import convert
 from vitreous.weights.formats.timm import to_timm
 from vitreous.weights.formats.torchvision import to_torchvision
 
-Run = Callable[[Tensor], Tensor]
-"""Images `[b 3 s s]` → logits `[b classes]`."""
-
 
 class LeftOut(Exception):
-    """Why a contender does not take part here."""
+    """Why a contender cannot be timed here."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all contenders do: which network, how many images at once, where, in which number format."""
+    """What all contenders run: network, batch size, device and precision."""
 
     config: ViTConfig
     batch: int
     device: torch.device
     precision: str = "fp32"
     train: bool = False
-    """Time a training step instead: weights stay fp32, and a narrower precision is autocast's."""
+    """Time a training step instead: weights stay fp32, other precisions use autocast."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the matrix products run in."""
+        """Number format of the matrix products."""
         return pick_dtype(self.precision)
 
 
 @dataclass
 class Material:
-    """What contenders are made from; the modes of a library share one module, so that memory holds it once."""
+    """What contenders are built from; the modes of a library share one module, so that it is in memory once."""
 
     setting: Setting
     folder: Path
-    """For the files that some libraries read a model from."""
+    """Folder for files from which some libraries read a model."""
     seed: int = 0
     modules: dict[str, nn.Module] = field(default_factory=dict)
 
     @cached_property
     def reference(self) -> ViT:
-        """Our own model in fp32 on the CPU, whose weights all get."""
+        """Our model in fp32 on the CPU, whose weights all contenders get."""
         return random_model(self.setting.config, self.seed)
 
     def module(self, library: str) -> nn.Module:
-        """A library's model with the reference's weights, placed and cast."""
+        """Build a library's model with the reference's weights, on the device and in the precision."""
         if library not in self.modules:
             module = BUILDERS[library](self)
             setting = self.setting
@@ -75,7 +72,7 @@ class Material:
 
     @cached_property
     def onnx(self) -> Path:
-        """The reference as an ONNX file for just this batch."""
+        """The reference as an ONNX file for this batch size."""
         needs("onnx", "onnxscript")
         path = self.folder / "model.onnx"
         x = torch.zeros(self.setting.batch, self.setting.config.channels, *self.setting.config.size)
@@ -85,7 +82,7 @@ class Material:
 
 @torch.no_grad()
 def random_model(config: ViTConfig, seed: int = 0) -> ViT:
-    """A ViT none of whose parts is silent: fresh heads are zero and fresh biases too, which would hide mistakes.
+    """Make a ViT with noise in every parameter: new heads and biases are zero, which would hide mistakes.
 
     >>> from vitreous.models.variants import variant
     >>> random_model(variant("vit_femto_patch4_32"))(torch.ones(1, 3, 32, 32)).abs().max() > 0.1
@@ -98,21 +95,21 @@ def random_model(config: ViTConfig, seed: int = 0) -> ViT:
             tensor.normal_(1.0, 0.1, generator=generator)
         elif tensor.dim() < 2:
             tensor.normal_(0.0, 0.1, generator=generator)
-        else:  # by fan-in, so that each layer's output is about as large as its input
+        else:  # by fan-in, so that outputs are about as large as inputs
             spread = 0.5 if tensor.dim() == 3 else tensor[0].numel() ** -0.5
             tensor.normal_(0.0, spread, generator=generator)
     return model.eval()
 
 
 def needs(*libraries: str) -> None:
-    """Leave the contender out where a library is not installed."""
+    """Raise `LeftOut` if a library is not installed."""
     for library in libraries:
         if find_spec(library) is None:
             raise LeftOut(f"{library} is not installed: pip install {library}")
 
 
 def timm_module(material: Material) -> nn.Module:
-    """Our weights in timm's model."""
+    """Load our weights into timm's model."""
     needs("timm")
     import timm
 
@@ -126,12 +123,12 @@ def timm_module(material: Material) -> nn.Module:
 
 
 def torchvision_module(material: Material) -> nn.Module:
-    """Our weights in torchvision's model; it has square images and patches alone."""
+    """Load our weights into torchvision's model, which has only square images and patches."""
     from torchvision.models.vision_transformer import VisionTransformer
 
     config = material.setting.config
     if config.size[0] != config.size[1] or config.patch[0] != config.patch[1]:
-        raise LeftOut("torchvision cannot hold this model: its images and patches are square")
+        raise LeftOut("torchvision does not support this model: its images and patches are square")
     tensors = to_torchvision(material.reference).tensors
     module = VisionTransformer(
         image_size=config.size[0],
@@ -147,7 +144,7 @@ def torchvision_module(material: Material) -> nn.Module:
 
 
 def transformers_module(material: Material) -> nn.Module:
-    """Our weights in transformers' model, with torch's own attention."""
+    """Load our weights into transformers' model, with torch's attention."""
     needs("transformers")
     import transformers
 
@@ -174,38 +171,37 @@ BUILDERS: dict[str, Callable[[Material], nn.Module]] = {
 """Libraries whose models are torch modules."""
 
 
-def shortcut(material: Material) -> Run:
-    """Ours, without what cannot reach the logits."""
+def logits_only_model(material: Material) -> Compute:
+    """Our model without the work that cannot reach the logits."""
     model = material.module("vitreous")
     return lambda x: logits_only(model, x)
 
 
-def plain(library: str) -> Callable[[Material], Run]:
+def plain(library: str) -> Callable[[Material], Compute]:
     """The library's own forward pass."""
     return lambda material: material.module(library)
 
 
-def transformers_logits(material: Material) -> Run:
-    """transformers' forward pass, whose answer has the logits as one of its fields."""
+def transformers_logits(material: Material) -> Compute:
+    """transformers' forward pass, whose result has the logits as a field."""
     model = material.module("transformers")
     return lambda x: model(x).logits
 
 
-def compiled(build: Callable[[Material], Run], mode: str = "default") -> Callable[[Material], Run]:
-    """The same by `torch.compile`."""
+def compiled(build: Callable[[Material], Compute], mode: str = "default") -> Callable[[Material], Compute]:
+    """Compile a contender by `torch.compile`."""
     return lambda material: torch.compile(build(material), dynamic=False, mode=mode)
 
 
-def graph(build: Callable[[Material], Run]) -> Callable[[Material], Run]:
-    """The same compiled and replayed as a CUDA graph: for small batches, where starting kernels takes the time."""
-
+def graph(build: Callable[[Material], Compute]) -> Callable[[Material], Compute]:
+    """Compile a contender and replay it as a CUDA graph: for small batches, where launching kernels takes the time."""
     return on_cuda(compiled(build, "reduce-overhead"))
 
 
-def on_cuda(build: Callable[[Material], Run]) -> Callable[[Material], Run]:
-    """The same where there is CUDA, and left out elsewhere."""
+def on_cuda(build: Callable[[Material], Compute]) -> Callable[[Material], Compute]:
+    """Leave a contender out without CUDA."""
 
-    def start(material: Material) -> Run:
+    def start(material: Material) -> Compute:
         if material.setting.device.type != "cuda":
             raise LeftOut("graphs need a CUDA device")
         return build(material)
@@ -213,8 +209,8 @@ def on_cuda(build: Callable[[Material], Run]) -> Callable[[Material], Run]:
     return start
 
 
-def onnxruntime_session(material: Material) -> Run:
-    """Our weights as an ONNX graph in onnxruntime."""
+def onnxruntime_session(material: Material) -> Compute:
+    """Compute our weights as an ONNX graph in onnxruntime."""
     needs("onnxruntime")
     import onnxruntime
 
@@ -227,16 +223,16 @@ def onnxruntime_session(material: Material) -> Run:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
-    # its threads would go on spinning into the next contender's turn
+    # its threads would spin on during the next contender's turn
     options.add_session_config_entry("session.force_spinning_stop", "1")
     session = onnxruntime.InferenceSession(material.onnx, options, providers=[provider])
     (name,) = (given.name for given in session.get_inputs())
-    # on a GPU the images are copied there and the logits back: what a caller of `run` pays
+    # on a GPU this includes copying the images there and the logits back
     return lambda x: torch.from_numpy(session.run(None, {name: x.cpu().numpy()})[0])
 
 
-def openvino_model(material: Material) -> Run:
-    """The same graph in OpenVINO."""
+def openvino_model(material: Material) -> Compute:
+    """Compute the same graph in OpenVINO."""
     needs("openvino")
     import openvino
 
@@ -254,56 +250,56 @@ def openvino_model(material: Material) -> Run:
     return lambda x: torch.from_numpy(model(x.float().numpy())[0])
 
 
-def optimized(precision: str | None = None) -> Callable[[Material], Run]:
-    """Ours as `--fast` runs it, whichever way proves fastest here; in the setting's number format or a narrower one."""
+def optimized(precision: str | None = None) -> Callable[[Material], Compute]:
+    """Our model as `--fast` runs it, in the setting's precision or another."""
 
-    def start(material: Material) -> Run:
+    def start(material: Material) -> Compute:
         setting, model = material.setting, material.reference
         wanted = precision or setting.precision
         if wanted not in PRECISIONS:
-            raise LeftOut(f"optimize knows {', '.join(PRECISIONS)}, not {wanted}")
+            raise LeftOut(f"optimize supports {', '.join(PRECISIONS)}, not {wanted}")
         model.card = Card("random", usual_preprocess(setting.config))
         try:
-            fast = optimize(model, wanted, batch=setting.batch, device=setting.device, pixels=False)
+            fast = optimize(model, wanted, batch_size=setting.batch, device=setting.device, pixels=False)
         except (ImportError, ValueError) as error:
             raise LeftOut(str(error)) from error
-        # as the others: what comes in is normalised and on the device, and what goes out stays there
-        return torch.no_grad()(lambda x: fast.run(fast.prepare(x)))
+        # as for the others: images are normalised and on the device, and logits stay there
+        return torch.no_grad()(lambda x: fast.compute(fast.prepare(x)))
 
     return start
 
 
-def learning(residual: torch.dtype | None) -> Callable[[Material], Run]:
-    """Ours as `train --fused` runs it on a GPU: fewer trips to memory in the backward pass, compiled."""
+def learning(residual: torch.dtype | None) -> Callable[[Material], Compute]:
+    """Our model as `train --fused` runs it: fewer memory accesses in the backward pass, compiled."""
 
-    def start(material: Material) -> Run:
+    def start(material: Material) -> Compute:
         model = material.module("vitreous")
-        return torch.compile(lambda x: logits_to_learn(model, x, residual), dynamic=False)
+        return torch.compile(lambda x: training_logits(model, x, residual), dynamic=False)
 
     return start
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to run the network."""
+    """A library in one mode."""
 
     library: str
-    build: Callable[[Material], Run]
+    build: Callable[[Material], Compute]
     mode: str = "eager"
     """eager, compiled or graph; a runtime with a format of its own counts as eager."""
     trains: bool = True
     infers: bool = True
     precision: str | None = None
-    """A narrower number format than the setting's; such contenders take part when they are asked for."""
+    """Another precision than the setting's; such contenders are timed only on request."""
     captured: bool = False
-    """On CUDA its training step is recorded whole, optimiser included, and replayed (`step.recorded`)."""
+    """On CUDA the training step, optimiser included, is recorded as a graph and replayed (`step.recorded`)."""
 
 
 CONTENDERS: dict[str, Contender] = {
-    "vitreous": Contender("vitreous", shortcut),
+    "vitreous": Contender("vitreous", logits_only_model),
     "vitreous, whole network": Contender("vitreous", plain("vitreous")),
-    "vitreous, compiled": Contender("vitreous", compiled(shortcut), "compiled"),
-    "vitreous, graph": Contender("vitreous", graph(shortcut), "graph", trains=False),
+    "vitreous, compiled": Contender("vitreous", compiled(logits_only_model), "compiled"),
+    "vitreous, graph": Contender("vitreous", graph(logits_only_model), "graph", trains=False),
     "vitreous, optimized": Contender("vitreous", optimized(), "compiled", trains=False),
     **{
         f"vitreous, optimized {name}": Contender("vitreous", optimized(name), "compiled", trains=False, precision=name)
@@ -331,17 +327,17 @@ LIBRARIES = tuple(dict.fromkeys(contender.library for contender in CONTENDERS.va
 MODES = ("eager", "compiled", "graph")
 
 
-def chosen(
+def select_contenders(
     libraries: tuple[str, ...], modes: tuple[str, ...], train: bool = False, also: tuple[str, ...] = ()
 ) -> dict[str, Contender]:
-    """Ours and those of `libraries`, in these modes; `also` are narrower number formats that ours run in beside.
+    """Select our contenders and those of `libraries`, in these modes; `also` adds ours in other precisions.
 
-    >>> list(chosen(("timm",), ("eager",)))
+    >>> list(select_contenders(("timm",), ("eager",)))
     ['vitreous', 'vitreous, whole network', 'timm']
     """
     for given, known, kind in ((libraries, LIBRARIES, "library"), (modes, MODES, "mode")):
         if unknown := [name for name in given if name not in known]:
-            raise ValueError(f"no {kind} here is called {unknown[0]!r}: there are {', '.join(known)}")
+            raise ValueError(f"no {kind} is called {unknown[0]!r}: known are {', '.join(known)}")
     return {
         name: contender
         for name, contender in CONTENDERS.items()

@@ -1,4 +1,4 @@
-"""One training step for any library's model: forward, backward, AdamW. The same optimiser and loss for all."""
+"""A training step for any library's model: forward, backward, AdamW, with the same optimiser and loss for all."""
 
 from collections.abc import Callable
 
@@ -6,19 +6,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.benchmarking.contenders import Run, Setting
+from vitreous.benchmarking.contenders import Setting
+from vitreous.models.last_block import Compute
 
-WARM = 3  # steps before one is recorded: what is made on first use must not be part of it
+WARM_UP = 3  # steps before one is recorded: what is allocated on first use must not be part of it
 STATES = 2
-"""AdamW's moments: numbers it keeps for each weight."""
+"""Numbers that AdamW keeps for each weight."""
 
 
-def training_step(run: Run, module: nn.Module, x: Tensor, setting: Setting) -> Callable[[], object]:
-    """A call that takes one step on `x` `[b c H W]` with made-up classes; `run` is `module`'s way to logits."""
+def training_step(run: Compute, module: nn.Module, x: Tensor, setting: Setting) -> Callable[[], object]:
+    """Make a call that does one step on `x` `[b c H W]` with random classes; `run` computes `module`'s logits."""
     generator = torch.Generator().manual_seed(2)
     classes = torch.randint(setting.config.classes, (len(x),), generator=generator).to(x.device)  # [b]
     fused, cuda = x.device.type in ("cuda", "cpu"), x.device.type == "cuda"
-    # a step so small that thousands of rounds on noise end where they began
+    # so small that thousands of steps on noise change nothing
     optimiser = torch.optim.AdamW(module.parameters(), lr=1e-7, weight_decay=0.05, fused=fused, capturable=cuda)
     narrow = setting.precision != "fp32"
 
@@ -33,11 +34,11 @@ def training_step(run: Run, module: nn.Module, x: Tensor, setting: Setting) -> C
 
 
 def recorded(step: Callable[[], object], device: torch.device) -> Callable[[], object]:
-    """A step that has run before, as one CUDA graph: nothing is left for Python to start, kernel by kernel."""
+    """Record a step that has run before as a CUDA graph, so that Python launches no kernels."""
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
-        for _ in range(WARM):
+        for _ in range(WARM_UP):
             step()
     torch.cuda.current_stream(device).wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
@@ -46,13 +47,13 @@ def recorded(step: Callable[[], object], device: torch.device) -> Callable[[], o
 
     def replay() -> object:
         graph.replay()
-        return step  # the graph knows by address alone what this holds: it must live as long
+        return step  # the graph refers to its tensors by address: it must live as long
 
     return replay
 
 
-def held(module: nn.Module, train: bool) -> int:
-    """Bytes that a model holds between calls: its weights, and when it trains the optimiser's moments."""
+def bytes_held(module: nn.Module, train: bool) -> int:
+    """Count the bytes of a model's weights, and in training of the optimiser's state."""
     weights = sum(parameter.nbytes for parameter in module.parameters())
     learning = sum(parameter.nbytes for parameter in module.parameters() if parameter.requires_grad)
     return weights + (STATES * learning if train else 0)

@@ -49,7 +49,8 @@ def classify(
         batch_size: Images run at once.
         device: auto, cpu, cuda, cuda:N or mps.
         precision: Number format: fp32, or bf16, fp16, int8 and (on GPUs that have it) fp8 for speed.
-        fast: Fold and compile the model as is fastest on this machine; worth its minute for many images.
+        fast: Use the fastest backend of this machine; finding it takes about a minute the first time. Without it,
+            64 images and more on a CPU still run with packed weights, in parallel: rounding differs.
         merge: Merge so many tokens in each block: faster, and a little less exact (try 8; a ViT of 197 tokens).
     """
     from rich.progress import track

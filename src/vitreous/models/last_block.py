@@ -5,6 +5,7 @@ and DeiT's distillation token) are needed as queries and in the MLP. On ViT-B/16
 features and gradients are equal to the whole network's but for rounding.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch.nn.functional as F
@@ -15,6 +16,9 @@ from vitreous.models.vit import Attention, ViT
 
 OutputKind = Literal["logits", "features"]
 """What a forward pass returns: logits `[b classes]`, or the pooled features below the head `[b d]`."""
+Compute = Callable[[Tensor], Tensor]
+"""Images `[b c H W]` → logits or features, one row for each image. Its attribute `lanes`, if any, is the number of batches
+that may be computed at the same time."""
 
 
 def logits_only(model: nn.Module, x: Tensor) -> Tensor:

@@ -6,21 +6,17 @@ Shapes:  b images   c colours   h height   w width
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from vitreous.models.last_block import OutputKind, logits_only
+from vitreous.models.last_block import Compute, OutputKind, logits_only
 from vitreous.models.vit import ViT
 from vitreous.predict.pipeline import to_model
 from vitreous.runtime.device import max_lanes, pick_device, pick_dtype
 from vitreous.runtime.files import cache_folder
 from vitreous.weights.load import Model
-
-Compute: TypeAlias = Callable[[Tensor], Tensor]
-"""Pixels, uint8 `[b c h w]`, or normalised images → outputs. Its attribute `lanes`, if any, is how many batches may be
-computed at the same time."""
 
 MANY = 64
 """From this many images on, packing the weights for a CPU, some tenths of a second, pays off."""
@@ -87,45 +83,36 @@ def choose_compute(
 
     `fast`, int8 and fp8 use `optimize`; `merge` merges tokens in each block. From 64 `images` on, a CPU runs batches
     in parallel and logits with packed weights even without `fast`: that needs no timing or compiling, and changes
-    logits by rounding alone.
+    logits by rounding alone. Features without `fast` are the plain model's, bit for bit.
     """
-    forward = None
-    if merge:
-        from vitreous.speed.token_merging import merging
+    narrow = precision in ("int8", "fp8")
+    if not (fast or merge or narrow or images >= MANY):
+        return None
+    from vitreous.speed.backends import Forward  # not at the top: a tenth of a second to import
+    from vitreous.speed.optimize import optimize, resolve_output
 
-        forward = merging(merge, features=output == "features")
+    if merge:
         note(f"merging {merge} tokens in each block: answers differ from the whole model's")
-    if fast or precision in ("int8", "fp8"):
+    options: dict[str, Any] = {"output": output, "batch_size": batch_size, "device": pick_device(device)}
+    if fast or narrow:
         if precision == "fp16":
             raise ValueError("--fast takes fp32, bf16, int8 or fp8, got fp16: use bf16")
         note("finding the fastest backend; the first time on a machine takes about a minute")
-        chosen = _optimized(model, output, forward, precision, batch_size, device, cache=cache_folder())
-        for line in chosen.remarks:
+        chosen = optimize(model, precision, merge=merge, cache=cache_folder(), **options)
+        for line in chosen.notes:
             note(line)
-        times = ", ".join(f"{name} {1000 * seconds:.1f} ms" for name, seconds in chosen.tried.items())
-        note(f"fast: {chosen.way}" + (f" ({times} for a batch of {batch_size})" if times else ""))
-        return cast(Compute, chosen)
+        times = ", ".join(f"{name} {1000 * seconds:.1f} ms" for name, seconds in chosen.seconds.items())
+        note(f"fast: {chosen.backend}" + (f" ({times} for a batch of {batch_size})" if times else ""))
+        return chosen
     if merge:
+        if not isinstance(model, ViT):
+            raise ValueError("only a Vision Transformer has tokens to merge: leave --merge out for a ResNet")
+        forward = Forward(resolve_output(model, output), merge).function
         return PlainCompute(copy_to(model, device, precision), output, forward=forward)
-    if images < MANY or pick_device(device).type != "cpu":
+    if pick_device(device).type != "cpu":
         return None
     if isinstance(model, ViT) and precision != "fp16" and output == "logits":
-        chosen = _optimized(model, output, None, precision, batch_size, device, ways=("packed",))
-        if chosen.way == "packed":
-            return cast(Compute, chosen)
+        chosen = optimize(model, precision, backends=("packed",), **options)
+        if chosen.backend == "packed":
+            return chosen
     return PlainCompute(copy_to(model, device, precision), output, lanes=max_lanes())
-
-
-def _optimized(
-    model: Model,
-    output: OutputKind,
-    forward: Callable[[Any, Tensor], Tensor] | None,
-    precision: str,
-    batch_size: int,
-    device: str,
-    **options: Any,
-) -> Any:
-    from vitreous.speed.optimize import optimize
-
-    compute = forward or FORWARDS[output]
-    return optimize(model, precision, batch=batch_size, device=pick_device(device), compute=compute, **options)

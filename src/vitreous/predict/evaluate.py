@@ -16,9 +16,10 @@ from vitreous.data.finding import Images, open_images
 from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.images import ImageError
 from vitreous.data.preprocess import Preprocess
+from vitreous.models.last_block import Compute
 from vitreous.predict.class_match import match_classes
 from vitreous.predict.classify import load_model
-from vitreous.predict.compute import Compute, choose_compute, lanes_of, plain_compute
+from vitreous.predict.compute import choose_compute, lanes_of, plain_compute
 from vitreous.predict.pipeline import compute_batches, decode_batches
 from vitreous.runtime.distributed import Rank, gather, span
 from vitreous.runtime.files import write_atomic, write_json

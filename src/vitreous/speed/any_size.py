@@ -1,7 +1,12 @@
-"""A ViT that takes images of any whole number of patches: its positions are resized in the forward pass.
+"""`AnySize`: a ViT that takes images of any size, for exported graphs; positions are resized in the forward pass.
 
-`models/vit.py` has one size, which is the paper's; an image of another is refused there. Exported graphs, which
-cannot be rebuilt by `load(image_size=…)`, want this instead.
+`models/vit.py` has one image size, as in the paper, and `load(image_size=…)` builds a model of another. An exported
+graph cannot be rebuilt, so it needs this. DINOv2's convention is computed as two matrix products: the other conventions
+of `weights/positions.py` pass `interpolate` a size, which exporters support; DINOv2 passes a scale, which tracing would
+freeze. Resizing is linear and separable: the new table is `rows @ table @ columns.T`, and both matrices are arithmetic
+on the new sizes without branches, so that sizes may be symbols.
+
+Shapes:  b images · n patches · t tokens · d width · r c old rows and columns
 """
 
 from dataclasses import replace
@@ -11,8 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.models.vit import ViT, sines
-from vitreous.speed.resampling import resample_offset
 from vitreous.weights.positions import CONVENTIONS, Grid, resize_positions
+
+OFFSET = 0.1
+"""Added to the new size before DINOv2 computes the scale."""
 
 
 class AnySize(nn.Module):
@@ -50,7 +57,7 @@ class AnySize(nn.Module):
         return model.forward_head(model.norm(x))
 
     def positions(self, grid: Grid) -> Tensor | None:
-        """The position embedding for this grid: `[1 t d]`, or `[1 n d]` without slots for the prefix tokens."""
+        """Compute the position embedding for a grid: `[1 t d]`, or `[1 n d]` without slots for the prefix tokens."""
         config, table = self.model.config, self.model.pos_embed
         if table is None:
             return None
@@ -70,7 +77,7 @@ class AnySize(nn.Module):
 
 
 def at_size(model: ViT, size: tuple[int, int], convention: str) -> ViT:
-    """The same weights in a model of another image size, as `load(image_size=…)` would make it.
+    """Build a model of another image size with the same weights, as `load(image_size=…)` does.
 
     >>> from vitreous.models.variants import variant
     >>> at_size(ViT(variant("vit_femto_patch4_32")), (40, 24), "timm").layout.grid
@@ -87,3 +94,41 @@ def at_size(model: ViT, size: tuple[int, int], convention: str) -> ViT:
         other = ViT(config)
     other.load_state_dict(tensors, assign=True)
     return other.train(model.training)
+
+
+# --- DINOv2's convention ----------------------------------------------------------------------------------------------
+
+
+def resample_offset(table: Tensor, size: Grid) -> Tensor:
+    """Resize a table `[1 d r c]` to `size` as DINOv2 does; the same grid gives the same numbers.
+
+    >>> resample_offset(torch.randn(1, 8, 37, 37), (24, 16)).shape
+    torch.Size([1, 8, 24, 16])
+    """
+    r, c = table.shape[-2:]
+    rows, columns = (torch.arange(new, device=table.device, dtype=table.dtype) for new in size)
+    unchanged = (rows[-1:] == r - 1) & (columns[-1:] == c - 1)  # [1]; then DINOv2 keeps the table
+    offset = torch.where(unchanged, 0.0, OFFSET)
+    return axis_weights(rows, r, offset) @ table @ axis_weights(columns, c, offset).T
+
+
+def axis_weights(positions: Tensor, old: int, offset: Tensor) -> Tensor:
+    """Compute the weight of each old sample in each new position: `[n]` → `[n old]`.
+
+    Four samples around a position count, by Keys' cubic kernel with a = -0.75; edge samples are repeated.
+    """
+    step = old / (positions[-1:] + 1 + offset)
+    at = (positions + 0.5) * step - 0.5  # [n]
+    low, samples = at.floor(), torch.arange(old, device=positions.device, dtype=positions.dtype)
+    weights = torch.zeros_like(at[:, None] - samples)  # [n old]
+    for tap in (-1, 0, 1, 2):
+        nearest = (low + tap).clamp(0, old - 1)
+        weights = weights + _keys(at - low - tap)[:, None] * (nearest[:, None] == samples)
+    return weights
+
+
+def _keys(x: Tensor, a: float = -0.75) -> Tensor:
+    x = x.abs()
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = (((x - 5) * x + 8) * x - 4) * a
+    return torch.where(x < 1, near, torch.where(x < 2, far, 0.0))

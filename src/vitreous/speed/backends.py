@@ -1,7 +1,7 @@
-"""`WAYS`: how a folded network may be run, each a builder: network, what to compute, an example batch → a call.
+"""`BACKENDS`: the ways to run a folded network, each a builder: network, `Forward`, example batch → a callable.
 
-Which one is fastest depends on the machine, so `optimize` lets them race. On CUDA each way is recorded once and then
-replayed as a whole (a CUDA graph): at small batches starting kernels one by one takes longer than running them.
+Which one is fastest depends on the machine, so `optimize` times them. On CUDA each backend is recorded once and then
+replayed as a whole (a CUDA graph): at small batches launching kernels one by one takes longer than running them.
 """
 
 import copy
@@ -13,105 +13,127 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitreous.models.last_block import logits_only
-from vitreous.speed import cpu as laid_out
-from vitreous.speed import gpu as trimmed
-from vitreous.speed.fused import has_triton
+from vitreous.models.last_block import Compute, OutputKind, features_only, logits_only
+from vitreous.speed import cpu, gpu
+from vitreous.speed.token_merging import merging
 
-Compute = Callable[[Any, Tensor], Tensor]
-"""Network and images → what is wanted of them: logits, features."""
-Run = Callable[[Tensor], Tensor]
-WARM = 3  # calls before a graph is recorded: what is tuned on first use must not be part of it
+WARM_UP = 3  # calls before a graph is recorded: what is tuned on first use must not be part of it
 
 
-class Unfit(Exception):
-    """Why a way is not for this network."""
+class UnsupportedBackend(Exception):
+    """Why a backend cannot run a network."""
 
 
-def eager(network: nn.Module, compute: Compute, example: Tensor) -> Run:
-    """As it is written."""
-    return torch.no_grad()(lambda x: compute(network, x))
+@dataclass(frozen=True)
+class Forward:
+    """What a backend computes."""
+
+    output: OutputKind = "logits"
+    merge: int = 0
+    """Tokens to merge in each block (`token_merging.py`)."""
+
+    @property
+    def function(self) -> Callable[[Any, Tensor], Tensor]:
+        """Network and images `[b c H W]` → output, in plain torch."""
+        if self.merge:
+            return merging(self.merge, self.output)
+        return logits_only if self.output == "logits" else features_only
 
 
-def compiled(network: nn.Module, compute: Compute, example: Tensor) -> Run:
-    """By torch's compiler."""
-    return torch.no_grad()(torch.compile(own_code(lambda x: compute(network, x)), fullgraph=True, dynamic=False))
+Builder = Callable[[nn.Module, Forward, Tensor], Compute]
 
 
-def own_code(function: Run) -> Run:
-    """The same function with a code object of its own: torch counts compilations by code, and stops at the ninth."""
+def eager(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
+    """Run the plain code."""
+    function = forward.function
+    return torch.no_grad()(lambda x: function(network, x))
+
+
+def compiled(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
+    """Compile the plain code by `torch.compile`."""
+    return _compiled(network, forward.function)
+
+
+def _compiled(network: nn.Module, function: Callable[[Any, Tensor], Tensor]) -> Compute:
+    own = _own_code(lambda x: function(network, x))
+    return torch.no_grad()(torch.compile(own, fullgraph=True, dynamic=False))
+
+
+def _own_code(function: Any) -> Compute:
+    """Copy a function with its own code object: torch counts compilations by code object, and stops at the ninth."""
     code = function.__code__.replace()
     return FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
 
 
-def frozen(network: nn.Module, compute: Compute, example: Tensor) -> Run:
-    """Compiled with the weights as constants, which are then laid out as the machine's kernels like them."""
+def frozen(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
+    """Compile with the weights as constants, which the compiler then packs for the machine's kernels."""
     from torch._inductor import config
 
     own = copy.deepcopy(network)
-    inner = compiled(own, compute, example)
+    inner = _compiled(own, forward.function)
 
-    def run(x: Tensor) -> Tensor:
+    def compute(x: Tensor) -> Tensor:
         with config.patch(freezing=True):
             return inner(x)
 
-    return run
+    return compute
 
 
-def lean(network: nn.Module, compute: Compute, example: Tensor) -> Run:
-    """Compiled, with fewer trips to memory (`lean.py`); in bf16 with GELU inside the products."""
-    if compute is not logits_only or not trimmed.fits(network):
-        raise Unfit("it is made for logits of GELU networks whose head reads the class token")
-    inside = example.dtype == torch.bfloat16
-    return compiled(network, lambda network, x: trimmed.lean(network, x, inside=inside), example)
+def fused(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
+    """Compile `gpu.fused_forward`, which has fewer memory accesses; in bf16 with GELU inside the products."""
+    if forward.merge or not gpu.fits(network):
+        raise UnsupportedBackend("it needs a GELU network whose head reads the class token, without token merging")
+    output, fused_gelu = forward.output, example.dtype == torch.bfloat16
+    return _compiled(network, lambda network, x: gpu.fused_forward(network, x, output=output, fused_gelu=fused_gelu))
 
 
-def few(network: nn.Module, compute: Compute, example: Tensor) -> Run:
-    """As `lean`, in bf16, with an attention kernel for few tokens, such as one image's."""
-    if compute is not logits_only or not trimmed.fits(network) or not has_triton(example.device):
-        raise Unfit("it is made for logits of GELU networks whose head reads the class token, with Triton")
+def small_batch(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
+    """As `fused`, in bf16, with an attention kernel for small batches, such as one image."""
+    if forward.merge or not gpu.fits(network) or not gpu.has_triton(example.device):
+        raise UnsupportedBackend("it needs a GELU network whose head reads the class token, and Triton")
     rows = len(example) * network.layout.tokens  # type: ignore[operator,union-attr]
-    if example.dtype != torch.bfloat16 or rows > trimmed.FEW or not trimmed.fits_few(network):
-        raise Unfit(f"it is made for bf16, up to {trimmed.FEW} tokens at once, and heads of 16 to 128 channels")
-    return compiled(network, lambda network, x: trimmed.lean(network, x, few=True), example)
+    if example.dtype != torch.bfloat16 or rows > gpu.SMALL_BATCH or not gpu.fits_own_attention(network):
+        limits = f"up to {gpu.SMALL_BATCH} tokens at once, and heads of 16 to 128 channels"
+        raise UnsupportedBackend(f"it needs bf16, {limits}")
+    output = forward.output
+    return _compiled(network, lambda network, x: gpu.fused_forward(network, x, output=output, own_attention=True))
 
 
-def packed(network: nn.Module, compute: Compute, example: Tensor) -> Run:
-    """With weights laid out for the CPU's kernels, and GELU and residuals inside the products (`packed.py`)."""
-    here = example.device.type == "cpu" and laid_out.available()
-    if compute is not logits_only or not trimmed.fits(network) or not here:
-        raise Unfit("it is made for logits of GELU networks on a CPU with oneDNN")
-    return laid_out.packed(network, len(example))  # type: ignore[arg-type]
+def packed(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
+    """Pack weights for the CPU's kernels, with GELU and residuals inside the products (`cpu.py`)."""
+    if forward.merge or not gpu.fits(network) or example.device.type != "cpu" or not cpu.available():
+        raise UnsupportedBackend("it needs a GELU network whose head reads the class token, on a CPU with oneDNN")
+    return cpu.packed_forward(network, len(example), forward.output)  # type: ignore[arg-type]
 
 
-def recorded(build: Callable[[nn.Module, Compute, Tensor], Run]) -> Callable[[nn.Module, Compute, Tensor], Run]:
-    """The same as a CUDA graph. What a call gives lies where the next call writes: copy it before."""
+def recorded(build: Builder) -> Builder:
+    """Record a backend as a CUDA graph. The next call overwrites the returned tensor: copy it before."""
 
-    def start(network: nn.Module, compute: Compute, example: Tensor) -> Run:
-        run = build(network, compute, example)
+    def start(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
+        compute = build(network, forward, example)
         x = example.clone()
         side = torch.cuda.Stream(x.device)
         side.wait_stream(torch.cuda.current_stream(x.device))
         with torch.cuda.stream(side):
-            for _ in range(WARM):
-                run(x)
+            for _ in range(WARM_UP):
+                compute(x)
         torch.cuda.current_stream(x.device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        _forget_workspaces()  # of a graph before this one: they would be gone when that one is thrown away
-        with torch.cuda.graph(graph, stream=side):  # torch's own would be the first device's
-            y = run(x)
-        _forget_workspaces()  # this one's are its own
+        _clear_workspaces()  # of an earlier graph: they would be freed together with it
+        with torch.cuda.graph(graph, stream=side):  # torch's default stream would be the first device's
+            y = compute(x)
+        _clear_workspaces()  # this graph's are its own
 
-        return Replay(run, graph, x, y)
+        return Replay(compute, graph, x, y)
 
     return start
 
 
 @dataclass(frozen=True)
 class Replay:
-    """A recorded graph. It knows weights by their addresses alone: `run`, which holds them, must live as long."""
+    """A recorded graph. It refers to weights by address: `compute`, which holds them, must live as long."""
 
-    run: Run
+    compute: Compute
     graph: Any
     x: Tensor
     y: Tensor
@@ -122,27 +144,28 @@ class Replay:
         return self.y
 
 
-def _forget_workspaces() -> None:
-    """Let matrix products take new memory to work in, where torch lets us say so."""
+def _clear_workspaces() -> None:
+    """Let matrix products allocate new workspaces, if this torch has a call for it."""
     getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)()
 
 
-WAYS: dict[str, Callable[[nn.Module, Compute, Tensor], Run]] = {
+BACKENDS: dict[str, Builder] = {
     "eager": eager,
     "compiled": compiled,
     "frozen": frozen,
-    "lean": lean,
+    "fused": fused,
     "packed": packed,
     "eager graph": recorded(eager),
     "compiled graph": recorded(compiled),
-    "lean graph": recorded(lean),
-    "few graph": recorded(few),
+    "fused graph": recorded(fused),
+    "small-batch graph": recorded(small_batch),
 }
 
 
-def usual(device: torch.device, precision: str) -> tuple[str, ...]:
-    """The ways worth trying."""
+def default_backends(device: torch.device, precision: str) -> tuple[str, ...]:
+    """List the backends worth trying."""
     if device.type == "cuda":
-        eight = precision in ("int8", "fp8")
-        return ("compiled graph",) if eight else ("eager graph", "compiled graph", "lean graph", "few graph")
+        if precision in ("int8", "fp8"):
+            return ("compiled graph",)
+        return ("eager graph", "compiled graph", "fused graph", "small-batch graph")
     return ("compiled",) if precision == "int8" else ("eager", "packed", "compiled", "frozen")

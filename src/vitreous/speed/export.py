@@ -1,9 +1,9 @@
-"""A model as one graph for another runtime: an ONNX file, or torch's own `.pt2`; written, run, compared, then kept.
+"""`export`: write a model as a graph for another runtime, an ONNX file or torch's `.pt2`, checked against the model.
 
-In goes a model, out comes a file whose graph takes normalised `images` `[batch channels height width]` and gives
-`logits`, or `features` where the model has no classifier. The batch is free; height and width too where asked. The
-file carries the shape, preprocessing and class names that a checkpoint of ours has in its `config.json`: in ONNX as
-the metadata `vitreous`, in a `.pt2` as the extra file `vitreous.json`.
+The graph takes normalised `images` `[batch channels height width]` and returns `logits`, or `features` if the model has
+no classifier. The batch size is free; height and width too with `dynamic_size`. The file carries the config,
+preprocessing and class names that `config.json` has in a saved model: in ONNX as the metadata `vitreous`, in a `.pt2`
+as the extra file `vitreous.json`.
 """
 
 import json
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from vitreous.models.last_block import Compute
 from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.speed.any_size import AnySize, at_size
@@ -27,28 +28,27 @@ from vitreous.weights.formats.registry import FORMATS
 from vitreous.weights.formats.vitreous import describe_model
 from vitreous.weights.positions import CONVENTIONS
 
-Run = Callable[[Tensor], Tensor]
 Size = tuple[int, int]
 BATCHES = (1, 3)
-"""The batch sizes that a written graph is tried at."""
+"""Batch sizes at which a written graph is compared with the model."""
 TOLERANCE = 1e-4
-"""How far a graph may be from its model, as a share of the largest output, or of 1 where that is less."""
+"""Largest allowed difference from the model, relative to the largest output, or to 1 if that is smaller."""
 ONE_FILE = 1_500_000_000
-"""Bytes of weights above which ONNX puts them in a `.onnx.data` beside: protobuf ends at 2 GiB."""
+"""Bytes of weights above which ONNX writes them to a separate `.onnx.data`: protobuf ends at 2 GiB."""
 OPSET = 18
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how it compared."""
+    """The written files, and how the graph compares with the model."""
 
     files: list[Path]
     difference: float
-    """The largest distance of an output from the model's own."""
+    """Largest difference of an output from the model's."""
     tolerance: float
-    """The distance that would have been too much."""
+    """Largest difference that was allowed."""
     tried: tuple[tuple[int, ...], ...]
-    """The shapes of the images that were compared."""
+    """Shapes of the compared images."""
 
 
 def export(
@@ -60,12 +60,12 @@ def export(
     resize: str | None = None,
     opset: int | None = None,
 ) -> Exported:
-    """Write `model` as a graph of one of the `KINDS`, in float32, and check it against the model itself.
+    """Write `model` as a graph of one of the `KINDS`, in float32, and check it against the model.
 
-    With `dynamic_size` height and width may be any multiples of the patch size from two on (a ResNet's: any number of
-    pixels that leaves it more than one place), and a ViT's position embeddings are resized inside the graph by the
-    `resize` convention, by default the one of the library that the checkpoint came from. `opset` is ONNX's. A graph
-    that disagrees with the model is an error and leaves no file.
+    With `dynamic_size` height and width may be any multiples of the patch size from two on (for a ResNet: any number of
+    pixels that gives more than one position in the last stage), and a ViT's position embeddings are resized inside the
+    graph by the `resize` convention, by default that of the library the checkpoint came from. `opset` is ONNX's. A
+    graph that differs from the model raises an error and leaves no file.
 
     >>> from vitreous.models.variants import variant
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -82,7 +82,7 @@ def export(
     if not isinstance(model, ViT | ResNet):
         raise ValueError(f"only ViTs and ResNets are exported, got a {type(model).__name__}")
     if opset is not None and kind != "onnx":
-        raise ValueError(f"opset is ONNX's, and {kind} has none")
+        raise ValueError(f"opset is an option of onnx, {kind} has none")
     if opset is not None and opset < OPSET:
         raise ValueError(f"opset must be at least {OPSET}, which brought resizing with antialiasing, got {opset}")
     if resize is not None and resize not in CONVENTIONS:
@@ -98,54 +98,54 @@ def export(
         draft = Path(folder) / path.name
         chosen.write(program, draft, output_name(model), json.dumps(own, ensure_ascii=False), opset or OPSET)
         difference, tolerance, tried = compare(model, chosen.open(draft), dynamic_size, convention)
-        if not difference <= tolerance:  # NaN is no agreement
+        if not difference <= tolerance:  # also true for NaN
             raise ValueError(
-                f"the {kind} graph is {difference:.2g} from the model, {tolerance:.2g} at most was expected: "
+                f"the {kind} graph is {difference:.2g} from the model, at most {tolerance:.2g} is allowed: "
                 "nothing was written"
             )
         return Exported(publish(draft, path), difference, tolerance, tried)
 
 
 def convention_of(model: nn.Module) -> str:
-    """How the library that a model's checkpoint came from resizes positions; timm's way where there was none."""
+    """Find the resize convention of the library that the checkpoint came from; timm's if there was none."""
     card: Any = model.card
     name = card.report.format if card is not None else ""
     return FORMATS[name].resize if name in FORMATS else "timm"
 
 
 def output_name(model: ViT | ResNet) -> str:
-    """`logits`, or `features` where what comes out are no classes."""
+    """Return `logits`, or `features` if the output is not classes."""
     projects = model.card is not None and model.card.head != "classifier"
     return "features" if projects or not model.config.classes else "logits"
 
 
 def trace(model: ViT | ResNet, dynamic_size: bool, convention: str) -> ExportedProgram:
-    """The model as torch's graph, with the batch free, and height and width if asked."""
+    """Trace the model with a free batch size, and free height and width with `dynamic_size`."""
     (height, width), (tall, wide) = input_size(model), step(model)
     shapes: dict[int, Any] = {0: Dim("batch", min=1)}
     graph: nn.Module = Images(model)
-    if dynamic_size:  # torch takes a size of one for a case apart: the last map has two rows and columns at least
+    if dynamic_size:  # torch specialises size 1: the last stage has at least two rows and columns
         if isinstance(model, ViT):
             graph = AnySize(model, convention)
-            least = 2 * tall, 2 * wide
+            smallest = 2 * tall, 2 * wide
             shapes |= {2: tall * Dim("rows", min=2), 3: wide * Dim("columns", min=2)}
         else:
             graph = Images(freely_pooled(model))
-            least = tall + 1, wide + 1
-            shapes |= {2: Dim("height", min=least[0]), 3: Dim("width", min=least[1])}
-        if height < least[0] or width < least[1]:
+            smallest = tall + 1, wide + 1
+            shapes |= {2: Dim("height", min=smallest[0]), 3: Dim("width", min=smallest[1])}
+        if height < smallest[0] or width < smallest[1]:
             raise ValueError(
-                f"a graph of free size takes {least[0]}×{least[1]} pixels and more, and this model {height}×{width}: "
-                "export it without"
+                f"a graph with dynamic size takes {smallest[0]}×{smallest[1]} pixels and more, "
+                f"this model {height}×{width}: export it without dynamic_size"
             )
-        height, width = height + tall, width + 2 * wide  # another grid than the model's: nothing is equal by luck
+        height, width = height + tall, width + 2 * wide  # another grid than the model's, so that no size is specialised
     example = torch.zeros(2, channels(model), height, width)
     with torch.no_grad():
         return torch.export.export(graph, (example,), dynamic_shapes={"images": shapes})
 
 
 class Images(nn.Module):
-    """A model whose argument is called what the graph's input is called."""
+    """A model whose argument is named `images`, like the graph's input."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -157,9 +157,9 @@ class Images(nn.Module):
 
 
 class FreePool(nn.Module):
-    """A max pool of any stride as one of stride 1 and a choice of its places: `[b c h w]` → `[b c ⌈h/s⌉ ⌈w/s⌉]`.
+    """A max pool of any stride as one of stride 1 and slicing: `[b c h w]` → `[b c ⌈h/s⌉ ⌈w/s⌉]`.
 
-    torch 2.11 traces a larger stride for odd or for even sizes alone. Kernel, padding and stride are a ResNet's.
+    torch 2.11 traces a larger stride only for odd or only for even sizes. Kernel, padding and stride are a ResNet's.
     """
 
     def __init__(self, pool: nn.MaxPool2d) -> None:
@@ -172,7 +172,7 @@ class FreePool(nn.Module):
 
 
 def freely_pooled(model: ResNet) -> ResNet:
-    """A copy of a ResNet whose graph takes odd and even sizes."""
+    """Copy a ResNet with a max pool whose graph takes odd and even sizes."""
     other = deepcopy(model)
     if isinstance(other.maxpool, nn.MaxPool2d):
         other.maxpool = FreePool(other.maxpool)
@@ -185,7 +185,7 @@ def input_size(model: ViT | ResNet) -> Size:
 
 
 def step(model: ViT | ResNet) -> Size:
-    """The pixels that become one place of the last map: a ViT's patch, a ResNet's strides multiplied."""
+    """Pixels for each position of the last stage: a ViT's patch size, the product of a ResNet's strides."""
     config = model.config
     if isinstance(config, ViTConfig):
         return config.patch
@@ -198,16 +198,16 @@ def channels(model: ViT | ResNet) -> int:
 
 @torch.no_grad()
 def compare(
-    model: ViT | ResNet, run: Run, dynamic_size: bool, convention: str
+    model: ViT | ResNet, run: Compute, dynamic_size: bool, convention: str
 ) -> tuple[float, float, tuple[tuple[int, ...], ...]]:
-    """Run graph and model on the same noise: the largest difference, the largest allowed, the shapes tried."""
+    """Run graph and model on the same noise; return the largest difference, the allowed one, and the shapes."""
     differences, outputs, tried = [], [], []
-    chance = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     for size in sizes(model, dynamic_size):
         other = isinstance(model, ViT) and size != input_size(model)
         truth = at_size(model, size, convention) if other else model
         for batch in BATCHES:
-            x = torch.randn(batch, channels(model), *size, generator=chance)
+            x = torch.randn(batch, channels(model), *size, generator=generator)
             expected, found = truth(x), run(x)
             if found.shape != expected.shape:
                 raise ValueError(f"the graph gives {list(found.shape)}, the model {list(expected.shape)}")
@@ -219,7 +219,7 @@ def compare(
 
 
 def sizes(model: ViT | ResNet, dynamic_size: bool) -> list[Size]:
-    """The image sizes to try: the model's own, and where sizes are free one of another shape."""
+    """List the image sizes to compare: the model's, and with `dynamic_size` one of another shape."""
     height, width = own = input_size(model)
     if not dynamic_size:
         return [own]
@@ -232,7 +232,7 @@ def write_onnx(program: ExportedProgram, path: Path, output: str, described: str
         program,
         input_names=["images"],
         output_names=[output],
-        dynamic_shapes={"images": {0: "batch", 2: "height", 3: "width"}},  # names alone: what is free was traced so
+        dynamic_shapes={"images": {0: "batch", 2: "height", 3: "width"}},  # names only: tracing set what is free
         opset_version=opset,
         dynamo=True,
         verbose=False,
@@ -243,7 +243,7 @@ def write_onnx(program: ExportedProgram, path: Path, output: str, described: str
     written.save(path, external_data=weights > ONE_FILE)
 
 
-def open_onnx(path: Path) -> Run:
+def open_onnx(path: Path) -> Compute:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -254,7 +254,7 @@ def write_torch_export(program: ExportedProgram, path: Path, output: str, descri
     torch.export.save(program, path, extra_files={"vitreous.json": described})
 
 
-def open_torch_export(path: Path) -> Run:
+def open_torch_export(path: Path) -> Compute:
     module = torch.export.load(path).module()
     return lambda x: module(x)
 
@@ -265,7 +265,7 @@ class Kind:
 
     suffix: str
     write: Callable[[ExportedProgram, Path, str, str, int], None]
-    open: Callable[[Path], Run]
+    open: Callable[[Path], Compute]
     needs: tuple[str, ...] = ()
     """Packages of the extra `[export]`."""
 
@@ -277,12 +277,12 @@ KINDS: dict[str, Kind] = {
 
 
 def publish(draft: Path, path: Path) -> list[Path]:
-    """Put a checked file in place in one step; of two files the weights go first, and never under an older graph."""
-    beside = [file for file in draft.parent.iterdir() if file != draft]
-    if beside:
+    """Move checked files into place; weights in a separate file go first, and never under an older graph."""
+    separate = [file for file in draft.parent.iterdir() if file != draft]
+    if separate:
         path.unlink(missing_ok=True)
     placed = [path]
-    for file in [*beside, draft]:
+    for file in [*separate, draft]:
         with file.open("r+b") as written:
             os.fsync(written.fileno())
         os.replace(file, path.parent / file.name)

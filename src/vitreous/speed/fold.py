@@ -1,8 +1,8 @@
-"""The same network with less to do: what is constant between two layers, folded into the weights of the second.
+"""`fold`: merge constant factors and shifts between layers into the weights.
 
-A layer norm's scale and shift go into the linear layer behind it, a layer scale into the one before it, and the
-normalisation of images into the patch embedding, so that pixels can be handed over as they are: uint8. In exact
-arithmetic the logits are the same; what is left is rounding.
+A layer norm's scale and shift are folded into the linear layer after it, a layer scale into the one before it, and the
+normalisation of images into the patch embedding, so that the network takes pixels (uint8) directly. The logits differ
+only by rounding.
 """
 
 import copy
@@ -15,13 +15,13 @@ from vitreous.models.vit import LayerScale, ViT
 
 
 @torch.no_grad()
-def folded(model: ViT, mean: tuple[float, ...] | None = None, std: tuple[float, ...] | None = None) -> ViT:
-    """A copy of a model, in fp32 and for inference alone; with `mean` and `std` it takes pixels from 0 to 255.
+def fold(model: ViT, mean: tuple[float, ...] | None = None, std: tuple[float, ...] | None = None) -> ViT:
+    """Copy a model for inference, folded and in fp32; with `mean` and `std` the copy takes pixels from 0 to 255.
 
     >>> from vitreous.models.variants import variant
     >>> model = ViT(variant("vit_femto_patch4_32")).eval()
     >>> pixels = torch.randint(0, 256, (1, 3, 32, 32), dtype=torch.uint8)
-    >>> fast = folded(model, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    >>> fast = fold(model, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     >>> torch.allclose(fast(pixels.float()), model((pixels / 255 - 0.5) / 0.5), atol=1e-4)
     True
     """
@@ -42,7 +42,7 @@ def _fold_block(block: Any) -> None:
 
 
 def _fold_normalisation(proj: nn.Conv2d, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
-    """`proj((u / 255 - mean) / std)` as `proj'(u)`."""
+    """Rewrite `proj((u / 255 - mean) / std)` as `proj'(u)`."""
     weight = proj.weight.double()  # [d c p q]
     means, stds = (torch.tensor(values, dtype=torch.float64).view(1, -1, 1, 1) for values in (mean, std))
     if means.shape[1] != weight.shape[1]:
@@ -54,7 +54,7 @@ def _fold_normalisation(proj: nn.Conv2d, mean: tuple[float, ...], std: tuple[flo
 
 
 def _fold_norm(norm: nn.Module, linear: nn.Module) -> tuple[nn.Module, nn.Module]:
-    """A layer norm and what reads it: `W (γ n + β) + b` = `(W γ) n + (b + W β)`."""
+    """Fold a layer norm into the layer that reads it: `W (γ n + β) + b` = `(W γ) n + (b + W β)`."""
     if type(norm) is not nn.LayerNorm or type(linear) is not nn.Linear or norm.weight is None:
         return norm, linear
     plain = nn.LayerNorm(norm.normalized_shape, norm.eps, elementwise_affine=False)
@@ -67,8 +67,8 @@ def _fold_norm(norm: nn.Module, linear: nn.Module) -> tuple[nn.Module, nn.Module
 
 
 def _fold_scale(linear: nn.Module, scale: nn.Module) -> nn.Module:
-    """A linear layer and the factor on each of its outputs."""
-    if not isinstance(scale, LayerScale) or type(linear) is not nn.Linear:  # LoRA's is more than its weight
+    """Fold the factor on each output into a linear layer."""
+    if not isinstance(scale, LayerScale) or type(linear) is not nn.Linear:  # LoRA adds to the weight
         return scale
     gamma = scale.gamma.double()
     linear.weight = nn.Parameter((linear.weight.double() * gamma[:, None]).float(), requires_grad=False)

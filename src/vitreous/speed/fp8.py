@@ -1,11 +1,11 @@
-"""fp8: matrix products of 8-bit floating-point numbers (e4m3), for GPUs that have them.
+"""fp8: linear layers whose products are of 8-bit floating-point numbers (e4m3), for GPUs that have them.
 
-e4m3 numbers keep four digits of a binary fraction whatever their size, between 2⁻⁹ and 448, so what goes into a product
-needs only to be brought into that range. A layer norm's output lies within ±√d, whatever the image: times 8 it uses
-the range well, and no image has to be looked at beforehand. GELU's output is taken as it is and cut at 448. Weights
-are scaled by their largest. Between the products everything is bf16. So are the products that gain nothing: attention's
-output, which is small and would have to be rounded in a trip of its own; the last block, whose class token alone is
-needed; and whatever reads fewer than 256 numbers, where a product waits for memory and not for multiplications.
+e4m3 numbers keep four binary digits between 2⁻⁹ and 448, so the input of a product only needs to be scaled into that
+range. A layer norm's output is within ±√d for any image: times 8 it uses the range well, and no calibration images are
+needed. GELU's output is used unscaled and clamped at 448. Weights are scaled by their largest. Everything between the
+products is bf16. So are products that gain nothing: attention's output projection, which is small and would need a
+separate rounding; the last block, of which only the class token is needed; and layers that read fewer than 256 numbers,
+which are limited by memory.
 """
 
 from typing import Any
@@ -14,27 +14,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.models.last_block import block_rows, tokens_of_heads
+from vitreous.models.last_block import OutputKind, read_last_block
 from vitreous.models.vit import ViT
-from vitreous.speed.fused import add_dense, gelu_eight
-from vitreous.speed.gpu import mix, norm
+from vitreous.speed.gpu import add_dense, gelu_fp8, mix, norm
 
-EIGHT = torch.float8_e4m3fn
+E4M3 = torch.float8_e4m3fn
 LARGEST = 448.0
 MULTIPLE = 16
-"""What a GPU's kernel wants both sides of a weight to be multiples of."""
+"""Both sides of a weight must be multiples of this for a GPU's kernel."""
 NARROW = 256
 """Layers that read fewer numbers than this stay in bf16."""
 SPREAD = 8.0
-"""What a layer norm's output is multiplied by: √d times this must stay below 448, which it does up to d = 3136."""
+"""Factor on a layer norm's output: √d times this must stay below 448, which it does up to d = 3136."""
 
 
 def supports(device: torch.device) -> str | None:
-    """None where the device multiplies fp8 numbers, else why not."""
+    """Return None if the device multiplies fp8 numbers, else the reason."""
     if device.type != "cuda":
         return f"fp8 needs an NVIDIA GPU, this is {device.type}: try bf16"
     if not hasattr(torch, "_scaled_mm"):
-        return f"torch {torch.__version__} has no product of fp8 numbers: try bf16, or another torch"
+        return f"torch {torch.__version__} has no fp8 product: try bf16, or another torch"
     major, minor = torch.cuda.get_device_capability(device)
     if (major, minor) < (8, 9):
         return (
@@ -43,19 +42,20 @@ def supports(device: torch.device) -> str | None:
     return None
 
 
-class Eight(nn.Module):
-    """A folded network whose blocks multiply in fp8: images `[b c H W]` → logits."""
+class Fp8ViT(nn.Module):
+    """A folded network whose blocks multiply in fp8: images `[b c H W]` → logits or features."""
 
-    def __init__(self, network: ViT) -> None:
+    def __init__(self, network: ViT, output: OutputKind = "logits") -> None:
         super().__init__()
+        self.output = output
         self.network, self.config = network, network.config
         if network.config.width * SPREAD**2 >= LARGEST**2:
-            raise ValueError(f"fp8 is made for widths below {int((LARGEST / SPREAD) ** 2)}, got {network.config.width}")
+            raise ValueError(f"fp8 supports widths below {int((LARGEST / SPREAD) ** 2)}, got {network.config.width}")
         if uneven := [side for side in (network.config.width, network.config.mlp_width) if side % MULTIPLE]:
-            raise ValueError(f"fp8 is made for widths that {MULTIPLE} divides, got {uneven[0]}: try bf16")
+            raise ValueError(f"fp8 supports widths that {MULTIPLE} divides, got {uneven[0]}: try bf16")
         layers = ("attn.qkv", "mlp.fc1", "mlp.fc2")
         self.layers = nn.ModuleList(
-            nn.ModuleList(product(block.get_submodule(name)) for name in layers) for block in network.blocks[:-1]
+            nn.ModuleList(_converted(block.get_submodule(name)) for name in layers) for block in network.blocks[:-1]
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ class Eight(nn.Module):
         x = network.embed(x)
         b, t, d = x.shape
         x = x.reshape(b * t, d).clone()
-        carried = torch.zeros(d, device=x.device, dtype=torch.float32)  # biases that are still owed, as in `lean`
+        carried = torch.zeros(d, device=x.device, dtype=torch.float32)  # biases not added yet, as in `fused_forward`
         pairs: Any = zip(network.blocks[:-1], self.layers, strict=True)
         for block, (qkv, fc1, fc2) in pairs:
             attention = block.attn
@@ -72,15 +72,15 @@ class Eight(nn.Module):
             carried = carried + attention.proj.bias
             x = x + fc2.after_gelu(fc1(norm(x, carried, block.norm2, torch.float32)))
         x = (x + carried).to(x.dtype).view(b, t, d)
-        return network.forward_head(network.norm(block_rows(network.blocks[-1], x, tokens_of_heads(network))))
+        return read_last_block(network, x, self.output)
 
 
-def product(layer: Any) -> nn.Module:
-    """A linear layer as it is best multiplied."""
-    return (Product8 if layer.in_features >= NARROW else Product16)(layer)
+def _converted(layer: Any) -> nn.Module:
+    """Convert a linear layer to the faster of the two formats."""
+    return (Fp8Linear if layer.in_features >= NARROW else Bf16Linear)(layer)
 
 
-class Product16(nn.Module):
+class Bf16Linear(nn.Module):
     """A linear layer that stays in bf16."""
 
     def __init__(self, layer: Any) -> None:
@@ -88,15 +88,15 @@ class Product16(nn.Module):
         self.layer = layer
 
     def forward(self, x: Tensor) -> Tensor:
-        """A layer norm's output `[r in]`, fp32 → `[r out]`."""
+        """Multiply a layer norm's output, fp32 `[r in]` → `[r out]`."""
         return self.layer(x.to(torch.bfloat16))
 
     def after_gelu(self, x: Tensor) -> Tensor:
-        """What GELU is still to be taken of, bf16 `[r in]` → `[r out]`."""
+        """Apply GELU to the input, then multiply: bf16 `[r in]` → `[r out]`."""
         return self.layer(F.gelu(x, approximate="tanh"))
 
 
-class Product8(nn.Module):
+class Fp8Linear(nn.Module):
     """A linear layer with its weight in fp8."""
 
     weight: Tensor
@@ -107,23 +107,23 @@ class Product8(nn.Module):
         super().__init__()
         weight = layer.weight.detach().float()
         scale = weight.abs().amax().clamp(min=1e-12) / LARGEST
-        self.register_buffer("weight", (weight / scale).to(EIGHT))  # [out in]
+        self.register_buffer("weight", (weight / scale).to(E4M3))  # [out in]
         self.register_buffer("scale", scale)
         self.register_buffer("bias", layer.bias.detach().to(torch.bfloat16))
 
     def forward(self, x: Tensor) -> Tensor:
-        """A layer norm's output `[r in]`, fp32 → `[r out]` in bf16."""
-        return self.multiply((x * SPREAD).to(EIGHT), SPREAD)
+        """Multiply a layer norm's output, fp32 `[r in]` → bf16 `[r out]`."""
+        return self.multiply((x * SPREAD).to(E4M3), SPREAD)
 
     def after_gelu(self, x: Tensor) -> Tensor:
-        """What GELU is still to be taken of, bf16 `[r in]` → `[r out]`."""
-        return self.multiply(gelu_eight(x), 1.0)
+        """Apply GELU to the input, then multiply: bf16 `[r in]` → `[r out]`."""
+        return self.multiply(gelu_fp8(x), 1.0)
 
     def multiply(self, x: Tensor, spread: float) -> Tensor:
-        """`x` `[r in]` in fp8, `spread` times what is meant → `[r out]` in bf16."""
-        if not x.is_cuda:  # the same numbers by a product in fp32: slow, for comparing
+        """Multiply `x` in fp8, scaled by `spread`: `[r in]` → bf16 `[r out]`."""
+        if not x.is_cuda:  # the same numbers multiplied in fp32: slow, for tests
             return (x.float() @ self.weight.float().t() * (self.scale / spread) + self.bias).to(torch.bfloat16)
-        meant = torch.full((), 1 / spread, device=x.device)
+        unscale = torch.full((), 1 / spread, device=x.device)
         return torch._scaled_mm(
-            x, self.weight.t(), meant, self.scale, bias=self.bias, out_dtype=torch.bfloat16, use_fast_accum=True
+            x, self.weight.t(), unscale, self.scale, bias=self.bias, out_dtype=torch.bfloat16, use_fast_accum=True
         )

@@ -1,8 +1,8 @@
-"""Triton kernels: what torch's compiler does in several trips to memory, or with many more instructions, in one.
+"""Triton kernels for what torch's compiler does with more memory accesses or more instructions.
 
-The two for the backward pass also add up the columns of what they write, for the bias's gradient: rows are summed
-within a program, and the caller adds up the programs' sums. Triton comes with torch where there is CUDA; `fused.py`
-says what to do elsewhere.
+The two for the backward pass also sum the columns of their output, for the bias's gradient: rows are summed within a
+program, and the caller adds the programs' sums. Triton comes with torch on CUDA; elsewhere the operations of `gpu.py`
+use plain torch. This module imports Triton, so import it only after `gpu.has_triton`.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ def _gelu_backward(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    place = row.to(tl.int64)[:, None] * columns + column[None, :]
+    offset = row.to(tl.int64)[:, None] * columns + column[None, :]
     inside = (row[:, None] < rows) & (column[None, :] < columns)
-    value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
-    slope = tl.load(dy + place, mask=inside, other=0.0).to(tl.float32)
-    bell = tl.exp(-0.5 * value * value)
+    value = tl.load(x + offset, mask=inside, other=0.0).to(tl.float32)
+    gradient = tl.load(dy + offset, mask=inside, other=0.0).to(tl.float32)
+    density = tl.exp(-0.5 * value * value)
     t = 1 / (1 + RATE * tl.abs(value))
-    tail = t * (A + t * (B + t * (C + t * (D + t * E)))) * bell
-    share = tl.where(value >= 0, 1 - tail, tail)  # Φ, as in gelu.py
-    back = slope * (share + value * bell * 0.3989422804014327)  # d(x Φ)/dx = Φ + x φ
-    tl.store(dx + place, back.to(dx.dtype.element_ty), mask=inside)
-    tl.store(y + place, (value * share).to(y.dtype.element_ty), mask=inside)
+    tail = t * (A + t * (B + t * (C + t * (D + t * E)))) * density
+    cdf = tl.where(value >= 0, 1 - tail, tail)  # Φ, as in gelu.py
+    back = gradient * (cdf + value * density * 0.3989422804014327)  # d(x Φ)/dx = Φ + x φ
+    tl.store(dx + offset, back.to(dx.dtype.element_ty), mask=inside)
+    tl.store(y + offset, (value * cdf).to(y.dtype.element_ty), mask=inside)
     tl.store(sums + tl.program_id(0) * columns + column, tl.sum(back, 0), mask=column < columns)
 
 
 def gelu_backward(x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`x`, `dy` `[r c]` → the gradient for `x`, `gelu(x)` itself, and sums of the gradient's columns `[programs c]`."""
+    """Compute from `x`, `dy` `[r c]` the gradient of `x`, `gelu(x)`, and the gradient's column sums `[programs c]`."""
     rows, columns = x.shape
     programs = triton.cdiv(rows, ROWS)
     dx, y = torch.empty_like(x), torch.empty_like(x)
@@ -81,7 +81,7 @@ def _pack(  # type: ignore[no-untyped-def]
 
 
 def pack(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Three `[b h t k]` → side by side `[b t 3hk]`, and sums of columns `[programs 3hk]`."""
+    """Concatenate three `[b h t k]` to `[b t 3hk]`, and sum columns: `[programs 3hk]`."""
     b, h, t, width = q.shape
     q, k, v = (x if x.stride(3) == 1 else x.contiguous() for x in (q, k, v))
     programs = triton.cdiv(b * t, ROWS)
@@ -97,21 +97,21 @@ def pack(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @triton.jit
-def _gelu_eight(x, y, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(x + place, mask=place < count, other=0.0).to(tl.float32)
+def _gelu_fp8(x, y, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    offset = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + offset, mask=offset < count, other=0.0).to(tl.float32)
     # x (1 + tanh(z)) / 2 = x / (1 + exp(-2z)); 2 log₂e √(2/π) = 2.302208
     power = -2.302208198 * value * (1 + 0.044715 * value * value)
     out = tl.minimum(value / (1 + tl.exp2(power)), 448.0)
-    tl.store(y + place, out.to(y.dtype.element_ty), mask=place < count)
+    tl.store(y + offset, out.to(y.dtype.element_ty), mask=offset < count)
 
 
-def gelu_eight(x: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Tensor:
-    """GELU by its tanh form, as fp8 numbers, cut at 448."""
+def gelu_fp8(x: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Tensor:
+    """Compute GELU by its tanh form as fp8 numbers, clamped at 448."""
     y = torch.empty_like(x, dtype=dtype)
     block = 2048
     with _on(x):
-        _gelu_eight[(triton.cdiv(x.numel(), block),)](x, y, x.numel(), BLOCK=block, num_warps=4)
+        _gelu_fp8[(triton.cdiv(x.numel(), block),)](x, y, x.numel(), BLOCK=block, num_warps=4)
     return y
 
 
@@ -125,29 +125,29 @@ def _attend(  # type: ignore[no-untyped-def]
     lane = tl.arange(0, WIDTH)
     step: tl.constexpr = 3 * HEADS * WIDTH  # from a token to the next
     source = qkv + image * tokens * step + head * WIDTH + lane[None, :]
-    # tokens beyond the end are worked out from the last one, and not stored
+    # tokens beyond the end are computed from the last one, and not stored
     query = tl.load(source + tl.minimum(row, tokens - 1)[:, None] * step)
     largest = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     mixed = tl.zeros((ROWS, WIDTH), tl.float32)
     for start in range(0, tokens, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        place = source + tl.minimum(column, tokens - 1)[:, None] * step
-        key, value = tl.load(place + HEADS * WIDTH), tl.load(place + 2 * HEADS * WIDTH)
+        offset = source + tl.minimum(column, tokens - 1)[:, None] * step
+        key, value = tl.load(offset + HEADS * WIDTH), tl.load(offset + 2 * HEADS * WIDTH)
         score = tl.where(column[None, :] < tokens, tl.dot(query, tl.trans(key)) * scale, float("-inf"))
         now = tl.maximum(largest, tl.max(score, 1))
         weight, shrink = tl.exp2(score - now[:, None]), tl.exp2(largest - now)
         total = total * shrink + tl.sum(weight, 1)
         mixed = tl.dot(weight.to(value.dtype), value, mixed * shrink[:, None])
         largest = now
-    place = out + (image * tokens + row[:, None]) * (HEADS * WIDTH) + head * WIDTH + lane[None, :]
-    tl.store(place, (mixed / total[:, None]).to(out.dtype.element_ty), mask=row[:, None] < tokens)
+    offset = out + (image * tokens + row[:, None]) * (HEADS * WIDTH) + head * WIDTH + lane[None, :]
+    tl.store(offset, (mixed / total[:, None]).to(out.dtype.element_ty), mask=row[:, None] < tokens)
 
 
 def attend(qkv: Tensor, images: int, heads: int) -> Tensor:
-    """Attention from queries, keys and values side by side, `[r 3d]` → `[r d]`, in one reading of them.
+    """Compute attention from concatenated queries, keys and values, `[r 3d]` → `[r d]`, reading them once.
 
-    The softmax is worked out as keys come by: what was summed so far shrinks whenever a larger score is met.
+    The softmax is computed online: the sums so far are rescaled whenever a larger score appears.
     """
     rows, d = qkv.shape[0], qkv.shape[1] // 3
     tokens, width = rows // images, d // heads
@@ -161,7 +161,7 @@ def attend(qkv: Tensor, images: int, heads: int) -> Tensor:
 
 
 def _on(x: Tensor) -> Any:
-    """Triton launches on the current device, which need not be the tensor's."""
+    """Make the tensor's device the current one, on which Triton launches."""
     from contextlib import nullcontext
 
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()

@@ -1,16 +1,19 @@
-"""`optimize`: the same answers, faster; how is found out on the machine it runs on.
+"""`optimize`: run a model in the fastest way that this machine offers; results differ only by rounding.
 
-In goes a model; out comes a callable of images `[b c h w]`, normalised ones or pixels (uint8) as they are, that gives
-what the model gives. Work that cannot reach the answer is not done, constants are folded into weights (`fold.py`), the
-rest runs in whichever of the ways (`ways.py`) proves fastest. That is kept, so that the next start need not try.
+It returns a callable of images `[b c h w]`, normalised or as pixels (uint8), that computes what the model computes.
+Work that cannot reach the output is skipped, constants are folded into weights (`fold.py`), and the `BACKENDS` are
+timed against each other; the fastest is remembered in a small file, so that the next start does not time them again.
 
-The ways that keep the number format differ from the plain model by rounding alone; `bf16`, `int8` and `fp8` are stated
-losses.
+Backends that keep the number format differ from the plain model by rounding alone; `bf16`, `int8` and `fp8` lose
+accuracy, as `docs/guides/speed.md` states.
 """
 
+import hashlib
+import json
+import platform
 import statistics
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -19,30 +22,32 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitreous.models.last_block import logits_only
+from vitreous.models.last_block import Compute, OutputKind
 from vitreous.models.vit import ViT
 from vitreous.runtime.device import max_lanes, synchronize
-from vitreous.speed import int8 as integers
-from vitreous.speed.backends import WAYS, Compute, Run, Unfit, usual
-from vitreous.speed.choice import best, choice
-from vitreous.speed.fold import folded
+from vitreous.runtime.files import write_json
+from vitreous.speed import fp8, gpu, int8
+from vitreous.speed.backends import BACKENDS, Forward, UnsupportedBackend, default_backends
+from vitreous.speed.fold import fold
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.float32, "fp8": torch.bfloat16}
-"""How exact → the number format between layers; int8's products are whole numbers, fp8's have 8 bits."""
-ROUNDS = 5  # timings of each way
+"""Precision → number format between layers; products are of 8-bit numbers in int8 and fp8."""
+ROUNDS = 5  # timings of each backend
+AS_FAST = 1.03
+"""Backends that take at most this many times the fastest one's time count as equally fast: the first is taken."""
 
 
 @dataclass
-class Fast:
-    """Callable: images `[b c h w]` → what the model gives, float and on the CPU. `b` may be anything.
+class OptimizedModel:
+    """Callable: images `[b c h w]` → the model's output as float on the CPU, for any `b`.
 
-    Threads may share it. Where it plays a recorded graph, which reads and writes one place in memory, they wait for
-    each other.
+    Threads may share it. A recorded graph reads and writes fixed memory, so threads wait for each other there.
     """
 
-    run: Run
-    batch: int
-    """What is computed at once: fewer images are filled up, more are cut, so that one shape alone is compiled."""
+    compute: Compute
+    """The chosen backend: takes `batch_size` prepared images."""
+    batch_size: int
+    """Images computed at once: fewer are padded, more are split, so that only one shape is compiled."""
     device: torch.device
     dtype: torch.dtype
     mean: Tensor
@@ -50,155 +55,220 @@ class Fast:
     size: tuple[int, int]
     """Height and width of an image."""
     pixels: bool = True
-    """Whether the network itself takes values from 0 to 255; else it takes normalised images alone."""
-    way: str = "eager"
-    """How it computes: a name among `WAYS`."""
-    tried: dict[str, float] = field(default_factory=dict)
-    """Seconds a batch of each way that was tried here; empty where the choice was known from before."""
-    remarks: list[str] = field(default_factory=list)
-    """What was left out and why."""
+    """Whether the network itself takes values from 0 to 255; else it takes normalised images."""
+    backend: str = "eager"
+    """Name of the chosen backend."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Seconds a batch of each backend that was timed; empty if the choice was known from before."""
+    notes: list[str] = field(default_factory=list)
+    """Backends that failed, and why."""
     lanes: int = 1
-    """How many batches are best computed at once where there are many: one a thread, on a CPU and with nothing
-    compiled, since compiled code keeps its number of threads."""
+    """Batches to compute in parallel if there are many: one for each thread on a CPU with nothing compiled, since
+    compiled code has a fixed number of threads."""
     lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
-        takes = (len(self.mean), *self.size)
-        if images.shape[1:] != takes:
-            message = f"this model takes [b {' '.join(map(str, takes))}], got {list(images.shape)}"
+        expected = (len(self.mean), *self.size)
+        if images.shape[1:] != expected:
+            message = f"this model takes [b {' '.join(map(str, expected))}], got {list(images.shape)}"
             raise ValueError(f"{message}: preprocess images with model.card.preprocess and stack them to a batch")
         parts = []
-        for some in images.split(self.batch):
-            x = self.prepare(some)
-            if missing := self.batch - len(x):
+        for part in images.split(self.batch_size):
+            x = self.prepare(part)
+            if missing := self.batch_size - len(x):
                 x = torch.cat([x, x.new_zeros(missing, *x.shape[1:])])
             with self.lock if self.lanes == 1 else nullcontext():
-                parts.append(self.run(x)[: len(some)].float().cpu())
+                parts.append(self.compute(x)[: len(part)].float().cpu())
         return torch.cat(parts)
 
+    def __repr__(self) -> str:
+        shape = " ".join(map(str, (len(self.mean), *self.size)))
+        text = f"{self.backend} on {self.device}, batches of {self.batch_size}, images [b {shape}]"
+        return f"OptimizedModel({text})"
+
     def prepare(self, images: Tensor) -> Tensor:
-        """To the device, as the folded network takes them: values from 0 to 255, or normalised."""
+        """Move images to the device and convert them to what the folded network takes: pixels, or normalised."""
         x = images.to(self.device, non_blocking=True)
-        if self.pixels and images.dtype != torch.uint8:  # normalised by the caller: back, exact but for rounding
+        if self.pixels and images.dtype != torch.uint8:  # normalised by the caller: undone, exact but for rounding
             x = (x.float() * self.std + self.mean) * 255
         elif not self.pixels and images.dtype == torch.uint8:
             x = (x.float() / 255 - self.mean) / self.std
-        return x.to(self.dtype).contiguous()  # however the image was cut: compiled code knows one layout
+        return x.to(self.dtype).contiguous()  # compiled code expects one memory layout
 
 
 def optimize(
     model: Any,
     precision: str = "fp32",
     *,
-    batch: int = 8,
+    output: OutputKind = "logits",
+    batch_size: int = 8,
     device: torch.device | str = "cpu",
-    compute: Compute = logits_only,
+    merge: int = 0,
     pixels: bool = True,
-    ways: tuple[str, ...] | None = None,
+    backends: tuple[str, ...] | None = None,
     cache: Path | None = None,
-) -> Fast:
-    """The fastest way to `compute(model, images)` for batches of this size on this device.
+) -> OptimizedModel:
+    """Find the fastest backend for batches of this size on this device, and return the model as a callable.
 
-    `model` has a card with its preprocessing. `pixels` folds the normalisation in: best where images come as uint8.
-    `ways` leaves some out; `cache` is a folder for what was found.
+    `output` is "logits", or "features" for the vectors that `embed` gives. `merge` tokens are merged in each block
+    (faster, less exact). `pixels` folds the normalisation into the network, which is best if images come as uint8.
+    `backends` names the ones to try; `cache` is a folder in which the choice is remembered. The model needs a card with
+    its preprocessing, as `load` gives it.
 
     >>> from vitreous.models.variants import variant
     >>> from types import SimpleNamespace
     >>> model = ViT(variant("vit_femto_patch4_32")).eval()
-    >>> model.card = SimpleNamespace(preprocess=SimpleNamespace(mean=(0.5,) * 3, std=(0.5,) * 3, size=(32, 32)))
-    >>> fast = optimize(model, ways=("eager",))
+    >>> preprocess = SimpleNamespace(mean=(0.5,) * 3, std=(0.5,) * 3, size=(32, 32))
+    >>> model.card = SimpleNamespace(preprocess=preprocess, head="classifier")
+    >>> fast = optimize(model, backends=("eager",))
+    >>> fast
+    OptimizedModel(eager on cpu, batches of 8, images [b 3 32 32])
     >>> x = torch.randn(3, 3, 32, 32)
     >>> torch.allclose(fast(x), model(x), atol=1e-4)
     True
     """
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
-    if batch < 1:
-        raise ValueError(f"a batch holds at least one image, got batch size {batch}")
-    if unknown := [way for way in ways or () if way not in WAYS]:
-        raise ValueError(f"no way is called {unknown[0]!r}: ways is a tuple of {', '.join(map(repr, WAYS))}")
-    if not isinstance(model, ViT):
-        raise ValueError("only Vision Transformers are made faster: no --fast, int8 and fp8 for a ResNet")
-    if model.card is None:
-        raise ValueError("a model is made faster with its preprocessing: set model.card, or get the model by load")
-    view, place, dtype = model.card.preprocess, torch.device(device), PRECISIONS[precision]
-    network: nn.Module = folded(model, *((view.mean, view.std) if pixels else ())).to(place, dtype)
+    _check(model, precision, batch_size, merge, backends)
+    preprocess, device, dtype = model.card.preprocess, torch.device(device), PRECISIONS[precision]
+    forward = Forward(resolve_output(model, output), merge)
+    network: nn.Module = fold(model, *((preprocess.mean, preprocess.std) if pixels else ())).to(device, dtype)
     if precision == "int8":
-        if reason := integers.supports(place):
+        if reason := int8.supports(device):
             raise ValueError(reason)
-        integers.to_integers(network)
+        int8.to_int8(network)
     elif precision == "fp8":
-        network, compute = eight(network, compute, place)
-    mean, std = (torch.tensor(values, device=place).view(-1, 1, 1) for values in (view.mean, view.std))
-    fast = Fast(lambda x: x, batch, place, dtype, mean, std, tuple(view.size), pixels)
-    example = torch.randn(batch, len(view.mean), *view.size, device=place).to(dtype)
-    known = choice(cache, place, network.config, precision, batch, compute.__name__) if ways is None else None
-    wanted = ways or usual(place, precision)
-    if known is not None and (before := known.read()) in wanted:
+        network, forward = _to_fp8(network, forward, device), Forward()
+    mean, std = (torch.tensor(values, device=device).view(-1, 1, 1) for values in (preprocess.mean, preprocess.std))
+    fast = OptimizedModel(lambda x: x, batch_size, device, dtype, mean, std, tuple(preprocess.size), pixels)
+    example = torch.randn(batch_size, len(preprocess.mean), *preprocess.size, device=device).to(dtype)
+    question = (model.config, precision, batch_size, output, merge)
+    choice = backend_choice(cache, device, *question) if backends is None else None
+    wanted = backends or default_backends(device, precision)
+    if choice is not None and (before := choice.read()) in wanted:
         wanted = (before,)
-    runs = _build(network, compute, example, wanted, fast.remarks)
-    if not runs and known is not None and wanted != usual(place, precision):  # what was fastest does not work any more
-        runs = _build(network, compute, example, usual(place, precision), fast.remarks)
-    runs = runs or _build(network, compute, example, ("eager",), fast.remarks)
-    if not runs:
-        message = f"this model runs in no way in {precision} on {place.type}: try fp32 on a CPU"
-        raise ValueError(f"{message} ({fast.remarks[-1]})")
-    fast.tried = _race(runs, example) if len(runs) > 1 else {}
-    fast.way = best(fast.tried) if fast.tried else next(iter(runs))
-    fast.run = runs[fast.way]
-    if place.type == "cpu" and fast.way in ("eager", "packed"):
+    built = _build(network, forward, example, wanted, fast.notes)
+    if not built and choice is not None and wanted != default_backends(device, precision):  # it no longer works
+        built = _build(network, forward, example, default_backends(device, precision), fast.notes)
+    built = built or _build(network, forward, example, ("eager",), fast.notes)
+    if not built:
+        message = f"no backend runs this model in {precision} on {device.type}: try fp32 on a CPU"
+        raise ValueError(f"{message} ({fast.notes[-1]})")
+    fast.seconds = _time(built, example) if len(built) > 1 else {}
+    fast.backend = fastest(fast.seconds) if fast.seconds else next(iter(built))
+    fast.compute = built[fast.backend]
+    if device.type == "cpu" and fast.backend in ("eager", "packed"):
         fast.lanes = max_lanes()
-    if known is not None and fast.tried:
-        known.write(fast.way, fast.tried)
+    if choice is not None and fast.seconds:
+        choice.write(fast.backend, fast.seconds)
     return fast
 
 
-def eight(network: nn.Module, compute: Compute, device: torch.device) -> tuple[nn.Module, Compute]:
-    """The network in fp8, and how to compute with it; refused in plain words where that cannot be."""
-    from vitreous.speed import gpu as lean
-    from vitreous.speed.fp8 import Eight, supports
+def resolve_output(model: Any, output: OutputKind) -> OutputKind:
+    """Return which output gives what was asked for: features of a model without a classifier are its own output."""
+    if output not in ("logits", "features"):
+        raise ValueError(f"output must be logits or features, got {output!r}")
+    return output if model.card.head == "classifier" else "logits"
 
-    if reason := supports(device):
+
+def _check(model: Any, precision: str, batch_size: int, merge: int, backends: tuple[str, ...] | None) -> None:
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+    if batch_size < 1:
+        raise ValueError(f"a batch holds at least one image, got batch size {batch_size}")
+    if merge < 0:
+        raise ValueError(f"tokens to merge in each block: 0 or more, got {merge}")
+    if unknown := [name for name in backends or () if name not in BACKENDS]:
+        message = f"no backend is called {unknown[0]!r}"
+        raise ValueError(f"{message}: backends is a tuple of {', '.join(map(repr, BACKENDS))}")
+    if not isinstance(model, ViT):
+        raise ValueError("only Vision Transformers are optimized: no --fast, int8 and fp8 for a ResNet")
+    if model.card is None:
+        raise ValueError("optimize needs the model's preprocessing: set model.card, or get the model by load")
+
+
+def _to_fp8(network: nn.Module, forward: Forward, device: torch.device) -> nn.Module:
+    if reason := fp8.supports(device):
         raise ValueError(reason)
-    if compute is not logits_only or not lean.fits(network):
-        raise ValueError("fp8 is made for logits of GELU networks whose head reads the class token: use bf16")
+    if forward.merge or not gpu.fits(network):
+        raise ValueError("fp8 needs a GELU network whose head reads the class token, without token merging: use bf16")
     assert isinstance(network, ViT)
-    return Eight(network), call
+    return fp8.Fp8ViT(network, forward.output)
 
 
-def call(network: nn.Module, x: Tensor) -> Tensor:
-    """The network itself, as something to compute."""
-    return network(x)
-
-
-# --- finding out ------------------------------------------------------------------------------------------------------
+# --- timing the backends ----------------------------------------------------------------------------------------------
 
 
 def _build(
-    network: nn.Module, compute: Compute, example: Tensor, wanted: tuple[str, ...], remarks: list[str]
-) -> dict[str, Run]:
-    """Every way that works here; what does not is remarked on."""
-    runs: dict[str, Run] = {}
-    for way in wanted:
+    network: nn.Module, forward: Forward, example: Tensor, wanted: tuple[str, ...], notes: list[str]
+) -> dict[str, Compute]:
+    """Build every backend that works here; the reasons of those that fail are added to `notes`."""
+    built: dict[str, Compute] = {}
+    for name in wanted:
         try:
-            runs[way] = WAYS[way](network, compute, example)
-            runs[way](example)
-        except Unfit:
-            runs.pop(way, None)
-        except Exception as error:  # whatever a compiler may raise: torch has a class for each of them
-            runs.pop(way, None)
-            remarks.append(f"{way} was left out: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
-    return runs
+            built[name] = BACKENDS[name](network, forward, example)
+            built[name](example)
+        except UnsupportedBackend:
+            built.pop(name, None)
+        except Exception as error:  # compilers raise many classes of errors
+            built.pop(name, None)
+            notes.append(f"{name} was left out: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
+    return built
 
 
-def _race(runs: dict[str, Run], example: Tensor) -> dict[str, float]:
-    """Median seconds of each way, one after the other in turns: a busy machine then slows all of them alike."""
-    times: dict[str, list[float]] = {way: [] for way in runs}
+def _time(built: dict[str, Compute], example: Tensor) -> dict[str, float]:
+    """Measure the median seconds of each backend, in turns: a busy machine then slows all of them alike."""
+    times: dict[str, list[float]] = {name: [] for name in built}
     for _ in range(ROUNDS):
-        for way, run in runs.items():
-            begun = time.perf_counter()
-            run(example)
+        for name, compute in built.items():
+            start = time.perf_counter()
+            compute(example)
             synchronize(example.device)
-            times[way].append(time.perf_counter() - begun)
-    return {way: statistics.median(each) for way, each in times.items()}
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
+def fastest(seconds: dict[str, float]) -> str:
+    """Choose the fastest backend; of equally fast ones the first, so that noise does not decide.
+
+    >>> fastest({"eager": 1.01, "compiled": 1.0, "frozen": 1.2})
+    'eager'
+    """
+    return next(name for name, time in seconds.items() if time <= AS_FAST * min(seconds.values()))
+
+
+# --- remembering the choice -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BackendChoice:
+    """A file that remembers which backend was the fastest."""
+
+    path: Path
+
+    def read(self) -> str | None:
+        try:
+            return str(json.loads(self.path.read_text(encoding="utf-8"))["backend"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write(self, backend: str, seconds: dict[str, float]) -> None:
+        with suppress(OSError):  # no space, no permission, or on Windows an open file: it is timed again next time
+            write_json(self.path, {"backend": backend, "seconds": seconds})
+
+
+def backend_choice(folder: Path | None, device: torch.device, *question: Any) -> BackendChoice | None:
+    """Return the file for a question on this machine; None without a folder."""
+    if folder is None:
+        return None
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
+    key = repr((*question, device.type, name, torch.get_num_threads(), torch.__version__))
+    return BackendChoice(folder / "backends" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json")
+
+
+def processor() -> str:
+    """Return the CPU's model name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

@@ -1,8 +1,10 @@
-"""The forward pass for training on a GPU: the same logits and gradients, fewer trips to memory.
+"""The forward pass for training: the model's logits and gradients, with less work and fewer memory accesses.
 
-Matrix products take half of a training step; the other half moves numbers. Here the MLP's backward pass works out
-GELU's gradient, GELU once more (kept by nobody) and the bias's gradient in one kernel, and the gradients of queries,
-keys and values are laid side by side in one. With `residual=torch.bfloat16` the tokens between blocks are bf16 too.
+On every device the last block computes only the tokens that the head reads (`models/last_block.py`), which changes
+logits and gradients by rounding. On a GPU, matrix products take half of a training step and memory the other half: with
+`fused` the MLP's backward pass computes GELU's gradient, GELU itself (which is not kept) and the bias's gradient in one
+kernel, and another concatenates the gradients of queries, keys and values. With `residual=torch.bfloat16` the tokens
+between blocks are bf16 too.
 """
 
 from functools import partial
@@ -16,11 +18,11 @@ from torch.utils.checkpoint import checkpoint
 from vitreous.models.hooks import hooks_active
 from vitreous.models.last_block import block_rows, rows_read
 from vitreous.models.vit import MLP, Attention, TransformerBlock, ViT
-from vitreous.speed.fused import gelu_backward, pack
 from vitreous.speed.gelu import gelu
+from vitreous.speed.gpu import gelu_backward, pack
 
 
-def logits_to_learn(
+def training_logits(
     model: nn.Module,
     x: Tensor,
     residual: torch.dtype | None = None,
@@ -28,20 +30,21 @@ def logits_to_learn(
     fused: bool = True,
     recompute: bool = False,
 ) -> Tensor:
-    """`model(x)` with gradients; a network that is no ViT, or that somebody looks into, runs as it is.
+    """Compute `model(x)` with gradients; other networks than ViTs, and those with active hooks, run unchanged.
 
-    `fused` takes the kernels above where the blocks are such that they fit. `recompute` keeps only what goes into each
-    block: its inside is worked out again in the backward pass, for a third more work.
+    The last block computes only the tokens that the head reads. `fused` uses the kernels above if the blocks support
+    them. `recompute` keeps only the input of each block and computes the rest again in the backward pass, for a third
+    more work.
     """
     if not isinstance(model, ViT) or hooks_active():
         return model(x)
-    read = rows_read(model)  # None: the head reads all tokens, and the last block is one like the others
+    read = rows_read(model)  # None: the head reads all tokens, and the last block runs whole
     blocks = list(model.blocks) if read is None else list(model.blocks)[:-1]
     fused = fused and all(_plain(block) for block in blocks)
     x = model.embed(x)
     if residual is not None:
         x = x.to(residual)
-    again = partial(checkpoint, use_reentrant=False, preserve_rng_state=_tosses_coins(model))
+    again = partial(checkpoint, use_reentrant=False, preserve_rng_state=_is_random(model))
     for block in blocks:
         step = partial(_block if fused else _whole, block)
         x = again(step, x) if recompute else step(x)
@@ -53,14 +56,14 @@ def _whole(block: Any, x: Tensor) -> Tensor:
     return block(x).to(x.dtype)
 
 
-def _tosses_coins(model: ViT) -> bool:
-    """Whether a block drops anything at random, which must fall alike when it is worked out again."""
+def _is_random(model: ViT) -> bool:
+    """Whether blocks use random numbers, which must be the same when they are recomputed."""
     config = model.config
     return bool(config.dropout or config.attention_dropout or config.stochastic_depth)
 
 
 def _plain(block: Any) -> bool:
-    """Whether a block is one that is written out below: GELU, linear layers with biases, nothing put around them."""
+    """Whether the functions below support a block: GELU, linear layers with biases, no hooks on them."""
     if not isinstance(block, TransformerBlock):
         return False
     mlp, attention = block.mlp, block.attn
@@ -94,7 +97,7 @@ def _mlp(mlp: MLP, x: Tensor) -> Tensor:
 
 
 def _narrow(layer: nn.Linear, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Weight, bias and input in autocast's format, as a linear layer under autocast takes them."""
+    """Cast weight, bias and input as autocast does for a linear layer."""
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         return layer.weight.to(dtype), layer.bias.to(dtype), x.to(dtype)
@@ -102,7 +105,7 @@ def _narrow(layer: nn.Linear, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _Dense2(torch.autograd.Function):
-    """`gelu(x W₁ᵀ + b₁) W₂ᵀ + b₂`; only `x` and what goes into GELU are kept."""
+    """`gelu(x W₁ᵀ + b₁) W₂ᵀ + b₂`; keeps only `x` and the input of GELU."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor) -> Tensor:

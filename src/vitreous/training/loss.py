@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from vitreous.models.last_block import logits_only
 from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.speed.training_forward import logits_to_learn
+from vitreous.speed.training_forward import training_logits
 from vitreous.training.config import TrainConfig
 from vitreous.weights.load import Model
 
@@ -40,7 +40,7 @@ def choose_forward(
     forward: Forward = logits_only if device.type == "cpu" else _call
     if config is not None and config.forward_options():
         residual = torch.bfloat16 if config.residual == "bf16" else None
-        forward = partial(logits_to_learn, residual=residual, fused=config.fused, recompute=config.recompute)
+        forward = partial(training_logits, residual=residual, fused=config.fused, recompute=config.recompute)
     shape = model.config
     narrow = isinstance(shape, ViTConfig) and shape.width // shape.heads < NARROW
     if not narrow or device.type != "cpu":
