@@ -17,8 +17,8 @@ from vitreous.models.vit import Attention, ViT
 OutputKind = Literal["logits", "features"]
 """What a forward pass returns: logits `[b classes]`, or the pooled features below the head `[b d]`."""
 Compute = Callable[[Tensor], Tensor]
-"""Images `[b c H W]` → logits or features, one row for each image. Its attribute `lanes`, if any, is the number of batches
-that may be computed at the same time."""
+"""Images `[b c H W]` → logits or features, one row for each image. The attribute `lanes`, if any, is how many batches
+may be computed at the same time."""
 
 
 def logits_only(model: nn.Module, x: Tensor) -> Tensor:
