@@ -159,7 +159,7 @@ def figures() -> str:
     """14 × 14 tiles with a title and a colour bar."""
     import matplotlib.pyplot as plt
 
-    from vitreous.figures.position import draw_similarity_tiles
+    from vitreous.figures.tiles import draw_similarity_tiles
 
     tiles = np.random.default_rng(0).uniform(-1, 1, (14, 14, 14, 14))
 

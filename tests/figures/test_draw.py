@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vitreous.figures.draw import DRAWERS, draw
-from vitreous.figures.kinds import Bars, Dots, Lines, Map, Matrix, Panel, Result, Steps, Table, Tiles
+from vitreous.figures.kinds import Bars, Dots, LinePanel, Lines, Map, Matrix, Result, Steps, Table, Tiles
 from vitreous.figures.style import encode
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (32, 48, 3), dtype=np.uint8)
@@ -38,8 +38,8 @@ RESULTS = {
     "steps": Steps(["embedding"], ["cat"], np.array([0.9]), np.array([[0.9]]), {"class": ["cat"]}, "Lens"),
     "lines": Lines(
         (
-            Panel("D", "deleted", LINE, {"relevance": 0.5}, "lower"),
-            Panel("I", "inserted", LINE, {"relevance": 0.5}, "higher"),
+            LinePanel("D", "deleted", LINE, {"relevance": 0.5}, "lower"),
+            LinePanel("I", "inserted", LINE, {"relevance": 0.5}, "higher"),
         ),
         "Trust",
     ),

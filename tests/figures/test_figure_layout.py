@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from drawn import assert_legible, photo
 
-from vitreous.figures import bars, curves, filters, maps, matrix, position, table
+from vitreous.figures import bars, curves, maps, matrix, tiles
 
 LONG = "Maltese dog, Maltese terrier, Maltese, and more words until the name of this class is a hundred long"
 MANY = [LONG[i:] for i in range(7)]
@@ -40,14 +40,12 @@ CASES = {
     "one head": lambda: matrix.draw_blocks_heads(RANDOM.random((12, 1)), title=LONG, label="importance"),
     "similarity": lambda: matrix.draw_similarity(np.eye(49), [f"block {i}" for i in range(49)], title="x", label="CKA"),
     "similarity of words": lambda: matrix.draw_similarity(np.eye(4), [LONG] * 4, title=LONG, label="CKA"),
-    "tiles": lambda: position.draw_similarity_tiles(RANDOM.random((14, 14, 14, 14)), title=LONG),
-    "tiles of 37": lambda: position.draw_similarity_tiles(np.ones((37, 37, 37, 37)), title="x"),
-    "one tile": lambda: position.draw_similarity_tiles(np.ones((1, 1, 1, 1))),
-    "one place": lambda: position.draw_similarity_one([[1.0]], (0, 0)),
-    "filters": lambda: filters.draw_filters(RANDOM.random((28, 16, 16, 3)), explained=[1 / 28] * 28, title=LONG),
-    "many filters": lambda: filters.draw_filters(RANDOM.random((150, 4, 4, 3)), explained=[1 / 150] * 150, title="x"),
-    "lines": lambda: curves.draw_lines({f"{i} {LONG}": ([0, 99], [0, 1]) for i in range(9)}, xlabel="x", ylabel=LONG),
-    "many lines": lambda: curves.draw_lines({str(i): ([0, 1], [0, 1e-6]) for i in range(30)}, xlabel="x", ylabel="y"),
+    "tiles": lambda: tiles.draw_similarity_tiles(RANDOM.random((14, 14, 14, 14)), title=LONG),
+    "tiles of 37": lambda: tiles.draw_similarity_tiles(np.ones((37, 37, 37, 37)), title="x"),
+    "one tile": lambda: tiles.draw_similarity_tiles(np.ones((1, 1, 1, 1))),
+    "one place": lambda: tiles.draw_similarity_one([[1.0]], (0, 0)),
+    "filters": lambda: tiles.draw_filters(RANDOM.random((28, 16, 16, 3)), explained=[1 / 28] * 28, title=LONG),
+    "many filters": lambda: tiles.draw_filters(RANDOM.random((150, 4, 4, 3)), explained=[1 / 150] * 150, title="x"),
     "distance": lambda: curves.draw_heads(RANDOM.random((48, 25)) * 200, label="distance (px)", title=LONG),
     "entropy": lambda: curves.draw_heads(np.full((12, 3), 5.2), label="entropy (nats)", ceiling=np.log(197), title="x"),
     "faithful": lambda: curves.draw_faithfulness(dict.fromkeys(MANY, ([1, 0], [0, 1])), dict.fromkeys(MANY, (0, 1))),
@@ -55,8 +53,8 @@ CASES = {
     "lens": lambda: bars.draw_lens([LONG] * 48, [1.0] * 48, [1.0] * 48, target_label=LONG, steps=[LONG] * 48),
     "lens of one": lambda: bars.draw_lens(["a"], [0.5], [0.5]),
     "ranking": lambda: bars.draw_ranking([LONG] * 30, np.linspace(1234.5, -1234.5, 30), title=LONG, label=LONG),
-    "table": lambda: table.draw_table([(LONG, LONG), ("a", "b")], title=LONG),
-    "small table": lambda: table.draw_table([("a", "b")], title=LONG),
+    "table": lambda: bars.draw_table([(LONG, LONG), ("a", "b")], title=LONG),
+    "small table": lambda: bars.draw_table([("a", "b")], title=LONG),
 }  # fmt: skip
 
 

@@ -1,6 +1,6 @@
-"""Bars: what the model predicts, what it would answer after each block, and which parts matter most.
+"""Tables whose numbers are drawn as well as written: predictions, the logit lens, rankings, and plain rows of text.
 
-Each is a table whose numbers are drawn as well as written: one row a thing, in the order given, the first on top.
+One row a thing, in the order given, the first on top.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ from vitreous.figures.style import (
     TALLEST,
     TRACK,
     WIDTH,
-    Card,
+    Sheet,
     new_figure,
     tidy,
 )
-from vitreous.figures.text import SMALL, elide, line_height, percent, text_width
+from vitreous.figures.text import BODY, MONO, SMALL, elide, line_height, percent, text_width
 
 _LONGEST = 2.9  # inches of a name
 _HEADER = line_height(SMALL) + 0.06  # inches for the names of the columns
@@ -157,7 +157,7 @@ def draw_ranking(
     return card
 
 
-def _rows(card: Card, left: float, top: float, width: float, row: float, count: int) -> Axes:
+def _rows(card: Sheet, left: float, top: float, width: float, row: float, count: int) -> Axes:
     """Bare axes beside a table: row i of the table is y = i, the first on top."""
     axes = card.place(left, top, width, count * row)
     tidy(axes, grid="none")
@@ -183,9 +183,37 @@ def _curve(axes: Axes, shares: Floats) -> None:
     last.set_horizontalalignment("right")
 
 
-def _header(card: Card, left: float, text: str, **options: str) -> None:
+def _header(card: Sheet, left: float, text: str, **options: str) -> None:
     card.write(left, 0, text, size=SMALL, color=MUTED, va="top", **options)
 
 
 def _signed(value: float, decimals: int) -> str:
     return "–" if np.isnan(value) else f"{value:z.{decimals}f}".replace("-", "−")
+
+
+_ROW = 0.25  # inches
+_GAP = 0.4  # inches between the columns
+
+
+def draw_table(rows: Sequence[tuple[str, str]], *, title: str = "") -> Figure:
+    """Rows of a name and its value, values in a fixed-width face so that digits stand under digits.
+
+    >>> figure = draw_table([("patches", "196 × 768"), ("with class token", "197 × 768")], title="Shapes")
+    >>> [text.get_text() for text in figure.texts]
+    ['Shapes', 'patches', '196 × 768', 'with class token', '197 × 768']
+    """
+    if not rows or any(len(row) != 2 for row in rows):
+        got = "none" if not rows else next(repr(row) for row in rows if len(row) != 2)
+        raise ValueError(f"rows must be pairs of a name and a value, got {got}")
+    names = [elide(str(name), 0.55 * WIDTH) for name, _ in rows]
+    left = max(text_width(name) for name in names) + _GAP
+    values = [elide(str(value), WIDTH - left, BODY, family=MONO) for _, value in rows]
+    width = left + max(text_width(value, BODY, family=MONO) for value in values)
+    with new_figure(max(width, 3.2), len(rows) * _ROW, title) as card:
+        for number, (name, value) in enumerate(zip(names, values, strict=True)):
+            middle = (number + 0.5) * _ROW
+            card.write(0, middle, name, color=MUTED, va="center_baseline")
+            card.write(left, middle, value, color=INK, va="center_baseline", family=MONO)
+            if number:
+                card.rule(number * _ROW)
+    return card

@@ -1,7 +1,4 @@
-"""Lines and dots: anything against anything, heads by depth, and how faithful explanations are.
-
-Lines are named at their right end, in their own colour, not in a legend.
-"""
+"""Charts: a number for each head by depth, and how faithful explanations are."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,47 +9,13 @@ from numpy.typing import ArrayLike
 
 from vitreous.figures.scale import round_ticks
 from vitreous.figures.shapes import Floats, array_of
-from vitreous.figures.style import ACCENT, CAPTION, INK, MUTED, PALETTE, WIDTH, Card, caption, new_figure, tidy
+from vitreous.figures.style import ACCENT, CAPTION, INK, MUTED, PALETTE, WIDTH, Sheet, caption, new_figure, tidy
 from vitreous.figures.text import SMALL, elide, line_height, text_width
 
 _TALL = 2.9  # inches of a chart
 _LONGEST = 1.7  # inches of a line's name
 _ROW = line_height(SMALL)
 _DASHES = ("-", "--", ":")
-
-
-def draw_lines(
-    series: Mapping[str, tuple[ArrayLike, ArrayLike]],
-    *,
-    xlabel: str = "",
-    ylabel: str = "",
-    title: str = "",
-    y_limits: tuple[float, float] | None = None,
-    width: float = WIDTH,
-) -> Figure:
-    """Lines by name, each (x `[n]`, y `[n]`), named at their right ends; `width` inches of body.
-
-    >>> figure = draw_lines({"ViT": ([0, 1, 2], [0.1, 0.5, 0.7]), "ResNet": ([0, 1, 2], [0.2, 0.4, 0.6])})
-    >>> [text.get_text() for text in figure.axes[0].texts]
-    ['ViT', 'ResNet']
-    """
-    if not series:
-        raise ValueError("series must hold at least one line, got none")
-    lines = {name: _line(name, x, y) for name, (x, y) in series.items()}
-    xs, ys = (np.concatenate(parts) for parts in zip(*lines.values(), strict=True))
-    names = [elide(name, _LONGEST, SMALL) for name in lines]
-    tall = max(_TALL, len(names) * _ROW)
-    if y_limits is not None and not y_limits[0] < y_limits[1]:
-        raise ValueError(f"y_limits must be (low, high) with low < high, got {y_limits}")
-    limits = y_limits or _span(ys)
-    with new_figure(width, tall + _below(xlabel), title) as card:
-        room = max(text_width(name, SMALL) for name in names) + 0.1
-        axes = _chart(
-            card, (0, 0, width - room, tall), _span(xs), limits, xlabel, ylabel, whole=bool((xs % 1 == 0).all())
-        )
-        ends = [_plot(axes, x, y, number, clip=y_limits is not None) for number, (x, y) in enumerate(lines.values())]
-        _name_ends(axes, names, ends, [_colour(number) for number in range(len(names))], tall)
-    return card
 
 
 def draw_heads(values: ArrayLike, *, label: str, ceiling: float | None = None, title: str = "") -> Figure:
@@ -153,7 +116,7 @@ def _mean(values: Floats) -> Floats:
 
 
 def _chart(
-    card: Card,
+    card: Sheet,
     box: tuple[float, float, float, float],
     x_limits: tuple[float, float],
     y_limits: tuple[float, float],
@@ -184,14 +147,6 @@ def _beside(limits: tuple[float, float], ylabel: str) -> float:
 def _below(xlabel: str) -> float:
     """Inches under a chart for its numbers and its name."""
     return 0.06 + _ROW + (_ROW if xlabel else 0)
-
-
-def _plot(axes: Axes, x: Floats, y: Floats, number: int, marks: bool = True, clip: bool = False) -> float:
-    """One line in the colour of its number; where it ends. Unclipped, a line along the edge keeps its whole width."""
-    dashes = _DASHES[number // len(PALETTE) % len(_DASHES)]
-    marker = "o" if marks and len(x) <= 24 else ""
-    axes.plot(x, y, dashes, color=_colour(number), linewidth=1.6, marker=marker, markersize=3.2, clip_on=clip)
-    return _end(y)
 
 
 def _end(y: Floats) -> float:
@@ -243,23 +198,8 @@ def spread(wanted: Sequence[float], gap: float, top: float) -> list[float]:
     return places
 
 
-def _line(name: str, x: ArrayLike, y: ArrayLike) -> tuple[Floats, Floats]:
-    x, y = array_of(f"x of {name}", x, "n"), array_of(f"y of {name}", y, "n")
-    if len(x) != len(y):
-        raise ValueError(f"{name} must have as many x as y, got {len(x)} and {len(y)}")
-    return x, y
-
-
 def _steps(name: str, y: ArrayLike) -> Floats:
     y = array_of(name, y, "n")
     if len(y) < 2:
         raise ValueError(f"{name} must have at least 2 points, before the first step and after the last, got {len(y)}")
     return y
-
-
-def _span(values: Floats) -> tuple[float, float]:
-    """From least to most with a little room, and never nothing."""
-    finite = values[np.isfinite(values)]
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-    room = 0.04 * (high - low) or 0.5 * abs(high) or 0.5
-    return low - room, high + room

@@ -218,7 +218,7 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Panel:
+class LinePanel:
     """One chart of `Lines`: values `[steps]` by name."""
 
     title: str
@@ -233,7 +233,7 @@ class Panel:
 class Lines:
     """Charts of named lines over 0 to 100 %, ranked by the area under them."""
 
-    panels: tuple[Panel, Panel]
+    panels: tuple[LinePanel, LinePanel]
     title: str
     baselines: tuple[str, ...] = ()
     """Lines that any good one should beat: drawn in grey."""

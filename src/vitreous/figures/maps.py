@@ -23,8 +23,8 @@ from vitreous.figures.style import (
     WIDTH,
     caption,
     frame,
+    new_bare_figure,
     new_figure,
-    new_sheet,
     outline,
     style,
 )
@@ -136,7 +136,7 @@ def draw_overlays(
     height, width, _ = shown[0].shape
     down = max(round(_STRIP * height / width), 1)
     pitch = down + 6
-    sheet = new_sheet(_STRIP, len(shown) * pitch - 6)
+    sheet = new_bare_figure(_STRIP, len(shown) * pitch - 6)
     whole = len(shown) * pitch - 6
     with style():
         for number, image in enumerate(shown):

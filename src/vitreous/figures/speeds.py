@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from vitreous.figures.shapes import Floats, array_of, labels_of
-from vitreous.figures.style import ACCENT, INK, MISSING, MUTED, PALETTE, TRACK, WIDTH, Card, new_figure, tidy
+from vitreous.figures.style import ACCENT, INK, MISSING, MUTED, PALETTE, TRACK, WIDTH, Sheet, new_figure, tidy
 from vitreous.figures.text import BODY, SMALL, elide, line_height, percent, text_width, wrap
 
 ROW = 0.24  # inches
@@ -54,7 +54,7 @@ def draw_speeds(panels: Sequence[Panel], *, title: str = "", note: str = "") -> 
     return card
 
 
-def _panel(card: Card, panel: Panel, rates: Floats, top: float, left: float, header: float) -> None:
+def _panel(card: Sheet, panel: Panel, rates: Floats, top: float, left: float, header: float) -> None:
     count = len(rates)
     names = labels_of("names", panel.names, count)
     shares = [percent(rate / panel.ceiling) for rate in rates]

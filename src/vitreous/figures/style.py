@@ -1,6 +1,6 @@
 """One look for every figure: the colours, and the white card that everything is drawn on.
 
-A figure here is a `Card`: opaque, so that it reads on dark pages too, padded, and measured in inches from the top left
+A figure here is a `Sheet`: opaque, so that it reads on dark pages too, padded, and measured in inches from the top left
 corner of its body, so that panels, captions and bars line up to the pixel. `encode` turns it into PNG, SVG or PDF
 bytes, the same bytes every time.
 """
@@ -78,7 +78,7 @@ def style() -> Iterator[None]:
         yield
 
 
-class Card(Figure):
+class Sheet(Figure):
     """A white card with a title; its body is measured in inches from the body's top left corner."""
 
     def __init__(self, width: float, height: float, title: str = "") -> None:
@@ -118,7 +118,7 @@ class Card(Figure):
 
 
 @contextmanager
-def new_figure(width: float, height: float, title: str = "") -> Iterator[Card]:
+def new_figure(width: float, height: float, title: str = "") -> Iterator[Sheet]:
     """A card with a body of `width` × `height` inches under its title, to be filled inside the `with`.
 
     >>> with new_figure(WIDTH, 2.0, "Title") as card:
@@ -127,10 +127,10 @@ def new_figure(width: float, height: float, title: str = "") -> Iterator[Card]:
     7.2
     """
     with style():
-        yield Card(width, height, title)
+        yield Sheet(width, height, title)
 
 
-def new_sheet(width: int, height: int) -> Figure:
+def new_bare_figure(width: int, height: int) -> Figure:
     """No card at all: a clear figure of so many pixels, for images that have no margin."""
     return Figure(figsize=((width + 1e-6) / DPI, (height + 1e-6) / DPI), dpi=100, facecolor="none")
 

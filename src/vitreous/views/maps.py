@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from vitreous.figures.kinds import Bars, Lines, Map, Panel, Results
+from vitreous.figures.kinds import Bars, Lines, Map, LinePanel, Results
 from vitreous.inside import faithfulness, integrated_gradients, relevance, rollout
 from vitreous.inside.grad_cam import grad_cam
 from vitreous.models.vit import ViT
@@ -137,10 +137,10 @@ def trust(inspection: Inspection) -> Results:
         missing = "in the mean colour"
     similarity = similarity_to_random_weights(found, inspection)
 
-    def panel(title: str, label: str, values: Tensor, better: str) -> Panel:
+    def panel(title: str, label: str, values: Tensor, better: str) -> LinePanel:
         areas = {name: faithfulness.area(line).item() for name, line in zip(found, values, strict=True)}
         series = {name: line.numpy() for name, line in zip(found, values, strict=True)}
-        return Panel(title, label, series, areas, better)  # type: ignore[arg-type]
+        return LinePanel(title, label, series, areas, better)  # type: ignore[arg-type]
 
     return {
         "": Lines(

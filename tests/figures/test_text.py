@@ -3,9 +3,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from vitreous.figures.cells import fit_both, fit_columns, fit_rows
 from vitreous.figures.scale import own_scales, round_ticks, scale_of, short_numbers
 from vitreous.figures.text import elide, percent, text_width, wrap
-from vitreous.figures.ticks import fit_both, fit_columns, fit_rows
 
 WORDS = st.text("abc wxyz,MW.é", max_size=60)
 

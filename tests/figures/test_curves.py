@@ -1,33 +1,11 @@
 import numpy as np
 import pytest
-from drawn import assert_legible, texts_of
+from drawn import texts_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitreous.figures.curves import draw_faithfulness, draw_heads, draw_lines, spread
+from vitreous.figures.curves import draw_faithfulness, draw_heads, spread
 from vitreous.figures.style import encode
-
-
-def test_lines_are_the_series_and_their_names_stand_by_their_ends():
-    series = {"low": ([0, 1, 2], [0.0, 0.1, 0.1]), "high": ([0, 1, 2], [1.0, 0.8, np.nan])}
-    axes = draw_lines(series, xlabel="epoch", ylabel="loss").axes[0]
-    for line, (x, y) in zip(axes.lines, series.values(), strict=True):
-        np.testing.assert_array_equal(line.get_xdata(), x)
-        np.testing.assert_array_equal(line.get_ydata(), y)
-    low, high = axes.texts
-    assert (low.get_text(), high.get_text()) == ("low", "high")
-    assert (low.get_color(), high.get_color()) == tuple(line.get_color() for line in axes.lines)
-    bottom, top = axes.get_ylim()
-    assert high.xy[1] == pytest.approx((0.8 - bottom) / (top - bottom))  # the last number there is
-    assert low.xy[1] == pytest.approx((0.1 - bottom) / (top - bottom))
-
-
-def test_lines_are_cut_off_at_limits_that_were_asked_for():
-    series = {"a": ([0, 1], [0.0, 50.0])}
-    (cut,) = draw_lines(series, y_limits=(0, 1)).axes[0].lines
-    assert cut.get_clip_on()
-    assert cut.axes.get_ylim() == (0, 1)
-    assert not draw_lines(series).axes[0].lines[0].get_clip_on()
 
 
 @given(st.lists(st.floats(0, 10), max_size=8), st.floats(0.1, 1))
@@ -93,7 +71,6 @@ def test_methods_are_ranked_best_first_on_both_sides():
     [
         lambda: draw_heads([[3.0]], label="x"),
         lambda: draw_heads([[np.nan, np.nan]], label="x", ceiling=1.0),
-        lambda: draw_lines({"a": ([0], [np.nan])}),
     ],
 )
 def test_one_layer_one_head_nothing_finite_is_drawn_without_a_warning(draw):
@@ -103,10 +80,6 @@ def test_one_layer_one_head_nothing_finite_is_drawn_without_a_warning(draw):
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
-        (lambda: draw_lines({}), "series must hold at least one line, got none"),
-        (lambda: draw_lines({"a": ([0, 1], [0])}), "a must have as many x as y, got 2 and 1"),
-        (lambda: draw_lines({"a": ([[0]], [0])}), r"x of a must have shape \[n\], got \[1 1\]"),
-        (lambda: draw_lines({"a": ([0], [0])}, y_limits=(1, 0)), r"y_limits must be .*, got \(1, 0\)"),
         (lambda: draw_heads([1.0], label="x"), r"values must have shape \[blocks heads\], got \[1\]"),
         (lambda: draw_heads(np.ones((1, 2, 3)), label="x"), r"values must have shape \[blocks heads\], got \[1 2 3\]"),
         (lambda: draw_faithfulness(CURVES, {"good": (0, 0)}), r"same methods, got \['good', 'poor'\] and \['good'\]"),
@@ -119,11 +92,3 @@ def test_one_layer_one_head_nothing_finite_is_drawn_without_a_warning(draw):
 def test_wrong_input_is_refused_with_what_was_expected_and_what_came(draw, message):
     with pytest.raises(ValueError, match=message):
         draw()
-
-
-@pytest.mark.parametrize("epochs", [1, 2, 40, 800])
-def test_curves_of_half_a_pages_width_can_be_read(epochs):
-    x = np.arange(1, epochs + 1)
-    figure = draw_lines({"training": (x, 1 / x), "held out": (x, 1.1 / x)}, xlabel="epoch", ylabel="loss", width=3.9)
-    assert figure.get_size_inches()[0] == pytest.approx(4.22, abs=0.01)
-    assert_legible(figure)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from drawn import photo, pixels
 
-from vitreous.figures.curves import draw_lines
+from vitreous.figures.curves import draw_heads
 from vitreous.figures.maps import draw_map
 from vitreous.figures.matrix import draw_blocks_heads
 from vitreous.figures.style import DIVERGING, HEAT, PALETTE, encode, new_figure, style
@@ -40,7 +40,7 @@ def test_equal_figures_give_equal_bytes(format):
 SCRIPT = """
 import hashlib, sys
 import numpy as np
-from vitreous.figures import bars, curves, draw, filters, maps, matrix, position, table
+from vitreous.figures import bars, curves, draw, maps, matrix, tiles
 from vitreous.figures.style import encode
 from drawn import photo
 figure = maps.draw_map(photo(), np.arange(16).reshape(4, 4), title="Rollout", label="attention")
@@ -138,8 +138,8 @@ def test_a_narrow_figure_widens_until_two_lines_hold_its_title():
 
 
 def test_a_long_title_takes_two_lines_and_makes_room_for_itself():
-    lines = {"a": ([0, 1], [0, 1])}
-    short, long = draw_lines(lines, title="Title"), draw_lines(lines, title="word " * 60)
+    values = np.ones((4, 3))
+    short, long = draw_heads(values, label="x", title="Title"), draw_heads(values, label="x", title="word " * 60)
     assert long.get_size_inches()[1] > short.get_size_inches()[1]
     shown = [text.get_text() for text in long.texts if text.get_text().startswith("word")]
     assert len(shown) == 2
