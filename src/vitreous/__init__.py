@@ -1,36 +1,36 @@
 """Vision Transformers you can see through.
 
-The public names, imported when they are first used: `import vitreous` is instant and torch-free.
+The public names are imported when they are first used: `import vitreous` is instant and does not import torch.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
-_HOMES = {  # public name → the module it lives in
+_HOMES = {  # public name → its module
     "load": "vitreous.weights.load",
-    "save": "vitreous.weights.save",
-    "convert": "vitreous.weights.convert",
-    "push": "vitreous.weights.push",
-    "inspect": "vitreous.weights.inspect",
-    "export": "vitreous.speed.export",
-    "optimize": "vitreous.speed.optimize",
-    "benchmark": "vitreous.api.benchmark",
     "classify": "vitreous.predict.classify",
     "explain": "vitreous.api.explain",
+    "explore": "vitreous.api.explore",
     "embed": "vitreous.predict.embed",
     "evaluate": "vitreous.predict.evaluate",
     "train": "vitreous.api.train",
     "finetune": "vitreous.api.train",
     "compare": "vitreous.api.compare",
+    "benchmark": "vitreous.api.benchmark",
+    "convert": "vitreous.weights.convert",
+    "export": "vitreous.speed.export",
+    "push": "vitreous.weights.push",
+    "inspect": "vitreous.weights.inspect",
+    "optimize": "vitreous.speed.optimize",
+    "capture": "vitreous.inside.capture",
+    "intervene": "vitreous.inside.intervene",
+    "save": "vitreous.weights.save",
     "open_dataset": "vitreous.data.datasets",
     "open_split": "vitreous.data.split",
     "read_image": "vitreous.data.images",
-    "samples": "vitreous.data.samples",
     "Preprocess": "vitreous.data.preprocess",
-    "capture": "vitreous.inside.capture",
-    "intervene": "vitreous.inside.intervene",
     "TokenLayout": "vitreous.models.tokens",
     "ViT": "vitreous.models.vit",
     "ViTConfig": "vitreous.models.vit",
@@ -40,17 +40,17 @@ _HOMES = {  # public name → the module it lives in
     "TrainConfig": "vitreous.training.config",
     "RECIPES": "vitreous.training.recipes",
 }
-__all__ = ["__version__", *_HOMES]  # names, all of them
+__all__ = ["__version__", *_HOMES]
 
 if TYPE_CHECKING:  # so that editors and type checkers see what the lazy import gives
     from vitreous.api.benchmark import benchmark
     from vitreous.api.compare import compare
     from vitreous.api.explain import explain
+    from vitreous.api.explore import explore
     from vitreous.api.train import finetune, train
     from vitreous.data.datasets import open_dataset
     from vitreous.data.images import read_image
     from vitreous.data.preprocess import Preprocess
-    from vitreous.data.samples import samples
     from vitreous.data.split import open_split
     from vitreous.inside.capture import capture
     from vitreous.inside.intervene import intervene

@@ -49,6 +49,8 @@ def explore(
         model = source if isinstance(source, ViT) else load(source)
         if not isinstance(model, ViT):
             raise ValueError(f"{source} is a ResNet: the explorer looks into Vision Transformers")
+        if model.card is None:
+            raise ValueError("a model is explored with its preprocessing: set model.card")
         named[_free_name(source, model, named)] = model.to(target, dtype).eval()
     page = RunningExplorer(named, host=host, port=port)
     if open_browser:
