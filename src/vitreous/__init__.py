@@ -30,6 +30,7 @@ _HOMES = {  # public name → its module
     "open_dataset": "vitreous.data.datasets",
     "open_split": "vitreous.data.split",
     "read_image": "vitreous.data.images",
+    "samples": "vitreous.data.samples",
     "Preprocess": "vitreous.data.preprocess",
     "TokenLayout": "vitreous.models.tokens",
     "ViT": "vitreous.models.vit",
@@ -51,6 +52,7 @@ if TYPE_CHECKING:  # so that editors and type checkers see what the lazy import 
     from vitreous.data.datasets import open_dataset
     from vitreous.data.images import read_image
     from vitreous.data.preprocess import Preprocess
+    from vitreous.data.samples import samples
     from vitreous.data.split import open_split
     from vitreous.inside.capture import capture
     from vitreous.inside.intervene import intervene
