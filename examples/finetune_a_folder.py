@@ -1,20 +1,17 @@
-"""Teach the packaged model a folder of images. python examples/finetune_a_folder.py [FOLDER]
+"""Fine-tune the packaged model on a folder of images. python examples/finetune_a_folder.py [FOLDER]
 
 FOLDER has a sub-folder for each class. Without one, three classes of scikit-learn's digits are written to digits/.
 """
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
-from vitreous import classify, open_dataset
-from vitreous.training.loop import train
-from vitreous.training.recipes import FINETUNE
+import vitreous
 
 
 def write_digits(folder: Path, each: int = 12) -> Path:
-    """`digits/0/…`, `digits/1/…`, `digits/7/…`: a few images each."""
-    digits = open_dataset("digits", "train")
+    """Write a few images to `digits/0/`, `digits/1/` and `digits/7/`."""
+    digits = vitreous.open_dataset("digits", "train")
     for name in ("0", "1", "7"):
         (folder / name).mkdir(parents=True, exist_ok=True)
         chosen = [i for i, label in enumerate(digits.labels) if digits.class_names[label] == name][:each]
@@ -24,11 +21,22 @@ def write_digits(folder: Path, each: int = 12) -> Path:
 
 
 data = Path(sys.argv[1]) if len(sys.argv) > 1 else write_digits(Path("digits"))
-changes = {"model": "packaged", "data": str(data), "policy": "head", "learning_rate": 0.02, "flip": False, "crop": None}
-brief = {"epochs": 4, "batch_size": 8, "warmup": 0, "snapshots": 0, "device": "cpu"}
-config = replace(FINETUNE, **changes, **brief)
-result = train(config, "runs/folder")
-print(f"{result['top1']:.0%} of {result['images']} held-out images right after {result['epochs']} epochs")
+run = vitreous.finetune(
+    data,
+    "packaged",
+    "head",
+    output="runs/folder",
+    epochs=4,
+    batch_size=8,
+    learning_rate=0.02,
+    warmup=0,
+    flip=False,
+    crop=None,
+    snapshots=0,
+    device="cpu",
+    progress=False,
+)
+print(f"accuracy {run.accuracy:.0%} on {run.result['images']} held-out images; the run's page is {run.page}")
 
 image = next(data.rglob("*.png"))
-print(image, "is", classify(image, "runs/folder/model", device="cpu").best.class_name)
+print(image, "is", vitreous.classify(image, run.model, device="cpu").best.class_name)

@@ -1,35 +1,27 @@
-"""Where does the model look, and for what? python examples/look_inside.py [IMAGE]
+"""Show what a model attends to. python examples/look_inside.py [IMAGE]
 
-Writes relevance, rollout and the attention of every block to inside/, and prints how far each block's heads look.
+Writes relevance, rollout and the attention of every block to inside/, and prints how much attention the class token of
+each block gives to the patches.
 """
 
 import sys
-from pathlib import Path
 
 import torch
+from skimage.data import chelsea
 
-from vitreous import capture, load, read_image
-from vitreous.data.samples import samples
-from vitreous.inside.attention import mean_distance
-from vitreous.pages.explanation import explain
-from vitreous.views.inspection import Inspection
+import vitreous
 
-image = read_image(sys.argv[1]) if len(sys.argv) > 1 else samples()["chelsea"]
-inspection = Inspection(load(), image)
-page = explain(inspection, "relevance,rollout,attention-maps")
-print(page.answer)
+model = vitreous.load()
+image = vitreous.read_image(sys.argv[1] if len(sys.argv) > 1 else chelsea())
+explanation = vitreous.explain(image, model, "relevance,rollout,attention-maps", device="cpu")
+print(explanation.summary)
+print(f"wrote {len(explanation.save_figures('inside'))} figures to inside/")
 
-folder = Path("inside")
-folder.mkdir(exist_ok=True)
-for section in page.sections:
-    for part, figure in section.figures.items():
-        figure.savefig(folder / f"{section.name}{'-' if part else ''}{part}.png")
-print(f"wrote {len(list(folder.iterdir()))} figures to {folder}/")
-
-with torch.inference_mode(), capture(inspection.model, "attention") as seen:  # all blocks, all heads, all tokens
-    inspection.model(inspection.x)
-distance = mean_distance(
-    seen.stack("attention")[:, 0], inspection.vit.layout, inspection.vit.config.patch
-)  # [layers heads]
-for layer, pixels in enumerate(distance.mean(dim=1).tolist()):
-    print(f"block {layer}: heads look {pixels:4.1f} px far")
+x = model.card.preprocess(image)[None]  # [1 3 32 32]
+with torch.inference_mode(), vitreous.capture(model, "attention", queries=[0]) as seen:  # the class token's rows
+    model(x)
+for block in range(model.config.depth):
+    row = seen[f"blocks.{block}.attention"][0, :, 0]  # [heads tokens]
+    patches = model.layout.to_grid(row).mean(dim=0)  # [rows columns]
+    best = divmod(int(patches.argmax()), patches.shape[1])
+    print(f"block {block}: {patches.sum():4.0%} of the class token's attention is on patches, most on {best}")

@@ -3,6 +3,7 @@
 Scripts run in this process, where torch is already imported; notebooks run in a Jupyter kernel, as a user runs them.
 """
 
+import ast
 import contextlib
 import io
 import os
@@ -13,12 +14,14 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+import vitreous
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PRINTS = {  # script → parts of its output
     "classify_an_image": ["chelsea: cat"],
-    "compare_checkpoints": ["chelsea    cat 87%   cat 8"],
-    "finetune_a_folder": ["of 9 held-out images right after 4 epochs", ".png is "],
-    "look_inside": ["cat 87", "wrote 4 figures to inside/", "block 7: heads look"],
+    "compare_checkpoints": ["chelsea    cat 87.1%   cat 8", "rank correlation of the relevance maps: +1.00"],
+    "finetune_a_folder": ["on 9 held-out images", ".png is "],
+    "look_inside": ["cat 87", "wrote 4 figures to inside/", "block 7: "],
     "switch_heads_off": ["cat: logit", "all three off: -"],
 }
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
@@ -34,6 +37,30 @@ def test_every_script_is_tested_and_short():
     scripts = {path.stem: path for path in EXAMPLES.glob("*.py")}
     assert scripts.keys() == PRINTS.keys()
     assert {name for name, path in scripts.items() if len(path.read_text().splitlines()) >= 50} == set()
+
+
+def code(path):
+    """The Python of a script, or of all cells of a notebook."""
+    if path.suffix == ".py":
+        return path.read_text()
+    return "\n".join(
+        cell["source"] for cell in nbformat.read(path, as_version=4)["cells"] if cell["cell_type"] == "code"
+    )
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.iterdir()), ids=lambda path: path.name)
+def test_an_example_uses_public_names_alone(path):
+    tree = ast.parse(code(path))
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name for name in imported if name.startswith("vitreous")} == {"vitreous"}
+    used = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "vitreous"
+    }
+    assert used
+    assert used <= set(vitreous.__all__)
 
 
 @pytest.mark.slow
@@ -66,6 +93,11 @@ def test_a_notebook_runs_and_prints_what_it_stores(path, tmp_path):
     )
     client.execute(env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert printed(notebook) == stored
+    shown = [output["data"] for cell in notebook["cells"] for output in cell.get("outputs", ()) if "data" in output]
+    assert any("image/png" in data for data in shown)
+    if path.stem == "first_look":  # an explanation shows itself as the interactive page
+        (page,) = [data["text/html"] for data in shown if "text/html" in data]
+        assert page.startswith("<iframe srcdoc=")
 
 
 def test_notebooks_are_small():
