@@ -275,3 +275,32 @@ def test_a_resnet_and_a_model_without_an_image_have_pages(watched, tmp_path):
     settle(page)
     assert drawn(page)[2 * 8 + 3] == pytest.approx(1, abs=0.01)  # a position is like itself
     assert watched.complaints == []
+
+
+NOTEBOOK = """
+import vitreous
+from vitreous.data.samples import samples
+import numpy as np
+vitreous.explain(np.asarray(samples()["chelsea"]))
+"""
+
+
+def test_the_page_lives_in_a_notebooks_output(watched, tmp_path):
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(NOTEBOOK)])
+    nbclient.NotebookClient(book, timeout=300, kernel_name="python3").execute()
+    (output,) = book.cells[0].outputs
+    assert output["data"]["text/plain"].startswith("Explanation of image: cat")
+    shown = tmp_path / "output.html"
+    shown.write_text(f"<!doctype html><title>x</title>{output['data']['text/html']}", encoding="utf-8")
+    page = watched.context.new_page()
+    page.on("pageerror", lambda error: watched.complaints.append(str(error)))
+    page.goto(shown.as_uri())
+    frame = page.frame_locator("iframe")
+    frame.get_by_role("tab", name="Heads").click()
+    frame.get_by_text("How much the logit of cat depends on each head (rows").wait_for()
+    frame.get_by_role("tab", name="Attention").click()
+    frame.get_by_label("Block", exact=True).fill("2")
+    frame.get_by_text("Attention of the class token, block 2").wait_for()
+    page.wait_for_timeout(400)  # the address is written a moment later
+    assert watched.complaints == []

@@ -7,7 +7,8 @@ from typing import Any
 
 from PIL.Image import Image
 
-from vitreous.data.images import ImageError, read_image
+from vitreous.data.finding import Images, open_images
+from vitreous.data.images import ImageError, image_name, read_image
 from vitreous.data.samples import samples
 from vitreous.pages.explanation import Explanation
 from vitreous.runtime.device import pick_device
@@ -19,7 +20,7 @@ FEW_CLASSES = 20
 
 
 def explain(
-    image: Any = None,
+    image: Images | None = None,
     model: Model | str | Path | None = None,
     views: str | Sequence[str] = "all",
     *,
@@ -27,13 +28,13 @@ def explain(
     name: str = "",
     device: str = "auto",
     **choice: Any,
-) -> Explanation:
+) -> Explanation | list[Explanation]:
     """Explain what a model sees in an image: its answer, its attention, the evidence for a class.
 
-    `image` is anything `read_image` takes: a path, bytes, a PIL image, an array or a tensor. Without it, the views of
-    the model alone are shown; without a model too, those of the packaged model and a photograph of a cat. `target` is
-    the class to explain, by name or index; `name` is what the page calls the image. `choice` are fields of `Choice`,
-    such as `block`, `head` and `query`.
+    `image` is a path, bytes, a PIL image, an array or a tensor; a folder, a pattern or a list of images gives a list of
+    explanations. Without it, the views of the model alone are shown; without a model too, those of the packaged model
+    and a photograph of a cat. `target` is the class to explain, by name or index; `name` is what the page calls the
+    image. `choice` are fields of `Choice`, such as `block`, `head` and `query`.
 
     >>> explanation = explain(views="relevance,rollout")
     >>> explanation.answer[0]["label"], explanation.map("relevance").shape
@@ -41,13 +42,15 @@ def explain(
     """
     loaded = load(model) if model is None or isinstance(model, str | Path) else model
     inspected = loaded.to(pick_device(device))
-    if image is None and model is None:
-        image, name = samples()["chelsea"], "chelsea"
-    elif not name:
-        name = str(image) if isinstance(image, str | Path) else getattr(image, "filename", "")
     chosen = Choice(target=find_class(target, inspected), **choice)
-    opened = None if image is None else read_image(image)
-    return Explanation(Inspection(inspected, opened, chosen, name), views)
+    if image is None:
+        found = [("", None)] if model is not None else [("chelsea", samples()["chelsea"])]
+        one = True
+    else:
+        sources, one = open_images(image)
+        found = [(name if one and name else image_name(source), read_image(source)) for source in sources]
+    explained = [Explanation(Inspection(inspected, opened, chosen, each), views) for each, opened in found]
+    return explained[0] if one else explained
 
 
 def explain_each(

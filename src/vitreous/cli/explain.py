@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from vitreous.data.images import ImageError
+    from vitreous.pages.payload import Payload
 
 Range = Annotated[str | None, tyro.conf.arg(metavar="0-7")]
 
@@ -86,7 +87,9 @@ def explain(
     )
     found, problems = _find(images, options.model)
     slow = [name for name, wanted in (("trust", trust), ("ablation", ablate is not None)) if wanted]
-    pages, answers, written = [], [], []
+    pages: list[tuple[str, Payload]] = []
+    answers: list[dict[str, str | None]] = []
+    written: list[Path] = []
     for each in explain_each(found, model, ",".join([views, *slow]), choice):
         if isinstance(each, ImageError):
             problems.append(each)

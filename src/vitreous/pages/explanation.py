@@ -18,7 +18,7 @@ from PIL import Image as pillow
 from vitreous.figures.draw import draw
 from vitreous.figures.kinds import Bars, Dots, Lines, Map, Matrix, Result, Steps, Table, Tiles
 from vitreous.figures.style import encode
-from vitreous.models.vit import ViT
+from vitreous.models.vit import ViT, ViTConfig
 from vitreous.pages.interactive import scripted_page
 from vitreous.pages.payload import Payload
 from vitreous.pages.render import render
@@ -176,10 +176,11 @@ def report(pages: Sequence[tuple[str, Payload]], model: Model) -> str:
 def describe_model(model: Model) -> str:
     """The model in a line: family, size, parameters."""
     parameters = sum(p.numel() for p in model.parameters())
-    size = f"{model.config.depth} layers"
-    if isinstance(model, ViT):
-        height, width = model.config.size
-        size = f"{height}×{width} px, {model.config.depth} blocks, {model.config.heads} heads"
+    config = model.config
+    size = f"{config.depth} layers"
+    if isinstance(config, ViTConfig):
+        height, width = config.size
+        size = f"{height}×{width} px, {config.depth} blocks, {config.heads} heads"
     return f"{model.card.family}, {size}, {parameters / 1e6:.1f} million parameters"
 
 

@@ -90,7 +90,8 @@ class Inspection:
         """The part of the image that the model sees, at the size it sees it: RGB, or L for a grey model."""
         if self.image is None:
             raise ValueError("this view needs an image: pass one")
-        return self.model.card.preprocess.view(self.image)
+        seen: Image = self.model.card.preprocess.view(self.image)
+        return seen
 
     @cached_property
     def seen(self) -> Image:
@@ -118,13 +119,15 @@ class Inspection:
     def x(self) -> Tensor:
         """What the model gets: `[1 c H W]`."""
         like, preprocess = next(self.model.parameters()), self.model.card.preprocess
-        return preprocess.normalise(preprocess.pixels_of(self.view))[None].to(device=like.device, dtype=like.dtype)
+        batch: Tensor = preprocess.normalise(preprocess.pixels_of(self.view))[None]
+        return batch.to(device=like.device, dtype=like.dtype)
 
     @cached_property
     def logits(self) -> Tensor:
         """`[classes]`, on the CPU."""
         with torch.inference_mode():
-            return self.model(self.x)[0].float().cpu()
+            logits: Tensor = self.model(self.x)
+        return logits[0].float().cpu()
 
     @cached_property
     def target(self) -> int:

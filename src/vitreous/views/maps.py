@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from vitreous.figures.kinds import Bars, Lines, Map, LinePanel, Results
+from vitreous.figures.kinds import Bars, LinePanel, Lines, Map, Results
 from vitreous.inside import faithfulness, integrated_gradients, relevance, rollout
 from vitreous.inside.grad_cam import grad_cam
 from vitreous.models.vit import ViT

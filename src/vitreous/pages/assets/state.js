@@ -54,6 +54,7 @@ export class State {
   }
 
   write() {
+    if (location.protocol === "about:") return; // inside a notebook's output a page has no address of its own
     clearTimeout(this.timer);
     this.timer = setTimeout(() => {
       const kept = Object.entries(this.values).filter(([name, value]) => name in WORDS && value !== null && value !== this.defaults[name]);

@@ -1,0 +1,64 @@
+"""`vitreous.explain` as a notebook calls it."""
+
+import numpy as np
+import pytest
+import torch
+
+import vitreous
+from vitreous.api.explain import find_class
+from vitreous.data.samples import samples
+from vitreous.weights.load import load
+
+PHOTO = samples()["chelsea"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load()
+
+
+def test_an_image_may_be_a_path_bytes_an_array_or_a_tensor(model, tmp_path):
+    PHOTO.save(tmp_path / "photo.png")
+    pixels = np.asarray(PHOTO)
+    sources = [
+        PHOTO,
+        tmp_path / "photo.png",
+        (tmp_path / "photo.png").read_bytes(),
+        pixels,
+        torch.from_numpy(pixels.copy()).permute(2, 0, 1),
+    ]
+    found = [vitreous.explain(source, model, "relevance").map() for source in sources]
+    for each in found[1:]:
+        np.testing.assert_array_equal(each, found[0])
+
+
+def test_several_images_give_several_explanations(model, tmp_path):
+    for name in ("a.png", "b.png"):
+        PHOTO.save(tmp_path / name)
+    found = vitreous.explain(tmp_path, model, "predictions")
+    assert [each.inspection.name.rpartition("/")[2] for each in found] == ["a.png", "b.png"]
+
+
+def test_the_target_and_the_choice_are_heeded(model):
+    found = vitreous.explain(PHOTO, model, "attention-rows", target="dog", block=2, query=5)
+    assert found.inspection.target == 5
+    assert found.results("attention-rows")[""].filled_title == "Attention of the patch (0, 4), block 2"
+
+
+def test_a_model_alone_has_views_too(model):
+    found = vitreous.explain(model=model)
+    assert list(found.compute()) == ["positions", "filters", "shapes", "card"]
+
+
+def test_a_class_that_does_not_exist_is_an_error_with_the_nearest_names(model):
+    with pytest.raises(ValueError, match="no class 'dogs': did you mean dog"):
+        find_class("dogs", model)
+    with pytest.raises(ValueError, match="no class 'unicorn': its classes are airplane"):
+        find_class("unicorn", model)
+
+
+def test_it_saves_a_page_and_figures(model, tmp_path):
+    found = vitreous.explain(PHOTO, model, "rollout,attention-maps")
+    assert found.save(tmp_path / "report.html").read_text().startswith("<!doctype html>")
+    written = found.save_figures(tmp_path / "figures")
+    assert [path.name for path in written] == ["attention-maps.png", "attention-maps-heads.png", "rollout.png"]
