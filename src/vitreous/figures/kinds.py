@@ -36,7 +36,7 @@ def select(values: Floats, axes: Sequence[Axis], at: At, keep: Sequence[Axis] = 
         if axis in keep:
             position += 1
         elif (index := at.get(axis)) is not None:
-            values = values.take(index, axis=position)
+            values = np.take(values, [index], axis=position).squeeze(position)
         else:
             chosen = values[(slice(None),) * position + (slice(prefix, None),)] if axis == "query" else values
             values = chosen.mean(axis=position)
@@ -165,7 +165,8 @@ def layer_normed(matrix: Floats, eps: float = 1e-5) -> Floats:
     [[-1.0, 1.0], [1.0, -1.0]]
     """
     centred = matrix - matrix.mean(axis=-1, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
+    scaled: Floats = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
+    return scaled
 
 
 @dataclass(frozen=True)

@@ -279,14 +279,16 @@ def _shrink(image: Bytes) -> Bytes:
     if step < 2:
         return image
     diagonal = [image[i::step, i::step][: height // step, : width // step] for i in range(step)]  # of each block
-    return np.mean(diagonal, axis=0).astype(np.uint8)  # not all of its pixels, but enough to soften edges
+    shrunk: Bytes = np.mean(diagonal, axis=0).astype(np.uint8)  # not all of its pixels, but enough to soften edges
+    return shrunk
 
 
 def _grey(image: Bytes, pale: bool) -> Bytes:
     """The image without colours; pale under signed heat, which has white for zero."""
     grey = image @ np.array([0.299, 0.587, 0.114])
     grey = 0.65 * grey + 0.35 * 255 if pale else grey
-    return grey.astype(np.uint8)[..., None].repeat(3, axis=2)
+    shown: Bytes = grey.astype(np.uint8)[..., None].repeat(3, axis=2)
+    return shown
 
 
 def _extent(size: tuple[int, ...]) -> tuple[float, float, float, float]:
