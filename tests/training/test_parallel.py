@@ -17,7 +17,7 @@ from two_ranks import ENGINES, EQUAL, STOPPED, tuned
 from vitreous.training import checkpoint
 from vitreous.training.loop import train
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parents[1] / "support"
 
 
 def start(words, ranks=2, **environment):
@@ -46,14 +46,14 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def root(data, tmp_path_factory):
-    """All runs of `two_ranks.py`."""
+    """Run everything in `two_ranks.py`."""
     root = tmp_path_factory.mktemp("ranks")
     make_shards(root / "shards")
     patch = pytest.MonkeyPatch()
     train(plain(data, epochs=1), root / "single-start")
     for engine in ENGINES:
         break_off(plain(data, parallel=engine, save_every=0), root / f"single-{engine}", patch, STOPPED)
-    processes = start([HERE / "two_ranks.py", str(data), str(root)])
+    processes = start([SUPPORT / "two_ranks.py", str(data), str(root)])
     try:
         ended = [process.communicate(timeout=280)[0] for process in processes]
     finally:
