@@ -1,6 +1,6 @@
 """`embed` on several processes, killed and resumed, gives each image once: `python benchmarks/embed_parts.py`.
 
-Small images are drawn into a temporary folder and embedded once by one process undisturbed: the reference. Then again on
+Small images are drawn into a temporary folder and embedded once by one undisturbed process, as reference. Then on
 several processes under torchrun, ended by SIGKILL at random moments: all of them, or one, whereupon torchrun ends the
 others. The result of the last, uninterrupted call is compared row by row with the reference.
 """

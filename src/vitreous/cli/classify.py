@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vitreous.predict.classify import Answer
 
 ONE_BY_ONE = 4
-"""Up to so many images get a table of their own; more share one."""
+"""Up to this many images get a table of their own; more share one."""
 
 
 def classify(
@@ -36,22 +36,22 @@ def classify(
     fast: bool = False,
     merge: int = 0,
 ) -> None:
-    """Name what is in images.
+    """Classify images.
 
     Args:
         images: Files, folders or globs. Without any, four sample photographs.
         options: Which model.
-        top: How many classes to show for each image.
+        top: The number of classes to show for each image.
         json: Print JSON instead of tables.
-        output: A folder for the answers as Parquet parts: a run that was ended goes on there, and `torchrun` may share
-            it out.
+        output: A folder for the answers as Parquet parts: an interrupted run resumes there, and `torchrun`
+            splits the work.
         part_size: Images in each part of that folder.
-        batch_size: Images run at once.
+        batch_size: Images in a batch.
         device: auto, cpu, cuda, cuda:N or mps.
         precision: Number format: fp32, or bf16, fp16, int8 and (on GPUs that have it) fp8 for speed.
         fast: Use the fastest backend of this machine; finding it takes about a minute the first time. Without it,
             64 images and more on a CPU still run with packed weights, in parallel: rounding differs.
-        merge: Merge so many tokens in each block: faster, and a little less exact (try 8; a ViT of 197 tokens).
+        merge: Merge this many tokens in each block: faster, and a little less exact (try 8 for a ViT of 197 tokens).
     """
     from rich.progress import track
 

@@ -33,15 +33,15 @@ def embed(
         images: Files, folders or globs.
         options: Which model.
         output: A .parquet file (columns image, features), an .npz file (arrays of those names), or a folder of
-            Parquet parts (a name without a suffix): a run that was ended goes on there, and `torchrun` may share it
-            out.
+            Parquet parts (a name without a suffix): an interrupted run resumes there, and `torchrun`
+            splits the work.
         part_size: Images in each part of a folder.
-        batch_size: Images run at once.
+        batch_size: Images in a batch.
         device: auto, cpu, cuda, cuda:N or mps.
         precision: Number format: fp32, or bf16, fp16, int8 and (on GPUs that have it) fp8 for speed.
-        fast: Fold and compile the model as is fastest on this machine; worth its minute for many images.
-        merge: Merge so many tokens in each block: faster, and a little less exact (try 8; a ViT of 197 tokens).
-        json: Print what was written as JSON.
+        fast: Use the fastest backend of this machine; finding it takes about a minute the first time.
+        merge: Merge this many tokens in each block: faster, and a little less exact (try 8 for a ViT of 197 tokens).
+        json: Print a summary as JSON.
     """
     import torch
     from rich.progress import track

@@ -31,18 +31,18 @@ def evaluate(
     Args:
         data: A folder with a sub-folder a class (named by class, WordNet id or index), or a dataset's name.
         options: Which model.
-        probe: Measure the features instead of the head, by k-NN or logistic regression; what has no test/ is split as
-            `finetune` does it.
+        probe: Measure the features instead of the head, by k-NN or logistic regression; data without a test split is
+            divided as `finetune` does it.
         limit: Use at most this many images, taken evenly.
         output: Write result.json, per_class.json and confusion.npz to this folder.
         json: Print JSON.
-        batch_size: Images run at once.
+        batch_size: Images in a batch.
         device: auto, cpu, cuda, cuda:N or mps.
         precision: Number format: fp32, or bf16, fp16, int8 and (on GPUs that have it) fp8 for speed.
         fast: Use the fastest backend of this machine; finding it takes about a minute the first time. Without it,
             64 images and more on a CPU still run with packed weights, in parallel: rounding differs.
-        merge: Merge so many tokens in each block: faster, and a little less exact (try 8; a ViT of 197 tokens).
-        data_root: Where named datasets are kept.
+        merge: Merge this many tokens in each block: faster, and a little less exact (try 8 for a ViT of 197 tokens).
+        data_root: The folder of named datasets.
     """
     from vitreous.data.datasets import open_dataset
     from vitreous.data.split import open_split

@@ -29,15 +29,15 @@ def open_split(
     source = find_source(name, root)
     parts = split_parts(train)
     if parts == ["train"] and source.whole is not None and source.spelled("train") is None:
-        learned, test = source.whole(), None
+        train_set, test = source.whole(), None
     else:
         used = source.names(parts)
-        learned = join_datasets(_same_classes([source.splits[part]() for part in used]))
+        train_set = join_datasets(_same_classes([source.splits[part]() for part in used]))
         test = source.spelled("test", without=used)  # train images are not tested on
-    _check_learnable(learned, source)
+    _check_learnable(train_set, source)
     if test is None:
-        return divide(learned, _keys(learned, source.folder), held_out, seed)
-    return learned, _matched(learned, source.splits[test](), source, test)
+        return divide(train_set, _keys(train_set, source.folder), held_out, seed)
+    return train_set, _matched(train_set, source.splits[test](), source, test)
 
 
 def divide(
@@ -56,15 +56,15 @@ def divide(
     members: dict[int, list[int]] = {}
     for i, label in enumerate(data.labels):
         members.setdefault(label, []).append(i)
-    tested: set[int] = set()
+    held: set[int] = set()
     for group in members.values():
         ranked = sorted(group, key=lambda i: (draws[i], keys[i]))
         count = sum(draws[i] < held_out for i in group)
-        tested.update(ranked[: min(max(count, 1), len(group) - 1)])
-    if not tested:
+        held.update(ranked[: min(max(count, 1), len(group) - 1)])
+    if not held:
         raise ValueError(f"{data.name} has one image a class: none is left to test on; add some to each class")
-    learned = [i for i in range(len(data)) if i not in tested]
-    return data.take(learned), data.take(sorted(tested))
+    kept = [i for i in range(len(data)) if i not in held]
+    return data.take(kept), data.take(sorted(held))
 
 
 def _draw(key: str, seed: int) -> float:
@@ -100,13 +100,13 @@ def _check_learnable(data: ImageDataset, source: DatasetSource) -> None:
         raise ValueError(f"{count}: {list_some(empty)}; add some, or remove the folders")
 
 
-def _matched(learned: ImageDataset, tested: ImageDataset, source: DatasetSource, test: str) -> ImageDataset:
+def _matched(train_set: ImageDataset, test_set: ImageDataset, source: DatasetSource, test: str) -> ImageDataset:
     """Return the test images with the classes of the train images, in their order."""
-    seen = {learned.class_names[label] for label in set(learned.labels)}
-    asked = [tested.class_names[label] for label in sorted(set(tested.labels))]
+    seen = {train_set.class_names[label] for label in set(train_set.labels)}
+    asked = [test_set.class_names[label] for label in sorted(set(test_set.labels))]
     if unknown := [name for name in asked if name not in seen]:
         raise ValueError(
             f"the {source.part.format(test)} of {source.name} has classes without an image to learn from: "
             f"{list_some(unknown)}; add some to train, or remove them"
         )
-    return tested.with_classes(learned.class_names)
+    return test_set.with_classes(train_set.class_names)
