@@ -1,12 +1,12 @@
 """Two small servers on loopback: a shelf of files, and enough of the Hugging Face Hub for its real client.
 
-    with LoopbackFiles({"/vit.pth": b"…"}) as files: …      # files.url is where it answers
+    with LoopbackFiles({"/vit.pth": b"…"}) as files: …      # files.url is its address
     with LoopbackHub() as hub:
         hub.add("tiny/vit", {"model.safetensors": b"…"})
-        hub.patch_client(monkeypatch, cache)                # this process's client asks it from now on
+        hub.patch_client(monkeypatch, cache)                # this process's client uses it from now on
 
-Both note what they were asked (`asked`), and can misbehave: `broken` paths end half-way, `wrong` paths answer
-with other bytes than they should.
+Both record their requests (`asked`) and can misbehave: responses of `broken` paths end half-way, those of `wrong` paths
+have other bytes than they should.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import pytest
 
 @dataclass(frozen=True)
 class Answer:
-    """What a request gets back; `announced` is the length a HEAD is told, where it is not the body's."""
+    """The response to a request; `announced` is the length that a HEAD returns, if it is not the body's."""
 
     status: int
     body: bytes = b""

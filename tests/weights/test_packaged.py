@@ -82,6 +82,7 @@ def test_a_model_without_a_record_of_its_training_has_no_such_section(training):
     assert "training" not in inspect(model).sections
 
 
+@pytest.mark.slow
 def test_its_accuracy_on_real_test_images(shared):
     folder = shared / "data/cifar10"
     if not folder.is_dir():

@@ -107,6 +107,7 @@ def test_the_pre_training_head_is_kept(tmp_path):
     assert_same(load(tmp_path / "back.npz")(x), expected)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_full_vit_tiny_npz_gives_timms_logits(tmp_path):
     theirs = noise(timm.create_model("vit_tiny_patch16_224"))
