@@ -80,11 +80,11 @@ def by_upload() -> Callable[[Path], tuple[str, str]]:
 
     from vitreous import load
     from vitreous.server.app import create_app
-    from vitreous.server.jobs import Work
-    from vitreous.server.security import Guard
+    from vitreous.server.jobs import JobQueue
+    from vitreous.server.security import SecurityMiddleware
     from vitreous.server.serve import allowed_hosts
 
-    app = Guard(create_app({"packaged": load()}, Work()), allowed_hosts("127.0.0.1", 8137))
+    app = SecurityMiddleware(create_app({"packaged": load()}, JobQueue()), allowed_hosts("127.0.0.1", 8137))
     client = TestClient(app, base_url="http://127.0.0.1:8137")
 
     def run(path: Path) -> tuple[str, str]:
