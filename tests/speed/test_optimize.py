@@ -252,7 +252,7 @@ def test_fast_classifies_embeds_and_evaluates_alike(tmp_path, capsys):
         message[flags] = json.loads(capsys.readouterr().out)
     for plain, fast in zip(message[()], message[("--fast",)], strict=True):
         assert plain["image"] == fast["image"]
-        assert [p["label"] for p in plain["predictions"]] == [p["label"] for p in fast["predictions"]]
+        assert [p["class_name"] for p in plain["predictions"]] == [p["class_name"] for p in fast["predictions"]]
         logits = [[p["logit"] for p in each["predictions"]] for each in (plain, fast)]
         assert logits[0] == pytest.approx(logits[1], abs=2e-3)
 
@@ -262,4 +262,4 @@ def test_fast_and_fp16_do_not_go_together(tmp_path, capsys):
 
     with pytest.raises(SystemExit):
         main(["classify", "--fast", "--precision", "fp16", "--device", "cpu"])
-    assert "--fast supports fp32, bf16, int8 and fp8" in capsys.readouterr().err
+    assert "--fast takes fp32, bf16, int8 or fp8" in capsys.readouterr().err

@@ -330,7 +330,8 @@ def _build(
 @torch.inference_mode()
 def _truth(material: Material, x: Tensor) -> Tensor:
     """Compute our plain model's logits in fp32 on the CPU for the first images, `[c classes]`."""
-    return material.reference(x[:CHECKED].float().cpu())
+    result: Tensor = material.reference(x[:CHECKED].float().cpu())
+    return result
 
 
 def _forward(run: Compute, x: Tensor, setting: Setting) -> Tensor:

@@ -117,7 +117,7 @@ def timm_module(material: Material) -> nn.Module:
 
     written = to_timm(material.reference)
     name, arguments = architecture(material.setting.config)
-    module = timm.create_model(name, num_classes=material.setting.config.classes, **arguments)
+    module: nn.Module = timm.create_model(name, num_classes=material.setting.config.classes, **arguments)
     module.load_state_dict(written.tensors)
     return module
 
@@ -130,7 +130,7 @@ def torchvision_module(material: Material) -> nn.Module:
     if config.size[0] != config.size[1] or config.patch[0] != config.patch[1]:
         raise LeftOut("torchvision does not support this model: its images and patches are square")
     tensors = to_torchvision(material.reference).tensors
-    module = VisionTransformer(
+    module: nn.Module = VisionTransformer(
         image_size=config.size[0],
         patch_size=config.patch[0],
         num_layers=config.depth,
@@ -154,9 +154,10 @@ def transformers_module(material: Material) -> nn.Module:
     bars = quiet.is_progress_bar_enabled()
     quiet.disable_progress_bar()
     try:
-        return transformers.AutoModelForImageClassification.from_pretrained(
+        module: nn.Module = transformers.AutoModelForImageClassification.from_pretrained(
             folder, attn_implementation="sdpa", dtype=torch.float32
         )
+        return module
     finally:
         if bars:
             quiet.enable_progress_bar()

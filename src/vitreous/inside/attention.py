@@ -57,7 +57,8 @@ def mean_distance(attention: Tensor, layout: TokenLayout, patch_size: int | tupl
     among = layout.to_grid(layout.to_grid(attention).flatten(-2), dim=-2).flatten(-3, -2)  # [… h n n]
     among = among.to(torch.promote_types(among.dtype, torch.float32))
     between = (centres[:, None] - centres).to(among).norm(dim=-1)  # [n n]
-    return ((among * between).sum(dim=-1) / among.sum(dim=-1)).nanmean(dim=-1)
+    result: Tensor = ((among * between).sum(dim=-1) / among.sum(dim=-1)).nanmean(dim=-1)
+    return result
 
 
 def entropy(attention: Tensor) -> Tensor:
@@ -67,7 +68,8 @@ def entropy(attention: Tensor) -> Tensor:
     True
     """
     attention = attention.to(torch.promote_types(attention.dtype, torch.float32))
-    return torch.special.entr(attention).sum(dim=-1).mean(dim=-1)
+    result: Tensor = torch.special.entr(attention).sum(dim=-1).mean(dim=-1)
+    return result
 
 
 def layer_normed(matrix: Tensor, eps: float = 1e-5) -> Tensor:

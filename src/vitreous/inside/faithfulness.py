@@ -82,7 +82,8 @@ def _empty(model: nn.Module, x: Tensor, baseline: str | Tensor, grid: tuple[int,
     if baseline == "blur":
         spreads = [side / cells for side, cells in zip(x.shape[-2:], grid, strict=True)]  # as wide as a patch
         reach = [2 * min(round(3 * spread), side - 1) + 1 for spread, side in zip(spreads, x.shape[-2:], strict=True)]
-        return gaussian_blur(x, reach[::-1], spreads[::-1])  # width first
+        result: Tensor = gaussian_blur(x, reach[::-1], spreads[::-1])  # width first
+        return result
     if baseline == "mean":
         return x.mean(dim=(-2, -1), keepdim=True).expand_as(x)
     if baseline == "black":
@@ -129,7 +130,7 @@ def reinitialised(model: ViT | ResNet, seed: int = 0) -> ViT | ResNet:
     A new ViT's head is zero, which has no explanation: here it is drawn like the other layers.
     """
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.random.default_generator.manual_seed(seed)  # only the CPU's: `torch.manual_seed` reseeds GPUs too
+        torch.default_generator.manual_seed(seed)  # only the CPU's: `torch.manual_seed` reseeds GPUs too
         fresh = type(model)(model.config)  # type: ignore[arg-type]
         for head in (getattr(fresh, "head", None), getattr(fresh, "head_dist", None)):
             if head is not None and head.weight is not None:

@@ -74,7 +74,8 @@ def to_patches(pixels: Tensor, grid: tuple[int, int]) -> Tensor:
     (rows, columns), (height, width) = grid, pixels.shape[-2:]
     if height % rows or width % columns:
         raise ValueError(f"{height}×{width} pixels are not a whole number of patches on a {rows}×{columns} grid")
-    return pixels.unflatten(-1, (columns, -1)).unflatten(-3, (rows, -1)).sum(dim=(-5, -3, -1))
+    result: Tensor = pixels.unflatten(-1, (columns, -1)).unflatten(-3, (rows, -1)).sum(dim=(-5, -3, -1))
+    return result
 
 
 def black(model: nn.Module) -> Tensor:

@@ -35,7 +35,8 @@ def principal_colours(tokens: Tensor, layout: TokenLayout) -> Tensor:
     colours = flat @ signed(directions.mT[-3:].flip(0)).mT  # [brc 3]
     low, high = colours.amin(dim=0), colours.amax(dim=0)
     visible = high - low > 1e-4 * (high - low).amax()  # a component without variance is rounding: grey
-    return torch.where(visible, (colours - low) / (high - low), 0.5).unflatten(0, patches.shape[:3])
+    result: Tensor = torch.where(visible, (colours - low) / (high - low), 0.5).unflatten(0, patches.shape[:3])
+    return result
 
 
 def token_norms(tokens: Tensor, layout: TokenLayout) -> Tensor:

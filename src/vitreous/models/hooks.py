@@ -82,7 +82,8 @@ def hooked_attention(
 
 def scaled(q: Tensor) -> Tensor:
     """Divide queries by √k."""
-    return q * q.shape[-1] ** -0.5
+    result: Tensor = q * q.shape[-1] ** -0.5
+    return result
 
 
 def masked(scores: Tensor, mask: Tensor | None) -> Tensor:

@@ -48,10 +48,11 @@ class ResNetConfig:
     @property
     def feature_width(self) -> int:
         """Length of the pooled features."""
-        return 512 * DEPTHS[self.depth][0].expansion
+        count: int = 512 * DEPTHS[self.depth][0].expansion
+        return count
 
 
-class ResNet(TorchvisionResNet):
+class ResNet(TorchvisionResNet):  # type: ignore[misc]  # torchvision has no types
     """torchvision's ResNet with its state-dict keys: images `[b 3 H W]` → logits `[b classes]`.
 
     >>> model = ResNet(ResNetConfig(depth=18, classes=10)).eval()

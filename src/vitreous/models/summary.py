@@ -48,7 +48,8 @@ def count_flops(model: Model) -> int:
         channels = getattr(model.config, "channels", 3)
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             copy(torch.zeros(1, channels, height, width))
-    return counter.get_total_flops()
+    count: int = counter.get_total_flops()
+    return count
 
 
 @torch.no_grad()

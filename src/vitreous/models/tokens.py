@@ -84,4 +84,5 @@ class TokenLayout:
             values = values.narrow(dim, self.prefix, self.patches)
         elif count != self.patches:
             raise ValueError(f"expected {self.tokens} tokens or {self.patches} patches, got {count}")
-        return values.unflatten(dim, self.grid)
+        result: Tensor = values.unflatten(dim, self.grid)
+        return result

@@ -470,7 +470,7 @@ class ViT(nn.Module):
 
     def forward_head(self, tokens: Tensor) -> Tensor:
         """Normalised tokens `[b t d]` to logits `[b classes]`."""
-        logits = self.head(self.pool(tokens))
+        logits: Tensor = self.head(self.pool(tokens))
         if self.head_dist is not None:  # DeiT averages the logits of its two heads
             logits = (logits + self.head_dist(self.fc_norm(tokens[:, 1]))) / 2
         return logits

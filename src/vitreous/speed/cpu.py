@@ -32,11 +32,13 @@ class PackedLinear:
 
     def __call__(self, x: Tensor, then: str = "none", kind: str | None = None) -> Tensor:
         """Compute `x Wᵀ + b`, and with `then="gelu"` its GELU of a `kind` ("none" is exact, or "tanh")."""
-        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, then, [], kind)
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, then, [], kind)
+        return result
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
         """Compute `residual + x Wᵀ + b`."""
-        return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, self.bias, "add")
+        result: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, self.bias, "add")
+        return result
 
 
 @torch.no_grad()

@@ -89,11 +89,13 @@ class Bf16Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Multiply a layer norm's output, fp32 `[r in]` → `[r out]`."""
-        return self.layer(x.to(torch.bfloat16))
+        result: Tensor = self.layer(x.to(torch.bfloat16))
+        return result
 
     def after_gelu(self, x: Tensor) -> Tensor:
         """Apply GELU to the input, then multiply: bf16 `[r in]` → `[r out]`."""
-        return self.layer(F.gelu(x, approximate="tanh"))
+        result: Tensor = self.layer(F.gelu(x, approximate="tanh"))
+        return result
 
 
 class Fp8Linear(nn.Module):

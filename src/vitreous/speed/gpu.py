@@ -57,7 +57,8 @@ def fused_forward(
 def _hidden(mlp: MLP, x: Tensor, fused_gelu: bool) -> Tensor:
     weight, bias = mlp.fc1.weight, mlp.fc1.bias
     if fused_gelu:
-        return dense_gelu(x, weight, bias)
+        result: Tensor = dense_gelu(x, weight, bias)
+        return result
     hidden = F.linear(x, weight, bias)
     return F.gelu(hidden, approximate="tanh") if mlp.activation == "gelu_tanh" else gelu(hidden)
 

@@ -77,7 +77,8 @@ class Int8Linear(nn.Module):
     def product(self, integers: Tensor, packed: bool) -> Tensor:
         """Multiply integers `[r in]` → `[r out]`, in units of the tokens' steps."""
         if packed:
-            return packed_product(integers.to(torch.uint8), self.weight, self.scale)
+            result: Tensor = packed_product(integers.to(torch.uint8), self.weight, self.scale)
+            return result
         count = MIN_ROWS if integers.is_cuda else 0
         sums = torch._int_mm(padded(integers.to(torch.int8), count), self.weight)
         return sums[: len(integers)].float() * self.scale
@@ -95,7 +96,8 @@ class Bf16Attention(Attention):
         q, k, v = self.qkv(x).reshape(b, t, 3, self.heads, width).permute(2, 0, 3, 1, 4).unbind(0)  # [b h t k]
         q, k, v = (each.to(torch.bfloat16) for each in (self.q_norm(q) * width**-0.5, self.k_norm(k), v))
         mixed = (q @ k.transpose(2, 3)).softmax(dim=3) @ v  # [b h t t], which is small here
-        return self.proj(mixed.transpose(1, 2).reshape(b, t, d).to(x.dtype))
+        result: Tensor = self.proj(mixed.transpose(1, 2).reshape(b, t, d).to(x.dtype))
+        return result
 
 
 def padded(rows: Tensor, count: int) -> Tensor:
@@ -148,9 +150,10 @@ def packed_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
         packed = torch.ops.onednn.qlinear_prepack(weight.t().contiguous(), list(x.shape))
         PACKED[weight] = version, packed
     none = torch.zeros(len(scale), dtype=torch.int64)
-    return torch.ops.onednn.qlinear_pointwise(
+    result: Tensor = torch.ops.onednn.qlinear_pointwise(
         x, 1.0, 0, packed, scale, none, None, 1.0, 0, torch.float32, "none", [], ""
     )
+    return result
 
 
 @packed_product.register_fake

@@ -21,7 +21,7 @@ COLUMNS = 128
 LOG2_E = 1.4426950408889634  # exp(x) = exp2(x log₂e)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _gelu_backward(  # type: ignore[no-untyped-def]
     x, dy, dx, y, sums, rows, columns,
     RATE: tl.constexpr, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
@@ -56,7 +56,7 @@ def gelu_backward(x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return dx, y, sums
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _pack(  # type: ignore[no-untyped-def]
     q, k, v, out, sums, rows, tokens,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t,
@@ -96,7 +96,7 @@ def pack(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return out, sums
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _gelu_fp8(x, y, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     offset = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(x + offset, mask=offset < count, other=0.0).to(tl.float32)
@@ -115,7 +115,7 @@ def gelu_fp8(x: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Tensor:
     return y
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _attend(  # type: ignore[no-untyped-def]
     qkv, out, tokens, scale,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,

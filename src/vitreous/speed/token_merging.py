@@ -48,7 +48,8 @@ def merging(tokens_per_block: int, output: OutputKind = "logits") -> Callable[[A
             return _pooled(model, tokens, size)
         if size is None or model.config.pool == "token":
             return model.forward_head(tokens)
-        return model.head(_pooled(model, tokens, size))
+        result: Tensor = model.head(_pooled(model, tokens, size))
+        return result
 
     return compute
 
@@ -122,4 +123,5 @@ def _pooled(model: ViT, tokens: Tensor, size: Tensor | None) -> Tensor:
     weight = size[:, prefix:] / size[:, prefix:].sum(dim=1, keepdim=True)
     mean = (tokens[:, prefix:].float() * weight).sum(dim=1).to(tokens.dtype)
     parts = [tokens[:, 0]] if "token" in model.config.pool else []
-    return model.fc_norm(torch.cat([*parts, mean], dim=-1))
+    result: Tensor = model.fc_norm(torch.cat([*parts, mean], dim=-1))
+    return result

@@ -37,7 +37,8 @@ def training_logits(
     more work.
     """
     if not isinstance(model, ViT) or hooks_active():
-        return model(x)
+        result: Tensor = model(x)
+        return result
     read = rows_read(model)  # None: the head reads all tokens, and the last block runs whole
     blocks = list(model.blocks) if read is None else list(model.blocks)[:-1]
     fused = fused and all(_plain(block) for block in blocks)
@@ -53,7 +54,8 @@ def training_logits(
 
 
 def _whole(block: Any, x: Tensor) -> Tensor:
-    return block(x).to(x.dtype)
+    result: Tensor = block(x).to(x.dtype)
+    return result
 
 
 def _is_random(model: ViT) -> bool:
@@ -78,7 +80,8 @@ def _plain(block: Any) -> bool:
 
 def _block(block: Any, x: Tensor) -> Tensor:
     x = x + block.skip(block.ls1(_attention(block.attn, block.norm1(x)))).to(x.dtype)
-    return x + block.skip(block.ls2(_mlp(block.mlp, block.norm2(x)))).to(x.dtype)
+    result: Tensor = x + block.skip(block.ls2(_mlp(block.mlp, block.norm2(x)))).to(x.dtype)
+    return result
 
 
 def _attention(attention: Attention, x: Tensor) -> Tensor:
@@ -87,13 +90,15 @@ def _attention(attention: Attention, x: Tensor) -> Tensor:
     q, k, v = _Queries.apply(x, weight, bias, attention.heads)  # [b h t k]
     dropout = attention.dropout if attention.training else 0.0
     mixed = F.scaled_dot_product_attention(attention.q_norm(q), attention.k_norm(k), v, dropout_p=dropout)
-    return attention.proj_drop(attention.proj(mixed.transpose(1, 2).reshape(b, t, d)))
+    result: Tensor = attention.proj_drop(attention.proj(mixed.transpose(1, 2).reshape(b, t, d)))
+    return result
 
 
 def _mlp(mlp: MLP, x: Tensor) -> Tensor:
     weight1, bias1, x = _narrow(mlp.fc1, x)
     weight2, bias2, _ = _narrow(mlp.fc2, x)
-    return _Dense2.apply(x, weight1, bias1, weight2, bias2)
+    result: Tensor = _Dense2.apply(x, weight1, bias1, weight2, bias2)
+    return result
 
 
 def _narrow(layer: nn.Linear, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
