@@ -16,10 +16,10 @@ TIMM = [sys.executable, str(HERE / "timm_classify.py")]
 def measured(command):
     """`(seconds, seconds of the processor with all children, standard output)` of one process."""
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         process = subprocess.Popen(command, stdout=output, stderr=errors)
         _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - started
         output.seek(0)
         errors.seek(0)
         if os.waitstatus_to_exitcode(status):

@@ -1,12 +1,11 @@
-"""A run killed at random moments ends with the bits of one that was left alone: `python benchmarks/resume.py`.
+"""A run killed at random moments ends with the bits of an uninterrupted run: `python benchmarks/resume.py`.
 
-A whole run comes first; its bits are the truth. Then the same run again and again in a process of its own, ended by
-SIGKILL at a random moment, and called once more until it finishes. A checkpoint is written after every update, so that
-kills fall into writes too, and half of them wait until a file is being written. Compared are the model's file, every
-tensor of the last checkpoint (weights, optimiser, average of weights, random states) and the metrics but for their
-seconds. Each sitting has to begin where the newest checkpoint was, and at the end nothing may lie about that is not
-whole. With `--ranks 2` the run is one of two processes (gloo), of which one, taken at random, is killed; the other ends
-because of it. `--parallel fsdp` shards the weights over them.
+First an uninterrupted run. Then the same run again and again, each attempt in a process of its own that is killed
+(SIGKILL) at a random moment and started again until the run finishes. A checkpoint is written after every step, and
+half of the kills wait until a file is being written. Compared are the model's file, every tensor of the last checkpoint
+(weights, optimiser, average of the weights, random states) and the metrics except for their seconds. Each attempt must
+start at the newest checkpoint, and no incomplete file may remain at the end. `--ranks 2` runs two processes (gloo) and
+kills one of them at random; the other then fails. `--parallel fsdp` shards the weights over them.
 """
 
 import argparse
@@ -32,7 +31,7 @@ from vitreous.training.recipes import RECIPES
 from vitreous.training.run_folder import RunFolder
 from vitreous.training.setup import TrainingParts
 
-FORKED = multiprocessing.get_context("fork")  # torch is imported once: a sitting begins at once
+FORKED = multiprocessing.get_context("fork")  # torch is imported once: an attempt starts at once
 
 CHANGES = {"epochs": 3, "average": 0.99, "stochastic_depth": 0.1, "dropout": 0.1, "flip": True, "augment": "trivial"}
 
@@ -40,21 +39,21 @@ STARTING = 0.1  # share of kills at any moment from the process's start on
 
 
 def child(output: Path, changes: dict[str, object], log: Path, environment: dict[str, str]) -> None:
-    """One sitting of the run, in a process of its own."""
+    """Run one attempt, in a process of its own."""
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     os.environ.update(environment)
     torch.set_num_threads(1)
     config = replace(RECIPES["digits"].config, snapshots=0, **changes)
-    train(config, output, listeners=[Begun(output)] if environment.get("RANK", "0") == "0" else [])
+    train(config, output, listeners=[FirstStep(output)] if environment.get("RANK", "0") == "0" else [])
 
 
-class Begun(Listener):
-    """Notes the update that a sitting begins with."""
+class FirstStep(Listener):
+    """Write the step that an attempt starts with."""
 
     def __init__(self, output: Path) -> None:
-        self.path = Path(f"{output}.begun")
+        self.path = Path(f"{output}.first")
 
     def begin(self, parts: TrainingParts, config: TrainConfig, folder: RunFolder) -> None:
         self.path.write_text(str(parts.state.epoch * parts.steps_per_epoch + parts.state.step))
@@ -88,8 +87,8 @@ def left_over(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in hidden + bare)
 
 
-class Sitting:
-    """The processes of one sitting of a run."""
+class Attempt:
+    """The processes of one attempt at a run."""
 
     def __init__(self, folder: Path, changes: dict[str, object], log: Path, ranks: int) -> None:
         with socket.socket() as free:
@@ -126,15 +125,15 @@ def reached(folder: Path) -> int:
     return max((int(path.stem[5:]) for path in (folder / "checkpoints").glob("step-*.json")), default=0)
 
 
-def wait_until(folder: Path, update: int, sitting: Sitting) -> None:
+def wait_until(folder: Path, update: int, attempt: Attempt) -> None:
     """Until the run has come so far, or has ended."""
-    while sitting.going() and reached(folder) < update:
+    while attempt.going() and reached(folder) < update:
         time.sleep(0.005)
 
 
-def wait_for_a_write(folder: Path, sitting: Sitting) -> None:
+def wait_for_a_write(folder: Path, attempt: Attempt) -> None:
     """Until a part of a checkpoint lies there half written, or the run has ended."""
-    while sitting.going() and not any((folder / "checkpoints").glob(".step-*")):
+    while attempt.going() and not any((folder / "checkpoints").glob(".step-*")):
         time.sleep(0.0005)  # a write takes a few milliseconds
 
 
@@ -155,36 +154,36 @@ def main() -> None:
         root, log = Path(name), Path(name) / "log.txt"
         os.environ["VITREOUS_CACHE"] = str(root / "cache")
         whole = root / "whole"
-        begun = time.monotonic()
-        if any(Sitting(whole, changes, log, given.ranks).wait()):
+        started = time.monotonic()
+        if any(Attempt(whole, changes, log, given.ranks).wait()):
             sys.exit(log.read_text())
-        spent = time.monotonic() - begun
+        spent = time.monotonic() - started
         truth = bits(whole)
         updates = reached(whole)
-        kills = equal = runs = writing = lost = most = 0
-        begun = time.monotonic()
+        kills = equal = runs = writing = lost = most_files = 0
+        started = time.monotonic()
         while kills < given.kills:
             runs += 1
             folder, where = root / f"killed-{runs}", []
-            note = Path(f"{folder}.begun")
+            note = Path(f"{folder}.first")
             while not (folder / "result.json").exists():
                 note.unlink(missing_ok=True)
                 newest = reached(folder)
-                sitting = Sitting(folder, changes, log, given.ranks)
+                attempt = Attempt(folder, changes, log, given.ranks)
                 if kills < given.kills and len(where) < 5:
                     if chance.random() < STARTING:
                         time.sleep(chance.uniform(0, spent / 2))
                     else:  # killed after the last update, it has its result to write
                         first = min(newest + 1, updates)
-                        wait_until(folder, chance.randint(first, min(first + updates // 4, updates)), sitting)
+                        wait_until(folder, chance.randint(first, min(first + updates // 4, updates)), attempt)
                         time.sleep(chance.uniform(0, 0.1))
                         if chance.random() < given.into_writes:
-                            wait_for_a_write(folder, sitting)
-                    sitting.kill(chance.randrange(given.ranks))
-                codes = sitting.wait()
+                            wait_for_a_write(folder, attempt)
+                    attempt.kill(chance.randrange(given.ranks))
+                codes = attempt.wait()
                 begins = note.read_text() if note.exists() else ""
                 lost += begins not in ("", str(newest))  # nothing where it was killed before it began
-                most = max(most, len(left_over(folder)))
+                most_files = max(most_files, len(left_over(folder)))
                 if -signal.SIGKILL in codes:
                     kills += 1
                     where.append(reached(folder))
@@ -195,14 +194,14 @@ def main() -> None:
             found |= {f"left over: {name}": "" for name in left_over(folder)}
             other = [name for name in found.keys() | truth.keys() if found.get(name) != truth.get(name)]
             equal += not other
-            message = f"OTHER BITS in {len(other)} places, such as {min(other)}" if other else "the same bits"
-            print(f"run {runs}: killed after updates {where} of {updates}: {message}", flush=True)
+            verdict = f"OTHER BITS in {len(other)} values, such as {min(other)}" if other else "the same bits"
+            print(f"run {runs}: killed after steps {where} of {updates}: {verdict}", flush=True)
         print(
             f"{kills} kills in {runs} runs on {given.ranks} × {given.device}, {writing} of them in the middle of "
             f"writing a checkpoint: "
             f"{equal} of {runs} runs ended bit-identical to the uninterrupted one ({spent:.0f} s), metrics too, with "
-            f"nothing left over; {lost} sittings began elsewhere than at the newest checkpoint; at most {most} "
-            f"unfinished files lay there after a kill; {time.monotonic() - begun:.0f} s in all"
+            f"nothing left over; {lost} attempts started elsewhere than at the newest checkpoint; at most {most_files} "
+            f"unfinished files lay there after a kill; {time.monotonic() - started:.0f} s in all"
         )
         sys.exit(equal != runs or lost > 0)
 

@@ -1,8 +1,8 @@
-"""What a training step costs on one device, alone and under each engine: `python benchmarks/scale.py -o scale.json`.
+"""Measure a training step on one device, alone and under each engine: `python benchmarks/scale.py -o scale.json`.
 
-The figures that docs/scale.md reckons from: images/s and the most memory of a step of ViT-B, -L and -H, in bf16, in
-a process alone (on a GPU: the whole step replayed as a graph) and in a world of one rank under DDP and FSDP2, which
-shows what the engines themselves cost. Median over steps, in one process, one after the other.
+The figures behind docs/scale.md: images/s and peak memory of a step of ViT-B, -L and -H in bf16, in a process alone (on
+a GPU the step is replayed as a graph) and in a world of one rank under DDP and FSDP2, which shows the cost of the
+engines themselves. Median over steps, all in one process.
 """
 
 import argparse
@@ -52,11 +52,11 @@ def measure(config: TrainConfig, engine: str, steps: int) -> dict[str, float]:
             batch = next(parts.train_source.epoch(0, int(config.batch_size)))
             times = []
             for step in range(steps + 2):
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 parts.train_step(batch, 0, step, 1e-3)
                 if cuda:
                     torch.cuda.synchronize()
-                times.append(time.perf_counter() - begun)
+                times.append(time.perf_counter() - started)
             seconds = statistics.median(times[2:])
             peak = torch.cuda.max_memory_allocated() if cuda else None
             parameters = sum(p.numel() for p in parts.model.parameters())

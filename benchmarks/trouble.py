@@ -1,11 +1,11 @@
-"""Training among real troubles, by the command line: `python benchmarks/trouble.py [--only disk ranks signals data]`.
+"""Training through real faults, by the command line: `python benchmarks/trouble.py [--only disk ranks signals data]`.
 
-- disk: a small tmpfs (Linux, as root) is filled to the brim at a random moment, by one process and by two.
-- ranks: under `torchrun` one of two processes is ended by SIGKILL; how soon all have ended, and what they say.
+- disk: a small tmpfs (Linux, as root) is filled at a random moment, by one process and by two.
+- ranks: under `torchrun` one of two processes is ended by SIGKILL; how soon all have ended, and their messages.
 - signals: SIGTERM and SIGINT at random moments, once and twice in a row.
 - data: an image that is deleted or cut short while it is read anew in each epoch, by one process and by two.
 
-After each the trouble is taken away and the same command run again; the bits have to be those of an undisturbed run.
+After each fault is removed, the same command runs again and must end with the bits of an undisturbed run.
 """
 
 import argparse
@@ -54,12 +54,12 @@ class Run:
         self.processes = []
         for rank in range(ranks):
             own = {"WORLD_SIZE": str(ranks), "RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}
-            process = FORKED.Process(target=sitting, args=(words, self.log.fileno(), common | own))
+            process = FORKED.Process(target=run_command, args=(words, self.log.fileno(), common | own))
             process.start()
             self.processes.append(process)
 
     def codes(self) -> list[int | None]:
-        """How each process ended, None for one that goes on."""
+        """Return how each process ended, None for one that is running."""
         return [each.poll() if isinstance(each, subprocess.Popen) else each.exitcode for each in self.processes]
 
     def going(self) -> bool:
@@ -73,11 +73,11 @@ class Run:
         os.kill(self.processes[0].pid, number)
 
     def end(self, limit: float = LONGEST) -> tuple[tuple[int | None, ...], float, str]:
-        """Exit codes (None for a hang), seconds until then, and all that was said."""
-        begun = time.monotonic()
-        while self.going() and time.monotonic() - begun < limit:
+        """Return the exit codes (None for a hang), the seconds until then, and the output."""
+        started = time.monotonic()
+        while self.going() and time.monotonic() - started < limit:
             time.sleep(0.01)
-        codes, spent = tuple(self.codes()), time.monotonic() - begun
+        codes, spent = tuple(self.codes()), time.monotonic() - started
         for process, code in zip(self.processes, codes, strict=True):
             if code is None:
                 process.kill()
@@ -92,7 +92,7 @@ class Run:
         return [int(pid) for pid in listed if b"vitreous" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-def sitting(words: list[str], log: int, environment: dict[str, str]) -> None:
+def run_command(words: list[str], log: int, environment: dict[str, str]) -> None:
     """What a forked process does: `vitreous WORDS`."""
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -113,9 +113,9 @@ class Trials:
         """The undisturbed run's bits."""
         if (ranks, more) not in self.wholes:
             folder = self.root / f"whole-{len(self.wholes)}"
-            codes, _, said = Run(folder, ranks, more).end(WHOLE)
+            codes, _, output = Run(folder, ranks, more).end(WHOLE)
             if codes != (0,) * ranks:
-                sys.exit(said)
+                sys.exit(output)
             self.wholes[ranks, more] = bits(folder)
         return self.wholes[ranks, more]
 
@@ -126,36 +126,36 @@ class Trials:
         ranks: int,
         trouble: Callable[[Run], object],
         mend: Callable[[], object] = lambda: None,
-        place: Path | None = None,
+        parent: Path | None = None,
         more: str = "",
-        most: int = 50,
+        last_step: int = 50,
         torchrun: bool = False,
     ) -> None:
         truth, longest, traced, equal = self.whole(ranks, more), 0.0, 0, 0
         ends: dict[tuple[int | None, ...], int] = {}
         lines: dict[str, int] = {}
         for number in range(count):
-            folder = (place or self.root) / f"{what.replace(' ', '-')}-{number}"
+            folder = (parent or self.root) / f"{what.replace(' ', '-')}-{number}"
             run = Run(folder, ranks, more, torchrun)
-            run.reach(self.chance.randint(1, most))
+            run.reach(self.chance.randint(1, last_step))
             time.sleep(self.chance.uniform(0, 0.1))
             trouble(run)
-            codes, spent, said = run.end()
+            codes, spent, output = run.end()
             longest = max(longest, spent)
-            traced += traceback_of_ours(said)
+            traced += traceback_of_ours(output)
             ends[codes] = ends.get(codes, 0) + 1
-            for line in re.findall(r"^(vitreous: .*|stopped .*)$", said, re.MULTILINE):
+            for line in re.findall(r"^(vitreous: .*|stopped .*)$", output, re.MULTILINE):
                 line = re.sub(r"\d+|/\S+/|gloo.*", "…", line)
                 lines[line] = lines.get(line, 0) + 1
             mend()
-            again, _, said = Run(folder, ranks, more).end(WHOLE)
+            again, _, output = Run(folder, ranks, more).end(WHOLE)
             found = bits(folder) if again == (0,) * ranks else {}
             equal += found == truth and not left_over(folder)
             if found != truth or left_over(folder):
-                print(said, left_over(folder), sorted(n for n in truth if found.get(n) != truth[n])[:4])
+                print(output, left_over(folder), sorted(n for n in truth if found.get(n) != truth[n])[:4])
             shutil.rmtree(folder, ignore_errors=True)
         print(
-            f"{what}: {count} times, exit codes {ends}, ended after {longest:.1f} s at the most, "
+            f"{what}: {count} times, exit codes {ends}, ended after {longest:.1f} s at most, "
             f"{traced} tracebacks; {equal} of {count} resumed bit-identical"
         )
         for line, times in lines.items():
@@ -163,22 +163,22 @@ class Trials:
         sys.stdout.flush()
 
 
-def traceback_of_ours(said: str) -> bool:
+def traceback_of_ours(output: str) -> bool:
     """Whether a traceback goes through the package; `torchrun` prints one of its own where a signal ends it.
 
     >>> text = 'Traceback (most recent call last):\\n  File "{}"\\nError\\n'
     >>> traceback_of_ours(text.format("torch.py")), traceback_of_ours(text.format(PACKAGE))
     (False, True)
     """
-    before = re.sub(r"(?s)=====.*", "", said)  # its summary comes last, and quotes what we left for it
+    before = re.sub(r"(?s)=====.*", "", output)  # its summary comes last, and quotes what we left for it
     return any(PACKAGE in block for block in re.findall(r"(?m)^Traceback \(.*\n(?:[ \t].*\n)+", before))
 
 
 def disk(trials: Trials, count: int) -> None:
     for ranks in (1, 2):
-        with tempfile.TemporaryDirectory() as place:
-            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", place], check=True)
-            filler = Path(place) / "filler"
+        with tempfile.TemporaryDirectory() as disk:
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", disk], check=True)
+            filler = Path(disk) / "filler"
 
             def fill(run: Run, filler: Path = filler) -> None:
                 with filler.open("wb", buffering=0) as file, suppress(OSError):
@@ -189,10 +189,10 @@ def disk(trials: Trials, count: int) -> None:
                         file.write(bytes(4096))
 
             try:
-                where = Path(place)
-                trials.run(f"full disk {ranks}", count, ranks, fill, lambda f=filler: f.unlink(missing_ok=True), where)
+                parent = Path(disk)
+                trials.run(f"full disk {ranks}", count, ranks, fill, lambda f=filler: f.unlink(missing_ok=True), parent)
             finally:
-                subprocess.run(["umount", place], check=True)
+                subprocess.run(["umount", disk], check=True)
 
 
 def ranks(trials: Trials, count: int) -> None:
@@ -243,7 +243,7 @@ def data(trials: Trials, count: int) -> None:
             "cut short": lambda run: os.truncate(take(trials.chance.choice(found)), 60),
         }
         for what, trouble in troubles.items():
-            trials.run(f"image {what}, {number}", count, number, trouble, restore, more=more, most=8)
+            trials.run(f"image {what}, {number}", count, number, trouble, restore, more=more, last_step=8)
 
 
 ALL = {"disk": disk, "ranks": ranks, "signals": signals, "data": data}
