@@ -55,7 +55,7 @@ def test_import_and_help_are_quick_and_torch_free():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_verb_has_help(command, capsys):
+def test_every_command_has_help(command, capsys):
     with pytest.raises(SystemExit) as stop:
         main([command, "--help"])
     assert stop.value.code == 0
@@ -63,7 +63,7 @@ def test_every_verb_has_help(command, capsys):
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["help"]])
-def test_without_a_verb_a_screen_shows_the_way(words, capsys):
+def test_without_a_command_the_welcome_lists_them_all(words, capsys):
     main(words)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) < 36
@@ -98,7 +98,7 @@ def test_help_is_broken_nowhere_else():
     environment = os.environ | {"COLUMNS": "1000"}
     words = [sys.executable, "-m", "vitreous", "embed", "--help"]
     out = subprocess.run(words, capture_output=True, text=True, check=True, env=environment).stdout
-    assert "a run that was ended goes on there, and `torchrun` may share it out." in out
+    assert "an interrupted run resumes there, and `torchrun` shares the images out." in out
     assert "`torchvision:vit_b_16`, `ViT-B_16.npz`, …), a file or a folder." in out
 
 
@@ -135,10 +135,10 @@ def test_good_images_are_answered_and_bad_ones_listed(folder, image, tmp_path, c
     with pytest.raises(SystemExit) as stop:
         main(["classify", *paths, "--model", folder, "--json"])
     assert stop.value.code == 2
-    told = capsys.readouterr()
-    assert [row["image"] for row in json.loads(told.out)] == [image]
+    printed = capsys.readouterr()
+    assert [row["image"] for row in json.loads(printed.out)] == [image]
     for name in ("empty.jpg", "text.png", "nothing", "absent.png", "*.gif"):
-        assert sum(name in line for line in told.err.splitlines()) == 1, name
+        assert sum(name in line for line in printed.err.splitlines()) == 1, name
 
 
 @pytest.mark.slow
@@ -153,7 +153,7 @@ def test_good_images_are_answered_and_bad_ones_listed(folder, image, tmp_path, c
         (["classify", "absent.png"], "absent.png: no such file or folder"),
         (["classify", "empty"], "empty: no images in this folder"),
         (["explain", "--views", "atention-maps"], "did you mean attention-maps"),
-        (["explain", "-o", "text.txt/report.html"], "text.txt is a file, not a folder: choose another place"),
+        (["explain", "-o", "text.txt/report.html"], "text.txt is a file, not a folder: choose another path"),
         (["evaluate"], "--data NAME|FOLDER"),
         (["evaluate", "--data", "/nowhere"], "neither a folder nor a known dataset"),
         (["evaluate", "--data", "cifr10"], "did you mean cifar10?"),
@@ -171,12 +171,12 @@ def test_good_images_are_answered_and_bad_ones_listed(folder, image, tmp_path, c
             ["classify", "--modle", "x"],
             "classify takes no --modle: did you mean --model NAME? (vitreous",
         ),
-        (["classify", "--top", "zero"], "--top wants INT, got 'zero': How many classes to show"),
-        (["classify", "--top"], "--top wants a value behind it"),
+        (["classify", "--top", "zero"], "--top expects INT, got 'zero': How many classes to show"),
+        (["classify", "--top"], "--top expects a value"),
         (["classify", "--precision", "half"], "--precision is one of fp32, bf16, fp16, int8, fp8, got 'half'"),
-        (["classify", "--image-size", "x"], "--image-size wants HEIGHT [WIDTH], got ['x']"),
-        (["convert"], "convert still wants IN, OUT and --to {timm,"),
-        (["evaluate", "here"], "evaluate still wants --data NAME|FOLDER, and takes no here by itself (vitreous"),
+        (["classify", "--image-size", "x"], "--image-size expects HEIGHT [WIDTH], got ['x']"),
+        (["convert"], "convert needs IN, OUT and --to {timm,"),
+        (["evaluate", "here"], "evaluate needs --data NAME|FOLDER, and takes no here (vitreous"),
         (["evaluate", "--data", "empty", "--probe", "knn", "--fast"], "leave --fast, --merge and --precision out"),
         (["--json", "classify"], "the command comes before --json"),
     ],
@@ -189,10 +189,10 @@ def test_a_mistake_says_what_to_do_and_is_exit_code_2(words, message, tmp_path, 
     with pytest.raises(SystemExit) as stop:
         main(words)
     assert stop.value.code == 2
-    told = capsys.readouterr()
-    assert message in told.err
-    assert told.err.count("\n") == 1
-    assert told.out == ""
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
     assert {path.name for path in tmp_path.iterdir()} == {"empty", "text.txt"}
 
 
@@ -264,9 +264,9 @@ def test_convert_writes_a_graph_that_answers_as_classify_does(folder, image, tmp
 
     out = tmp_path / "model.onnx"
     main(["convert", folder, str(out), "--to", "onnx", "--dynamic-size"])
-    said = capsys.readouterr()
-    assert said.out == f"wrote {out}\n"
-    assert "largest difference from the model" in said.err
+    printed = capsys.readouterr()
+    assert printed.out == f"wrote {out}\n"
+    assert "largest difference from the model" in printed.err
     main(["classify", image, "--model", folder, "--top", "1", "--json"])
     (best,) = json.loads(capsys.readouterr().out)[0]["predictions"]
     session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
@@ -277,7 +277,7 @@ def test_convert_writes_a_graph_that_answers_as_classify_does(folder, image, tmp
     assert logits[0].max() == pytest.approx(best["logit"], abs=1e-4)
 
 
-def test_doctor_prints_the_shapes_of_seed_report_000(tmp_path, capsys):
+def test_doctor_prints_the_shapes_of_vit_base(tmp_path, capsys):
     from vitreous.models.summary import trace
     from vitreous.models.variants import variant
 

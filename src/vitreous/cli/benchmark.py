@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
 from vitreous.cli.console import messages, print_json
-from vitreous.cli.options import Number
+from vitreous.cli.options import Device, Number, OutputFolder, Switch, optional
 
-Folder = Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="FOLDER")]
-Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME …", help_behavior_hint="")]
+Names = Annotated[tuple[str, ...], optional("NAME …")]
 
 
 def benchmark(
     models: Names = (),
     batch_size: Number = None,
     against: Annotated[str, tyro.conf.arg(metavar="LIBRARY,…")] = "timm,torchvision,transformers,onnxruntime,openvino",
-    modes: tuple[Literal["eager", "compiled", "graph"], ...] = (),
-    precision: Literal["fp32", "bf16", "fp16"] | None = None,
-    also: tuple[Literal["bf16", "int8", "fp8"], ...] = (),
-    train: bool = False,
+    modes: Annotated[tuple[Literal["eager", "compiled", "graph"], ...], optional("{eager,compiled,graph} …")] = (),
+    precision: Annotated[Literal["fp32", "bf16", "fp16"] | None, optional("{fp32,bf16,fp16}")] = None,
+    also: Annotated[tuple[Literal["bf16", "int8", "fp8"], ...], optional("{bf16,int8,fp8} …")] = (),
+    train: Switch = False,
     seconds: float = 20.0,
-    device: str = "auto",
-    output: Folder = None,
-    json: bool = False,
+    device: Device = "auto",
+    output: OutputFolder = None,
+    json: Switch = False,
 ) -> None:
     """Time ViTs beside other libraries and the hardware's limit, in one process and in turns.
 

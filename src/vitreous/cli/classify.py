@@ -8,7 +8,15 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vitreous.cli.console import messages, notes, print_json, say_problems
-from vitreous.cli.options import Images, ModelOptions, Output, Precision, SharedModel
+from vitreous.cli.options import (
+    Device,
+    Images,
+    ModelOptions,
+    OutputFolder,
+    Precision,
+    SharedModel,
+    Switch,
+)
 from vitreous.cli.parts import is_folder, write_folder
 from vitreous.runtime.distributed import this_rank
 
@@ -27,13 +35,13 @@ def classify(
     images: Images = (),
     options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
     top: int = 5,
-    json: bool = False,
-    output: Output = None,
+    json: Switch = False,
+    output: OutputFolder = None,
     part_size: int = 1024,
     batch_size: int = 8,
-    device: str = "auto",
+    device: Device = "auto",
     precision: Precision = "fp32",
-    fast: bool = False,
+    fast: Switch = False,
     merge: int = 0,
 ) -> None:
     """Classify images.

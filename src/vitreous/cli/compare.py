@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
 from vitreous.cli.console import messages, print_json
-from vitreous.cli.options import Number, Text
+from vitreous.cli.options import Device, Folder, Number, OutputFolder, Switch, Text, optional
 
-Models = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL …", help_behavior_hint="")]
-Folder = Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="FOLDER")]
+Models = Annotated[tuple[str, ...], tyro.conf.Positional, optional("MODEL …")]
 
 
 def compare(
     models: Models = (),
-    data: Annotated[str | None, tyro.conf.arg(metavar="NAME|FOLDER")] = None,
+    data: Annotated[str | None, optional("NAME|FOLDER")] = None,
     epochs: Number = None,
-    minutes: Annotated[float | None, tyro.conf.arg(metavar="M")] = None,
+    minutes: Annotated[float | None, optional("M")] = None,
     seeds: int = 3,
-    output: Folder = None,
-    json: bool = False,
+    output: OutputFolder = None,
+    json: Switch = False,
     study: Text = None,
     recipe: Text = None,
     image_size: Number = None,
     batch_size: Number = None,
-    learning_rates: tuple[float, ...] = (),
-    precision: Literal["fp32", "bf16"] | None = None,
-    compile: Literal["yes", "no"] | None = None,
+    learning_rates: Annotated[tuple[float, ...], optional("RATE …")] = (),
+    precision: Annotated[Literal["fp32", "bf16"] | None, optional("{fp32,bf16}")] = None,
+    compile: Annotated[Literal["yes", "no"] | None, optional("{yes,no}")] = None,
     train_split: Text = None,
-    skip_compiled: bool = False,
-    device: str = "auto",
-    data_root: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
+    skip_compiled: Switch = False,
+    device: Device = "auto",
+    data_root: Folder = None,
 ) -> None:
     """Compare models: the same images, augmentation, budget and seeds; one table and one page.
 
@@ -60,7 +58,7 @@ def compare(
         train_split: The split to learn from: train or train+validation; by default the recipe's.
         skip_compiled: Leave out the speed of compiled models, which takes a minute or so to measure on a CPU.
         device: auto, cpu, cuda or cuda:N.
-        data_root: Where named datasets are kept.
+        data_root: The folder of named datasets.
     """
     import sys
 

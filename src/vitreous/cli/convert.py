@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from vitreous.cli.console import messages, print_json, say_remarks
-from vitreous.cli.options import Number, Sides, Text
+from vitreous.cli.options import Heads, Number, Sides, Switch, Text
 
 GRAPHS = ("onnx", "torch-export")
 
@@ -17,13 +17,13 @@ def convert(
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="IN")],
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")],
     to: Literal["timm", "torchvision", "huggingface", "google", "vitreous", "onnx", "torch-export"],
-    heads: Annotated[int | None, tyro.conf.arg(name="model-heads", metavar="N")] = None,
+    heads: Heads = None,
     trained_size: Sides = None,
     image_size: Sides = None,
     resize: Text = None,
-    dynamic_size: bool = False,
+    dynamic_size: Switch = False,
     opset: Number = None,
-    json: bool = False,
+    json: Switch = False,
 ) -> None:
     """Write a checkpoint for another library, or as a graph; an error names what the target does not support.
 
@@ -33,7 +33,7 @@ def convert(
             graph an .onnx or .pt2 file.
         to: The library; or onnx or torch-export for a graph, which is run and compared with the model before it is
             kept.
-        heads: Attention heads, if no file states them.
+        heads: Attention heads, if no file says so.
         trained_size: Height and width the checkpoint was trained at, if its position grid is not square.
         image_size: Height and width to write it for; positions are resized as the checkpoint's library does.
         resize: Another resizing convention: google, timm, torchvision, huggingface, dinov2 or dinov2-registers.

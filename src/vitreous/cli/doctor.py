@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
-import tyro
-
 from vitreous.cli.console import messages, print_json
-from vitreous.cli.options import ModelOptions, SharedModel
+from vitreous.cli.options import Folder, ModelOptions, SharedModel, Switch, optional
 
 
 def doctor(
     options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
-    trace: bool = False,
-    data: Annotated[str | None, tyro.conf.arg(metavar="NAME|FOLDER")] = None,
+    trace: Switch = False,
+    data: Annotated[str | None, optional("NAME|FOLDER")] = None,
     limit: int = 500,
-    json: bool = False,
-    data_root: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
+    json: Switch = False,
+    data_root: Folder = None,
 ) -> None:
     """Show what was loaded, what was resized or assumed, and whether the preprocessing is correct.
 

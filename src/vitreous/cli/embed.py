@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import tyro
 
 from vitreous.cli.console import messages, notes, print_json, say_problems
-from vitreous.cli.options import Images, ModelOptions, Precision, SharedModel
+from vitreous.cli.options import Device, Images, ModelOptions, Precision, SharedModel, Switch
 from vitreous.cli.parts import is_folder, write_folder
 from vitreous.runtime.distributed import this_rank
 
@@ -21,11 +21,11 @@ def embed(
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("features.parquet"),
     part_size: int = 1024,
     batch_size: int = 8,
-    device: str = "auto",
+    device: Device = "auto",
     precision: Precision = "fp32",
-    fast: bool = False,
+    fast: Switch = False,
     merge: int = 0,
-    json: bool = False,
+    json: Switch = False,
 ) -> None:
     """Turn images into feature vectors, for search, clustering or a classifier of your own.
 

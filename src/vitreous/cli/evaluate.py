@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
 from vitreous.cli.console import messages, notes, print_json, say_problems
-from vitreous.cli.options import ModelOptions, Number, Output, Precision, SharedModel
+from vitreous.cli.options import (
+    Device,
+    Folder,
+    ModelOptions,
+    Number,
+    OutputFolder,
+    Precision,
+    SharedModel,
+    Switch,
+    optional,
+)
 from vitreous.runtime.distributed import this_rank
 
 
 def evaluate(
     data: Annotated[str, tyro.conf.arg(metavar="NAME|FOLDER")],
     options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
-    probe: Literal["knn", "linear"] | None = None,
+    probe: Annotated[Literal["knn", "linear"] | None, optional("{knn,linear}")] = None,
     limit: Number = None,
-    output: Output = None,
-    json: bool = False,
+    output: OutputFolder = None,
+    json: Switch = False,
     batch_size: int = 16,
-    device: str = "auto",
+    device: Device = "auto",
     precision: Precision = "fp32",
-    fast: bool = False,
+    fast: Switch = False,
     merge: int = 0,
-    data_root: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
+    data_root: Folder = None,
 ) -> None:
     """Measure a model's accuracy on labelled images; under `torchrun`, each process takes its share.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from vitreous.cli.console import messages, print_json, say_problems
-from vitreous.cli.options import Images, ModelOptions, Number, SharedModel
+from vitreous.cli.options import Device, Folder, Images, ModelOptions, Number, SharedModel, Switch, optional
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vitreous.data.images import ImageError
     from vitreous.pages.payload import Payload
 
-Range = Annotated[str | None, tyro.conf.arg(metavar="0-7")]
+Range = Annotated[str | None, optional("0-7")]
 
 
 def explain(
@@ -29,18 +29,18 @@ def explain(
     head: Number = None,
     heads: Range = None,
     query: Number = None,
-    target: Annotated[str | None, tyro.conf.arg(metavar="CLASS")] = None,
-    scale: Literal["raw", "log", "layer-norm"] | None = None,
+    target: Annotated[str | None, optional("CLASS")] = None,
+    scale: Annotated[Literal["raw", "log", "layer-norm"] | None, optional("{raw,log,layer-norm}")] = None,
     fusion: Literal["mean", "max", "min"] = "mean",
     discard: float = 0.0,
     residual: float = 0.5,
-    trust: bool = False,
-    ablate: Literal["heads"] | None = None,
-    figures: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
+    trust: Switch = False,
+    ablate: Annotated[Literal["heads"] | None, optional("{heads}")] = None,
+    figures: Folder = None,
     format: Literal["png", "svg", "pdf"] = "png",
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"], metavar="REPORT.html")] = Path("report.html"),
-    device: str = "auto",
-    json: bool = False,
+    device: Device = "auto",
+    json: Switch = False,
 ) -> None:
     """Explain what a model sees in images: its answer, its attention, the evidence for a class, and which map to trust.
 

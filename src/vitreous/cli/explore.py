@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import tyro
-
 from vitreous.cli.console import messages, say_remarks
+from vitreous.cli.options import Device, Switch, optional
 
 
 def explore(
-    model: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME …", help_behavior_hint="")] = (),
+    model: Annotated[tuple[str, ...], optional("NAME …")] = (),
     port: int = 8137,
     host: str = "127.0.0.1",
-    device: str = "auto",
+    device: Device = "auto",
     precision: Literal["fp32", "bf16", "fp16"] = "fp32",
-    open_browser: bool = False,
+    open_browser: Switch = False,
 ) -> None:
     """Serve a web page on this machine: drop an image in, and see what each patch attends to. End it with Ctrl-C.
 
     Args:
-        model: Models to choose among, by name, file or folder, a run or a moment of it; by default the packaged one.
+        model: Models to choose among: names, files, folders, runs or their checkpoints; by default the packaged one.
         port: The port to listen on; 0 takes a free one.
         host: The address to listen on: this machine alone by default; any other address asks for a token.
         device: auto, cpu, cuda, cuda:N or mps.

@@ -1,16 +1,17 @@
-"""`vitreous models`, `datasets`, `recipes` and `views`: what there is."""
+"""`vitreous models`, `datasets`, `recipes` and `views`: list what is known by name."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from vitreous.cli.console import print_json
+from vitreous.cli.options import Switch, optional
 
-COLUMNS = ("name", "parameters", "image", "patch", "width", "depth", "heads")
+COLUMNS = ("name", "parameters", "image_size", "patch_size", "width", "depth", "heads")
 
 
-def models(search: str = "", json: bool = False) -> None:
-    """List the models that are known by name, with their sizes.
+def models(search: Annotated[str, optional("TEXT")] = "", json: Switch = False) -> None:
+    """List the models known by name, with their sizes.
 
     Args:
         search: Only names that contain this.
@@ -38,14 +39,14 @@ def models(search: str = "", json: bool = False) -> None:
     if json:
         print_json([dict(zip(COLUMNS, row, strict=True)) for row in rows])
         return
-    line = "{:<44}{:>14}{:>8}{:>8}{:>8}{:>8}{:>8}"
-    print(line.format(*COLUMNS))
+    line = "{:<44}{:>14}{:>12}{:>12}{:>8}{:>8}{:>8}"
+    print(line.format(*(column.replace("_", " ") for column in COLUMNS)))
     for name, count, image, *others in rows:
         print(line.format(name, f"{count:,}", image or "any", *("" if value is None else value for value in others)))
 
 
-def datasets(json: bool = False) -> None:
-    """List the datasets that are known by name, and what else can be named.
+def datasets(json: Switch = False) -> None:
+    """List the datasets known by name, and what else --data takes.
 
     Args:
         json: Print JSON.
@@ -63,8 +64,8 @@ def datasets(json: bool = False) -> None:
     print("or a dataset on the Hugging Face Hub: org/name, hf:name or org/name:config (needs vitreous[hub])")
 
 
-def recipes(json: bool = False) -> None:
-    """List the recipes, with what each gives and on what hardware.
+def recipes(json: Switch = False) -> None:
+    """List the recipes, with the result of each and its hardware.
 
     Args:
         json: Print JSON, with every setting.
@@ -80,7 +81,7 @@ def recipes(json: bool = False) -> None:
         print(f"{'':<14} {recipe.expect}")
 
 
-def views(json: bool = False) -> None:
+def views(json: Switch = False) -> None:
     """List the views that `explain` can draw.
 
     Args:

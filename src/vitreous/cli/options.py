@@ -15,11 +15,22 @@ if TYPE_CHECKING:
 
     from vitreous.weights.load import Model
 
+
+def optional(metavar: str, *aliases: str) -> Any:
+    """Describe a flag that may be left out: how to write its value, short forms, and no `(default: None)`."""
+    return tyro.conf.arg(metavar=metavar, aliases=aliases or None, help_behavior_hint="")
+
+
+Switch = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]
 Precision = Literal["fp32", "bf16", "fp16", "int8", "fp8"]
-Statistics = Literal["half", "imagenet", "clip", "unit"]
-Text = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
-Number = Annotated[int | None, tyro.conf.arg(metavar="N")]
-Sides = Annotated[tuple[int, int] | int | None, tyro.conf.arg(metavar="HEIGHT [WIDTH]")]
+Device = Annotated[str, tyro.conf.arg(metavar="DEVICE")]
+Text = Annotated[str | None, optional("NAME")]
+Number = Annotated[int | None, optional("N")]
+Sides = Annotated[tuple[int, int] | int | None, optional("HEIGHT [WIDTH]")]
+Heads = Annotated[int | None, tyro.conf.arg(name="model-heads"), optional("N")]
+Folder = Annotated[Path | None, optional("FOLDER")]
+OutputFolder = Annotated[Path | None, optional("FOLDER", "-o")]
+Images = Annotated[tuple[str, ...], tyro.conf.Positional, optional("IMAGE …")]
 MODEL = (
     "A name (`vit_base_patch16_224.augreg2_in21k_ft_in1k`, `google/vit-base-patch16-224`, `torchvision:vit_b_16`, "
     "`ViT-B_16.npz`, …), a file or a folder. Without it, the model inside the package."
@@ -28,9 +39,9 @@ MODEL = (
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Which model, and what its files do not tell."""
+    """Which model, and what its files do not say."""
 
-    model: Annotated[str | None, tyro.conf.arg(metavar="NAME", help=MODEL)] = None
+    model: Annotated[str | None, tyro.conf.arg(help=MODEL), optional("NAME")] = None
     revision: Text = None
     """Branch, tag or commit of a Hub repository."""
     image_size: Sides = None
@@ -38,20 +49,25 @@ class ModelOptions:
     resize: Text = None
     """Another resizing convention: google, timm, torchvision, huggingface, dinov2 or dinov2-registers."""
     trained_size: Sides = None
-    """Height and width the checkpoint was trained at, where its positions make no square."""
-    heads: Annotated[int | None, tyro.conf.arg(name="model-heads", metavar="N")] = None
-    """Attention heads, where no file tells."""
-    pool: Literal["token", "mean", "token+mean"] | None = None
-    """What the head reads, where no file tells."""
-    activation: Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "silu"] | None = None
-    """The MLP's activation, where no file tells."""
-    norm_eps: Annotated[float | None, tyro.conf.arg(metavar="EPS")] = None
-    """Epsilon of the layer norms, where no file tells."""
-    statistics: Statistics | None = None
+    """Height and width the checkpoint was trained at, if its position grid is not square."""
+    heads: Heads = None
+    """Attention heads, if no file says so."""
+    pool: Annotated[Literal["token", "mean", "token+mean"] | None, optional("{token,mean,token+mean}")] = None
+    """The tokens that the head reads, if no file says so."""
+    activation: Annotated[
+        Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "silu"] | None,
+        optional("{gelu,gelu_tanh,quick_gelu,relu,silu}"),
+    ] = None
+    """The MLP's activation, if no file says so."""
+    norm_eps: Annotated[float | None, optional("EPS")] = None
+    """Epsilon of the layer norms, if no file says so."""
+    statistics: Annotated[Literal["half", "imagenet", "clip", "unit"] | None, optional("{half,imagenet,clip,unit}")] = (
+        None
+    )
     """Normalise images by these statistics instead of the checkpoint's own."""
 
     def load(self, console: Console | None = None) -> Model:
-        """Load the model, and say on `console` what had to be assumed."""
+        """Load the model, and print on `console` what was assumed."""
         from dataclasses import replace
 
         from vitreous.data.preprocess import STATISTICS
@@ -83,7 +99,7 @@ class ModelOptions:
         return model
 
     def say_packaged(self, console: Console, model: Model) -> None:
-        """Say which model answers when none was named."""
+        """Print that the packaged model answers, if none was named."""
         if self.model is None:
             *names, last = model.card.class_names or ("",)
             text = (
@@ -94,5 +110,3 @@ class ModelOptions:
 
 
 SharedModel = Annotated[ModelOptions, tyro.conf.arg(name="")]  # flags without a prefix
-Images = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE …", help_behavior_hint="")]
-Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="PATH")]

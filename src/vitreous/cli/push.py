@@ -7,16 +7,16 @@ from typing import Annotated
 import tyro
 
 from vitreous.cli.console import messages, print_json, say_remarks
-from vitreous.cli.options import Text
+from vitreous.cli.options import Switch, Text
 
 
 def push(
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")],
     repository: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="OWNER/NAME")],
-    private: bool = False,
+    private: Switch = False,
     license: Text = None,
     token_from_env: Annotated[str, tyro.conf.arg(metavar="VARIABLE")] = "HF_TOKEN",  # noqa: S107  # a name, not a token
-    json: bool = False,
+    json: Switch = False,
 ) -> None:
     """Push a trained model to the Hugging Face Hub: `vitreous push runs/digits me/digits`, then `--model me/digits`.
 

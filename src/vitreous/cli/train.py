@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from vitreous.cli.options import Folder, Switch
 from vitreous.training.config import NEUTRAL, TrainConfig
 from vitreous.training.recipes import FINETUNE, RECIPES, find_recipe, finetune_config
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from vitreous.api.train import TrainingRun
 
 Flags = Annotated[TrainConfig, tyro.conf.arg(name="")]
-Folder = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")]
 Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
 
 
@@ -56,7 +56,7 @@ def _train(chosen: str, typed: frozenset[str], named: bool) -> Callable[..., Non
         output: Folder = None,
         resume: Folder = None,
         data_root: Folder = None,
-        json: bool = False,
+        json: Switch = False,
     ) -> None:
         """Train a model from scratch: `vitreous train [RECIPE] [--any-field VALUE]`; `vitreous recipes` lists recipes.
 
@@ -89,7 +89,7 @@ def _finetune(default: TrainConfig, typed: frozenset[str]) -> Callable[..., None
         output: Folder = None,
         resume: Folder = None,
         data_root: Folder = None,
-        json: bool = False,
+        json: Switch = False,
     ) -> None:
         """Fine-tune a checkpoint to your images: `vitreous finetune --model NAME --data FOLDER [--policy POLICY]`.
 

@@ -47,17 +47,17 @@ def describe(event: Any, command: str, flags: Flags) -> str | None:
             return f"{command} takes no {token}{hint}"
         case "MissingArgs":
             *others, last = (str(missing.arg.get_invocation_text()[1]) for missing in event.missing_arguments)
-            extra = f", and takes no {' '.join(event.unrecognized_tokens)} by itself" * bool(event.unrecognized_tokens)
-            return f"{command} still wants {', '.join(others)}{' and ' * bool(others)}{last}{extra}"
+            extra = f", and takes no {' '.join(event.unrecognized_tokens)}" * bool(event.unrecognized_tokens)
+            return f"{command} needs {', '.join(others)}{' and ' * bool(others)}{last}{extra}"
         case "BadValue":
-            return f"{name} wants a value behind it"
+            return f"{name} expects a value"
         case "InvalidChoice":
             return f"{name} is one of {', '.join(event.choices)}, got {event.value!r}"
         case "InstantiationFailure" if argument is not None:
             given = re.search(r"'[^']*'|\[.*?\]", event.message)
             help_text = argument.field.helptext
             about = " ".join((help_text() if callable(help_text) else help_text or "").split()).rstrip(".")
-            return f"{name} wants {argument.lowered.metavar}, got {given[0] if given else event.message}: {about}"
+            return f"{name} expects {argument.lowered.metavar}, got {given[0] if given else event.message}: {about}"
     return None
 
 
