@@ -73,12 +73,17 @@ def recipes(json: Switch = False) -> None:
     from vitreous.training.recipes import RECIPES
 
     if json:
-        message = {name: (recipe.about, recipe.expect, recipe.config.to_dict()) for name, recipe in RECIPES.items()}
-        print_json([{"name": n, "about": a, "expect": e, "config": c} for n, (a, e, c) in message.items()])
+        print_json(
+            [
+                {"name": name, "about": r.about, "expect": r.expect, "config": r.config.to_dict()}
+                for name, r in RECIPES.items()
+            ]
+        )
         return
+    width = max(len(name) for name in RECIPES) + 2
     for name, recipe in RECIPES.items():
-        print(f"{name:<14} {recipe.about}")
-        print(f"{'':<14} {recipe.expect}")
+        print(f"{name:<{width}}{recipe.about}")
+        print(f"{'':<{width}}{recipe.expect}")
 
 
 def views(json: Switch = False) -> None:
@@ -90,8 +95,7 @@ def views(json: Switch = False) -> None:
     from vitreous.views.registry import VIEWS
 
     if json:
-        message = [{"name": name, "title": view.title, "slow": view.slow} for name, view in VIEWS.items()]
-        print_json(message)
+        print_json([{"name": name, "title": view.title, "slow": view.slow} for name, view in VIEWS.items()])
         return
     width = max(len(name) for name in VIEWS) + 2
     for name, view in VIEWS.items():

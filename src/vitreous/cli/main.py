@@ -77,7 +77,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "completion": completion,
 }
 
-LIGHT = ("datasets", "recipes", "views", "completion")
+LIGHT = ("datasets", "recipes", "completion")
 """Commands that do without torch."""
 
 MISTAKES = (ValueError, OSError, ImportError, MemoryError, FloatingPointError)

@@ -52,7 +52,9 @@ def describe(event: Any, command: str, flags: Flags) -> str | None:
         case "BadValue":
             return f"{name} expects a value"
         case "InvalidChoice":
-            return f"{name} is one of {', '.join(event.choices)}, got {event.value!r}"
+            listed = re.search(r"{(.*?)}", argument.lowered.metavar)  # in the order of the help, and without None
+            choices = listed[1].split(",") if listed else event.choices
+            return f"{name} is one of {', '.join(choices)}, got {event.value!r}"
         case "InstantiationFailure" if argument is not None:
             given = re.search(r"'[^']*'|\[.*?\]", event.message)
             help_text = argument.field.helptext

@@ -31,7 +31,7 @@ WORDS = {  # command → words, and a key or a length that the answer has
     "models": (["--search", "vit_tiny_patch16_224"], 1),
     "datasets": ([], 7),
     "recipes": ([], 9),
-    "views": ([], 22),
+    "views": ([], 23),
 }
 
 
@@ -51,7 +51,7 @@ def place(tmp_path_factory):
     return folder
 
 
-def test_every_verb_but_those_that_show_or_serve_prints_json():
+def test_every_command_but_explore_and_completion_prints_json():
     able = {command for command, function in COMMANDS.items() if "json" in inspect.signature(function).parameters}
     assert able == set(WORDS) == set(COMMANDS) - {"explore", "completion"}
 
@@ -68,13 +68,13 @@ def test_standard_output_is_json_and_nothing_else(command, place, capsys, monkey
     assert len(message) == has if isinstance(has, int) else has in message
 
 
-def test_parts_of_a_shared_folder_are_told_too(place, capsys, monkeypatch):
+def test_a_folder_of_parts_is_summarised_as_json(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
     main(["classify", "zoo", "--model", "model", "-o", "answers", "--json"])
     assert json.loads(capsys.readouterr().out) == {"output": "answers", "images": 12, "parts": 1, "left": 0}
 
 
-def test_what_is_no_number_is_null(place, capsys, monkeypatch, tmp_path):
+def test_nan_is_null(place, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(place)
     model = load("model")
     model.head.bias.data[:] = float("nan")
