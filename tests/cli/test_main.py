@@ -98,7 +98,7 @@ def test_help_is_broken_nowhere_else():
     environment = os.environ | {"COLUMNS": "1000"}
     words = [sys.executable, "-m", "vitreous", "embed", "--help"]
     out = subprocess.run(words, capture_output=True, text=True, check=True, env=environment).stdout
-    assert "an interrupted run resumes there, and `torchrun` shares the images out." in out
+    assert "an interrupted run resumes there, and `torchrun` splits the work." in out
     assert "`torchvision:vit_b_16`, `ViT-B_16.npz`, …), a file or a folder." in out
 
 
@@ -171,7 +171,7 @@ def test_good_images_are_answered_and_bad_ones_listed(folder, image, tmp_path, c
             ["classify", "--modle", "x"],
             "classify takes no --modle: did you mean --model NAME? (vitreous",
         ),
-        (["classify", "--top", "zero"], "--top expects INT, got 'zero': How many classes to show"),
+        (["classify", "--top", "zero"], "--top expects INT, got 'zero': The number of classes to show"),
         (["classify", "--top"], "--top expects a value"),
         (["classify", "--precision", "half"], "--precision is one of fp32, bf16, fp16, int8, fp8, got 'half'"),
         (["classify", "--image-size", "x"], "--image-size expects HEIGHT [WIDTH], got ['x']"),
