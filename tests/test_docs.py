@@ -86,6 +86,17 @@ def test_the_reference_has_every_public_name():
     assert [f"{home}.{name}" for name, home in vitreous._HOMES.items() if f"{home}.{name}" not in named] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_modules_that_a_page_names_exist(page):
+    if page.stem == "comparison" or page.parent.name == "extend":  # other packages, files that a reader is to write
+        return
+    root = DOCS.parent
+    named = set(re.findall(r"`([a-z_]+/[a-z0-9_/]+\.py)`", page.read_text()))
+    assert {
+        path for path in named if not any((folder / path).is_file() for folder in (root, root / "src/vitreous"))
+    } == set()
+
+
 def test_every_image_is_shown_and_they_are_small():
     shown = {
         (page.parent / target).resolve()
