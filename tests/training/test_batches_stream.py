@@ -51,7 +51,7 @@ def test_labels_belong_to_their_images(shards):
         assert torch.equal(bright.long(), batch.labels)
 
 
-def test_an_epoch_taken_up_in_the_middle_goes_on_with_the_same_images(shards):
+def test_an_epoch_resumed_in_the_middle_continues_with_the_same_images(shards):
     source = source_of(shards)
     assert shown(source, 1, first=4) == shown(source, 1)[4 * 6 :]
     batches = list(source.epoch(1, 6)), list(source.epoch(1, 6, first=4))

@@ -1,4 +1,4 @@
-"""The loop: whatever ends a run, it goes on to the same bits; and what goes wrong is told in one line."""
+"""The loop: however a run ends, it resumes to the same bits; and every error is one line."""
 
 import errno
 import json
@@ -115,7 +115,7 @@ def test_how_often_is_saved_and_looked_does_not_touch_the_bits(whole, zoo, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["head", "attention", "last:1", "lora"])
-def test_every_policy_goes_on_after_a_crash_and_ends_as_a_plain_vit(whole, zoo, tmp_path, monkeypatch, policy):
+def test_every_policy_resumes_after_a_crash_and_ends_as_a_plain_vit(whole, zoo, tmp_path, monkeypatch, policy):
     config = tiny(zoo, model=str(whole / "model"), pretrained=True, policy=policy, save_every=0)
     train(config, tmp_path / "whole")
     break_off(config, tmp_path / "broken", monkeypatch, 4)
@@ -135,7 +135,7 @@ def test_every_policy_goes_on_after_a_crash_and_ends_as_a_plain_vit(whole, zoo, 
         )
 
 
-def test_distillation_goes_on_after_a_crash(whole, zoo, tmp_path, monkeypatch):
+def test_distillation_resumes_after_a_crash(whole, zoo, tmp_path, monkeypatch):
     config = tiny(zoo, teacher=str(whole / "model"), distillation="soft", save_every=0, epochs=1)
     train(config, tmp_path / "whole")
     break_off(config, tmp_path / "broken", monkeypatch, 2)
@@ -176,7 +176,7 @@ def test_a_run_broken_off_again_and_again_ends_with_the_same_bits(whole, zoo, tm
     assert differing(bits(whole), bits(tmp_path / "run")) == []
 
 
-def test_a_run_killed_while_it_wrote_a_checkpoint_goes_on_from_the_one_before(whole, zoo, tmp_path, monkeypatch):
+def test_a_run_killed_while_it_wrote_a_checkpoint_resumes_from_the_one_before(whole, zoo, tmp_path, monkeypatch):
     config, folder = tiny(zoo, save_every=0), tmp_path / "run"
     break_off(config, folder, monkeypatch, 3)
     (folder / "checkpoints/.step-000000003.safetensors.x0_9abcd").write_bytes(b"half of it")
@@ -189,7 +189,7 @@ def test_a_run_killed_while_it_wrote_a_checkpoint_goes_on_from_the_one_before(wh
     assert not list(folder.rglob(".*"))
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_that_is_said(whole, zoo, tmp_path, monkeypatch):
+def test_a_damaged_checkpoint_is_skipped_and_that_is_logged(whole, zoo, tmp_path, monkeypatch):
     config, folder = tiny(zoo, save_every=0), tmp_path / "run"
     break_off(config, folder, monkeypatch, 5)
     newest = max((folder / "checkpoints").glob("*.safetensors"))
@@ -232,7 +232,7 @@ def test_a_run_killed_while_it_wrote_its_result_writes_it_the_next_time(whole, z
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("update", [1, 3, 4])
-def test_a_signal_saves_and_the_run_goes_on_to_the_same_bits(whole, zoo, tmp_path, monkeypatch, number, update):
+def test_a_signal_saves_and_the_run_resumes_to_the_same_bits(whole, zoo, tmp_path, monkeypatch, number, update):
     config, folder = tiny(zoo), tmp_path / "run"
     handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     with monkeypatch.context() as patch:
@@ -354,7 +354,7 @@ def full_disk(*arguments):
 
 
 @pytest.mark.parametrize("fails", ["weights", "description", "metrics"])
-def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_space(whole, zoo, tmp_path, monkeypatch, fails):
+def test_a_full_disk_is_reported_and_the_run_resumes_when_there_is_space(whole, zoo, tmp_path, monkeypatch, fails):
     config, folder = tiny(zoo, save_every=0), tmp_path / "run"
     with monkeypatch.context() as patch:
         if fails == "metrics":
@@ -371,7 +371,7 @@ def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_space(whole, zoo,
     assert [row["epoch"] for row in metrics(folder)] == [1, 2]
 
 
-def test_a_disk_that_is_really_full_is_told(zoo, tmp_path):
+def test_a_disk_that_is_really_full_is_reported(zoo, tmp_path):
     """safetensors has an error of its own for it. A limit on the size of files is as good as a full disk."""
     resource = pytest.importorskip("resource", reason="limits are set by a POSIX call")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -401,7 +401,7 @@ def test_apples_gpus_are_refused_by_name_and_passed_over_by_auto(monkeypatch):
 
 
 @pytest.mark.skipif("VITREOUS_SLOW" not in os.environ, reason="takes half a minute: set VITREOUS_SLOW")
-def test_a_compiled_run_goes_on_to_the_same_bits(zoo, tmp_path, monkeypatch):
+def test_a_compiled_run_resumes_to_the_same_bits(zoo, tmp_path, monkeypatch):
     import shutil
 
     if shutil.which("g++") is None:

@@ -67,7 +67,7 @@ SPOILT = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "which"), [*((how, "train_data") for how in SPOILT), ("deleted", "test_data")])
-def test_an_image_gone_bad_is_named_and_the_run_goes_on_when_it_is_back(zoo, whole, tmp_path, monkeypatch, how, which):
+def test_an_image_gone_bad_is_named_and_the_run_resumes_when_it_is_back(zoo, whole, tmp_path, monkeypatch, how, which):
     spoil, message = SPOILT[how]
     config, folder, copy = often(zoo), tmp_path / "run", tmp_path / "copy"
     image = getattr(parts_of(config), which).image(0)
@@ -158,7 +158,7 @@ def test_a_second_sigterm_does_what_it_did_before_the_run(zoo, tmp_path, monkeyp
         signal.signal(signal.SIGTERM, before)
 
 
-def test_what_a_kill_left_is_removed_when_the_run_goes_on_not_at_its_next_checkpoint(zoo, tmp_path, monkeypatch):
+def test_what_a_kill_left_is_removed_when_the_run_resumes_not_at_its_next_checkpoint(zoo, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
         after_update(patch, 2, crash)

@@ -209,12 +209,12 @@ def test_when_one_of_two_is_killed_the_other_ends_soon_and_says_so_in_one_line(d
         while not list(tmp_path.glob("run/checkpoints/step-*.json")) and first.poll() is None:
             time.sleep(0.05)
         second.kill()
-        said = first.communicate(timeout=30)[0]
+        output = first.communicate(timeout=30)[0]
     finally:
         for process in (first, second):
             process.kill()
-    assert first.returncode == 2, said
-    assert "Traceback" not in said
-    (line,) = [line for line in said.splitlines() if line.startswith("vitreous:")]
+    assert first.returncode == 2, output
+    assert "Traceback" not in output
+    (line,) = [line for line in output.splitlines() if line.startswith("vitreous:")]
     assert line.startswith("vitreous: rank 0: lost the other processes, which ended first: run all of them again")
     assert checkpoint.latest(tmp_path / "run/checkpoints") is not None

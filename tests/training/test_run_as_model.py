@@ -42,8 +42,8 @@ def test_the_last_checkpoint_is_the_model_of_a_finished_run(zoo, tmp_path, make)
     assert last.config == whole.config
     assert last.card.preprocess == whole.card.preprocess
     assert last.card.class_names == ("cat", "dog", "owl")
-    said = [line for line in last.card.report.remarks() if "averaged" in line]
-    assert len(said) == (1 if make is tiny else 0)
+    output = [line for line in last.card.report.remarks() if "averaged" in line]
+    assert len(output) == (1 if make is tiny else 0)
 
 
 def test_an_unfinished_run_is_its_newest_whole_checkpoint(zoo, tmp_path, monkeypatch):

@@ -252,7 +252,7 @@ class Fall(Listener):
 
 
 @pytest.mark.slow
-def test_a_run_that_fell_and_goes_on_has_the_snapshots_of_one_that_did_not(tmp_path):
+def test_a_run_that_crashed_and_resumed_has_the_snapshots_of_one_that_did_not(tmp_path):
     config = TrainConfig(**{**RUN, "epochs": 3}, save_every=0.0)
     train(config, tmp_path / "whole", listeners=[SnapshotRecorder()])
     with pytest.raises(RuntimeError, match="no power"):

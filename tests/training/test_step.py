@@ -137,7 +137,7 @@ def test_warming_up_leaves_no_trace(zoo):
     assert any(name.startswith("random/") for name in before)
 
 
-def test_a_restored_state_goes_on_the_same(zoo):
+def test_a_restored_state_continues_the_same(zoo):
     parts = noisy(tiny(zoo))
     run(parts, 1)
     saved = parts.state.copy()
