@@ -135,7 +135,7 @@ def test_a_click_on_a_class_shows_its_relevance(watched, report):
     page = watched.open(report)
     page.locator("button.answer").nth(1).click()
     settle(page)
-    second = page.evaluate("vitreous.viewer.header.predictions[1].label")
+    second = page.evaluate("vitreous.viewer.header.predictions[1].class_name")
     assert page.get_by_role("tab", name="Relevance").get_attribute("aria-selected") == "true"
     assert page.get_by_role("button", name=second, exact=True).get_attribute("aria-pressed") == "true"
 

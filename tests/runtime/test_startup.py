@@ -24,7 +24,7 @@ print([name for name in ("torchvision", "torch._dynamo", "sympy", "matplotlib", 
 @pytest.mark.slow
 def test_classify_starts_without_torchvision_and_compilers():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120)
-    assert '"label": "cat"' in done.stdout
+    assert '"class_name": "cat"' in done.stdout
     assert done.stderr.strip().splitlines()[-1] == "[]"
 
 

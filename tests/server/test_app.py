@@ -75,7 +75,7 @@ def test_an_image_is_answered_with_its_payload(client, model, image):
     message = header(answer.content)
     assert message["image"]["name"] == "mine"
     best = classify(Image.open(io.BytesIO(image)), model, device="cpu").best
-    assert message["predictions"][0]["label"] == best.class_name
+    assert message["predictions"][0]["class_name"] == best.class_name
     assert message["predictions"][0]["probability"] == pytest.approx(best.probability, abs=1e-5)
 
 
@@ -191,7 +191,7 @@ def test_a_network_in_bf16_is_looked_into_and_says_nearly_the_same(model, image)
             assert answer.status_code == 200, answer.text
             ablated = client.post("/api/ablate?model=small&off=1.0", content=image)
             assert ablated.status_code == 200, ablated.text
-            answers.append((header(answer.content), {p["label"]: p["probability"] for p in ablated.json()}))
+            answers.append((header(answer.content), {p["class_name"]: p["probability"] for p in ablated.json()}))
     (plain, one), (rounded, other) = answers
     assert plain["arrays"].keys() == rounded["arrays"].keys()
     assert one != other

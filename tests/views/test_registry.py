@@ -79,7 +79,7 @@ def test_a_checkpoint_without_an_image_shows_what_it_can():
     explanation = Explanation(Inspection(build("torchvision")))
     assert list(explanation.compute()) == ["positions", "filters", "shapes", "card"]
     assert explanation.summary == ""
-    assert explanation.answer == []
+    assert explanation.answer is None
 
 
 def test_what_cannot_be_had_is_said(photo):

@@ -37,7 +37,7 @@ def explain(
     image. `choice` are fields of `Choice`, such as `block`, `head` and `query`.
 
     >>> explanation = explain(views="relevance,rollout")
-    >>> explanation.answer[0]["label"], explanation.map("relevance").shape
+    >>> explanation.answer.best.class_name, explanation.map("relevance").shape
     ('cat', (8, 8))
     """
     loaded = load(model) if model is None or isinstance(model, str | Path) else model

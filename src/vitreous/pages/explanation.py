@@ -7,6 +7,7 @@ sends the same `payload`. The page's script draws the same results, so that no v
 import html as html_text
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from vitreous.models.vit import ViT, ViTConfig
 from vitreous.pages.interactive import scripted_page
 from vitreous.pages.payload import Payload
 from vitreous.pages.render import render
+from vitreous.predict.classify import Answer, Prediction, top_classes
 from vitreous.runtime.files import short_name, write_atomic
 from vitreous.views.inspection import Inspection
 from vitreous.views.registry import choose_views
@@ -58,14 +60,15 @@ class Explanation:
         return f"Explanation of {short_name(name)}{answer} ({count}: {', '.join(self.views)})"
 
     @property
-    def answer(self) -> list[dict[str, Any]]:
-        """The likeliest classes, best first: `index`, `label`, `probability`, `logit`; none without a classifier."""
-        return likely_classes(self.inspection)
+    def answer(self) -> Answer | None:
+        """The image's most probable classes; None without an image or a classifier."""
+        found = predictions(self.inspection)
+        return Answer(self.inspection.name, found, self.inspection.image) if found else None
 
     @property
     def summary(self) -> str:
         """The answer in a line: `dome 66.9%, church 19.9%, monastery 5.8%`."""
-        return ", ".join(f"{each['label']} {each['probability']:.1%}" for each in self.answer[:3])
+        return ", ".join(map(str, predictions(self.inspection)[:3]))
 
     def results(self, name: str) -> dict[str, Result]:
         """Compute a view, once: its results by name; one alone has the name ''."""
@@ -184,21 +187,11 @@ def describe_model(model: Model) -> str:
     return f"{model.card.family}, {size}, {parameters / 1e6:.1f} million parameters"
 
 
-def likely_classes(inspection: Inspection) -> list[dict[str, Any]]:
-    """The likeliest classes, best first; none where there is no image or no classifier."""
+def predictions(inspection: Inspection) -> tuple[Prediction, ...]:
+    """The most probable classes, best first; none where there is no image or no classifier."""
     if inspection.image is None or inspection.model.card.head != "classifier":
-        return []
-    probabilities = inspection.logits.softmax(dim=-1)
-    best = inspection.logits.argsort(descending=True, stable=True)[:NAMED].tolist()
-    return [
-        {
-            "index": i,
-            "label": inspection.model.card.label(i),
-            "probability": probabilities[i].item(),
-            "logit": inspection.logits[i].item(),
-        }
-        for i in best
-    ]
+        return ()
+    return top_classes(inspection.logits, inspection.model.card.label, NAMED)
 
 
 def _header(inspection: Inspection) -> dict[str, Any]:
@@ -215,14 +208,15 @@ def _header(inspection: Inspection) -> dict[str, Any]:
             "readsMean": "token" not in config.pool,  # then the head reads the mean of the patches
         }
         start["block"] = inspection.block
-    explained = inspection.classes if likely_classes(inspection) else []
+    found = [asdict(each) for each in predictions(inspection)]
+    explained = inspection.classes if found else []
     return {
         "format": FORMAT,
         "model": model,
         "image": None if inspection.image is None else {"name": short_name(inspection.name)},
         "start": start,
-        "predictions": likely_classes(inspection),
-        "classes": [{"index": i, "label": card.label(i)} for i in explained],
+        "predictions": found,
+        "classes": [{"index": i, "class_name": card.label(i)} for i in explained],
     }
 
 

@@ -6,6 +6,7 @@ same page data that a report contains; switching heads off runs the model again 
 
 import io
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
@@ -20,7 +21,7 @@ from vitreous.data.samples import FILES as SAMPLES
 from vitreous.data.samples import samples
 from vitreous.inside.intervene import intervene
 from vitreous.models.vit import ViT
-from vitreous.pages.explanation import Explanation, likely_classes
+from vitreous.pages.explanation import Explanation, predictions
 from vitreous.pages.interactive import ASSETS
 from vitreous.server.jobs import CancelToken, JobCancelled, JobQueue, ServerBusy
 from vitreous.views.inspection import Inspection
@@ -53,7 +54,7 @@ class ClassScore(BaseModel):
     """One of the most probable classes."""
 
     index: int
-    label: str
+    class_name: str
     probability: float
     logit: float
 
@@ -188,7 +189,7 @@ def create_app(models: Mapping[str, ViT], jobs: JobQueue) -> FastAPI:
         def run(cancel: CancelToken) -> list[dict[str, Any]]:
             inspection = Inspection(asked, read_image(body))
             with intervene(asked, heads_off=heads):
-                return likely_classes(inspection)
+                return [asdict(each) for each in predictions(inspection)]
 
         return JSONResponse(await compute(request, client and f"{client}/ablate", run))
 

@@ -1,7 +1,10 @@
 """What the model answers: its predictions, and what it would answer after each block."""
 
+import numpy as np
+
 from vitreous.figures.kinds import Bars, Steps
 from vitreous.inside.logit_lens import logit_lens
+from vitreous.predict.classify import top_classes
 from vitreous.views.inspection import Inspection
 from vitreous.views.view import IMAGE_CLASSES, VIT_CLASSES, View
 
@@ -11,12 +14,12 @@ SHOWN = 8
 
 def predictions(inspection: Inspection) -> Bars:
     """The likeliest classes, with probability and logit."""
-    order = inspection.logits.argsort(descending=True, stable=True)[:SHOWN].tolist()
+    found = top_classes(inspection.logits, inspection.model.card.label, SHOWN)
     return Bars(
-        [inspection.model.card.label(i) for i in order],
-        inspection.logits.softmax(dim=-1)[order].numpy(),
+        [each.class_name for each in found],
+        np.array([each.probability for each in found]),
         title="Predictions",
-        logits=inspection.logits[order].numpy(),
+        logits=np.array([each.logit for each in found]),
     )
 
 

@@ -136,8 +136,8 @@ export class Viewer {
       ...predictions.slice(0, 6).map((each) => {
         const was = before?.find((other) => other.index === each.index);
         const change = was ? each.probability - was.probability : 0;
-        const inside = [make("span", { class: "name" }, each.label), make("span", { class: "track", "aria-hidden": "true" }, make("span", { class: "bar", style: { width: `${100 * each.probability}%` } })), make("span", { class: "value" }, percent(each.probability), before ? make("small", {}, ` ${change >= 0 ? "+" : "−"}${Math.abs(100 * change).toFixed(1)}`) : null)];
-        return make("li", {}, explained.has(each.index) ? make("button", { class: "answer", "data-class": each.index, title: `Show the evidence for ${each.label}`, onclick: () => this.state.set({ view: "relevance", class: each.index }) }, inside) : make("div", { class: "answer" }, inside));
+        const inside = [make("span", { class: "name" }, each.class_name), make("span", { class: "track", "aria-hidden": "true" }, make("span", { class: "bar", style: { width: `${100 * each.probability}%` } })), make("span", { class: "value" }, percent(each.probability), before ? make("small", {}, ` ${change >= 0 ? "+" : "−"}${Math.abs(100 * change).toFixed(1)}`) : null)];
+        return make("li", {}, explained.has(each.index) ? make("button", { class: "answer", "data-class": each.index, title: `Show the evidence for ${each.class_name}`, onclick: () => this.state.set({ view: "relevance", class: each.index }) }, inside) : make("div", { class: "answer" }, inside));
       }),
     );
   }
@@ -256,7 +256,7 @@ export class Viewer {
         const predictions = await this.source.ablate([...this.off]);
         if (this.asked !== mine) return;
         const [first, now] = [this.header.predictions[0], predictions[0]];
-        this.news = now.index === first.index ? `Without ${this.off.size} head${this.off.size > 1 ? "s" : ""} it still answers ${now.label}: ${percent(now.probability)} instead of ${percent(first.probability)}.` : `Without ${this.off.size} head${this.off.size > 1 ? "s" : ""} it answers ${now.label} instead of ${first.label}.`;
+        this.news = now.index === first.index ? `Without ${this.off.size} head${this.off.size > 1 ? "s" : ""} it still answers ${now.class_name}: ${percent(now.probability)} instead of ${percent(first.probability)}.` : `Without ${this.off.size} head${this.off.size > 1 ? "s" : ""} it answers ${now.class_name} instead of ${first.class_name}.`;
         this.fillAnswers(predictions, this.header.predictions);
       } catch (error) {
         if (this.asked !== mine) return;
