@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from PIL import Image
 
 from vitreous.cli.main import COMMANDS, main
 from vitreous.models.vit import ViT, ViTConfig
@@ -22,9 +23,10 @@ def second(monkeypatch, tmp_path):
     return tmp_path / "error.json"
 
 
-def test_a_mistake_has_its_rank_in_front_and_reaches_torchrun(second, capsys):
+def test_a_mistake_has_its_rank_in_front_and_reaches_torchrun(second, capsys, tmp_path):
+    Image.new("RGB", (8, 8)).save(tmp_path / "x.png")
     with pytest.raises(SystemExit) as stop:
-        main(["classify", "x.png", "-o", "parts", "--model", "/nowhere/model.pth"])
+        main(["classify", str(tmp_path / "x.png"), "-o", str(tmp_path / "parts"), "--model", "/nowhere/model.pth"])
     assert stop.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("vitreous: rank 1: there is no file or folder")
@@ -82,7 +84,7 @@ def refuse(*arguments):
     raise ValueError("the disk is full")
 
 if this_rank().rank == 1:
-    evaluation.prepared = refuse
+    evaluation.decode_batches = refuse
 cli.main(["evaluate", "--data", "digits", "--limit", "20", "--device", "cpu", "--model", "model"])
 """
 
