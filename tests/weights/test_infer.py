@@ -1,4 +1,4 @@
-"""What shapes and config files do not state is asked for, or assumed and reported."""
+"""What no file states is asked for, or assumed and reported; a model is built only from tensors that fit it."""
 
 import pytest
 import timm
@@ -55,3 +55,18 @@ def test_every_assumption_is_reported(theirs, tmp_path):
     torch.save(theirs.state_dict(), tmp_path / "mine.pth")
     report = load(tmp_path / "mine.pth", heads=4).card.report
     assert set(report.assumed) == {"image size", "pool", "norm_eps", "activation", "preprocessing"}
+
+
+def test_a_missing_weight_is_an_error(tmp_path):
+    state = timm.create_model("vit_base_patch16_224", **SMALL).state_dict()
+    del state["blocks.1.norm2.bias"]
+    torch.save(state, tmp_path / "mine.pth")
+    with pytest.raises(ValueError, match=r"blocks\.1\.norm2\.bias"):
+        load(tmp_path / "mine.pth", heads=4)
+
+
+def test_integers_are_rejected_as_weights(theirs, tmp_path):
+    state = {key: (value * 100).to(torch.int8) for key, value in theirs.state_dict().items()}
+    torch.save(state, tmp_path / "mine.pth")
+    with pytest.raises(ValueError, match="quantised"):
+        load(tmp_path / "mine.pth", heads=4)

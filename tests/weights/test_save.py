@@ -1,19 +1,29 @@
-"""What `save` writes: complete files or none, the same weights in every format."""
+"""What `save` writes: complete files or none, the same weights in every format. Folders of 0.1 have the same logits.
+
+`tests/files/model-0.1` holds a ViT, a ResNet's config and the model folder of a finished training run, all written by
+version 0.1, and the logits that 0.1 computed. The ResNet's 11 million weights are a formula here.
+"""
 
 import json
 import os
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
-from conftest import noise
+from conftest import assert_same, noise
+from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights import save as saving
+from vitreous.weights.hub import model_card
+from vitreous.weights.inspect import inspect
 from vitreous.weights.load import load
-from vitreous.weights.save import save, write_npz, write_pickle, write_safetensors
+from vitreous.weights.safety import CheckpointError
+from vitreous.weights.save import UPGRADES, VERSION, read_own, save, write_npz, write_pickle, write_safetensors
 
 TENSORS = {"a.weight": torch.arange(6.0).reshape(2, 3), "b": torch.tensor([1.5])}
 
@@ -74,3 +84,82 @@ def test_nan_in_the_weights_is_reported(folder, tmp_path):
         model.norm.bias[3] = float("nan")
     save(model, tmp_path)
     assert load(tmp_path).card.report.nonfinite == {"norm.bias": 1}
+
+
+OLD = Path(__file__).parents[1] / "files/model-0.1"
+LOGITS = {name: torch.tensor(values) for name, values in json.loads((OLD / "logits.json").read_text()).items()}
+
+
+def wave(*shape):
+    return torch.sin(torch.arange(torch.Size(shape).numel(), dtype=torch.float64) * 0.37).reshape(shape).float()
+
+
+def resnet_weights():
+    state = ResNet(ResNetConfig(18, 3, stem="small")).state_dict()
+    for key, value in state.items():
+        if value.is_floating_point():
+            scale = key.endswith("running_var") or (value.dim() == 1 and key.endswith("weight"))
+            state[key] = wave(*value.shape) * (0.05 if value.dim() > 1 else 0.1) + float(scale)
+    return state
+
+
+@torch.no_grad()
+def test_a_vit_of_0_1_has_the_same_logits():
+    model = load(OLD / "vit")
+    assert_same(model(wave(2, 3, 16, 16)), LOGITS["vit"], 1e-6)
+    assert model.card.class_names == ("cat", "dog", "owl")
+    assert model.config.registers == 1
+    assert model.card.report.assumed == {"preprocessing": "as is usual for tests"}
+    assert set(load_file(OLD / "vit/model.safetensors")) == set(model.state_dict())
+
+
+@torch.no_grad()
+def test_a_resnet_of_0_1_has_the_same_logits(tmp_path):
+    shutil.copy(OLD / "resnet/config.json", tmp_path)
+    save_file(resnet_weights(), tmp_path / "model.safetensors")
+    model = load(tmp_path)
+    assert_same(model(wave(2, 3, 16, 16)), LOGITS["resnet"], 1e-6)
+    assert (model.config.stem, model.card.class_names) == ("small", ("cat", "dog", "owl"))
+
+
+@torch.no_grad()
+def test_a_trained_model_of_0_1_has_the_same_logits_and_its_record_in_todays_words():
+    model = load(OLD / "trained")
+    assert_same(model(wave(2, 1, 8, 8)), LOGITS["trained"], 1e-6)
+    training = model.card.training
+    assert training["result"]["images"] == 360
+    assert training["training_images"] == 1437
+    assert "epoch_images" in training["config"]
+    assert not any(word in json.dumps(training) for word in ("picture", "learned"))
+    assert ("accuracy", "13.89% of 360 held-out images") in inspect(model).sections["training"]
+    assert "Trained on 1,437 images of digits." in model_card(model)
+
+
+def test_an_old_model_is_saved_in_todays_layout(tmp_path):
+    model = load(OLD / "trained")
+    save(model, tmp_path)
+    stored = json.loads((tmp_path / "config.json").read_text())["vitreous"]
+    assert stored["version"] == VERSION == 2
+    assert stored["training"] == model.card.training
+    assert load(tmp_path).card.training == model.card.training
+
+
+def test_every_earlier_version_has_an_upgrade():
+    assert set(UPGRADES) == set(range(1, VERSION))
+
+
+@pytest.mark.parametrize("version", [VERSION + 1, "2", None, 1.5])
+def test_another_layout_is_an_error(version):
+    with pytest.raises(CheckpointError, match=f"expected at most {VERSION}: update vitreous"):
+        read_own({"vitreous": {"version": version}})
+
+
+@pytest.mark.parametrize("training", [None, 5, {}, {"result": None, "config": [1]}])
+def test_an_upgrade_leaves_a_strange_record_as_it_is(training):
+    assert read_own({"vitreous": {"version": 1, "training": training}})["training"] == training
+
+
+def test_a_config_of_another_library_has_no_section_of_ours():
+    assert read_own({"architecture": "vit"}) == {}
+    with pytest.raises(CheckpointError, match="expected an object of fields"):
+        read_own({"vitreous": [1]})

@@ -25,8 +25,8 @@ from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.speed.any_size import AnySize, at_size
 from vitreous.weights.formats.registry import FORMATS
-from vitreous.weights.formats.vitreous import describe_model
 from vitreous.weights.positions import CONVENTIONS
+from vitreous.weights.save import describe_model
 
 Size = tuple[int, int]
 BATCHES = (1, 3)

@@ -7,10 +7,9 @@ from torch import nn
 
 from vitreous.models.vit import ViT
 from vitreous.runtime.files import write_json
-from vitreous.weights.adapt import ConvertedCheckpoint
 from vitreous.weights.card import card_of
 from vitreous.weights.formats import clip, google, huggingface, timm, torchvision
-from vitreous.weights.keymap import Tensors
+from vitreous.weights.keymap import ConvertedCheckpoint, Tensors
 from vitreous.weights.save import save, write_npz, write_pickle, write_safetensors
 
 

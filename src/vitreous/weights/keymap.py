@@ -3,18 +3,22 @@
 A `Rule` pairs one of our templates with one or more of theirs. In a template `{n}` is a block's number and `{p}` is
 `weight` or `bias`; the same letter means the same on both sides. `to_ours` reads with the rules and `to_theirs` writes
 with them, so that one table serves both directions.
+
+`adapted` prepares a model for another library. Some differences can be removed without changing the function: fixed
+positions become a learned table, a missing class position a row of zeros, a missing bias zeros. A difference that
+cannot be removed is an error that names it.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vitreous.models.vit import ViTConfig
+from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights.safety import CheckpointError
 
 Tensors = dict[str, Tensor]
@@ -107,16 +111,6 @@ def to_theirs(tensors: Mapping[str, Tensor], rules: Sequence[Rule], config: ViTC
     return written
 
 
-def unchanged(tensors: Tensors) -> Tensors:
-    """Return the tensors as they are: `prepare` and `adjust` of a format that needs neither."""
-    return tensors
-
-
-def nothing_known(sidecar: Mapping[str, Any]) -> dict[str, Any]:
-    """Return no fields: `read_config` and `read_shapes` of a format that has neither."""
-    return {}
-
-
 @dataclass(frozen=True)
 class Format:
     """How one library names a ViT's tensors and describes the model in a config file."""
@@ -128,13 +122,13 @@ class Format:
     rules: tuple[Rule, ...]
     ignored: tuple[str, ...] = ()
     """Templates of known keys that a model does not need, such as mask tokens; `*` stands for anything."""
-    prepare: Callable[[Tensors], Tensors] = unchanged
+    prepare: Callable[[Tensors], Tensors] = lambda tensors: tensors
     """Applied to their keys first: remove a prefix, split stacked layers."""
-    adjust: Callable[[Tensors], Tensors] = unchanged
+    adjust: Callable[[Tensors], Tensors] = lambda tensors: tensors
     """Applied to our keys last: fold a class position into the class token."""
-    read_shapes: Callable[[Tensors], dict[str, Any]] = nothing_known
+    read_shapes: Callable[[Tensors], dict[str, Any]] = lambda tensors: {}
     """Read fields of `ViTConfig` from the shapes of their tensors, where ours lose them."""
-    read_config: Callable[[Mapping[str, Any]], dict[str, Any]] = nothing_known
+    read_config: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda sidecar: {}
     """Read fields of `ViTConfig` from their config file."""
     defaults: Callable[[Tensors, ViTConfig | None], dict[str, Any]] = lambda tensors, variant: {}
     """The library's values for fields that neither keys nor a config file state; reported as assumed."""
@@ -146,11 +140,8 @@ def strip_prefix(*prefixes: str) -> Callable[[Tensors], Tensors]:
     """Return a `prepare` step that removes a base model's name from the keys that have it."""
 
     def strip(tensors: Tensors) -> Tensors:
-        renamed: Tensors = {}
-        for key, value in tensors.items():
-            prefix = next((p for p in prefixes if key.startswith(p)), "")
-            renamed[key.removeprefix(prefix)] = value
-        return renamed
+        found = {key: next((p for p in prefixes if key.startswith(p)), "") for key in tensors}
+        return {key.removeprefix(found[key]): value for key, value in tensors.items()}
 
     return strip
 
@@ -163,7 +154,61 @@ def fold_class_position(tensors: Tensors) -> Tensors:
     """
     if "reg_token" not in tensors:
         return tensors
-    folded = dict(tensors)
-    folded["cls_token"] = tensors["cls_token"] + tensors["pos_embed"][:, :1]
-    folded["pos_embed"] = tensors["pos_embed"][:, 1:]
-    return folded
+    positions = tensors["pos_embed"]
+    return tensors | {"cls_token": tensors["cls_token"] + positions[:, :1], "pos_embed": positions[:, 1:]}
+
+
+Limits = dict[str, tuple[Any, ...]]
+"""Field of `ViTConfig` → the values that a library supports."""
+PAPER_VIT: Limits = {  # every library but timm supports the paper's ViT alone
+    "class_token": (True,),
+    "distillation_token": (False,),
+    "distillation_head": (False,),
+    "registers": (0,),
+    "pool": ("token",),
+    "qk_norm": (False,),
+    "swiglu": (False,),
+    "embedding_norm": (False,),
+    "final_norm": (True,),
+    "fc_norm": (False,),
+    "layer_scale": (0.0,),
+}
+
+
+@dataclass(frozen=True)
+class ConvertedCheckpoint:
+    """A model in another library's form: tensors under its names, and the content of its config files."""
+
+    tensors: Tensors
+    sidecars: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """File name → JSON content."""
+
+
+def check_limits(config: ViTConfig, target: str, limits: Limits) -> None:
+    """Raise an error that names every field that the target does not support."""
+    over = [f"{name}={getattr(config, name)!r}" for name, held in limits.items() if getattr(config, name) not in held]
+    if over:
+        raise ValueError(f"{target} cannot hold this model: it does not support {', '.join(over)}")
+
+
+def adapted(model: ViT, prefix_positions: int | None, head_bias: bool = True) -> tuple[Tensors, ViTConfig]:
+    """Return the model's tensors and config without the differences that can be removed.
+
+    `prefix_positions` is how many tokens before the patches have a position in the target: None keeps the model's.
+    """
+    config = model.config
+    tensors = {key: value.detach().cpu().float() for key, value in model.state_dict().items()}
+    if model.pos_embed is not None:
+        tensors["pos_embed"] = model.pos_embed.detach().cpu().float()
+    elif prefix_positions is not None:
+        tensors["pos_embed"] = torch.zeros(1, config.positions, config.width)
+    if config.position != "none" or prefix_positions is not None:
+        config = replace(config, position="learned")
+    if prefix_positions is not None and not config.prefix_positions:
+        zeros = torch.zeros(1, prefix_positions, config.width)
+        tensors["pos_embed"] = torch.cat([zeros, tensors["pos_embed"]], dim=1)
+        config = replace(config, prefix_positions=True)
+    if head_bias and config.classes and not config.head_bias:
+        tensors["head.bias"] = torch.zeros(config.classes)
+        config = replace(config, head_bias=True)
+    return tensors, config

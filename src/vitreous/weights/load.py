@@ -16,18 +16,16 @@ import torch
 
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.weights.build import MAX_PATCHES, build_vit, data_types
 from vitreous.weights.card import Card, LoadReport
 from vitreous.weights.fetch import CheckpointFiles, fetch
-from vitreous.weights.formats.registry import recognise
-from vitreous.weights.formats.vitreous import own_config, read_own
-from vitreous.weights.infer import infer_config
+from vitreous.weights.formats.registry import check_family, recognise
+from vitreous.weights.infer import MAX_PATCHES, build_vit, data_types, infer_config
 from vitreous.weights.keymap import Format, Tensors, pattern, to_ours
 from vitreous.weights.positions import CONVENTIONS, resize_positions
 from vitreous.weights.read import RawCheckpoint, nonfinite, read, read_sharded
 from vitreous.weights.safety import CheckpointError
+from vitreous.weights.save import own_config, read_own
 from vitreous.weights.sidecar import class_names, imagenet_names, preprocessing, processor_size, read_json
-from vitreous.weights.unsupported import check_family
 
 PACKAGED = "packaged"
 MODEL_PARTS = r"(blocks?|layers?|resblocks|encoderblock)[._]\d+|norm|(^|\.)ln_|embed|rope"
@@ -79,7 +77,7 @@ def load(
         own = "config" in read_own(sidecar)
         check_family(raw.tensors, sidecar, "" if own else Path(str(files.name)).name)  # our own may have any name
         if {"conv1.weight", "layer1.0.conv1.weight"} <= set(raw.tensors):
-            from vitreous.weights.formats.resnet import load_resnet
+            from vitreous.weights.formats.torchvision import load_resnet
 
             model: Model = load_resnet(raw, files, sidecar, classes)
         else:

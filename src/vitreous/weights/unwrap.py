@@ -145,9 +145,7 @@ def _holds_tensors(
     return known[key]
 
 
-def _from_training_run(
-    tensors: dict[str, torch.Tensor],
-) -> tuple[dict[str, torch.Tensor], list[str], list[str]] | None:
+def _from_training_run(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], list[str], list[str]] | None:
     """Return the weights of a checkpoint of our own training (`training/checkpoint.py`), averaged ones if present."""
     if "totals" not in tensors or not any(name.startswith("model/") for name in tensors):
         return None
@@ -161,9 +159,7 @@ def _from_training_run(
     return model | average, ["model/", *(["average/"] if average else [])], list(parts)
 
 
-def _without_prefixes(
-    tensors: dict[str, torch.Tensor],
-) -> tuple[dict[str, torch.Tensor], list[str], list[str]]:
+def _without_prefixes(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], list[str], list[str]]:
     """Return the tensors under shorter names, the prefixes removed, and the tensors ignored."""
     prefixes, ignored = list[str](), list[str]()
     while len(prefixes) < MAX_NESTING and (prefix := _shared_prefix(tensors) or _backbone_prefix(tensors)):

@@ -1,9 +1,16 @@
-"""Which format a file's keys are recognised as."""
+"""Which format a file's keys are recognised as, and families that resemble a ViT and are rejected by name."""
+
+import json
 
 import pytest
+import timm
 import torch
+import transformers
+from safetensors.torch import load_file
 
+from conftest import noise
 from vitreous.weights.formats.registry import FORMATS, recognise
+from vitreous.weights.load import load
 from vitreous.weights.safety import CheckpointError
 
 KEYS = {
@@ -41,3 +48,44 @@ def test_specific_formats_are_recognised_before_general_ones(name):
 def test_unknown_keys_are_shown_with_the_formats_that_are_read():
     with pytest.raises(CheckpointError, match=r"formats google.*timm; the first keys are stem, body: check"):
         recognise(dict.fromkeys(["stem", "body"], torch.zeros(1)))
+
+
+def test_a_family_that_is_unsupported_is_rejected_by_name(tmp_path):
+    config = transformers.SwinConfig(embed_dim=12, depths=[1], num_heads=[2], image_size=32)
+    transformers.SwinModel(config).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="Swin"):
+        load(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({}))  # by its keys alone
+    with pytest.raises(ValueError, match="Swin"):
+        load(tmp_path)
+    assert load_file(tmp_path / "model.safetensors")
+
+
+SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 4, "num_classes": 7}
+
+
+@pytest.fixture
+def theirs():
+    return noise(timm.create_model("vit_base_patch16_224", **SMALL))
+
+
+@pytest.mark.parametrize("name", ["sample.pth", "evaluation.pth"])
+def test_a_name_that_begins_like_a_family_is_not_one(theirs, tmp_path, name):
+    torch.save(theirs.state_dict(), tmp_path / name)
+    assert load(tmp_path / name, heads=4).config.classes == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("vit_small_patch16_rope_ape_224.pth", "rotary"),
+        ("vit_small_patch16_dinov3.pth", "DINOv3"),
+        ("vit_base_patch16_rpn_224.pth", "post-norm"),
+        ("eva02_tiny_patch14_224.pth", "EVA"),
+        ("beit_base_patch16_224.pth", "BEiT"),
+    ],
+)
+def test_a_family_in_the_file_name_is_rejected(theirs, name, family, tmp_path):
+    torch.save(theirs.state_dict(), tmp_path / name)
+    with pytest.raises(ValueError, match=family):
+        load(tmp_path / name, heads=4)

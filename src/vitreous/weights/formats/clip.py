@@ -9,10 +9,23 @@ from typing import Any
 from torch import Tensor
 
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, check_limits
 from vitreous.weights.formats.huggingface import activation_name, add_prefix, with_sidecars
 from vitreous.weights.formats.huggingface import read_config as read_vision_config
-from vitreous.weights.keymap import JOIN_QKV, TABLE, TOKEN, TRANSPOSE, Format, Tensors, rule, strip_prefix, to_theirs
+from vitreous.weights.keymap import (
+    JOIN_QKV,
+    PAPER_VIT,
+    TABLE,
+    TOKEN,
+    TRANSPOSE,
+    ConvertedCheckpoint,
+    Format,
+    Tensors,
+    adapted,
+    check_limits,
+    rule,
+    strip_prefix,
+    to_theirs,
+)
 
 LAYER = "encoder.layers.{n}"
 HUGGINGFACE_RULES = (
@@ -21,11 +34,7 @@ HUGGINGFACE_RULES = (
     rule("patch_embed.proj.{p}", "embeddings.patch_embedding.{p}"),
     rule("norm_pre.{p}", "pre_layrnorm.{p}"),  # transformers' own spelling
     rule("blocks.{n}.norm1.{p}", f"{LAYER}.layer_norm1.{{p}}"),
-    rule(
-        "blocks.{n}.attn.qkv.{p}",
-        *(f"{LAYER}.self_attn.{name}_proj.{{p}}" for name in "qkv"),
-        transform=JOIN_QKV,
-    ),
+    rule("blocks.{n}.attn.qkv.{p}", *(f"{LAYER}.self_attn.{name}_proj.{{p}}" for name in "qkv"), transform=JOIN_QKV),
     rule("blocks.{n}.attn.proj.{p}", f"{LAYER}.self_attn.out_proj.{{p}}"),
     rule("blocks.{n}.norm2.{p}", f"{LAYER}.layer_norm2.{{p}}"),
     rule("blocks.{n}.mlp.fc1.{p}", f"{LAYER}.mlp.fc1.{{p}}"),

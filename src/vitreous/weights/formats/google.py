@@ -13,8 +13,19 @@ import torch
 from torch import Tensor
 
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, check_limits
-from vitreous.weights.keymap import TRANSPOSE, Format, Rule, Tensors, Transform, rule, to_theirs
+from vitreous.weights.keymap import (
+    PAPER_VIT,
+    TRANSPOSE,
+    ConvertedCheckpoint,
+    Format,
+    Rule,
+    Tensors,
+    Transform,
+    adapted,
+    check_limits,
+    rule,
+    to_theirs,
+)
 
 
 def _split_heads(x: Tensor, config: ViTConfig) -> list[Tensor]:
@@ -34,10 +45,7 @@ OUT = Transform(
 
 
 def _dense(ours: str, theirs: str) -> list[Rule]:
-    return [
-        rule(f"{ours}.weight", f"{theirs}/kernel", transform=TRANSPOSE),
-        rule(f"{ours}.bias", f"{theirs}/bias"),
-    ]
+    return [rule(f"{ours}.weight", f"{theirs}/kernel", transform=TRANSPOSE), rule(f"{ours}.bias", f"{theirs}/bias")]
 
 
 def _norm(ours: str, theirs: str) -> list[Rule]:

@@ -12,14 +12,17 @@ from torch import Tensor
 
 from vitreous.data.preprocess import INTERPOLATIONS, Preprocess
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, check_limits
 from vitreous.weights.card import card_of
 from vitreous.weights.keymap import (
     JOIN_GATE,
     JOIN_QKV,
+    PAPER_VIT,
+    ConvertedCheckpoint,
     Format,
     Rule,
     Tensors,
+    adapted,
+    check_limits,
     fold_class_position,
     rule,
     strip_prefix,

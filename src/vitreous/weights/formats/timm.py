@@ -1,49 +1,42 @@
-"""timm's checkpoints, and others with timm's names: DeiT, AugReg, DeiT-III, MAE, DINO, and our own files.
+"""timm's checkpoints, and others with timm's names: DeiT, AugReg, DeiT-III, MAE, DINO, DINOv2, and our own files.
 
-Our keys are timm's, so the rules list the keys that exist; only a few older spellings differ.
+Our keys are timm's, so the rules list the keys that exist; only a few older spellings differ. DINOv2's own files differ
+in registers, the gated MLP and a mask token that inference does not need.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
-
-from torch import Tensor
 
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.variants import VARIANTS
-from vitreous.models.vit import ViT, ViTConfig
-from vitreous.weights.adapt import ConvertedCheckpoint, Limits, adapted, check_limits
+from vitreous.models.vit import ACTIVATIONS, ViT, ViTConfig
 from vitreous.weights.card import card_of
-from vitreous.weights.keymap import Format, Rule, Tensors, rule
+from vitreous.weights.keymap import (
+    ConvertedCheckpoint,
+    Format,
+    Limits,
+    Rule,
+    Tensors,
+    adapted,
+    check_limits,
+    fold_class_position,
+    rule,
+)
 
+LAYERS = ("patch_embed.proj", "norm_pre", "norm", "fc_norm", "head", "head_dist")
 BLOCK = ("norm1", "attn.qkv", "attn.q_norm", "attn.k_norm", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
 POOLS = {"token": "token", "avg": "mean"}
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "quick_gelu": "quick_gelu",
-    "gelu_tanh": "gelu_tanh",
-    "relu": "relu",
-    "silu": "silu",
-}
 
 
-def own_rules() -> tuple[Rule, ...]:
-    """Return a rule for each of our keys; a family replaces those that it spells differently."""
-    singles = ("cls_token", "dist_token", "reg_token", "pos_embed")
-    layers = ("patch_embed.proj", "norm_pre", "norm", "fc_norm", "head", "head_dist")
-    return (
-        *(rule(name, name) for name in singles),
-        *(rule(f"{name}.{{p}}", f"{name}.{{p}}") for name in layers),
-        rule("head.hidden.{p}", "head.hidden.{p}", older=["pre_logits.fc.{p}"]),  # timm before 0.8
-        *(rule(f"blocks.{{n}}.{name}.{{p}}", f"blocks.{{n}}.{name}.{{p}}") for name in BLOCK),
-        rule("blocks.{n}.ls1.gamma", "blocks.{n}.ls1.gamma", older=["blocks.{n}.gamma_1"]),  # DeiT-III's own files
-        rule("blocks.{n}.ls2.gamma", "blocks.{n}.ls2.gamma", older=["blocks.{n}.gamma_2"]),
-    )
-
-
-def recognise(tensors: Mapping[str, Tensor]) -> bool:
-    """Recognise the format by two keys that every file has."""
-    return "patch_embed.proj.weight" in tensors and "blocks.0.norm1.weight" in tensors
+RULES: tuple[Rule, ...] = (
+    *(rule(name, name) for name in ("cls_token", "dist_token", "reg_token", "pos_embed")),
+    *(rule(f"{name}.{{p}}", f"{name}.{{p}}") for name in LAYERS),
+    rule("head.hidden.{p}", "head.hidden.{p}", older=["pre_logits.fc.{p}"]),  # timm before 0.8
+    *(rule(f"blocks.{{n}}.{name}.{{p}}", f"blocks.{{n}}.{name}.{{p}}") for name in BLOCK),
+    rule("blocks.{n}.ls1.gamma", "blocks.{n}.ls1.gamma", older=["blocks.{n}.gamma_1"]),  # DeiT-III's own files
+    rule("blocks.{n}.ls2.gamma", "blocks.{n}.ls2.gamma", older=["blocks.{n}.gamma_2"]),
+)
 
 
 def read_config(sidecar: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,8 +58,8 @@ def read_config(sidecar: Mapping[str, Any]) -> dict[str, Any]:
         known["final_norm"] = False
     if "num_heads" in arguments:
         known["heads"] = arguments["num_heads"]
-    if arguments.get("act_layer") in ACTIVATIONS:
-        known["activation"] = ACTIVATIONS[arguments["act_layer"]]
+    if arguments.get("act_layer") in ACTIVATIONS:  # timm's names are ours
+        known["activation"] = arguments["act_layer"]
     pool = arguments.get("global_pool", sidecar.get("global_pool"))
     if pool in POOLS:
         known["pool"] = POOLS[pool]
@@ -84,7 +77,33 @@ def defaults(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
     }
 
 
-TIMM = Format("timm", recognise, own_rules(), read_config=read_config, defaults=defaults, resize="timm")
+TIMM = Format(
+    "timm",
+    lambda tensors: "patch_embed.proj.weight" in tensors and "blocks.0.norm1.weight" in tensors,
+    RULES,
+    read_config=read_config,
+    defaults=defaults,
+)
+RENAMED = {
+    "reg_token": "register_tokens",
+    "blocks.{n}.mlp.fc1.{p}": "blocks.{n}.mlp.w12.{p}",
+    "blocks.{n}.mlp.fc2.{p}": "blocks.{n}.mlp.w3.{p}",
+}
+DINOV2 = Format(
+    "dinov2",
+    lambda tensors: "mask_token" in tensors and "patch_embed.proj.weight" in tensors,  # timm's own have no mask token
+    tuple(replace(r, theirs=(RENAMED[r.ours],), older=(r.theirs,)) if r.ours in RENAMED else r for r in RULES),
+    ("mask_token",),
+    defaults=lambda tensors, known: {"norm_eps": 1e-6, "activation": "gelu", "pool": "token"},
+    resize="dinov2",
+)
+DINOV2_REGISTERS = replace(
+    DINOV2,
+    name="dinov2-registers",
+    recognise=lambda tensors: DINOV2.recognise(tensors) and "register_tokens" in tensors,
+    adjust=fold_class_position,
+    resize="dinov2-registers",
+)
 
 
 def architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:

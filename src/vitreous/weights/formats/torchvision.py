@@ -1,13 +1,25 @@
-"""torchvision's `vit_*` checkpoints."""
+"""torchvision's `vit_*` and ResNet checkpoints. The keys of its ResNets are ours too."""
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
-from torch import Tensor
+import torch
+from torch import nn
 
-from vitreous.models.vit import ViT, ViTConfig
-from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, check_limits
-from vitreous.weights.keymap import Format, Tensors, rule, to_theirs
+from vitreous.data.preprocess import Preprocess
+from vitreous.models.vit import ViT
+from vitreous.weights.card import Card, LoadReport
+from vitreous.weights.fetch import CheckpointFiles
+from vitreous.weights.infer import check_shapes, data_types
+from vitreous.weights.keymap import PAPER_VIT, ConvertedCheckpoint, Format, adapted, check_limits, rule, to_theirs
+from vitreous.weights.read import RawCheckpoint
+from vitreous.weights.safety import CheckpointError
+from vitreous.weights.save import read_own
+from vitreous.weights.sidecar import class_names, preprocessing
+
+if TYPE_CHECKING:
+    from vitreous.models.resnet import ResNet
 
 LAYER = "encoder.layers.encoder_layer_{n}"
 
@@ -25,27 +37,77 @@ RULES = (
     rule("head.hidden.{p}", "heads.pre_logits.{p}"),
     rule("head.{p}", "heads.head.{p}"),
 )
-
-
-def recognise(tensors: Mapping[str, Tensor]) -> bool:
-    """Recognise the format by two keys that no other has."""
-    return "encoder.pos_embedding" in tensors and "class_token" in tensors
-
-
-def defaults(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
-    """Return torchvision's choices."""
-    return {"norm_eps": 1e-6, "activation": "gelu", "pool": "token"}
-
-
-TORCHVISION = Format("torchvision", recognise, RULES, defaults=defaults, resize="torchvision")
+TORCHVISION = Format(
+    "torchvision",
+    lambda tensors: "encoder.pos_embedding" in tensors and "class_token" in tensors,
+    RULES,
+    defaults=lambda tensors, known: {"norm_eps": 1e-6, "activation": "gelu", "pool": "token"},
+    resize="torchvision",
+)
 
 
 def to_torchvision(model: ViT) -> ConvertedCheckpoint:
     """Convert to torchvision's state dict; torchvision reads no config file."""
     tensors, config = adapted(model, prefix_positions=1)
-    check_limits(
-        config, "torchvision", PAPER_VIT | {"activation": ("gelu",), "qkv_bias": (True,), "patch_bias": (True,)}
-    )
+    limits = PAPER_VIT | {"activation": ("gelu",), "qkv_bias": (True,), "patch_bias": (True,)}
+    check_limits(config, "torchvision", limits)
     if not config.classes:
         raise ValueError("torchvision cannot hold this model: its ViTs always have a head, this one has none")
     return ConvertedCheckpoint(to_theirs(tensors, RULES, config))
+
+
+def load_resnet(
+    raw: RawCheckpoint, files: CheckpointFiles, sidecar: Mapping[str, Any], classes: int | None
+) -> "ResNet":
+    """Build the ResNet in a checkpoint: the number of blocks gives its depth, the first kernel its stem.
+
+    `classes` replaces its head by a fresh one.
+    """
+    from vitreous.models.resnet import DEPTHS, ResNet, ResNetConfig  # it imports torchvision, which takes a second
+
+    tensors = raw.tensors
+    layers = [len({key.split(".")[1] for key in tensors if key.startswith(f"layer{i}.")}) for i in (1, 2, 3, 4)]
+    bottleneck = "layer1.0.conv3.weight" in tensors
+    depth = next((d for d, (_, n) in DEPTHS.items() if n == layers and (d >= 50) == bottleneck), None)
+    if depth is None:
+        raise CheckpointError(f"a ResNet with {layers} blocks a stage is none of {', '.join(map(str, DEPTHS))}")
+    head = tensors.get("fc.weight")
+    stored = 0 if head is None else head.shape[0]
+    stem: Literal["imagenet", "small"] = "small" if tensors["conv1.weight"].shape[-2:] == (3, 3) else "imagenet"
+    with torch.device("meta"):
+        model = ResNet(ResNetConfig(depth, stored, stem=stem))
+    wanted = model.state_dict()
+    check_shapes(wanted, tensors)
+    if missing := [key for key in wanted if key not in tensors and not key.endswith("num_batches_tracked")]:
+        raise CheckpointError(f"{len(missing)} weight(s) are missing: {', '.join(missing[:4])}")
+    zeros = {key: torch.zeros_like(value, device="cpu") for key, value in wanted.items() if key not in tensors}
+    model.load_state_dict({**{k: v.clone() for k, v in tensors.items()}, **zeros}, assign=True)
+    report = LoadReport(format="torchvision-resnet", tensors=len(tensors), stored_as=data_types(tensors))
+    if classes is not None and classes != stored:
+        model.reset_classifier(classes)
+        if isinstance(model.fc, nn.Linear):
+            report.reinitialised = ["fc.weight", "fc.bias"]
+    own = read_own(sidecar)
+    if "preprocess" in own:
+        preprocess, reason = Preprocess.from_dict(own["preprocess"]), None
+        sidecar = own
+    else:
+        preprocess, reason = preprocessing(files, sidecar, report.format, (224, 224), 3)
+    if reason:
+        report.assumed["preprocessing"] = f"{preprocess.describe()} ({reason})"
+    names, reason = class_names(files, sidecar, stored) if not report.reinitialised else (None, None)
+    if reason:
+        report.assumed["class names"] = reason
+    model.config = replace(model.config, image_size=preprocess.size)
+    model.card = Card(
+        name=str(files.name),
+        preprocess=preprocess,
+        class_names=names,
+        head="classifier" if model.config.classes else "none",
+        origin=files.origin,
+        files=tuple(str(path) for path in files.weights),
+        family="ResNet",
+        report=report,
+        training=None if report.reinitialised else own.get("training"),
+    )
+    return model

@@ -92,11 +92,7 @@ HARMLESS = (
     "torch.device",
     "_codecs.encode",
 )
-TENSORS = (
-    "torch._utils._rebuild_tensor",
-    "torch._utils._rebuild_tensor_v2",
-    "torch._utils._rebuild_tensor_v3",
-)
+TENSORS = ("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3")
 PARAMETER = "torch._utils._rebuild_parameter"
 CALLABLE = (*(name for _, name in PLACEHOLDERS), *HARMLESS, *TENSORS, PARAMETER)
 STORAGES = {

@@ -1,32 +1,174 @@
-"""Write the model card: `README.md` as the Hugging Face Hub reads it, made from what the model's files state.
+"""Push a model to the Hugging Face Hub, as three files that `load("owner/name")` reads, and write its model card.
 
-Of a local path only the last part is written.
+`model.safetensors`, `config.json` and `README.md` are written afresh from the loaded model: no other file of a folder
+is uploaded, and of a local path only the last part is written. The files are loaded and compared before anything is
+uploaded. The model card states what the model's files state.
 """
 
+import os
 import re
+import sys
+import tempfile
 from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from vitreous.models.resnet import ResNet
-from vitreous.models.vit import ViT, ViTConfig
+import torch
+
+from vitreous.models.vit import ViTConfig
 from vitreous.runtime.files import write_atomic
 from vitreous.weights.card import Card
+from vitreous.weights.download import quiet_hub
+from vitreous.weights.load import Model, load
+from vitreous.weights.names import parse
+from vitreous.weights.save import save
 
-CARD = "README.md"
+TOKEN = "HF_TOKEN"  # noqa: S105  # the variable's name, not a token
 NOT_OF_THE_MODEL = ("device", "workers", "save_every", "keep", "snapshots", "log", "resident")
 """Settings of a run that concern the machine and its logs, not the model."""
 
 
-def write_model_card(model: ViT | ResNet, folder: str | Path, name: str = "FOLDER", licence: str | None = None) -> Path:
+@dataclass(frozen=True)
+class PushResult:
+    """Repository, address and commit of a pushed model."""
+
+    repository: str
+    url: str
+    commit: str
+    files: tuple[str, ...]
+
+
+def check_repository(name: str) -> str:
+    """Return `name` if it can be a repository's; raise `ValueError` otherwise.
+
+    >>> check_repository("ann/_digits")
+    'ann/_digits'
+    """
+    part = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
+    if not re.fullmatch(f"{part}/{part}", name) or ".." in name or "--" in name or len(name) > 96:
+        raise ValueError(
+            f"{name!r} cannot be a repository of the Hub: write OWNER/NAME, your user name or organisation first "
+            "(letters, digits, '-', '_' and '.', at most 96)"
+        )
+    return name
+
+
+def find_token(variable: str = TOKEN) -> str:
+    """Return the token in an environment variable; if `HF_TOKEN` is not set, the one of `hf auth login`."""
+    token = os.environ.get(variable, "").strip()
+    if not token and variable == TOKEN:
+        from huggingface_hub import get_token
+
+        token = get_token() or ""
+    if not token:
+        login = ", or run `hf auth login`" if variable == TOKEN else ""
+        raise PermissionError(
+            f"no token to push with: set {variable} to a token with write access "
+            f"(huggingface.co/settings/tokens){login}"
+        )
+    return token
+
+
+def push(
+    model: Model, repository: str, *, token: str | None = None, private: bool = False, licence: str | None = None
+) -> PushResult:
+    """Upload `model` to `repository` on the Hugging Face Hub, and return its address and commit.
+
+    The repository is created if it does not exist, else it gets one more commit. `private` creates a private one, and
+    is an error for one that is public already.
+
+    >>> from vitreous.weights.load import load
+    >>> push(load(), "not a repository")
+    Traceback (most recent call last):
+    ValueError: 'not a repository' cannot be a repository of the Hub: write OWNER/NAME, your user name or organisation \
+first (letters, digits, '-', '_' and '.', at most 96)
+    """
+    repository, token = check_repository(repository), token or find_token()
+    if model.card is None:
+        raise ValueError("a model is pushed with its preprocessing: set model.card")
+    if bad := model.card.report.nonfinite:
+        raise ValueError(f"{next(iter(bad))} holds NaN or infinite values: push an earlier checkpoint")
+    with tempfile.TemporaryDirectory(prefix="vitreous-push-") as name:
+        folder = Path(name) / repository.split("/")[1]
+        files = write_public_files(model, folder, repository, licence)
+        return _upload(files, repository, token, private)
+
+
+def write_public_files(model: Model, folder: Path, repository: str, licence: str | None = None) -> list[Path]:
+    """Write the three files without local paths, then load and compare them."""
+    card, training = model.card, public(model.card.training)
+    try:
+        model.card = replace(
+            card, name=str(public(card.name)), files=(), training=training if isinstance(training, dict) else None
+        )
+        files = [*save(model, folder), write_model_card(model, folder, repository, licence)]
+    finally:
+        model.card = card
+    loaded = load(folder).state_dict()
+    for key, value in model.state_dict().items():
+        if not torch.equal(loaded[key], value.detach().cpu().to(loaded[key].dtype)):
+            raise RuntimeError(f"{key} loads with other values than were written: nothing was uploaded")
+    return files
+
+
+def _upload(files: list[Path], repository: str, token: str, private: bool) -> PushResult:
+    from huggingface_hub import CommitOperationAdd, HfApi
+
+    hub = HfApi(token=token, library_name="vitreous")
+    try:
+        hub.create_repo(repository, private=private or None, exist_ok=True)
+        if private and not hub.model_info(repository, timeout=10).private:
+            raise PermissionError(
+                f"{repository} exists already and is public: make it private on its page, or choose another name"
+            )
+        operations = [CommitOperationAdd(path.name, path) for path in files]
+        with nullcontext() if sys.stderr.isatty() else quiet_hub():
+            commit = hub.create_commit(repository, operations, commit_message="Model and card, by vitreous push")
+    except PermissionError:
+        raise
+    except Exception as error:  # the client lets its HTTP library's errors through, and that library has changed
+        raise _explain(error, repository) from error
+    return PushResult(repository, f"{hub.endpoint}/{repository}", str(commit.oid), tuple(path.name for path in files))
+
+
+def _explain(error: Exception, repository: str) -> Exception:
+    """Turn the Hub client's error into one line that says what to try; it never contains the token."""
+    inner: BaseException | None = error  # an upload's error comes wrapped
+    while inner is not None and getattr(inner, "response", None) is None:
+        inner = inner.__cause__
+    status = getattr(getattr(inner, "response", None), "status_code", None)
+    owner = repository.split("/")[0]
+    if status == 401:
+        return PermissionError(
+            f"the Hub does not know this token: make one with write access at huggingface.co/settings/tokens "
+            f"({repository} was not changed)"
+        )
+    if status == 403:
+        return PermissionError(
+            f"this token may not write to {repository}: it needs write access, and your account access to {owner!r}"
+        )
+    if status in (409, 412):
+        return ConnectionError(f"{repository} was changed by another upload meanwhile: run the same command again")
+    reason = f"{type(inner or error).__name__}: {inner or error}".strip().splitlines()[0].rstrip(".: ")
+    if status is not None and 400 <= status < 500:
+        return ValueError(f"the Hub answered {status} for {repository}: check its name and your token ({reason})")
+    return ConnectionError(
+        f"{repository} could not be pushed: check the network or HF_HUB_OFFLINE and run the same command again "
+        f"({reason})"
+    )
+
+
+def write_model_card(model: Model, folder: str | Path, name: str = "FOLDER", licence: str | None = None) -> Path:
     """Write `README.md` into the folder of a saved model; `name` is what `load` takes."""
     text = model_card(model, name, licence)
-    return write_atomic(Path(folder) / CARD, partial(Path.write_text, data=text, encoding="utf-8"))
+    return write_atomic(Path(folder) / "README.md", partial(Path.write_text, data=text, encoding="utf-8"))
 
 
-def model_card(model: ViT | ResNet, name: str = "FOLDER", licence: str | None = None) -> str:
+def model_card(model: Model, name: str = "FOLDER", licence: str | None = None) -> str:
     """Return the text of the model card.
 
     >>> from vitreous.weights.load import load
@@ -37,17 +179,16 @@ def model_card(model: ViT | ResNet, name: str = "FOLDER", licence: str | None = 
     assert card is not None
     training = _public_training(card)
     title = public(card.name) if name == "FOLDER" else name.split("/")[-1]
-    parts = [
+    steps = card.preprocess.describe()
+    parts = (
         _front_matter(title, card, training, licence),
         f"# {title}",
         _description(model, card, training),
         _usage(card, name),
-    ]
-    steps = card.preprocess.describe()
-    parts.append(f"## Images\n\n{steps[:1].upper()}{steps[1:]}. `vitreous.classify` and `vitreous.embed` do this.")
-    if training:
-        parts += [_training_section(training), _accuracy_section(training)]
-    parts.append(_limits_section(card, training))
+        f"## Images\n\n{steps[:1].upper()}{steps[1:]}. `vitreous.classify` and `vitreous.embed` do this.",
+        *((_training_section(training), _accuracy_section(training)) if training else ()),
+        _limits_section(card, training),
+    )
     return "\n\n".join(parts) + "\n"
 
 
@@ -92,10 +233,11 @@ def _public_training(card: Card) -> dict[str, Any]:
 def _front_matter(title: object, card: Card, training: dict[str, Any], licence: str | None) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
-    classifier = card.head == "classifier"
-    known: dict[str, Any] = {"library_name": "vitreous", "tags": ["vitreous", "vision"]}
-    known["tags"] += ["vision-transformer"] if card.family == "ViT" else ["resnet"]
-    known["pipeline_tag"] = "image-classification" if classifier else "image-feature-extraction"
+    known: dict[str, Any] = {
+        "library_name": "vitreous",
+        "tags": ["vitreous", "vision", "vision-transformer" if card.family == "ViT" else "resnet"],
+        "pipeline_tag": "image-classification" if card.head == "classifier" else "image-feature-extraction",
+    }
     if licence is not None:
         known["license"] = licence
     if training:
@@ -109,8 +251,6 @@ def _front_matter(title: object, card: Card, training: dict[str, Any], licence: 
 
 def _base_model(training: dict[str, Any]) -> str | None:
     """Return the Hub repository that a run started from; None if it started elsewhere."""
-    from vitreous.weights.names import parse
-
     if not training["config"].get("pretrained"):
         return None
     try:
@@ -120,7 +260,7 @@ def _base_model(training: dict[str, Any]) -> str | None:
     return name.target if name.kind == "hub" else None
 
 
-def _description(model: ViT | ResNet, card: Card, training: dict[str, Any]) -> str:
+def _description(model: Model, card: Card, training: dict[str, Any]) -> str:
     config, count = model.config, sum(parameter.numel() for parameter in model.parameters())
     if isinstance(config, ViTConfig):
         (height, width), (rows, columns) = config.size, config.patch
@@ -160,18 +300,15 @@ def _usage(card: Card, name: str) -> str:
 def _training_section(training: dict[str, Any]) -> str:
     result = training["result"]
     settings = {key: value for key, value in training["config"].items() if key not in NOT_OF_THE_MODEL}
-    lines = [f"| {key} | {_format_value(value)} |" for key, value in settings.items()]
-    trained = ""
+    rows = [f"| {key} | {_format_value(value)} |" for key, value in settings.items()]
+    summary = []
     if "training_images" in training:
-        trained = f"Trained on {training['training_images']:,} images of {training['config']['data']}."
-    duration = ""
+        summary.append(f"Trained on {training['training_images']:,} images of {training['config']['data']}.")
     if {"epochs", "seconds"} <= set(result):
         hardware = f" on {training['hardware']}" if "hardware" in training else ""
-        duration = f"{result['epochs']} epochs took {result['seconds']:,.0f} s{hardware}."
-    summary = " ".join(filter(None, (trained, duration)))
-    return "\n".join(
-        ["## Training", *(["", summary] if summary else []), "", "| setting | value |", "|---|---|", *lines]
-    )
+        summary.append(f"{result['epochs']} epochs took {result['seconds']:,.0f} s{hardware}.")
+    table = "\n".join(["| setting | value |", "|---|---|", *rows])
+    return "\n\n".join(filter(None, ("## Training", " ".join(summary), table)))
 
 
 def _accuracy_section(training: dict[str, Any]) -> str:
