@@ -13,7 +13,7 @@ from tiny_sets import colour_folder
 
 from conftest import noise
 from vitreous.cli.main import main
-from vitreous.data.sources.folder import from_folder
+from vitreous.data.datasets import from_folder
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.predict.evaluate import evaluate
 from vitreous.runtime.distributed import Rank, cpu_group, span
@@ -25,7 +25,7 @@ import json, sys, weakref
 from pathlib import Path
 import torch
 from vitreous.cli.main import main
-from vitreous.data.sources.folder import from_folder
+from vitreous.data.datasets import from_folder
 from vitreous.predict.evaluate import evaluate
 from vitreous.runtime.distributed import cpu_group
 from vitreous.weights.load import load

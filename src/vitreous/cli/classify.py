@@ -67,7 +67,7 @@ def classify(
     from vitreous.data.images import ImageError
     from vitreous.data.samples import samples
     from vitreous.predict.classify import classify_each
-    from vitreous.predict.compute import choose_compute
+    from vitreous.predict.pipeline import choose_compute
     from vitreous.runtime.device import pick_device
 
     console = messages()

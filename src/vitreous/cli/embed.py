@@ -48,8 +48,8 @@ def embed(
 
     from vitreous.data.finding import find_names
     from vitreous.data.images import ImageError
-    from vitreous.predict.compute import choose_compute
     from vitreous.predict.embed import check_output, embed_each, write_features
+    from vitreous.predict.pipeline import choose_compute
 
     if not is_folder(output):
         check_output(output)

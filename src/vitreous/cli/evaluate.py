@@ -55,9 +55,9 @@ def evaluate(
     """
     from vitreous.data.datasets import open_dataset
     from vitreous.data.split import open_split
-    from vitreous.predict.compute import choose_compute
     from vitreous.predict.evaluate import evaluate as measure
     from vitreous.predict.evaluate import probe as measure_probe
+    from vitreous.predict.pipeline import choose_compute
     from vitreous.runtime.distributed import cpu_group
     from vitreous.runtime.files import write_json
 

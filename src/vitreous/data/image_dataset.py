@@ -1,10 +1,10 @@
-"""`ImageDataset`: labelled images with class names; an image is opened only when it is read."""
+"""`ImageDataset`: labelled images with class names; `DatasetSource`: the splits of a dataset before it is opened."""
 
 from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import accumulate
@@ -14,6 +14,15 @@ from uuid import uuid4
 
 if TYPE_CHECKING:
     from vitreous.data.images import ImageLike
+
+SPLITS = {
+    "train": ("train", "training"),
+    "test": ("test", "val", "valid", "validation"),  # a dataset without a test split is tested on its validation split
+    "validation": ("validation", "valid", "val"),
+}
+"""Split → the names it may have, the preferred first."""
+
+SPELLINGS = tuple(dict.fromkeys(spelling for spellings in SPLITS.values() for spelling in spellings))
 
 
 def _unknown() -> Callable[[], str]:
@@ -152,6 +161,63 @@ def list_some(names: Sequence[str], limit: int = 3) -> str:
     """
     text = ", ".join(repr(name) for name in names[:limit])
     return text if len(names) <= limit else f"{text} and {len(names) - limit} more"
+
+
+@dataclass(frozen=True)
+class DatasetSource:
+    """A dataset before it is opened: its splits, or the whole if it has none."""
+
+    name: str
+    splits: Mapping[str, Callable[[], ImageDataset]]
+    """The split's name in this source → a function that opens it."""
+    whole: Callable[[], ImageDataset] | None = None
+    """Opens all images, if the source has no splits."""
+    part: str = "{} split"
+    """What a split is called in messages."""
+    layout: str = ""
+    """Where a missing split is expected, for messages."""
+    folder: Path | None = None
+    """The folder above all images, if each is a file."""
+
+    def spelled(self, split: str, without: Collection[str] = ()) -> str | None:
+        """Return the split's name in this source, None if it is missing; `without` are names already in use."""
+        return next((name for name in SPLITS[split] if name in self.splits and name not in without), None)
+
+    def open(self, split: str) -> ImageDataset:
+        """Open a split, or several joined by `+`; a source without splits is a test split."""
+        parts = split_parts(split)
+        if parts == ["test"] and self.whole is not None:
+            return self.whole()
+        return join_datasets([self.splits[name]() for name in self.names(parts)])
+
+    def names(self, parts: list[str]) -> list[str]:
+        """Return the splits' names in this source; raise `FileNotFoundError` if one is missing."""
+        found = [self.spelled(part) for part in parts]
+        for part, name in zip(parts, found, strict=True):
+            if name is None:
+                raise FileNotFoundError(self._lacks(part))
+        return [name for name in found if name is not None]
+
+    def _lacks(self, split: str) -> str:
+        text = f"{self.name} has no {self.part.format(split)}"
+        if self.splits:
+            text += f" (it has {', '.join(self.splits)})"
+        return f"{text}: expected {self.layout.format(split)}" if self.layout else text
+
+
+def split_parts(split: str) -> list[str]:
+    """Split a name such as `train+validation` into its parts.
+
+    >>> split_parts("train+validation")
+    ['train', 'validation']
+    """
+    parts = split.split("+")
+    for part in parts:
+        if part not in SPLITS:
+            raise ValueError(f"split must be one of {', '.join(SPLITS)}, or several joined by +, got {split!r}")
+    if len(set(parts)) < len(parts):
+        raise ValueError(f"split names a part twice: {split!r}")
+    return parts
 
 
 # --- callables that can be pickled, unlike lambdas: datasets are sent to worker processes -----------------------------

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vitreous.data.datasets import find_source
-from vitreous.data.image_dataset import ImageDataset, join_datasets, list_some
-from vitreous.data.sources.source import DatasetSource, split_parts
+from vitreous.data.image_dataset import DatasetSource, ImageDataset, join_datasets, list_some, split_parts
 
 
 def open_split(

@@ -13,8 +13,7 @@ from torch import Tensor
 from vitreous.data.finding import Images, open_images
 from vitreous.data.images import ImageError, ImageLike, image_name, read_image
 from vitreous.models.last_block import Compute
-from vitreous.predict.compute import choose_compute, lanes_of, plain_compute
-from vitreous.predict.pipeline import compute_images
+from vitreous.predict.pipeline import choose_compute, compute_images, lanes_of, plain_compute
 from vitreous.weights.load import Model, load
 
 THUMBNAIL = 64  # pixels of the longer side

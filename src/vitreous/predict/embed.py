@@ -12,8 +12,7 @@ from vitreous.data.finding import Images, open_images
 from vitreous.data.images import ImageError, ImageLike, image_name
 from vitreous.models.last_block import Compute
 from vitreous.predict.classify import load_model
-from vitreous.predict.compute import choose_compute, lanes_of, plain_compute
-from vitreous.predict.pipeline import compute_images
+from vitreous.predict.pipeline import choose_compute, compute_images, lanes_of, plain_compute
 from vitreous.runtime.files import write_atomic
 from vitreous.weights.load import Model
 

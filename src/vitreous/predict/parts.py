@@ -28,8 +28,8 @@ from vitreous.data.image_dataset import digest
 from vitreous.data.images import ImageError
 from vitreous.models.last_block import Compute
 from vitreous.predict.classify import Answer, classify_each
-from vitreous.predict.compute import plain_compute
 from vitreous.predict.embed import embed_each
+from vitreous.predict.pipeline import plain_compute
 from vitreous.runtime.distributed import Rank, this_rank
 from vitreous.runtime.files import write_atomic, write_json
 from vitreous.weights.load import Model

@@ -13,8 +13,8 @@ from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.images import ImageError, read_image
 from vitreous.data.prefetch import batched, prefetch
 from vitreous.data.preprocess import STATISTICS, Preprocess
-from vitreous.predict.class_match import match_classes
-from vitreous.predict.compute import PlainCompute
+from vitreous.predict.evaluate import match_classes
+from vitreous.predict.pipeline import PlainCompute
 from vitreous.weights.load import Model
 
 CROP_SHARES = (0.875, 0.9, 0.95, 1.0)

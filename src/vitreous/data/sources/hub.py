@@ -11,10 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitreous.data.image_dataset import ImageDataset, digest, file_state
+from vitreous.data.image_dataset import DatasetSource, ImageDataset, digest, file_state
 from vitreous.data.images import ImageError, read_image
-from vitreous.data.sources.columns import choose_columns, number_labels
-from vitreous.data.sources.source import DatasetSource
+from vitreous.data.sources.parquet import choose_columns, number_labels
 
 if TYPE_CHECKING:
     from PIL.Image import Image

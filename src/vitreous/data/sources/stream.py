@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
 
-from vitreous.data.image_dataset import ImageDataset
-from vitreous.data.sources.columns import choose_columns
+from vitreous.data.image_dataset import SPLITS, ImageDataset, split_parts
 from vitreous.data.sources.hub import PREFIX, decode_cell, hub_builder, library
-from vitreous.data.sources.parquet import find_parquet, split_of
-from vitreous.data.sources.source import SPLITS, split_parts
+from vitreous.data.sources.parquet import choose_columns, find_parquet, split_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
