@@ -1,4 +1,4 @@
-"""Speeds: one bar a contender, ours in the accent colour, and the ceiling that all share as a line."""
+"""Speeds as bars, ours in the accent colour, and their common ceiling as a line."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ LIMIT = PALETTE[1]
 
 @dataclass(frozen=True)
 class Panel:
-    """One network at one batch size: speeds `[n]` in images a second, in the order given."""
+    """One network at one batch size: speeds `[n]` in images a second."""
 
     title: str
     names: Sequence[str]
@@ -29,7 +29,7 @@ class Panel:
 
 
 def draw_speeds(panels: Sequence[Panel], *, title: str = "", note: str = "") -> Figure:
-    """Panels below one another, each with its bars and its ceiling; `note` says where and when.
+    """Draw panels below one another, each with its bars and its ceiling; `note` stands below.
 
     >>> panel = Panel("ViT-Ti, batch 8", ["vitreous", "timm"], [120.0, 100.0], [True, False], 200.0)
     >>> figure = draw_speeds([panel])
@@ -73,20 +73,20 @@ def _panel(card: Sheet, panel: Panel, rates: Floats, top: float, left: float, he
     axes.axvline(panel.ceiling, color=LIMIT, linewidth=1.4)
     under = top + header - 0.06
     limit = f"limit: matrix products alone, {_number(panel.ceiling)}/s"
-    right = left + width * panel.ceiling / axes.get_xlim()[1]
-    card.write(right, under, limit, size=SMALL, color=LIMIT, ha="right", va="bottom")
+    edge = left + width * panel.ceiling / axes.get_xlim()[1]
+    card.write(edge, under, limit, size=SMALL, color=LIMIT, ha="right", va="bottom")
     card.write(WIDTH - last - 0.18, under, "images", size=SMALL, color=MUTED, ha="right", va="bottom")
     card.write(WIDTH, under, "of the limit", size=SMALL, color=MUTED, ha="right", va="bottom")
     for number, name in enumerate(names):
         down = top + header + (number + 0.5) * ROW
-        look = {"va": "center_baseline", "color": INK if panel.ours[number] else MUTED}
-        card.write(0, down, elide(name, LONGEST), **look)
-        card.write(WIDTH - last - 0.18, down, texts[number], ha="right", **look)
-        card.write(WIDTH, down, shares[number], ha="right", **look)
+        style = {"va": "center_baseline", "color": INK if panel.ours[number] else MUTED}
+        card.write(0, down, elide(name, LONGEST), **style)
+        card.write(WIDTH - last - 0.18, down, texts[number], ha="right", **style)
+        card.write(WIDTH, down, shares[number], ha="right", **style)
 
 
 def _number(rate: float) -> str:
-    """With as many digits as help.
+    """Format a rate with about three digits.
 
     >>> _number(12458.7), _number(48.26), _number(3.217)
     ('12,459', '48.3', '3.22')
