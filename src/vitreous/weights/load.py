@@ -22,10 +22,11 @@ from vitreous.weights.formats.registry import check_family, recognise
 from vitreous.weights.infer import MAX_PATCHES, build_vit, data_types, infer_config
 from vitreous.weights.keymap import Format, Tensors, pattern, to_ours
 from vitreous.weights.positions import CONVENTIONS, resize_positions
-from vitreous.weights.read import RawCheckpoint, nonfinite, read, read_sharded
+from vitreous.weights.read import nonfinite, read, read_sharded
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.save import own_config, read_own
 from vitreous.weights.sidecar import class_names, imagenet_names, preprocessing, processor_size, read_json
+from vitreous.weights.unwrap import RawCheckpoint
 
 PACKAGED = "packaged"
 MODEL_PARTS = r"(blocks?|layers?|resblocks|encoderblock)[._]\d+|norm|(^|\.)ln_|embed|rope"

@@ -1,8 +1,8 @@
 """Read a weights file of any origin as named tensors, safely.
 
-`read` takes a path and returns the tensors, the plain extras stored with them, and the wrappers it removed. The first
-bytes of a file decide its format, not its suffix. No code in a file is executed, and every size in it is compared with
-the bytes that are present before memory is allocated.
+`read` takes a path and returns the tensors and the wrappers it removed. The first bytes of a file decide its format,
+not its suffix. No code in a file is executed, and every size in it is compared with the bytes that are present before
+memory is allocated.
 
 A torch pickle passes two checks: `PickleScan` goes through its instructions and raises for anything but the allowed
 classes and sizes; then `torch.load(weights_only=True)` builds the tensors.
@@ -19,9 +19,8 @@ import threading
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -29,24 +28,10 @@ from safetensors import safe_open
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.safety.npz import ALWAYS_ALLOWED, MAX_EXPANSION, checked_members, read_npz
 from vitreous.weights.safety.pickle_scan import OLD_MAGIC, PLACEHOLDERS, PickleScan
-from vitreous.weights.unwrap import unwrap
+from vitreous.weights.unwrap import RawCheckpoint, unwrap
 
 SAFE_GLOBALS_LOCK = threading.Lock()  # torch keeps its list of safe globals for the whole process
 MAX_INDEX_BYTES = 100 * 2**20  # bytes of an index.json
-
-
-@dataclass(frozen=True)
-class RawCheckpoint:
-    """The tensors of a file under their original names, before its format is recognised."""
-
-    tensors: dict[str, torch.Tensor]
-    metadata: dict[str, Any]
-    """A safetensors file's strings; a pickle's plain extras: `arch`, `epoch`, `args` as a dict."""
-    path: Path
-    wrappers: tuple[str, ...]
-    """Containers and prefixes removed, outermost first: `("state_dict", "module.")`."""
-    ignored: tuple[str, ...] = ()
-    """Other tensors in the file: `("student", "optimizer")`, a projection head's."""
 
 
 def read(path: Path) -> RawCheckpoint:
@@ -56,12 +41,11 @@ def read(path: Path) -> RawCheckpoint:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     torch.save({"epoch": 7, "state_dict": {"module.head.bias": torch.ones(2)}}, f"{folder}/tiny.pth")
     ...     checkpoint = read(Path(folder, "tiny.pth"))
-    >>> checkpoint.tensors, checkpoint.wrappers, checkpoint.metadata
-    ({'head.bias': tensor([1., 1.])}, ('state_dict', 'module.'), {'epoch': 7})
+    >>> checkpoint.tensors, checkpoint.wrappers
+    ({'head.bias': tensor([1., 1.])}, ('state_dict', 'module.'))
     """
     with _naming(path):
-        loaded, metadata = _load(path)
-        return _finish(path, loaded, metadata, path.stat().st_size)
+        return _finish(_load(path), path.stat().st_size)
 
 
 def read_sharded(index: Path, shards: Sequence[Path]) -> RawCheckpoint:
@@ -76,15 +60,14 @@ def read_sharded(index: Path, shards: Sequence[Path]) -> RawCheckpoint:
     {'head.bias': tensor([1., 1.])}
     """
     with _naming(index):
-        metadata, weight_map = _read_index(index)
+        weight_map = _read_index(index)
         files = {shard.name: shard for shard in shards}
         if missing := sorted(set(weight_map.values()) - set(files)):
             raise CheckpointError(f"expected the shards {', '.join(missing)}, got none: fetch them too")
     tensors: dict[str, torch.Tensor] = {}
     for name in sorted(set(weight_map.values())):
         with _naming(files[name]):
-            loaded, strings = _load(files[name])
-            metadata = strings | metadata
+            loaded = _load(files[name])
             if not isinstance(loaded, Mapping):
                 raise CheckpointError(f"expected named tensors, got {type(loaded).__name__}: fetch it again")
             if twice := sorted(map(str, set(loaded) & set(tensors))):
@@ -97,7 +80,7 @@ def read_sharded(index: Path, shards: Sequence[Path]) -> RawCheckpoint:
         unlisted = [name for name in tensors if name not in weight_map]
         listed = {name: tensors[name] for name in weight_map}
         size = sum(files[name].stat().st_size for name in set(weight_map.values()))
-        found = _finish(index, listed, metadata, size)
+        found = _finish(listed, size)
         return replace(found, ignored=(*found.ignored, *unlisted))
 
 
@@ -135,13 +118,13 @@ def _one_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
 
 
-def _finish(path: Path, loaded: object, metadata: dict[str, Any], file_bytes: int) -> RawCheckpoint:
+def _finish(loaded: object, file_bytes: int) -> RawCheckpoint:
     """Unwrap, and check that tied weights do not use the bytes of the file too many times."""
     found = unwrap(loaded)
     total = sum(tensor.numel() * tensor.itemsize for tensor in found.tensors.values())
     if total > max(MAX_EXPANSION * file_bytes, ALWAYS_ALLOWED):
         raise CheckpointError(f"tensors of {total:,} bytes in {file_bytes:,} bytes of file: do not trust it")
-    return RawCheckpoint(found.tensors, found.extras | metadata, path, found.wrappers, found.ignored)
+    return found
 
 
 # Files that hold no weights: first bytes in lower case → message.
@@ -157,8 +140,8 @@ OTHER_FILES = {
 }
 
 
-def _load(path: Path) -> tuple[object, dict[str, Any]]:
-    """Return the content of a file, still wrapped, and the strings of a safetensors header."""
+def _load(path: Path) -> object:
+    """Return the content of a file, still wrapped."""
     if path.is_dir():
         raise CheckpointError("is a folder: pass the weights file inside it")
     if not path.is_file():
@@ -169,11 +152,12 @@ def _load(path: Path) -> tuple[object, dict[str, Any]]:
         raise CheckpointError("is empty: fetch it again")
     # Eight bytes of length, then JSON. Tested first: a length may look like any other format's first bytes.
     if head[8:9] == b"{" and not head[:8].decode("latin1").isprintable():
-        return _load_safetensors(path)
+        with safe_open(path, framework="pt") as tensors:  # checks lengths and offsets against the file
+            return {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118
     if head.startswith(b"PK\x03\x04"):
-        return _load_zip(path), {}
+        return _load_zip(path)
     if head.startswith(b"\x80"):
-        return _load_old_pickle(path), {}
+        return _load_old_pickle(path)
     if head[257:262] == b"ustar":
         raise CheckpointError("is a tar archive: unpack it first")
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
@@ -181,11 +165,6 @@ def _load(path: Path) -> tuple[object, dict[str, Any]]:
         if text.startswith(beginning):
             raise CheckpointError(complaint)
     raise CheckpointError(f"expected safetensors, a torch pickle or an npz, got {head[:8]!r}…: fetch it again")
-
-
-def _load_safetensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    with safe_open(path, framework="pt") as file:  # checks lengths and offsets against the file
-        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
 
 
 def _load_zip(path: Path) -> object:
@@ -240,8 +219,8 @@ def _load_pickle(path: Path, memory_mapped: bool) -> object:
             raise CheckpointError("torch rejects its pickle as unsafe: save the state_dict() alone") from error
 
 
-def _read_index(index: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the metadata and the weight map of an `index.json`."""
+def _read_index(index: Path) -> dict[str, str]:
+    """Return the weight map of an `index.json`: tensor → shard."""
     if not index.is_file():
         raise CheckpointError("no such file: check the path")
     if index.stat().st_size > MAX_INDEX_BYTES:
@@ -253,5 +232,4 @@ def _read_index(index: Path) -> tuple[dict[str, Any], dict[str, str]]:
     for name, shard in weight_map.items():
         if not isinstance(shard, str) or shard in ("", ".", "..") or "/" in shard or "\\" in shard:
             raise CheckpointError(f"expected a plain file name for {name}, got {shard!r}: do not trust it")
-    metadata = content.get("metadata")
-    return metadata if isinstance(metadata, dict) else {}, weight_map
+    return weight_map

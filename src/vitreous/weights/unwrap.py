@@ -1,14 +1,12 @@
 """Find the one flat state dict inside a loaded checkpoint: open containers, remove prefixes.
 
 Training scripts wrap the weights: `{"model": {…}, "optimizer": {…}}`, keys that begin with `module.`, a teacher next to
-its student. `unwrap` takes the content of the file and returns the tensors, the plain extras, and, for the loading
-report, the names of the wrappers it removed and of the tensors it ignored.
+its student. `unwrap` takes the content of the file and returns the tensors and, for the loading report, the names of
+the wrappers it removed and of the tensors it ignored.
 """
 
-import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any
 
 import torch
@@ -59,47 +57,38 @@ PREFIXES = (
 # One of these may prefix a Vision Transformer that is stored together with a projection head used in training only.
 BACKBONES = ("teacher.backbone.", "student.backbone.", "backbone.", "model.", "net.", "network.")
 MAX_NESTING = 8  # containers inside one another
-MAX_LEAVES = 100_000  # values among the extras: a file may refer to one list many times
 
 Known = dict[tuple[int, Any], bool]
 
 
 @dataclass(frozen=True)
-class Unwrapped:
-    """The state dict that `unwrap` found, and what surrounded it."""
+class RawCheckpoint:
+    """The state dict of a file under its original names, before its format is recognised."""
 
     tensors: dict[str, torch.Tensor]
-    extras: dict[str, Any]
-    """Plain values stored with the weights: `epoch`, `arch`, the training script's `args`."""
     wrappers: tuple[str, ...]
-    """Containers opened and prefixes removed, outermost first."""
+    """Containers opened and prefixes removed, outermost first: `("state_dict", "module.")`."""
     ignored: tuple[str, ...]
-    """Tensors, and containers of tensors, that are in the file but not in `tensors`."""
+    """Tensors, and containers of tensors, that are in the file but not in `tensors`: `("student", "optimizer")`."""
 
 
-def unwrap(loaded: object) -> Unwrapped:
+def unwrap(loaded: object) -> RawCheckpoint:
     """Find the state dict inside a loaded checkpoint.
 
     >>> weights = {"module.cls_token": torch.zeros(1, 1, 8)}
     >>> found = unwrap({"epoch": 3, "teacher": weights, "student": weights})
-    >>> list(found.tensors), found.extras, found.wrappers, found.ignored
-    (['cls_token'], {'epoch': 3}, ('teacher', 'module.'), ('student',))
+    >>> list(found.tensors), found.wrappers, found.ignored
+    (['cls_token'], ('teacher', 'module.'), ('student',))
     """
-    level, extras, wrappers, ignored = loaded, dict[str, Any](), list[str](), list[str]()
-    known, budget = Known(), iter(range(MAX_LEAVES))
+    level, wrappers, ignored, known = loaded, list[str](), list[str](), Known()
     for _ in range(MAX_NESTING):
         if not isinstance(level, Mapping):
-            kind = type(level).__name__
-            raise CheckpointError(f"expected named tensors, got a {kind}: save model.state_dict()")
+            raise CheckpointError(f"expected named tensors, got a {type(level).__name__}: save model.state_dict()")
         container = _container(level, known)
         for name, value in level.items():
-            if name == container or not isinstance(name, str):
-                continue
-            if _holds_tensors(value, known):
-                if container or not isinstance(value, torch.Tensor):
-                    ignored.append(name)
-            elif (plain := _plain(value, budget)) is not None:
-                extras.setdefault(name, plain)
+            other = isinstance(name, str) and name != container and (container or not isinstance(value, torch.Tensor))
+            if other and _holds_tensors(value, known):
+                ignored.append(name)
         if container is None:
             break
         wrappers.append(container)
@@ -113,7 +102,7 @@ def unwrap(loaded: object) -> Unwrapped:
         raise CheckpointError(f"expected tensors with names, got {_join_names(unnamed)}: save model.state_dict()")
     dense = {name: _dense(name, value) for name, value in tensors.items()}
     tensors, prefixes, others = _from_training_run(dense) or _without_prefixes(dense)
-    return Unwrapped(tensors, extras, (*wrappers, *prefixes), (*ignored, *others))
+    return RawCheckpoint(tensors, (*wrappers, *prefixes), (*ignored, *others))
 
 
 def _container(level: Mapping[Any, Any], known: Known) -> str | None:
@@ -188,24 +177,6 @@ def _dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
         kind = f"{tensor.dtype}, {tensor.layout}, on {tensor.device.type}"
         raise CheckpointError(f"expected real numbers in {name}, got {kind}: save it dense, as float32")
     return tensor.detach()
-
-
-def _plain(value: object, budget: Iterator[int], depth: int = MAX_NESTING) -> Any:
-    """Copy `value` as scalars, lists and dicts; return None for anything else, or when the budget is spent."""
-    if next(budget, None) is None or not depth:
-        return None
-    if isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, PurePath | torch.device | torch.dtype):
-        return str(value)
-    if isinstance(value, argparse.Namespace):
-        value = vars(value)
-    if isinstance(value, Mapping):
-        named = ((name, item) for name, item in value.items() if isinstance(name, str))
-        return {name: _plain(item, budget, depth - 1) for name, item in named}
-    if isinstance(value, list | tuple):
-        return [_plain(item, budget, depth - 1) for item in value]
-    return None
 
 
 def _join_names(names: object) -> str:

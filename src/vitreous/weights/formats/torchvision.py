@@ -13,10 +13,10 @@ from vitreous.weights.card import Card, LoadReport
 from vitreous.weights.fetch import CheckpointFiles
 from vitreous.weights.infer import check_shapes, data_types
 from vitreous.weights.keymap import PAPER_VIT, ConvertedCheckpoint, Format, adapted, check_limits, rule, to_theirs
-from vitreous.weights.read import RawCheckpoint
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.save import read_own
 from vitreous.weights.sidecar import class_names, preprocessing
+from vitreous.weights.unwrap import RawCheckpoint
 
 if TYPE_CHECKING:
     from vitreous.models.resnet import ResNet

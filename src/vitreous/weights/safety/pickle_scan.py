@@ -6,19 +6,15 @@ its storage.
 """
 
 import _compat_pickle
-import argparse
 import math
 import pickletools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
-import numpy as np
 import torch
 
 from vitreous.weights.safety import CheckpointError
-from vitreous.weights.safety.npz import NUMBERS
 
 OLD_MAGIC = 0x1950A86A20F9469CFC6C  # the number with which files of torch.save began before version 1.6
 # The number types a weight may have. Complex, quantised and bit-packed ones are not here.
@@ -32,18 +28,8 @@ READABLE = (
 # fmt: on
 
 
-class _Dtype:
-    """Placeholder for numpy.dtype: keeps its code (`f8`) and its byte order."""
-
-    def __init__(self, code: str = "", *_: object) -> None:
-        self.code, self.order = code, "="
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.order = state[1]
-
-
-class _Array:
-    """Placeholder for a NumPy array among the extras: its content is not kept."""
+class _Unused:
+    """Placeholder for anything that weights do not need: its content is not kept."""
 
     def __init__(self, *_: object) -> None:
         pass
@@ -52,36 +38,24 @@ class _Array:
         pass
 
 
-def _scalar(kind: _Dtype, raw: bytes) -> int | float | bool | None:
-    """Placeholder for NumPy's scalar constructor: a Python number, or None if the type is not a plain number."""
-    plain = kind.code in NUMBERS and kind.order in ("<", ">", "|", "=")
-    return np.frombuffer(raw, kind.order + kind.code, count=1)[0].item() if plain else None
-
-
 def _plain_dict(*_: object) -> dict[Any, Any]:
     """Placeholder for defaultdict: a dict without a factory."""
     return {}
 
 
-# What a pickle may name besides tensors, and the placeholder for it. A placeholder only keeps values: none imports,
-# opens, evaluates or calls anything that the file chooses.
+# What a pickle may name besides tensors, and the placeholder for it. A placeholder imports, opens, evaluates and calls
+# nothing that the file chooses.
+DICTS = ("collections.defaultdict", "builtins.dict", "builtins.list", "builtins.int", "builtins.float")  # its factories
+UNUSED = (
+    *("argparse.Namespace", "numpy.dtype", "numpy.ndarray"),  # a training script's options, a random generator's state
+    *("numpy.core.multiarray.scalar", "numpy.core.multiarray._reconstruct"),  # a loss or an accuracy
+    *("numpy._core.multiarray.scalar", "numpy._core.multiarray._reconstruct"),  # as NumPy 2 calls them
+    *("pathlib.PosixPath", "pathlib.WindowsPath"),
+    *("pathlib._local.PosixPath", "pathlib._local.WindowsPath"),  # as Python 3.13 calls them
+)
 PLACEHOLDERS: tuple[tuple[Callable[..., Any], str], ...] = (
-    (argparse.Namespace, "argparse.Namespace"),  # a training script's options: attributes and no more
-    (_plain_dict, "collections.defaultdict"),
-    (_plain_dict, "builtins.dict"),  # these four only as a defaultdict's factory
-    (_plain_dict, "builtins.list"),
-    (_plain_dict, "builtins.int"),
-    (_plain_dict, "builtins.float"),
-    (PurePosixPath, "pathlib.PosixPath"),  # a pure path cannot touch the disk
-    (PurePosixPath, "pathlib._local.PosixPath"),  # as Python 3.13 calls it
-    (PureWindowsPath, "pathlib.WindowsPath"),
-    (PureWindowsPath, "pathlib._local.WindowsPath"),
-    (_Dtype, "numpy.dtype"),
-    (_scalar, "numpy.core.multiarray.scalar"),  # a loss or an accuracy
-    (_scalar, "numpy._core.multiarray.scalar"),  # as NumPy 2 calls it
-    (_Array, "numpy.ndarray"),  # the state of a random generator
-    (_Array, "numpy.core.multiarray._reconstruct"),
-    (_Array, "numpy._core.multiarray._reconstruct"),
+    *((_plain_dict, name) for name in DICTS),
+    *((_Unused, name) for name in UNUSED),
 )
 # Allowed, and rebuilt by torch itself. `_codecs.encode` is how protocol 2 writes bytes.
 HARMLESS = (
