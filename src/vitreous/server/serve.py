@@ -40,15 +40,25 @@ class RunningExplorer:
         jobs = JobQueue()
         hosts = None if is_any(host) else allowed_hosts(host, port)
         self._server = ExplorerServer(settings(SecurityMiddleware(create_app(models, jobs), hosts, self.token)), jobs)
-        self._thread = threading.Thread(target=self._server.run, args=(sockets,), name="vitreous-server", daemon=True)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(sockets,), name="vitreous-server", daemon=True)
         self._thread.start()
-        while self._thread.is_alive() and not self._server.started:
+        while not (self._server.started or self._ended.is_set()):
             time.sleep(0.01)
 
+    def _run(self, sockets: list[socket.socket]) -> None:
+        try:
+            self._server.run(sockets)
+        finally:
+            self._ended.set()
+
     def wait(self) -> None:
-        """Wait until the server ends, in steps that Ctrl-C can interrupt."""
-        while self._thread.is_alive():
-            self._thread.join(0.5)
+        """Wait until the server ends; Ctrl-C interrupts it.
+
+        Not by `Thread.join`: before Python 3.13, an interrupted one takes a running thread for a finished one.
+        """
+        while not self._ended.wait(0.5):
+            pass
 
     def stop(self) -> None:
         """Cancel running jobs, close all connections and free the port."""
