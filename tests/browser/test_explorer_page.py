@@ -1,24 +1,18 @@
 """The explorer in a real browser: a server of its own on loopback, images dropped in, heads switched off."""
 
 import io
-import socket
 import threading
-import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import uvicorn
 from chromium import Watched, browser, settle, until
 from PIL import Image
 
 from vitreous.models.variants import variant
 from vitreous.models.vit import ViT
 from vitreous.pages.explanation import Explanation
-from vitreous.server.app import create_app
-from vitreous.server.jobs import JobQueue
-from vitreous.server.security import SecurityMiddleware
-from vitreous.server.serve import allowed_hosts
+from vitreous.server.serve import RunningExplorer
 from vitreous.weights.card import Card, usual_preprocess
 from vitreous.weights.load import load
 
@@ -37,7 +31,9 @@ def fresh(config):
 def home():
     """The explorer with the packaged model and two small fresh ones, of which one has larger patches."""
     coarse = replace(variant("vit_nano_patch4_32"), patch_size=8)
-    yield from serve({"packaged": load(), "fresh": fresh(variant("vit_nano_patch4_32")), "coarse": fresh(coarse)})
+    models = {"packaged": load(), "fresh": fresh(variant("vit_nano_patch4_32")), "coarse": fresh(coarse)}
+    with RunningExplorer(models) as page:
+        yield page.url
 
 
 @pytest.fixture(scope="module")
@@ -53,26 +49,11 @@ def watched(chromium):
     watched.context.close()
 
 
-def serve(models):
-    """A server of its own on loopback for as long as the test needs it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    app = SecurityMiddleware(create_app(models, JobQueue()), allowed_hosts("127.0.0.1", port))
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.05)
-    yield f"http://127.0.0.1:{port}/"
-    server.should_exit = True
-    thread.join(10)
-
-
 @pytest.fixture(scope="module")
 def real(shared):
     """The explorer with the packaged model and a real ViT-Ti beside it: 8×8 patches and 14×14."""
-    yield from serve({"packaged": load(), "ViT-Ti": load(shared / "weights" / TI)})
+    with RunningExplorer({"packaged": load(), "ViT-Ti": load(shared / "weights" / TI)}) as page:
+        yield page.url
 
 
 def image():
