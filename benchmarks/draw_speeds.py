@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from vitreous.figures.speeds import Panel, draw_speeds
+from vitreous.figures.bars import Panel, draw_speeds
 from vitreous.figures.style import encode
 
 

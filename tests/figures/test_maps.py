@@ -4,7 +4,7 @@ from drawn import colours_at, photo, tiles_of
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
-from vitreous.figures.maps import draw_colours, draw_grid, draw_map, draw_maps, draw_overlays, draw_patches
+from vitreous.figures.maps import draw_colours, draw_grid, draw_map, draw_maps, draw_overlay, draw_patches
 from vitreous.figures.scale import scale_of
 from vitreous.figures.style import MISSING, encode
 
@@ -92,7 +92,7 @@ def test_a_constant_map_says_what_its_constant_is():
 
 def test_maps_come_in_order_with_their_titles():
     heats = np.random.default_rng(0).random((5, 3, 3))
-    figure = draw_maps(photo(), heats, [f"head {i}" for i in range(5)], columns=3)
+    figure = draw_maps(photo(), heats, [f"head {i}" for i in range(5)])
     panels = [axes for axes in figure.axes if len(axes.images) == 2]
     for axes, heat, name in zip(panels, heats, ["head 0", "head 1", "head 2", "head 3", "head 4"], strict=True):
         np.testing.assert_array_equal(axes.images[1].get_array(), heat)
@@ -102,13 +102,10 @@ def test_maps_come_in_order_with_their_titles():
     assert tops[0] == tops[2] > tops[3] == tops[4]
 
 
-def test_maps_share_a_scale_only_when_asked():
-    heats = np.stack([np.eye(3), 5 * np.eye(3)])
-    for shared, highs in ((False, [1, 5]), (True, [5, 5])):
-        figure = draw_maps(photo(), heats, ["a", "b"], shared_scale=shared)
-        assert [axes.images[1].norm.vmax for axes in figure.axes if len(axes.images) == 2] == highs
-        words = [text.get_text() for text in figure.axes[-1].get_yticklabels()]
-        assert ("high" in words) is not shared
+def test_each_map_has_a_scale_of_its_own():
+    figure = draw_maps(photo(), np.stack([np.eye(3), 5 * np.eye(3)]), ["a", "b"])
+    assert [axes.images[1].norm.vmax for axes in figure.axes if len(axes.images) == 2] == [1, 5]
+    assert "high" in [text.get_text() for text in figure.axes[-1].get_yticklabels()]
 
 
 def test_the_marked_square_is_around_its_patch_in_every_map():
@@ -119,11 +116,10 @@ def test_the_marked_square_is_around_its_patch_in_every_map():
 
 
 @pytest.mark.parametrize("grid", [(4, 4), (3, 5)])
-@pytest.mark.parametrize("shared", [False, True])
-def test_every_tiny_map_stands_in_its_row_and_column_in_its_colours(grid, shared):
+def test_every_tiny_map_stands_in_its_row_and_column_in_its_colours(grid):
     heats = np.random.default_rng(0).random((2, 3, *grid)) * np.arange(1, 7).reshape(2, 3, 1, 1)
-    axes = draw_grid(heats, ["a", "b"], ["c", "d", "e"], shared_scale=shared).axes[0]
-    painted = scale_of(heats).paint(heats) if shared else [[scale_of(h).paint(h) for h in row] for row in heats]
+    axes = draw_grid(heats, ["a", "b"], ["c", "d", "e"]).axes[0]
+    painted = [[scale_of(h).paint(h) for h in row] for row in heats]
     np.testing.assert_array_equal(tiles_of(axes, *grid), painted)
     assert [text.get_text() for text in axes.get_yticklabels()] == ["a", "b"]
     assert [text.get_text() for text in axes.get_xticklabels()] == ["c", "d", "e"]
@@ -177,10 +173,9 @@ def test_bytes_are_colours_too():
         ),
         (lambda: draw_map(photo(), [["a"]]), "heat must hold real numbers, got <U1"),
         (lambda: draw_map(photo(), np.eye(2), limits=(1, 1)), r"limits must be .*, got \(1, 1\)"),
-        (lambda: draw_maps(photo(), np.zeros((2, 2, 2)), ["a"]), "titles must be 2 strings, got 1"),
-        (lambda: draw_maps(photo(), np.zeros((2, 2, 2)), "ab"), "titles must be 2 strings, got 'ab'"),
+        (lambda: draw_maps(photo(), np.zeros((2, 2, 2)), ["a"]), "names must be 2 strings, got 1"),
+        (lambda: draw_maps(photo(), np.zeros((2, 2, 2)), "ab"), "names must be 2 strings, got 'ab'"),
         (lambda: draw_maps(photo(), np.zeros((1, 2, 3)), ["a"], marked=(2, 0)), r"marked must be .* 2×3, got \(2, 0\)"),
-        (lambda: draw_maps(photo(), np.zeros((1, 2, 3)), ["a"], columns=0), "columns must be at least 1, got 0"),
         (lambda: draw_grid(np.zeros((2, 2, 2, 2)), ["a", "b"], ["a"]), "column_labels must be 2 strings, got 1"),
         (
             lambda: draw_grid(np.zeros((2, 2)), ["a", "b"], ["a"]),
@@ -196,20 +191,11 @@ def test_wrong_input_is_refused_with_what_was_expected_and_what_came(draw, messa
         draw()
 
 
-def test_overlays_are_one_under_the_other_in_the_images_proportions():
-    images = np.stack([photo(20, 40)] * 3)
-    bare = draw_overlays(images, None)
-    boxes = [axes.get_window_extent() for axes in bare.axes]
-    assert [box.y0 for box in boxes] == sorted((box.y0 for box in boxes), reverse=True)
-    for box in boxes:
-        assert box.width / box.height == pytest.approx(2, rel=0.02)
-    heats = np.arange(12.0).reshape(3, 2, 2)
-    over = draw_overlays(images, heats, limits=(0, 20))
-    for axes, heat in zip(over.axes, heats, strict=True):
-        np.testing.assert_array_equal(axes.images[1].get_array(), heat)
-        assert (axes.images[1].norm.vmin, axes.images[1].norm.vmax) == (0, 20)
-
-
-def test_overlays_must_be_as_many_as_the_images():
-    with pytest.raises(ValueError, match=r"heats must have shape \[2 rows columns\], got \[3 4 4\]"):
-        draw_overlays(np.stack([photo()] * 2), np.ones((3, 4, 4)))
+def test_an_overlay_has_the_images_proportions_and_the_maps_numbers():
+    (bare,) = draw_overlay(photo(20, 40)).axes
+    box = bare.get_window_extent()
+    assert box.width / box.height == pytest.approx(2, rel=0.02)
+    heat = np.arange(4.0).reshape(2, 2)
+    (over,) = draw_overlay(photo(20, 40), heat).axes
+    np.testing.assert_array_equal(over.images[1].get_array(), heat)
+    assert (over.images[1].norm.vmin, over.images[1].norm.vmax) == (0, 3)

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from vitreous.figures.cells import fit_both, fit_columns, fit_rows
+from vitreous.figures.matrix import fit_both, fit_columns, fit_rows
 from vitreous.figures.scale import own_scales, round_ticks, scale_of, short_numbers
 from vitreous.figures.text import elide, percent, text_width, wrap
 

@@ -8,7 +8,7 @@ from typing import Any
 from vitreous.benchmarking.benchmark import BenchmarkResult, environment, run_benchmark, to_dict
 from vitreous.benchmarking.contenders import Setting, select_contenders
 from vitreous.benchmarking.timing import load_average
-from vitreous.figures.speeds import Panel, draw_speeds
+from vitreous.figures.bars import Panel, draw_speeds
 from vitreous.figures.style import encode
 from vitreous.models.variants import variant
 from vitreous.runtime.device import pick_device

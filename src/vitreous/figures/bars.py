@@ -1,9 +1,10 @@
-"""Tables whose numbers are drawn as well as written: predictions, the logit lens, rankings, and plain rows of text.
+"""Tables whose numbers are drawn as well as written: predictions, the logit lens, rankings, speeds, rows of text.
 
 One row a thing, in the order given, the first on top.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,8 +18,10 @@ from vitreous.figures.style import (
     BELOW,
     FAINT,
     INK,
+    MISSING,
     MUTED,
     PALE,
+    PALETTE,
     TALLEST,
     TRACK,
     WIDTH,
@@ -26,61 +29,55 @@ from vitreous.figures.style import (
     new_figure,
     tidy,
 )
-from vitreous.figures.text import BODY, MONO, SMALL, elide, line_height, percent, text_width
+from vitreous.figures.text import BODY, MONO, SMALL, elide, line_height, percent, text_width, wrap
 
 _LONGEST = 2.9  # inches of a name
 _HEADER = line_height(SMALL) + 0.06  # inches for the names of the columns
 
 
-def draw_predictions(
-    labels: Sequence[str], probabilities: ArrayLike, logits: ArrayLike | None = None, *, title: str = ""
-) -> Figure:
+def draw_predictions(labels: Sequence[str], probabilities: ArrayLike, logits: ArrayLike, *, title: str = "") -> Figure:
     """Classes in the order given, each with its probability `[n]` as a bar, and its logit `[n]`.
 
     >>> figure = draw_predictions(["tabby", "tiger cat"], [0.8, 0.1], [12.1, 10.0])
     >>> [float(bar.get_width()) for bar in figure.axes[0].containers[1]]
     [0.8, 0.1]
     """
-    probabilities = array_of("probabilities", probabilities, "n")
+    probabilities, logits = array_of("probabilities", probabilities, "n"), array_of("logits", logits, "n")
     count = len(probabilities)
-    scores = None if logits is None else array_of("logits", logits, "n")
-    if scores is not None and len(scores) != count:
-        raise ValueError(f"logits must be {count} numbers, one for each probability, got {len(scores)}")
+    if len(logits) != count:
+        raise ValueError(f"logits must be {count} numbers, one for each probability, got {len(logits)}")
     names = [elide(label, _LONGEST) for label in labels_of("labels", labels, count)]
     row, left = 0.27, max(0.6, *(text_width(name) for name in names)) + 0.16
-    share, score = text_width("probability", SMALL), 0.0 if scores is None else 0.62
+    share, score = text_width("probability", SMALL), 0.62
     with new_figure(WIDTH, _HEADER + count * row, title) as card:
         axes = _rows(card, left, _HEADER, WIDTH - left - share - score - 0.12, row, count)
         axes.set_xlim(0, 1)
         _bars(axes, probabilities, [ACCENT] + [PALE] * (count - 1))
         _header(card, WIDTH - score, "probability", ha="right")
-        if scores is not None:
-            _header(card, WIDTH, "logit", ha="right")
+        _header(card, WIDTH, "logit", ha="right")
         for number, name in enumerate(names):
             top = _HEADER + (number + 0.5) * row
             look = {"va": "center_baseline", "color": INK if number == 0 else MUTED}
             card.write(0, top, name, **look)
             card.write(WIDTH - score, top, percent(probabilities[number]), ha="right", **look)
-            if scores is not None:
-                card.write(WIDTH, top, _signed(scores[number], 2), ha="right", **{**look, "color": MUTED})
+            card.write(WIDTH, top, _signed(logits[number], 2), ha="right", **{**look, "color": MUTED})
     return card
 
 
 def draw_lens(
+    steps: Sequence[str],
     labels: Sequence[str],
     probabilities: ArrayLike,
     target: ArrayLike,
+    target_label: str,
     *,
-    target_label: str = "the final class",
-    steps: Sequence[str] | None = None,
     title: str = "",
 ) -> Figure:
     """The logit lens: after each block the best class and its probability `[steps]`, and the final class's `[steps]`.
 
-    The curve runs down beside the rows. Rows that already say `target_label` stand out. `steps` names the rows, which
-    are otherwise numbered from 0.
+    The curve runs down beside the rows. Rows that already say `target_label` stand out.
 
-    >>> figure = draw_lens(["web", "cat", "cat"], [0.1, 0.4, 0.9], [0.0, 0.4, 0.9], target_label="cat")
+    >>> figure = draw_lens(["0", "1", "2"], ["web", "cat", "cat"], [0.1, 0.4, 0.9], [0.0, 0.4, 0.9], "cat")
     >>> figure.axes[1].lines[0].get_xdata().tolist()
     [0.0, 0.4, 0.9]
     """
@@ -90,8 +87,7 @@ def draw_lens(
     if len(curve) != count:
         raise ValueError(f"target must be {count} numbers, one for each step, got {len(curve)}")
     labels = labels_of("labels", labels, count)
-    steps = [str(step) for step in range(count)] if steps is None else labels_of("steps", steps, count)
-    steps = [elide(step, 1.1, SMALL) for step in steps]
+    steps = [elide(step, 1.1, SMALL) for step in labels_of("steps", steps, count)]
     row = min(max(TALLEST / count, 0.165), 0.235)
     panel, share = 1.9, text_width("probability", SMALL)
     first = max(text_width("block", SMALL), *(text_width(step, SMALL) for step in steps)) + 0.16
@@ -124,7 +120,6 @@ def draw_ranking(
     *,
     title: str = "",
     label: str = "",
-    decimals: int = 3,
     limits: tuple[float, float] | None = None,
 ) -> Figure:
     """Things in the order given, each with its signed value `[n]`: red bars above zero, blue ones below.
@@ -138,12 +133,12 @@ def draw_ranking(
     values = array_of("values", values, "n")
     count = len(values)
     names = [elide(name, _LONGEST, SMALL) for name in labels_of("names", names, count)]
-    texts = [_signed(value, decimals) for value in values]
+    texts = [_signed(value, 3) for value in values]
     row, left = 0.21, max(0.5, *(text_width(name, SMALL) for name in names)) + 0.16
     right = max(text_width(text, SMALL) for text in texts) + 0.12
     low, high = limits or (float(np.nanmin(values, initial=0)), float(np.nanmax(values, initial=0)))
-    with new_figure(WIDTH, (_HEADER if label else 0) + count * row, title) as card:
-        top = _HEADER if label else 0.0
+    top = _HEADER if label else 0.0
+    with new_figure(WIDTH, top + count * row, title) as card:
         axes = _rows(card, left, top, WIDTH - left - right, row, count)
         axes.set_xlim((low, high) if low < high else (0, 1))
         axes.barh(range(count), values, height=0.6, color=[ABOVE if value > 0 else BELOW for value in values])
@@ -160,7 +155,7 @@ def draw_ranking(
 def _rows(card: Sheet, left: float, top: float, width: float, row: float, count: int) -> Axes:
     """Bare axes beside a table: row i of the table is y = i, the first on top."""
     axes = card.place(left, top, width, count * row)
-    tidy(axes, grid="none")
+    tidy(axes)
     axes.spines[:].set_visible(False)
     axes.set(xticks=[], yticks=[], ylim=(count - 0.5, -0.5))
     return axes
@@ -217,3 +212,83 @@ def draw_table(rows: Sequence[tuple[str, str]], *, title: str = "") -> Figure:
             if number:
                 card.rule(number * _ROW)
     return card
+
+
+LIMIT = PALETTE[1]
+_SPEED_ROW, _PANEL_GAP, _SPEED_NAME = 0.24, 0.26, 2.3  # inches of a row, between panels, and of a name
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One network at one batch size: speeds `[n]` in images a second."""
+
+    title: str
+    names: Sequence[str]
+    rates: ArrayLike
+    ours: Sequence[bool]
+    ceiling: float
+    """Images a second at the measured limit."""
+
+
+def draw_speeds(panels: Sequence[Panel], *, title: str = "", note: str = "") -> Figure:
+    """Draw panels below one another, each with its bars and its ceiling; `note` stands below.
+
+    >>> panel = Panel("ViT-Ti, batch 8", ["vitreous", "timm"], [120.0, 100.0], [True, False], 200.0)
+    >>> figure = draw_speeds([panel])
+    >>> [float(bar.get_width()) for bar in figure.axes[0].containers[0]]
+    [120.0, 100.0]
+    """
+    if not panels:
+        raise ValueError("there is nothing to draw: expected one panel or more")
+    speeds = [array_of("rates", panel.rates, "n") for panel in panels]
+    notes = wrap(note, WIDTH, SMALL, lines=3)
+    header = line_height(BODY) + line_height(SMALL) + 0.1
+    height = sum(header + _SPEED_ROW * len(rates) + _PANEL_GAP for rates in speeds) - _PANEL_GAP
+    names = [elide(name, _SPEED_NAME) for panel in panels for name in panel.names]
+    left = max(text_width(name) for name in names) + 0.14
+    with new_figure(WIDTH, height + (len(notes) * line_height(SMALL) + 0.14 if notes else 0), title) as card:
+        top = 0.0
+        for panel, rates in zip(panels, speeds, strict=True):
+            _speed_panel(card, panel, rates, top, left, header)
+            top += header + _SPEED_ROW * len(rates) + _PANEL_GAP
+        for number, line in enumerate(notes):
+            card.write(0, height + 0.14 + number * line_height(SMALL), line, size=SMALL, color=MUTED, va="top")
+    return card
+
+
+def _speed_panel(card: Sheet, panel: Panel, rates: Floats, top: float, left: float, header: float) -> None:
+    count = len(rates)
+    names = labels_of("names", panel.names, count)
+    shares = [percent(rate / panel.ceiling) for rate in rates]
+    texts = [f"{_number(rate)}/s" for rate in rates]
+    last = max(text_width("of the limit", SMALL), *(text_width(share) for share in shares))
+    middle = max(text_width("images", SMALL), *(text_width(text) for text in texts))
+    width = WIDTH - left - middle - last - 0.36
+    for number, line in enumerate(wrap(panel.title, WIDTH, BODY, "bold", lines=1)):
+        card.write(0, top + number * line_height(BODY), line, weight="bold", size=BODY, va="top")
+    axes = _rows(card, left, top + header, width, _SPEED_ROW, count)
+    axes.set_xlim(0, 1.02 * max(panel.ceiling, float(rates.max())))
+    axes.barh(range(count), rates, height=0.62, color=[ACCENT if own else MISSING for own in panel.ours])
+    axes.barh(range(count), [panel.ceiling] * count, height=0.62, color=TRACK, zorder=0)
+    axes.axvline(panel.ceiling, color=LIMIT, linewidth=1.4)
+    under = top + header - 0.06
+    limit = f"limit: matrix products alone, {_number(panel.ceiling)}/s"
+    edge = left + width * panel.ceiling / axes.get_xlim()[1]
+    card.write(edge, under, limit, size=SMALL, color=LIMIT, ha="right", va="bottom")
+    card.write(WIDTH - last - 0.18, under, "images", size=SMALL, color=MUTED, ha="right", va="bottom")
+    card.write(WIDTH, under, "of the limit", size=SMALL, color=MUTED, ha="right", va="bottom")
+    for number, name in enumerate(names):
+        down = top + header + (number + 0.5) * _SPEED_ROW
+        style = {"va": "center_baseline", "color": INK if panel.ours[number] else MUTED}
+        card.write(0, down, elide(name, _SPEED_NAME), **style)
+        card.write(WIDTH - last - 0.18, down, texts[number], ha="right", **style)
+        card.write(WIDTH, down, shares[number], ha="right", **style)
+
+
+def _number(rate: float) -> str:
+    """Format a rate with about three digits.
+
+    >>> _number(12458.7), _number(48.26), _number(3.217)
+    ('12,459', '48.3', '3.22')
+    """
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}" if rate >= 10 else f"{rate:.2f}"

@@ -1,6 +1,7 @@
 """Charts: a number for each head by depth, and how faithful explanations are."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,12 +10,12 @@ from numpy.typing import ArrayLike
 
 from vitreous.figures.scale import round_ticks
 from vitreous.figures.shapes import Floats, array_of
-from vitreous.figures.style import ACCENT, CAPTION, INK, MUTED, PALETTE, WIDTH, Sheet, caption, new_figure, tidy
+from vitreous.figures.style import ACCENT, CAPTION, INK, MUTED, PALETTE, TRACK, WIDTH, Sheet, caption, new_figure, tidy
 from vitreous.figures.text import SMALL, elide, line_height, text_width
 
 _TALL = 2.9  # inches of a chart
-_LONGEST = 1.7  # inches of a line's name
 _ROW = line_height(SMALL)
+_BELOW = 0.06 + _ROW + _ROW  # inches under a chart for its numbers and its name
 _DASHES = ("-", "--", ":")
 
 
@@ -28,16 +29,18 @@ def draw_heads(values: ArrayLike, *, label: str, ceiling: float | None = None, t
     """
     values = array_of("values", values, "blocks heads")
     blocks, heads = values.shape
-    high = float(np.nanmax(values, initial=0))
-    high = max(high, ceiling or 0) * 1.06 or 1.0
+    high = max(float(np.nanmax(values, initial=0)), ceiling or 0) * 1.06 or 1.0
     low = min(float(np.nanmin(values, initial=0)) * 1.06, 0.0)
     names, ends, colours = (["mean of heads"], [_end(_mean(values))], [INK]) if heads > 1 else ([], [], [])
     if ceiling is not None:
         names, ends, colours = [*names, "uniform attention"], [*ends, ceiling], [*colours, MUTED]
     room = max((text_width(name, SMALL) for name in names), default=0.0) + 0.1
-    with new_figure(WIDTH, _TALL + _below("block"), title) as card:
+    with new_figure(WIDTH, _TALL + _BELOW, title) as card:
         axes = _chart(card, (0, 0, WIDTH - room, _TALL), (-0.5, blocks - 0.5), (low, high), "block", label, whole=True)
-        _dots(axes, values)
+        depth = np.arange(blocks)
+        look: dict[str, Any] = {"alpha": 0.55, "linewidth": 0, "zorder": 2, "clip_on": False}
+        axes.scatter(depth.repeat(heads), values.ravel(), s=16, color=ACCENT, **look)
+        axes.plot(depth, _mean(values), color=INK if heads > 1 else ACCENT, linewidth=1.4, zorder=3)
         if ceiling is not None:
             axes.axhline(ceiling, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
         _name_ends(axes, names, ends, colours, _TALL)
@@ -49,7 +52,6 @@ def draw_faithfulness(
     areas: Mapping[str, tuple[float, float]],
     *,
     title: str = "",
-    ylabel: str = "probability of the class",
     plain: Sequence[str] = (),
 ) -> Figure:
     """Methods by name: the class's probability as the patches they rank highest are deleted, and as they are inserted.
@@ -69,13 +71,13 @@ def draw_faithfulness(
         for name, pair in curves.items()
     }
     coloured = [name for name in lines if name not in plain]
-    colours = {name: MUTED if name in plain else _colour(coloured.index(name)) for name in lines}
+    colours = {name: MUTED if name in plain else PALETTE[coloured.index(name) % len(PALETTE)] for name in lines}
     dashes = {name: _DASHES[1 + list(plain).index(name) % 2] if name in plain else "-" for name in lines}
     high = max(1.0, *(np.nanmax(y, initial=0) for pair in lines.values() for y in pair))
     low = min(0.0, *(np.nanmin(y, initial=0) for pair in lines.values() for y in pair))
-    gap, tall = 0.24, 2.2
+    gap, tall, ylabel = 0.24, 2.2, "probability of the class"
     wide = (WIDTH - gap) / 2 - 0.06
-    under = CAPTION + tall + _below("patches") + 0.1  # where the ranking begins
+    under = CAPTION + tall + _BELOW + 0.1  # where the ranking begins
     panels = (
         ("Deletion: lower is better", "patches deleted (%)"),
         ("Insertion: higher is better", "patches inserted (%)"),
@@ -99,16 +101,6 @@ def draw_faithfulness(
     return card
 
 
-def _dots(axes: Axes, values: Floats) -> None:
-    """A dot for each head `[blocks heads]` over its block, and a line through their means."""
-    blocks, heads = values.shape
-    depth = np.arange(blocks)
-    axes.scatter(
-        depth.repeat(heads), values.ravel(), s=16, color=ACCENT, alpha=0.55, linewidth=0, zorder=2, clip_on=False
-    )
-    axes.plot(depth, _mean(values), color=INK if heads > 1 else ACCENT, linewidth=1.4, zorder=3)
-
-
 def _mean(values: Floats) -> Floats:
     """Over the heads that have a number."""
     counts = np.isfinite(values).sum(axis=1)
@@ -129,6 +121,7 @@ def _chart(
     beside = _beside(y_limits, ylabel)
     axes = card.place(left + beside, top, width - beside, height)
     tidy(axes)
+    axes.grid(axis="y", color=TRACK, linewidth=0.8)  # faint lines to read values by
     x_ticks, y_ticks = round_ticks(*x_limits, most=12 if whole else 8, whole=whole), round_ticks(*y_limits, most=6)
     axes.set_xticks(list(x_ticks), list(x_ticks.values()))
     axes.set_yticks(list(y_ticks), list(y_ticks.values()))
@@ -144,18 +137,9 @@ def _beside(limits: tuple[float, float], ylabel: str) -> float:
     return widest + 0.08 + (_ROW + 0.04 if ylabel else 0)
 
 
-def _below(xlabel: str) -> float:
-    """Inches under a chart for its numbers and its name."""
-    return 0.06 + _ROW + (_ROW if xlabel else 0)
-
-
 def _end(y: Floats) -> float:
     finite = y[np.isfinite(y)]
     return float(finite[-1]) if len(finite) else 0.0
-
-
-def _colour(number: int) -> str:
-    return PALETTE[number % len(PALETTE)]
 
 
 def _name_ends(axes: Axes, names: Sequence[str], ends: Sequence[float], colours: Sequence[str], tall: float) -> None:

@@ -33,25 +33,18 @@ def _map(result: Map, image: Bytes | None) -> Figure:
     if result.colours:
         return draw_colours(image, result.shown(), title=title)
     if not result.panels:
-        return draw_map(
-            image, result.shown(), title=title, label=result.label, diverging=result.signed, limits=result.limits
-        )
+        scale: dict[str, Any] = {"label": result.label, "diverging": result.signed, "limits": result.limits}
+        return draw_map(image, result.shown(), title=title, **scale)
     if len(result.panels) == 2:
         heats = result.shown(result.panels)
-        rows, columns = ([str(i) for i in range(count)] for count in heats.shape[:2])
         first, second = result.panels
-        return draw_grid(heats, rows, columns, title=title, label=result.label, row_title=first, column_title=second)
+        rows, columns = ([str(i) for i in range(count)] for count in heats.shape[:2])
+        return draw_grid(heats, rows, columns, title=title, label=result.label, axis_names=(first, second))
     (axis,) = result.panels
     heats = result.shown(result.panels)
     chosen = range(len(heats)) if result.chosen is None else result.chosen
-    return draw_maps(
-        image,
-        heats[list(chosen)],
-        [f"{axis} {i}" for i in chosen],
-        label=result.label,
-        suptitle=title,
-        marked=result.query_patch,
-    )
+    names = [f"{axis} {i}" for i in chosen]
+    return draw_maps(image, heats[list(chosen)], names, title=title, label=result.label, marked=result.query_patch)
 
 
 def _matrix(result: Matrix, image: Bytes | None) -> Figure:
@@ -74,14 +67,8 @@ def _bars(result: Bars, image: Bytes | None) -> Figure:
 
 
 def _steps(result: Steps, image: Bytes | None) -> Figure:
-    return draw_lens(
-        result.answers,
-        result.probabilities,
-        result.curves[0],
-        target_label=result.names["class"][0],
-        steps=result.steps,
-        title=result.title,
-    )
+    target, label = result.curves[0], result.names["class"][0]
+    return draw_lens(result.steps, result.answers, result.probabilities, target, label, title=result.title)
 
 
 def _lines(result: Lines, image: Bytes | None) -> Figure:

@@ -23,7 +23,6 @@ from vitreous.figures.style import (
     WIDTH,
     caption,
     frame,
-    new_bare_figure,
     new_figure,
     outline,
     style,
@@ -34,7 +33,7 @@ from vitreous.figures.tiles import draw_tiles, mosaic
 _GAP, _SPACE = 0.12, 0.06  # inches between panels: beside each other, and above the next one's caption
 _NARROWEST = 0.8  # inches that a panel's caption has, however narrow the image
 _TINY = 64  # pixels: smaller images are shown pixel by pixel
-_STRIP = 140  # pixels of the width of images in a strip
+_STRIP = 140  # pixels of the width of an overlay
 _FINEST = 900  # pixels of an image's longer side that a panel can show
 
 
@@ -72,46 +71,40 @@ def draw_map(
 def draw_maps(
     image: ArrayLike,
     heats: ArrayLike,
-    titles: Sequence[str],
+    names: Sequence[str],
     *,
-    columns: int | None = None,
+    title: str = "",
     label: str = "",
-    shared_scale: bool = False,
-    diverging: bool = False,
-    suptitle: str | None = None,
     marked: tuple[int, int] | None = None,
 ) -> Figure:
-    """Several maps `[n rows columns]` over one image, each under its title; `marked` outlines one patch in all.
+    """Several maps `[n rows columns]` over one image, each under its name and with a scale of its own.
 
-    Each map runs over all colours by itself, unless `shared_scale` makes their colours comparable.
+    `marked` outlines one patch in all of them.
 
     >>> figure = draw_maps(np.zeros((32, 32, 3), np.uint8), np.ones((2, 4, 4)), ["head 0", "head 1"], marked=(0, 3))
     >>> len(figure.axes)  # two panels and a colour bar
     3
     """
     image, heats = image_of(image), array_of("heats", heats, "n rows columns")
-    titles = labels_of("titles", titles, len(heats))
+    names = labels_of("names", names, len(heats))
     if marked is not None:
         check_place("marked", marked, heats.shape[1:])
-    if columns is not None and columns < 1:
-        raise ValueError(f"columns must be at least 1, got {columns}")
-    columns = min(columns or _columns(len(heats)), len(heats))
-    rows = -(-len(heats) // columns)
-    shared = scale_of(heats, label, diverging)
-    bar = shared if shared_scale else own_scales(label, diverging)
+    count, bar = len(heats), own_scales(label)
+    columns = count if count <= 4 else 3 if count in (5, 6, 9) else 4 if count <= 16 else 6
+    rows = -(-count // columns)
     tallest = min(3.2, max(TALLEST / rows - CAPTION, 0.5))
     width, height = _panel(image, columns, bar.room, cells=heats.shape[2], tallest=tallest)
     across, down = max(width, 0.4) + _GAP, height + _SPACE + CAPTION
     beside = next((k for k in range(1, rows) if k * down > 1.8), rows)  # rows that make the bar long enough
     tall = max(beside * down - _SPACE - CAPTION, SHORTEST_BAR)
-    grey = _grey(_shrink(image), diverging)
+    grey = _grey(_shrink(image), False)
     body = (columns - 1) * across + width + bar.room, max(rows * down - _SPACE, CAPTION + tall)
-    with new_figure(*body, suptitle or "") as card:
-        for number, (heat, name) in enumerate(zip(heats, titles, strict=True)):
+    with new_figure(*body, title) as card:
+        for number, (heat, name) in enumerate(zip(heats, names, strict=True)):
             row, column = divmod(number, columns)
             axes = card.place(column * across, row * down + CAPTION, width, height)
             caption(axes, elide(name, across - _GAP, SMALL))
-            _lay_over(axes, grey, image.shape, heat, shared if shared_scale else scale_of(heat, diverging=diverging))
+            _lay_over(axes, grey, image.shape, heat, scale_of(heat))
             if marked is not None:
                 patch_height, patch_width = image.shape[0] / heats.shape[1], image.shape[1] / heats.shape[2]
                 outline(axes, marked[1] * patch_width - 0.5, marked[0] * patch_height - 0.5, patch_width, patch_height)
@@ -121,32 +114,25 @@ def draw_maps(
     return card
 
 
-def draw_overlays(
-    images: Sequence[ArrayLike] | Bytes, heats: ArrayLike | None, *, limits: tuple[float, float] | None = None
-) -> Figure:
-    """Images `[n height width 3]` under each other, each under its own map `[n rows columns]`, or bare; no margin.
+def draw_overlay(image: ArrayLike, heat: ArrayLike | None = None) -> Figure:
+    """A small image `[height width 3]` under a map `[rows columns]`, or bare; no card and no margin.
 
-    >>> figure = draw_overlays(np.zeros((3, 32, 32, 3), np.uint8), np.random.rand(3, 4, 4), limits=(0, 1))
-    >>> len(figure.axes)
-    3
+    >>> len(draw_overlay(np.zeros((32, 32, 3), np.uint8), np.random.rand(4, 4)).axes)
+    1
     """
-    shown = [image_of(image) for image in images]
-    maps = array_of("heats", heats, f"{len(shown)} rows columns") if heats is not None else None
-    scale = scale_of(maps, limits=limits) if maps is not None else None
-    height, width, _ = shown[0].shape
-    down = max(round(_STRIP * height / width), 1)
-    pitch = down + 6
-    sheet = new_bare_figure(_STRIP, len(shown) * pitch - 6)
-    whole = len(shown) * pitch - 6
+    image = image_of(image)
+    height, width, _ = image.shape
+    pixels = _STRIP, max(round(_STRIP * height / width), 1)
+    figure = Figure(figsize=((pixels[0] + 1e-6) / DPI, (pixels[1] + 1e-6) / DPI), dpi=100, facecolor="none")
     with style():
-        for number, image in enumerate(shown):
-            axes = sheet.add_axes((0, 1 - (number * pitch + down) / whole, 1, down / whole))
-            if maps is None or scale is None:
-                _show(axes, _shrink(image), image.shape)
-            else:
-                _lay_over(axes, _grey(_shrink(image), False), image.shape, maps[number], scale)
-            axes.set_axis_off()
-    return sheet
+        axes = figure.add_axes((0, 0, 1, 1))
+        if heat is None:
+            _show(axes, _shrink(image), image.shape)
+        else:
+            values = array_of("heat", heat, "rows columns")
+            _lay_over(axes, _grey(_shrink(image), False), image.shape, values, scale_of(values))
+        axes.set_axis_off()
+    return figure
 
 
 def draw_grid(
@@ -156,32 +142,19 @@ def draw_grid(
     *,
     title: str = "",
     label: str = "",
-    row_title: str = "block",
-    column_title: str = "head",
-    shared_scale: bool = False,
-    diverging: bool = False,
+    axis_names: tuple[str, str] = ("block", "head"),
 ) -> Figure:
-    """Many tiny maps `[n m rows columns]`, such as those of every head in every block, with crisp cells.
-
-    Each map runs over all colours by itself, unless `shared_scale` makes their colours comparable.
+    """Many tiny maps `[n m rows columns]`, such as those of every head in every block, each with a scale of its own.
 
     >>> len(draw_grid(np.random.rand(2, 3, 4, 4), ["0", "1"], ["0", "1", "2"]).axes)
     2
     """
     heats = array_of("heats", heats, "n m rows columns")
-    shared = scale_of(heats, label, diverging)
-    bar = shared if shared_scale else own_scales(label, diverging)
-    flat = heats.reshape(-1, *heats.shape[2:])
-    tiles = [(shared if shared_scale else scale_of(heat, diverging=diverging)).paint(heat) for heat in flat]
-    return draw_tiles(
-        np.stack(tiles).reshape(*heats.shape, 4),
-        labels_of("row_labels", row_labels, heats.shape[0]),
-        labels_of("column_labels", column_labels, heats.shape[1]),
-        row_title=row_title,
-        column_title=column_title,
-        title=title,
-        scale=bar,
-    )
+    tiles = [scale_of(heat).paint(heat) for heat in heats.reshape(-1, *heats.shape[2:])]
+    rows = labels_of("row_labels", row_labels, heats.shape[0])
+    columns = labels_of("column_labels", column_labels, heats.shape[1])
+    painted = np.stack(tiles).reshape(*heats.shape, 4)
+    return draw_tiles(painted, own_scales(label), rows, columns, axis_names, title)
 
 
 def draw_patches(image: ArrayLike, grid: tuple[int, int], *, title: str = "") -> Figure:
@@ -213,7 +186,7 @@ def draw_patches(image: ArrayLike, grid: tuple[int, int], *, title: str = "") ->
     return card
 
 
-def draw_colours(image: ArrayLike, rgb: ArrayLike, *, title: str = "", label: str = "Patches") -> Figure:
+def draw_colours(image: ArrayLike, rgb: ArrayLike, *, title: str = "") -> Figure:
     """The image beside one colour for each patch, such as three principal components: `[rows columns 3]` in 0..1.
 
     >>> len(draw_colours(np.zeros((32, 32, 3), np.uint8), np.random.rand(4, 4, 3)).axes)
@@ -227,7 +200,7 @@ def draw_colours(image: ArrayLike, rgb: ArrayLike, *, title: str = "", label: st
         left, right = (card.place(i * slot, CAPTION, width, height) for i in range(2))
         _show(left, _shrink(image), image.shape)
         right.imshow(rgb, interpolation="nearest", aspect="auto")
-        for axes, name in ((left, "Image"), (right, elide(label, slot - _GAP, SMALL))):
+        for axes, name in ((left, "Image"), (right, "Patches")):
             caption(axes, name)
             frame(axes)
     return card
@@ -243,10 +216,6 @@ def _panel(image: Bytes, columns: int, room: float, cells: int = 1, tallest: flo
     pixels = max(int(across * DPI), 1)
     across = (pixels - pixels % cells if pixels >= cells else pixels) / DPI
     return across, min(max(across * height / width, 0.05), tallest)
-
-
-def _columns(count: int) -> int:
-    return count if count <= 4 else 3 if count in (5, 6, 9) else 4 if count <= 16 else 6
 
 
 def _show(axes: Axes, image: Bytes, size: tuple[int, ...], interpolation: str = "") -> None:

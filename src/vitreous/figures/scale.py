@@ -119,11 +119,9 @@ def scale_of(
     return Scale(low, high, label, diverging)
 
 
-def own_scales(label: str = "", diverging: bool = False) -> Scale:
+def own_scales(label: str = "") -> Scale:
     """The bar for maps of which each has a scale of its own: it can say low and high, but no numbers."""
-    return Scale(
-        -1.0 if diverging else 0.0, 1.0, label, diverging, ends=("−max", "max") if diverging else ("low", "high")
-    )
+    return Scale(0.0, 1.0, label, ends=("low", "high"))
 
 
 def round_ticks(low: float, high: float, *, most: int = 4, whole: bool = False) -> dict[float, str]:

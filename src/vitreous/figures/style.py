@@ -130,11 +130,6 @@ def new_figure(width: float, height: float, title: str = "") -> Iterator[Sheet]:
         yield Sheet(width, height, title)
 
 
-def new_bare_figure(width: int, height: int) -> Figure:
-    """No card at all: a clear figure of so many pixels, for images that have no margin."""
-    return Figure(figsize=((width + 1e-6) / DPI, (height + 1e-6) / DPI), dpi=100, facecolor="none")
-
-
 def frame(axes: Axes) -> None:
     """Around an image or a heat map: a thin line, no ticks."""
     axes.set_xticks([])
@@ -143,14 +138,12 @@ def frame(axes: Axes) -> None:
         spine.set(visible=True, color=FAINT, linewidth=0.6)
 
 
-def tidy(axes: Axes, grid: Literal["x", "y", "none"] = "y") -> None:
-    """A chart: a base line, faint lines to read values by, small muted ticks."""
+def tidy(axes: Axes) -> None:
+    """A chart: small muted ticks, and a base line."""
     for side, spine in axes.spines.items():
-        spine.set(visible=side == ("left" if grid == "x" else "bottom"), color=FAINT, linewidth=0.8)
+        spine.set(visible=side == "bottom", color=FAINT, linewidth=0.8)
     axes.tick_params(length=0, labelsize=SMALL, labelcolor=MUTED, pad=4)
     axes.set_axisbelow(True)
-    if grid != "none":
-        axes.grid(axis=grid, color=TRACK, linewidth=0.8)
 
 
 def caption(axes: Axes, text: str) -> Text:

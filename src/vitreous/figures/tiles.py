@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import ArrayLike
 
-from vitreous.figures.cells import fit_both, fit_rows, new_cells
+from vitreous.figures.matrix import fit_both, fit_rows, new_cells
 from vitreous.figures.scale import SHORTEST_BAR, Scale
 from vitreous.figures.shapes import Bytes, array_of, check_place, colours_of
 from vitreous.figures.style import DPI, FAINT, INK, MISSING, MUTED, TALLEST, WIDTH, frame, new_figure, outline
@@ -32,20 +32,19 @@ def mosaic(tiles: Bytes, gap: int) -> Bytes:
 
 def draw_tiles(
     tiles: Bytes,
+    scale: Scale,
     row_labels: Sequence[str],
     column_labels: Sequence[str],
-    *,
-    row_title: str,
-    column_title: str,
+    axis_names: tuple[str, str],
     title: str,
-    scale: Scale,
+    *,
     largest: float = 1.1,
 ) -> Figure:
     """Painted tiles `[n m h w 4]` in rows and columns with labels, as large as the card allows up to `largest` inches.
 
     The axes count in pixels of the mosaic, and at the usual resolution each of those is one pixel of the figure.
     """
-    n, m, height, width, _ = tiles.shape
+    (n, m, height, width, _), (row_title, column_title) = tiles.shape, axis_names
     beside = fit_rows(row_labels, 1.0, row_title).room
     least = max(text_width(column_title, SMALL) / m, text_width(row_title, SMALL) / n * width / height)
     pitch = min((WIDTH - beside - scale.room) / m, max(largest, least))  # inches from one tile to the next
@@ -62,8 +61,8 @@ def draw_tiles(
         axes.imshow(image, aspect="auto")
         frame(axes)
         axes.spines[:].set_visible(False)
-        rows.write_rows(axes, [i * (zoom * height + gap) + (zoom * height - 1) / 2 for i in range(n)], row_title)
-        columns.write_columns(axes, [i * (zoom * width + gap) + (zoom * width - 1) / 2 for i in range(m)], column_title)
+        rows.write(axes.yaxis, [i * (zoom * height + gap) + (zoom * height - 1) / 2 for i in range(n)], row_title)
+        columns.write(axes.xaxis, [i * (zoom * width + gap) + (zoom * width - 1) / 2 for i in range(m)], column_title)
         scale.bar_beside(axes)
     return card
 
@@ -81,16 +80,9 @@ def draw_similarity_tiles(similarity: ArrayLike, *, title: str = "") -> Figure:
     """
     similarity = array_of("similarity", similarity, "rows columns rows columns")
     rows, columns = similarity.shape[:2]
-    return draw_tiles(
-        COSINE.paint(similarity),
-        [str(row) for row in range(rows)],
-        [str(column) for column in range(columns)],
-        row_title="patch row",
-        column_title="patch column",
-        title=title,
-        scale=COSINE,
-        largest=0.6,
-    )
+    names = [str(number) for number in range(max(rows, columns))]
+    tiles, axis_names = COSINE.paint(similarity), ("patch row", "patch column")
+    return draw_tiles(tiles, COSINE, names[:rows], names[:columns], axis_names, title, largest=0.6)
 
 
 def draw_similarity_one(similarity: ArrayLike, place: tuple[int, int], *, title: str = "") -> Figure:
@@ -105,27 +97,13 @@ def draw_similarity_one(similarity: ArrayLike, place: tuple[int, int], *, title:
     rows, columns = similarity.shape
     cell = min(4.4 / max(rows, columns), 0.5)
     names = [str(number) for number in range(max(rows, columns))]
-    with new_cells(
-        similarity,
-        COSINE,
-        (cell, cell),
-        rows=names[:rows],
-        columns=names[:columns],
-        row_title="patch row",
-        column_title="patch column",
-        title=title,
-    ) as (card, axes):
+    axis_names = ("patch row", "patch column")
+    with new_cells(similarity, COSINE, (cell, cell), names[:rows], names[:columns], axis_names, title) as (card, axes):
         outline(axes, place[1] - 0.5, place[0] - 0.5, 1, 1)
     return card
 
 
-def draw_filters(
-    filters: ArrayLike,
-    explained: Sequence[float] | None = None,
-    *,
-    columns: int | None = None,
-    title: str = "",
-) -> Figure:
+def draw_filters(filters: ArrayLike, explained: Sequence[float] | None = None, *, title: str = "") -> Figure:
     """Filters `[n height width 3]`, or grey `[n height width 1]`, scaled to 0..1, numbered from 1 in reading order.
 
     `explained` is the share of the variance, 0 to 1, that each component explains.
@@ -144,9 +122,7 @@ def draw_filters(
         if len(given) != count:
             raise ValueError(f"explained must hold {count} shares, one for each filter, got {len(given)}")
         shares = [percent(share) for share in given]
-    if columns is not None and columns < 1:
-        raise ValueError(f"columns must be at least 1, got {columns}")
-    columns = min(columns or max(round((count * 7 / 4) ** 0.5), 1), count)
+    columns = min(max(round((count * 7 / 4) ** 0.5), 1), count)
     rows = -(-count // columns)
     gap = round(min(0.09, 0.15 * WIDTH / columns) * DPI) / DPI  # inches
     across = min((WIDTH + gap) / columns - gap, 1.2)

@@ -12,15 +12,18 @@ from typing import Any, Literal
 
 import numpy as np
 from markupsafe import Markup
-from matplotlib.figure import Figure
 from PIL.Image import Image
+from torch import Tensor
 
-from vitreous.pages.comparison_maps import draw_image, draw_map, map_name
-from vitreous.pages.interactive import figure_image, scripted_page
-from vitreous.pages.line_chart import Line, line_chart
-from vitreous.pages.render import render
+from vitreous.figures.maps import draw_overlay
+from vitreous.inside.grad_cam import grad_cam
+from vitreous.inside.relevance import relevance
+from vitreous.models.resnet import ResNet
+from vitreous.models.vit import ViT
+from vitreous.pages.render import Line, figure_image, line_chart, render, scripted_page
 from vitreous.pages.run import config_docs, spell
 from vitreous.runtime.files import short_name, write_atomic
+from vitreous.views.inspection import Inspection
 from vitreous.weights.load import Model
 
 COMPARISON_PAGE = "comparison.html"
@@ -32,6 +35,8 @@ COLOURS = 8
 """Colours of lines in `page.css`; a model has the same one on the whole page."""
 OPPOSITE = {"one": "other", "other": "one"}
 """The two sides of a pair."""
+COARSEST = 4
+"""Cells along a side that a ResNet's map must have: the last stage leaves fewer of a small image."""
 AXES: dict[Literal["epochs", "seconds"], str] = {"epochs": "epoch", "seconds": "seconds of training"}
 
 
@@ -40,7 +45,9 @@ def write_comparison_page(
 ) -> Path:
     """Write `comparison.html`; `command` repeats the study."""
     run = [dataset for dataset in datasets if not dataset.missing]
-    title = title or _title(run[0])
+    if not title:
+        *names, last = (row["name"] for row in run[0].table["rows"])
+        title = f"{', '.join(names)} beside {last} on {run[0].name}"
     body = render(
         "comparison.html",
         title=title,
@@ -52,11 +59,6 @@ def write_comparison_page(
     )
     text = scripted_page(title, body, "run.js", styles=["run.css", "comparison.css"])
     return write_atomic(folder / COMPARISON_PAGE, partial(Path.write_text, data=text, encoding="utf-8"))
-
-
-def _title(dataset: "ComparedDataset") -> str:
-    names = [row["name"] for row in dataset.table["rows"]]
-    return f"{', '.join(names[:-1])} beside {names[-1]} on {dataset.name}"
 
 
 def _lead(tables: Sequence[Mapping[str, Any]]) -> str:
@@ -117,15 +119,9 @@ class ComparedDataset:
         curves = {names[label]: curve for label, curve in self.table["curves"].items()}
         if any(len(curve["epochs"]) < 2 for curve in curves.values()):
             return {}
+        shared: dict[str, Any] = {"y_label": "top-1 accuracy", "unit": " %", "x_from": 0}
         return {
-            over: line_chart(
-                curve_lines(curves, over),
-                title=f"Accuracy over {over}",
-                x_label=label,
-                y_label="top-1 accuracy",
-                unit=" %",
-                x_from=0,
-            )
+            over: line_chart(curve_lines(curves, over), title=f"Accuracy over {over}", x_label=label, **shared)
             for over, label in AXES.items()
         }
 
@@ -144,47 +140,35 @@ class ComparedDataset:
         gaps = class_gaps(classes["names"], *(classes["accuracy"][pair[side]] for side in OPPOSITE))
         colours = [list(rows).index(pair[side]) % COLOURS for side in OPPOSITE]
         names = {side: rows[pair[side]]["name"] for side in OPPOSITE}
-        return {
-            **names,
-            "bars": _bars(gaps, *colours),
-            "strips": [self._strip(side, pair, models) for side in OPPOSITE],
-        }
+        strips = [self._strip(side, pair, models, names) for side in OPPOSITE]
+        return {**names, "bars": _bars(gaps, *colours), "strips": strips}
 
-    def _strip(self, side: str, pair: Mapping[str, Any], models: Mapping[str, Model]) -> dict[str, Any]:
-        """Images that one side gets right and the other wrong, each with both answers and both maps."""
-        names, found = {row["model"]: row["name"] for row in self.table["rows"]}, pair["disagreements"][side]
-        better, worse = pair[side], pair[OPPOSITE[side]]
-        return {
-            "better": names[better],
-            "worse": names[worse],
-            "count": found["count"],
-            "maps": [map_name(models[label]) for label in (better, worse)],
-            "tiles": [self._tile(side, pair, models, names, each) for each in found["images"]],
-        }
-
-    def _tile(
-        self,
-        side: str,
-        pair: Mapping[str, Any],
-        models: Mapping[str, Model],
-        names: Mapping[str, str],
-        found: Mapping[str, Any],
+    def _strip(
+        self, side: str, pair: Mapping[str, Any], models: Mapping[str, Model], names: Mapping[str, str]
     ) -> dict[str, Any]:
-        """One image, then the answer of the model that is right, then the other's."""
+        """Images that one side gets right and the other wrong, each with both answers and both maps."""
+        found, sides = pair["disagreements"][side], (side, OPPOSITE[side])
+        answering = {each: (names[each], models[pair[each]]) for each in sides}  # the model that is right comes first
+        return {
+            "better": names[side],
+            "worse": names[OPPOSITE[side]],
+            "count": found["count"],
+            "maps": [map_name(model) for _, model in answering.values()],
+            "tiles": [self._tile(answering, each) for each in found["images"]],
+        }
+
+    def _tile(self, answering: Mapping[str, tuple[str, Model]], found: Mapping[str, Any]) -> dict[str, Any]:
+        """One image, then each model's answer with its map."""
         assert self.image is not None
-        image, answers = self.image(found["image"]), []
-        for key in (side, OPPOSITE[side]):
-            model, (answer, probability) = models[pair[key]], found[key]
-            alt = f"{map_name(model)} of {names[pair[key]]} for {self._class(answer)}"
-            answers.append(
-                {
-                    "map": _embed(draw_map(model, image, answer), alt),
-                    "label": self._class(answer),
-                    "probability": probability,
-                    "correct": answer == found["label"],
-                }
-            )
-        shown = _embed(draw_image(models[pair[side]], image), "the image")
+        image, drawings, answers = self.image(found["image"]), [], []
+        for key, (name, model) in answering.items():
+            (answer, probability), inspection = found[key], Inspection(model, image)
+            drawings.append(inspection.backdrop)
+            label, correct = self._class(answer), answer == found["label"]
+            heat = evidence_map(model, inspection.x, answer)[0].float().cpu().numpy()
+            drawing = figure_image(draw_overlay(inspection.backdrop, heat), f"{map_name(model)} of {name} for {label}")
+            answers.append({"map": drawing, "label": label, "probability": probability, "correct": correct})
+        shown = figure_image(draw_overlay(drawings[0]), "the image")
         return {"image": shown, "label": self._class(found["label"]), "answers": answers}
 
     def _class(self, index: int) -> str:
@@ -233,9 +217,28 @@ def _bars(gaps: Sequence[tuple[str, float]], right: int, left: int) -> list[dict
     return bars
 
 
-def _embed(figure: Figure, alt: str) -> Markup:
-    return Markup(figure_image(figure, alt))  # noqa: S704  # it escapes `alt`
-
-
 def _capital(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
+
+
+def evidence_map(model: Model, x: Tensor, target: int) -> Tensor:
+    """The evidence for a class, by relevance through all layers or Grad-CAM: `[b c H W]` → `[b rows columns]`."""
+    if isinstance(model, ViT):
+        return relevance(model, x, target)
+    return grad_cam(model, x, target, layer=stage(model, min(x.shape[-2:])))
+
+
+def stage(model: ResNet, side: int) -> int:
+    """The last stage whose map is not too coarse for images of `side` pixels, from 0 to 3.
+
+    >>> from vitreous.models.resnet import resnet_config
+    >>> small, usual = ResNet(resnet_config("resnet18_small")), ResNet(resnet_config("resnet18"))
+    >>> stage(small, 32), stage(small, 8), stage(usual, 224)
+    (3, 1, 3)
+    """
+    first = side if model.config.stem == "small" else side // 4
+    return max((number for number in range(4) if first >> number >= COARSEST), default=0)
+
+
+def map_name(model: Model) -> str:
+    return "relevance" if isinstance(model, ViT) else "Grad-CAM"

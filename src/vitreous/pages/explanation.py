@@ -20,9 +20,8 @@ from vitreous.figures.draw import draw
 from vitreous.figures.kinds import Bars, Dots, Lines, Map, Matrix, Result, Steps, Table, Tiles
 from vitreous.figures.style import encode
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.pages.interactive import scripted_page
 from vitreous.pages.payload import Payload
-from vitreous.pages.render import render
+from vitreous.pages.render import render, scripted_page
 from vitreous.predict.classify import Answer, Prediction, top_classes
 from vitreous.runtime.files import short_name, write_atomic
 from vitreous.views.inspection import Inspection
@@ -98,8 +97,7 @@ class Explanation:
 
     def figures(self, name: str) -> dict[str, Figure]:
         """A view's figures by name; one alone has the name ''."""
-        image = None if self.inspection.image is None else self.inspection.backdrop
-        return {part: draw(result, image) for part, result in self.results(name).items()}
+        return {part: self.figure(name, part) for part in self.results(name)}
 
     def figure(self, name: str, part: str | None = None) -> Figure:
         """One figure of a view: its first, or the one called `part`."""
@@ -115,17 +113,12 @@ class Explanation:
         if self.inspection.image is not None:
             payload.add_bytes("image", _encoded(self.inspection.backdrop))
         computed = self.compute(progress)
+        views = {name: view for name, view in self.views.items() if name in computed}
         payload.header["views"] = [
-            {
-                "name": name,
-                "title": view.title,
-                "tab": view.tab or view.title,
-                "read": view.read,
-                "beware": view.beware,
-                "results": [_pack(payload, name, part, result) for part, result in computed[name].items()],
-            }
-            for name, view in self.views.items()
-            if name in computed
+            {field: getattr(view, field) for field in ("title", "read", "beware")}
+            | {"name": name, "tab": view.tab or view.title}
+            | {"results": [_pack(payload, name, part, result) for part, result in computed[name].items()]}
+            for name, view in views.items()
         ]
         return payload
 
@@ -228,64 +221,52 @@ def _encoded(pixels: np.ndarray) -> bytes:
     return file.getvalue()
 
 
+FIELDS: dict[type, str] = {
+    Map: "at axes grid prefix label signed limits from_zero panels says colours chosen",
+    Matrix: "at axes rows columns label signed scale prefix names",
+    Dots: "label unit ceiling",
+    Bars: "names label limits positions",
+    Steps: "axes steps answers names",
+    Lines: "baselines",
+    Tiles: "grid shares",
+    Table: "rows",
+}
+"""What the page reads of each kind of result as it is."""
+
+
 def _pack(payload: Payload, view: str, part: str, result: Result) -> dict[str, Any]:
     """A result as the page reads it: words in the header, arrays in the block of bytes."""
     name = f"{view}/{part}" if part else view
     entry: dict[str, Any] = {"part": part, "kind": result.kind, "title": result.title}
+    entry |= {field: getattr(result, field) for field in FIELDS[type(result)].split()}
     match result:
         case Map():
-            values = result.values
-            if result.colours:
-                values = (values * 255).round().astype(np.uint8)
-            entry |= {"array": payload.add_once(name, values, exact=EXACT), "at": dict(result.at)}
-            for field in ("axes", "grid", "prefix", "label", "signed", "limits", "from_zero", "panels", "says"):
-                entry[field] = getattr(result, field)
-            entry |= {"colours": result.colours, "over": result.over_image}
-            entry["chosen"] = result.chosen
-            entry["names"] = {axis: list(names) for axis, names in result.names.items() if axis == "class"}
+            values = (result.values * 255).round().astype(np.uint8) if result.colours else result.values
+            entry |= {"array": payload.add_once(name, values, exact=EXACT), "over": result.over_image}
+            entry["names"] = {axis: names for axis, names in result.names.items() if axis == "class"}
         case Matrix():
-            entry |= {"array": payload.add_once(name, result.values, exact=EXACT), "at": dict(result.at)}
-            for field in ("axes", "rows", "columns", "label", "signed", "scale", "prefix"):
-                entry[field] = getattr(result, field)
-            entry["names"] = {axis: list(names) for axis, names in result.names.items()}
+            entry["array"] = payload.add_once(name, result.values, exact=EXACT)
         case Dots():
-            entry |= {"array": payload.add_once(name, result.values), "label": result.label}
-            entry |= {"unit": result.unit, "ceiling": result.ceiling}
+            entry["array"] = payload.add_once(name, result.values)
         case Bars():
-            logits = None if result.logits is None else [float(value) for value in result.logits]
-            entry |= {"names": list(result.names), "values": [float(value) for value in result.values]}
-            entry |= {"label": result.label, "logits": logits, "limits": result.limits}
-            entry["positions"] = result.positions
+            entry["logits"] = None if result.logits is None else [float(value) for value in result.logits]
+            entry["values"] = [float(value) for value in result.values]
         case Steps():
-            entry |= {"array": payload.add_once(name, result.curves), "steps": list(result.steps)}
-            entry |= {
-                "axes": result.axes,
-                "answers": list(result.answers),
-                "names": {"class": list(result.names["class"])},
-            }
+            entry["array"] = payload.add_once(name, result.curves)
             entry["probabilities"] = [float(value) for value in result.probabilities]
         case Lines():
-            entry |= {"baselines": result.baselines, "panels": []}
-            for number, panel in enumerate(result.panels):
-                array = payload.add_once(f"{name}/{number}", np.stack(list(panel.series.values())))
-                areas = [panel.areas[each] for each in panel.series]
-                entry["panels"].append(
-                    {
-                        "title": panel.title,
-                        "label": panel.label,
-                        "array": array,
-                        "names": list(panel.series),
-                        "areas": areas,
-                        "better": panel.better,
-                    }
-                )
+            entry["panels"] = [
+                {
+                    **{field: getattr(panel, field) for field in ("title", "label", "better")},
+                    "array": payload.add_once(f"{name}/{number}", np.stack(list(panel.series.values()))),
+                    "names": list(panel.series),
+                    "areas": [panel.areas[each] for each in panel.series],
+                }
+                for number, panel in enumerate(result.panels)
+            ]
+        case Tiles(grid=None):
+            entry["array"] = payload.add_once(name, (result.images.clip(0, 1) * 255).round().astype(np.uint8))
         case Tiles():
-            entry |= {"grid": result.grid, "shares": result.shares}
-            if result.grid is not None:
-                payload.add_bytes(name, _encoded(result.images[0]))
-                entry["file"] = name
-            else:
-                entry["array"] = payload.add_once(name, (result.images.clip(0, 1) * 255).round().astype(np.uint8))
-        case Table():
-            entry["rows"] = [[str(label), str(text)] for label, text in result.rows]
+            payload.add_bytes(name, _encoded(result.images[0]))
+            entry["file"] = name
     return entry

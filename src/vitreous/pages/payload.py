@@ -45,7 +45,9 @@ class Payload:
             scale = np.where(peak > 0, peak / steps, 1).astype(np.float32)
             array = np.rint(array / scale).astype(np.int8 if signed else np.uint8)
             self.add(f"{name}.scale", scale.reshape(scale.shape[: array.ndim - scaled]))
-        self._append(name, np.ascontiguousarray(array))
+        self._raw(b"\0" * (-self.length % 4))  # a Float32Array begins at a multiple of 4
+        self.header["arrays"][name] = {"type": array.dtype.name, "shape": list(array.shape), "offset": self.length}
+        self._raw(array.tobytes())
 
     def add_once(self, name: str, values: np.ndarray, *, exact: int | None = None) -> str:
         """Append an array unless it is there already, and return the name under which it is.
@@ -58,18 +60,10 @@ class Payload:
             self.add(name, values, scaled=scaled)
         return known[0]
 
-    def _append(self, name: str, array: np.ndarray) -> None:
-        self._pad()
-        self.header["arrays"][name] = {"type": array.dtype.name, "shape": list(array.shape), "offset": self.length}
-        self._raw(array.tobytes())
-
     def add_bytes(self, name: str, data: bytes) -> None:
         """Append a file as it is."""
         self.header["files"][name] = {"offset": self.length, "length": len(data)}
         self._raw(data)
-
-    def _pad(self) -> None:
-        self._raw(b"\0" * (-self.length % 4))  # a Float32Array begins at a multiple of 4
 
     def _raw(self, data: bytes) -> None:
         self.parts.append(data)

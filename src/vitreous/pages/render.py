@@ -1,10 +1,33 @@
-"""Templates to HTML: `templates/*.html` filled in by jinja2, every value escaped unless it is `Markup`."""
+"""Parts of a page to HTML: templates, whole pages in one file, figures, and charts of named lines.
 
+A page opened from disk may load modules from `data:` addresses alone, so each file of `pages/assets/` becomes one, and
+an import map gives it the name under which the others import it. The page asks nothing of any network: its policy
+forbids it.
+"""
+
+import base64
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from vitreous.figures.style import encode
+from vitreous.pages.payload import Payload
+
+ASSETS = Path(__file__).parent / "assets"
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:; "
+    "base-uri 'none'; form-action 'none'"
+)
+IMPORTED = re.compile(r'from "\./([a-z]+\.js)"')
 
 
 @cache
@@ -21,3 +44,86 @@ def _environment() -> Environment:
 def render(template: str, **values: Any) -> Markup:
     """Fill in a template; the result may stand inside another one as it is."""
     return Markup(_environment().get_template(template).render(**values))  # noqa: S704  # the template escaped them
+
+
+def scripted_page(
+    title: str, body: str, script: str, payloads: Sequence[tuple[str, Payload]] = (), styles: Sequence[str] = ()
+) -> str:
+    """A whole page that one of the modules draws: `page.css` and what `styles` adds, the body, and its data."""
+    page = render(
+        "interactive.html",
+        title=title,
+        policy=Markup(POLICY),  # noqa: S704  # a constant
+        style=Markup("".join((ASSETS / name).read_text(encoding="utf-8") for name in ("page.css", *styles))),  # noqa: S704  # our own files
+        import_map=Markup(import_map(script)),  # noqa: S704
+        body=Markup(body),  # noqa: S704  # escaped where it was written
+        payloads=[(name, payload.to_text()) for name, payload in payloads],
+        script=script,
+    )
+    return str(page)  # plain text from here on: whoever puts it into another page escapes it
+
+
+def import_map(script: str) -> str:
+    """Names of a module, and of all that it imports, to their text, as JSON that a page can hold."""
+    texts: dict[str, str] = {}
+    wanted = [script]
+    while wanted:
+        name = wanted.pop()
+        if name not in texts:
+            texts[name] = (ASSETS / name).read_text(encoding="utf-8")
+            wanted += IMPORTED.findall(texts[name])
+    imports = {}
+    for name, text in sorted(texts.items()):
+        module = IMPORTED.sub(r'from "vitreous/\1"', text).encode()  # neighbours are imported through the map
+        imports[f"vitreous/{name}"] = f"data:text/javascript;base64,{base64.b64encode(module).decode()}"
+    return json.dumps({"imports": imports})
+
+
+def figure_image(figure: Figure, alt: str) -> Markup:
+    """A figure as an `img` that holds its own bytes; `alt` says in words what it shows."""
+    data = base64.b64encode(encode(figure)).decode()
+    return Markup('<img src="data:image/png;base64,{}" alt="{}">').format(data, alt)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line: as many x as y, and perhaps a band around it."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    """The lower edge of a band, such as the worst of several seeds."""
+    high: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("y", "low", "high"):
+            values = getattr(self, name)
+            if values is not None and len(values) != len(self.x):
+                raise ValueError(f"{name} of {self.label!r} must hold {len(self.x)} numbers, got {len(values)}")
+        if (self.low is None) != (self.high is None):
+            raise ValueError(f"a band needs low and high, {self.label!r} has one of them")
+
+
+def line_chart(
+    lines: Sequence[Line], *, title: str, x_label: str, y_label: str, unit: str = "", x_from: float | None = None
+) -> Markup:
+    """Draw lines as an element of a page; the x axis begins at `x_from`, or at the first number.
+
+    >>> str(line_chart([Line("ViT", [1, 2], [0.5, float("nan")])], title="Loss", x_label="epoch", y_label="loss"))[-65:]
+    '[{"label": "ViT", "x": [1, 2], "y": [0.5, null]}]}</script></div>'
+    """
+    chart = {"title": title, "xLabel": x_label, "yLabel": y_label, "unit": unit, "xFrom": x_from}
+    series = [
+        {"label": line.label}
+        | {name: _numbers(values) for name in ("x", "y", "low", "high") if (values := getattr(line, name)) is not None}
+        for line in lines
+    ]
+    text = json.dumps(chart | {"series": series}, ensure_ascii=False, allow_nan=False)
+    text = text.replace("<", "\\u003c")  # a label cannot end the script
+    return Markup(f'<div class="curves"><script type="application/json">{text}</script></div>')  # noqa: S704
+
+
+def _numbers(values: Sequence[float]) -> list[float | None]:
+    """Infinite and undefined values become gaps in the line."""
+    return [value if math.isfinite(value) else None for value in values]

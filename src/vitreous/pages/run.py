@@ -13,10 +13,8 @@ from typing import Any
 import docstring_parser
 from markupsafe import Markup
 
-from vitreous.pages.interactive import NO_SCRIPT, scripted_page
-from vitreous.pages.line_chart import Line, line_chart
 from vitreous.pages.payload import Payload
-from vitreous.pages.render import render
+from vitreous.pages.render import Line, line_chart, render, scripted_page
 from vitreous.pages.run_snapshots import snapshots_payload, views_of
 from vitreous.runtime.files import short_name, write_atomic
 from vitreous.training.config import TrainConfig
@@ -63,7 +61,6 @@ def run_page(
         result=result,
         show_top5=classes is None or classes > 5,  # of five classes or fewer, each is among the first five
         links=links,
-        no_script=Markup(NO_SCRIPT),  # noqa: S704  # ours
         charts=[(chart, chart.draw()) for chart in charts],
         reached=time_to_accuracy(rows),
         first_level=LEVELS[0],
@@ -89,7 +86,7 @@ def summary(config: TrainConfig, rows: Sequence[Row] = ()) -> str:
     start = "Trained from scratch"
     if config.pretrained:
         start = "Fine-tuned" if config.policy == "full" else f"Fine-tuned ({config.policy})"
-    length = f"{config.epochs} epoch{'s' if config.epochs != 1 else ''}"
+    length = f"{config.epochs} epoch{'s' * (config.epochs != 1)}"
     return f"{start} for {length} with {config.optimizer}, batches of {size}, seed {config.seed}"
 
 

@@ -22,7 +22,7 @@ from vitreous.data.samples import samples
 from vitreous.inside.intervene import intervene
 from vitreous.models.vit import ViT
 from vitreous.pages.explanation import Explanation, predictions
-from vitreous.pages.interactive import ASSETS
+from vitreous.pages.render import ASSETS
 from vitreous.server.jobs import CancelToken, JobCancelled, JobQueue, ServerBusy
 from vitreous.views.inspection import Inspection
 

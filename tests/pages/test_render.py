@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from vitreous.pages.line_chart import Line, line_chart
+from vitreous.pages.render import Line, line_chart
 
 
 def chart(*lines, **options):
