@@ -44,6 +44,7 @@ def test_accuracy_agrees_with_counting_by_hand(model, tmp_path):
     assert set(result.per_class()) == {"class 0", "class 3", "class 6"}
 
 
+@pytest.mark.slow
 def test_every_figure_agrees_with_torchmetrics(model, tmp_path):
     from torchmetrics import classification as known
 

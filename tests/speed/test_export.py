@@ -214,6 +214,7 @@ def test_large_weights_go_beside_the_graph(tmp_path, monkeypatch):
     close(run_again(done.files[0], "onnx", x), model(x))
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_the_model_itself_is_left_as_it_was(tmp_path):
     model = made("class token").train().double()

@@ -44,6 +44,7 @@ TESTED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TESTED)
 def test_every_backend_gives_the_models_logits_for_any_number_of_images(model, name):
     fast = optimize(model, batch_size=3, backends=(name,), device="cuda" if name.endswith("graph") else "cpu")

@@ -32,6 +32,7 @@ def losses(folder):
     return torch.tensor([[row["loss"], row["test_loss"]] for row in found], dtype=torch.float64)
 
 
+@pytest.mark.slow
 def test_recomputing_gives_the_same_losses_whatever_is_dropped(zoo, tmp_path):
     config = {"optimizer": "adamw", "dropout": 0.2, "stochastic_depth": 0.2}
     train(tiny(zoo, **config), tmp_path / "usual")
@@ -45,6 +46,7 @@ def test_fused_kernels_give_the_same_losses(zoo, tmp_path):
     torch.testing.assert_close(losses(tmp_path / "usual"), losses(tmp_path / "fused"), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
 def test_broken_off_and_resumed_with_each_option_ends_with_the_same_bits(zoo, tmp_path, monkeypatch, name):
     config = tiny(zoo, save_every=0, **OPTIONS[name])

@@ -69,6 +69,7 @@ def read(folder):
     return {tag: {e.step: e.value for e in events.Scalars(tag)} for tag in events.Tags()["scalars"]}
 
 
+@pytest.mark.slow
 def test_every_number_of_the_metrics_is_there_also_after_a_restart(tmp_path, monkeypatch):
     pytest.importorskip("tensorboard")
     config = plain(make_images(tmp_path / "zoo"), epochs=4, batch_size=6, save_every=0)

@@ -168,6 +168,7 @@ def test_a_run_broken_off_after_any_update_ends_with_the_same_bits(whole, zoo, t
     assert any("resuming at epoch" in line for line in listener.lines) == (update > 1)
 
 
+@pytest.mark.slow
 def test_a_run_broken_off_again_and_again_ends_with_the_same_bits(whole, zoo, tmp_path, monkeypatch):
     config = tiny(zoo, save_every=0)
     for _ in range(5):  # the update that is broken off is not saved: two at a time
@@ -176,6 +177,7 @@ def test_a_run_broken_off_again_and_again_ends_with_the_same_bits(whole, zoo, tm
     assert differing(bits(whole), bits(tmp_path / "run")) == []
 
 
+@pytest.mark.slow
 def test_a_run_killed_while_it_wrote_a_checkpoint_resumes_from_the_one_before(whole, zoo, tmp_path, monkeypatch):
     config, folder = tiny(zoo, save_every=0), tmp_path / "run"
     break_off(config, folder, monkeypatch, 3)
@@ -353,6 +355,7 @@ def full_disk(*arguments):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fails", ["weights", "description", "metrics"])
 def test_a_full_disk_is_reported_and_the_run_resumes_when_there_is_space(whole, zoo, tmp_path, monkeypatch, fails):
     config, folder = tiny(zoo, save_every=0), tmp_path / "run"

@@ -127,6 +127,7 @@ def test_each_head_learns_from_its_own_source(batch, kind):
         assert loss.item() == pytest.approx(F.cross_entropy(student, teacher(batch[0]).argmax(-1)).item(), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_lora_in_the_last_block_counts_in_training(batch):
     """The shortcut through the last block reads weights; LoRA's are separate."""
     from vitreous.training.policies import apply_policy

@@ -17,6 +17,8 @@ from two_ranks import ENGINES, EQUAL, STOPPED, tuned
 from vitreous.training import checkpoint
 from vitreous.training.loop import train
 
+pytestmark = pytest.mark.slow  # each starts processes
+
 SUPPORT = Path(__file__).parents[1] / "support"
 
 
@@ -200,7 +202,6 @@ def test_the_model_that_is_saved_is_a_plain_one(root, alone, engine):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-3, msg=name)
 
 
-@pytest.mark.slow
 def test_when_one_of_two_is_killed_the_other_ends_soon_and_says_so_in_one_line(data, tmp_path):
     words = ["-m", "vitreous", "train", "--data", str(data), "--model", "vit_pico_patch2_8", "--epochs", "10000"]
     words += ["--batch-size", "8", "--save-every", "0", "--device", "cpu", "--output", str(tmp_path / "run")]

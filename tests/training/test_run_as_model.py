@@ -32,6 +32,7 @@ def same(one, other):
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [tiny, plain])
 def test_the_last_checkpoint_is_the_model_of_a_finished_run(zoo, tmp_path, make):
     train(make(zoo), tmp_path / "run")

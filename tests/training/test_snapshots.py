@@ -225,6 +225,7 @@ def test_a_recorded_run_ends_with_the_same_bits_as_one_that_is_not(tmp_path):
         assert all(torch.equal(one[key], other[key]) for key in one), name
 
 
+@pytest.mark.slow
 def test_a_run_records_its_images_and_the_weights_of_each_epoch(tmp_path):
     train(TrainConfig(**RUN, evaluate_every=2), tmp_path / "run", listeners=[SnapshotRecorder()])
     found = read_snapshots(tmp_path / "run/snapshots")

@@ -80,6 +80,7 @@ def test_a_tensor_that_does_not_fit_is_named(tmp_path, sound, kind):
     pytest.fail(f"no case {kind}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", bad_checkpoints.SOUND)
 def test_a_changed_config_file_is_used_or_refused(tmp_path, sound, kind):
     """A share of them; the benchmark tries all."""

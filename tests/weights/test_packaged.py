@@ -75,6 +75,7 @@ def test_doctor_says_how_it_was_trained(capsys):
     assert found["remarks"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [None, "by hand", {}, {"config": {}, "result": None}, {"config": 1, "result": {}}])
 def test_a_model_without_a_record_of_its_training_has_no_such_section(training):
     model = load()

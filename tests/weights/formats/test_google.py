@@ -65,6 +65,7 @@ SPELLINGS = [("original", ""), ("original", "opt/target/")] + [  # only big_visi
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("spelling", "prefix"), SPELLINGS)
 @torch.no_grad()
 def test_logits_are_those_of_timms_loader(spelling, prefix, tmp_path):
