@@ -12,8 +12,7 @@ from vitreous.models.vit import ViT, ViTConfig
 if TYPE_CHECKING:
     from vitreous.models.resnet import ResNet
 
-Rows = list[tuple[str, str]]
-"""Pairs of label and text, in reading order."""
+Rows = list[tuple[str, str]]  # pairs of label and text, in reading order
 
 
 def rows_to_text(rows: Rows, indent: str = "  ", width: int = 16) -> str:
@@ -53,24 +52,17 @@ class LoadReport:
       assumed         heads = 3 (as vit_tiny has)
     """
 
-    format: str = ""
-    """The format that the keys were recognised as."""
-    tensors: int = 0
-    """The number of tensors in the model."""
-    stored_as: str = ""
-    """The data types in the file, such as `float32`."""
-    wrappers: tuple[str, ...] = ()
-    """Containers and prefixes around the weights, such as `state_dict` or `module.`."""
+    format: str = ""  # the format that the keys were recognised as
+    tensors: int = 0  # the number of tensors in the model
+    stored_as: str = ""  # the data types in the file, such as `float32`
+    wrappers: tuple[str, ...] = ()  # containers and prefixes around the weights, such as `state_dict` or `module.`
     assumed: dict[str, str] = field(default_factory=dict)
     """What neither the keys nor a config file state: field → the value assumed, and the reason."""
     resized: list[str] = field(default_factory=list)
     reinitialised: list[str] = field(default_factory=list)
-    ignored: list[str] = field(default_factory=list)
-    """Known keys that the model does not need."""
-    unexpected: list[str] = field(default_factory=list)
-    """Keys that no rule matches."""
-    nonfinite: dict[str, int] = field(default_factory=dict)
-    """Tensors that hold NaN or infinity, and how many values."""
+    ignored: list[str] = field(default_factory=list)  # known keys that the model does not need
+    unexpected: list[str] = field(default_factory=list)  # keys that no rule matches
+    nonfinite: dict[str, int] = field(default_factory=dict)  # tensors that hold NaN or infinity, and how many values
 
     def remarks(self) -> list[str]:
         """Return what a careful user should read, one line each; empty if the files stated everything."""
@@ -118,11 +110,9 @@ class Card:
       assumed         nothing
     """
 
-    name: str
-    """As the user asked for it."""
+    name: str  # as the user asked for it
     preprocess: Preprocess
-    class_names: tuple[str, ...] | None = None
-    """One name for each class, or None if they are unknown."""
+    class_names: tuple[str, ...] | None = None  # one name for each class, or None if they are unknown
     head: str = "classifier"
     """What the outputs are: `classifier`, `projection` (CLIP's embedding) or `none` (pooled features)."""
     origin: str = "memory"
@@ -130,8 +120,7 @@ class Card:
     files: tuple[str, ...] = ()
     family: str = "ViT"
     report: LoadReport = field(default_factory=LoadReport)
-    training: dict[str, Any] | None = None
-    """How the model was trained and its accuracy, if vitreous trained it."""
+    training: dict[str, Any] | None = None  # how the model was trained and its accuracy, if vitreous trained it
 
     def label(self, index: int) -> str:
         """Return a class's name, or `class 3` if names are unknown."""

@@ -12,18 +12,10 @@ from vitreous.weights.formats import clip, google, huggingface, timm, torchvisio
 from vitreous.weights.keymap import ConvertedCheckpoint, Tensors
 from vitreous.weights.save import save, write_npz, write_pickle, write_safetensors
 
-
-def to_huggingface(model: ViT) -> ConvertedCheckpoint:
-    """Convert to the transformers class that can hold the model: CLIP's, DINOv2's, DeiT's or ViT's."""
-    if model.config.embedding_norm:
-        return clip.to_huggingface(model)
-    return huggingface.to_huggingface(model)
-
-
 TARGETS: dict[str, Callable[[ViT], ConvertedCheckpoint]] = {
     "timm": timm.to_timm,
     "torchvision": torchvision.to_torchvision,
-    "huggingface": to_huggingface,
+    "huggingface": lambda model: (clip if model.config.embedding_norm else huggingface).to_huggingface(model),
     "google": google.to_google,
 }
 OWN = "vitreous"
@@ -33,7 +25,6 @@ WRITERS: dict[str, Callable[[Path, Tensors], Path]] = {
     ".pt": write_pickle,
     ".npz": write_npz,
 }
-SUFFIX = {"google": ".npz", "torchvision": ".pth", "timm": ".safetensors", "huggingface": ".safetensors"}
 
 
 def convert(model: nn.Module, out: str | Path, to: str) -> list[Path]:
@@ -59,7 +50,8 @@ def convert(model: nn.Module, out: str | Path, to: str) -> list[Path]:
             raise ValueError(f"our own format is a folder, got {out.name}: leave the suffix off")
         return save(model, out)
     if (out.suffix == ".npz") != (to == "google") and out.suffix:
-        raise ValueError(f"{to} is not written as {out.suffix}: try {out.with_suffix(SUFFIX[to]).name}")
+        suffix = {"google": ".npz", "torchvision": ".pth"}.get(to, ".safetensors")
+        raise ValueError(f"{to} is not written as {out.suffix}: try {out.with_suffix(suffix).name}")
     converted = TARGETS[to](model)
     own = {"vitreous": card_of(model).to_dict()}  # `load` reads it where the library has no config file
     if out.suffix in WRITERS:

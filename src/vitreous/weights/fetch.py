@@ -42,22 +42,14 @@ SHARD = re.compile(r"-\d{5}-of-\d{5}\.")
 class CheckpointFiles:
     """The files of a checkpoint on this disk, and their origin."""
 
-    name: str
-    """As the user wrote it."""
-    origin: str
-    """`file`, `folder`, `hub`, `torchvision`, `google`, `url` or `packaged`."""
-    weights: tuple[Path, ...]
-    """The weights file, or the shards of a sharded checkpoint (then `index` is set)."""
-    index: Path | None = None
-    """The `*.index.json` of a sharded checkpoint."""
-    config: Path | None = None
-    """The config file next to the weights."""
-    preprocessor: Path | None = None
-    """The `preprocessor_config.json` next to the weights."""
-    revision: str | None = None
-    """The commit of a Hub repository."""
-    weights_enum: Any = None
-    """torchvision's member of a `WeightsEnum`, for the origin `torchvision`."""
+    name: str  # as the user wrote it
+    origin: str  # `file`, `folder`, `hub`, `torchvision`, `google`, `url` or `packaged`
+    weights: tuple[Path, ...]  # the weights file, or the shards of a sharded checkpoint (then `index` is set)
+    index: Path | None = None  # the `*.index.json` of a sharded checkpoint
+    config: Path | None = None  # the config file next to the weights
+    preprocessor: Path | None = None  # the `preprocessor_config.json` next to the weights
+    revision: str | None = None  # the commit of a Hub repository
+    weights_enum: Any = None  # torchvision's member of a `WeightsEnum`, for the origin `torchvision`
 
 
 def fetch(

@@ -13,10 +13,8 @@ from vitreous.weights.load import Model
 class ModelSummary:
     """Facts about a model: `sections` to read, `to_dict()` for a program."""
 
-    sections: dict[str, Rows]
-    """Title → pairs of label and text, in reading order."""
-    values: dict[str, Any] = field(default_factory=dict)
-    """The same facts as plain values."""
+    sections: dict[str, Rows]  # title → pairs of label and text, in reading order
+    values: dict[str, Any] = field(default_factory=dict)  # the same facts as plain values
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as plain values, fit for JSON."""

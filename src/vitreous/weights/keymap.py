@@ -115,10 +115,8 @@ def to_theirs(tensors: Mapping[str, Tensor], rules: Sequence[Rule], config: ViTC
 class Format:
     """How one library names a ViT's tensors and describes the model in a config file."""
 
-    name: str
-    """As the command line spells it: `timm`, `huggingface`, …"""
-    recognise: Callable[[Mapping[str, Tensor]], bool]
-    """Whether these keys are of this format."""
+    name: str  # as the command line spells it: `timm`, `huggingface`, …
+    recognise: Callable[[Mapping[str, Tensor]], bool]  # whether these keys are of this format
     rules: tuple[Rule, ...]
     ignored: tuple[str, ...] = ()
     """Templates of known keys that a model does not need, such as mask tokens; `*` stands for anything."""
@@ -132,8 +130,7 @@ class Format:
     """Read fields of `ViTConfig` from their config file."""
     defaults: Callable[[Tensors, ViTConfig | None], dict[str, Any]] = lambda tensors, variant: {}
     """The library's values for fields that neither keys nor a config file state; reported as assumed."""
-    resize: str = "timm"
-    """The convention by which this library resizes position embeddings."""
+    resize: str = "timm"  # the convention by which this library resizes position embeddings
 
 
 def strip_prefix(*prefixes: str) -> Callable[[Tensors], Tensors]:
@@ -158,8 +155,7 @@ def fold_class_position(tensors: Tensors) -> Tensors:
     return tensors | {"cls_token": tensors["cls_token"] + positions[:, :1], "pos_embed": positions[:, 1:]}
 
 
-Limits = dict[str, tuple[Any, ...]]
-"""Field of `ViTConfig` → the values that a library supports."""
+Limits = dict[str, tuple[Any, ...]]  # field of `ViTConfig` → the values that a library supports
 PAPER_VIT: Limits = {  # every library but timm supports the paper's ViT alone
     "class_token": (True,),
     "distillation_token": (False,),
@@ -180,8 +176,7 @@ class ConvertedCheckpoint:
     """A model in another library's form: tensors under its names, and the content of its config files."""
 
     tensors: Tensors
-    sidecars: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """File name → JSON content."""
+    sidecars: dict[str, dict[str, Any]] = field(default_factory=dict)  # file name → JSON content
 
 
 def check_limits(config: ViTConfig, target: str, limits: Limits) -> None:

@@ -122,7 +122,8 @@ def _load_vit(
         if image_size is not None and "pos_embed" not in tensors:
             known.setdefault("image_size", image_size)  # without positions any size is the trained one
         stated = {**format.read_config(sidecar), **format.read_shapes(theirs)}
-        hint = str(sidecar.get("architecture") or _variant_hint(files))
+        stem = files.name.split("/")[-1] if files.origin == "hub" else Path(files.name).stem
+        hint = str(sidecar.get("architecture") or stem)  # a name that may be a variant's
         trained, assumed = infer_config(tensors, format, stated, hint, known)
         report.assumed |= assumed
     size = image_size
@@ -160,8 +161,7 @@ def _resize(
         raise ValueError(f"image_size {size_text} makes {count:,} patches: {MAX_PATCHES:,} at most")
     if "pos_embed" in tensors and config.grid != trained.grid:
         prefix = trained.positions - trained.layout.patches
-        positions = resize_positions(tensors["pos_embed"], trained.grid, config.grid, convention, prefix)
-        tensors["pos_embed"] = positions
+        tensors["pos_embed"] = resize_positions(tensors["pos_embed"], trained.grid, config.grid, convention, prefix)
         old, new = (f"{rows}×{columns}" for rows, columns in (trained.grid, config.grid))
         report.resized.append(f"pos_embed from {old} to {new} ({convention}'s convention)")
     return config
@@ -176,13 +176,9 @@ def _card(files: CheckpointFiles, sidecar: Mapping[str, Any], report: LoadReport
         if "class names" in report.assumed and names != imagenet_names():  # assumed of the model it was fine-tuned from
             del report.assumed["class names"]
     else:
-        preprocess, reason = preprocessing(files, sidecar, report.format, config.size, config.channels)
-        if reason:
-            report.assumed["preprocessing"] = f"{preprocess.describe()} ({reason})"
+        preprocess = preprocessing(files, sidecar, config.size, config.channels, report)
         head = "projection" if "clip" in report.format and not config.head_bias and config.classes else "classifier"
-        names, reason = class_names(files, sidecar, config.classes) if head == "classifier" else (None, None)
-        if reason:
-            report.assumed["class names"] = reason
+        names = class_names(files, sidecar, config.classes, report) if head == "classifier" else None
     if any(key.startswith("head") for key in report.reinitialised):
         names, head, own = None, "classifier", {}  # the accuracy of the old head does not apply
         report.assumed.pop("class names", None)
@@ -197,8 +193,3 @@ def _card(files: CheckpointFiles, sidecar: Mapping[str, Any], report: LoadReport
         report=report,
         training=own.get("training"),
     )
-
-
-def _variant_hint(files: CheckpointFiles) -> str:
-    """Return a name that may be a variant's: the Hub repository's, or the file's stem."""
-    return files.name.split("/")[-1] if files.origin == "hub" else Path(files.name).stem

@@ -24,8 +24,7 @@ from urllib.parse import unquote, urlsplit
 
 from vitreous.weights.download import check_address
 
-SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".npz", ".ckpt", ".tar", ".index.json")
-"""Suffixes of weights files."""
+SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".npz", ".ckpt", ".tar", ".index.json")  # suffixes of weights files
 
 DEFAULT_TAGS = {
     **dict.fromkeys(
@@ -71,11 +70,9 @@ SAFE_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 class ParsedName:
     """A parsed model name: `target` is a path, a repository, a model or an address, by `kind`."""
 
-    kind: str
-    """`file`, `folder`, `hub`, `torchvision`, `google`, `url` or `packaged`."""
+    kind: str  # `file`, `folder`, `hub`, `torchvision`, `google`, `url` or `packaged`
     target: str
-    version: str | None = None
-    """The revision of a Hub repository, or the member of torchvision's weights."""
+    version: str | None = None  # the revision of a Hub repository, or the member of torchvision's weights
 
 
 def parse(name: str | Path) -> ParsedName:

@@ -25,8 +25,7 @@ from vitreous.weights.safety import CheckpointError
 if TYPE_CHECKING:
     from vitreous.models.resnet import ResNet
 
-VERSION = 2
-"""The layout that is written; 0.1 wrote 1."""
+VERSION = 2  # the layout that is written; 0.1 wrote 1
 
 
 def save(model: "ViT | ResNet", folder: str | Path) -> list[Path]:

@@ -10,12 +10,12 @@ from typing import Any
 
 from vitreous.data.preprocess import CLIP_MEAN, CLIP_STD, HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitreous.data.preprocess_configs import from_huggingface, from_timm, from_torchvision
+from vitreous.weights.card import LoadReport
 from vitreous.weights.fetch import CheckpointFiles
 from vitreous.weights.safety import CheckpointError
 
 Names = tuple[str, ...] | None
-MAX_CONFIG_BYTES = 64 * 2**20
-"""The limit for a config file: one with 21,843 class names has about 2 MB."""
+MAX_CONFIG_BYTES = 64 * 2**20  # the limit for a config file: one with 21,843 class names has about 2 MB
 
 
 def read_json(path: Path | None) -> dict[str, Any]:
@@ -50,14 +50,15 @@ def imagenet_wordnet_ids() -> tuple[str, ...]:
     return tuple((resources.files("vitreous.weights") / "imagenet_wordnet_ids.txt").read_text().split())
 
 
-def class_names(files: CheckpointFiles, sidecar: Mapping[str, Any], classes: int) -> tuple[Names, str | None]:
-    """Return the class names and, if they are assumed, the reason."""
+def class_names(files: CheckpointFiles, sidecar: Mapping[str, Any], classes: int, report: LoadReport) -> Names:
+    """Return the class names; if they are assumed, the report states it."""
     names = _stated_names(files, sidecar)
     if names is not None and len(names) == classes:
-        return names, None
-    if classes == 1000:
-        return imagenet_names(), "ImageNet-1k's names (there are 1,000 classes)"
-    return None, None
+        return names
+    if classes != 1000:
+        return None
+    report.assumed["class names"] = "ImageNet-1k's names (there are 1,000 classes)"
+    return imagenet_names()
 
 
 def _stated_names(files: CheckpointFiles, sidecar: Mapping[str, Any]) -> Names:
@@ -74,21 +75,23 @@ def _stated_names(files: CheckpointFiles, sidecar: Mapping[str, Any]) -> Names:
 
 
 def preprocessing(
-    files: CheckpointFiles, sidecar: Mapping[str, Any], format: str, size: tuple[int, int], channels: int
-) -> tuple[Preprocess, str | None]:
-    """Return the preprocessing for a model of this size and, if it is assumed, the reason."""
+    files: CheckpointFiles, sidecar: Mapping[str, Any], size: tuple[int, int], channels: int, report: LoadReport
+) -> Preprocess:
+    """Return the preprocessing for a model of this size; if it is assumed, the report states it."""
     if files.weights_enum is not None:
-        return from_torchvision(files.weights_enum.transforms()), None
+        return from_torchvision(files.weights_enum.transforms())
     if files.preprocessor is not None:
-        return from_huggingface(read_json(files.preprocessor), image_size=size), None
+        return from_huggingface(read_json(files.preprocessor), image_size=size)
     pretrained = sidecar.get("pretrained_cfg") or sidecar
     if "mean" in pretrained and "std" in pretrained:
-        return from_timm(dict(pretrained), image_size=size), None
-    mean, std, family = usual_statistics(format, files)
+        return from_timm(dict(pretrained), image_size=size)
+    mean, std, family = usual_statistics(report.format, files)
     if channels != len(mean):
         mean, std, family = (0.5,) * channels, (0.5,) * channels, f"a model of {channels} channel(s)"
     settings = {"mean": list(mean), "std": list(std), "crop_pct": 0.9, "interpolation": "bicubic"}
-    return from_timm(settings, image_size=size), f"usual for {family}"
+    preprocess = from_timm(settings, image_size=size)
+    report.assumed["preprocessing"] = f"{preprocess.describe()} (usual for {family})"
+    return preprocess
 
 
 def processor_size(files: CheckpointFiles, trained_size: tuple[int, int]) -> tuple[int, int] | None:
@@ -110,12 +113,8 @@ def usual_statistics(format: str, files: CheckpointFiles) -> tuple[tuple[float, 
     name = files.name.lower()
     if "clip" in format or "clip" in name:
         return CLIP_MEAN, CLIP_STD, "CLIP"
-    if (
-        format.startswith("google")
-        or "augreg" in name
-        or "flexivit" in name
-        or (format == "huggingface" and "deit" not in name)
-    ):
+    google = format.startswith("google") or "augreg" in name or "flexivit" in name
+    if google or (format == "huggingface" and "deit" not in name):
         return HALF, HALF, "Google's ViTs"
     if format == "timm" and Path(name).name.startswith("vit_") and "dino" not in name and "mae" not in name:
         return HALF, HALF, "timm's vit_* models"

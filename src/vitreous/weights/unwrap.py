@@ -66,8 +66,7 @@ class RawCheckpoint:
     """The state dict of a file under its original names, before its format is recognised."""
 
     tensors: dict[str, torch.Tensor]
-    wrappers: tuple[str, ...]
-    """Containers opened and prefixes removed, outermost first: `("state_dict", "module.")`."""
+    wrappers: tuple[str, ...]  # containers opened and prefixes removed, outermost first: `("state_dict", "module.")`
     ignored: tuple[str, ...]
     """Tensors, and containers of tensors, that are in the file but not in `tensors`: `("student", "optimizer")`."""
 

@@ -40,7 +40,7 @@ ACTIVATIONS = {
     "swish": "silu",
 }
 PATCHES = "embeddings.patch_embeddings.projection.weight"
-OLD, NEW, DINO = "encoder.layer.{n}", "layers.{n}", "encoder.layer.{n}"  # DINOv2's blocks kept their name
+OLD, NEW = "encoder.layer.{n}", "layers.{n}"  # DINOv2's blocks kept the old name
 
 EMBEDDINGS = (
     rule("cls_token", "embeddings.cls_token"),
@@ -56,19 +56,13 @@ HEADS = (
     rule("head_dist.{p}", "distillation_classifier.{p}"),
 )
 QKV_OLD = [f"{OLD}.attention.attention.{name}.{{p}}" for name in ("query", "key", "value")]
-QKV_NEW = [f"{{}}.attention.{name}_proj.{{{{p}}}}" for name in "qkv"]
-
-
-def _new(block: str) -> list[str]:
-    return [name.format(block) for name in QKV_NEW]
-
-
+QKV_NEW = [[f"{block}.attention.{name}_proj.{{p}}" for name in "qkv"] for block in (NEW, OLD)]
 BLOCKS = (
-    rule("blocks.{n}.attn.qkv.{p}", *QKV_OLD, transform=JOIN_QKV, older=[_new(NEW), _new(DINO)]),
+    rule("blocks.{n}.attn.qkv.{p}", *QKV_OLD, transform=JOIN_QKV, older=QKV_NEW),
     rule(
         "blocks.{n}.attn.proj.{p}",
         f"{OLD}.attention.output.dense.{{p}}",
-        older=[f"{NEW}.attention.o_proj.{{p}}", f"{DINO}.attention.o_proj.{{p}}"],
+        older=[f"{NEW}.attention.o_proj.{{p}}", f"{OLD}.attention.o_proj.{{p}}"],
     ),
 )
 VIT_BLOCKS = (
@@ -78,21 +72,21 @@ VIT_BLOCKS = (
     rule("blocks.{n}.mlp.fc2.{p}", f"{OLD}.output.dense.{{p}}", older=[f"{NEW}.mlp.fc2.{{p}}"]),
 )
 DINO_BLOCKS = (
-    rule("blocks.{n}.norm1.{p}", f"{DINO}.norm1.{{p}}"),
-    rule("blocks.{n}.norm2.{p}", f"{DINO}.norm2.{{p}}"),
-    rule("blocks.{n}.ls1.gamma", f"{DINO}.layer_scale1.lambda1"),
-    rule("blocks.{n}.ls2.gamma", f"{DINO}.layer_scale2.lambda1"),
+    rule("blocks.{n}.norm1.{p}", f"{OLD}.norm1.{{p}}"),
+    rule("blocks.{n}.norm2.{p}", f"{OLD}.norm2.{{p}}"),
+    rule("blocks.{n}.ls1.gamma", f"{OLD}.layer_scale1.lambda1"),
+    rule("blocks.{n}.ls2.gamma", f"{OLD}.layer_scale2.lambda1"),
 )
 DINO_MLP = (
-    rule("blocks.{n}.mlp.fc1.{p}", f"{DINO}.mlp.fc1.{{p}}"),
-    rule("blocks.{n}.mlp.fc2.{p}", f"{DINO}.mlp.fc2.{{p}}"),
+    rule("blocks.{n}.mlp.fc1.{p}", f"{OLD}.mlp.fc1.{{p}}"),
+    rule("blocks.{n}.mlp.fc2.{p}", f"{OLD}.mlp.fc2.{{p}}"),
 )
 _GATE_NEW = rule(
-    "blocks.{n}.mlp.fc1.{p}", f"{DINO}.mlp.gate_proj.{{p}}", f"{DINO}.mlp.up_proj.{{p}}", transform=JOIN_GATE
+    "blocks.{n}.mlp.fc1.{p}", f"{OLD}.mlp.gate_proj.{{p}}", f"{OLD}.mlp.up_proj.{{p}}", transform=JOIN_GATE
 )
 DINO_SWIGLU = (
-    rule("blocks.{n}.mlp.fc1.{p}", f"{DINO}.mlp.weights_in.{{p}}"),
-    rule("blocks.{n}.mlp.fc2.{p}", f"{DINO}.mlp.weights_out.{{p}}", older=[f"{DINO}.mlp.down_proj.{{p}}"]),
+    rule("blocks.{n}.mlp.fc1.{p}", f"{OLD}.mlp.weights_in.{{p}}"),
+    rule("blocks.{n}.mlp.fc2.{p}", f"{OLD}.mlp.weights_out.{{p}}", older=[f"{OLD}.mlp.down_proj.{{p}}"]),
 )
 VIT_RULES: tuple[Rule, ...] = (*EMBEDDINGS, *BLOCKS, *VIT_BLOCKS, *HEADS)
 DINO_RULES: tuple[Rule, ...] = (*EMBEDDINGS, *BLOCKS, *DINO_BLOCKS, *DINO_MLP, *HEADS)
@@ -194,11 +188,8 @@ def _to_vit(model: ViT) -> tuple[Tensors, dict[str, Any]]:
     distilled = model.config.distillation_token
     tensors, config = adapted(model, prefix_positions=2 if distilled else 1)
     name, kind = ("DeiT", "deit") if distilled else ("ViT", "vit")
-    check_limits(
-        config,
-        f"transformers' {name}",
-        PAPER_VIT | {"distillation_token": (distilled,), "distillation_head": (True, False), "patch_bias": (True,)},
-    )
+    limits = {"distillation_token": (distilled,), "distillation_head": (True, False), "patch_bias": (True,)}
+    check_limits(config, f"transformers' {name}", PAPER_VIT | limits)
     if config.classes and config.representation_size:
         raise ValueError(f"transformers' {name} cannot hold this model: it has a pooler or a classifier, not both")
     rules: tuple[Rule, ...] = VIT_RULES

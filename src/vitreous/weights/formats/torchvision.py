@@ -89,15 +89,10 @@ def load_resnet(
             report.reinitialised = ["fc.weight", "fc.bias"]
     own = read_own(sidecar)
     if "preprocess" in own:
-        preprocess, reason = Preprocess.from_dict(own["preprocess"]), None
-        sidecar = own
+        preprocess, sidecar = Preprocess.from_dict(own["preprocess"]), own
     else:
-        preprocess, reason = preprocessing(files, sidecar, report.format, (224, 224), 3)
-    if reason:
-        report.assumed["preprocessing"] = f"{preprocess.describe()} ({reason})"
-    names, reason = class_names(files, sidecar, stored) if not report.reinitialised else (None, None)
-    if reason:
-        report.assumed["class names"] = reason
+        preprocess = preprocessing(files, sidecar, (224, 224), 3, report)
+    names = None if report.reinitialised else class_names(files, sidecar, stored, report)
     model.config = replace(model.config, image_size=preprocess.size)
     model.card = Card(
         name=str(files.name),

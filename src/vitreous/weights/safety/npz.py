@@ -22,14 +22,7 @@ BFLOAT16 = "V2"
 
 
 def read_npz(path: Path) -> dict[str, torch.Tensor]:
-    """Read every array of an `.npz` file.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     np.savez(Path(folder, "tiny.npz"), **{"head/bias": np.ones(3, np.float32)})
-    ...     read_npz(Path(folder, "tiny.npz"))
-    {'head/bias': tensor([1., 1., 1.])}
-    """
+    """Read every array of an `.npz` file: name without `.npy` → tensor."""
     with zipfile.ZipFile(path) as archive:
         members = checked_members(archive)
         total, on_disk = sum(member.file_size for member in members.values()), path.stat().st_size
@@ -62,8 +55,7 @@ class _Header:
     shape: tuple[int, ...]
     fortran_order: bool
     dtype: np.dtype
-    start: int
-    """Offset of the first number."""
+    start: int  # offset of the first number
 
 
 def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Header:
