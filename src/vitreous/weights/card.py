@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 Rows = list[tuple[str, str]]  # pairs of label and text, in reading order
 
 
-def rows_to_text(rows: Rows, indent: str = "  ", width: int = 16) -> str:
+def rows_to_text(rows: Rows, width: int = 16) -> str:
     """Lay pairs of label and text out as lines.
 
     >>> print(rows_to_text([("family", "ViT"), ("", "no label")]))
       family          ViT
       no label
     """
-    width = max(width, *(len(label) + 2 for label, _ in rows)) if rows else width
-    return "\n".join(f"{indent}{label:<{width}}{text}" if label else f"{indent}{text}" for label, text in rows)
+    width = max([width, *(len(label) + 2 for label, _ in rows)])
+    return "\n".join(f"  {label:<{width}}{text}" if label else f"  {text}" for label, text in rows)
 
 
 def rows_to_html(title: str, rows: Rows) -> str:

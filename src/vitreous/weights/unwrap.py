@@ -16,43 +16,24 @@ from vitreous.weights.safety.pickle_scan import READABLE
 
 # The first of these that holds tensors is opened.
 CONTAINERS = (
-    "state_dict_ema",  # averaged weights come before raw ones, as timm loads them
-    "model_ema",
-    "ema_state_dict",
-    "ema",
-    "teacher",  # DINO, iBOT: the teacher is the one that is evaluated
-    "target_encoder",  # I-JEPA's teacher
-    "state_dict",
-    "model_state_dict",
-    "model_state",
-    "model",
-    "net",
-    "network",
-    "module",
-    "params",
-    "weights",
-    "student",
-    "encoder",  # I-JEPA's student
+    *("state_dict_ema", "model_ema", "ema_state_dict", "ema"),  # averaged weights before raw ones, as timm loads them
+    *("teacher", "target_encoder"),  # DINO's and iBOT's, I-JEPA's: the teacher is the one that is evaluated
+    *("state_dict", "model_state_dict", "model_state", "model", "net", "network", "module", "params", "weights"),
+    *("student", "encoder"),  # encoder: I-JEPA's student
 )
 # Never opened: the tensors in these are not the model's.
-# fmt: off
 NOT_WEIGHTS = (
-    "optimizer", "optimizer_state", "optimizer_state_dict", "optimizer_states", "optim", "opt",
-    "scheduler", "lr_scheduler", "scaler", "loss_scaler", "amp", "amp_scaler", "fp16_scaler",
-    "loss", "criterion", "dino_loss", "ibot_loss", "callbacks", "rng_state",
+    *("optimizer", "optimizer_state", "optimizer_state_dict", "optimizer_states", "optim", "opt"),
+    *("scheduler", "lr_scheduler", "scaler", "loss_scaler", "amp", "amp_scaler", "fp16_scaler"),
+    *("loss", "criterion", "dino_loss", "ibot_loss", "callbacks", "rng_state"),
 )
-# fmt: on
 # Removed when every tensor's name begins with one, as often as one fits.
 # `encoder.` is not here: torchvision's and Hugging Face's own names begin with it.
 PREFIXES = (
     "module.",  # DistributedDataParallel
     "_orig_mod.",  # torch.compile
     "model.",  # Lightning, timm's feature wrappers
-    "base_model.",
-    "teacher.backbone.",
-    "student.backbone.",
-    "backbone.",
-    "image_encoder.",
+    *("base_model.", "teacher.backbone.", "student.backbone.", "backbone.", "image_encoder."),
 )
 # One of these may prefix a Vision Transformer that is stored together with a projection head used in training only.
 BACKBONES = ("teacher.backbone.", "student.backbone.", "backbone.", "model.", "net.", "network.")
@@ -158,16 +139,13 @@ def _without_prefixes(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch
 
 
 def _shared_prefix(tensors: Mapping[str, torch.Tensor]) -> str | None:
-    shared = (p for p in PREFIXES if all(name.startswith(p) and name != p for name in tensors))
-    return next(shared, None)
+    return next((p for p in PREFIXES if all(name.startswith(p) and name != p for name in tensors)), None)
 
 
 def _backbone_prefix(tensors: Mapping[str, torch.Tensor]) -> str | None:
-    transformer_parts = ("cls_token", "patch_embed.", "conv_proj.", "class_token")
-    for prefix in BACKBONES:
-        if any(name.startswith(prefix + part) for name in tensors for part in transformer_parts):
-            return prefix
-    return None
+    parts = ("cls_token", "patch_embed.", "conv_proj.", "class_token")
+    found = (p for p in BACKBONES if any(name.startswith(p + part) for name in tensors for part in parts))
+    return next(found, None)
 
 
 def _dense(name: str, tensor: torch.Tensor) -> torch.Tensor:

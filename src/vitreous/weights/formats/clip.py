@@ -4,6 +4,7 @@ The projection into the space shared with text becomes the head, without a bias;
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -42,7 +43,6 @@ HUGGINGFACE_RULES = (
     rule("norm.{p}", "post_layernorm.{p}"),
     rule("head.weight", "visual_projection.weight"),
 )
-CLASSIFIER = (rule("head.{p}", "classifier.{p}"),)
 
 BLOCK = "transformer.resblocks.{n}"
 OPENAI_RULES = (
@@ -86,23 +86,7 @@ def keep_visual(tensors: Tensors) -> Tensors:
     return {key.removeprefix("visual."): value for key, value in tensors.items() if key.startswith("visual.")}
 
 
-def read_classifier_config(sidecar: Mapping[str, Any]) -> dict[str, Any]:
-    """Read our fields for the classifier, which averages tokens (`mean_pooled_classifier`)."""
-    return read_config(sidecar) | {"final_norm": False, "pool": "mean"}
-
-
-def mean_pooled_classifier(tensors: Tensors) -> Tensors:
-    """Drop the last norm: transformers' CLIPForImageClassification averages the tokens before it and never uses it."""
-    return {key: value for key, value in tensors.items() if not key.startswith("norm.")}
-
-
-IGNORED = (
-    "text_model.*",
-    "text_projection.*",
-    "logit_scale",
-    "embeddings.position_ids",
-    "vision_model.embeddings.position_ids",
-)
+IGNORED = ("text_model.*", "text_projection.*", "logit_scale", "embeddings.position_ids")
 HUGGINGFACE_CLIP = Format(
     "huggingface-clip",
     _huggingface,
@@ -113,16 +97,15 @@ HUGGINGFACE_CLIP = Format(
     defaults=defaults,
     resize="huggingface",
 )
-HUGGINGFACE_CLIP_CLASSIFIER = Format(
-    "huggingface-clip-classifier",
-    lambda tensors: _huggingface(tensors) and "classifier.weight" in tensors,
-    (*HUGGINGFACE_RULES, *CLASSIFIER),
-    IGNORED,
-    prepare=strip_prefix("vision_model."),
-    adjust=mean_pooled_classifier,
-    read_config=read_classifier_config,
-    defaults=lambda tensors, known: {"norm_eps": 1e-5, "activation": "quick_gelu", "pool": "mean"},
-    resize="huggingface",
+HUGGINGFACE_CLIP_CLASSIFIER = replace(
+    HUGGINGFACE_CLIP,
+    name="huggingface-clip-classifier",
+    recognise=lambda tensors: _huggingface(tensors) and "classifier.weight" in tensors,
+    rules=(*HUGGINGFACE_RULES, rule("head.{p}", "classifier.{p}")),
+    # transformers' CLIPForImageClassification averages the tokens before the last norm and never uses that norm
+    adjust=lambda tensors: {key: value for key, value in tensors.items() if not key.startswith("norm.")},
+    read_config=lambda sidecar: read_config(sidecar) | {"final_norm": False, "pool": "mean"},
+    defaults=lambda tensors, known: defaults(tensors, known) | {"pool": "mean"},
 )
 OPENAI_CLIP = Format("clip", _openai, OPENAI_RULES, prepare=keep_visual, defaults=defaults, resize="huggingface")
 

@@ -29,16 +29,8 @@ from vitreous.weights.keymap import (
     to_theirs,
 )
 
-PREFIXES = {"vit": "vit.", "deit": "deit.", "dinov2": "dinov2.", "dinov2_with_registers": "dinov2_with_registers."}
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "quick_gelu": "quick_gelu",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-}
+ACTIVATIONS = {name: name for name in ("gelu", "quick_gelu", "relu", "silu")}
+ACTIVATIONS |= {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "swish": "silu"}
 PATCHES = "embeddings.patch_embeddings.projection.weight"
 OLD, NEW = "encoder.layer.{n}", "layers.{n}"  # DINOv2's blocks kept the old name
 
@@ -132,21 +124,17 @@ VIT = Format(
     lambda tensors: _is(tensors, dino=False),
     VIT_RULES,
     IGNORED,
-    prepare=strip_prefix(*PREFIXES.values()),
+    prepare=strip_prefix("vit.", "deit.", "dinov2.", "dinov2_with_registers."),
     read_config=read_config,
     defaults=defaults,
     resize="huggingface",
 )
-DINOV2 = Format(
-    "huggingface-dinov2",
-    lambda tensors: _is(tensors, dino=True),
-    (*DINO_RULES, *DINO_SWIGLU, _GATE_NEW),
-    IGNORED,
-    prepare=strip_prefix(*PREFIXES.values()),
+DINOV2 = replace(
+    VIT,
+    name="huggingface-dinov2",
+    recognise=lambda tensors: _is(tensors, dino=True),
+    rules=(*DINO_RULES, *DINO_SWIGLU, _GATE_NEW),
     adjust=fold_class_position,
-    read_config=read_config,
-    defaults=defaults,
-    resize="huggingface",
 )
 DINOV2_REGISTERS = replace(
     DINOV2,

@@ -18,14 +18,12 @@ from vitreous.weights.safety import CheckpointError
 
 OLD_MAGIC = 0x1950A86A20F9469CFC6C  # the number with which files of torch.save began before version 1.6
 # The number types a weight may have. Complex, quantised and bit-packed ones are not here.
-# fmt: off
 READABLE = (
-    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e4m3fnuz,
-    torch.float8_e5m2, torch.float8_e5m2fnuz, torch.float8_e8m0fnu,
-    torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint64, torch.uint32, torch.uint16, torch.uint8, torch.bool,
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e4m3fnuz),
+    *(torch.float8_e5m2, torch.float8_e5m2fnuz, torch.float8_e8m0fnu),
+    *(torch.int64, torch.int32, torch.int16, torch.int8),
+    *(torch.uint64, torch.uint32, torch.uint16, torch.uint8, torch.bool),
 )
-# fmt: on
 
 
 class _Unused:
@@ -59,12 +57,8 @@ PLACEHOLDERS: tuple[tuple[Callable[..., Any], str], ...] = (
 )
 # Allowed, and rebuilt by torch itself. `_codecs.encode` is how protocol 2 writes bytes.
 HARMLESS = (
-    "collections.OrderedDict",
-    "collections.Counter",
-    "builtins.set",
-    "torch.Size",
-    "torch.device",
-    "_codecs.encode",
+    *("collections.OrderedDict", "collections.Counter", "builtins.set"),
+    *("torch.Size", "torch.device", "_codecs.encode"),
 )
 TENSORS = ("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3")
 PARAMETER = "torch._utils._rebuild_parameter"
