@@ -88,7 +88,7 @@ def fits_memory(model: Model, config: TrainConfig, device: torch.device, batch: 
         with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):
             forward = choose_forward(trial, device, config)  # as in a step: recomputing takes less memory
             loss = forward(trial, x).float().square().mean()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         del kept, x, loss
     except RuntimeError as error:
         if not is_out_of_memory(error):

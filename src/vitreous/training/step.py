@@ -116,7 +116,7 @@ class TrainStep:
     def capture(self, batch: Batch) -> None:
         """Capture the step as a CUDA graph. The state of the run does not change."""
         self.batch = copy.deepcopy(batch)
-        stream = torch.cuda.Stream(self.state.device)  # type: ignore[no-untyped-call]
+        stream = torch.cuda.Stream(self.state.device)
         stream.wait_stream(torch.cuda.current_stream(self.state.device))
         with torch.cuda.stream(stream):
             self.warm_up(self.batch)
