@@ -51,7 +51,7 @@ def describe(event: Any, command: str, flags: Flags) -> str | None:
             return f"{command} needs {', '.join(others)}{' and ' * bool(others)}{last}{extra}"
         case "BadValue":
             return f"{name} expects a value"
-        case "InvalidChoice":
+        case "InvalidChoice" if argument is not None:
             listed = re.search(r"{(.*?)}", argument.lowered.metavar)  # in the order of the help, and without None
             choices = listed[1].split(",") if listed else event.choices
             return f"{name} is one of {', '.join(choices)}, got {event.value!r}"
