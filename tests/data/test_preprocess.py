@@ -51,31 +51,6 @@ def test_the_tensor_is_float_and_has_the_models_size():
     assert tensor.is_contiguous()
 
 
-@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "P", "CMYK", "1", "I;16"])
-@pytest.mark.parametrize(("mean", "std"), [(HALF, HALF), ((0.1307,), (0.3081,)), (CLIP_MEAN, CLIP_STD)])
-def test_to_pixels_gives_back_exactly_what_the_model_saw(mode, mean, std):
-    preprocess = plain(mean=mean, std=std)
-    source = image(50, 70, "L").convert(mode) if mode == "I;16" else image(50, 70, mode)
-    seen = np.asarray(preprocess.view(source)).reshape(32, 32, len(mean))
-    shown = preprocess.to_pixels(preprocess(source))
-    assert shown.dtype == torch.uint8
-    assert np.array_equal(shown.numpy(), seen)
-    batch = preprocess.to_pixels(preprocess(source).expand(2, 5, -1, -1, -1))
-    assert batch.shape == (2, 5, 32, 32, len(mean))
-    assert np.array_equal(batch[1, 4].numpy(), seen)
-
-
-def test_to_pixels_stays_between_black_and_white_in_any_precision():
-    wild = torch.tensor([-9.0, 0.0, 9.0], dtype=torch.bfloat16, requires_grad=True).view(3, 1, 1)
-    assert plain().to_pixels(wild).tolist() == [[[0, 128, 255]]]
-
-
-def test_to_pixels_says_which_shape_it_expects():
-    for shape in ((3, 4), (1, 4, 4), (4, 4, 3)):
-        with pytest.raises(ValueError, match=r"expected a tensor \[\.\.\. 3 h w\]"):
-            plain().to_pixels(torch.zeros(shape))
-
-
 def test_an_image_that_is_too_small_gets_black_edges():
     view = plain(size=(5, 6), resize=None).view(Image.new("RGB", (3, 9), "white"))
     assert np.asarray(view)[..., 0].tolist() == [[0, 255, 255, 255, 0, 0]] * 5

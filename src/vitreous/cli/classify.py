@@ -5,25 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from vitreous.cli.console import messages, notes, print_json, say_problems
-from vitreous.cli.options import (
-    Device,
-    Images,
-    ModelOptions,
-    OutputFolder,
-    Precision,
-    SharedModel,
-    Switch,
-)
+from vitreous.cli.options import Device, Images, ModelOptions, OutputFolder, Precision, SharedModel, Switch
 from vitreous.cli.parts import is_folder, write_folder
 from vitreous.runtime.distributed import this_rank
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
     from vitreous.data.images import ImageError
     from vitreous.predict.classify import Answer
 
@@ -86,7 +75,8 @@ def classify(
     if not found:
         if json:
             print_json([])
-        _end_with(problems, console)
+        say_problems(console, problems)
+        sys.exit(2)
     model = options.load(console)
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
     compute = choose_compute(model, fast=fast, merge=merge, images=len(found), note=notes(console), **sizes)
@@ -112,53 +102,35 @@ def classify(
         print_json([{"image": a.image, "predictions": [asdict(p) for p in a.predictions]} for a in answers])
     else:
         _print_tables(answers)
-    if problems:
-        _end_with(problems, console)
-
-
-def _end_with(problems: list[ImageError], console: Console) -> NoReturn:
     say_problems(console, problems)
-    sys.exit(2)
+    if problems:
+        sys.exit(2)
 
 
 def _print_tables(answers: list[Answer]) -> None:
+    """Print a table of classes for each image, or a row for each of many images."""
     from rich.console import Console
-
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)  # a file has no margin to wrap at
-    if len(answers) > ONE_BY_ONE:
-        console.print(one_table(answers))
-        return
-    for answer in answers:
-        console.print(own_table(answer))
-
-
-def own_table(answer: Answer) -> Table:
-    """A table of one image's classes."""
     from rich.table import Table
     from rich.text import Text  # names are shown as they are, not read as markup
 
-    table = Table(title=Text(answer.image), title_justify="left", box=None, pad_edge=False)
-    columns = (("class", "left"), ("probability", "right"), ("", "left"), ("logit", "right"), ("index", "right"))
-    for name, side in columns:
-        table.add_column(name, justify=side)  # type: ignore[arg-type]
-    for p in answer.predictions:
-        table.add_row(Text(p.class_name), f"{p.probability:.1%}", _bar(p.probability), f"{p.logit:.2f}", str(p.index))
-    return table
-
-
-def one_table(answers: list[Answer]) -> Table:
-    """A table with a row for each image."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for name in ("image", "class", "probability", "then"):
-        table.add_column(name, justify="right" if name == "probability" else "left", overflow="fold")
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)  # a file has no margin to wrap at
+    if len(answers) > ONE_BY_ONE:
+        table = Table(box=None, pad_edge=False)
+        for name in ("image", "class", "probability", "then"):
+            table.add_column(name, justify="right" if name == "probability" else "left", overflow="fold")
+        for answer in answers:
+            best, then = answer.best, Text(", ".join(map(str, answer.predictions[1:3])), style="dim")
+            table.add_row(Text(answer.image), Text(best.class_name), f"{best.probability:.1%}", then)
+        console.print(table)
+        return
     for answer in answers:
-        best, rest = answer.predictions[0], answer.predictions[1:3]
-        then = ", ".join(f"{p.class_name} {p.probability:.1%}" for p in rest)
-        table.add_row(Text(answer.image), Text(best.class_name), f"{best.probability:.1%}", Text(then, style="dim"))
-    return table
+        table = Table(title=Text(answer.image), title_justify="left", box=None, pad_edge=False)
+        for name in ("class", "probability", "", "logit", "index"):
+            table.add_column(name, justify="left" if name in ("class", "") else "right")
+        for p in answer.predictions:
+            bar = _bar(p.probability)
+            table.add_row(Text(p.class_name), f"{p.probability:.1%}", bar, f"{p.logit:.2f}", str(p.index))
+        console.print(table)
 
 
 def _bar(share: float, width: int = 20) -> str:

@@ -186,23 +186,17 @@ def _name_torchvision(found: Any, title: str, i: int) -> str:
     return f"{title} #{i}" if path is None else str(path)
 
 
-_FLAG: dict[str, dict[str, Any]] = {
-    "train": {"train": True, "download": True},
-    "test": {"train": False, "download": True},
-}
+def _splits(**names: str) -> dict[str, dict[str, Any]]:
+    return {split: {"split": name, "download": True} for split, name in names.items()}
+
+
+_FLAG: dict[str, dict[str, Any]] = {s: {"train": s == "train", "download": True} for s in ("train", "test")}
 DATASETS: dict[str, Callable[[Path, str], ImageDataset]] = {
     "digits": digits,
     "mnist": TorchvisionDataset("MNIST", **_FLAG),
     "cifar10": TorchvisionDataset("CIFAR10", **_FLAG),
     "cifar100": TorchvisionDataset("CIFAR100", **_FLAG),
-    "flowers102": TorchvisionDataset(
-        "Flowers102",
-        train={"split": "train", "download": True},
-        validation={"split": "val", "download": True},
-        test={"split": "test", "download": True},
-    ),
-    "pets": TorchvisionDataset(
-        "OxfordIIITPet", train={"split": "trainval", "download": True}, test={"split": "test", "download": True}
-    ),
+    "flowers102": TorchvisionDataset("Flowers102", **_splits(train="train", validation="val", test="test")),
+    "pets": TorchvisionDataset("OxfordIIITPet", **_splits(train="trainval", test="test")),
     "imagenet": TorchvisionDataset("ImageNet", train={"split": "train"}, test={"split": "val"}),
 }

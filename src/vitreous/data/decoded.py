@@ -7,6 +7,7 @@ opens the cached file. Batches are then a gather, on the CPU from the mapped fil
 import hashlib
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -129,8 +130,6 @@ def _allocate(file: Path) -> None:
 
 def _check_space(folder: Path, size: int) -> None:
     """Check the free space: writing to a memory-mapped file on a full disk kills the process."""
-    import shutil
-
     free = shutil.disk_usage(folder).free
     if free < size + (64 << 20):
         raise OSError(

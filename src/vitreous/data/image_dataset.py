@@ -25,11 +25,6 @@ SPLITS = {
 SPELLINGS = tuple(dict.fromkeys(spelling for spellings in SPLITS.values() for spelling in spellings))
 
 
-def _unknown() -> Callable[[], str]:
-    """Return a version that equals no other: nothing is known about where the images come from."""
-    return partial(str, uuid4().hex)
-
-
 @dataclass(frozen=True)
 class ImageDataset:
     """Images with a class each. It can be pickled if `image`, `name_of` and `version` can.
@@ -47,8 +42,8 @@ class ImageDataset:
     """Index → the image, as anything that `read_image` takes."""
     name_of: Callable[[int], str] | None = None
     """Index → the image's name; None: the dataset's name and the index."""
-    version: Callable[[], str] = field(default_factory=_unknown)
-    """Returns a text that changes whenever an image may have; called only for a fingerprint."""
+    version: Callable[[], str] = field(default_factory=lambda: partial(str, uuid4().hex))
+    """Returns a text that changes whenever an image may have, for a fingerprint; by default it equals no other."""
 
     def __repr__(self) -> str:
         return f"ImageDataset({self.name!r}: {len(self):,} images, {len(self.class_names):,} classes)"
@@ -80,8 +75,8 @@ class ImageDataset:
         return replace(
             self,
             labels=tuple(self.labels[i] for i in chosen),
-            image=_Picked(self.image, chosen),
-            name_of=_Picked(self.name_of or _Numbered(self.name), chosen),
+            image=partial(_picked, self.image, chosen),
+            name_of=partial(_picked, self.name_of or partial(_numbered, self.name), chosen),
             version=partial(_version_of_taken, self.version, chosen),
         )
 
@@ -127,18 +122,14 @@ def join_datasets(datasets: Iterable[ImageDataset]) -> ImageDataset:
         name="+".join(dict.fromkeys(part.name for part in parts)),
         class_names=first.class_names,
         labels=tuple(label for part in parts for label in part.labels),
-        image=_Joined(tuple(part.image for part in parts), ends),
-        name_of=_Joined(tuple(part.name_of or _Numbered(part.name) for part in parts), ends),
+        image=partial(_joined, tuple(part.image for part in parts), ends),
+        name_of=partial(_joined, tuple(part.name_of or partial(_numbered, part.name) for part in parts), ends),
         version=partial(_version_of_joined, tuple((part.version, len(part)) for part in parts)),
     )
 
 
 def digest(words: Iterable[str]) -> str:
-    """Hash words and their boundaries: ["ab", "c"] is not ["a", "bc"].
-
-    >>> digest(["ab", "c"]) == digest(["a", "bc"])
-    False
-    """
+    """Hash words and their boundaries: ["ab", "c"] is not ["a", "bc"]."""
     state = hashlib.sha256()
     for word in words:
         data = word.encode("utf-8", "surrogateescape")  # file names may hold any bytes
@@ -154,11 +145,7 @@ def file_state(path: Path) -> str:
 
 
 def list_some(names: Sequence[str], limit: int = 3) -> str:
-    """List a few names for a message.
-
-    >>> list_some(["a", "b", "c", "d"], limit=2)
-    "'a', 'b' and 2 more"
-    """
+    """List a few names for a message."""
     text = ", ".join(repr(name) for name in names[:limit])
     return text if len(names) <= limit else f"{text} and {len(names) - limit} more"
 
@@ -206,11 +193,7 @@ class DatasetSource:
 
 
 def split_parts(split: str) -> list[str]:
-    """Split a name such as `train+validation` into its parts.
-
-    >>> split_parts("train+validation")
-    ['train', 'validation']
-    """
+    """Split a name such as `train+validation` into its parts."""
     parts = split.split("+")
     for part in parts:
         if part not in SPLITS:
@@ -220,38 +203,24 @@ def split_parts(split: str) -> list[str]:
     return parts
 
 
-# --- callables that can be pickled, unlike lambdas: datasets are sent to worker processes -----------------------------
+# --- functions for `partial`, which can be pickled, unlike lambdas: datasets are sent to worker processes -------------
 
 
-@dataclass(frozen=True)
-class _Numbered:
-    name: str
-
-    def __call__(self, i: int) -> str:
-        return f"{self.name} #{i}"
+def _numbered(name: str, i: int) -> str:
+    return f"{name} #{i}"
 
 
-@dataclass(frozen=True)
-class _Picked:
-    function: Callable[[int], Any]
-    indices: tuple[int, ...]
-
-    def __call__(self, i: int) -> Any:
-        return self.function(self.indices[i])
+def _picked(function: Callable[[int], Any], indices: tuple[int, ...], i: int) -> Any:
+    return function(indices[i])
 
 
-@dataclass(frozen=True)
-class _Joined:
-    functions: tuple[Callable[[int], Any], ...]
-    ends: tuple[int, ...]
-    """The number of images up to the end of each part."""
-
-    def __call__(self, i: int) -> Any:
-        if not -self.ends[-1] <= i < self.ends[-1]:
-            raise IndexError(f"image {i} of {self.ends[-1]}")
-        i %= self.ends[-1]
-        part = bisect_right(self.ends, i)
-        return self.functions[part](i - (self.ends[part - 1] if part else 0))
+def _joined(functions: tuple[Callable[[int], Any], ...], ends: tuple[int, ...], i: int) -> Any:
+    """Call the function of the part that holds image `i`; `ends` counts the images up to the end of each part."""
+    if not -ends[-1] <= i < ends[-1]:
+        raise IndexError(f"image {i} of {ends[-1]}")
+    i %= ends[-1]
+    part = bisect_right(ends, i)
+    return functions[part](i - (ends[part - 1] if part else 0))
 
 
 def _version_of_taken(version: Callable[[], str], indices: tuple[int, ...]) -> str:

@@ -11,8 +11,7 @@ import re
 import stat
 import struct
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, Union, cast
 
@@ -88,7 +87,9 @@ def read_image(source: ImageLike, *, limit_pixels: int = LIMIT_PIXELS) -> Image.
     (128, 128, 128)
     """
     name = image_name(source)
-    with _as_image_error(name, limit_pixels):
+    # Warnings are let through: silencing them is unsafe where several threads read images, and each time makes Python
+    # forget which warnings of other libraries it has shown already.
+    try:
         if isinstance(source, Image.Image):
             return _decode(source, name, limit_pixels)
         if isinstance(source, np.ndarray) or is_tensor(source):
@@ -96,6 +97,10 @@ def read_image(source: ImageLike, *, limit_pixels: int = LIMIT_PIXELS) -> Image.
         source = cast("str | Path | bytes | BinaryIO", source)
         with _open_stream(source, name) as stream:
             return _decode(_open_image(ReadLimitedFile(stream, name), name), name, limit_pixels)
+    except ImageError:
+        raise
+    except Exception as error:  # Pillow's decoders raise far more than OSError
+        raise ImageError(name, reason_of(error, limit_pixels)) from error
 
 
 def image_name(source: object, default: str = "image") -> str:
@@ -124,21 +129,6 @@ def is_tensor(source: object) -> bool:
     """Whether it is a torch tensor; torch is not imported for this."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(source, torch.Tensor)
-
-
-@contextmanager
-def _as_image_error(name: str, limit_pixels: int) -> Iterator[None]:
-    """Turn whatever Pillow raises into an ImageError: its decoders raise far more than OSError.
-
-    Warnings are let through: silencing them is unsafe where several threads read images, and each time makes Python
-    forget which warnings of other libraries it has shown already.
-    """
-    try:
-        yield
-    except ImageError:
-        raise
-    except Exception as error:
-        raise ImageError(name, reason_of(error, limit_pixels)) from error
 
 
 def reason_of(error: Exception, limit_pixels: int = LIMIT_PIXELS) -> str:
@@ -246,7 +236,7 @@ def _from_array(source: Any, name: str, limit_pixels: int) -> Image.Image:
             raise ImageError(name, f"expected uint8, or floats from 0 to 1, got {source.dtype}: convert it first")
         low, high = float(source.min()), float(source.max())
         if not (low >= 0 and high <= 1):  # NaN is neither
-            advice = "divide pixels by 255, or undo a normalisation with Preprocess.to_pixels"
+            advice = "divide pixels by 255, or undo the normalisation"
             raise ImageError(name, f"expected floats from 0 to 1, got {low:g} to {high:g}: {advice}")
         source = np.rint(source * 255).astype(np.uint8)
     pixels = source[:, :, 0] if source.ndim == 3 and source.shape[2] == 1 else source  # [h w] or [h w c]
@@ -277,7 +267,7 @@ def _to_eight_bits(image: Image.Image) -> Image.Image:
     clear = image.info.get("transparency")  # a PNG may name one grey value that is transparent
     grey_image = Image.new("L", image.size)
     for top, bottom in bands:
-        values = _rows(image, top, bottom)
+        values = np.asarray(image.crop((0, top, image.width, bottom)))
         if image.mode == "F" and not np.isfinite(values).all():  # NaN and infinity become black
             values = np.where(np.isfinite(values), values, np.float32(low))
         grey = np.rint(_scaled(values, image.mode, low, high)).astype(np.uint8)
@@ -287,15 +277,11 @@ def _to_eight_bits(image: Image.Image) -> Image.Image:
     return grey_image
 
 
-def _rows(image: Image.Image, top: int, bottom: int) -> npt.NDArray[Any]:
-    return np.asarray(image.crop((0, top, image.width, bottom)))
-
-
 def _range(image: Image.Image, bands: list[tuple[int, int]]) -> tuple[float, float]:
     """Find the smallest and the largest finite value; 0 and 0 where there is none."""
     low, high = np.inf, -np.inf
     for top, bottom in bands:
-        values = _rows(image, top, bottom)
+        values = np.asarray(image.crop((0, top, image.width, bottom)))
         if image.mode == "F" and not np.isfinite(values.sum(dtype=np.float64)):
             values = values[np.isfinite(values)]
         if values.size:

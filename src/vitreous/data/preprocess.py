@@ -32,14 +32,7 @@ STATISTICS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {  # name â
 }
 
 # Pillow's interpolations. It averages over all that a new pixel covers, which others call antialias.
-INTERPOLATIONS = {
-    "nearest": Image.Resampling.NEAREST,
-    "box": Image.Resampling.BOX,
-    "bilinear": Image.Resampling.BILINEAR,
-    "hamming": Image.Resampling.HAMMING,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
-}
+INTERPOLATIONS = {kind.name.lower(): kind for kind in Image.Resampling}
 
 # The start of a centre crop that cuts off an odd number of pixels: torchvision and timm round half a pixel to even,
 # Hugging Face rounds it down. One crop in four differs by a pixel.
@@ -140,19 +133,6 @@ class Preprocess:
         top, left = self._offset(height, self.size[0]), self._offset(width, self.size[1])
         return image.crop((left, top, left + self.size[1], top + self.size[0]))  # black beyond the edges
 
-    def to_pixels(self, tensor: Tensor) -> Tensor:
-        """Undo `normalise`: the model's input `[... c h w]` to pixels, uint8 `[... h w c]`.
-
-        >>> preprocess = Preprocess(size=(2, 2), resize=2, mean=IMAGENET_MEAN, std=IMAGENET_STD)
-        >>> preprocess.to_pixels(preprocess(Image.new("RGB", (2, 2), (9, 99, 199))))[0, 0]
-        tensor([  9,  99, 199], dtype=torch.uint8)
-        """
-        if tensor.ndim < 3 or tensor.shape[-3] != len(self.mean):
-            raise ValueError(f"expected a tensor [... {len(self.mean)} h w], got {list(tensor.shape)}")
-        mean, std = _column(self.mean).to(tensor.device), _column(self.std).to(tensor.device)
-        colours = (tensor.to(torch.float32) * std + mean) * 255  # [... c h w]
-        return colours.round().clamp(0, 255).to(torch.uint8).movedim(-3, -1)  # [... h w c]
-
     def _resized(self, height: int, width: int) -> tuple[int, int]:
         """Return height and width after the resize, before the crop."""
         if self.resize is None:
@@ -239,10 +219,6 @@ def is_count(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) > 0
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def pair(name: str, value: Any) -> tuple[int, int]:
     """Check height and width; raise a `ValueError` that names the field."""
     if not isinstance(value, (tuple, list)) or len(value) != 2 or not all(is_count(side) for side in value):
@@ -259,7 +235,7 @@ def square(name: str, size: Any) -> tuple[int, int]:
 def colours(name: str, values: Any) -> tuple[float, ...]:
     """Check a number for each colour; raise a `ValueError` that names the field."""
     is_list = isinstance(values, (tuple, list)) and len(values) in (1, 3)
-    if not is_list or not all(_is_number(value) for value in values):
+    if not is_list or not all(isinstance(x, Real) and not isinstance(x, bool) and math.isfinite(x) for x in values):
         raise ValueError(f"{name} has to be 3 numbers (red, green, blue), or 1 for grey, got {values!r}")
     return tuple(float(value) for value in values)
 

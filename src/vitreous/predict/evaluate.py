@@ -122,11 +122,6 @@ class _Tally:
         self.confidence += confidence.tolist()
         self.loss += torch.nn.functional.cross_entropy(logits, label, reduction="none").tolist()
 
-    def extend(self, other: "_Tally") -> None:
-        """Append the images of another rank."""
-        for each in fields(self):
-            getattr(self, each.name).extend(getattr(other, each.name))
-
 
 def evaluate(
     data: ImageDataset | Images,
@@ -180,8 +175,9 @@ def evaluate(
     for (_, part), logits in compute_batches(begin, batches, lanes=lanes_of(run)):
         tally.add(logits, torch.tensor([indices[label] for label in part]))
     tally, *others = gather(tally, rank)
-    for other in others:
-        tally.extend(other)
+    for other in others:  # the images of other ranks
+        for each in fields(tally):
+            getattr(tally, each.name).extend(getattr(other, each.name))
     count = len(tally.label)
     if not count:
         raise tally.problems[0] if tally.problems else ValueError(f"{data.name} holds no images")

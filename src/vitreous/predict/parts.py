@@ -15,6 +15,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -129,9 +130,8 @@ class PartsFolder:
         for field, difference in DIFFERENCES.items():
             then, now = found.get(field), expected.get(field)
             if then != now:
-                shown = (
-                    f" ({then!r} then, {now!r} now)" if isinstance(now, int) or field in ("command", "model") else ""
-                )
+                readable = isinstance(now, int) or field in ("command", "model")
+                shown = f" ({then!r} then, {now!r} now)" if readable else ""
                 raise ValueError(
                     f"{self.folder} was begun with {difference}{shown}: "
                     "give another folder with -o, or everything as it was to resume this one"
@@ -229,12 +229,8 @@ def embed_job(
         features = [row.numpy() if isinstance(row, Tensor) else None for _, row in rows]
         return {"features": pyarrow.array(features, fields["features"]), "error": [_reason(row) for _, row in rows]}
 
-    return PartsJob(
-        about,
-        _schema(fields, model),
-        lambda names: embed_each(names, model, compute=compute, **sizes),
-        columns,
-    )
+    rows_of = partial(embed_each, model=model, compute=compute, **sizes)
+    return PartsJob(about, _schema(fields, model), rows_of, columns)
 
 
 def classify_job(
@@ -251,8 +247,7 @@ def classify_job(
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
     fields = {"class_name": pyarrow.string(), "index": pyarrow.int32(), "probability": pyarrow.float32()}
     if top > 1:
-        lists = {"class_names": pyarrow.list_(pyarrow.string()), "probabilities": pyarrow.list_(pyarrow.float32())}
-        fields |= lists
+        fields |= {"class_names": pyarrow.list_(pyarrow.string()), "probabilities": pyarrow.list_(pyarrow.float32())}
 
     def columns(rows: list[Answer | ImageError]) -> dict[str, Any]:
         best = [None if isinstance(row, ImageError) else row.best for row in rows]
@@ -267,12 +262,9 @@ def classify_job(
         }
         return {name: found[name] for name in (*fields, "error")}
 
-    return PartsJob(
-        _about("classify", model, precision, merge) | {"top": str(top)},
-        _schema(fields, model),
-        lambda names: classify_each(names, model, top=top, compute=compute, **sizes),
-        columns,
-    )
+    rows_of = partial(classify_each, model=model, top=top, compute=compute, **sizes)
+    about = _about("classify", model, precision, merge) | {"top": str(top)}
+    return PartsJob(about, _schema(fields, model), rows_of, columns)
 
 
 def fingerprint(model: Model) -> str:

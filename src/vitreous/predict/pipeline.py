@@ -7,7 +7,7 @@ own, so that no core idles at the end of a matrix product.
 """
 
 import copy
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -42,20 +42,6 @@ def to_model(batch: Tensor, preprocess: Preprocess, like: Tensor) -> Tensor:
     """Copy a batch `[b c h w]` to the device and dtype of `like`; uint8 pixels are normalised there, floats are not."""
     batch = to_device(batch, like.device)
     return (preprocess.normalise(batch) if batch.dtype == torch.uint8 else batch).to(like.dtype)
-
-
-def decode_images(
-    images: Iterable[ImageLike], preprocess: Preprocess, batch_size: int
-) -> Generator[tuple[ImageLike, Tensor | ImageError], None, None]:
-    """Yield each image with its pixels, uint8 `[c h w]`, or its error; decoded ahead on threads."""
-
-    def decode(image: ImageLike) -> tuple[ImageLike, Tensor | ImageError]:
-        try:
-            return image, preprocess.pixels(read_image(image))
-        except ImageError as error:  # preprocessing does not know the name
-            return image, error if error.name != "image" else ImageError(image_name(image), error.reason)
-
-    return prefetch(decode, images, waiting=2 * batch_size)
 
 
 def decode_batches(
@@ -126,11 +112,17 @@ def compute_images(
 ) -> Iterator[tuple[ImageLike, Tensor | ImageError]]:
     """Yield each image with its row of `compute(pixels)`, or its error, in order."""
 
+    def decode(image: ImageLike) -> tuple[ImageLike, Tensor | ImageError]:
+        try:
+            return image, preprocess.pixels(read_image(image))
+        except ImageError as error:  # preprocessing does not know the name
+            return image, error if error.name != "image" else ImageError(image_name(image), error.reason)
+
     def begin(batch: list[tuple[ImageLike, Tensor | ImageError]]) -> Tensor:
         good = [pixels for _, pixels in batch if isinstance(pixels, Tensor)]
         return compute(torch.stack(good)) if good else torch.empty(0)
 
-    with closing(decode_images(images, preprocess, batch_size)) as decoded:  # ends the threads of an early stop
+    with closing(prefetch(decode, images, waiting=2 * batch_size)) as decoded:  # ends the threads of an early stop
         for batch, outputs in compute_batches(begin, batched(decoded, batch_size), lanes=lanes):
             rows = iter(outputs)
             for image, pixels in batch:

@@ -7,14 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
 from vitreous.data.image_dataset import ImageDataset
-from vitreous.data.images import ImageError, read_image
-from vitreous.data.prefetch import batched, prefetch
 from vitreous.data.preprocess import STATISTICS, Preprocess
 from vitreous.predict.evaluate import match_classes
-from vitreous.predict.pipeline import PlainCompute
+from vitreous.predict.pipeline import PlainCompute, decode_batches
 from vitreous.weights.load import Model
 
 CROP_SHARES = (0.875, 0.9, 0.95, 1.0)
@@ -124,25 +121,12 @@ def _try(
 ) -> list[PreprocessTrial]:
     """Run candidates that differ in mean and std alone: each image is decoded and cropped once."""
     first = next(iter(candidates.values()))
-    plain = replace(first, mean=(0.0,) * len(first.mean), std=(1.0,) * len(first.std))
-
-    def prepare(i: int) -> Tensor | ImageError:
-        try:
-            return plain(read_image(data.image(i)))  # [c h w] from 0 to 1
-        except ImageError as error:
-            return error
-
     correct: dict[str, list[bool]] = {name: [] for name in candidates}
-    numbered = zip(prefetch(prepare, range(len(data)), waiting=2 * batch_size), data.labels, strict=True)
     compute = PlainCompute(model)
-    for batch in batched(numbered, batch_size):
-        good = [(pixels, indices[label]) for pixels, label in batch if isinstance(pixels, Tensor)]
-        if not good:
-            continue
-        pixels, target = torch.stack([p for p, _ in good]), torch.tensor([label for _, label in good])
+    for pixels, labels in decode_batches(data, first, batch_size, problems=[]):
+        target = torch.tensor([indices[label] for label in labels])
         for name, candidate in candidates.items():
-            mean, std = (torch.tensor(part).view(-1, 1, 1) for part in (candidate.mean, candidate.std))
-            predicted = compute((pixels - mean) / std).cpu().argmax(dim=-1)
+            predicted = compute(candidate.normalise(pixels)).cpu().argmax(dim=-1)
             correct[name] += (predicted == target).tolist()
     if not any(correct.values()):
         raise ValueError(f"{data.name} holds no image that can be read: name other images")

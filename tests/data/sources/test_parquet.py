@@ -200,7 +200,7 @@ def test_another_process_opens_the_files_again(tmp_path, method):
     assert numbers(data) == [7, 0, 5]
     context = multiprocessing.get_context(method)
     queue = context.Queue()
-    lock = data.image.function.groups._opened.lock
+    lock = data.image.args[0].groups._opened.lock
     with lock:  # as if another thread was reading at the very moment of the fork
         process = context.Process(target=_read, args=(data, queue), daemon=True)
         process.start()

@@ -9,7 +9,7 @@ Shapes:  b images   c colours   H W size as stored   h w size for the model   k 
 
 import zlib
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,15 +19,12 @@ from vitreous.data.augment.mixing import MixUpCutMix
 from vitreous.data.augment.randaugment import SPACES, RandomOperations
 from vitreous.data.counter_random import CounterRandom
 
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
-
 
 @cache
 def allow_crc32_in_graph() -> None:
     """Tell `torch.compile` that `zlib.crc32` of a constant is a constant: `CounterRandom` hashes its purposes."""
 
-    def substitute(data: "ReadableBuffer", value: int = 0, /) -> int:
+    def substitute(data: Any, value: int = 0, /) -> int:
         raise NotImplementedError("only for purposes that are constants")
 
     torch.compiler.substitute_in_graph(zlib.crc32, can_constant_fold_through=True)(substitute)
@@ -87,7 +84,16 @@ class Augment(nn.Module):
         label_smoothing: the share of a target that is spread over all classes
         """
         super().__init__()
-        check_options(mean, std, policy, crop, shift, erasing, mix_share, label_smoothing)
+        if len(mean) != len(std) or len(mean) not in (1, 3):
+            raise ValueError(f"mean has {len(mean)} and std {len(std)} colours: both must have 1 or both 3")
+        if policy not in ("none", *SPACES):
+            raise ValueError(f"unknown policy {policy!r}: choose none, {' or '.join(SPACES)}")
+        if crop is not None and not 0 < crop[0] <= crop[1] <= 1:
+            raise ValueError(f"crop is {crop}: shares of the area, the smaller first, above 0 and up to 1")
+        shares = {"shift": shift, "erasing": erasing, "mix_share": mix_share, "label_smoothing": label_smoothing}
+        for name, share in shares.items():
+            if not 0 <= share <= 1:
+                raise ValueError(f"{name} is {share}: a share between 0 and 1 is expected")
         self.size, self.classes = size, classes
         self.shift, self.flip, self.crop, self.erasing = shift, flip, crop, erasing
         self.label_smoothing = label_smoothing
@@ -134,26 +140,3 @@ class Augment(nn.Module):
                 f"expected uint8 pixels [b {' '.join(map(str, expected))}], got {pixels.dtype} {list(pixels.shape)}: "
                 "resize the images, or pass crop=(0.25, 1.0) to crop them to this size"
             )
-
-
-def check_options(
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    policy: str,
-    crop: tuple[float, float] | None,
-    shift: float,
-    erasing: float,
-    mix_share: float,
-    label_smoothing: float,
-) -> None:
-    """Raise for options out of range."""
-    if len(mean) != len(std) or len(mean) not in (1, 3):
-        raise ValueError(f"mean has {len(mean)} and std {len(std)} colours: both must have 1 or both 3")
-    if policy not in ("none", *SPACES):
-        raise ValueError(f"unknown policy {policy!r}: choose none, {' or '.join(SPACES)}")
-    if crop is not None and not 0 < crop[0] <= crop[1] <= 1:
-        raise ValueError(f"crop is {crop}: shares of the area, the smaller first, above 0 and up to 1")
-    shares = {"shift": shift, "erasing": erasing, "mix_share": mix_share, "label_smoothing": label_smoothing}
-    for name, share in shares.items():
-        if not 0 <= share <= 1:
-            raise ValueError(f"{name} is {share}: a share between 0 and 1 is expected")

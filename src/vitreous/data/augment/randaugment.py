@@ -208,15 +208,9 @@ class RandomOperations(nn.Module):
                     operation.append(index)
                     factor.append(1.0 + strength if title in BLENDS else 1.0)
                     rest.append(1.0 - factor[-1])
-        tables = {
-            "frames": torch.stack(frames),
-            "frame": torch.tensor(frame),
-            "curves": torch.stack(curves),
-            "operation": torch.tensor(operation),
-            "factor": torch.tensor(factor, dtype=torch.float32),
-            "rest": torch.tensor(rest, dtype=torch.float32),
-        }
-        for key, table in tables.items():
+        shares = {"factor": torch.tensor(factor, dtype=torch.float32), "rest": torch.tensor(rest, dtype=torch.float32)}
+        tables = {"frames": torch.stack(frames), "frame": torch.tensor(frame), "curves": torch.stack(curves)}
+        for key, table in (tables | {"operation": torch.tensor(operation)} | shares).items():
             self.register_buffer(key, table, persistent=False)
 
     def draw_rows(self, rng: CounterRandom, turn: int = 0) -> Tensor:
@@ -261,15 +255,13 @@ class RandomOperations(nn.Module):
         tones = torch.arange(256, device=pixels.device, dtype=torch.float32)
         # sums of integers are exact in torchvision's float32 up to 256 · 256 pixels
         mean = (grey.sum((1, 2), dtype=torch.float64) / flat.shape[2]).float()[:, None]  # [b 1]
-        contrast = to_bytes(
-            multiply_add(mean.expand(-1, 256), self.rest[rows][:, None], tones * self.factor[rows][:, None])
-        )  # [b 256]
+        factor, rest = self.factor[rows][:, None], self.rest[rows][:, None]  # [b 1]
+        contrast = to_bytes(multiply_add(mean.expand(-1, 256), rest, tones * factor))  # [b 256]
         curves = self.curves[rows][:, None].expand(darker.shape)  # [b c 256]
         curves = torch.where(operation == OPERATIONS.index("Contrast"), contrast[:, None], curves)
-        curves = torch.where(
-            operation == OPERATIONS.index("AutoContrast"), stretch_tones(darker, flat.shape[2]), curves
-        )
-        curves = torch.where(operation == OPERATIONS.index("Equalize"), equalize_tones(darker, flat.shape[2]), curves)
+        stretched, equalized = stretch_tones(darker, flat.shape[2]), equalize_tones(darker, flat.shape[2])
+        curves = torch.where(operation == OPERATIONS.index("AutoContrast"), stretched, curves)
+        curves = torch.where(operation == OPERATIONS.index("Equalize"), equalized, curves)
         return curves.gather(2, flat.long()).view(pixels.shape)
 
     def blend(self, pixels: Tensor, grey: Tensor, rows: Tensor) -> Tensor:

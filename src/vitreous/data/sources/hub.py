@@ -105,11 +105,13 @@ def hub_builder(name: str, root: Path | None = None) -> Any:
     datasets = library(name)
     repository, _, config = name.removeprefix(PREFIX).partition(":")
     cache = str(root / "huggingface") if root else None  # None is the library's own
-    if Path(repository).is_dir():
-        return _built(datasets, repository, config, cache)
-    if (unreachable := _ask(repository)) is None:
-        return _built(datasets, repository, config, cache)
-    if (cached := _cached(repository, config, cache)) is not None:
+    unreachable = None if Path(repository).is_dir() else _ask(repository)
+    if unreachable is None:
+        try:
+            return datasets.load_dataset_builder(repository, config or None, cache_dir=cache)
+        except (OSError, ValueError, RuntimeError) as error:  # no such files, a config to choose, a script to run
+            raise FileNotFoundError(f"{repository} cannot be opened as a dataset: {one_line(error)}") from error
+    if (cached := _cached(repository, config or None, cache)) is not None:
         return cached
     raise FileNotFoundError(
         f"{_neither(name)}, and the Hub cannot be reached ({one_line(unreachable)}): go online to download it once, or "
@@ -151,21 +153,15 @@ def _ask(repository: str) -> Exception | None:
     return None
 
 
-def _built(datasets: Any, repository: str, config: str, cache: str | None) -> Any:
-    try:
-        return datasets.load_dataset_builder(repository, config or None, cache_dir=cache)
-    except (OSError, ValueError, RuntimeError) as error:  # no such files, a config to choose, a script to run
-        raise FileNotFoundError(f"{repository} cannot be opened as a dataset: {one_line(error)}") from error
-
-
-def _cached(repository: str, config: str, cache: str | None) -> Any:
+def _cached(repository: str, config: str | None, cache: str | None) -> Any:
     """Return the builder of an earlier download, None if there is none."""
     from datasets.packaged_modules.cache.cache import Cache
 
+    name = repository.rpartition("/")[2]
     try:
         return Cache(
             cache_dir=cache,
-            dataset_name=repository.split("/")[-1],
+            dataset_name=name,
             repo_id=repository,
             config_name=config or None,
             version="auto",

@@ -162,12 +162,13 @@ def choose_columns(features: Mapping[str, Any], title: str) -> TableColumns:
     others = [name for name, kind in kinds.items() if kind == "Value" and name in LABEL_COLUMNS]
     image = _best(images, IMAGE_COLUMNS)
     label = _best(classes, LABEL_COLUMNS) or _best(others, LABEL_COLUMNS)
+    listed = ", ".join(features) or "none"
     if image is None:
         wanted = f"expected one with the bytes of encoded images, such as {' or '.join(IMAGE_COLUMNS[:2])}"
-        raise ValueError(f"{title} has no single column of images: {wanted}; it has {_listed(features)}")
+        raise ValueError(f"{title} has no single column of images: {wanted}; it has {listed}")
     if label is None:
         wanted = f"expected one such as {' or '.join(LABEL_COLUMNS[:3])}"
-        raise ValueError(f"{title} has no single column of classes: {wanted}; it has {_listed(features)}")
+        raise ValueError(f"{title} has no single column of classes: {wanted}; it has {listed}")
     names = features[label].get("names")
     return TableColumns(image, label, tuple(str(name) for name in names) if names else None)
 
@@ -222,10 +223,6 @@ def _best(found: list[str], usual: Sequence[str]) -> str | None:
     return next((name for name in usual if name in found), None)
 
 
-def _listed(features: Mapping[str, Any]) -> str:
-    return ", ".join(features) or "none"
-
-
 def _columns(files: Sequence[Path]) -> TableColumns:
     """Choose the columns of the first file; the others must have the same."""
     found = [choose_columns(_features(file), file.name) for file in files]
@@ -245,12 +242,7 @@ def _features(file: Path) -> Mapping[str, Any]:
     except (pa.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{file} cannot be read as parquet: download it again ({reason})") from error
-    features: dict[str, Any] = {}
-    for column in schema:
-        binary = [
-            field for field in _fields(column.type) if pa.types.is_binary(field) or pa.types.is_large_binary(field)
-        ]
-        features[column.name] = {"_type": "Image" if binary else "Value"}
+    features = {column.name: {"_type": "Image" if _is_binary(column.type) else "Value"} for column in schema}
     try:
         features_of_hub = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
     except (ValueError, KeyError, TypeError):
@@ -258,13 +250,12 @@ def _features(file: Path) -> Mapping[str, Any]:
     return features | {name: value for name, value in features_of_hub.items() if name in features}
 
 
-def _fields(kind: Any) -> list[Any]:
-    """Return the type of a struct's `bytes`, or the type itself."""
+def _is_binary(kind: Any) -> bool:
+    """Whether a column, or the field `bytes` of a struct, holds bytes."""
     import pyarrow as pa
 
-    if pa.types.is_struct(kind):
-        return [field.type for field in kind if field.name == "bytes"]
-    return [kind]
+    kinds = [field.type for field in kind if field.name == "bytes"] if pa.types.is_struct(kind) else [kind]
+    return any(pa.types.is_binary(each) or pa.types.is_large_binary(each) for each in kinds)
 
 
 def _labels(file: Path, column: str) -> list[Any]:

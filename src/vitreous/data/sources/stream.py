@@ -96,12 +96,14 @@ def stream_dataset(
         raise ValueError(f"a stream reads one split, got {split!r}")
     datasets = library(str(name))
     if files := find_parquet(name):
+        import pyarrow.parquet as pq
+
         groups: dict[str, list[str]] = {}
         for file in files:
             groups.setdefault(split_of(file) or split, []).append(str(file))
         chosen = groups[_spelled(split, list(groups), name)]
         rows = datasets.load_dataset("parquet", data_files={split: chosen}, split=split, streaming=True)
-        count: int | None = _count_rows(chosen)
+        count: int | None = sum(pq.read_metadata(file).num_rows for file in chosen)
     else:
         builder = hub_builder(str(name), root)
         known = builder.info.splits or {}
@@ -130,12 +132,6 @@ def take_first(stream: ImageStream, count: int) -> ImageDataset:
         rows.pop()
     labels = tuple(stream.label(numbered) for numbered in enumerate(rows))
     return ImageDataset(stream.name, stream.class_names, labels, lambda i: stream.read((i, rows[i]))[0])
-
-
-def _count_rows(files: Sequence[str]) -> int:
-    import pyarrow.parquet as pq
-
-    return sum(pq.read_metadata(file).num_rows for file in files)
 
 
 def _spelled(split: str, have: list[str], name: str | Path) -> str:
