@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_runs import make_images, plain
 
+from vitreous.data.datasets import open_split
 from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.images import ImageError
 from vitreous.data.preprocess import Preprocess
-from vitreous.data.split import open_split
 from vitreous.training.batches import BatchSource, epoch_order, with_margin
 
 VIEW = Preprocess(size=(8, 8), resize=8, mean=(0.5,) * 3, std=(0.5,) * 3)

@@ -14,8 +14,8 @@ from vitreous.comparison.results import gather
 from vitreous.comparison.runs import finish_runs
 from vitreous.comparison.study import STUDIES, Study, StudyPart, locked, open_study
 from vitreous.comparison.table import as_text, cells, evidence, verdicts
+from vitreous.data.datasets import open_split
 from vitreous.data.images import read_image
-from vitreous.data.split import open_split
 from vitreous.pages.comparison import COMPARISON_PAGE, ComparedDataset, write_comparison_page
 from vitreous.pages.render import render
 from vitreous.pages.run import spell

@@ -53,8 +53,7 @@ def evaluate(
         merge: Merge this many tokens in each block: faster, and a little less exact (try 8 for a ViT of 197 tokens).
         data_root: The folder of named datasets.
     """
-    from vitreous.data.datasets import open_dataset
-    from vitreous.data.split import open_split
+    from vitreous.data.datasets import open_dataset, open_split
     from vitreous.predict.evaluate import evaluate as measure
     from vitreous.predict.evaluate import probe as measure_probe
     from vitreous.predict.pipeline import choose_compute
@@ -94,10 +93,9 @@ def evaluate(
 
 
 def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
-    from vitreous.predict.evaluate import format_value
+    from vitreous.predict.evaluate import format_summary
 
     if as_json:
         print_json(summary, indent=None)
-        return
-    for name, value in summary.items():
-        print(f"{name.replace('_', ' '):<18} {format_value(name, value)}")
+    else:
+        print(format_summary(summary))

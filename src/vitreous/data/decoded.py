@@ -58,7 +58,9 @@ def decode(
     try:
         _check_space(folder, int(np.prod(shape)))
         pixels = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=shape)
-        _allocate(temporary)
+        if hasattr(os, "posix_fallocate"):  # take the blocks now: another program may fill the disk meanwhile
+            with temporary.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, temporary.stat().st_size)
         _fill(pixels, data, preprocess, progress)
         pixels.flush()
         del pixels
@@ -119,13 +121,6 @@ def _sweep(folder: Path) -> None:
         with suppress(FileNotFoundError):  # another process sweeps too
             if time.time() - path.stat().st_mtime > 24 * 3600:
                 path.unlink()
-
-
-def _allocate(file: Path) -> None:
-    """Allocate the file's blocks now, if the system can: another program may fill the disk meanwhile."""
-    if hasattr(os, "posix_fallocate"):
-        with file.open("r+b") as opened:
-            os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
 
 
 def _check_space(folder: Path, size: int) -> None:

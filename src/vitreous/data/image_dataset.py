@@ -179,17 +179,15 @@ class DatasetSource:
 
     def names(self, parts: list[str]) -> list[str]:
         """Return the splits' names in this source; raise `FileNotFoundError` if one is missing."""
-        found = [self.spelled(part) for part in parts]
-        for part, name in zip(parts, found, strict=True):
+        found = []
+        for part in parts:
+            name = self.spelled(part)
             if name is None:
-                raise FileNotFoundError(self._lacks(part))
-        return [name for name in found if name is not None]
-
-    def _lacks(self, split: str) -> str:
-        text = f"{self.name} has no {self.part.format(split)}"
-        if self.splits:
-            text += f" (it has {', '.join(self.splits)})"
-        return f"{text}: expected {self.layout.format(split)}" if self.layout else text
+                known = f" (it has {', '.join(self.splits)})" if self.splits else ""
+                expected = f": expected {self.layout.format(part)}" if self.layout else ""
+                raise FileNotFoundError(f"{self.name} has no {self.part.format(part)}{known}{expected}")
+            found.append(name)
+        return found
 
 
 def split_parts(split: str) -> list[str]:

@@ -4,6 +4,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -41,11 +42,6 @@ def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """
     if size < 1:
         raise ValueError(f"a batch holds at least one image, got batch size {size}")
-    batch: list[Item] = []
-    for item in items:
-        batch.append(item)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
+    remaining = iter(items)
+    while batch := list(islice(remaining, size)):
         yield batch

@@ -110,7 +110,10 @@ class Preprocess:
         >>> Preprocess(size=(1, 1), resize=1, mean=HALF, std=HALF).normalise(torch.full((3, 1, 1), 255).byte())[:, 0, 0]
         tensor([1., 1., 1.])
         """
-        whole, mean, std = (_column(values).to(pixels.device) for values in ((255.0,), self.mean, self.std))
+        columns = (
+            torch.tensor(values, dtype=torch.float32).view(-1, 1, 1) for values in ((255.0,), self.mean, self.std)
+        )
+        whole, mean, std = (column.to(pixels.device) for column in columns)  # [c 1 1]
         # divided by 255, not multiplied by 1/255: so do timm and torchvision, and the last bit differs (on a GPU torch
         # multiplies where the divisor is a plain number)
         return (pixels.to(torch.float32) / whole).sub_(mean).div_(std)
@@ -208,10 +211,6 @@ class Preprocess:
 
 
 # --- checking -----------------------------------------------------------------------------------------------
-
-
-def _column(values: tuple[float, ...]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float32).view(-1, 1, 1)  # [c 1 1]
 
 
 def is_count(value: object) -> bool:

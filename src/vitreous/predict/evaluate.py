@@ -47,14 +47,11 @@ class Evaluation:
     """Errors of unreadable images, which count for nothing else."""
 
     def __repr__(self) -> str:
-        return "\n".join(f"{name:<18} {value}" for name, value in self._shown())
+        return format_summary(self.summary())
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><th>{html.escape(name)}<td>{html.escape(value)}" for name, value in self._shown())
-        return f"<table>{rows}</table>"
-
-    def _shown(self) -> list[tuple[str, str]]:
-        return [(name.replace("_", " "), format_value(name, value)) for name, value in self.summary().items()]
+        shown = ((name.replace("_", " "), format_value(name, value)) for name, value in self.summary().items())
+        return f"<table>{''.join(f'<tr><th>{name}<td>{html.escape(value)}' for name, value in shown)}</table>"
 
     def per_class(self) -> dict[str, float]:
         """Return the accuracy of each class; classes without images are left out."""
@@ -97,6 +94,11 @@ def format_value(name: str, value: Any) -> str:
     if name in ("top1", "top5", "calibration_error"):
         return f"{value:.2%}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def format_summary(summary: dict[str, Any]) -> str:
+    """Format the figures of a summary, one a line."""
+    return "\n".join(f"{name.replace('_', ' '):<18} {format_value(name, value)}" for name, value in summary.items())
 
 
 @dataclass

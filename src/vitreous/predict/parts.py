@@ -30,7 +30,6 @@ from vitreous.data.images import ImageError
 from vitreous.models.last_block import Compute
 from vitreous.predict.classify import Answer, classify_each
 from vitreous.predict.embed import embed_each
-from vitreous.predict.pipeline import plain_compute
 from vitreous.runtime.distributed import Rank, this_rank
 from vitreous.runtime.files import write_atomic, write_json
 from vitreous.weights.load import Model
@@ -165,13 +164,9 @@ class PartsFolder:
                 part.append(row)
                 done += 1
                 yield done
-            self.write(number, columns(part))
-
-    def write(self, number: int, columns: dict[str, Any]) -> Path:
-        """Write one part."""
-        images = [printable(name) for name in self.span(number)]
-        table = pyarrow.table({"image": images, **columns}, schema=self.schema)
-        return write_atomic(self.path(number), lambda temporary: pyarrow.parquet.write_table(table, temporary))
+            images = [printable(name) for name in names]
+            table = pyarrow.table({"image": images, **columns(part)}, schema=self.schema)
+            write_atomic(self.path(number), partial(pyarrow.parquet.write_table, table))
 
     def wait(self, numbers: Iterable[int], patience: float) -> list[int]:
         """Wait for other processes' parts as long as new ones appear, and return those still missing."""
@@ -221,7 +216,6 @@ def embed_job(
     """Make the job of `embed`: columns image, features (a list) and error."""
     about = _about("embed", model, precision, merge)
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
-    compute = compute or plain_compute(model, "features", device, precision)
     # not a list of fixed size: pyarrow before 26 cannot read one that is missing
     fields = {"features": pyarrow.list_(pyarrow.float32())}
 
@@ -299,8 +293,7 @@ def _schema(fields: dict[str, pyarrow.DataType], model: Model) -> pyarrow.Schema
 
 def _reason(row: object) -> str | None:
     """Return why an image has no answer; None if it has one."""
-    error = row if isinstance(row, ImageError) else None
-    return printable(error.reason) if error else None
+    return printable(row.reason) if isinstance(row, ImageError) else None
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ import torch
 
 from vitreous.data.augment.pipeline import Augment
 from vitreous.data.counter_random import permutation
+from vitreous.data.datasets import open_split
 from vitreous.data.image_dataset import ImageDataset, digest
 from vitreous.data.preprocess import Preprocess
-from vitreous.data.split import open_split
 from vitreous.models.resnet import ResNet
 from vitreous.runtime.device import lacks_compiler, pick_device
 from vitreous.runtime.distributed import World, this_rank
