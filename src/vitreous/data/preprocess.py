@@ -32,7 +32,8 @@ STATISTICS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {  # name â
 }
 
 # Pillow's interpolations. It averages over all that a new pixel covers, which others call antialias.
-INTERPOLATIONS = {kind.name.lower(): kind for kind in Image.Resampling}
+_NAMES = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
+INTERPOLATIONS = {name: Image.Resampling[name.upper()] for name in _NAMES}
 
 # The start of a centre crop that cuts off an odd number of pixels: torchvision and timm round half a pixel to even,
 # Hugging Face rounds it down. One crop in four differs by a pixel.
