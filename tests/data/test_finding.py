@@ -62,20 +62,11 @@ def test_one_path_need_not_be_in_a_list(album):
 
 
 def test_files_are_taken_as_given(album):
-    assert names("scan.dat", "notes.txt", ".hidden.jpg", "10.jpg") == [
-        "scan.dat",
-        "notes.txt",
-        ".hidden.jpg",
-        "10.jpg",
-    ]
+    assert names("scan.dat", "notes.txt", ".hidden.jpg", "10.jpg") == ["scan.dat", "notes.txt", ".hidden.jpg", "10.jpg"]
 
 
 def test_duplicates_stay_where_they_were_first(album):
-    assert names("10.jpg", ".", "./10.jpg", str(album / "9.JPG"), "trip/../10.jpg") == [
-        "10.jpg",
-        ALL[0],
-        *ALL[2:],
-    ]
+    assert names("10.jpg", ".", "./10.jpg", str(album / "9.JPG"), "trip/../10.jpg") == ["10.jpg", ALL[0], *ALL[2:]]
 
 
 @pytest.mark.parametrize(
@@ -172,14 +163,7 @@ def test_links_are_followed_and_loops_are_not(album):
     thread.join(timeout=20)
     assert len(answers) == 3, "still following the loop"
     # the same folder under two names is walked under the first
-    assert answers[0] == [
-        *ALL[:2],
-        "linked/b2.jpg",
-        "linked/B3.jpeg",
-        "linked/b10.jpg",
-        "linked/deep/c.webp",
-        ALL[2],
-    ]
+    assert answers[0] == [*ALL[:2], "linked/b2.jpg", "linked/B3.jpeg", "linked/b10.jpg", "linked/deep/c.webp", ALL[2]]
     assert answers[1] == ["linked/deep/c.webp"]
     assert "trip/deep/c.webp" in answers[2]
 

@@ -392,10 +392,7 @@ def test_whatever_a_decoder_raises_becomes_one_line(raised, monkeypatch):
 
 def test_other_ways_to_fail_have_their_own_words(monkeypatch):
     data = encoded(noise(), "BMP")
-    for raised, reason in (
-        (MemoryError(), "not enough memory"),
-        (EOFError("no more"), "truncated: the file ends"),
-    ):
+    for raised, reason in ((MemoryError(), "not enough memory"), (EOFError("no more"), "truncated: the file ends")):
         monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda _image, raised=raised: (_ for _ in ()).throw(raised))
         assert reason in failure(data).reason
 

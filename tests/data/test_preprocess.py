@@ -10,14 +10,7 @@ import torch
 from PIL import Image
 
 from vitreous.data.images import ImageError
-from vitreous.data.preprocess import (
-    CLIP_MEAN,
-    CLIP_STD,
-    HALF,
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    Preprocess,
-)
+from vitreous.data.preprocess import CLIP_MEAN, CLIP_STD, HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
 
 # (height, width): portrait, landscape, square, tiny, one pixel, a strip, and sides that leave odd rests
 SHAPES = [(301, 200), (180, 270), (128, 128), (7, 5), (1, 1), (12, 150), (67, 100), (99, 64)]

@@ -21,15 +21,7 @@ from transformers.models.siglip.image_processing_pil_siglip import SiglipImagePr
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 from transformers.models.vit.image_processing_vit import ViTImageProcessor
 
-from vitreous.data.preprocess import (
-    CLIP_MEAN,
-    CLIP_STD,
-    HALF,
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    INTERPOLATIONS,
-    Preprocess,
-)
+from vitreous.data.preprocess import CLIP_MEAN, CLIP_STD, HALF, IMAGENET_MEAN, IMAGENET_STD, INTERPOLATIONS, Preprocess
 from vitreous.data.preprocess_configs import from_huggingface, from_timm, from_torchvision
 
 # (height, width): portrait, landscape, square, tiny, one pixel, a strip, and sides that leave odd rests

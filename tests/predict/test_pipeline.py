@@ -13,15 +13,7 @@ from vitreous.data.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.predict.classify import classify_each
-from vitreous.predict.pipeline import (
-    MANY,
-    PlainCompute,
-    choose_compute,
-    compute_batches,
-    lanes_of,
-    to_device,
-    to_model,
-)
+from vitreous.predict.pipeline import MANY, PlainCompute, choose_compute, compute_batches, lanes_of, to_device, to_model
 from vitreous.runtime.device import MAX_LANES, max_lanes
 from vitreous.speed import cpu
 from vitreous.speed import optimize as optimization
