@@ -35,14 +35,15 @@ def open_images(images: Images) -> tuple[list[ImageLike], bool]:
     given = [cast(ImageLike, images)] if one else list(cast(Iterable[ImageLike], images))
     found: list[ImageLike] = []
     for image in given:
-        path = Path(os.path.expanduser(image)) if isinstance(image, (str, Path)) else None
-        if path is None or not (path.is_dir() or (_may_be_pattern(image) and not path.exists())):
-            found.append(image)  # whether it can be read is known when it is read
-            continue
-        names, problems = find_names([cast(str, image)])
-        if problems:
-            raise problems[0]
-        found, one = [*found, *names], False
+        if isinstance(image, (str, Path)):
+            path = Path(os.path.expanduser(image))
+            if path.is_dir() or ((_URL.match(str(image)) or split_pattern(Path(image))) and not path.exists()):
+                names, problems = find_names([image])
+                if problems:
+                    raise problems[0]
+                found, one = [*found, *names], False
+                continue
+        found.append(image)  # whether it can be read is known when it is read
     return found, one
 
 
@@ -92,10 +93,6 @@ def split_pattern(path: Path) -> tuple[Path, Path] | None:
 
 
 _URL = re.compile("https?://")
-
-
-def _may_be_pattern(image: object) -> bool:
-    return isinstance(image, (str, Path)) and bool(_URL.match(str(image)) or split_pattern(Path(image)))
 
 
 def _expand(given: str | Path, problems: list[ImageError]) -> list[str]:

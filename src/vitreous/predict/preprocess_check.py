@@ -51,9 +51,8 @@ class PreprocessCheck:
         """Return a sentence on the statistics and one on the crop."""
         used, chosen = self.statistics[0], self.chosen
         if chosen is used:
-            lines = [
-                f"mean and std in use fit: {used.top1:.1%} of {len(used.correct)} images, no other is clearly better"
-            ]
+            share = f"{used.top1:.1%} of {len(used.correct)} images"
+            lines = [f"mean and std in use fit: {share}, no other is clearly better"]
         else:
             lines = [f"{chosen.name} fits better than what is in use: {compared(chosen, used)}"]
         crop = clearly_better(chosen, self.crops)
@@ -93,19 +92,14 @@ def check_preprocess(model: Model, data: ImageDataset, batch_size: int = 16) -> 
     used = model.card.preprocess
     candidates = {"in use": used}
     if len(used.mean) == 3:
-        for name, (mean, std) in STATISTICS.items():
+        for mean, std in STATISTICS.values():
             if (mean, std) != (used.mean, used.std):
-                candidates[_describe(name)] = replace(used, mean=mean, std=std)
+                numbers = [" ".join(f"{value:.3g}" for value in dict.fromkeys(part)) for part in (mean, std)]
+                candidates[f"mean {numbers[0]}, std {numbers[1]}"] = replace(used, mean=mean, std=std)
     check = PreprocessCheck(tuple(_try(model, data, indices, candidates, batch_size)), ())
     crops = [(name, crop) for name, crop in _crops(check.chosen.preprocess) if crop != check.chosen.preprocess]
     tried = [_try(model, data, indices, {f"{name}, {check.chosen.name}": crop}, batch_size)[0] for name, crop in crops]
     return replace(check, crops=tuple(tried))
-
-
-def _describe(name: str) -> str:
-    mean, std = STATISTICS[name]
-    numbers = [" ".join(f"{value:.3g}" for value in dict.fromkeys(part)) for part in (mean, std)]
-    return f"mean {numbers[0]}, std {numbers[1]}"
 
 
 def _crops(preprocess: Preprocess) -> Iterator[tuple[str, Preprocess]]:
