@@ -15,10 +15,11 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 from vitreous import ViT, variant
+from vitreous.data.preprocess_configs import default_preprocess
 from vitreous.data.samples import samples
 from vitreous.pages.explanation import Explanation, save_report
 from vitreous.views.inspection import Inspection
-from vitreous.weights.card import Card, usual_preprocess
+from vitreous.weights.card import Card
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 
@@ -29,7 +30,7 @@ def main() -> None:
     parser.add_argument("--hovers", type=int, default=100)
     given = parser.parse_args()
     model = ViT(variant(given.model)).eval()
-    model.card = Card(given.model, usual_preprocess(model.config))
+    model.card = Card(given.model, default_preprocess(model.config))
     begun = time.monotonic()
     pages = [Explanation(Inspection(model, samples()["chelsea"], name="chelsea")).page()]
     spent = time.monotonic() - begun

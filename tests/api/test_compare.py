@@ -11,8 +11,9 @@ from tiny_studies import MODELS, budget_of, make_zoo, states, tiny
 from vitreous.api.compare import compare
 from vitreous.comparison.runs import Predictions
 from vitreous.comparison.study import STUDIES, NamedStudy, StudyPart
+from vitreous.data.preprocess_configs import default_preprocess
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.weights.card import Card, usual_preprocess
+from vitreous.weights.card import Card
 from vitreous.weights.save import save
 
 
@@ -144,7 +145,7 @@ def test_one_dataset_of_a_study_can_be_chosen(named, tmp_path):
 def checkpoint(folder):
     torch.manual_seed(5)
     model = ViT(ViTConfig(image_size=8, patch_size=4, width=16, depth=2, heads=2, classes=4))
-    model.card = Card("mine", usual_preprocess(model.config))
+    model.card = Card("mine", default_preprocess(model.config))
     save(model, folder)
     return str(folder)
 

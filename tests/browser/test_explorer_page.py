@@ -9,11 +9,12 @@ import pytest
 from chromium import Watched, browser, settle, until
 from PIL import Image
 
+from vitreous.data.preprocess_configs import default_preprocess
 from vitreous.models.variants import variant
 from vitreous.models.vit import ViT
 from vitreous.pages.explanation import Explanation
 from vitreous.server.serve import RunningExplorer
-from vitreous.weights.card import Card, usual_preprocess
+from vitreous.weights.card import Card
 from vitreous.weights.load import load
 
 pytestmark = pytest.mark.slow
@@ -23,7 +24,7 @@ TI = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 
 def fresh(config):
     model = ViT(config).eval()
-    model.card = Card("fresh", usual_preprocess(config), tuple("abcdefghij"))
+    model.card = Card("fresh", default_preprocess(config), tuple("abcdefghij"))
     return model
 
 

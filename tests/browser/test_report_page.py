@@ -9,6 +9,7 @@ from chromium import Watched, browser, settle, until
 from scipy.stats import spearmanr
 
 from vitreous.cli.main import main
+from vitreous.data.preprocess_configs import default_preprocess
 from vitreous.data.samples import samples
 from vitreous.figures.kinds import Matrix
 from vitreous.inside.capture import capture
@@ -18,7 +19,7 @@ from vitreous.pages.explanation import Explanation
 from vitreous.views.inspection import Inspection
 from vitreous.views.registry import VIEWS
 from vitreous.views.view import View
-from vitreous.weights.card import Card, usual_preprocess
+from vitreous.weights.card import Card
 from vitreous.weights.load import load
 
 pytestmark = pytest.mark.slow
@@ -261,7 +262,7 @@ def test_a_view_that_is_added_appears_everywhere(watched, tmp_path, monkeypatch,
 def test_a_resnet_and_a_model_without_an_image_have_pages(watched, tmp_path):
     torch.manual_seed(0)
     model = ResNet(ResNetConfig(18, classes=5)).eval()
-    model.card = Card(name="resnet", preprocess=usual_preprocess(ViTConfig(image_size=64)), family="ResNet")
+    model.card = Card(name="resnet", preprocess=default_preprocess(ViTConfig(image_size=64)), family="ResNet")
     Explanation(Inspection(model, samples()["chelsea"], name="chelsea")).save(tmp_path / "resnet.html")
     page = watched.open((tmp_path / "resnet.html").as_uri())
     assert page.get_by_role("tab").all_inner_texts() == ["Predictions", "Relevance", "Embedding", "Model"]

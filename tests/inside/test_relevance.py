@@ -5,10 +5,11 @@ from families import FAMILIES, family, images
 from vitreous.inside.attention import readout
 from vitreous.inside.capture import capture
 from vitreous.inside.grad_cam import grad_cam
+from vitreous.inside.gradients import chosen_classes
 from vitreous.inside.head_importance import head_importance
 from vitreous.inside.integrated_gradients import integrated_gradients
 from vitreous.inside.intervene import intervene
-from vitreous.inside.relevance import chosen_classes, gradient_attention, relevance
+from vitreous.inside.relevance import gradient_attention, relevance
 
 BY_GRADIENT = {
     "relevance": relevance,

@@ -6,12 +6,13 @@ from tiny_runs import make_images, plain
 
 from conftest import noise
 from vitreous.data.image_dataset import ImageDataset
+from vitreous.data.preprocess_configs import default_preprocess
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.training.loop import train
 from vitreous.training.model import build_model
 from vitreous.training.setup import make_teacher
-from vitreous.weights.card import Card, usual_preprocess
+from vitreous.weights.card import Card
 from vitreous.weights.load import load
 from vitreous.weights.save import save
 
@@ -72,7 +73,7 @@ def test_what_a_checkpoint_dropped_while_it_was_trained_is_not_dropped_again(tmp
 
 def test_what_was_assumed_of_a_checkpoint_is_none_of_the_new_models_remarks(tmp_path):
     model = noise(ViT(SMALL))
-    model.card = Card("x", usual_preprocess(SMALL))
+    model.card = Card("x", default_preprocess(SMALL))
     model.card.report.assumed = {"preprocessing": "as is usual", "class names": "ImageNet-1k's"}
     save(model, tmp_path)
     lines = []
@@ -83,7 +84,7 @@ def test_what_was_assumed_of_a_checkpoint_is_none_of_the_new_models_remarks(tmp_
 
 def test_a_checkpoint_of_the_same_classes_keeps_its_head(tmp_path):
     model = noise(ViT(ViTConfig(**{**vars(SMALL), "classes": 3})))
-    model.card = Card("x", usual_preprocess(model.config), class_names=DATA.class_names)
+    model.card = Card("x", default_preprocess(model.config), class_names=DATA.class_names)
     save(model, tmp_path)
     lines = []
     again = build_model(plain("x", model=str(tmp_path), pretrained=True), DATA, lines.append)
@@ -146,7 +147,7 @@ def test_a_teacher_of_other_classes_is_refused(checkpoint, tmp_path):
     with pytest.raises(ValueError, match="has 5 classes, the data has 3"):
         make_teacher(plain("x", teacher=checkpoint), view, student, torch.device("cpu"))
     model = noise(ViT(ViTConfig(**{**vars(SMALL), "classes": 3})))
-    model.card = Card("x", usual_preprocess(model.config), class_names=("rose", "lily", "iris"))
+    model.card = Card("x", default_preprocess(model.config), class_names=("rose", "lily", "iris"))
     save(model, tmp_path / "flowers")
     with pytest.raises(ValueError, match="'rose' for 'cat' first"):
         make_teacher(plain("x", teacher=str(tmp_path / "flowers")), view, student, torch.device("cpu"))

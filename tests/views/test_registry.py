@@ -9,6 +9,7 @@ from conftest import VIT_TI, noise
 from vitreous.api import explain as api
 from vitreous.cli.main import main
 from vitreous.data import images
+from vitreous.data.preprocess_configs import default_preprocess
 from vitreous.figures.draw import draw
 from vitreous.figures.style import encode
 from vitreous.models.resnet import ResNet, ResNetConfig
@@ -16,7 +17,7 @@ from vitreous.models.vit import ViT, ViTConfig
 from vitreous.pages.explanation import Explanation
 from vitreous.views.inspection import Choice, Inspection
 from vitreous.views.registry import VIEWS, choose_views
-from vitreous.weights.card import Card, usual_preprocess
+from vitreous.weights.card import Card
 from vitreous.weights.load import load
 from vitreous.weights.save import save
 
@@ -37,7 +38,7 @@ FAMILIES = {
 def build(family):
     model = noise(ViT(ViTConfig(**SMALL | FAMILIES[family])))
     head = "classifier" if model.config.classes else "none"
-    model.card = Card(name=family, preprocess=usual_preprocess(model.config), head=head)
+    model.card = Card(name=family, preprocess=default_preprocess(model.config), head=head)
     return model
 
 
@@ -68,7 +69,7 @@ def test_every_view_draws_every_family(family, photo):
 
 def test_a_resnet_has_its_own_few(photo):
     model = ResNet(ResNetConfig(18, classes=5)).eval()
-    model.card = Card(name="resnet", preprocess=usual_preprocess(ViTConfig(image_size=64)), family="ResNet")
+    model.card = Card(name="resnet", preprocess=default_preprocess(ViTConfig(image_size=64)), family="ResNet")
     explanation = Explanation(Inspection(model, photo))
     assert list(explanation.compute()) == ["predictions", "cam", "filters", "card"]
     assert explanation.map("cam").shape == (2, 2)

@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from conftest import noise
+from vitreous.data.preprocess_configs import default_preprocess
 from vitreous.inside.attention import entropy, mean_distance
 from vitreous.inside.capture import capture
 from vitreous.inside.intervene import intervene
@@ -19,14 +20,14 @@ from vitreous.views import maps
 from vitreous.views.inspection import Choice, Inspection
 from vitreous.views.maps import heat_map
 from vitreous.views.registry import VIEWS
-from vitreous.weights.card import Card, usual_preprocess
+from vitreous.weights.card import Card
 
 
 @pytest.fixture(scope="module")
 def model():
     torch.manual_seed(0)
     model = noise(ViT(ViTConfig(image_size=(24, 40), patch_size=(8, 4), width=48, depth=3, heads=4, classes=7)))
-    model.card = Card(name="tiny", preprocess=usual_preprocess(model.config), class_names=tuple("abcdefg"))
+    model.card = Card(name="tiny", preprocess=default_preprocess(model.config), class_names=tuple("abcdefg"))
     return model
 
 
@@ -172,7 +173,7 @@ def test_colours_and_norms_are_of_every_block(compute):
 def test_a_resnets_filters_are_those_of_its_first_convolution(photo):
     torch.manual_seed(0)
     model = ResNet(ResNetConfig(18, classes=5)).eval()
-    model.card = Card(name="resnet", preprocess=usual_preprocess(ViTConfig(image_size=64)), family="ResNet")
+    model.card = Card(name="resnet", preprocess=default_preprocess(ViTConfig(image_size=64)), family="ResNet")
     found = VIEWS["filters"].results(Inspection(model, photo))[""]
     assert found.images.shape == (64, 7, 7, 3)
     assert found.title == "Filters of the first convolution"
@@ -215,7 +216,7 @@ def test_trust_compares_default_maps_and_keeps_deletion_and_insertion_apart(mode
 
 def test_a_target_that_does_not_exist_is_refused_for_a_resnet_too(photo):
     resnet = ResNet(ResNetConfig(18, classes=5)).eval()
-    resnet.card = Card(name="r", preprocess=usual_preprocess(ViTConfig(image_size=64)), family="ResNet")
+    resnet.card = Card(name="r", preprocess=default_preprocess(ViTConfig(image_size=64)), family="ResNet")
     with pytest.raises(ValueError, match="target 5 does not exist: this model has target 0 to 4"):
         Inspection(resnet, photo, Choice(target=5))
     with pytest.raises(ValueError, match="no classes to explain"):

@@ -5,8 +5,9 @@ import torch
 
 from conftest import assert_same, noise
 from vitreous.data.preprocess import HALF
+from vitreous.data.preprocess_configs import default_preprocess
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.weights.card import Card, usual_preprocess
+from vitreous.weights.card import Card
 from vitreous.weights.convert import convert
 from vitreous.weights.load import load
 
@@ -17,7 +18,7 @@ def ours_with_half_statistics():
     from dataclasses import replace
 
     model = noise(ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=3)))
-    preprocess = replace(usual_preprocess(model.config), mean=HALF, std=HALF)
+    preprocess = replace(default_preprocess(model.config), mean=HALF, std=HALF)
     model.card = Card(name="mine", preprocess=preprocess, class_names=("cat", "dog", "owl"))
     return model
 

@@ -7,8 +7,9 @@ import transformers
 
 from conftest import assert_same, noise
 from vitreous.data.preprocess import HALF
+from vitreous.data.preprocess_configs import default_preprocess
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.weights.card import Card, usual_preprocess
+from vitreous.weights.card import Card
 from vitreous.weights.load import load
 from vitreous.weights.save import save
 from vitreous.weights.sidecar import imagenet_names
@@ -26,7 +27,7 @@ def ours_with_half_statistics():
     from dataclasses import replace
 
     model = noise(ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=3)))
-    preprocess = replace(usual_preprocess(model.config), mean=HALF, std=HALF)
+    preprocess = replace(default_preprocess(model.config), mean=HALF, std=HALF)
     model.card = Card(name="mine", preprocess=preprocess, class_names=("cat", "dog", "owl"))
     return model
 
@@ -44,7 +45,7 @@ def test_class_names_assumed_of_another_head_are_not_reported(classes, tmp_path)
     """A model that was fine-tuned from a checkpoint without names, as earlier versions wrote it."""
     model = ViT(ViTConfig(image_size=16, patch_size=8, width=16, depth=1, heads=2, classes=classes))
     own = ("cat", "dog", "owl")
-    model.card = Card("x", usual_preprocess(model.config), class_names=own if classes == 3 else imagenet_names())
+    model.card = Card("x", default_preprocess(model.config), class_names=own if classes == 3 else imagenet_names())
     model.card.report.assumed["class names"] = "ImageNet-1k's names (there are 1,000 classes)"
     save(model, tmp_path)
     assert ("class names" in load(tmp_path).card.report.assumed) == (classes == 1000)

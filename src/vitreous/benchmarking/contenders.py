@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from vitreous.data.preprocess_configs import default_preprocess
 from vitreous.models.last_block import Compute, logits_only
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.runtime.device import pick_dtype
 from vitreous.speed.optimize import PRECISIONS, optimize
 from vitreous.speed.training_forward import training_logits
-from vitreous.weights.card import Card, usual_preprocess
+from vitreous.weights.card import Card
 from vitreous.weights.convert import convert
 from vitreous.weights.formats.timm import to_timm
 from vitreous.weights.formats.torchvision import to_torchvision
@@ -259,7 +260,7 @@ def optimized(precision: str | None = None) -> Callable[[Material], Compute]:
         wanted = precision or setting.precision
         if wanted not in PRECISIONS:
             raise LeftOut(f"optimize supports {', '.join(PRECISIONS)}, not {wanted}")
-        model.card = Card("random", usual_preprocess(setting.config))
+        model.card = Card("random", default_preprocess(setting.config))
         try:
             fast = optimize(model, wanted, batch_size=setting.batch, device=setting.device, pixels=False)
         except (ImportError, ValueError) as error:

@@ -22,6 +22,7 @@ from vitreous.data.preprocess import (
     pair,
     square,
 )
+from vitreous.models.vit import ViTConfig
 
 
 def from_timm(pretrained_cfg: Mapping[str, Any], image_size: int | tuple[int, int] | None = None) -> Preprocess:
@@ -183,3 +184,9 @@ def _pillow_name(resample: Any) -> str:
     if resample not in names:
         raise ValueError(f"resample has to be one of Pillow's numbers {sorted(names)}, got {resample!r}")
     return names[resample]
+
+
+def default_preprocess(config: ViTConfig) -> Preprocess:
+    """Return the preprocessing of a model made in memory: ImageNet's statistics for colour, 0.5 for grey, no crop."""
+    mean, std = (HALF[:1], HALF[:1]) if config.channels == 1 else (IMAGENET_MEAN, IMAGENET_STD)
+    return Preprocess(size=config.size, resize=config.size, mean=mean, std=std)

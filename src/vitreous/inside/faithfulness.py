@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.transforms.functional import gaussian_blur
 
+from vitreous.inside.gradients import Target, chosen_classes
 from vitreous.inside.integrated_gradients import black
-from vitreous.inside.relevance import Target, chosen_classes
 from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT
 

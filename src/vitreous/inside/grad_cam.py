@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vitreous.inside.capture import capture, underneath
 from vitreous.inside.glossary import full_name
-from vitreous.inside.relevance import Target, class_score, differentiable
+from vitreous.inside.gradients import Target, class_score, differentiable
 from vitreous.models.resnet import ResNet
 
 

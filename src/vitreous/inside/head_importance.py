@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from vitreous.inside.capture import capture
 from vitreous.inside.glossary import full_name
-from vitreous.inside.relevance import Target, class_score, differentiable
+from vitreous.inside.gradients import Target, class_score, differentiable
 
 
 def head_importance(model: nn.Module, x: Tensor, target: Target = None) -> Tensor:

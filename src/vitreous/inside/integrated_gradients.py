@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitreous.inside.relevance import Target, chosen_classes, class_score, differentiable
+from vitreous.inside.gradients import Target, chosen_classes, class_score, differentiable
 
 RULES = ("gauss-legendre", "midpoint")
 

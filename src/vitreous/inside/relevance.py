@@ -8,7 +8,6 @@ Shapes:  b images · h heads · t tokens · k width of one head
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +15,8 @@ from torch import Tensor, nn
 from vitreous.inside.attention import attention_of, readout
 from vitreous.inside.capture import capture, underneath
 from vitreous.inside.glossary import full_name
+from vitreous.inside.gradients import Target, class_score, differentiable
 
-Target = int | Sequence[int] | Tensor | None
 """Class to explain: one for all images, one for each, or None for each image's predicted class."""
 
 
@@ -67,35 +66,3 @@ def _weighted_attention(
         by_gradient = gradient @ values.transpose(-2, -1)  # O = A v, so that dA = dO vᵀ: the fused kernel can stay
         yield (by_gradient * attention).clamp_min(0).mean(dim=1)
         del attention, by_gradient  # [b h t t] each: freed before the next layer's are made
-
-
-@contextmanager
-def differentiable(x: Tensor) -> Iterator[Tensor]:
-    """Yield a copy of `x` with gradients enabled, also inside `no_grad` and `inference_mode`.
-
-    Gradients start at the image, so that they exist even if all parameters are frozen.
-    """
-    with torch.inference_mode(False), torch.enable_grad():
-        yield x.detach().clone().requires_grad_()
-
-
-def chosen_classes(logits: Tensor, target: Target = None) -> Tensor:
-    """Choose the class to explain for each image: logits `[b classes]` → `[b]`.
-
-    >>> chosen_classes(torch.eye(3)), chosen_classes(torch.eye(3), 1)
-    (tensor([0, 1, 2]), tensor([1, 1, 1]))
-    """
-    if target is None:
-        return logits.argmax(dim=-1)
-    b, count = logits.shape
-    chosen = torch.as_tensor(target, device=logits.device).long()
-    if chosen.shape not in ((), (1,), (b,)):
-        raise ValueError(f"target should be one class, or one for each of {b} images, got {tuple(chosen.shape)}")
-    if chosen.min() < 0 or chosen.max() >= count:
-        raise ValueError(f"target should be a class from 0 to {count - 1}, got {target}")
-    return chosen.expand(b)
-
-
-def class_score(logits: Tensor, target: Target = None) -> Tensor:
-    """Sum the chosen classes' logits over images: images do not interact, so each gets its own gradient."""
-    return logits.gather(1, chosen_classes(logits, target)[:, None]).sum()

@@ -266,9 +266,10 @@ def fingerprint(model: Model) -> str:
 
     >>> from vitreous.models.variants import variant
     >>> from vitreous.models.vit import ViT
-    >>> from vitreous.weights.card import Card, usual_preprocess
+    >>> from vitreous.weights.card import Card
+    >>> from vitreous.data.preprocess_configs import default_preprocess
     >>> model = ViT(variant("vit_femto_patch4_32"))
-    >>> model.card = Card("femto", usual_preprocess(model.config))
+    >>> model.card = Card("femto", default_preprocess(model.config))
     >>> before = fingerprint(model)
     >>> _ = model.cls_token.data.add_(1)
     >>> len(before), fingerprint(model) == before

@@ -31,7 +31,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_distribut
 
 from vitreous.runtime.distributed import Rank, World
 from vitreous.runtime.files import write_json
-from vitreous.training.parallel import local, shard_like
+from vitreous.training.parallel import local, seed_rank, shard_like
 from vitreous.weights.load import Model
 from vitreous.weights.save import write_safetensors
 
@@ -124,11 +124,6 @@ class TrainingState:
         torch.set_rng_state(saved["random/cpu"])
         if self.device.type == "cuda" and "random/cuda" in saved:
             torch.cuda.set_rng_state(saved["random/cuda"], self.device)
-
-
-def seed_rank(seed: int, rank: Rank) -> None:
-    """Seed torch differently on each rank, so that ranks draw different dropout masks."""
-    torch.manual_seed((seed + rank.rank * 0x9E3779B97F4A7C15) % 2**63)
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from vitreous.models.vit import ViT
-from vitreous.runtime.distributed import World
+from vitreous.runtime.distributed import Rank, World
 from vitreous.training.config import TrainConfig
 from vitreous.weights.load import Model
 
@@ -111,3 +111,8 @@ def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
         return tensor
     replicated = DTensor.from_local(tensor, like.device_mesh, [Replicate()] * like.device_mesh.ndim, run_check=False)
     return replicated.redistribute(like.device_mesh, like.placements)
+
+
+def seed_rank(seed: int, rank: Rank) -> None:
+    """Seed torch differently on each rank, so that ranks draw different dropout masks."""
+    torch.manual_seed((seed + rank.rank * 0x9E3779B97F4A7C15) % 2**63)

@@ -22,14 +22,14 @@ from vitreous.runtime.device import lacks_compiler, pick_device
 from vitreous.runtime.distributed import World, this_rank
 from vitreous.training.batch_size import settle_batch_size
 from vitreous.training.batches import BatchSource, StreamedData, StreamSource, open_stream
-from vitreous.training.checkpoint import TrainingState, seed_rank
+from vitreous.training.checkpoint import TrainingState
 from vitreous.training.config import TrainConfig
 from vitreous.training.evaluation import Evaluator
 from vitreous.training.listeners import Listener
 from vitreous.training.loss import Objective, Teacher, choose_forward
 from vitreous.training.model import build_model
 from vitreous.training.optimisers import build_optimisers, create_states
-from vitreous.training.parallel import is_sharded, parallelise
+from vitreous.training.parallel import is_sharded, parallelise, seed_rank
 from vitreous.training.policies import apply_policy
 from vitreous.training.step import TrainStep
 from vitreous.weights.load import Model, load

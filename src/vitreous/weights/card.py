@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from vitreous.data.preprocess import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
+from vitreous.data.preprocess import Preprocess
+from vitreous.data.preprocess_configs import default_preprocess
 from vitreous.models.vit import ViT, ViTConfig
 
 if TYPE_CHECKING:
@@ -161,12 +162,6 @@ class Card:
         return rows_to_html(f"Card: {self.name}", self.rows())
 
 
-def usual_preprocess(config: ViTConfig) -> Preprocess:
-    """Return the preprocessing of a model made in memory: ImageNet's statistics for colour, 0.5 for grey, no crop."""
-    mean, std = (HALF[:1], HALF[:1]) if config.channels == 1 else (IMAGENET_MEAN, IMAGENET_STD)
-    return Preprocess(size=config.size, resize=config.size, mean=mean, std=std)
-
-
 def card_of(model: "ViT | ResNet", name: str = "model") -> Card:
     """Return the model's card; for a ViT made in memory, one with the usual preprocessing."""
     card: Card | None = model.card
@@ -174,4 +169,4 @@ def card_of(model: "ViT | ResNet", name: str = "model") -> Card:
         return card
     if not isinstance(model.config, ViTConfig):
         raise ValueError("a ResNet is saved with its preprocessing: set model.card")
-    return Card(name=name, preprocess=usual_preprocess(model.config))
+    return Card(name=name, preprocess=default_preprocess(model.config))
