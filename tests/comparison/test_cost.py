@@ -1,10 +1,10 @@
-"""Speeds, and energy that is reported only if it was measured over the whole run."""
+"""Speeds, minutes that become epochs, and energy that is reported only if it was measured over the whole run."""
 
 import json
 
 import pytest
 import torch
-from tiny_studies import Heard, make_zoo, tiny_run
+from tiny_studies import MODELS, Heard, make_zoo, tiny, tiny_run
 
 from vitreous.comparison import cost
 from vitreous.comparison.cost import Meter, read_meter
@@ -67,3 +67,25 @@ def test_a_compiled_model_is_timed_beside_the_eager_one(monkeypatch):
     found = cost.time_models({"packaged": load()}, torch.device("cpu"), rounds=3, batch=2)
     assert found["packaged"].compiled > 0
     assert found["packaged"].why == ""
+
+
+@pytest.mark.slow
+def test_minutes_become_epochs_that_are_written_down_and_stay(tmp_path, monkeypatch):
+    zoo, folder = make_zoo(tmp_path / "zoo"), tmp_path / "study"
+    monkeypatch.setattr(cost, "time_update", lambda parts: 0.5 if parts.config.model == MODELS[0] else 1.0)
+    monkeypatch.setattr(cost, "time_evaluation", lambda parts: 0.5)
+    monkeypatch.setattr(cost.time, "monotonic", lambda: 0.0)  # getting ready takes no time
+    found = tiny(zoo, folder, epochs=None, minutes=0.1, seeds=1)  # 6 s; three updates an epoch and an evaluation
+    assert [row["epochs"] for row in found.tables[0]["rows"]] == [3, 1]
+    assert found.tables[0]["minutes"] == 0.1
+    monkeypatch.setattr(cost, "time_update", lambda parts: pytest.fail("timed again"))
+    again = tiny(zoo, folder, epochs=None, minutes=0.1, seeds=1)
+    assert [row["epochs"] for row in again.tables[0]["rows"]] == [3, 1]
+
+
+def test_real_updates_are_timed(tmp_path):
+    heard = Heard()
+    config = cost.epochs_for(tiny_run(make_zoo(tmp_path / "zoo"), epochs=10, warmup=1), 0.05, None, heard)
+    assert config.epochs >= 1
+    assert config.warmup == pytest.approx(config.epochs / 10, abs=1e-3)
+    assert "updates of" in heard.lines[-1]

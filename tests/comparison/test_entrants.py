@@ -1,11 +1,20 @@
 """Models of a study: what a name stands for, and the config that each model gets."""
 
+from dataclasses import asdict
+
 import pytest
 import torch
 
 from vitreous.comparison import entrants
-from vitreous.comparison.budget import Budget
-from vitreous.comparison.entrants import Entrant, choose_recipe, configure, differing, find_entrant, split_policy
+from vitreous.comparison.entrants import (
+    Budget,
+    Entrant,
+    choose_recipe,
+    configure,
+    differing,
+    find_entrant,
+    split_policy,
+)
 from vitreous.models.resnet import ResNet, ResNetConfig
 
 SAME = ("shift", "flip", "crop", "augment", "magnitude", "erasing", "mixup", "cutmix", "mix_share", "label_smoothing")
@@ -28,7 +37,7 @@ TUNED_RESNET = Entrant("tuned resnet", "tuned resnet", "ResNet", True, "full", N
 def test_a_name_tells_how_a_model_begins(asked, kind, start, size):
     found = find_entrant(asked)
     assert (found.label, found.kind, found.start, found.image_size) == (asked, kind, start, size)
-    assert found.from_dict(found.to_dict()) == found
+    assert found.from_dict(asdict(found)) == found
 
 
 def test_a_saved_resnet_is_fine_tuned_in_full(tmp_path):
@@ -124,3 +133,10 @@ def test_step_sizes_can_be_given_one_for_each():
     assert rates == [0.1, 0.2]
     with pytest.raises(ValueError, match="one for each of the 2 models, got 1"):
         configure(Budget("x", learning_rates=(0.1,)), (VIT, RESNET))
+
+
+def test_a_budget_is_of_epochs_or_of_minutes():
+    with pytest.raises(ValueError, match="not both"):
+        Budget("x", epochs=1, minutes=1)
+    with pytest.raises(ValueError, match="above 0, got 0"):
+        Budget("x", minutes=0)

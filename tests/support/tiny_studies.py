@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from vitreous.api.compare import compare
-from vitreous.comparison.budget import Budget
+from vitreous.comparison.entrants import Budget
 from vitreous.training.config import TrainConfig
 from vitreous.training.listeners import Listener
 

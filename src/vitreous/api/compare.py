@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from PIL.Image import Image
-
-from vitreous.comparison.budget import Budget
+from vitreous.comparison.entrants import Budget
 from vitreous.comparison.results import gather
 from vitreous.comparison.runs import finish_runs
-from vitreous.comparison.study import STUDIES, Study, StudyPart, locked, open_study
+from vitreous.comparison.study import STUDIES, locked, open_study
 from vitreous.comparison.table import as_text, cells, evidence, verdicts
 from vitreous.data.datasets import open_split
 from vitreous.data.images import read_image
@@ -119,24 +117,14 @@ def compare(
         raise ValueError(f"name two models or more, or a study: --study {' or --study '.join(STUDIES)}")
     if study is None and data is None:
         raise ValueError("name the images to compare on: --data NAME, a folder or parquet files")
-    data = None if data is None else str(data)
-    settings: dict[str, Any] = {
-        "epochs": epochs,
-        "minutes": minutes,
-        "recipe": recipe,
-        "image_size": image_size,
-        "batch_size": batch_size,
-        "precision": precision,
-        "compile": compile,
-        "learning_rates": tuple(learning_rates),
-        "train_split": train_split,
-    }
-    settings = {name: value for name, value in settings.items() if value not in (None, ())}
-    folder = Path(output or Path("studies") / (study or folder_name([*models, data or ""])))
+    data, rates = None if data is None else str(data), tuple(learning_rates)
+    shared = recipe, image_size, batch_size, precision, compile, train_split, rates
+    budget = Budget(data or "", epochs, minutes, *shared)
+    settings = {name: value for name, value in vars(budget).items() if name != "data" and value not in (None, ())}
+    folder = Path(output or Path("studies") / (study or folder_name([*models, budget.data])))
     job = _Job(seeds, device, data_root, listeners, compiled)
     if study is None:
-        assert data is not None
-        title, datasets = "", [job.compare(folder, models, Budget(data, **settings), {})]
+        title, datasets = "", [job.compare(folder, models, budget)]
     else:
         title, datasets = _run_named(study, folder, data, settings, job)
     command = repeat_command(["--study", study] if study else models, data, settings, seeds)
@@ -161,32 +149,22 @@ class _Job:
         Listeners(self.listeners).log(line)
 
     def compare(
-        self, folder: Path, models: Sequence[str], budget: Budget, quoted: Mapping[str, float]
+        self, folder: Path, models: Sequence[str], budget: Budget, quoted: Mapping[str, float] | None = None
     ) -> ComparedDataset:
         """Compare models on one dataset: open the study, finish its runs, gather the results."""
-        listener = Listeners(self.listeners)
-        study = open_study(
-            folder, models, budget, self.seeds, device=self.device, data_root=self.data_root, listener=listener
-        )
-        finish_runs(study, data_root=self.data_root, listeners=self.listeners, say=self.say)
+        listener, root = Listeners(self.listeners), self.data_root
+        study = open_study(folder, models, budget, self.seeds, device=self.device, data_root=root, listener=listener)
+        finish_runs(study, data_root=root, listeners=self.listeners, say=self.say)
         with locked(folder / "gathering", self.say):
             table = gather(study, compiled=self.compiled, quoted=quoted, say=self.say)
-        return _in_words(table, study, self.data_root)
+        _, tested = open_data(study.configs[0], root)
+        return replace(_in_words(table), models=study.first_models, image=lambda i: read_image(tested.image(i)))
 
 
-def _in_words(table: Mapping[str, Any], study: Study | None = None, data_root: Path | None = None) -> ComparedDataset:
-    """Results with their words; with a study, also its models and test images."""
+def _in_words(table: Mapping[str, Any]) -> ComparedDataset:
     if "missing" in table:
         return ComparedDataset(table)
-    words = cells(table["rows"]), verdicts(table), [evidence(pair) for pair in table["pairs"]]
-    if study is None:
-        return ComparedDataset(table, *words)
-    _, tested = open_data(study.configs[0], data_root)
-
-    def image(index: int) -> Image:
-        return read_image(tested.image(index))
-
-    return ComparedDataset(table, *words, study.first_models, image)
+    return ComparedDataset(table, cells(table["rows"]), verdicts(table), [evidence(pair) for pair in table["pairs"]])
 
 
 def _run_named(
@@ -206,22 +184,20 @@ def _run_named(
         settings = {**settings, "epochs": None}
     datasets = []
     for label, part in parts.items():
-        if chosen in ("", label):
-            budget = replace(part.budget, data=source or label, **settings)
-            datasets.append(_run_part(label, part, budget, folder / short_name(label), job))
+        if chosen not in ("", label):
+            continue
+        budget, own = replace(part.budget, data=source or label, **settings), folder / short_name(label)
+        try:
+            open_split(budget.data, job.data_root, train=budget.train_split or "train")
+            found = job.compare(own, part.models, budget, part.quoted)
+        except OSError as error:
+            missing = f"{without_folders(' '.join(str(error).split()))}. {part.get}"
+            job.say(f"{label}: {missing}")
+            datasets.append(ComparedDataset({"data": label, "missing": missing, "quoted": part.quoted}))
+            continue
+        rows = [{**row, "pages": [f"{own.name}/{page}" for page in row["pages"]]} for row in found.table["rows"]]
+        datasets.append(replace(found, table={**found.table, "data": label, "rows": rows}))  # not where its files are
     return STUDIES[name].description, datasets
-
-
-def _run_part(label: str, part: StudyPart, budget: Budget, folder: Path, job: _Job) -> ComparedDataset:
-    try:
-        open_split(budget.data, job.data_root, train=budget.train_split or "train")
-        found = job.compare(folder, part.models, budget, part.quoted)
-    except OSError as error:  # neither on this machine nor downloadable
-        missing = f"{without_folders(' '.join(str(error).split()))}. {part.get}"
-        job.say(f"{label}: {missing}")
-        return ComparedDataset({"data": label, "missing": missing, "quoted": part.quoted})
-    rows = [{**row, "pages": [f"{folder.name}/{page}" for page in row["pages"]]} for row in found.table["rows"]]
-    return replace(found, table={**found.table, "data": label, "rows": rows})  # `label`, wherever its files are
 
 
 def without_folders(text: str) -> str:

@@ -1,6 +1,8 @@
-"""What a model costs: images per second, eager and compiled, and the energy of a training run.
+"""What a model costs: images per second, eager and compiled, epochs per minute, and the energy of a training run.
 
 Speeds are measured with every model in turn, round by round, so that a slow moment hits all of them alike.
+A budget of minutes counts updates and evaluations on the held-out images. Decoding and compiling come before: they
+happen once and later runs find them in a cache, so counting them would favour one model over another.
 `Meter` keeps a run's device and energy in its `meter.json`. If a run was interrupted, or another run of the study used
 the GPU at the same time (the counter is the whole GPU's), its energy is unknown and the file says why.
 """
@@ -20,19 +22,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from vitreous.comparison.entrants import EVALUATIONS, SMALL, with_epochs
 from vitreous.runtime.device import device_name, synchronize
 from vitreous.runtime.files import write_json
 from vitreous.training.listeners import Listener
+from vitreous.training.setup import TrainingParts, set_up_run
 from vitreous.weights.load import Model
 
 if TYPE_CHECKING:
     from vitreous.training.config import TrainConfig
     from vitreous.training.run_folder import RunFolder
-    from vitreous.training.setup import TrainingParts
 
 ROUNDS = 9
-SMALL = 64
-"""Pixels of a side up to which a GPU needs more images at once to be busy."""
+UPDATES, SECONDS = 20, 10.0
+"""Time at most so many updates, for at most so long (but three at least)."""
 NVML = "libnvidia-ml.so.1"
 METER = "meter.json"
 
@@ -86,15 +89,15 @@ def time_models(
 
 
 def batch_for(models: Mapping[str, Model], device: torch.device) -> int:
-    """Images run at once, the same for all models: 256 small ones or 64 large ones on a GPU, 32 elsewhere."""
+    """Images run at once, the same for all models: on a GPU, more small ones, or it would not be busy."""
     side = max(max(model.card.preprocess.size) for model in models.values())
     return 32 if device.type != "cuda" else 256 if side <= SMALL else 64
 
 
 def compile_problem(error: Exception) -> str:
     """Say in a few words why a compilation failed."""
-    text = " ".join(str(error).split())
-    if "compiler" in text.lower() and ("not found" in text.lower() or "invalid" in text.lower()):
+    text = str(error).lower()
+    if "compiler" in text and ("not found" in text or "invalid" in text):
         return "no C++ compiler here"
     return f"not compiled ({type(error).__name__})"
 
@@ -106,6 +109,52 @@ def _call(model: Callable[[Tensor], Tensor], x: Tensor, device: torch.device, pr
         synchronize(device)
 
     return call
+
+
+def epochs_for(config: TrainConfig, minutes: float, data_root: Path | None, listener: Listener) -> TrainConfig:
+    """Give the config as many epochs as take about `minutes` on this machine; at least one."""
+    parts = set_up_run(config, data_root, listener)
+    update, evaluation = time_update(parts), time_evaluation(parts)
+    epochs = epochs_in(60 * minutes, parts.steps_per_epoch * update, evaluation)
+    steps = parts.steps_per_epoch
+    listener.log(f"{config.model}: {steps} updates of {1000 * update:.1f} ms make an epoch, {epochs} of them fit")
+    return with_epochs(config, epochs)
+
+
+def epochs_in(seconds: float, epoch: float, evaluation: float) -> int:
+    """Count the epochs that fit into a time, with about fifty evaluations among them, or one after each.
+
+    >>> epochs_in(100, epoch=9, evaluation=1), epochs_in(1000, epoch=4.5, evaluation=5), epochs_in(1, 9, 1)
+    (10, 166, 1)
+    """
+    count = int(seconds / (epoch + evaluation))
+    if count > EVALUATIONS:
+        count = max(EVALUATIONS, int((seconds - EVALUATIONS * evaluation) / epoch))
+    return max(1, count)
+
+
+def time_update(parts: TrainingParts) -> float:
+    """Measure the seconds of an update, the median of a few; the weights that it moves are thrown away."""
+    times: list[float] = []
+    start = time.monotonic()
+    batches = parts.train_source.epoch(0, int(parts.config.batch_size))
+    for number, batch in zip(range(UPDATES), batches, strict=False):
+        before = time.perf_counter()
+        parts.train_step(batch, 0, number, 0.0)
+        synchronize(parts.state.device)
+        times.append(time.perf_counter() - before)
+        if len(times) >= 3 and time.monotonic() - start > SECONDS:
+            break
+    return median(times[1:] or times)  # the first one allocates memory
+
+
+def time_evaluation(parts: TrainingParts) -> float:
+    """Measure the seconds of one evaluation on the held-out images; the first one, which compiles, does not count."""
+    parts.evaluate()
+    before = time.perf_counter()
+    parts.evaluate()
+    synchronize(parts.state.device)
+    return time.perf_counter() - before
 
 
 def joules(device: torch.device) -> float | None:

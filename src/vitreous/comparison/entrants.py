@@ -1,4 +1,4 @@
-"""The models of a study: how each one begins, and the training config that it gets.
+"""The models of a study: the budget they share, how each one begins, and the training config that it gets.
 
 `MODEL` or `MODEL@POLICY`: `vit_micro_patch4_32`, `resnet18_small`, `torchvision:vit_b_16@attention`. A variant's name,
 and `resnet18` to `resnet152_small`, begin from scratch; anything else is a checkpoint for `load`, and is fine-tuned.
@@ -9,10 +9,9 @@ the kind of model (the optimiser, above all) is decided in `configure` alone; `d
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self
 
-from vitreous.comparison.budget import Budget, with_epochs
 from vitreous.models.resnet import resnet_config
 from vitreous.models.variants import VARIANTS, variant
 from vitreous.models.vit import ViTConfig
@@ -22,6 +21,8 @@ from vitreous.training.recipes import FINETUNE, POLICY_RATES, RECIPES
 from vitreous.weights.load import load
 from vitreous.weights.names import parse
 
+EVALUATIONS = 50
+"""About how often a run evaluates the held-out images; a shorter run does so after each epoch."""
 SMALL = 64
 """Pixels up to which the default is the recipe for small images."""
 RESNET: dict[str, Any] = {
@@ -40,6 +41,39 @@ SCRATCH: dict[str, Any] = {"optimizer": "adamw", "learning_rate": 1e-3, "weight_
 
 
 @dataclass(frozen=True)
+class Budget:
+    """The settings that are equal for all models of a study; None: what the recipe says."""
+
+    data: str
+    epochs: int | None = None
+    minutes: float | None = None
+    recipe: str | None = None
+    image_size: int | None = None
+    batch_size: int | None = None
+    precision: Literal["fp32", "bf16"] | None = None
+    compile: Literal["yes", "no"] | None = None
+    train_split: str | None = None
+    learning_rates: tuple[float, ...] = ()
+    """One for each model, in their order; none: the usual one for its kind."""
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None and self.minutes is not None:
+            raise ValueError("the budget is --epochs or --minutes, not both: leave one out")
+        if self.minutes is not None and not self.minutes > 0:
+            raise ValueError(f"--minutes must be above 0, got {self.minutes:g}")
+
+
+def with_epochs(config: TrainConfig, epochs: int) -> TrainConfig:
+    """Change the number of epochs; the warm-up keeps its share of them.
+
+    >>> with_epochs(TrainConfig(epochs=40, warmup=4), 20).warmup
+    2.0
+    """
+    warmup = round(config.warmup * epochs / config.epochs, 4)
+    return replace(config, epochs=epochs, warmup=warmup, evaluate_every=max(1, epochs // EVALUATIONS))
+
+
+@dataclass(frozen=True)
 class Entrant:
     """One model of a study."""
 
@@ -52,7 +86,7 @@ class Entrant:
     policy: str
     image_size: int | None
     """The size that the model was made for; None if it takes any."""
-    notes: tuple[str, ...] = field(default_factory=tuple)
+    notes: tuple[str, ...] = ()
     """What a reader of the table must know."""
 
     @property
@@ -68,9 +102,6 @@ class Entrant:
     def slug(self) -> str:
         """The label as a folder's name."""
         return re.sub(r"[^A-Za-z0-9._]+", "-", self.label).strip("-.")
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
@@ -128,8 +159,8 @@ def choose_recipe(budget: Budget, entrants: Sequence[Entrant]) -> tuple[str, Tra
         return "finetune", FINETUNE
     if budget.data in ("digits", "mnist", "cifar10", "cifar100", "imagenet"):
         return budget.data, RECIPES[budget.data].config
-    small = shared_size(budget, entrants) <= SMALL
-    return ("cifar10", RECIPES["cifar10"].config) if small else ("imagenet", RECIPES["imagenet"].config)
+    name = "cifar10" if shared_size(budget, entrants) <= SMALL else "imagenet"
+    return name, RECIPES[name].config
 
 
 def shared_size(budget: Budget, entrants: Sequence[Entrant]) -> int:

@@ -38,9 +38,11 @@ def gather(
     correct = {label: np.stack([each.correct for each in seeds]) for label, seeds in answers.items()}  # [s n]
     starts = {e.label: "fine-tuned" if e.pretrained else "from scratch" for e in study.entrants}
     speeds = measure_speeds(study, models, compiled, say)
-    rows = [_row(study, label, models[label], correct[label], speeds, quoted or {}) for label in models]
-    for row in rows:
-        row["name"] = names[row["model"]]
+    rows = [
+        _row(study.runs(label), models[label], correct[label])
+        | {"model": label, "name": names[label], "quoted": (quoted or {}).get(label), **speeds["models"][label]}
+        for label in models
+    ]
     first = next(iter(answers.values()))[0]
     classes = next(iter(models.values())).card.class_names or ()
     pairs = [asdict(pair) for pair in compare_pairs(correct, starts)]
@@ -48,7 +50,10 @@ def gather(
         for side in ("one", "other"):
             pair["reason"] = pair["reason"].replace(pair[side], names[pair[side]])
         pair["disagreements"] = disagreements(answers[pair["one"]], answers[pair["other"]])
-    config = study.configs[0].to_dict() | _batch_size(study)
+    config = study.configs[0].to_dict()
+    metrics = RunFolder(study.runs()[0].folder).read_metrics()
+    if metrics and "batch_size" in metrics[-1]:  # the one used: smaller than the config's if there were fewer images
+        config["batch_size"] = metrics[-1]["batch_size"]
     return {
         "data": spell(study.budget.data),  # without the folders of this machine
         "recipe": study.recipe,
@@ -63,7 +68,7 @@ def gather(
             "accuracy": {label: _by_class(each, first.label, len(classes)) for label, each in correct.items()},
         },
         "curves": {label: _curve(study.runs(label)) for label in models},
-        "differing": [[name, values] for name, values in differing(study.configs)],
+        "differing": differing(study.configs),
         "common": {name: spell(value) if isinstance(value, str) else value for name, value in config.items()},
         "speed": {key: speeds[key] for key in ("device", "batch", "precision", "torch")},
     }
@@ -79,17 +84,9 @@ def display_names(labels: Sequence[str]) -> dict[str, str]:
     return cut if len(set(cut.values())) == len(labels) else {label: label for label in labels}
 
 
-def _row(
-    study: Study,
-    label: str,
-    model: Model,
-    correct: NDArray[np.bool_],
-    speeds: Mapping[str, Any],
-    quoted: Mapping[str, float],
-) -> dict[str, Any]:
+def _row(runs: Sequence[Run], model: Model, correct: NDArray[np.bool_]) -> dict[str, Any]:
     from scipy.stats import binomtest
 
-    runs = study.runs(label)
     results = [RunFolder(run.folder).read_result() or {} for run in runs]
     meters = [read_meter(run.folder) for run in runs]
     accuracies = correct.mean(axis=1)
@@ -101,7 +98,6 @@ def _row(
     memory = [int(result.get("memory") or 0) for result in results]
     energy = [meter["joules"] for meter in meters]
     return {
-        "model": label,
         "kind": runs[0].entrant.kind,
         "start": runs[0].entrant.start,
         "notes": list(runs[0].entrant.notes),
@@ -109,13 +105,11 @@ def _row(
         "accuracy": mean,
         "interval": [float(low), float(high)],
         "interval_over": "seeds" if half is not None else "images",
-        "quoted": quoted.get(label),
         "parameters": sum(p.numel() for p in model.parameters()),
         "learning": meters[0]["learning"],
         "flops": count_flops(model),
         "image_size": list(model.card.preprocess.size),
         "epochs": runs[0].config.epochs,
-        **speeds["models"][label],
         "memory": max(memory) if min(memory) else None,
         "seconds": float(np.mean([result["seconds"] for result in results])),
         "ready": float(np.mean([result.get("ready", 0.0) for result in results])),
@@ -156,12 +150,6 @@ def _by_class(correct: NDArray[np.bool_], labels: NDArray[np.int64], classes: in
     return [float(each[labels == i].mean()) if (labels == i).any() else None for i in range(classes)]
 
 
-def _batch_size(study: Study) -> dict[str, int]:
-    """The batch size that the runs used: smaller than the config's if there were fewer images."""
-    rows = RunFolder(study.runs()[0].folder).read_metrics()
-    return {"batch_size": rows[-1]["batch_size"]} if rows and "batch_size" in rows[-1] else {}
-
-
 def _curve(runs: Sequence[Run]) -> dict[str, Any]:
     """Accuracy on the test images over training, by seed, and the seconds until then, averaged over seeds."""
     evaluated = [[row for row in RunFolder(run.folder).read_metrics() if "test_top1" in row] for run in runs]
@@ -184,12 +172,9 @@ def disagreements(one: Sequence[Predictions], other: Sequence[Predictions]) -> d
         apart = np.all([p.correct for p in better], axis=0) & ~np.any([p.correct for p in worse], axis=0)
         probability = np.mean([p.probability for p in [*better, *worse]], axis=0)
         chosen = [int(i) for i in np.argsort(-probability, kind="stable") if apart[i]]
-        found[side] = {"count": len(chosen), "images": [_answers(i, one, other) for i in chosen[:DISAGREEMENTS]]}
+        images: list[dict[str, Any]] = [{"image": i, "label": int(one[0].label[i])} for i in chosen[:DISAGREEMENTS]]
+        for image in images:  # each model's answer: the first seed's class and its probability
+            for key, first in (("one", one[0]), ("other", other[0])):
+                image[key] = [int(first.predicted[image["image"]]), float(first.probability[image["image"]])]
+        found[side] = {"count": len(chosen), "images": images}
     return found
-
-
-def _answers(i: int, one: Sequence[Predictions], other: Sequence[Predictions]) -> dict[str, Any]:
-    """Each model's answer to image `i`: the first seed's class and its probability."""
-    sides = {"one": one[0], "other": other[0]}
-    answers = {side: [int(p.predicted[i]), float(p.probability[i])] for side, p in sides.items()}
-    return {"image": i, "label": int(one[0].label[i]), **answers}

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitreous.comparison.budget import Budget, epochs_for
-from vitreous.comparison.entrants import Entrant, choose_recipe, configure, find_entrant
+from vitreous.comparison.cost import epochs_for
+from vitreous.comparison.entrants import Budget, Entrant, choose_recipe, configure, find_entrant
 from vitreous.runtime.files import write_json
 from vitreous.training.config import TrainConfig
 from vitreous.training.listeners import Listener
@@ -92,7 +92,8 @@ def open_study(
     path = folder / "study.json"
     with locked(folder / "settling", listener.log):
         if not path.is_file():
-            _check_empty(folder)
+            if others := [other.name for other in folder.iterdir() if other.name != "settling"]:  # our own lock
+                raise ValueError(f"{folder} holds no study, but {others[0]}: choose another --output")
             entrants = [find_entrant(model, listener.log) for model in models]
             if len({entrant.slug for entrant in entrants}) < len(entrants):
                 raise ValueError(f"two of the models would share a folder: {', '.join(e.slug for e in entrants)}")
@@ -102,7 +103,7 @@ def open_study(
                 timed = [epochs_for(config, budget.minutes, data_root, listener) for config in on_device]
                 configs = [replace(config, device="auto") for config in timed]
             recipe, _ = choose_recipe(budget, entrants)
-            resolved = {"entrants": [e.to_dict() for e in entrants], "configs": [c.to_dict() for c in configs]}
+            resolved = {"entrants": [asdict(e) for e in entrants], "configs": [c.to_dict() for c in configs]}
             write_json(path, {"version": VERSION, "asked": asked, "recipe": recipe, **resolved})
     study = read_study(folder, asked)
     return replace(study, configs=tuple(replace(config, device=device) for config in study.configs))
@@ -132,20 +133,13 @@ def read_study(folder: Path, asked: dict[str, Any] | None = None) -> Study:
 
 
 def _check_same(folder: Path, before: dict[str, Any], asked: dict[str, Any]) -> None:
+    def spell(value: Any) -> str:
+        return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
     pairs = [("models", before["models"], asked["models"]), ("seeds", before["seeds"], asked["seeds"])]
     pairs += [(name, old, asked["budget"].get(name)) for name, old in before["budget"].items()]
-    if changed := [f"{name} {_spell(old)} → {_spell(new)}" for name, old, new in pairs if old != new]:
+    if changed := [f"{name} {spell(old)} → {spell(new)}" for name, old, new in pairs if old != new]:
         raise ValueError(f"{folder} holds another study ({', '.join(changed)}): choose another --output")
-
-
-def _spell(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _check_empty(folder: Path) -> None:
-    """A new study begins in a folder that is empty but for our own lock."""
-    if others := [path.name for path in folder.iterdir() if path.name != "settling"]:
-        raise ValueError(f"{folder} holds no study, but {others[0]}: choose another --output")
 
 
 @contextmanager

@@ -94,9 +94,8 @@ def cells(rows: Sequence[Row]) -> dict[str, list[str]]:
 
 def verdicts(table: Mapping[str, Any]) -> list[str]:
     """A sentence for each pair; one for all pairs that began differently."""
-    sentences = [
-        f"{pair['reason']} ({evidence(pair)})" for pair in table["pairs"] if pair["reason"] != DIFFERENT_STARTS
-    ]
+    known = [pair for pair in table["pairs"] if pair["reason"] != DIFFERENT_STARTS]
+    sentences = [f"{pair['reason']} ({evidence(pair)})" for pair in known]
     if table["alike"]:
         return sentences
     return [f"{DIFFERENT_STARTS} between a pre-trained model and one from scratch", *sentences]
@@ -109,11 +108,11 @@ def evidence(pair: Mapping[str, Any]) -> str:
     >>> evidence(pair)
     'difference +1.25 ± 0.40 points over seeds; p = 0.0002 over images, p = 0.01 over seeds'
     """
-    several, difference, half = pair["half_width"] is not None, pair["difference"], pair["half_width"]
+    difference, half = pair["difference"], pair["half_width"]
     text = f"difference {'+' if difference >= 0 else '−'}{100 * abs(difference):.2f}"
-    text += f" ± {100 * half:.2f} points over seeds" if several else " points"
+    text += f" ± {100 * half:.2f} points over seeds" if half is not None else " points"
     text += f"; {p_value(pair['p_images'])} over images"
-    text += f", {p_value(pair['p_seeds'])} over seeds" if several else ""
+    text += f", {p_value(pair['p_seeds'])} over seeds" if half is not None else ""
     corrected = p_value(pair["p_corrected"])
     if corrected != p_value(max(pair["p_images"], pair["p_seeds"])):
         text += f", corrected for all pairs {corrected}"
