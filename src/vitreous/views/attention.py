@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from math import log
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,6 +10,7 @@ from torch import Tensor
 from vitreous.figures.kinds import Axis, Dots, Map, Matrix, MatrixScale, Results
 from vitreous.inside import attention, rollout
 from vitreous.views.inspection import Choice, Inspection
+from vitreous.views.maps import heat_map
 from vitreous.views.view import View
 
 SCALES: dict[MatrixScale, str] = {
@@ -39,8 +41,7 @@ def _map(inspection: Inspection, title: str, panels: tuple[Axis, ...], **options
 
 def rows(inspection: Inspection) -> Map:
     """One query's attention in one block, head by head."""
-    chosen = tuple(inspection.heads)
-    return _map(inspection, "Attention of the {query}, {block}", ("head",), chosen=chosen)
+    return _map(inspection, "Attention of the {query}, {block}", ("head",), chosen=tuple(inspection.heads))
 
 
 def maps(inspection: Inspection) -> Results:
@@ -94,18 +95,16 @@ def entropy(inspection: Inspection) -> Dots:
 
 def rollout_map(inspection: Inspection) -> Map:
     """Rollout of every query, or of the chosen one where a model is too large to keep all."""
-    choice, layout, vit = inspection.choice, inspection.vit.layout, inspection.vit
-    options = {"fusion": choice.fusion, "discard": choice.discard, "residual": choice.residual}
+    choice, layout = inspection.choice, inspection.vit.layout
+    axes: tuple[Axis, ...] = ("query",) if inspection.keeps_attention else ()
     if inspection.keeps_attention:
         blocks = torch.from_numpy(inspection.attention)[:, None]
-        values = rollout.rollout(blocks, layout=layout, **options)[0].numpy()  # type: ignore[arg-type]
-        axes: tuple[Axis, ...] = ("query",)
+        options: dict[str, Any] = {"fusion": choice.fusion, "discard": choice.discard, "residual": choice.residual}
+        found = rollout.rollout(blocks, layout=layout, **options)[0]
     else:
-        query = None if choice.query is None else inspection.query
-        found = rollout.rollout_map(vit, inspection.x, query=query, **options)[0]  # type: ignore[arg-type]
-        values, axes = found.flatten().float().cpu().numpy(), ()
+        found = heat_map("rollout", inspection).flatten()
     return Map(
-        values,
+        found.numpy(),
         layout.grid,
         f"Attention rollout{describe_rollout(inspection)}",
         axes=axes,

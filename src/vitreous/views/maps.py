@@ -62,39 +62,22 @@ def heat_map(name: str, inspection: Inspection) -> Tensor:
     return MAPS[name](inspection).detach().float().cpu()
 
 
+def _class_maps(found: list[Tensor], classes: list[str], title: str, label: str, signed: bool = False) -> Map:
+    rows, columns = found[0].shape
+    values, names = torch.stack(found).flatten(1).numpy(), {"class": classes}
+    return Map(values, (rows, columns), title, ("class",), {"class": 0}, names, label=label, signed=signed)  # type: ignore[arg-type]
+
+
 def _evidence(name: str, title: str, label: str, *, signed: bool = False) -> Callable[[Inspection], Map]:
     """A view of one map for the target class."""
-
-    def compute(inspection: Inspection) -> Map:
-        values = heat_map(name, inspection)
-        rows, columns = values.shape
-        named = {"class": [inspection.target_label]}
-        return Map(
-            values.flatten()[None].numpy(),
-            (rows, columns),
-            title,
-            axes=("class",),
-            at={"class": 0},
-            names=named,  # type: ignore[arg-type]
-            label=label,
-            signed=signed,
-        )
-
-    return compute
+    return lambda i: _class_maps([heat_map(name, i)], [i.target_label], title, label, signed)
 
 
 def relevance_maps(inspection: Inspection) -> Map:
     """Relevance for the target, and for the likeliest other classes."""
     found = [heat_map("relevance", inspection.with_choice(Choice(target=i))) for i in inspection.classes]
-    return Map(
-        torch.stack(found).flatten(1).numpy(),
-        inspection.vit.layout.grid,
-        "Relevance for {class}",
-        axes=("class",),
-        at={"class": 0},
-        names={"class": [inspection.model.card.label(i) for i in inspection.classes]},
-        label="relevance",
-    )
+    classes = [inspection.model.card.label(i) for i in inspection.classes]
+    return _class_maps(found, classes, "Relevance for {class}", "relevance")
 
 
 def comparable(inspection: Inspection) -> dict[str, Tensor]:
@@ -102,10 +85,8 @@ def comparable(inspection: Inspection) -> dict[str, Tensor]:
     default = inspection.with_choice(Choice(target=inspection.target))  # whatever block or query is shown
     found = {name: heat_map(name, default) for name in (MAPS if isinstance(inspection.model, ViT) else ("CAM",))}
     rows, columns = next(iter(found.values())).shape
-    return found | {
-        "random": faithfulness.random_map((rows, columns)),
-        "centre": faithfulness.centre_map((rows, columns)),
-    }
+    grid = rows, columns
+    return found | {"random": faithfulness.random_map(grid), "centre": faithfulness.centre_map(grid)}
 
 
 def similarity_to_random_weights(found: dict[str, Tensor], inspection: Inspection) -> dict[str, float]:
@@ -120,10 +101,8 @@ def similarity_to_random_weights(found: dict[str, Tensor], inspection: Inspectio
 
 def curves(found: dict[str, Tensor], inspection: Inspection, baseline: str = "blur") -> tuple[Tensor, Tensor]:
     """Deletion and insertion curves of all maps: `[maps steps+1]` each, on the CPU."""
-    maps = torch.stack(list(found.values()))
-    deletion, insertion = faithfulness.curves(
-        inspection.model, inspection.x, maps, inspection.target, baseline=baseline
-    )
+    maps, model, x = torch.stack(list(found.values())), inspection.model, inspection.x
+    deletion, insertion = faithfulness.curves(model, x, maps, inspection.target, baseline=baseline)
     return deletion.cpu(), insertion.cpu()
 
 

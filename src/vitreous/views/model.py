@@ -1,11 +1,64 @@
-"""The model itself: the shapes on the way through it, and what was loaded."""
+"""The model itself: how an image becomes tokens, the shapes on the way through it, and what was loaded."""
 
-from vitreous.figures.kinds import Table
+from vitreous.figures.kinds import Map, Results, Table, Tiles
+from vitreous.inside import filters as embedding_filters
+from vitreous.inside.position_similarity import position_similarity
+from vitreous.models.resnet import ResNet
 from vitreous.models.summary import trace
 from vitreous.runtime.files import short_name
 from vitreous.views.inspection import Inspection
 from vitreous.views.view import ANY, VIT, View
 from vitreous.weights.inspect import inspect
+
+COMPONENTS = 28
+"""Principal components, as many as the paper's figure 7 shows."""
+
+
+def patches(inspection: Inspection) -> Tiles:
+    """The image as the model gets it, cut into patches."""
+    rows, columns = grid = inspection.vit.layout.grid
+    return Tiles(inspection.pixels[None], f"{rows} × {columns} patches", grid=grid)
+
+
+def positions(inspection: Inspection) -> Results:
+    """The similarity of every position to every other, and of the chosen or the middle one enlarged."""
+    layout = inspection.vit.layout
+    similarity = position_similarity(inspection.vit).float().cpu().numpy()  # [r c r c]
+    rows, columns = layout.grid
+    row, column = inspection.query_patch or (rows // 2, columns // 2)
+    values = similarity.reshape(layout.patches, layout.patches)
+
+    def one(title: str, every: bool) -> Map:
+        return Map(
+            values,
+            layout.grid,
+            title,
+            axes=("query",),
+            at={"query": row * columns + column},
+            names={"query": [f"patch {divmod(i, columns)}" for i in range(layout.patches)]},
+            label="cosine similarity",
+            signed=True,
+            limits=(-1.0, 1.0),
+            panels=("query",) if every else (),
+            over_image=False,
+            says="How similar the position of the {query} is to every other.",
+        )
+
+    return {
+        "": one("Similarity of position embeddings", every=True),
+        "one": one("Position of {query} and all others", every=False),
+    }
+
+
+def filters(inspection: Inspection) -> Tiles:
+    """A ViT's principal components, or a ResNet's first filters."""
+    if isinstance(inspection.model, ResNet):
+        images = embedding_filters.first_filters(inspection.model.conv1.weight)
+        return Tiles(images.cpu().numpy(), "Filters of the first convolution")
+    weight = inspection.vit.patch_embed.proj.weight
+    images, shares = embedding_filters.principal_filters(weight, count=COMPONENTS)
+    title = "Principal components of the patch embedding's filters"
+    return Tiles(images.cpu().numpy(), title, shares=shares.tolist())
 
 
 def shapes(inspection: Inspection) -> Table:
@@ -20,6 +73,31 @@ def card(inspection: Inspection) -> Table:
     return Table([(label, short_name(text) if label == "name" else text) for label, text in rows], "About the model")
 
 
+PATCHES = View(
+    "Patches",
+    "The image as the model gets it, cut into the patches that become its tokens.",
+    "Within a patch the model can see fine detail; the cut only decides what is one token.",
+    patches,
+    tab="Embedding",
+)
+POSITIONS = View(
+    "Position embeddings",
+    "Each tile belongs to one patch and shows the cosine similarity of its position embedding to every other. Red crosses mean "
+    "that the model has learned rows and columns.",
+    "Similarity of embeddings says what the model can tell apart, not how it uses it.",
+    positions,
+    tab="Embedding",
+    needs=frozenset({"vit", "positions"}),
+)
+FILTERS = View(
+    "Embedding filters",
+    "The patterns that the first layer responds to: for a ViT the principal components of its patch filters with their share of the "
+    "variance, for a ResNet the filters of its first convolution. Waves and blobs are usual.",
+    "A ViT's components are directions, not single filters, and their sign means nothing.",
+    filters,
+    tab="Embedding",
+    needs=ANY,
+)
 SHAPES = View(
     "Shapes at each step",
     "How an image's tensor changes on its way: patches, tokens, heads, the attention matrix, logits.",

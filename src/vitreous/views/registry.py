@@ -7,7 +7,7 @@ To add a view: write how it is computed and its words in a module of this folder
 import difflib
 from collections.abc import Sequence
 
-from vitreous.views import answers, attention, embedding, heads, maps, model, tokens
+from vitreous.views import answers, attention, maps, model, tokens
 from vitreous.views.inspection import Inspection
 from vitreous.views.view import View
 
@@ -21,17 +21,17 @@ VIEWS: dict[str, View] = {
     "attention-maps": attention.MAPS,
     "rollout": attention.ROLLOUT,
     "lens": answers.LENS,
-    "importance": heads.IMPORTANCE,
-    "ablation": heads.ABLATION,
+    "importance": answers.IMPORTANCE,
+    "ablation": answers.ABLATION,
     "token-colours": tokens.COLOURS,
     "token-norms": tokens.NORMS,
     "distance": attention.DISTANCE,
     "entropy": attention.ENTROPY,
     "attention-matrix": attention.MATRIX,
     "block-similarity": tokens.SIMILARITY,
-    "patches": embedding.PATCHES,
-    "positions": embedding.POSITIONS,
-    "filters": embedding.FILTERS,
+    "patches": model.PATCHES,
+    "positions": model.POSITIONS,
+    "filters": model.FILTERS,
     "shapes": model.SHAPES,
     "card": model.CARD,
     "trust": maps.TRUST,
