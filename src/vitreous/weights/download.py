@@ -9,8 +9,6 @@ The Hub is accessed through its own client, with that client's settings (`HF_HOM
 `HF_TOKEN`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import ipaddress

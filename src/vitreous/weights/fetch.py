@@ -5,8 +5,6 @@ with other programs; other downloads go to `VITREOUS_CACHE`, by default `~/.cach
 replaces all three.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -23,18 +21,12 @@ from vitreous.weights import runs
 from vitreous.weights.download import cached_hub_snapshot, download, download_from_hub, list_hub_files
 from vitreous.weights.names import GOOGLE_BUCKET, SAFE_FILE_NAME, SUFFIXES, TORCHVISION_MODELS, parse
 
+# The weights of a folder or a Hub repository, preferred ones first; else the only file with one of LOOSE_SUFFIXES.
 FOLDER_FILES = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "open_clip_model.safetensors",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
+    *("model.safetensors", "model.safetensors.index.json", "open_clip_model.safetensors"),
+    *("pytorch_model.bin", "pytorch_model.bin.index.json"),
 )
-"""The weights of a folder or a Hub repository, preferred ones first. Without any of these, the only file with one of
-`LOOSE_SUFFIXES` is taken."""
-
 LOOSE_SUFFIXES = (".safetensors", ".pth", ".pt", ".npz", ".safetensors.index.json", ".bin.index.json")
-
 SHARD = re.compile(r"-\d{5}-of-\d{5}\.")
 
 

@@ -141,13 +141,13 @@ def _explain(error: Exception, repository: str) -> Exception:
     while inner is not None and getattr(inner, "response", None) is None:
         inner = inner.__cause__
     status = getattr(getattr(inner, "response", None), "status_code", None)
-    owner = repository.split("/")[0]
     if status == 401:
         return PermissionError(
             f"the Hub does not know this token: make one with write access at huggingface.co/settings/tokens "
             f"({repository} was not changed)"
         )
     if status == 403:
+        owner = repository.split("/")[0]
         return PermissionError(
             f"this token may not write to {repository}: it needs write access, and your account access to {owner!r}"
         )

@@ -28,7 +28,6 @@ from vitreous.weights.save import own_config, read_own
 from vitreous.weights.sidecar import class_names, imagenet_names, preprocessing, processor_size, read_json
 from vitreous.weights.unwrap import RawCheckpoint
 
-PACKAGED = "packaged"
 MODEL_PARTS = r"(blocks?|layers?|resblocks|encoderblock)[._]\d+|norm|(^|\.)ln_|embed|rope"
 """Keys of layers that every token passes through: the logits would be wrong without one of them."""
 CONFIG_ERRORS = (TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
@@ -71,7 +70,7 @@ def load(
         raise ValueError(f"resize must be one of {', '.join(CONVENTIONS)}, got {resize!r}")
     if unknown := set(known) - {field.name for field in fields(ViTConfig)}:
         raise ValueError(f"unknown option {', '.join(sorted(unknown))}: see vitreous.ViTConfig for the known fields")
-    files = fetch(name if name is not None else PACKAGED, revision=revision, cache_dir=cache_dir, progress=progress)
+    files = fetch("packaged" if name is None else name, revision=revision, cache_dir=cache_dir, progress=progress)
     raw = read_sharded(files.index, files.weights) if files.index else read(files.weights[0])
     sidecar = read_json(files.config)
     try:

@@ -13,8 +13,6 @@
 | `packaged`, `packaged:cifar10`, `cifar10`             | the model inside this package: no download         |
 """
 
-from __future__ import annotations
-
 import difflib
 import os
 import re

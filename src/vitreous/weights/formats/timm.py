@@ -12,24 +12,14 @@ from vitreous.data.preprocess import Preprocess
 from vitreous.models.variants import VARIANTS
 from vitreous.models.vit import ACTIVATIONS, ViT, ViTConfig
 from vitreous.weights.card import card_of
-from vitreous.weights.keymap import (
-    ConvertedCheckpoint,
-    Format,
-    Limits,
-    Rule,
-    Tensors,
-    adapted,
-    check_limits,
-    fold_class_position,
-    rule,
-)
+from vitreous.weights.keymap import ConvertedCheckpoint, Format, adapted, check_limits, fold_class_position, rule
 
 LAYERS = ("patch_embed.proj", "norm_pre", "norm", "fc_norm", "head", "head_dist")
 BLOCK = ("norm1", "attn.qkv", "attn.q_norm", "attn.k_norm", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
 POOLS = {"token": "token", "avg": "mean"}
 
 
-RULES: tuple[Rule, ...] = (
+RULES = (
     *(rule(name, name) for name in ("cls_token", "dist_token", "reg_token", "pos_embed")),
     *(rule(f"{name}.{{p}}", f"{name}.{{p}}") for name in LAYERS),
     rule("head.hidden.{p}", "head.hidden.{p}", older=["pre_logits.fc.{p}"]),  # timm before 0.8
@@ -68,7 +58,7 @@ def read_config(sidecar: Mapping[str, Any]) -> dict[str, Any]:
     return known
 
 
-def defaults(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
+def defaults(tensors: Mapping[str, Any], known: ViTConfig | None) -> dict[str, Any]:
     """Return timm's defaults, or those of the known variant of the same shape."""
     clip = "norm_pre.weight" in tensors
     return {
@@ -150,12 +140,13 @@ def architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
 def to_timm(model: ViT) -> ConvertedCheckpoint:
     """Convert to timm: its keys are ours, and `config.json` names the entry point that builds the model."""
     tensors, config = adapted(model, prefix_positions=None)
-    clip_like = config.embedding_norm
-    limits: Limits = {"representation_size": (0,), "pool": ("token", "mean"), "patch_bias": (not clip_like,)}
+    patch_bias = not config.embedding_norm  # CLIP's ViTs have none
+    limits = {"representation_size": (0,), "pool": ("token", "mean"), "patch_bias": (patch_bias,)}
     check_limits(config, "timm", limits)
     if config.distillation_token:
-        limits = {"distillation_head": (bool(config.classes),), "registers": (0,), "pool": ("token",)}
-        check_limits(config, "timm", limits)
+        check_limits(
+            config, "timm", {"distillation_head": (bool(config.classes),), "registers": (0,), "pool": ("token",)}
+        )
     if config.fc_norm and config.final_norm:
         raise ValueError("timm cannot hold this model: it has a norm before or after pooling, not both")
     name, arguments = architecture(config)
