@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from torch import Tensor
 
@@ -80,19 +80,12 @@ def check_family(keys: Iterable[str], sidecar: Mapping[str, Any], file_name: str
     """
     names = {f"its config says {name!r}": name for name in (sidecar.get("model_type"), sidecar.get("architecture"))}
     names[f"its name is {file_name}"] = file_name
-    for family, (_, name_pattern) in UNSUPPORTED.items():
-        for evidence, name in names.items():
-            if name and re.search(name_pattern, str(name).lower()):
-                _raise_unsupported(family, evidence)
-    keys = list(keys)
-    for family, (key_pattern, _) in UNSUPPORTED.items():
-        for key in keys:
-            if re.search(key_pattern, key):
-                _raise_unsupported(family, f"it has {key}")
-
-
-def _raise_unsupported(family: str, evidence: str) -> NoReturn:
-    raise CheckpointError(
-        f"the family {family} is not supported ({evidence}): supported are ViT, DeiT, AugReg, MAE, DINO, DINOv2, CLIP "
-        "and torchvision's ResNets"
-    )
+    by_name = {evidence: str(name).lower() for evidence, name in names.items() if name}
+    by_key = {f"it has {key}": key for key in keys}
+    for part, found in ((1, by_name), (0, by_key)):
+        for family, patterns in UNSUPPORTED.items():
+            if evidence := next((e for e, text in found.items() if re.search(patterns[part], text)), None):
+                raise CheckpointError(
+                    f"the family {family} is not supported ({evidence}): supported are ViT, DeiT, AugReg, MAE, DINO, "
+                    "DINOv2, CLIP and torchvision's ResNets"
+                )
