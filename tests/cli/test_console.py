@@ -36,7 +36,7 @@ WORDS = {  # command → words, and a key or a length that the answer has
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("json")
     for name, colour in {"cat": "teal", "dog": "tomato"}.items():
         (folder / "zoo" / name).mkdir(parents=True)
@@ -58,8 +58,8 @@ def test_every_command_but_explore_and_completion_prints_json():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [command for command, (words, _) in WORDS.items() if words is not None])
-def test_standard_output_is_json_and_nothing_else(command, place, capsys, monkeypatch):
-    monkeypatch.chdir(place)
+def test_standard_output_is_json_and_nothing_else(command, files, capsys, monkeypatch):
+    monkeypatch.chdir(files)
     monkeypatch.setenv("HF_TOKEN", "any")
     monkeypatch.setattr(push, "_upload", lambda files, name, *_: push.PushResult(name, "url", "commit", ("README.md",)))
     words, has = WORDS[command]
@@ -68,14 +68,14 @@ def test_standard_output_is_json_and_nothing_else(command, place, capsys, monkey
     assert len(message) == has if isinstance(has, int) else has in message
 
 
-def test_a_folder_of_parts_is_summarised_as_json(place, capsys, monkeypatch):
-    monkeypatch.chdir(place)
+def test_a_folder_of_parts_is_summarised_as_json(files, capsys, monkeypatch):
+    monkeypatch.chdir(files)
     main(["classify", "zoo", "--model", "model", "-o", "answers", "--json"])
     assert json.loads(capsys.readouterr().out) == {"output": "answers", "images": 12, "parts": 1, "left": 0}
 
 
-def test_nan_is_null(place, capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(place)
+def test_nan_is_null(files, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(files)
     model = load("model")
     model.head.bias.data[:] = float("nan")
     save(model, tmp_path / "nan")

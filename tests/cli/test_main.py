@@ -311,13 +311,13 @@ def test_models_and_datasets_are_listed(capsys):
 
 
 def test_brackets_in_names_are_shown_as_they_are(folder, tmp_path, capsys):
-    place = tmp_path / "q[" / "b] [red]x"  # read as markup, the path closes a tag that was never opened
-    place.mkdir(parents=True)
+    brackets = tmp_path / "q[" / "b] [red]x"  # read as markup, the path closes a tag that was never opened
+    brackets.mkdir(parents=True)
     for i in range(6):
-        Image.new("RGB", (40, 30), "teal").save(place / f"{i} [bold].png")
-    main(["classify", str(place / "0 [bold].png"), "--model", folder])
+        Image.new("RGB", (40, 30), "teal").save(brackets / f"{i} [bold].png")
+    main(["classify", str(brackets / "0 [bold].png"), "--model", folder])
     assert "[bold].png" in capsys.readouterr().out.replace("\n", "")
-    main(["classify", str(place), "--model", folder])
+    main(["classify", str(brackets), "--model", folder])
     assert "5 [bold].png" in capsys.readouterr().out
 
 

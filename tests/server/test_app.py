@@ -112,7 +112,7 @@ def test_heads_that_do_not_exist_are_refused(client, image, off):
 def test_bodies_beyond_the_limit_are_refused_while_they_come_in(model):
     with client_of(model, max_bytes=1000) as client:
         assert client.post("/api/explain", params={"model": "small"}, content=b"x" * 1001).status_code == 413
-        pieces = (b"x" * 100 for _ in range(20))  # no length is told beforehand
+        pieces = (b"x" * 100 for _ in range(20))  # without a content-length
         assert client.post("/api/explain", params={"model": "small"}, content=pieces).status_code == 413
 
 

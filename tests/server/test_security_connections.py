@@ -39,10 +39,10 @@ class Kept(logging.Handler):
 
     def __init__(self):
         super().__init__(logging.ERROR)
-        self.said = []
+        self.received = []
 
     def emit(self, record):
-        self.said.append(record.getMessage())
+        self.received.append(record.getMessage())
 
 
 @contextlib.contextmanager
@@ -68,7 +68,7 @@ def running(model, **options):
         for logger in loggers:
             logger.removeHandler(kept)
     assert not thread.is_alive()
-    assert kept.said == []  # whatever clients do, it is no error of ours
+    assert kept.received == []  # whatever clients do, it is no error of ours
 
 
 @pytest.fixture
@@ -79,43 +79,43 @@ def port(model):
 
 def send(port, *pieces, pause=0.0, patience=12.0):
     """Everything that comes back until the server ends the connection, and after how many seconds it did."""
-    begun, said = time.monotonic(), b""
-    with socket.create_connection(("127.0.0.1", port)) as place:
-        place.settimeout(0.01 + pause)
+    begun, received = time.monotonic(), b""
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.settimeout(0.01 + pause)
         with contextlib.suppress(ConnectionError):
             for piece in pieces:
-                place.sendall(piece)
+                connection.sendall(piece)
                 if pause:
                     with contextlib.suppress(TimeoutError):
-                        said += (heard := place.recv(65536))
+                        received += (heard := connection.recv(65536))
                         if not heard:
-                            return said, time.monotonic() - begun
-        place.settimeout(patience)
+                            return received, time.monotonic() - begun
+        connection.settimeout(patience)
         with contextlib.suppress(ConnectionError):
-            while heard := place.recv(65536):
-                said += heard
-    return said, time.monotonic() - begun
+            while heard := connection.recv(65536):
+                received += heard
+    return received, time.monotonic() - begun
 
 
 def head(port, line="GET /api/models", *more):
     return "\r\n".join([f"{line} HTTP/1.1", f"Host: 127.0.0.1:{port}", *more, "", ""]).encode("latin-1")
 
 
-def status(said):
-    return int(said.split(None, 2)[1]) if said else None
+def status(received):
+    return int(received.split(None, 2)[1]) if received else None
 
 
 UPLOAD = "POST /api/ablate?model=small"
 
 
 def answers(port):
-    said, _ = send(port, head(port, "GET /api/models", "Connection: close"))
-    return status(said) == 200
+    received, _ = send(port, head(port, "GET /api/models", "Connection: close"))
+    return status(received) == 200
 
 
 def test_a_body_that_dawdles_is_told_so_and_cut_off(port):
-    said, took = send(port, head(port, UPLOAD, "Content-Length: 1000"), *[b"x"] * 40, pause=0.05)
-    assert status(said) == 408
+    received, took = send(port, head(port, UPLOAD, "Content-Length: 1000"), *[b"x"] * 40, pause=0.05)
+    assert status(received) == 408
     assert took < 10
     assert answers(port)
 
@@ -123,8 +123,8 @@ def test_a_body_that_dawdles_is_told_so_and_cut_off(port):
 @pytest.mark.slow
 @pytest.mark.parametrize("pieces", [[], [b"G"] * 40, [b"GET / HTTP/1.1\r\n", *[b"a"] * 40]])
 def test_a_request_that_never_comes_whole_is_cut_off(port, pieces):
-    said, took = send(port, *pieces, pause=0.05)
-    assert status(said) is None
+    received, took = send(port, *pieces, pause=0.05)
+    assert status(received) is None
     assert SOON * 0.8 < took < 10
 
 
@@ -132,23 +132,23 @@ def test_what_is_sent_after_a_refusal_is_not_read_for_ever(model):
     chunk = b"400\r\n" + b"x" * 1024 + b"\r\n"
     with running(model, max_bytes=1000) as (port, _, _):
         for line, expected in ((UPLOAD, 413), ("GET /api/models", 200)):
-            said, took = send(port, head(port, line, "Transfer-Encoding: chunked"), *[chunk] * 300, pause=0.01)
-            assert status(said) == expected
+            received, took = send(port, head(port, line, "Transfer-Encoding: chunked"), *[chunk] * 300, pause=0.01)
+            assert status(received) == expected
             assert took < 10
 
 
 def test_a_length_that_lies_gets_an_answer_for_each_half(port):
-    said, _ = send(port, head(port, UPLOAD, "Content-Length: 5"), b"x" * 70_000)
-    assert status(said) == 400
-    assert b"500" not in said
+    received, _ = send(port, head(port, UPLOAD, "Content-Length: 5"), b"x" * 70_000)
+    assert status(received) == 400
+    assert b"500" not in received
     assert status(send(port, head(port, UPLOAD, "Content-Length: 99999999999"), b"x")[0]) == 413
 
 
 def test_an_answer_that_nobody_reads_is_given_up(model):
-    with running(model) as (port, server, _), socket.socket() as place:
-        place.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        place.connect(("127.0.0.1", port))
-        place.sendall(head(port, "GET /api/samples/astronaut") * 20)
+    with running(model) as (port, server, _), socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", port))
+        connection.sendall(head(port, "GET /api/samples/astronaut") * 20)
         until = time.monotonic() + 4
         seen = set()
         while time.monotonic() < until and (server.server_state.connections or not seen):
@@ -162,8 +162,8 @@ def test_those_who_dawdle_make_room_for_those_who_ask(model, monkeypatch):
     monkeypatch.setattr(Hasty, "timeouts", {})  # nobody is cut off by the clock
     with running(model) as (port, server, _), contextlib.ExitStack() as stack:
         for i in range(40):
-            place = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-            place.sendall(head(port, UPLOAD, "Content-Length: 1000") if i % 2 else b"GET")
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            connection.sendall(head(port, UPLOAD, "Content-Length: 1000") if i % 2 else b"GET")
         time.sleep(0.2)
         assert len(server.server_state.connections) <= Hasty.limit
         assert all(answers(port) for _ in range(5))
@@ -172,14 +172,14 @@ def test_those_who_dawdle_make_room_for_those_who_ask(model, monkeypatch):
 def test_large_bodies_hold_only_so_much_together_and_give_it_back(model):
     with running(model, max_total_bytes=3 * 2**20) as (port, _, guard), contextlib.ExitStack() as stack:
         for _ in range(2):
-            place = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-            place.sendall(head(port, UPLOAD, f"Content-Length: {2 * 2**20}") + b"x" * (2**20 + 2**19))
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            connection.sendall(head(port, UPLOAD, f"Content-Length: {2 * 2**20}") + b"x" * (2**20 + 2**19))
         time.sleep(0.2)
         assert guard.total_bytes == 3 * 2**20
         large, small = b"x" * (2**20 + 1), b"no image, but small"
         for body, expected in ((large, 503), (small, 400)):
-            said, _ = send(port, head(port, UPLOAD, f"Content-Length: {len(body)}", "Connection: close"), body)
-            assert status(said) == expected
+            received, _ = send(port, head(port, UPLOAD, f"Content-Length: {len(body)}", "Connection: close"), body)
+            assert status(received) == expected
         stack.close()
         time.sleep(0.2)
         assert guard.total_bytes == 0
@@ -187,8 +187,8 @@ def test_large_bodies_hold_only_so_much_together_and_give_it_back(model):
 
 def test_a_client_that_leaves_while_it_sends_is_no_error_of_ours(model):
     with running(model) as (port, _, guard):
-        with socket.create_connection(("127.0.0.1", port)) as place:
-            place.sendall(head(port, UPLOAD, "Content-Length: 1000") + b"x" * 10)
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(head(port, UPLOAD, "Content-Length: 1000") + b"x" * 10)
             time.sleep(0.1)
         time.sleep(0.2)
         assert guard.total_bytes == 0
@@ -198,8 +198,8 @@ def test_the_server_ends_at_once_whatever_is_under_way(model):
     with running(model) as (port, server, _), contextlib.ExitStack() as stack:
         begun_bodies = head(port, UPLOAD, "Content-Length: 1000") + b"x"
         for beginning in (b"", b"GET", begun_bodies):
-            place = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-            place.sendall(beginning)
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            connection.sendall(beginning)
         endless = threading.Event()
         job = server.jobs.pool.submit(endless.wait, 1.0)  # the one thread is busy, so the next waits in line
         waiting = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
@@ -247,15 +247,15 @@ def test_the_server_ends_at_once_whatever_is_under_way(model):
     ],
 )
 def test_nonsense_gets_a_status_and_no_error(request_, expected, port):
-    said, _ = send(port, request_.replace(b"{port}", str(port).encode()))
-    assert status(said) in expected
+    received, _ = send(port, request_.replace(b"{port}", str(port).encode()))
+    assert status(received) in expected
     assert answers(port)
 
 
 def test_what_is_no_http_is_refused_as_everything_else_is(port):
-    said, _ = send(port, f"POST / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: -1\r\n\r\n".encode())
-    headers, _, body = said.partition(b"\r\n\r\n")
-    assert status(said) == 400
+    received, _ = send(port, f"POST / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: -1\r\n\r\n".encode())
+    headers, _, body = received.partition(b"\r\n\r\n")
+    assert status(received) == 400
     assert b"content-type: application/json" in headers
     assert json.loads(body) == {"detail": "Invalid HTTP request received."}
 

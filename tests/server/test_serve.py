@@ -1,4 +1,4 @@
-"""Starting and ending: which port, which addresses, what is said, and Ctrl-C."""
+"""Starting and ending: which port, which addresses, what is printed, and Ctrl-C."""
 
 import contextlib
 import http.client
@@ -151,7 +151,7 @@ def test_ctrl_c_ends_it_at_once_with_requests_under_way(tmp_path):
                 assert time.monotonic() - pressed < 3
                 time.sleep(0.01)
         for thread in threads:
-            thread.join(3)  # whoever waited was told, and not after the work was done
+            thread.join(3)  # waiting clients got an answer, and not after the work was done
         assert not any(thread.is_alive() for thread in threads)
         left = process.stderr.read()
         assert process.wait(30) == 130  # Python takes its own time to put torch away
