@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import vitreous
-from vitreous.weights import push as push_module
+from vitreous.weights import hub
 from vitreous.weights.card import Card
 
 TINY = {"epochs": 1, "batch_size": 64, "device": "cpu", "warmup": 0, "snapshots": 0, "compile": False}
@@ -159,8 +159,8 @@ def test_every_public_function_is_called_below():
 @pytest.mark.parametrize("name", CALLS)
 def test_a_public_function_can_be_called_twice(name, model, zoo, tmp_path, monkeypatch):
     import_every_module()
-    sent = push_module.PushResult("ann/model", "url", "commit", ("README.md",))
-    monkeypatch.setattr(push_module, "_upload", lambda *_: sent)
+    sent = hub.PushResult("ann/model", "url", "commit", ("README.md",))
+    monkeypatch.setattr(hub, "_upload", lambda *_: sent)
     for turn in ("first", "second"):
         out = tmp_path / turn
         out.mkdir()

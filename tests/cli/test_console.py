@@ -10,7 +10,7 @@ from PIL import Image
 from conftest import noise
 from vitreous.cli.main import COMMANDS, main
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.weights import push
+from vitreous.weights import hub
 from vitreous.weights.load import load
 from vitreous.weights.save import save
 
@@ -61,7 +61,7 @@ def test_every_command_but_explore_and_completion_prints_json():
 def test_standard_output_is_json_and_nothing_else(command, files, capsys, monkeypatch):
     monkeypatch.chdir(files)
     monkeypatch.setenv("HF_TOKEN", "any")
-    monkeypatch.setattr(push, "_upload", lambda files, name, *_: push.PushResult(name, "url", "commit", ("README.md",)))
+    monkeypatch.setattr(hub, "_upload", lambda files, name, *_: hub.PushResult(name, "url", "commit", ("README.md",)))
     words, has = WORDS[command]
     main([command, *words, "--json"])
     message = json.loads(capsys.readouterr().out)
