@@ -1,11 +1,10 @@
-"""Tests that cannot fail, found by breaking the code: small changes to a module, each run against the module's tests.
+"""Find tests that cannot fail: make small changes to a module and run the module's tests against each.
 
 python benchmarks/mutants.py models/vit.py inside/rollout.py --count 20
 
-A change (a mutant) flips a comparison, swaps + and -, drops a `not`, turns 0 into 1 or 1 into 0, returns None, or
-leaves a statement out. One that no test notices is a survivor: a gap in the tests, or a change that changes nothing.
-All of it happens in a temporary copy. Each run of the tests is a fork of one process that has torch loaded, so it needs
-Linux or macOS.
+A mutant flips a comparison, swaps + and -, drops a `not`, exchanges 0 and 1, returns None, or omits a statement.
+One that no test detects is a survivor: a gap in the tests, or a change without effect. All of it happens in a
+temporary copy. Each run of the tests is a fork of one process that has imported torch, so it needs Linux or macOS.
 """
 
 import argparse
@@ -25,13 +24,12 @@ from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-MORE_TESTS = {  # beside `tests/FOLDER/test_NAME.py`
+MORE_TESTS = {  # besides `tests/FOLDER/test_NAME.py`
     "weights/keymap.py": ("tests/weights/formats/test_timm.py", "tests/weights/formats/test_huggingface.py"),
-    "speed/fp8.py": ("tests/speed/test_lean.py",),
     "speed/backends.py": ("tests/speed/test_optimize.py",),
-    "comparison/work.py": ("tests/comparison/test_compare.py",),
-    "training/loop.py": ("tests/training/test_loop.py", "tests/training/test_loop_errors.py"),
-    "models/vit.py": ("tests/models/test_tokens.py", "tests/models/test_stochastic_depth.py"),
+    "comparison/runs.py": ("tests/comparison/test_study.py",),
+    "training/loop.py": ("tests/training/test_loop_errors.py",),
+    "models/vit.py": ("tests/models/test_tokens.py",),
 }
 LOADED_FIRST = ("numpy", "torch", "torchvision", "hypothesis", "PIL.Image", "timm", "transformers", "pytest")
 OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -70,21 +68,18 @@ def mutants(source: str) -> list[Mutant]:
     """
     tree = ast.parse(source)
     found = []
-    for parent, name, index, node in list(_places(tree)):
+    for parent, name, index, node in list(_nodes(tree)):
         for kind, new in _changes(node):
             _put(parent, name, index, new)
-            message = "nothing" if isinstance(new, ast.Pass) else ast.unparse(new)
-            change = " ".join(f"{ast.unparse(node)} → {message}".split())
+            replacement = "nothing" if isinstance(new, ast.Pass) else ast.unparse(new)
+            change = " ".join(f"{ast.unparse(node)} → {replacement}".split())
             found.append(Mutant(kind, node.lineno, change, ast.unparse(tree)))
             _put(parent, name, index, node)
     return found
 
 
-Place = tuple[ast.AST, str, int | None, ast.expr | ast.stmt]
-
-
-def _places(tree: ast.AST, inside: bool = False) -> Iterator[Place]:
-    """Nodes within functions, with where they hang."""
+def _nodes(tree: ast.AST, inside: bool = False) -> Iterator[tuple[ast.AST, str, int | None, ast.expr | ast.stmt]]:
+    """Yield the nodes within functions: parent, field, index in the field, node."""
     for name, value in ast.iter_fields(tree):
         if name in ("decorator_list", "annotation", "returns", "args") and not isinstance(tree, ast.Call | ast.Lambda):
             continue
@@ -94,7 +89,7 @@ def _places(tree: ast.AST, inside: bool = False) -> Iterator[Place]:
             if inside and isinstance(node, ast.expr | ast.stmt):
                 yield tree, name, index, node
             if not isinstance(node, ast.Raise | ast.Assert):
-                yield from _places(node, inside or isinstance(node, ast.FunctionDef))
+                yield from _nodes(node, inside or isinstance(node, ast.FunctionDef))
 
 
 def _put(parent: ast.AST, name: str, index: int | None, new: ast.AST) -> None:
@@ -175,7 +170,7 @@ def _run(copied: Path, tests: list[str], quiet: bool) -> int:
             os.dup2(nowhere, 2)
         os.chdir(copied)
         sys.dont_write_bytecode = True  # two mutants of one second and size would share their bytecode
-        sys.path[:0] = [str(copied / "src"), str(copied / "tests")]
+        sys.path[:0] = [str(copied / "src"), str(copied / "tests"), str(copied / "tests/support")]
         os.environ["PYTHONPATH"] = str(copied / "src")
         import pytest
 
@@ -230,7 +225,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="vitreous-mutants-") as folder:
         copied = Path(folder)
         ignored = shutil.ignore_patterns("__pycache__", ".git")
-        for name in ("src", "tests", "docs", "benchmarks"):
+        for name in ("src", "tests", "docs", "benchmarks", "examples"):
             shutil.copytree(ROOT / name, copied / name, ignore=ignored)
         shutil.copy(ROOT / "pyproject.toml", copied)
         for module in asked.modules:
