@@ -17,6 +17,7 @@ def model():
     return load()
 
 
+@pytest.mark.slow
 def test_an_image_may_be_a_path_bytes_an_array_or_a_tensor(model, tmp_path):
     PHOTO.save(tmp_path / "photo.png")
     pixels = np.asarray(PHOTO)
@@ -57,6 +58,7 @@ def test_a_class_that_does_not_exist_is_an_error_with_the_nearest_names(model):
         find_class("unicorn", model)
 
 
+@pytest.mark.slow
 def test_it_saves_a_page_and_figures(model, tmp_path):
     found = vitreous.explain(PHOTO, model, "rollout,attention-maps")
     assert found.save(tmp_path / "report.html").read_text().startswith("<!doctype html>")

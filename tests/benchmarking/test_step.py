@@ -18,6 +18,7 @@ def setting(**changes):
     return Setting(**{"config": TINY, "batch": 2, "device": CPU} | changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in EAGER if CONTENDERS[name].trains])
 def test_a_training_step_moves_a_librarys_weights(name, tmp_path):
     pytest.importorskip(CONTENDERS[name].library)

@@ -75,6 +75,7 @@ def test_flags_are_those_of_the_command(scripts):
     assert press(scripts, "vitreous", "classify", "--pri") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_flag_of_the_help_is_missing_or_invented(command, scripts, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")

@@ -74,6 +74,7 @@ def test_a_folder_of_parts_is_summarised_as_json(files, capsys, monkeypatch):
     assert json.loads(capsys.readouterr().out) == {"output": "answers", "images": 12, "parts": 1, "left": 0}
 
 
+@pytest.mark.slow
 def test_nan_is_null(files, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(files)
     model = load("model")

@@ -102,6 +102,7 @@ def test_last_n_has_the_step_size_of_last():
     assert (config.policy, config.learning_rate) == ("last:2", POLICY_RATES["last"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [

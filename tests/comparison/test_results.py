@@ -11,6 +11,7 @@ from vitreous.comparison.runs import Predictions, finish_runs
 from vitreous.comparison.study import open_study
 
 
+@pytest.mark.slow
 def test_the_interval_of_one_seed_is_wilsons(tmp_path):
     study = open_study(tmp_path / "study", MODELS, budget_of(make_zoo(tmp_path / "zoo")), 1, device="cpu")
     finish_runs(study)

@@ -49,6 +49,7 @@ RESULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RESULTS)
 def test_every_kind_is_drawn_under_its_title(name):
     figure = draw(RESULTS[name], IMAGE)

@@ -49,6 +49,7 @@ print([name for name in ("matplotlib.pyplot", "torch", "torchvision") if name in
 """
 
 
+@pytest.mark.slow
 def test_a_fresh_process_gives_the_same_bytes_and_never_needs_pyplot_or_torch(request):
     folder = request.path.parents[1] / "support"
     run = subprocess.run([sys.executable, "-c", SCRIPT], cwd=folder, capture_output=True, text=True, check=True)

@@ -214,6 +214,7 @@ def test_a_mask_shows_in_the_attention():
     assert not seen.stack("attention")[..., 5].any()
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_compiled_model_shows_its_plain_code_and_says_so():
     model = build()

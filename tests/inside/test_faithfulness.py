@@ -135,6 +135,7 @@ def test_the_centre_map_is_a_bell_around_the_middle_of_any_grid():
     torch.testing.assert_close(centre_map((3, 1), spread=1 / 3)[:, 0], torch.tensor([-0.5, 0, -0.5]).exp())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*FAMILIES, "resnet"])
 def test_a_reinitialised_model_is_fresh_from_its_seed_and_leaves_all_else_alone(name):
     model = ResNet(ResNetConfig(18, classes=4)).eval() if name == "resnet" else family(name)

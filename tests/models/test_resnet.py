@@ -41,6 +41,7 @@ def test_operations_of_the_small_resnet18_agree_with_the_formula():
     assert count_flops(model) == 2 * (stem + stages + 512 * 10)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_the_small_stem_is_recognised_when_it_is_loaded(tmp_path):
     model = ResNet(ResNetConfig(34, classes=4, image_size=32, stem="small")).eval()

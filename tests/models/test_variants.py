@@ -21,6 +21,7 @@ def test_all_names_but_the_small_ones_are_timms():
     assert len(TIMM_NAMES) >= 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TIMM_NAMES)
 def test_against_timm_every_parameter_has_the_same_name_and_shape(name):
     with torch.device("meta"):
@@ -36,6 +37,7 @@ def test_against_torchvision_parameter_counts_are_equal(name):
         assert parameters(ViT(variant(name))) == parameters(torchvision.models.get_model(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_resnets_have_torchvisions_keys_and_shapes(depth):
     with torch.device("meta"):

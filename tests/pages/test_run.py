@@ -99,6 +99,7 @@ def finished(tmp_path_factory):
         return train(config, path, listeners=[SnapshotRecorder()]), Read(write_run_page(path))
 
 
+@pytest.mark.slow
 def test_a_finished_runs_page_has_every_section(finished):
     result, page = finished
     assert page.ids == [*TRAINING, *INSIDE, "settings"]

@@ -140,6 +140,7 @@ exit_process(2)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("group", "usual"), [("open", False), ("none", True)])
 def test_with_an_open_group_exit_skips_cleanup_and_loses_no_output(group, usual):
     """A thread of gloo, met in the middle of a message by the usual exit, has turned exit code 2 into an abort."""
@@ -167,6 +168,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_an_exit_without_cleanup_leaves_no_child_behind():
     ended = subprocess.run([sys.executable, "-c", LEFT_BEHIND], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2, ended.stderr

@@ -28,6 +28,7 @@ def test_classify_starts_without_torchvision_and_compilers():
     assert done.stderr.strip().splitlines()[-1] == "[]"
 
 
+@pytest.mark.slow
 def test_class_names_read_from_one_file_are_torchvisions():
     from torchvision.models._meta import _IMAGENET_CATEGORIES
 
@@ -44,6 +45,7 @@ assert with_torch(command) is command
 """
 
 
+@pytest.mark.slow
 def test_torch_is_imported_with_the_garbage_collector_off():
     done = subprocess.run([sys.executable, "-c", QUICK], capture_output=True, text=True, timeout=120)
     assert done.stdout.split() == ["7", "True", "True", "True", "True"], done.stderr

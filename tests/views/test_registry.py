@@ -176,6 +176,7 @@ def test_an_image_is_opened_when_its_turn_comes(folder, photo, tmp_path, monkeyp
     assert seen == ["1.png", "computed", "2.png", "computed"]
 
 
+@pytest.mark.slow
 def test_trust_and_ablation_are_drawn_when_asked_for(folder, photo, tmp_path):
     photo.save(tmp_path / "photo.png")
     words = ["explain", str(tmp_path / "photo.png"), "--model", folder, "-o", str(tmp_path / "out.html")]
