@@ -4,6 +4,7 @@ import base64
 import html
 import io
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -150,13 +151,15 @@ def classify_each(
     if top < 1:
         raise ValueError(f"top must be at least 1, got {top}")
     compute = compute or plain_compute(model, "logits", device, precision)
-    for image, logits in compute_images(compute, images, card.preprocess, batch_size, lanes_of(compute)):
-        if isinstance(logits, ImageError):
-            yield logits
-            continue
-        if not logits.isfinite().all():
-            raise ValueError(f"{card.name} answers NaN: `vitreous doctor` tells whether its weights hold any")
-        yield Answer(image_name(image), top_classes(logits, card.label, top), image)
+    computed = compute_images(compute, images, card.preprocess, batch_size, lanes_of(compute))
+    with closing(computed):  # a caller that stops early leaves no thread behind
+        for image, logits in computed:
+            if isinstance(logits, ImageError):
+                yield logits
+                continue
+            if not logits.isfinite().all():
+                raise ValueError(f"{card.name} answers NaN: `vitreous doctor` tells whether its weights hold any")
+            yield Answer(image_name(image), top_classes(logits, card.label, top), image)
 
 
 def load_model(model: Model | str | None) -> Model:

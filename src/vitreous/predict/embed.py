@@ -1,6 +1,7 @@
 """`embed`: images → feature vectors, and those to a file."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,10 @@ def embed_each(
     """
     model = load_model(model)
     compute = compute or plain_compute(model, "features", device, precision)
-    for image, row in compute_images(compute, images, model.card.preprocess, batch_size, lanes_of(compute)):
-        yield image_name(image), row
+    computed = compute_images(compute, images, model.card.preprocess, batch_size, lanes_of(compute))
+    with closing(computed):  # a caller that stops early leaves no thread behind
+        for image, row in computed:
+            yield image_name(image), row
 
 
 def check_output(path: Path) -> None:

@@ -7,7 +7,7 @@ own, so that no core idles at the end of a matrix product.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -109,7 +109,7 @@ def compute_images(
     preprocess: Preprocess,
     batch_size: int,
     lanes: int = 1,
-) -> Iterator[tuple[ImageLike, Tensor | ImageError]]:
+) -> Generator[tuple[ImageLike, Tensor | ImageError], None, None]:
     """Yield each image with its row of `compute(pixels)`, or its error, in order."""
 
     def decode(image: ImageLike) -> tuple[ImageLike, Tensor | ImageError]:
