@@ -18,6 +18,16 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 VIT_TI = SHARED / "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 
 
+SLOW_DOCTESTS = ("vitreous.api.benchmark", "vitreous.api.compare", "vitreous.api.train", "vitreous.speed.export")
+
+
+def pytest_collection_modifyitems(items):
+    """Mark doctests that take seconds, since a docstring has no decorator."""
+    for item in items:
+        if isinstance(item, pytest.DoctestItem) and item.name.startswith(SLOW_DOCTESTS):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)

@@ -156,6 +156,7 @@ def test_every_public_function_is_called_below():
     assert set(CALLS) == functions()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 def test_a_public_function_can_be_called_twice(name, model, zoo, tmp_path, monkeypatch):
     import_every_module()

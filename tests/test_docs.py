@@ -57,6 +57,7 @@ def cells(page, heading):
     return rows[2:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.stem)
 def test_a_pages_python_runs_and_prints_what_the_page_shows(page, tmp_path, monkeypatch, tables):
     monkeypatch.chdir(tmp_path)

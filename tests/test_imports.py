@@ -3,6 +3,7 @@
 import ast
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -44,9 +45,11 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in sorted(SOURCE.rglob("*.py"))}
 
 
-def imports(path: Path) -> Iterator[tuple[str, bool]]:
-    """What a file imports, wherever it stands, and whether type checkers alone see it."""
+@cache
+def imports(path: Path) -> list[tuple[str, bool]]:
+    """List what a file imports, anywhere in it, and whether type checkers alone see it."""
     tree = ast.parse(path.read_text())
+    found: list[tuple[str, bool]] = []
     typing = {
         inner
         for node in ast.walk(tree)
@@ -55,12 +58,13 @@ def imports(path: Path) -> Iterator[tuple[str, bool]]:
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node in typing) for alias in node.names)
+            found += ((alias.name, node in typing) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 known = inner.removeprefix("vitreous.") in MODULES
-                yield (inner if known else node.module), node in typing
+                found.append((inner if known else node.module, node in typing))
+    return found
 
 
 def edges(*, typing: bool = True) -> Iterator[tuple[str, str]]:

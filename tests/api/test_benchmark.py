@@ -19,6 +19,7 @@ def quick(monkeypatch):
     monkeypatch.setattr("vitreous.benchmarking.timing.TURN", 0.0)
 
 
+@pytest.mark.slow
 def test_the_result_prints_itself_and_is_saved(quick, monkeypatch, tmp_path):
     monkeypatch.setitem(VARIANTS, "vit_test", TINY)
     lines, results = [], []

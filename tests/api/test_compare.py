@@ -16,6 +16,8 @@ from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights.card import Card
 from vitreous.weights.save import save
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
@@ -23,7 +25,6 @@ def study(tmp_path_factory):
     return folder, tiny("digits", folder, batch_size=64)
 
 
-@pytest.mark.slow
 def test_a_study_leaves_its_runs_a_table_and_a_page(study):
     folder, found = study
     kept = sorted(path.name for path in folder.iterdir())
@@ -36,7 +37,6 @@ def test_a_study_leaves_its_runs_a_table_and_a_page(study):
     assert found.tables[0]["images"] == 360
 
 
-@pytest.mark.slow
 def test_the_table_holds_the_results_of_the_runs(study):
     folder, found = study
     for row in found.tables[0]["rows"]:
@@ -96,7 +96,6 @@ def test_a_comparison_shows_itself(study):
         assert f"{100 * row['accuracy']:.2f} %" in html
 
 
-@pytest.mark.slow
 def test_the_same_command_again_changes_no_run(study):
     folder, found = study
     before = states(folder)
@@ -115,7 +114,6 @@ def named(tmp_path, monkeypatch):
     return zoo
 
 
-@pytest.mark.slow
 def test_a_missing_dataset_is_reported_and_the_rest_goes_on(named, tmp_path):
     found = compare(study="two", seeds=1, device="cpu", compiled=False, output=tmp_path / "study")
     assert "the report's own figure (quoted)" in found.table
@@ -132,7 +130,6 @@ def test_a_missing_dataset_is_reported_and_the_rest_goes_on(named, tmp_path):
     assert str(tmp_path) not in json.loads((tmp_path / "study/comparison.json").read_text())["command"]
 
 
-@pytest.mark.slow
 def test_one_dataset_of_a_study_can_be_chosen(named, tmp_path):
     options = {"study": "two", "seeds": 1, "device": "cpu", "compiled": False}
     found = compare(data=named, output=tmp_path / "study", **options)
@@ -153,7 +150,6 @@ def checkpoint(folder):
     return str(folder)
 
 
-@pytest.mark.slow
 def test_models_that_began_differently_get_no_verdict(tmp_path):
     models = (checkpoint(tmp_path / "mine") + "@full", "vit_pico_patch2_8")
     found = tiny(make_zoo(tmp_path / "zoo"), tmp_path / "study", models=models)

@@ -69,6 +69,7 @@ def test_commands_are_completed(scripts):
     assert set(press(scripts, "vitreous", "")) == {*COMMANDS, "-h", "--help"}
 
 
+@pytest.mark.slow
 def test_flags_are_those_of_the_command(scripts):
     assert sorted(press(scripts, "vitreous", "train", "--epo")) == ["--epoch-images", "--epochs"]
     assert press(scripts, "vitreous", "push", "--pri") == ["--private"]
@@ -91,6 +92,7 @@ def test_choices_are_completed(scripts):
     assert press(scripts, "vitreous", "benchmark", "--modes", "eager", "comp") == ["compiled"]
 
 
+@pytest.mark.slow
 def test_file_names_are_completed_where_no_word_of_ours_fits(scripts):
     assert press(scripts, "vitreous", "classify", "pho") == []
     bash = shutil.which("bash")

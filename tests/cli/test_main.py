@@ -220,6 +220,7 @@ def test_a_headless_model_is_sent_to_embed(folder, image, tmp_path, capsys):
     assert "1 images × 48 features" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_evaluate_prints_json_and_writes(tmp_path, capsys):
     (tmp_path / "images/cat").mkdir(parents=True)
     for i in range(4):

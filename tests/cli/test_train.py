@@ -165,6 +165,7 @@ def test_an_unreadable_image_is_named_in_one_line(tmp_path, capsys, resident):
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_a_batch_larger_than_the_set_is_cut_and_the_same_command_goes_on(zoo, capsys, monkeypatch):
     words = ["train", "--data", zoo, *TINY, "--batch-size", "999", "--output", "run", "--save-every", "0", "--json"]
     with monkeypatch.context() as patch:
@@ -200,6 +201,7 @@ def stop_after(patch, updates, number):
     patch.setattr(TrainStep, "__call__", call)
 
 
+@pytest.mark.slow
 def test_a_run_prints_one_json_object_and_leaves_its_folder(zoo, capsys, tmp_path):
     words = ["train", "--data", zoo, *TINY, "--snapshots", "2", "--log", "tensorboard", "--output", "out/run", "--json"]
     pytest.importorskip("tensorboard")
@@ -322,6 +324,7 @@ def test_resume_refuses_flags_that_would_change_the_run_and_heeds_the_others(zoo
     assert RunFolder("run").read_config().keep == 1
 
 
+@pytest.mark.slow
 def test_a_typed_flag_counts_although_it_is_the_recipes_default(zoo, capsys, monkeypatch):
     usual = RECIPES["digits"].config
     with monkeypatch.context() as patch:
@@ -349,6 +352,7 @@ def test_full_disk_is_exit_code_2_and_one_line(zoo, capsys, monkeypatch):
     main(words)
 
 
+@pytest.mark.slow
 def test_finetune_begins_with_a_checkpoint(zoo, capsys, tmp_path):
     main(["train", "--data", zoo, *TINY, "--output", "first"])
     make_folder(tmp_path / "birds", classes=("owl", "hen", "jay"), seed=1)

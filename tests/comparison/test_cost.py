@@ -24,6 +24,7 @@ def test_energy_is_the_difference_of_two_readings(tmp_path, monkeypatch):
     assert read_meter(tmp_path / "run")["joules"] == 250.0
 
 
+@pytest.mark.slow
 def test_energy_of_a_resumed_run_is_unknown(tmp_path, monkeypatch):
     class Stop(Heard):
         def epoch(self, row, parts):
@@ -40,6 +41,7 @@ def test_energy_of_a_resumed_run_is_unknown(tmp_path, monkeypatch):
     assert values["learning"] > 0
 
 
+@pytest.mark.slow
 def test_energy_on_a_crowded_device_is_unknown(tmp_path, monkeypatch):
     monkeypatch.setattr(cost, "joules", counter(100.0, 350.0))
     seen = iter([False, True])

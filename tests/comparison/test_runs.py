@@ -19,6 +19,8 @@ from vitreous.comparison.study import open_study
 from vitreous.training.run_folder import RunFolder
 from vitreous.training.step import TrainStep
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_finished_run_holds_a_prediction_for_every_test_image(tmp_path):
     study = open_study(tmp_path / "study", MODELS, budget_of(make_zoo(tmp_path / "zoo")), 1, device="cpu")
@@ -36,7 +38,6 @@ class Crash(Exception):
     pass
 
 
-@pytest.mark.slow
 def test_an_interrupted_study_resumes_and_leaves_finished_runs_as_they_are(tmp_path, monkeypatch):
     zoo, folder = make_zoo(tmp_path / "zoo"), tmp_path / "study"
     plain, calls = TrainStep.__call__, []
@@ -90,7 +91,6 @@ def wait_for(what, seconds=120):
     assert what()
 
 
-@pytest.mark.slow
 def test_two_processes_share_a_study_and_a_killed_one_is_replaced(tmp_path):
     zoo, folder = make_zoo(tmp_path / "zoo"), tmp_path / "study"
     first = start(zoo, folder, "stuck")
@@ -106,7 +106,6 @@ def test_two_processes_share_a_study_and_a_killed_one_is_replaced(tmp_path):
     assert [len(row["accuracies"]) for row in written["tables"][0]["rows"]] == [2, 2]
 
 
-@pytest.mark.slow
 def test_runs_held_by_other_processes_are_waited_for(tmp_path, monkeypatch):
     zoo, folder, heard = make_zoo(tmp_path / "zoo"), tmp_path / "study", Heard()
     study = open_study(folder, MODELS, budget_of(zoo), 2, device="cpu")

@@ -80,6 +80,7 @@ def test_the_users_own_settings_do_not_change_a_figure():
         assert encode(sample()) == plain
 
 
+@pytest.mark.slow
 def test_threads_do_not_disturb_each_other():
     before, alone = dict(matplotlib.rcParams), encode(sample())
     with ThreadPoolExecutor(4) as pool:

@@ -265,6 +265,7 @@ def test_a_missing_extra_is_one_line(tmp_path, monkeypatch):
         export(made("class token"), tmp_path / "x.onnx", "onnx")
 
 
+@pytest.mark.slow
 def test_nan_is_no_agreement(tmp_path):
     model = made("class token")
     with torch.no_grad():

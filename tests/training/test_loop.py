@@ -135,6 +135,7 @@ def test_every_policy_resumes_after_a_crash_and_ends_as_a_plain_vit(whole, zoo, 
         )
 
 
+@pytest.mark.slow
 def test_distillation_resumes_after_a_crash(whole, zoo, tmp_path, monkeypatch):
     config = tiny(zoo, teacher=str(whole / "model"), distillation="soft", save_every=0, epochs=1)
     train(config, tmp_path / "whole")
@@ -374,6 +375,7 @@ def test_a_full_disk_is_reported_and_the_run_resumes_when_there_is_space(whole, 
     assert [row["epoch"] for row in metrics(folder)] == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_really_full_is_reported(zoo, tmp_path):
     """safetensors has an error of its own for it. A limit on the size of files is as good as a full disk."""
     resource = pytest.importorskip("resource", reason="limits are set by a POSIX call")

@@ -132,6 +132,7 @@ def folder(tmp_path_factory):
     return str(path)
 
 
+@pytest.mark.slow
 def test_explain_writes_a_report_and_figures(folder, photo, tmp_path, capsys):
     photo.save(tmp_path / "photo.png")
     words = ["explain", str(tmp_path / "photo.png"), "--model", folder, "-o", str(tmp_path / "out.html")]
@@ -143,6 +144,7 @@ def test_explain_writes_a_report_and_figures(folder, photo, tmp_path, capsys):
     assert (tmp_path / "out.html").read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["svg", "pdf"])
 def test_figures_come_as_svg_and_pdf_too(format, folder, photo, tmp_path):
     photo.save(tmp_path / "photo.png")

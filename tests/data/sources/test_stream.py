@@ -51,6 +51,7 @@ def test_workers_share_the_images_of_a_rank(zoo):
     assert sorted(numbers(loader)) == sorted(numbers(stream_dataset(zoo).shard(1, 2)))
 
 
+@pytest.mark.slow
 def test_seed_and_epoch_decide_the_order(zoo):
     stream = stream_dataset(zoo)
     first = numbers(stream.shuffled(seed=1, epoch=0))
