@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 from drawn import texts_of
 
-from vitreous.figures.bars import LIMIT, Panel, draw_lens, draw_predictions, draw_ranking, draw_speeds, draw_table
+from vitreous.figures.bars import LIMIT, Panel, draw_lens, draw_predictions, draw_ranking, draw_speeds
 from vitreous.figures.style import ABOVE, ACCENT, BELOW, MISSING, PALE, encode
+from vitreous.figures.table import draw_table
 
 
 def words(figure):

@@ -15,8 +15,8 @@ from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.training.config import TrainConfig
 from vitreous.weights.card import Card
-from vitreous.weights.hub import model_card
 from vitreous.weights.load import load
+from vitreous.weights.model_card import model_card
 from vitreous.weights.save import save
 
 RESULT = {"top1": 0.9, "top5": 1.0, "loss": 0.3, "images": 100, "epochs": 3, "seconds": 7.5, "memory": None}

@@ -19,9 +19,9 @@ from conftest import assert_same, noise
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights import save as saving
-from vitreous.weights.hub import model_card
 from vitreous.weights.inspect import inspect
 from vitreous.weights.load import load
+from vitreous.weights.model_card import model_card
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.save import UPGRADES, VERSION, read_own, save, write_npz, write_pickle, write_safetensors
 

@@ -5,12 +5,13 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from vitreous.figures.bars import draw_lens, draw_predictions, draw_ranking, draw_table
+from vitreous.figures.bars import draw_lens, draw_predictions, draw_ranking
 from vitreous.figures.curves import draw_faithfulness, draw_heads
 from vitreous.figures.kinds import Bars, Dots, Lines, Map, Matrix, Result, Steps, Table, Tiles
 from vitreous.figures.maps import draw_colours, draw_grid, draw_map, draw_maps, draw_patches
 from vitreous.figures.matrix import draw_blocks_heads, draw_matrix, draw_similarity
 from vitreous.figures.shapes import Bytes
+from vitreous.figures.table import draw_table
 from vitreous.figures.tiles import draw_filters, draw_similarity_one, draw_similarity_tiles
 
 

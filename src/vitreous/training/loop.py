@@ -24,7 +24,7 @@ from vitreous.training.optimisers import rate_factor
 from vitreous.training.policies import merge_lora
 from vitreous.training.run_folder import RunFolder
 from vitreous.training.setup import TrainingParts, set_up_device, set_up_run
-from vitreous.weights.hub import write_model_card
+from vitreous.weights.model_card import write_model_card
 from vitreous.weights.save import describe_model, save
 
 STEP_EVENT_SECONDS = 0.5  # between two `step` events: reading the running loss waits for the device
