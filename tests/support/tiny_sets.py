@@ -72,3 +72,11 @@ def colour_folder(root, names, each=6, size=32):
             pixels[:, :, label % 3] += 180
             Image.fromarray(pixels.astype(np.uint8)).save(root / name / f"{i}.png")
     return root
+
+
+def numbers(data):
+    return [number_of(data.image(i)) for i in range(len(data))]
+
+
+def put_numbers(data, queue):
+    queue.put(numbers(data))

@@ -10,7 +10,7 @@ import threading
 
 import numpy as np
 import pytest
-from tiny_sets import make_folder, make_parquet, number_of
+from tiny_sets import make_folder, make_parquet, number_of, numbers, put_numbers
 
 from vitreous.data.datasets import open_dataset
 from vitreous.data.images import ImageError
@@ -26,10 +26,6 @@ def make_splits(folder):
     make_parquet(folder / "validation-00000-of-00001.parquet", [1], first=8, names=NAMES)
     make_parquet(folder / "test-00000-of-00001.parquet", [0, 1], first=9, names=NAMES)
     return folder
-
-
-def numbers(data):
-    return [number_of(data.image(i)) for i in range(len(data))]
 
 
 @pytest.mark.parametrize("place", [".", "data"])
@@ -189,10 +185,6 @@ def test_many_threads_read_the_images_of_their_rows(tmp_path):
     assert [number_of(image) for image in prefetch(data.image, order, workers=8)] == order
 
 
-def _read(data, queue):
-    queue.put(numbers(data))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_another_process_opens_the_files_again(tmp_path, method):
@@ -202,7 +194,7 @@ def test_another_process_opens_the_files_again(tmp_path, method):
     queue = context.Queue()
     lock = data.image.args[0].groups._opened.lock
     with lock:  # as if another thread was reading at the very moment of the fork
-        process = context.Process(target=_read, args=(data, queue), daemon=True)
+        process = context.Process(target=put_numbers, args=(data, queue), daemon=True)
         process.start()
     try:
         assert queue.get(timeout=60) == [7, 0, 5]
