@@ -73,6 +73,7 @@ def test_a_mistake_names_what_was_meant(recipe, settings, message, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_stopped_run_has_a_page_and_says_where_it_can_be_resumed(zoo, monkeypatch):
     with monkeypatch.context() as patch:
         after_update(patch, 1, lambda: signal.raise_signal(signal.SIGTERM))

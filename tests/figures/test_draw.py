@@ -61,6 +61,7 @@ def test_there_is_a_drawer_for_each_kind_and_a_result_for_each_drawer():
     assert set(DRAWERS) == set(Result.__args__) == {type(result) for result in RESULTS.values()}
 
 
+@pytest.mark.slow
 def test_a_map_shows_its_patches_alone():
     np.testing.assert_array_equal(RESULTS["map"].shown(), HEAT[1:].reshape(2, 3))
     right = draw(RESULTS["map"], IMAGE).axes[2]

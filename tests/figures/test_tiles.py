@@ -59,6 +59,7 @@ def test_large_grids_are_one_image():
     assert figure.axes[0].images[0].get_array().shape[0] >= 37 * 37
 
 
+@pytest.mark.slow
 def test_the_own_place_is_outlined():
     similarity = np.random.default_rng(0).random((3, 5))
     axes = draw_similarity_one(similarity, (1, 4)).axes[0]

@@ -82,6 +82,7 @@ def test_predictions_are_the_models_and_sorted():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

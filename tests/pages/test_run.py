@@ -110,6 +110,7 @@ def test_a_finished_runs_page_has_every_section(finished):
     assert_alone(page)
 
 
+@pytest.mark.slow
 def test_every_setting_is_explained_and_changed_ones_stand_out(finished):
     _, page = finished
     docs = config_docs()

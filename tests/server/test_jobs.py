@@ -152,6 +152,7 @@ def test_pages_do_not_cancel_each_other():
     assert run(go()) == [1, 2]
 
 
+@pytest.mark.slow
 def test_those_who_came_first_are_served_first():
     order = []
 

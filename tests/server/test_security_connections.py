@@ -113,6 +113,7 @@ def answers(port):
     return status(received) == 200
 
 
+@pytest.mark.slow
 def test_a_body_that_dawdles_is_told_so_and_cut_off(port):
     received, took = send(port, head(port, UPLOAD, "Content-Length: 1000"), *[b"x"] * 40, pause=0.05)
     assert status(received) == 408
@@ -128,6 +129,7 @@ def test_a_request_that_never_comes_whole_is_cut_off(port, pieces):
     assert SOON * 0.8 < took < 10
 
 
+@pytest.mark.slow
 def test_what_is_sent_after_a_refusal_is_not_read_for_ever(model):
     chunk = b"400\r\n" + b"x" * 1024 + b"\r\n"
     with running(model, max_bytes=1000) as (port, _, _):
@@ -144,6 +146,7 @@ def test_a_length_that_lies_gets_an_answer_for_each_half(port):
     assert status(send(port, head(port, UPLOAD, "Content-Length: 99999999999"), b"x")[0]) == 413
 
 
+@pytest.mark.slow
 def test_an_answer_that_nobody_reads_is_given_up(model):
     with running(model) as (port, server, _), socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -169,6 +172,7 @@ def test_those_who_dawdle_make_room_for_those_who_ask(model, monkeypatch):
         assert all(answers(port) for _ in range(5))
 
 
+@pytest.mark.slow
 def test_large_bodies_hold_only_so_much_together_and_give_it_back(model):
     with running(model, max_total_bytes=3 * 2**20) as (port, _, guard), contextlib.ExitStack() as stack:
         for _ in range(2):

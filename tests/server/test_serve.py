@@ -51,6 +51,7 @@ def test_threads_share_a_heap_before_the_first_one_begins(monkeypatch):
         assert done == ["heap", "jobs"]
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_said_before_an_address_is(capsys):
     taken = listen("127.0.0.1", 0)
     port = taken[0].getsockname()[1]
@@ -100,6 +101,7 @@ def test_ipv6_loopback_needs_no_token_and_localhost_is_one_port():
     close(sockets)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_an_address_for_everyone_comes_with_a_warning_and_a_token(monkeypatch, capsys, host):
     try:

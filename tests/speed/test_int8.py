@@ -141,6 +141,7 @@ def test_packed_sums_are_exact(sides):
     assert ((packed_product(x, weight, scale) - exact).abs() <= 2e-7 * exact.abs()).all()
 
 
+@pytest.mark.slow
 @needs_packed
 def test_every_weight_has_its_own_packed_copy_which_is_freed_with_it():
     held = len(PACKED)

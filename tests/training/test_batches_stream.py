@@ -68,6 +68,7 @@ def test_ranks_show_different_images_and_all_of_them(shards, ranks):
     assert sorted(torch.cat(numbers).tolist()) == list(range(36))
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_at_its_end_too_early_begins_anew(tmp_path):
     make_shards(tmp_path / "zoo", files=2, each=5)
     source = source_of(tmp_path / "zoo", Rank(0, 2), epoch_images=24)

@@ -206,6 +206,7 @@ def test_a_damaged_checkpoint_is_skipped_and_that_is_logged(whole, zoo, tmp_path
     assert differing(bits(whole), bits(folder)) == []
 
 
+@pytest.mark.slow
 def test_when_every_checkpoint_is_damaged_that_is_an_error_and_nothing_is_overwritten(zoo, tmp_path, monkeypatch):
     config, folder = tiny(zoo, save_every=0), tmp_path / "run"
     break_off(config, folder, monkeypatch, 4)
@@ -331,6 +332,7 @@ def test_a_loss_that_is_no_number_stops_with_step_images_and_advice(zoo, tmp_pat
         assert all(torch.isfinite(value).all() for value in saved.values() if value.is_floating_point())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("update", [2, 3, 5, 6])
 def test_a_poisoned_weight_is_never_saved(zoo, tmp_path, monkeypatch, update):
     """Also where the loss was still a number: at the end of an epoch, and of the run."""

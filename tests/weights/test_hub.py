@@ -122,6 +122,7 @@ def test_the_token_may_stand_in_another_variable(hub, run, monkeypatch):
     assert "README.md" in hub.files("ann/digits")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "status", "message"),
     [

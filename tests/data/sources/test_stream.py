@@ -36,6 +36,7 @@ def test_a_stream_gives_images_labels_and_class_names(zoo, tmp_path, prefix):
     assert numbers(stream_dataset(f"{prefix}{zoo}", "test", tmp_path / "cache")) == [50, 51]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3])  # four files are shared by two, and image by image by three
 def test_ranks_share_the_images_without_overlap(zoo, ranks):
     for stream in (stream_dataset(zoo), stream_dataset(zoo).shuffled(seed=1, epoch=2, buffer=5)):

@@ -90,6 +90,7 @@ NESTINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WANTED)
 @pytest.mark.parametrize("nesting", NESTINGS)
 def test_code_in_a_pickle_is_refused_by_name_and_never_run(tmp_path, name, nesting, unbuilt):
@@ -271,6 +272,7 @@ def test_a_long_list_that_is_copied_over_and_over_is_refused(tmp_path, copy, unb
     refused(zipped(tmp_path / "w.pth", {"w": tensor(), "x": calls}), "over and over")
 
 
+@pytest.mark.slow
 def test_deep_nesting_is_read(tmp_path):
     deep = b"]" * 20_000 + b"a" * 19_999
     path = zipped(tmp_path / "w.pth", b"\x80\x02}(X\x01\x00\x00\x00x" + deep + b"u.")
