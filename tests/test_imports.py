@@ -1,4 +1,7 @@
-"""A floor imports floors below it: at the top of a file and inside a function alike, and never in a circle."""
+"""A floor imports floors below it, never in a circle, and the documents show the imports and every module as they are.
+
+`python tests/test_imports.py` writes the matrix of `docs/reference/imports.md` and the list of `modules.md` anew.
+"""
 
 import ast
 from collections import Counter
@@ -11,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src/vitreous"
-DOCUMENT = ROOT / "docs/reference/imports.md"
+DOCUMENTS = ROOT / "docs/reference"
 FLOORS = (  # each may import itself and what stands after it
     "cli",
     "api",
@@ -126,13 +129,45 @@ def matrix() -> str:
     return "\n".join(lines)
 
 
-def test_the_document_shows_the_matrix():
-    """`python tests/test_imports.py` writes it anew."""
-    assert matrix() in DOCUMENT.read_text(), "run `python tests/test_imports.py`"
+def first_line(path: Path) -> str:
+    """What a module's docstring says first; a line that wraps is joined."""
+    return " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n\n")[0].split())
+
+
+def module_list() -> str:
+    """Every module below its floor, with the first line of its docstring."""
+    lines = []
+    for name in FLOORS:
+        lines += [f"## {name}", "", first_line(MODULES[name]), "", "| module | what it holds |", "|---|---|"]
+        for module, path in MODULES.items():
+            if floor(module) == name and path.name != "__init__.py":
+                file = path.relative_to(SOURCE / name).as_posix()
+                lines.append(f"| `{file}` | {first_line(path).replace('|', chr(92) + '|')} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+GENERATED = {"imports.md": matrix, "modules.md": module_list}
+
+
+def with_generated(name: str) -> str:
+    """A document with the part between its two marks made anew."""
+    before, _, rest = (DOCUMENTS / name).read_text().partition("<!-- generated -->\n")
+    _, _, after = rest.partition("<!-- end -->")
+    return f"{before}<!-- generated -->\n{GENERATED[name]()}\n<!-- end -->{after}"
+
+
+def test_every_module_opens_with_one_line_that_says_what_it_holds():
+    lines = {name: first_line(path) for name, path in MODULES.items()}
+    assert not [f"{name}: {line!r}" for name, line in lines.items() if not 15 <= len(line) <= 120]
+    assert len(set(lines.values())) == len(lines)
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_a_document_is_current(name):
+    assert with_generated(name) == (DOCUMENTS / name).read_text(), "run `python tests/test_imports.py`"
 
 
 if __name__ == "__main__":
-    text = DOCUMENT.read_text()
-    before, _, rest = text.partition("<!-- matrix -->\n")
-    _, _, after = rest.partition("<!-- end -->")
-    DOCUMENT.write_text(f"{before}<!-- matrix -->\n{matrix()}\n<!-- end -->{after}")
+    for name in GENERATED:
+        (DOCUMENTS / name).write_text(with_generated(name))
