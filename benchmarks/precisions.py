@@ -18,12 +18,11 @@ import torch
 from vitreous.data.finding import find_images
 from vitreous.data.images import read_image
 from vitreous.models.last_block import logits_only
-from vitreous.speed.cpu import packed_forward
-from vitreous.speed.fold import fold
 from vitreous.speed.fp8 import Fp8ViT
-from vitreous.speed.gpu import fused_forward
+from vitreous.speed.fused_forward import fused_forward, packed_forward
 from vitreous.speed.int8 import to_int8
 from vitreous.speed.optimize import optimize
+from vitreous.speed.weight_folding import fold
 from vitreous.weights.load import load
 
 BATCH = 10

@@ -14,7 +14,7 @@ from vitreous.models.vit import ViT
 from vitreous.runtime.device import lacks_compiler, pick_device
 from vitreous.runtime.files import write_atomic
 from vitreous.speed import optimize
-from vitreous.speed.fold import fold
+from vitreous.speed.weight_folding import fold
 from vitreous.training import setup
 from vitreous.training.config import TrainConfig
 from vitreous.weights.card import Card

@@ -5,7 +5,7 @@ import torch
 
 from vitreous.benchmarking.roofline import MatrixProduct, multiply, products
 from vitreous.models.vit import ViTConfig
-from vitreous.speed import cpu
+from vitreous.speed.fused_forward import onednn_available
 
 TINY = ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=5)
 CPU = torch.device("cpu")
@@ -18,6 +18,6 @@ def test_the_ceilings_products_are_those_of_the_layers():
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_product_has_the_shape_of_a_linear_layer(packed):
-    if packed and not cpu.available():
+    if packed and not onednn_available():
         pytest.skip("this torch has no oneDNN")
     assert multiply(MatrixProduct(3, 16, 8), CPU, torch.float32, packed)().shape == (3, 8)

@@ -3,10 +3,9 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from torchvision.ops import StochasticDepth as TorchvisionStochasticDepth
 
 from conftest import assert_same, noise
-from vitreous.models.vit import StochasticDepth, ViT, ViTConfig, sine_positions
+from vitreous.models.vit import ViT, ViTConfig, sine_positions
 
 SMALL = {"image_size": 32, "patch_size": 8, "width": 48, "depth": 2, "heads": 4, "classes": 5}
 
@@ -207,21 +206,6 @@ def test_an_empty_batch_gives_an_empty_answer():
 def test_a_config_says_what_to_change(changes, message):
     with pytest.raises(ValueError, match=message):
         ViTConfig(**SMALL | changes)
-
-
-def test_stochastic_depth_draws_what_torchvision_draws():
-    x = torch.randn(64, 5, 3)
-    for p in (0.0, 0.1, 0.7):
-        torch.manual_seed(3)
-        ours = StochasticDepth(p)(x)
-        torch.manual_seed(3)
-        assert torch.equal(ours, TorchvisionStochasticDepth(p, "row")(x))
-        assert p == 0 or (ours == 0).any()
-
-
-def test_stochastic_depth_changes_nothing_in_evaluation():
-    x = torch.randn(4, 2)
-    assert StochasticDepth(0.7).eval()(x) is x
 
 
 def test_an_image_that_is_no_batch_is_told_what_to_do_instead():

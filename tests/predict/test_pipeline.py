@@ -15,8 +15,8 @@ from vitreous.models.vit import ViT, ViTConfig
 from vitreous.predict.classify import classify_each
 from vitreous.predict.pipeline import MANY, PlainCompute, choose_compute, compute_batches, lanes_of, to_device, to_model
 from vitreous.runtime.device import MAX_LANES, max_lanes
-from vitreous.speed import cpu
 from vitreous.speed import optimize as optimization
+from vitreous.speed.fused_forward import onednn_available
 from vitreous.speed.optimize import optimize
 from vitreous.weights.card import Card
 
@@ -242,7 +242,7 @@ def test_many_images_get_several_batches_at_once_and_the_same_answers(network):
     assert (compute(pixels) - plain).abs().max() <= 1e-5 * max(1.0, plain.abs().max().item())
 
 
-@pytest.mark.skipif(not cpu.available(), reason="this torch has no oneDNN")
+@pytest.mark.skipif(not onednn_available(), reason="this torch has no oneDNN")
 def test_weights_are_packed_if_the_network_allows_it():
     model = carded(ViT(ViTConfig(**SMALL)))
     assert asked(model, "logits", MANY).backend == "packed"
@@ -263,7 +263,7 @@ def test_what_was_chosen_is_noted_and_differs_by_rounding_alone():
         choose_compute(model, fast=True, precision="fp16", device="cpu")
 
 
-@pytest.mark.skipif(not cpu.available(), reason="this torch has no oneDNN")
+@pytest.mark.skipif(not onednn_available(), reason="this torch has no oneDNN")
 def test_features_with_fast_get_the_fast_backends_and_equal_plain_within_rounding(monkeypatch, tmp_path):
     monkeypatch.setattr("vitreous.predict.pipeline.cache_folder", lambda: tmp_path)
     monkeypatch.setattr(optimization, "default_backends", lambda device, precision: ("packed",))

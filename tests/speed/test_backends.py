@@ -6,9 +6,9 @@ import torch
 from conftest import noise
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.speed import backends, gpu
-from vitreous.speed.fold import fold
+from vitreous.speed import backends
 from vitreous.speed.optimize import optimize
+from vitreous.speed.weight_folding import fold
 from vitreous.weights.card import Card
 
 MEAN, STD = (0.48, 0.46, 0.41), (0.27, 0.26, 0.28)
@@ -50,12 +50,12 @@ def test_backends_tried_on_a_gpu_and_what_the_small_batch_one_needs(model, monke
     assert backends.default_backends(cuda, "bf16")[-1] == "small-batch graph"
     network = fold(model).bfloat16()
     images = torch.zeros(2, 3, 16, 16, dtype=torch.bfloat16)
-    monkeypatch.setattr(gpu, "has_triton", lambda device: True)
+    monkeypatch.setattr(backends, "has_triton", lambda device: True)
     assert callable(backends.small_batch(network, backends.Forward(), images))
     for given in (images.float(), images.repeat(32, 1, 1, 1)):  # fp32; 64 × 17 tokens
         with pytest.raises(backends.UnsupportedBackend, match="needs bf16"):
             backends.small_batch(network, backends.Forward(), given)
-    monkeypatch.setattr(gpu, "has_triton", lambda device: False)
+    monkeypatch.setattr(backends, "has_triton", lambda device: False)
     with pytest.raises(backends.UnsupportedBackend, match="Triton"):
         backends.small_batch(network, backends.Forward(), images)
 

@@ -13,7 +13,7 @@ from vitreous.data.preprocess import HALF, Preprocess
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig, sine_positions
 from vitreous.speed import export as module
-from vitreous.speed.any_size import at_size
+from vitreous.speed.dynamic_size import at_size
 from vitreous.speed.export import KINDS, convention_of, export
 from vitreous.weights.card import Card
 from vitreous.weights.positions import CONVENTIONS

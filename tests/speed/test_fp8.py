@@ -7,8 +7,8 @@ from conftest import noise
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.speed import fp8
-from vitreous.speed.fold import fold
 from vitreous.speed.optimize import optimize
+from vitreous.speed.weight_folding import fold
 from vitreous.weights.card import Card
 
 SMALL = {"image_size": 16, "patch_size": 4, "width": 48, "depth": 3, "heads": 3, "classes": 7}

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from conftest import noise
 from vitreous.models.last_block import logits_only
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.speed import gpu
+from vitreous.speed import fused_ops
 from vitreous.speed.training_forward import training_logits
 
 SMALL = {"image_size": 16, "patch_size": 4, "width": 48, "depth": 3, "heads": 3, "classes": 7}
@@ -55,7 +55,7 @@ def test_loss_and_gradients_are_the_plain_models(family, options, batch):
 
 def test_the_kernels_are_really_used_and_only_where_they_fit(batch, monkeypatch):
     calls = []
-    kernel = gpu.gelu_backward
+    kernel = fused_ops.gelu_backward
     monkeypatch.setattr(
         "vitreous.speed.training_forward.gelu_backward", lambda *given: (calls.append(1), kernel(*given))[1]
     )
@@ -127,12 +127,12 @@ def test_the_pieces_against_autograd():
     x = torch.randn(130, 40, dtype=torch.float64, requires_grad=True)
     slope = torch.randn(130, 40, dtype=torch.float64)
     (F.gelu(x) * slope).sum().backward()
-    into, after, sums = gpu.gelu_backward(x.detach().float(), slope.float())
+    into, after, sums = fused_ops.gelu_backward(x.detach().float(), slope.float())
     torch.testing.assert_close(into.double(), x.grad, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(after.double(), F.gelu(x).detach(), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(sums.sum(0).double(), x.grad.sum(0), atol=1e-4, rtol=1e-4)
     q, k, v = torch.randn(2, 21, 3, 3, 24).permute(2, 0, 3, 1, 4).unbind(0)
-    packed, sums = gpu.pack(q, k, v)
+    packed, sums = fused_ops.pack(q, k, v)
     back = packed.view(2, 21, 3, 3, 24).permute(2, 0, 3, 1, 4)
     assert all(torch.equal(one, other) for one, other in zip(back.unbind(0), (q, k, v), strict=True))
     torch.testing.assert_close(sums.sum(0), packed.flatten(0, 1).sum(0), atol=1e-4, rtol=1e-4)

@@ -26,7 +26,7 @@ from vitreous.benchmarking.timing import Call, TimingSummary, cores, interleave,
 from vitreous.models.last_block import Compute
 from vitreous.models.summary import count_flops
 from vitreous.runtime.device import device_name, synchronize
-from vitreous.speed import cpu
+from vitreous.speed.fused_forward import onednn_available
 from vitreous.speed.optimize import processor
 
 TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 5e-2, "int8": 0.2, "fp8": 0.2}
@@ -204,7 +204,7 @@ def run_benchmark(
 
 def _ceilings(setting: Setting) -> dict[str, tuple[MatrixProduct, Call]]:
     """List the products whose fastest is the ceiling; a CPU multiplies in two ways, and both count."""
-    two = setting.device.type == "cpu" and cpu.available()
+    two = setting.device.type == "cpu" and onednn_available()
     kinds = {"": False, ", packed": True} if two else {"": False}
     return {
         f"{CEILING}{each}{name}": (each, multiply(each, setting.device, setting.dtype, packed))

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from vitreous.models.vit import ViTConfig
-from vitreous.speed.cpu import PackedLinear
+from vitreous.speed.fused_forward import PackedLinear
 
 SQUARES = {"cpu": (1024, 2048), "cuda": (4096, 8192), "mps": (2048, 4096)}
 MAX_ROWS = {"cpu": 4096, "cuda": 65536, "mps": 8192}

@@ -7,14 +7,14 @@ pool) is the ResNet paper's own for CIFAR-10. All other keys and shapes are torc
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, Bottleneck
 from torchvision.models.resnet import ResNet as TorchvisionResNet
 
-from vitreous.models.vit import not_a_batch
+from vitreous.models.vit import check_batch
 
 DEPTHS: dict[int, tuple[type[BasicBlock | Bottleneck], list[int]]] = {
     18: (BasicBlock, [2, 2, 2, 2]),
@@ -38,12 +38,19 @@ class ResNetConfig:
     stem: Literal["imagenet", "small"] = "imagenet"
     """First layers: 7×7 with stride 2 and a max-pool, or for small images 3×3 with stride 1 and no pool."""
 
+    channels: ClassVar[int] = 3
+
     def __post_init__(self) -> None:
         if self.depth not in DEPTHS:
             known = ", ".join(str(depth) for depth in DEPTHS)
             raise ValueError(f"a ResNet has {known} layers, got depth={self.depth}")
         if self.stem not in ("imagenet", "small"):
             raise ValueError(f"stem must be imagenet or small, got {self.stem!r}")
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of an image."""
+        return (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
 
     @property
     def feature_width(self) -> int:
@@ -74,8 +81,7 @@ class ResNet(TorchvisionResNet):  # type: ignore[misc]  # torchvision has no typ
             self.reset_classifier(0)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not isinstance(x, Tensor):
-            raise not_a_batch(x)
+        check_batch(x)
         logits: Tensor = super().forward(x)
         return logits
 

@@ -43,11 +43,8 @@ def count_flops(model: Model) -> int:
     """Count the floating-point operations of a forward pass of one image: two for each multiply-add of a product."""
     with torch.device("meta"):
         copy = type(model)(model.config).eval().to("meta")  # type: ignore[arg-type]  # sine positions are real
-        size = model.config.image_size
-        height, width = (size, size) if isinstance(size, int) else size
-        channels = getattr(model.config, "channels", 3)
         with FlopCounterMode(display=False) as counter, torch.no_grad():
-            copy(torch.zeros(1, channels, height, width))
+            copy(torch.zeros(1, model.config.channels, *model.config.size))
     count: int = counter.get_total_flops()
     return count
 

@@ -13,13 +13,14 @@ Shapes:  b images · c channels · H W pixels · n patches · t tokens · d widt
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.models.hooks import hook, hooked_attention
+from vitreous.models.residual import LayerScale, StochasticDepth
 from vitreous.models.tokens import TokenLayout
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -29,8 +30,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "silu": F.silu,
 }
-
-
 LARGEST = 2**24
 """Upper limit of every size and count in a config."""
 
@@ -111,24 +110,29 @@ class ViTConfig:
             if len(pair) != 2 or not all(type(side) is int and 0 < side <= LARGEST for side in pair):
                 raise ValueError(f"{name} must be one positive whole number or a pair of them, got {value!r:.80}")
             object.__setattr__(self, name, pair)
-        self._check_types()
+        for field in fields(self)[2:]:
+            self._check_type(field.name, type(field.default), get_args(field.type))
         if not self.mlp_width:
             object.__setattr__(self, "mlp_width", 4 * self.width)
         self._check_numbers()
-        self._check_choices()
+        if "token" in self.pool and not self.class_token:
+            raise ValueError(f"pool={self.pool!r} reads the class token, but class_token=False: use pool='mean'")
+        if self.distillation_token and not self.class_token:
+            raise ValueError("distillation_token=True needs class_token=True: it stands after the class token")
+        if self.distillation_head and not (self.distillation_token and self.classes and self.pool == "token"):
+            raise ValueError("distillation_head=True needs distillation_token=True, classes > 0 and pool='token'")
 
-    def _check_types(self) -> None:
-        """Check the type and range of every field: a config may come from a file."""
-        for field in fields(self):
-            value, kind = getattr(self, field.name), type(field.default)
-            if field.name in ("image_size", "patch_size"):
-                continue
-            fits = type(value) is kind or (kind is float and type(value) is int)
-            if not fits or (kind in (int, float) and not abs(value) <= LARGEST):
-                words = {int: "a whole number", float: "a number", bool: "true or false"}
-                raise ValueError(f"{field.name} must be {words.get(kind, 'a word')}, got {value!r:.80}")
-            if kind is float:
-                object.__setattr__(self, field.name, float(value))  # a file may say 1 for 1.0
+    def _check_type(self, name: str, kind: type, choices: tuple[str, ...]) -> None:
+        """Check the type and range of a field: a config may come from a file."""
+        value = getattr(self, name)
+        fits = type(value) is kind or (kind is float and type(value) is int)
+        if not fits or (kind in (int, float) and not abs(value) <= LARGEST):
+            words = {int: "a whole number", float: "a number", bool: "true or false"}
+            raise ValueError(f"{name} must be {words.get(kind, 'a word')}, got {value!r:.80}")
+        if choices and value not in choices:
+            raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+        if kind is float:
+            object.__setattr__(self, name, float(value))  # a file may say 1 for 1.0
 
     def _check_numbers(self) -> None:
         for name in ("channels", "width", "depth", "heads", "mlp_width"):
@@ -152,22 +156,6 @@ class ViTConfig:
             )
         if self.position.startswith("sine") and self.width % 4:
             raise ValueError(f"sine positions need a width that 4 divides, got {self.width}")
-
-    def _check_choices(self) -> None:
-        choices = {
-            "pool": ("token", "mean", "token+mean"),
-            "position": ("learned", "sine-1d", "sine-2d", "none"),
-            "activation": tuple(ACTIVATIONS),
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        if "token" in self.pool and not self.class_token:
-            raise ValueError(f"pool={self.pool!r} reads the class token, but class_token=False: use pool='mean'")
-        if self.distillation_token and not self.class_token:
-            raise ValueError("distillation_token=True needs class_token=True: it stands after the class token")
-        if self.distillation_head and not (self.distillation_token and self.classes and self.pool == "token"):
-            raise ValueError("distillation_head=True needs distillation_token=True, classes > 0 and pool='token'")
 
     @property
     def size(self) -> tuple[int, int]:
@@ -199,6 +187,13 @@ class ViTConfig:
         return 2 * self.width if self.pool == "token+mean" else self.width
 
 
+def check_batch(x: object) -> None:
+    """Raise a `TypeError` that says how to run a model on an image, if `x` is no tensor."""
+    if not isinstance(x, Tensor):
+        advice = "use vitreous.classify(image, model), or pass model.card.preprocess(image)[None]"
+        raise TypeError(f"expected a batch of images as a tensor [b c H W], got {type(x).__name__}: {advice}")
+
+
 class PatchEmbedding(nn.Module):
     """Cut the image into patches and project each to a token: x_p E of equation 1.
 
@@ -212,12 +207,17 @@ class PatchEmbedding(nn.Module):
         self.proj = nn.Conv2d(config.channels, config.width, config.patch, config.patch, bias=config.patch_bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        check_batch(x)
         if x.dim() != 4 or x.shape[1:] != (self.channels, *self.size):
             raise ValueError(self._wrong(x))
+        return hook(self, "patches", self.project(x))
+
+    def project(self, x: Tensor) -> Tensor:
+        """Images of any whole number of patches: `[b c H W]` → `[b n d]`."""
         (b, c, height, width), (p, q) = x.shape, self.patch
         x = x.reshape(b, c, height // p, p, width // q, q)
         x = x.permute(0, 2, 4, 1, 3, 5).reshape(b, height // p * (width // q), c * p * q)  # [b n cpq]
-        return hook(self, "patches", F.linear(x, self.proj.weight.flatten(1), self.proj.bias))  # [b n d]
+        return F.linear(x, self.proj.weight.flatten(1), self.proj.bias)
 
     def _wrong(self, x: Tensor) -> str:
         takes = f"this model takes [b {self.channels} {self.size[0]} {self.size[1]}], got {list(x.shape)}"
@@ -227,21 +227,19 @@ class PatchEmbedding(nn.Module):
         return f"{takes}: preprocess the image, or load the model with image_size={fits}"
 
 
-def sine_positions(config: ViTConfig) -> Tensor:
-    """Fixed position embeddings: `[1 t d]`, or `[1 n d]` without slots for the prefix tokens.
+def sine_positions(config: ViTConfig, grid: tuple[int, int] | None = None) -> Tensor:
+    """Fixed position embeddings of a grid: `[1 t d]`, or `[1 n d]` without slots for the prefix tokens.
 
     1-D numbers the tokens as "Attention is All You Need" does; 2-D has half of the width for rows, half for columns.
     """
-    rows, columns = config.grid
-    with torch.device("cpu"):  # real values even if the model is built on the meta device
-        if config.position == "sine-1d":
-            return sines(config.positions, config.width)[None]
-        half = config.width // 2
-        row_part = sines(rows, half)[:, None].expand(rows, columns, half)
-        column_part = sines(columns, half)[None].expand(rows, columns, half)
-        table = torch.cat([row_part, column_part], dim=-1).flatten(0, 1)  # [n d]
-        prefix = torch.zeros(config.positions - config.layout.patches, config.width)
-        return torch.cat([prefix, table])[None]
+    (rows, columns), prefix = grid or config.grid, config.positions - config.layout.patches
+    if config.position == "sine-1d":
+        return sines(prefix + rows * columns, config.width)[None]
+    half = config.width // 2
+    row_part = sines(rows, half)[:, None].expand(rows, columns, half)
+    column_part = sines(columns, half)[None].expand(rows, columns, half)
+    table = torch.cat([row_part, column_part], dim=-1).reshape(rows * columns, config.width)  # [n d]
+    return torch.cat([torch.zeros(prefix, config.width), table])[None]
 
 
 def sines(positions: int, width: int) -> Tensor:
@@ -301,38 +299,6 @@ class MLP(nn.Module):
         return hook(self, "mlp_output", self.drop(self.fc2(x)))
 
 
-class LayerScale(nn.Module):
-    """A learned factor for each channel of a branch (CaiT; used by DeiT-III and DINOv2)."""
-
-    def __init__(self, width: int, value: float) -> None:
-        super().__init__()
-        self.gamma = nn.Parameter(torch.full((width,), value))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.gamma
-
-
-class StochasticDepth(nn.Module):
-    """Drop a whole branch of an image with probability `p` in training, and divide what is kept by 1 - `p`: `[b …]`.
-
-    Stochastic depth (Huang et al., 2016). It draws as torchvision's `StochasticDepth(p, "row")` does, whose import
-    would take longer than loading a small model.
-
-    >>> StochasticDepth(0.5).eval()(torch.ones(2, 3)).tolist()
-    [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
-    """
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.p == 0:
-            return x
-        kept = torch.empty([len(x)] + [1] * (x.dim() - 1), dtype=x.dtype, device=x.device).bernoulli_(1 - self.p)
-        return x * kept.div_(1 - self.p)
-
-
 class TransformerBlock(nn.Module):
     """Equations 2 and 3: attention, then MLP, each after a layer norm and with a residual connection."""
 
@@ -372,12 +338,6 @@ class MLPHead(nn.Module):
         return x if self.weight is None else F.linear(x, self.weight, self.bias)
 
 
-def not_a_batch(x: object) -> TypeError:
-    """Say how to run a model on an image that is not a batch of tensors yet."""
-    advice = "use vitreous.classify(image, model), or pass model.card.preprocess(image)[None]"
-    return TypeError(f"expected a batch of images as a tensor [b c H W], got {type(x).__name__}: {advice}")
-
-
 class ViT(nn.Module):
     """The whole network: images `[b c H W]` → logits `[b classes]`.
 
@@ -406,7 +366,8 @@ class ViT(nn.Module):
         if config.position == "learned":
             self.pos_embed: Tensor | None = token(config.positions)
         else:  # fixed positions are computed, not stored
-            table = None if config.position == "none" else sine_positions(config)
+            with torch.device("cpu"):  # real values even if the model is built on the meta device
+                table = None if config.position == "none" else sine_positions(config)
             self.register_buffer("pos_embed", table, persistent=False)
         self.pos_drop = nn.Dropout(config.dropout)
         self.norm_pre = norm() if config.embedding_norm else nn.Identity()
@@ -440,13 +401,16 @@ class ViT(nn.Module):
 
     def embed(self, x: Tensor) -> Tensor:
         """Images to the first block's input: z₀ = [x_class; x_p E] + E_pos, eq. 1."""
-        x = self.patch_embed(x)  # [b n d]
-        if self.pos_embed is not None and not self.config.prefix_positions:
-            x = x + self.pos_embed
+        return self.assemble(self.patch_embed(x), self.pos_embed)
+
+    def assemble(self, x: Tensor, positions: Tensor | None) -> Tensor:
+        """Put the class, distillation and register tokens first and add positions: `[b n d]` → `[b t d]`."""
+        if positions is not None and not self.config.prefix_positions:
+            x = x + positions
         prefix = [token for token in (self.cls_token, self.dist_token, self.reg_token) if token is not None]
         x = torch.cat([token.expand(x.shape[0], -1, -1) for token in prefix] + [x], dim=1)  # [b t d]
-        if self.pos_embed is not None and self.config.prefix_positions:
-            x = x + self.pos_embed  # after the class token is prepended: it has a position too
+        if positions is not None and self.config.prefix_positions:
+            x = x + positions  # after the class token is prepended: it has a position too
         return hook(self, "embedding", self.norm_pre(self.pos_drop(x)))
 
     def forward_features(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -476,8 +440,6 @@ class ViT(nn.Module):
         return logits
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        if not isinstance(x, Tensor):
-            raise not_a_batch(x)
         return hook(self, "logits", self.forward_head(self.forward_features(x, mask)))
 
     def features(self, x: Tensor) -> Tensor:
@@ -491,17 +453,13 @@ class ViT(nn.Module):
 
         With `reshape` the patches alone, laid out as `[b d rows columns]`; with `norm` after the final layer norm.
         """
-        depth = self.config.depth
-        wanted = list(range(depth - n, depth)) if isinstance(n, int) else [i % depth for i in n if -depth <= i < depth]
-        if not wanted or wanted[0] < 0 or (not isinstance(n, int) and len(wanted) != len(n)):
+        depth, wanted = self.config.depth, list(range(-n, 0)) if isinstance(n, int) else n
+        if not wanted or not all(-depth <= i < depth for i in wanted):
             raise ValueError(f"this model has blocks 0 to {depth - 1}, got n={n}")
-        outputs: dict[int, Tensor] = {}
-        x = self.embed(x)
-        for i, block in enumerate(self.blocks[: max(wanted) + 1]):
-            x = block(x)
-            if i in wanted:
-                outputs[i] = self.norm(x) if norm else x
-        tokens = [outputs[i] for i in wanted]
+        outputs = [self.embed(x)]
+        for block in self.blocks[: max(i % depth for i in wanted) + 1]:
+            outputs.append(block(outputs[-1]))
+        tokens = [self.norm(outputs[i % depth + 1]) if norm else outputs[i % depth + 1] for i in wanted]
         return [self.layout.to_grid(y.transpose(1, 2)) for y in tokens] if reshape else tokens
 
     def reset_classifier(self, classes: int, pool: Literal["token", "mean", "token+mean"] | None = None) -> None:

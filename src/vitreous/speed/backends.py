@@ -14,7 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.models.last_block import Compute, OutputKind, features_only, logits_only
-from vitreous.speed import cpu, gpu
+from vitreous.speed.fused_forward import (
+    SMALL_BATCH,
+    fits,
+    fits_own_attention,
+    fused_forward,
+    onednn_available,
+    packed_forward,
+)
+from vitreous.speed.fused_ops import has_triton
 from vitreous.speed.token_merging import merging
 
 WARM_UP = 3  # calls before a graph is recorded: what is tuned on first use must not be part of it
@@ -80,30 +88,30 @@ def frozen(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
 
 
 def fused(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
-    """Compile `gpu.fused_forward`, which has fewer memory accesses; in bf16 with GELU inside the products."""
-    if forward.merge or not gpu.fits(network):
+    """Compile `fused_forward`, which has fewer memory accesses; in bf16 with GELU inside the products."""
+    if forward.merge or not fits(network):
         raise UnsupportedBackend("it needs a GELU network whose head reads the class token, without token merging")
     output, fused_gelu = forward.output, example.dtype == torch.bfloat16
-    return _compiled(network, lambda network, x: gpu.fused_forward(network, x, output=output, fused_gelu=fused_gelu))
+    return _compiled(network, lambda network, x: fused_forward(network, x, output=output, fused_gelu=fused_gelu))
 
 
 def small_batch(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
     """As `fused`, in bf16, with an attention kernel for small batches, such as one image."""
-    if forward.merge or not gpu.fits(network) or not gpu.has_triton(example.device):
+    if forward.merge or not fits(network) or not has_triton(example.device):
         raise UnsupportedBackend("it needs a GELU network whose head reads the class token, and Triton")
     rows = len(example) * network.layout.tokens  # type: ignore[operator,union-attr]
-    if example.dtype != torch.bfloat16 or rows > gpu.SMALL_BATCH or not gpu.fits_own_attention(network):
-        limits = f"up to {gpu.SMALL_BATCH} tokens at once, and heads of 16 to 128 channels"
+    if example.dtype != torch.bfloat16 or rows > SMALL_BATCH or not fits_own_attention(network):
+        limits = f"up to {SMALL_BATCH} tokens at once, and heads of 16 to 128 channels"
         raise UnsupportedBackend(f"it needs bf16, {limits}")
     output = forward.output
-    return _compiled(network, lambda network, x: gpu.fused_forward(network, x, output=output, own_attention=True))
+    return _compiled(network, lambda network, x: fused_forward(network, x, output=output, own_attention=True))
 
 
 def packed(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
-    """Pack weights for the CPU's kernels, with GELU and residuals inside the products (`cpu.py`)."""
-    if forward.merge or not gpu.fits(network) or example.device.type != "cpu" or not cpu.available():
+    """Pack weights for the CPU's kernels, with GELU and residuals inside the products (oneDNN)."""
+    if forward.merge or not fits(network) or example.device.type != "cpu" or not onednn_available():
         raise UnsupportedBackend("it needs a GELU network whose head reads the class token, on a CPU with oneDNN")
-    return cpu.packed_forward(network, len(example), forward.output)  # type: ignore[arg-type]
+    return packed_forward(network, len(example), forward.output)  # type: ignore[arg-type]
 
 
 def recorded(build: Builder) -> Builder:

@@ -23,7 +23,7 @@ from torch.export import Dim, ExportedProgram
 from vitreous.models.last_block import Compute
 from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.speed.any_size import AnySize, at_size
+from vitreous.speed.dynamic_size import DynamicSizeViT, at_size
 from vitreous.weights.formats.registry import FORMATS
 from vitreous.weights.positions import CONVENTIONS
 from vitreous.weights.save import describe_model
@@ -121,12 +121,12 @@ def output_name(model: ViT | ResNet) -> str:
 
 def trace(model: ViT | ResNet, dynamic_size: bool, convention: str) -> ExportedProgram:
     """Trace the model with a free batch size, and free height and width with `dynamic_size`."""
-    (height, width), (tall, wide) = input_size(model), step(model)
+    (height, width), (tall, wide) = model.config.size, step(model)
     shapes: dict[int, Any] = {0: Dim("batch", min=1)}
     graph: nn.Module = Images(model)
     if dynamic_size:  # torch specialises size 1: the last stage has at least two rows and columns
         if isinstance(model, ViT):
-            graph = AnySize(model, convention)
+            graph = DynamicSizeViT(model, convention)
             smallest = 2 * tall, 2 * wide
             shapes |= {2: tall * Dim("rows", min=2), 3: wide * Dim("columns", min=2)}
         else:
@@ -139,7 +139,7 @@ def trace(model: ViT | ResNet, dynamic_size: bool, convention: str) -> ExportedP
                 f"this model {height}×{width}: export it without dynamic_size"
             )
         height, width = height + tall, width + 2 * wide  # another grid than the model's, so that no size is specialised
-    example = torch.zeros(2, channels(model), height, width)
+    example = torch.zeros(2, model.config.channels, height, width)
     with torch.no_grad():
         return torch.export.export(graph, (example,), dynamic_shapes={"images": shapes})
 
@@ -179,21 +179,12 @@ def freely_pooled(model: ResNet) -> ResNet:
     return other
 
 
-def input_size(model: ViT | ResNet) -> Size:
-    size = model.config.image_size
-    return (size, size) if isinstance(size, int) else size
-
-
 def step(model: ViT | ResNet) -> Size:
     """Pixels for each position of the last stage: a ViT's patch size, the product of a ResNet's strides."""
     config = model.config
     if isinstance(config, ViTConfig):
         return config.patch
     return (8, 8) if config.stem == "small" else (32, 32)
-
-
-def channels(model: ViT | ResNet) -> int:
-    return model.config.channels if isinstance(model.config, ViTConfig) else 3
 
 
 @torch.no_grad()
@@ -204,10 +195,10 @@ def compare(
     differences, outputs, tried = [], [], []
     generator = torch.Generator().manual_seed(0)
     for size in sizes(model, dynamic_size):
-        other = isinstance(model, ViT) and size != input_size(model)
+        other = isinstance(model, ViT) and size != model.config.size
         truth = at_size(model, size, convention) if other else model
         for batch in BATCHES:
-            x = torch.randn(batch, channels(model), *size, generator=generator)
+            x = torch.randn(batch, model.config.channels, *size, generator=generator)
             expected, found = truth(x), run(x)
             if found.shape != expected.shape:
                 raise ValueError(f"the graph gives {list(found.shape)}, the model {list(expected.shape)}")
@@ -220,7 +211,7 @@ def compare(
 
 def sizes(model: ViT | ResNet, dynamic_size: bool) -> list[Size]:
     """List the image sizes to compare: the model's, and with `dynamic_size` one of another shape."""
-    height, width = own = input_size(model)
+    height, width = own = model.config.size
     if not dynamic_size:
         return [own]
     tall, wide = step(model)

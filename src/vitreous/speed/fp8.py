@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from vitreous.models.last_block import OutputKind, read_last_block
 from vitreous.models.vit import ViT
-from vitreous.speed.gpu import add_dense, gelu_fp8, mix, norm
+from vitreous.speed.fused_forward import mix, norm
+from vitreous.speed.fused_ops import add_dense, gelu_fp8
 
 E4M3 = torch.float8_e4m3fn
 LARGEST = 448.0

@@ -1,8 +1,8 @@
 """`optimize`: run a model in the fastest way that this machine offers; results differ only by rounding.
 
 It returns a callable of images `[b c h w]`, normalised or as pixels (uint8), that computes what the model computes.
-Work that cannot reach the output is skipped, constants are folded into weights (`fold.py`), and the `BACKENDS` are
-timed against each other; the fastest is remembered in a small file, so that the next start does not time them again.
+Work that cannot reach the output is skipped, constants are folded into weights, and the `BACKENDS` are timed against
+each other; the fastest is remembered in a small file, so that the next start does not time them again.
 
 Backends that keep the number format differ from the plain model by rounding alone; `bf16`, `int8` and `fp8` lose
 accuracy, as `docs/guides/speed.md` states.
@@ -26,9 +26,10 @@ from vitreous.models.last_block import Compute, OutputKind
 from vitreous.models.vit import ViT
 from vitreous.runtime.device import max_lanes, synchronize
 from vitreous.runtime.files import write_json
-from vitreous.speed import fp8, gpu, int8
+from vitreous.speed import fp8, int8
 from vitreous.speed.backends import BACKENDS, Forward, UnsupportedBackend, default_backends
-from vitreous.speed.fold import fold
+from vitreous.speed.fused_forward import fits
+from vitreous.speed.weight_folding import fold
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.float32, "fp8": torch.bfloat16}
 """Precision → number format between layers; products are of 8-bit numbers in int8 and fp8."""
@@ -189,7 +190,7 @@ def _check(model: Any, precision: str, batch_size: int, merge: int, backends: tu
 def _to_fp8(network: nn.Module, forward: Forward, device: torch.device) -> nn.Module:
     if reason := fp8.supports(device):
         raise ValueError(reason)
-    if forward.merge or not gpu.fits(network):
+    if forward.merge or not fits(network):
         raise ValueError("fp8 needs a GELU network whose head reads the class token, without token merging: use bf16")
     assert isinstance(network, ViT)
     return fp8.Fp8ViT(network, forward.output)

@@ -18,8 +18,8 @@ from torch.utils.checkpoint import checkpoint
 from vitreous.models.hooks import hooks_active
 from vitreous.models.last_block import block_rows, rows_read
 from vitreous.models.vit import MLP, Attention, TransformerBlock, ViT
+from vitreous.speed.fused_ops import gelu_backward, pack
 from vitreous.speed.gelu import gelu
-from vitreous.speed.gpu import gelu_backward, pack
 
 
 def training_logits(

@@ -5,7 +5,7 @@ import torch
 
 from conftest import noise
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.speed.any_size import AnySize, at_size, axis_weights, resample_offset
+from vitreous.speed.dynamic_size import DynamicSizeViT, at_size, axis_weights, resample_offset
 from vitreous.weights.load import load
 from vitreous.weights.positions import CONVENTIONS
 from vitreous.weights.save import save
@@ -30,7 +30,7 @@ def test_any_size_resizes_as_loading_does(convention, size, tmp_path):
     save(model, tmp_path / "model")
     loaded = load(tmp_path / "model", image_size=size, resize=convention)
     x = torch.randn(2, 3, *size)
-    torch.testing.assert_close(AnySize(model, convention)(x), loaded(x), rtol=0, atol=1e-5)
+    torch.testing.assert_close(DynamicSizeViT(model, convention)(x), loaded(x), rtol=0, atol=1e-5)
     assert torch.equal(at_size(model, size, convention)(x), loaded(x))
 
 
@@ -40,7 +40,7 @@ def test_any_size_is_every_family(changes):
     model = noise(ViT(ViTConfig(**SMALL | changes)))
     for size in ((24, 16), (32, 12)):
         x = torch.randn(2, 3, *size)
-        torch.testing.assert_close(AnySize(model, "timm")(x), at_size(model, size, "timm")(x), rtol=0, atol=1e-5)
+        torch.testing.assert_close(DynamicSizeViT(model, "timm")(x), at_size(model, size, "timm")(x), rtol=0, atol=1e-5)
 
 
 @torch.no_grad()
@@ -52,17 +52,17 @@ def test_fixed_positions_are_computed_for_the_size(position, prefix_positions):
     model.head.weight.normal_()
     for size in ((24, 16), (32, 12)):
         x = torch.randn(2, 3, *size)
-        torch.testing.assert_close(AnySize(model, "timm")(x), at_size(model, size, "timm")(x), rtol=0, atol=1e-5)
+        torch.testing.assert_close(DynamicSizeViT(model, "timm")(x), at_size(model, size, "timm")(x), rtol=0, atol=1e-5)
 
 
 def test_a_part_of_a_patch_is_refused():
     with pytest.raises(RuntimeError, match="shape"):
-        AnySize(ViT(ViTConfig(**SMALL)), "timm")(torch.randn(1, 3, 25, 16))
+        DynamicSizeViT(ViT(ViTConfig(**SMALL)), "timm")(torch.randn(1, 3, 25, 16))
 
 
 def test_an_unknown_convention_is_refused():
     with pytest.raises(ValueError, match="must be one of google, timm"):
-        AnySize(ViT(ViTConfig(**SMALL)), "bicubic")
+        DynamicSizeViT(ViT(ViTConfig(**SMALL)), "bicubic")
 
 
 GRIDS = [((4, 4), (7, 7)), ((7, 7), (4, 4)), ((4, 4), (3, 6)), ((3, 5), (6, 4)), ((5, 3), (5, 8)), ((37, 37), (16, 24))]

@@ -1,4 +1,4 @@
-"""`AnySize`: a ViT that takes images of any size, for exported graphs; positions are resized in the forward pass.
+"""`DynamicSizeViT`: a ViT whose forward pass resizes positions, so that an exported graph takes images of any size.
 
 `models/vit.py` has one image size, as in the paper, and `load(image_size=…)` builds a model of another. An exported
 graph cannot be rebuilt, so it needs this. DINOv2's convention is computed as two matrix products: the other conventions
@@ -12,22 +12,21 @@ Shapes:  b images · n patches · t tokens · d width · r c old rows and column
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.models.vit import ViT, sines
+from vitreous.models.vit import ViT, sine_positions
 from vitreous.weights.positions import CONVENTIONS, Grid, resize_positions
 
 OFFSET = 0.1
 """Added to the new size before DINOv2 computes the scale."""
 
 
-class AnySize(nn.Module):
+class DynamicSizeViT(nn.Module):
     """Images `[b c H W]` → logits `[b classes]`, H and W any multiples of the patch size.
 
     >>> from vitreous.models.variants import variant
     >>> model = ViT(variant("vit_femto_patch4_32")).eval()
-    >>> AnySize(model, "timm")(torch.randn(2, 3, 40, 24)).shape
+    >>> DynamicSizeViT(model, "timm")(torch.randn(2, 3, 40, 24)).shape
     torch.Size([2, 10])
     """
 
@@ -39,19 +38,8 @@ class AnySize(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         model, (p, q) = self.model, self.model.config.patch
-        b, c, height, width = images.shape
-        grid = height // p, width // q
-        x = images.reshape(b, c, grid[0], p, grid[1], q)
-        x = x.permute(0, 2, 4, 1, 3, 5).reshape(b, grid[0] * grid[1], c * p * q)  # [b n cpq]
-        x = F.linear(x, model.patch_embed.proj.weight.flatten(1), model.patch_embed.proj.bias)  # [b n d]
-        positions = self.positions(grid)
-        if positions is not None and not model.config.prefix_positions:
-            x = x + positions
-        prefix = [token for token in (model.cls_token, model.dist_token, model.reg_token) if token is not None]
-        x = torch.cat([token.expand(b, -1, -1) for token in prefix] + [x], dim=1)  # [b t d]
-        if positions is not None and model.config.prefix_positions:
-            x = x + positions
-        x = model.norm_pre(x)
+        grid = images.shape[2] // p, images.shape[3] // q
+        x = model.assemble(model.patch_embed.project(images), self.positions(grid))
         for block in model.blocks:
             x = block(x)
         return model.forward_head(model.norm(x))
@@ -59,20 +47,12 @@ class AnySize(nn.Module):
     def positions(self, grid: Grid) -> Tensor | None:
         """Compute the position embedding for a grid: `[1 t d]`, or `[1 n d]` without slots for the prefix tokens."""
         config, table = self.model.config, self.model.pos_embed
-        if table is None:
-            return None
-        prefix, count = config.positions - config.layout.patches, grid[0] * grid[1]
-        if config.position == "sine-1d":
-            return sines(prefix + count, config.width)[None]
-        if config.position == "sine-2d":
-            half = config.width // 2
-            rows = sines(grid[0], half)[:, None].expand(grid[0], grid[1], half)
-            columns = sines(grid[1], half)[None].expand(grid[0], grid[1], half)
-            patches = torch.cat([rows, columns], dim=-1).reshape(1, count, config.width)
-        else:
-            resize = resample_offset if self.convention == "dinov2" else CONVENTIONS[self.convention]
-            patches = table[:, prefix:].unflatten(1, config.grid).permute(0, 3, 1, 2)  # [1 d rows columns]
-            patches = resize(patches, grid).permute(0, 2, 3, 1).reshape(1, count, config.width)
+        if table is None or config.position != "learned":
+            return None if table is None else sine_positions(config, grid)
+        prefix = config.positions - config.layout.patches
+        resize = resample_offset if self.convention == "dinov2" else CONVENTIONS[self.convention]
+        patches = table[:, prefix:].unflatten(1, config.grid).permute(0, 3, 1, 2)  # [1 d rows columns]
+        patches = resize(patches, grid).permute(0, 2, 3, 1).reshape(1, grid[0] * grid[1], config.width)
         return torch.cat([table[:, :prefix], patches], dim=1)
 
 

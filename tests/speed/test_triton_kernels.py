@@ -11,12 +11,12 @@ pytest.importorskip("triton")
 
 CHECK = """
 import torch
-from vitreous.speed import gpu, kernels
+from vitreous.speed import fused_ops, triton_kernels as kernels
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.backends.cuda.matmul.allow_tf32 = False
 torch.manual_seed(0)
-plain = {name: getattr(gpu, name)._init_fn for name in ("gelu_backward", "pack", "attend")}
-gpu.has_triton = lambda device: False
+plain = {name: getattr(fused_ops, name)._init_fn for name in ("gelu_backward", "pack", "attend")}
+fused_ops.has_triton = lambda device: False
 x, slope = torch.randn(2, 130, 200, device=device).unbind(0)  # neither a multiple of what a program takes
 for ours, theirs in zip(kernels.gelu_backward(x, slope), plain["gelu_backward"](x, slope), strict=True):
     assert ours.shape == theirs.shape and (ours - theirs).abs().max() < 1e-5, (ours - theirs).abs().max()

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitreous.models.vit import LayerScale, ViT
+from vitreous.models.residual import LayerScale
+from vitreous.models.vit import ViT
 
 
 @torch.no_grad()

@@ -1,8 +1,8 @@
 """Triton kernels for what torch's compiler does with more memory accesses or more instructions.
 
 The two for the backward pass also sum the columns of their output, for the bias's gradient: rows are summed within a
-program, and the caller adds the programs' sums. Triton comes with torch on CUDA; elsewhere the operations of `gpu.py`
-use plain torch. This module imports Triton, so import it only after `gpu.has_triton`.
+program, and the caller adds the programs' sums. Triton comes with torch on CUDA; elsewhere `fused_ops.py` uses plain
+torch. This module imports Triton, so import it only after `fused_ops.has_triton`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,148 @@
+"""Forward passes for inference with fused operations: `fused_forward` for a GPU, `packed_forward` (oneDNN) for a CPU.
+
+Half of the time of a compiled ViT goes into its matrix products, the rest into reading and writing tokens between them.
+`fused_forward` computes GELU inside the product before it and adds the residual inside the product after it. The biases
+of those products are carried along as one vector `[d]` that each layer norm adds to its input.
+
+On a CPU torch's linear layers pass fp32 to MKL, which packs weights at every call; oneDNN keeps them packed, and fuses
+exact GELU and the residual's addition. These are the operations that torch's compiler inserts for frozen weights,
+called directly: nothing has to be compiled.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.models.last_block import OutputKind, read_last_block, rows_read
+from vitreous.models.vit import MLP, TransformerBlock, ViT
+from vitreous.speed.fused_ops import add_dense, attend, dense_gelu
+from vitreous.speed.gelu import gelu
+
+SMALL_BATCH = 1024
+"""Tokens of a batch up to which our own attention kernel is worth trying."""
+
+
+def fused_forward(
+    network: ViT, x: Tensor, *, output: OutputKind = "logits", fused_gelu: bool = True, own_attention: bool = False
+) -> Tensor:
+    """Compute logits or features of a folded network (`weight_folding.py`) for images `[b c H W]`.
+
+    `fused_gelu` computes GELU inside the product before it, by its tanh form, which differs by up to 5e-4: about the
+    rounding of bf16. Without it GELU is a separate kernel, exact to 2e-7 (or the tanh form, if the network has that).
+    `own_attention` uses our attention kernel, for small batches such as one image (`fits_own_attention`).
+    """
+    x = network.embed(x)
+    b, t, d = x.shape
+    x = x.reshape(b * t, d).clone()  # [r d], changed in place below
+    carried = torch.zeros(d, device=x.device, dtype=torch.float32)
+    for block in network.blocks[:-1]:
+        assert isinstance(block, TransformerBlock)
+        attention, mlp = block.attn, block.mlp
+        qkv = F.linear(norm(x, carried, block.norm1), attention.qkv.weight, attention.qkv.bias)
+        mixed = attend(qkv, b, attention.heads) if own_attention else mix(attention, qkv, b)
+        add_dense(x, mixed, attention.proj.weight)
+        carried = carried + attention.proj.bias
+        y = norm(x, carried, block.norm2)
+        add_dense(x, _hidden(mlp, y, fused_gelu), mlp.fc2.weight)
+        carried = carried + mlp.fc2.bias
+    x = (x + carried).to(x.dtype).view(b, t, d)
+    return read_last_block(network, x, output)
+
+
+def _hidden(mlp: MLP, x: Tensor, fused_gelu: bool) -> Tensor:
+    weight, bias = mlp.fc1.weight, mlp.fc1.bias
+    if fused_gelu:
+        result: Tensor = dense_gelu(x, weight, bias)
+        return result
+    hidden = F.linear(x, weight, bias)
+    return F.gelu(hidden, approximate="tanh") if mlp.activation == "gelu_tanh" else gelu(hidden)
+
+
+def fits(network: nn.Module) -> bool:
+    """Whether `fused_forward` supports a folded network: GELU, biases everywhere, a head that reads the class token."""
+    return rows_read(network) is not None and all(_fits(block) for block in network.blocks)  # type: ignore[union-attr]
+
+
+def _fits(block: Any) -> bool:
+    layers = (block.attn.qkv, block.attn.proj, block.mlp.fc1, block.mlp.fc2)
+    return (
+        block.mlp.activation in ("gelu", "gelu_tanh")
+        and all(type(layer) is nn.Linear and layer.bias is not None for layer in layers)
+        and all(isinstance(each, nn.LayerNorm) and each.weight is None for each in (block.norm1, block.norm2))
+        and isinstance(block.ls1, nn.Identity)
+        and isinstance(block.ls2, nn.Identity)
+    )
+
+
+def fits_own_attention(network: Any) -> bool:
+    """Whether our attention kernel supports a network: heads of a supported width, no norms of queries and keys."""
+    attention = network.blocks[0].attn
+    return network.config.width // attention.heads in (16, 32, 64, 128) and isinstance(attention.q_norm, nn.Identity)
+
+
+def norm(x: Tensor, carried: Tensor, layer: nn.LayerNorm, dtype: torch.dtype | None = None) -> Tensor:
+    """Layer-normalise `x + carried` without scale and shift, computed in fp32."""
+    return F.layer_norm(x.float() + carried, layer.normalized_shape, eps=layer.eps).to(dtype or x.dtype)
+
+
+def mix(attention: Any, qkv: Tensor, b: int) -> Tensor:
+    """Compute attention from concatenated queries, keys and values: `[r 3d]` → `[r d]`."""
+    r, heads = qkv.shape[0], attention.heads
+    q, k, v = qkv.view(b, r // b, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)  # [b h t k]
+    mixed = F.scaled_dot_product_attention(attention.q_norm(q), attention.k_norm(k), v)
+    return mixed.transpose(1, 2).reshape(r, -1)
+
+
+# --- on a CPU, by oneDNN ----------------------------------------------------------------------------------------------
+
+
+def onednn_available() -> bool:
+    """Whether this torch has oneDNN and its fused linear layers."""
+    operations = torch.ops.mkldnn
+    wanted = ("_linear_pointwise", "_reorder_linear_weight")
+    return torch.backends.mkldnn.is_available() and all(hasattr(operations, name) for name in wanted)
+
+
+class PackedLinear:
+    """A linear layer whose weight is packed for oneDNN, for a number of rows at once."""
+
+    def __init__(self, layer: nn.Linear, rows: int) -> None:
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), rows)
+        self.bias = layer.bias.detach()
+
+    def __call__(self, x: Tensor, then: str = "none", kind: str | None = None) -> Tensor:
+        """Compute `x Wᵀ + b`, and with `then="gelu"` its GELU of a `kind` ("none" is exact, or "tanh")."""
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, then, [], kind)
+        return result
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Compute `residual + x Wᵀ + b`."""
+        result: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, self.bias, "add")
+        return result
+
+
+@torch.no_grad()
+def packed_forward(network: ViT, batch_size: int, output: OutputKind = "logits") -> Callable[[Tensor], Tensor]:
+    """Build a callable from images `[b c H W]` to logits or features, of a folded network that `fits` supports."""
+    rows = batch_size * network.layout.tokens
+    blocks: list[tuple[Any, list[PackedLinear]]] = []
+    for block in network.blocks[:-1]:
+        layers: Any = (block.attn.qkv, block.attn.proj, block.mlp.fc1, block.mlp.fc2)  # type: ignore[union-attr]
+        blocks.append((block, [PackedLinear(layer, rows) for layer in layers]))
+
+    @torch.no_grad()
+    def compute(x: Tensor) -> Tensor:
+        x = network.embed(x)
+        b, t, d = x.shape
+        x = x.reshape(b * t, d)  # [r d]
+        for block, (qkv, proj, fc1, fc2) in blocks:
+            kind = "tanh" if block.mlp.activation == "gelu_tanh" else "none"
+            x = proj.add(mix(block.attn, qkv(block.norm1(x)), b), x)
+            x = fc2.add(fc1(block.norm2(x), "gelu", kind), x)
+        x = x.view(b, t, d)
+        return read_last_block(network, x, output)
+
+    return compute

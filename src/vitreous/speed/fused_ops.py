@@ -1,0 +1,127 @@
+"""Fused operations for a GPU, registered with torch: products with GELU or residual, attention, GELU's gradient, fp8.
+
+Compiled graphs call each as one kernel. On a CPU, or without Triton, plain torch computes the same results: the kernels
+(`triton_kernels.py`) are tested against it.
+"""
+
+from importlib.util import find_spec
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitreous.speed.gelu import gelu, normal_cdf
+
+PROGRAMS = 64
+"""Rows that the plain version sums at once, as the kernels do."""
+
+
+def has_triton(device: torch.device) -> bool:
+    """Whether our Triton kernels run on a device."""
+    return device.type == "cuda" and find_spec("triton") is not None
+
+
+@torch.library.custom_op("vitreous::dense_gelu", mutates_args=())
+def dense_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """`gelu(x Wᵀ + b)` for `[r d]` → `[r m]`; on CUDA GELU is computed inside the product, by its tanh form."""
+    if x.is_cuda and hasattr(torch, "_addmm_activation"):
+        return torch._addmm_activation(bias, x, weight.t(), use_gelu=True)
+    return F.gelu(F.linear(x, weight, bias), approximate="tanh")
+
+
+@dense_gelu.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return x.new_empty(x.shape[0], weight.shape[0])
+
+
+@torch.library.custom_op("vitreous::add_dense", mutates_args=("x",))
+def add_dense(x: Tensor, y: Tensor, weight: Tensor) -> None:
+    """`x += y Wᵀ`: the residual is added while the product is in registers, before it is rounded."""
+    x.addmm_(y, weight.t())
+
+
+@add_dense.register_fake
+def _(x: Tensor, y: Tensor, weight: Tensor) -> None:
+    return None
+
+
+@torch.library.custom_op("vitreous::attend", mutates_args=())
+def attend(qkv: Tensor, images: int, heads: int) -> Tensor:
+    """Compute attention from concatenated queries, keys and values of `images` images: `[r 3d]` → `[r d]`.
+
+    cuDNN's kernel is faster for many images; for one image this takes three quarters of its time.
+    """
+    if has_triton(qkv.device):
+        from vitreous.speed.triton_kernels import attend as kernel
+
+        return kernel(qkv.contiguous(), images, heads)
+    r = qkv.shape[0]
+    q, k, v = qkv.view(images, r // images, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)  # [b h t k]
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(r, -1)
+
+
+@attend.register_fake
+def _(qkv: Tensor, images: int, heads: int) -> Tensor:
+    return qkv.new_empty(qkv.shape[0], qkv.shape[1] // 3)
+
+
+@torch.library.custom_op("vitreous::gelu_backward", mutates_args=())
+def gelu_backward(x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute GELU's gradient, GELU itself (so that it need not be kept), and the gradient's column sums.
+
+    `x`, `dy` `[r c]` → `[r c]`, `[r c]`, `[parts c]` in fp32.
+    """
+    if has_triton(x.device):
+        from vitreous.speed.triton_kernels import gelu_backward as kernel
+
+        return kernel(x.contiguous(), dy.contiguous())
+    wide = x.float()
+    density = torch.exp(-0.5 * wide * wide) * 0.3989422804014327
+    dx = dy.float() * (normal_cdf(wide) + wide * density)
+    return dx.to(x.dtype), gelu(x), _sums(dx)
+
+
+@gelu_backward.register_fake
+def _(x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    parts = -(-x.shape[0] // PROGRAMS)
+    return torch.empty_like(x), torch.empty_like(x), x.new_empty(parts, x.shape[1], dtype=torch.float32)
+
+
+@torch.library.custom_op("vitreous::pack", mutates_args=())
+def pack(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Concatenate gradients of queries, keys and values `[b h t k]` to `[b t 3hk]`, with their column sums."""
+    if has_triton(q.device):
+        from vitreous.speed.triton_kernels import pack as kernel
+
+        return kernel(q, k, v)
+    b, h, t, width = q.shape
+    out = torch.stack([q, k, v]).permute(1, 3, 0, 2, 4).reshape(b, t, 3 * h * width)
+    return out, _sums(out.flatten(0, 1).float())
+
+
+@pack.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    b, h, t, width = q.shape
+    parts = -(-b * t // PROGRAMS)
+    return q.new_empty(b, t, 3 * h * width), q.new_empty(parts, 3 * h * width, dtype=torch.float32)
+
+
+@torch.library.custom_op("vitreous::gelu_fp8", mutates_args=())
+def gelu_fp8(x: Tensor) -> Tensor:
+    """Compute GELU by its tanh form as fp8 numbers, clamped at their largest, 448."""
+    if has_triton(x.device):
+        from vitreous.speed.triton_kernels import gelu_fp8 as kernel
+
+        return kernel(x.contiguous())
+    y = F.gelu(x.float(), approximate="tanh")
+    return y.clamp(max=448.0).to(torch.float8_e4m3fn)
+
+
+@gelu_fp8.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x, dtype=torch.float8_e4m3fn)
+
+
+def _sums(x: Tensor) -> Tensor:
+    """`[r c]` → `[parts c]`."""
+    return torch.stack([part.sum(0) for part in x.split(PROGRAMS)])
