@@ -22,8 +22,7 @@ from vitreous.figures.style import ACCENT, MUTED, PALETTE
 from vitreous.models.summary import count_flops
 from vitreous.models.variants import variant
 from vitreous.models.vit import ViT
-from vitreous.runtime.device import pick_device, pick_dtype
-from vitreous.speed.optimize import processor
+from vitreous.runtime.device import cpu_name, pick_device, pick_dtype
 
 SWEEPS = {
     "pixels a side": ("image_size", (224, 448, 896)),
@@ -190,7 +189,7 @@ def main():
                 }
             )
     where = (
-        torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} threads, {processor()}"
+        torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} threads, {cpu_name()}"
     )
     note = f"{given.model}, batch {given.batch}, {given.precision}; {where}, torch {torch.__version__}, {date.today()}"
     given.output.mkdir(parents=True, exist_ok=True)

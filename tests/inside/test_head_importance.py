@@ -2,7 +2,7 @@ import pytest
 import torch
 from families import FAMILIES, family, images
 
-from vitreous.inside.head_importance import head_importance
+from vitreous.inside.head_importance import ablate_heads, head_importance
 from vitreous.inside.intervene import intervene
 
 
@@ -26,3 +26,18 @@ def test_a_head_whose_result_is_not_used_has_no_importance():
     found = head_importance(model, images(model))
     assert found.shape == (3, 4)
     assert (found == 0).nonzero().tolist() == [[1, 2]]
+
+
+@torch.no_grad()
+def test_ablation_equals_switching_heads_off_one_by_one():
+    model = family("class token")
+    x = images(model)[:1]
+    effect = ablate_heads(model, x, target=3)
+    before = model(x)[0, 3]
+    for layer in range(3):
+        for head in range(4):
+            with intervene(model, heads_off=[(layer, head)]):
+                change = model(x)[0, 3] - before
+            torch.testing.assert_close(effect[layer, head], change, rtol=1e-4, atol=1e-5)
+    predicted = int(model(x).argmax())
+    assert torch.equal(ablate_heads(model, x), ablate_heads(model, x, target=predicted))

@@ -1,11 +1,11 @@
 """`benchmark`: time ViTs beside other libraries and the hardware's limit."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vitreous.benchmarking.benchmark import BenchmarkResult, environment, run_benchmark, to_dict
+from vitreous.benchmarking.benchmark import BenchmarkResult, environment, run_benchmark
 from vitreous.benchmarking.contenders import Setting, select_contenders
 from vitreous.benchmarking.timing import load_average
 from vitreous.figures.bars import Panel, draw_speeds
@@ -32,7 +32,7 @@ class Benchmark:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values, as `benchmark.json` has it."""
-        return to_dict(self.results, self.environment)
+        return {**self.environment, "results": [asdict(result) for result in self.results]}
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write `benchmark.json`, `benchmark.png` and `benchmark.svg`."""
@@ -100,12 +100,9 @@ def benchmark(
     load, results = load_average(), []
     for name, config in configs.items():
         setting = Setting(config, batch_size or (8 if small else 256), where, precision, train)
-        noted = _prefixed(name, note)
-        result = run_benchmark(name, setting, contenders, seconds=seconds, load=load, note=noted)
+        result = run_benchmark(
+            name, setting, contenders, seconds=seconds, load=load, note=lambda line, name=name: note(f"{name}: {line}")
+        )
         on_result(result)
         results.append(result)
     return Benchmark(results, environment(where))
-
-
-def _prefixed(name: str, note: Callable[[str], object]) -> Callable[[str], object]:
-    return lambda line: note(f"{name}: {line}")

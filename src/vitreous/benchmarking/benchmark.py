@@ -10,7 +10,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -21,13 +21,12 @@ from torch import Tensor, nn
 
 from vitreous.benchmarking.contenders import CONTENDERS, Contender, LeftOut, Material, Setting
 from vitreous.benchmarking.roofline import MatrixProduct, multiply, products
-from vitreous.benchmarking.step import bytes_held, recorded, training_step
 from vitreous.benchmarking.timing import Call, TimingSummary, cores, interleave, noise, summarise
+from vitreous.benchmarking.training_step import bytes_held, recorded, training_step
 from vitreous.models.last_block import Compute
 from vitreous.models.summary import count_flops
-from vitreous.runtime.device import device_name, synchronize
+from vitreous.runtime.device import cpu_name, device_name, synchronize
 from vitreous.speed.fused_forward import onednn_available
-from vitreous.speed.optimize import processor
 
 TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 5e-2, "int8": 0.2, "fp8": 0.2}
 """Largest allowed difference of logits from ours in fp32, relative to the largest; random weights round badly."""
@@ -157,7 +156,8 @@ def run_benchmark(
     x = images(setting)
     with tempfile.TemporaryDirectory() as folder, _quiet():
         material = Material(setting, Path(folder))
-        truth = _truth(material, x)
+        with torch.inference_mode():  # our plain model's logits in fp32 on the CPU, for the first images
+            truth = material.reference(x[:CHECKED].float().cpu())
         flops = count_flops(material.reference) * (3 if setting.train else 1)
         runs, errors, left_out = _build(material, contenders, x, truth, note)
         calls: dict[str, Call] = {}
@@ -281,7 +281,7 @@ def environment(device: torch.device) -> dict[str, Any]:
             continue
     return {
         "device": device_name(device),
-        "processor": processor(),
+        "processor": cpu_name(),
         "cores": cores(),
         "threads": torch.get_num_threads(),
         "system": platform.platform(),
@@ -289,11 +289,6 @@ def environment(device: torch.device) -> dict[str, Any]:
         "versions": versions,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def to_dict(results: list[BenchmarkResult], about: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the content of `benchmark.json`."""
-    return {**about, "results": [asdict(result) for result in results]}
 
 
 def _build(
@@ -325,13 +320,6 @@ def _build(
             errors[name] = check(name, logits[:CHECKED], truth, precision)
             runs[name] = run
     return runs, errors, left_out
-
-
-@torch.inference_mode()
-def _truth(material: Material, x: Tensor) -> Tensor:
-    """Compute our plain model's logits in fp32 on the CPU for the first images, `[c classes]`."""
-    result: Tensor = material.reference(x[:CHECKED].float().cpu())
-    return result
 
 
 def _forward(run: Compute, x: Tensor, setting: Setting) -> Tensor:

@@ -5,6 +5,7 @@ a download. A library that is not installed, or does not support the model, is l
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
@@ -165,7 +166,7 @@ def transformers_module(material: Material) -> nn.Module:
 
 
 BUILDERS: dict[str, Callable[[Material], nn.Module]] = {
-    "vitreous": lambda material: _copy(material.reference),
+    "vitreous": lambda material: deepcopy(material.reference),
     "timm": timm_module,
     "torchvision": torchvision_module,
     "transformers": transformers_module,
@@ -294,7 +295,7 @@ class Contender:
     precision: str | None = None
     """Another precision than the setting's; such contenders are timed only on request."""
     captured: bool = False
-    """On CUDA the training step, optimiser included, is recorded as a graph and replayed (`step.recorded`)."""
+    """On CUDA the training step, optimiser included, is recorded as a graph and replayed (`training_step.recorded`)."""
 
 
 CONTENDERS: dict[str, Contender] = {
@@ -347,9 +348,3 @@ def select_contenders(
         and (contender.mode in modes if contender.precision is None else contender.precision in also)
         and (contender.trains if train else contender.infers)
     }
-
-
-def _copy(model: ViT) -> ViT:
-    copy = ViT(model.config)
-    copy.load_state_dict(model.state_dict())
-    return copy

@@ -147,33 +147,3 @@ def intervene(
     knocks = [knock.within(plain) for knock in ([knock_out] if isinstance(knock_out, KnockOut) else knock_out)]
     with activate(_Intervention(plain, head_weights, knocks, replace or {})), plain_running(compiled):
         yield
-
-
-@torch.no_grad()
-def ablate_heads(model: nn.Module, x: Tensor, target: int | None = None) -> Tensor:
-    """Measure how a class's logit changes without each head: `[layers heads]`, negative if the head raises it.
-
-    `x` is one image `[1 c h w]`; `target` is a class, by default the predicted one. Blocks before the head's are run
-    once; from the head's block on, all heads of a layer run as one batch.
-    """
-    if len(x) != 1:
-        raise ValueError(f"expected one image [1 c h w], got {tuple(x.shape)}")
-    model, _ = underneath(model)
-    depth, heads = model.config.depth, model.config.heads
-    inputs, tokens = [], model.embed(x)
-    for block in model.blocks:
-        inputs.append(tokens)
-        tokens = block(tokens)
-    logits = model.forward_head(model.norm(tokens))
-    target = int(logits.argmax()) if target is None else within(target, model.config.classes, "class")
-    effect = torch.empty(depth, heads)
-    for layer, start in enumerate(inputs):
-        weights = torch.ones(heads, depth, heads)
-        weights[range(heads), layer, range(heads)] = 0.0  # copy i of the image runs without head i
-        tokens = start.expand(heads, -1, -1)
-        with intervene(model, head_weights=weights):
-            for block in model.blocks[layer:]:
-                tokens = block(tokens)
-            changed = model.forward_head(model.norm(tokens))
-        effect[layer] = (changed[:, target] - logits[0, target]).cpu()
-    return effect

@@ -1,4 +1,7 @@
-"""Devices and precisions by name: `auto`, `cpu`, `cuda:1`, `bf16`."""
+"""Devices and precisions by name (`auto`, `cpu`, `cuda:1`, `bf16`), and what the hardware is called."""
+
+import platform
+from pathlib import Path
 
 import torch
 
@@ -60,6 +63,15 @@ def device_name(device: torch.device) -> str:
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
     return f"{threads} CPU thread{'s' * (threads > 1)}" if device.type == "cpu" else device.type
+
+
+def cpu_name() -> str:
+    """Return the CPU's model name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
 
 
 def lacks_compiler(device: torch.device) -> bool:

@@ -114,14 +114,14 @@ def convention_of(model: nn.Module) -> str:
 
 
 def output_name(model: ViT | ResNet) -> str:
-    """Return `logits`, or `features` if the output is not classes."""
+    """Return the name of the graph's output: `logits`, or `features` if they are not classes."""
     projects = model.card is not None and model.card.head != "classifier"
     return "features" if projects or not model.config.classes else "logits"
 
 
 def trace(model: ViT | ResNet, dynamic_size: bool, convention: str) -> ExportedProgram:
-    """Trace the model with a free batch size, and free height and width with `dynamic_size`."""
-    (height, width), (tall, wide) = model.config.size, step(model)
+    """Trace the model for export with a free batch size, and free height and width with `dynamic_size`."""
+    (height, width), (tall, wide) = model.config.size, stride(model)
     shapes: dict[int, Any] = {0: Dim("batch", min=1)}
     graph: nn.Module = Images(model)
     if dynamic_size:  # torch specialises size 1: the last stage has at least two rows and columns
@@ -130,7 +130,10 @@ def trace(model: ViT | ResNet, dynamic_size: bool, convention: str) -> ExportedP
             smallest = 2 * tall, 2 * wide
             shapes |= {2: tall * Dim("rows", min=2), 3: wide * Dim("columns", min=2)}
         else:
-            graph = Images(freely_pooled(model))
+            free = deepcopy(model)
+            if isinstance(free.maxpool, nn.MaxPool2d):
+                free.maxpool = FreePool(free.maxpool)
+            graph = Images(free)
             smallest = tall + 1, wide + 1
             shapes |= {2: Dim("height", min=smallest[0]), 3: Dim("width", min=smallest[1])}
         if height < smallest[0] or width < smallest[1]:
@@ -171,15 +174,7 @@ class FreePool(nn.Module):
         return output
 
 
-def freely_pooled(model: ResNet) -> ResNet:
-    """Copy a ResNet with a max pool whose graph takes odd and even sizes."""
-    other = deepcopy(model)
-    if isinstance(other.maxpool, nn.MaxPool2d):
-        other.maxpool = FreePool(other.maxpool)
-    return other
-
-
-def step(model: ViT | ResNet) -> Size:
+def stride(model: ViT | ResNet) -> Size:
     """Pixels for each position of the last stage: a ViT's patch size, the product of a ResNet's strides."""
     config = model.config
     if isinstance(config, ViTConfig):
@@ -191,7 +186,7 @@ def step(model: ViT | ResNet) -> Size:
 def compare(
     model: ViT | ResNet, run: Compute, dynamic_size: bool, convention: str
 ) -> tuple[float, float, tuple[tuple[int, ...], ...]]:
-    """Run graph and model on the same noise; return the largest difference, the allowed one, and the shapes."""
+    """Compare exported graph and model on noise: the largest difference, the allowed one, and the shapes."""
     differences, outputs, tried = [], [], []
     generator = torch.Generator().manual_seed(0)
     for size in sizes(model, dynamic_size):
@@ -210,11 +205,11 @@ def compare(
 
 
 def sizes(model: ViT | ResNet, dynamic_size: bool) -> list[Size]:
-    """List the image sizes to compare: the model's, and with `dynamic_size` one of another shape."""
+    """List the image sizes at which a graph is checked: the model's, and with `dynamic_size` another shape."""
     height, width = own = model.config.size
     if not dynamic_size:
         return [own]
-    tall, wide = step(model)
+    tall, wide = stride(model)
     return [own, (height + 2 * tall, width - wide if width > 3 * wide else width + wide)]
 
 
@@ -268,7 +263,7 @@ KINDS: dict[str, Kind] = {
 
 
 def publish(draft: Path, path: Path) -> list[Path]:
-    """Move checked files into place; weights in a separate file go first, and never under an older graph."""
+    """Move a checked graph's files into place; a separate weights file goes first, never under an older graph."""
     separate = [file for file in draft.parent.iterdir() if file != draft]
     if separate:
         path.unlink(missing_ok=True)

@@ -10,7 +10,6 @@ accuracy, as `docs/guides/speed.md` states.
 
 import hashlib
 import json
-import platform
 import statistics
 import time
 from contextlib import nullcontext, suppress
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 
 from vitreous.models.last_block import Compute, OutputKind
 from vitreous.models.vit import ViT
-from vitreous.runtime.device import max_lanes, synchronize
+from vitreous.runtime.device import cpu_name, max_lanes, synchronize
 from vitreous.runtime.files import write_json
 from vitreous.speed import fp8, int8
 from vitreous.speed.backends import BACKENDS, Forward, UnsupportedBackend, default_backends
@@ -144,14 +143,13 @@ def optimize(
     example = torch.randn(batch_size, len(preprocess.mean), *preprocess.size, device=device).to(dtype)
     question = (model.config, precision, batch_size, output, merge)
     choice = backend_choice(cache, device, *question) if backends is None else None
-    wanted = backends or default_backends(device, precision)
-    if choice is not None and (before := choice.read()) in wanted:
-        wanted = (before,)
-    built = _build(network, forward, example, wanted, fast.notes)
-    if not built and choice is not None and wanted != default_backends(device, precision):  # it no longer works
-        built = _build(network, forward, example, default_backends(device, precision), fast.notes)
-    built = built or _build(network, forward, example, ("eager",), fast.notes)
-    if not built:
+    attempts: list[tuple[str, ...]] = [backends or default_backends(device, precision), ("eager",)]
+    if choice is not None and (before := choice.read()) in attempts[0]:
+        attempts.insert(0, (before,))
+    for names in attempts:
+        if built := _build(network, forward, example, names, fast.notes):
+            break
+    else:
         message = f"no backend runs this model in {precision} on {device.type}: try fp32 on a CPU"
         raise ValueError(f"{message} ({fast.notes[-1]})")
     fast.seconds = _time(built, example) if len(built) > 1 else {}
@@ -202,7 +200,7 @@ def _to_fp8(network: nn.Module, forward: Forward, device: torch.device) -> nn.Mo
 def _build(
     network: nn.Module, forward: Forward, example: Tensor, wanted: tuple[str, ...], notes: list[str]
 ) -> dict[str, Compute]:
-    """Build every backend that works here; the reasons of those that fail are added to `notes`."""
+    """Build every backend that works on this machine; the reasons of those that fail are added to `notes`."""
     built: dict[str, Compute] = {}
     for name in wanted:
         try:
@@ -242,7 +240,7 @@ def fastest(seconds: dict[str, float]) -> str:
 
 @dataclass(frozen=True)
 class BackendChoice:
-    """A file that remembers which backend was the fastest."""
+    """A file that remembers which backend was the fastest for a model on this machine."""
 
     path: Path
 
@@ -258,18 +256,9 @@ class BackendChoice:
 
 
 def backend_choice(folder: Path | None, device: torch.device, *question: Any) -> BackendChoice | None:
-    """Return the file for a question on this machine; None without a folder."""
+    """Return the file that remembers the fastest backend for a model on this machine; None without a cache folder."""
     if folder is None:
         return None
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
     key = repr((*question, device.type, name, torch.get_num_threads(), torch.__version__))
     return BackendChoice(folder / "backends" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json")
-
-
-def processor() -> str:
-    """Return the CPU's model name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()

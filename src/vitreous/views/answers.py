@@ -4,8 +4,7 @@ import numpy as np
 import torch
 
 from vitreous.figures.kinds import Bars, Matrix, Results, Steps
-from vitreous.inside.head_importance import head_importance
-from vitreous.inside.intervene import ablate_heads
+from vitreous.inside.head_importance import ablate_heads, head_importance
 from vitreous.inside.logit_lens import logit_lens
 from vitreous.predict.classify import top_classes
 from vitreous.views.inspection import Inspection

@@ -1,4 +1,4 @@
-"""A training step for any library's model: forward, backward, AdamW, with the same optimiser and loss for all."""
+"""The training step that a benchmark times, for any library's model: the same loss and AdamW for all contenders."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ STATES = 2
 
 
 def training_step(run: Compute, module: nn.Module, x: Tensor, setting: Setting) -> Callable[[], object]:
-    """Make a call that does one step on `x` `[b c H W]` with random classes; `run` computes `module`'s logits."""
+    """Make a call that trains a contender for one step on `x` `[b c H W]`; `run` computes `module`'s logits."""
     generator = torch.Generator().manual_seed(2)
     classes = torch.randint(setting.config.classes, (len(x),), generator=generator).to(x.device)  # [b]
     fused, cuda = x.device.type in ("cuda", "cpu"), x.device.type == "cuda"
@@ -34,7 +34,7 @@ def training_step(run: Compute, module: nn.Module, x: Tensor, setting: Setting) 
 
 
 def recorded(step: Callable[[], object], device: torch.device) -> Callable[[], object]:
-    """Record a step that has run before as a CUDA graph, so that Python launches no kernels."""
+    """Record a contender's training step as a CUDA graph, so that Python launches no kernels."""
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
@@ -53,7 +53,7 @@ def recorded(step: Callable[[], object], device: torch.device) -> Callable[[], o
 
 
 def bytes_held(module: nn.Module, train: bool) -> int:
-    """Count the bytes of a model's weights, and in training of the optimiser's state."""
+    """Count the bytes that a contender's weights take, and in training its optimiser's state."""
     weights = sum(parameter.nbytes for parameter in module.parameters())
     learning = sum(parameter.nbytes for parameter in module.parameters() if parameter.requires_grad)
     return weights + (STATES * learning if train else 0)

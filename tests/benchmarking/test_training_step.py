@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vitreous.benchmarking.contenders import CONTENDERS, Material, Setting
-from vitreous.benchmarking.step import bytes_held, recorded, training_step
+from vitreous.benchmarking.training_step import bytes_held, recorded, training_step
 from vitreous.models.vit import ViTConfig
 
 TINY = ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=5)
