@@ -15,7 +15,8 @@ from pathlib import Path
 
 import torch
 
-from vitreous.benchmarking.benchmark import BenchmarkResult, environment, run_benchmark, to_dict
+from vitreous.api.benchmark import Benchmark
+from vitreous.benchmarking.benchmark import BenchmarkResult, environment, run_benchmark
 from vitreous.benchmarking.contenders import CONTENDERS, Contender, Setting
 from vitreous.models.variants import variant
 
@@ -58,7 +59,7 @@ def one(label: str, folder: Path, seconds: float) -> None:
 
     result = run_benchmark(model, what, contenders, seconds=seconds, note=note)
     (folder / f"{label}.table").write_text(table(result))
-    (folder / f"{label}.json").write_text(json.dumps(to_dict([result], environment(what.device))))
+    (folder / f"{label}.json").write_text(json.dumps(Benchmark([result], environment(what.device)).to_dict()))
 
 
 def table(result: BenchmarkResult) -> str:
