@@ -17,10 +17,10 @@ import pytest
 from PIL import Image
 
 from vitreous.cli.main import main
+from vitreous.runtime.http import is_loopback
 from vitreous.server import serve as module
 from vitreous.server.jobs import JobQueue
 from vitreous.server.serve import listen
-from vitreous.weights.download import is_loopback
 
 
 def close(sockets):

@@ -13,8 +13,8 @@ from urllib.request import Request
 import pytest
 from loopback_hub import Answer, LoopbackFiles, LoopbackHub
 
+from vitreous.runtime.http import CheckedRedirects, is_loopback
 from vitreous.weights import download as downloading
-from vitreous.weights.download import is_loopback
 from vitreous.weights.fetch import fetch
 
 pytestmark = pytest.mark.usefixtures("own_folders")
@@ -92,7 +92,7 @@ def test_a_redirect_may_not_leave_for_an_unencrypted_address(files: LoopbackFile
         fetch(f"{files.url}/file.pth")
     encrypted, plain = Request("https://example.org/vit.pth"), "http://127.0.0.1/vit.pth"
     with pytest.raises(ValueError, match=r"redirects to http://127\.0\.0\.1/vit\.pth, which is not encrypted"):
-        downloading._Redirects().redirect_request(encrypted, None, 302, "Found", {}, plain)
+        CheckedRedirects().redirect_request(encrypted, None, 302, "Found", {}, plain)
 
 
 def test_a_progress_bar_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capsys) -> None:

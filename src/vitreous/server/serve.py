@@ -14,11 +14,11 @@ from typing import Self
 import uvicorn
 
 from vitreous.models.vit import ViT
+from vitreous.runtime.http import is_loopback
 from vitreous.server.app import create_app
 from vitreous.server.jobs import JobQueue
 from vitreous.server.memory import share_heap
 from vitreous.server.security import SecurityMiddleware, TimedConnection
-from vitreous.weights.download import is_loopback
 
 KEEP_ALIVE = 5
 

@@ -10,51 +10,15 @@ The Hub is accessed through its own client, with that client's settings (`HF_HOM
 """
 
 import hashlib
-import http.client
-import ipaddress
 import os
-import ssl
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
-from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-CHUNK = 1 << 20  # bytes read at a time
-TIMEOUT = 30.0  # seconds without a byte before a download is aborted
-
-
-def check_address(url: str) -> None:
-    """Raise `ValueError` unless `url` is https, or http to this machine.
-
-    >>> check_address("https://example.org/vit.safetensors")
-    >>> check_address("http://127.0.0.1:8000/vit.safetensors")
-    >>> check_address("http://example.org/vit.pth")
-    Traceback (most recent call last):
-    ValueError: http://example.org/vit.pth is not encrypted: use https:// (http:// is for loopback only)
-    """
-    address = urlsplit(url)
-    if address.scheme == "https" and address.hostname:
-        return
-    if address.scheme == "http" and is_loopback(address.hostname or ""):
-        return
-    raise ValueError(f"{url} is not encrypted: use https:// (http:// is for loopback only)")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address belongs to this machine alone.
-
-    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0")
-    (True, True, True, False)
-    """
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name, not a number
-        return host == "localhost"
+from vitreous.runtime.http import TIMEOUT, check_address, stream_address
 
 
 def download(url: str, target: Path, *, sha256: str = "", progress: bool = True, timeout: float = TIMEOUT) -> Path:
@@ -70,7 +34,12 @@ def download(url: str, target: Path, *, sha256: str = "", progress: bool = True,
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{target.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
-        _stream(url, partial, progress=progress, timeout=timeout)
+        with partial.open("xb") as file, ExitStack() as bars:
+
+            def begin(total: int | None) -> Callable[[int], object]:
+                return bars.enter_context(_bar(Path(urlsplit(url).path).name, total, show=progress))
+
+            stream_address(url, file, expected="the weights file", timeout=timeout, begin=begin)
         _check_digest(partial, sha256, source=url, advice="try again, or check the address")
         os.replace(partial, target)
     finally:
@@ -177,33 +146,6 @@ def _missing_folder(repository: str) -> str:
     return f", and the folder {folder} here holds no {name}" if folder and os.path.isdir(folder) else ""
 
 
-def _stream(url: str, partial: Path, *, progress: bool, timeout: float) -> None:
-    """Write the response of `url` to `partial`, and raise unless it is complete."""
-    request = Request(url, headers={"User-Agent": "vitreous"})  # noqa: S310  the scheme was checked
-    try:
-        with build_opener(_Redirects).open(request, timeout=timeout) as answer, partial.open("xb") as file:
-            if answer.headers.get_content_type() == "text/html":  # a login page, or a page about the file
-                raise ValueError(f"{url} answered with a web page: expected the weights file itself")
-            length = answer.headers.get("Content-Length", "")
-            expected = int(length) if length.isdecimal() else None
-            with _bar(Path(urlsplit(url).path).name, expected, show=progress) as advance:
-                while chunk := answer.read(CHUNK):
-                    file.write(chunk)
-                    advance(len(chunk))
-            received = file.tell()
-    except HTTPError as error:
-        if error.code in (404, 410):
-            raise FileNotFoundError(f"there is no file at {url}: check the name") from error
-        if error.code in (401, 403):
-            raise PermissionError(f"{url} answered {error.code} {error.reason}: check the name") from error
-        raise ConnectionError(f"{url} answered {error.code} {error.reason}: try again later") from error
-    except (URLError, http.client.HTTPException, TimeoutError, ConnectionError, ssl.SSLError) as error:
-        reason = getattr(error, "reason", error)
-        raise ConnectionError(f"{url} could not be downloaded ({reason}): check the network and try again") from error
-    if expected is not None and received != expected:
-        raise ConnectionError(f"{url} broke off: expected {expected:,} bytes, got {received:,}: try again")
-
-
 def _check_digest(path: Path, sha256: str, *, advice: str, source: str = "") -> None:
     if not sha256:
         return
@@ -212,16 +154,6 @@ def _check_digest(path: Path, sha256: str, *, advice: str, source: str = "") -> 
     if not digest.startswith(sha256.lower()):
         got = digest[: max(len(sha256), 8)]
         raise ValueError(f"{source or path} has the wrong bytes: expected sha256 {sha256}…, got {got}…: {advice}")
-
-
-class _Redirects(HTTPRedirectHandler):
-    """Follow a redirect only if it is as safe as the address that the user gave."""
-
-    def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Request | None:
-        if req.type == "https" and urlsplit(newurl).scheme != "https":
-            raise ValueError(f"{req.full_url} redirects to {newurl}, which is not encrypted: use another address")
-        check_address(newurl)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from vitreous.weights.download import check_address
+from vitreous.runtime.http import check_address
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".npz", ".ckpt", ".tar", ".index.json")  # suffixes of weights files
 
