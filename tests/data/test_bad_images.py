@@ -10,7 +10,8 @@ import pytest
 from PIL import Image
 
 from vitreous.cli.explain import explain
-from vitreous.data.images import ImageError, ReadLimitedFile, _to_rgb, count_scans, count_strips, read_image
+from vitreous.data.colours import to_rgb
+from vitreous.data.images import ImageError, ReadLimitedFile, count_scans, count_strips, read_image
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -89,7 +90,7 @@ def test_a_pgm_of_any_brightest_value_is_read_as_pillow_reads_it(head):
     values = np.random.default_rng(0).integers(0, 256, 3600, dtype=np.uint8).tobytes()
     size = 600 * (3 if b"P6" in head else 1) * (2 if int(head.split()[3]) > 255 else 1)
     data = head + values[:size]
-    theirs = np.asarray(_to_rgb(Image.open(io.BytesIO(data))))
+    theirs = np.asarray(to_rgb(Image.open(io.BytesIO(data))))
     assert np.array_equal(np.asarray(read_image(data)), theirs)
     assert "truncated" in outcome(data[:-1])
 
@@ -98,7 +99,7 @@ def test_bands_do_not_show(monkeypatch):
     values = np.random.default_rng(0).normal(size=(50, 7)).astype(np.float32)
     values[3, 2], values[40, 1] = np.nan, np.inf
     whole = np.asarray(read_image(Image.fromarray(values)))
-    monkeypatch.setattr("vitreous.data.images.BAND", 20)
+    monkeypatch.setattr("vitreous.data.colours.BAND", 20)
     assert np.array_equal(np.asarray(read_image(Image.fromarray(values))), whole)
     assert whole[3, 2].tolist() == whole[40, 1].tolist() == [0, 0, 0]
     assert whole.min() == 0

@@ -16,7 +16,7 @@ from PIL import Image
 
 from vitreous.data import finding
 from vitreous.data.finding import SUFFIXES, find_images, find_names, open_images
-from vitreous.data.images import FORMATS, ImageError
+from vitreous.data.images import FORMATS, ImageError, register_heif
 
 
 @pytest.fixture
@@ -176,8 +176,9 @@ def test_tilde_is_the_home_folder(tmp_path, monkeypatch):
 
 def test_every_suffix_is_a_suffix_of_a_format_of_the_list():
     Image.init()
-    known = Image.registered_extensions()
-    assert {known[suffix] for suffix in SUFFIXES} <= {*FORMATS, "MPO"}
+    assert register_heif()
+    known = Image.registered_extensions() | {".hif": "HEIF"}  # Canon's and Sony's suffix
+    assert {known[suffix] for suffix in SUFFIXES} <= {*FORMATS, "MPO", "HEIF"}
 
 
 # --- what a Python call is given ----------------------------------------------------------------------------
@@ -216,7 +217,7 @@ def test_lists_folders_and_patterns_are_several(album):
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("https://example.org/cat.jpg", "a URL, not a path: download the image first"),
+        ("none.zip", "no such file or folder"),
         ("none/*.jpg", "no image matches this pattern"),
         (["none/*.jpg"], "no image matches this pattern"),
     ],
@@ -224,6 +225,13 @@ def test_lists_folders_and_patterns_are_several(album):
 def test_what_leads_to_no_image_is_refused_in_one_line(source, reason):
     with pytest.raises(ImageError, match=reason):
         open_images(source)
+
+
+def test_urls_and_standard_input_are_names_of_images(album):
+    one, other = "https://example.org/cat.jpg?size=1", "https://example.org//cat.jpg?size=1"
+    assert find_names([one, "-", other, one, "10.jpg"]) == ([one, "-", other, "10.jpg"], [])
+    assert open_images(one) == ([one], True)
+    assert open_images([one, b"..."]) == ([one, b"..."], False)
 
 
 def test_a_path_that_is_missing_is_left_to_the_reader():

@@ -4,6 +4,7 @@ import io
 import os
 import pickle
 import struct
+import sys
 import zlib
 from pathlib import Path
 
@@ -12,11 +13,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageFile
+from loopback_hub import LoopbackFiles
+from PIL import ExifTags, Image, ImageFile
 
-from vitreous.data.images import FORMATS, ImageError, read_image
+from vitreous.data.images import FORMATS, ImageError, is_web_address, read_image
 
 WHITE, RED, GREEN, BLUE = (255, 255, 255), (255, 0, 0), (0, 255, 0), (0, 0, 255)
+
+
+@pytest.fixture
+def files():
+    with LoopbackFiles() as files:
+        yield files
 
 
 def noise(height: int = 20, width: int = 30, channels: int = 3) -> Image.Image:
@@ -325,7 +333,7 @@ def test_a_name_that_no_file_can_have_is_refused():
     [
         (b"just some words", "not an image: none of JPEG, PNG"),
         (bytes(100), "not an image"),
-        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "HEIC"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "damaged or truncated"),
         (b"%PDF-1.7 ...", "PDF"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n", "PostScript"),
         (b"version https://git-lfs.github.com/spec/v1\noid", "git lfs pull"),
@@ -335,6 +343,72 @@ def test_a_name_that_no_file_can_have_is_refused():
 )
 def test_what_is_no_image_is_called_what_it_is(data, reason):
     assert reason in failure(data).reason
+
+
+def heif(image: Image.Image, **options: object) -> bytes:
+    """An image in the iPhone's format."""
+    import pillow_heif
+
+    file = io.BytesIO()
+    pillow_heif.from_pillow(image).save(file, **options)
+    return file.getvalue()
+
+
+@pytest.mark.slow
+def test_heic_is_read_upright_where_the_extra_is_installed(tmp_path):
+    stored = Image.new("RGB", (64, 32), BLUE)
+    stored.paste(RED, (0, 0, 32, 32))
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6  # turn it clockwise: red is on top
+    (tmp_path / "photo.heic").write_bytes(heif(stored, quality=-1, exif=exif.tobytes()))
+    read = read_image(tmp_path / "photo.heic")
+    assert read.size == (32, 64)
+    assert np.abs(np.array(read.getpixel((16, 10))) - RED).max() < 12
+    assert np.abs(np.array(read.getpixel((16, 54))) - BLUE).max() < 12
+    half_clear = heif(Image.new("RGBA", (64, 64), (0, 0, 0, 0)))
+    assert read_image(half_clear).getpixel((5, 5)) == (255, 255, 255)
+    assert "too large: 64×64" in failure(half_clear, limit_pixels=64 * 64 - 1).reason
+    assert "\n" not in str(failure(half_clear[: len(half_clear) // 2]))
+
+
+def test_heic_without_the_extra_names_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    reason = failure(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic").reason
+    assert reason == "HEIC needs one more package: pip install 'vitreous[heif]', or save it as JPEG or PNG"
+
+
+def test_an_image_is_read_from_a_url(files):
+    files.files["/noise.png"] = encoded(noise(), "PNG")
+    files.files["/page"] = b"<html>"
+    assert read_image(f"{files.url}/noise.png").tobytes() == noise().tobytes()
+    assert failure(f"{files.url}/dog.png").reason == "there is no file at this address: check the name"
+    assert "a text such as HTML" in failure(f"{files.url}/page").reason
+    files.redirects["/away.png"] = "file:///etc/hostname"
+    assert "is not allowed" in failure(f"{files.url}/away.png").reason
+
+
+def test_what_is_an_address():
+    assert is_web_address("HTTPS://example.org")
+    assert not any(is_web_address(text) for text in ("ftp://a", "http", "https:/a", "file:///a", "photos/http://a"))
+
+
+def test_a_download_is_limited(files, monkeypatch):
+    files.files["/noise.png"] = encoded(noise(), "PNG")
+    monkeypatch.setattr("vitreous.data.images.LIMIT_BYTES", 100)
+    assert failure(f"{files.url}/noise.png").reason == "is larger than 0 MiB: download it first"
+
+
+def test_standard_input_is_an_image(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(encoded(noise(), "PNG"))))
+    assert read_image("-").tobytes() == noise().tobytes()
+    assert str(failure("-")) == "standard input: empty file (0 bytes): copy or download it again"
+    monkeypatch.setattr("vitreous.data.images.LIMIT_BYTES", 100)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(bytes(101))))
+    assert "more than 0 MiB" in failure("-").reason
+    terminal = io.TextIOWrapper(io.BytesIO())
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stdin", terminal)
+    assert "nothing is piped in" in failure("-").reason
 
 
 def test_formats_outside_the_list_are_not_opened():

@@ -1,30 +1,32 @@
-"""Find images by path, folder or pattern, in natural order; `open_images` takes whatever a Python call is given.
+"""Find images by path, folder, pattern, archive or URL, in natural order; `open_images` takes what Python calls get.
 
-Nothing is decoded here: `images.py` reads the files.
+Nothing is decoded here: `images.py` reads what a name leads to, also inside an archive (`photos.zip/dogs/1.jpg`).
 """
 
+import fnmatch
 import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeAlias, cast
 
-from vitreous.data.images import ImageError, ImageLike, image_name, is_image_like, reason_of
+from vitreous.data.archives import ArchiveError, is_archive, list_members, split_member
+from vitreous.data.images import STDIN, ImageError, ImageLike, image_name, is_image_like, is_web_address, reason_of
 
 Images: TypeAlias = ImageLike | Iterable[ImageLike]
-"""One image, a folder, a pattern such as `photos/*.jpg`, or a list of these."""
+"""One image, a folder, an archive, a pattern such as `photos/*.jpg`, or a list of these."""
 
 # Suffixes of images inside a folder.
 SUFFIXES = (
     ".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".gif", ".bmp", ".ppm", ".pgm", ".pbm", ".pnm",
-    ".pfm", ".webp", ".avif", ".tif", ".tiff", ".jp2", ".j2k", ".jpx",
+    ".pfm", ".webp", ".avif", ".heic", ".heif", ".hif", ".tif", ".tiff", ".jp2", ".j2k", ".jpx",
 )  # fmt: skip
 
 
 def open_images(images: Images) -> tuple[list[ImageLike], bool]:
     """List the images of a public call, and say whether it was given one image rather than several.
 
-    Folders and patterns are several, whatever they hold; one that leads to no image raises an `ImageError`.
+    Folders, archives and patterns are several, whatever they hold; one that leads to no image raises an `ImageError`.
 
     >>> open_images(b"..."), open_images([b"...", b"..."])
     (([b'...'], True), ([b'...', b'...'], False))
@@ -35,24 +37,30 @@ def open_images(images: Images) -> tuple[list[ImageLike], bool]:
     given = [cast(ImageLike, images)] if one else list(cast(Iterable[ImageLike], images))
     found: list[ImageLike] = []
     for image in given:
-        if isinstance(image, (str, Path)):
-            path = Path(os.path.expanduser(image))
-            if path.is_dir() or ((_URL.match(str(image)) or split_pattern(Path(image))) and not path.exists()):
-                names, problems = find_names([image])
-                if problems:
-                    raise problems[0]
-                found, one = [*found, *names], False
-                continue
+        if isinstance(image, (str, Path)) and _is_several(image):
+            names, problems = find_names([image])
+            if problems:
+                raise problems[0]
+            found, one = [*found, *names], False
+            continue
         found.append(image)  # whether it can be read is known when it is read
     return found, one
 
 
-def find_images(paths: Iterable[str | Path]) -> tuple[list[Path], list[ImageError]]:
-    """List the images that paths, folders and patterns name, each once, and the problems with the others.
+def _is_several(image: str | Path) -> bool:
+    """Whether a name stands for several images: a folder, an archive or a pattern."""
+    path = Path(os.path.expanduser(image))
+    if is_web_address(str(image)):
+        return False
+    return path.is_dir() or is_archive(path) or (split_pattern(path) is not None and not path.exists())
 
-    A file is taken as given, whatever its suffix. A folder is walked in natural order (2.jpg before 10.jpg) for files
-    with one of `SUFFIXES`, hidden ones left out. A name that does not exist is tried as a pattern (`*.jpg`,
-    `photos/**/*.png`).
+
+def find_images(paths: Iterable[str | Path]) -> tuple[list[Path], list[ImageError]]:
+    """List the images that paths, folders, archives and patterns name, each once, and the problems with the others.
+
+    A file is taken as given, whatever its suffix. A folder or an archive is walked in natural order (2.jpg before
+    10.jpg) for files with one of `SUFFIXES`, hidden ones left out. A name that does not exist is tried as a pattern
+    (`*.jpg`, `photos/**/*.png`), also inside an archive.
 
     >>> found, problems = find_images(["no such image.jpg"])
     >>> found, str(problems[0])
@@ -63,7 +71,10 @@ def find_images(paths: Iterable[str | Path]) -> tuple[list[Path], list[ImageErro
 
 
 def find_names(paths: Iterable[str | Path]) -> tuple[list[str], list[ImageError]]:
-    """As `find_images`, with strings for paths: millions fit into memory, at some hundred bytes an image."""
+    """As `find_images`, with strings for paths: millions fit into memory, at some hundred bytes an image.
+
+    URLs and `-`, standard input, are names of images too.
+    """
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     found: list[str] = []
     problems: list[ImageError] = []
@@ -78,7 +89,7 @@ def find_names(paths: Iterable[str | Path]) -> tuple[list[str], list[ImageError]
         return found, problems
     once: dict[str, str] = {}
     for name in found:
-        once.setdefault(os.path.abspath(name), name)
+        once.setdefault(name if is_web_address(name) else os.path.abspath(name), name)
     return list(once.values()), problems
 
 
@@ -92,20 +103,19 @@ def split_pattern(path: Path) -> tuple[Path, Path] | None:
     return None if first is None else (Path(*path.parts[:first]), Path(*path.parts[first:]))
 
 
-_URL = re.compile("https?://")
-
-
 def _expand(given: str | Path, problems: list[ImageError]) -> list[str]:
     if not str(given):
         raise ImageError("''", "empty path: name a file, a folder or a pattern")
-    if _URL.match(str(given)):
-        raise ImageError(str(given), "a URL, not a path: download the image first")
+    if str(given) == STDIN or is_web_address(str(given)):
+        return [str(given)]
     path = Path(os.path.expanduser(given))
     if path.is_dir():
         before = len(problems)
         if (found := _walk([path], (), problems)) or len(problems) > before:  # unreadable folders are problems already
             return found
         raise ImageError(str(given), f"no images in this folder: none of {' '.join(SUFFIXES)}")
+    if (inside := split_member(path)) is not None:
+        return _members(*inside, str(given))
     if path.exists():  # before patterns: a file may well be called "photo [1].jpg"
         return [str(path)]
     if (parts := split_pattern(path)) is None:
@@ -120,6 +130,22 @@ def _expand(given: str | Path, problems: list[ImageError]) -> list[str]:
     if found := _walk(matches, () if pattern.name in ("*", "**") else matches, problems):
         return found
     raise ImageError(str(given), "no image matches this pattern: check the path")
+
+
+def _members(archive: Path, asked: str, given: str) -> list[str]:
+    """List the images of an archive, or those that a file, a folder or a pattern inside it names."""
+    try:
+        members = list_members(archive)
+    except ArchiveError as error:
+        raise ImageError(str(archive), str(error)) from error
+    if asked in members:
+        return [f"{archive}/{asked}"]
+    chosen = [m for m in members if not asked or m.startswith(f"{asked}/") or fnmatch.fnmatchcase(m, asked)]
+    images = [member for member in chosen if os.path.splitext(member)[1].lower() in SUFFIXES]
+    if not images:
+        what = "no such file, folder or pattern in the archive" if asked else "no images in this archive"
+        raise ImageError(given, f"{what}: none of {' '.join(SUFFIXES)}" if not asked else f"{what}: check the path")
+    return [f"{archive}/{m}" for m in sorted(images, key=lambda m: [(_natural(part), part) for part in m.split("/")])]
 
 
 def _wanted(match: Path, pattern: Path) -> bool:

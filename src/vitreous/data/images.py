@@ -1,8 +1,9 @@
 """Read images as people have them.
 
-A path, bytes, an open file, a Pillow image, a NumPy array or a tensor becomes an upright 8-bit RGB image. Every problem
-with an image is an `ImageError`: one line, its name and the reason. Colour profiles are not applied: the models were
-trained on images read without them.
+A path, a URL, bytes, an open file, a Pillow image, a NumPy array or a tensor becomes an upright 8-bit RGB image; a path
+may lead into an archive (`photos.zip/cat.jpg`), and `-` is standard input. Every problem with an image is an
+`ImageError`: one line, its name and the reason. Colour profiles are not applied: the models were trained on images read
+without them.
 """
 
 import io
@@ -19,6 +20,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
+from vitreous.data.colours import to_rgb
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -28,6 +31,10 @@ ImageLike: TypeAlias = Union[str, Path, bytes, BinaryIO, Image.Image, npt.NDArra
 # The commonest first. Left out on purpose: EPS, WMF and the like, which run other programs; ICO and ICNS, whose headers
 # may understate the image inside. MPO is read as the JPEG it begins with.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "AVIF", "TIFF", "JPEG2000")
+HEIF = re.compile(rb"....ftyp(hei|hev|mif|msf)", re.DOTALL)
+"""First bytes of the iPhone's format, which the extra `[heif]` reads; an AVIF may begin like that too."""
+STDIN = "-"
+"""The name of standard input."""
 
 # More pixels than any camera people carry; 64 million of them are 192 MB once decoded.
 LIMIT_PIXELS = 64_000_000
@@ -37,18 +44,21 @@ LIMITS = {"JPEG2000": 32_000_000}
 LIMIT_PASSES = 2_000_000_000
 # Reads of one file. A PNG of 64 million pixels in the usual blocks of 8 kB has some 70,000.
 LIMIT_READS = 300_000
+# Of standard input and of a URL's answer: 64 million pixels, stored as they are, with room to spare.
+LIMIT_BYTES = 256 << 20
+LIMIT_SECONDS = 60.0  # of a download
 
-BAND = 1 << 22  # pixels of 16 or 32 bits that are converted to 8 bits at a time
 CHUNK = 1 << 20  # bytes of a JPEG that are searched for scans at a time
 
 # EXIF orientation → the transpose that turns the stored image upright.
 _TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
 _UPRIGHT = {orientation: Image.Transpose[turn] for orientation, turn in enumerate(_TURNS, start=2)}
 
+_DAMAGED = "damaged or truncated: download it again"
 # First bytes → why a file that no format recognised cannot be read.
 _UNSUPPORTED = (
-    (rb"\xff\xd8\xff|\x89PNG|GIF8|II\*\0|MM\0\*|....ftypavi", "damaged or truncated: download it again"),
-    (rb"....ftyp(hei|hev|mif|msf)", "HEIC is not supported: save it as JPEG or PNG"),
+    (rb"\xff\xd8\xff|\x89PNG|GIF8|II\*\0|MM\0\*|....ftypavi", _DAMAGED),
+    (rb"PK\x03\x04", "a zip archive: name the file with the suffix .zip to read the images in it"),
     (rb"%PDF|%!PS", "a PDF or PostScript document, not an image: export the page as PNG"),
     (rb"version https://git-lfs", "a Git LFS pointer, not the image itself: run `git lfs pull`"),
     (rb"\s*<", "a text such as HTML or SVG, not an image: download the image itself, or export it as PNG"),
@@ -110,12 +120,21 @@ def image_name(source: object, default: str = "image") -> str:
     ('cat.jpg', 'image')
     """
     if isinstance(source, (str, Path)):
-        return str(source)
+        return "standard input" if source == STDIN else str(source)
     if not is_image_like(source):
-        kinds = "a path, bytes, a file opened with 'rb', a Pillow image, a NumPy array or a tensor"
+        kinds = "a path, a URL, bytes, a file opened with 'rb', a Pillow image, a NumPy array or a tensor"
         raise TypeError(f"expected {kinds}, got {type(source).__name__}")
     name = getattr(source, "filename" if isinstance(source, Image.Image) else "name", None)
     return name if isinstance(name, str) and name else default  # an unnamed file has a number, or nothing
+
+
+def is_web_address(text: str) -> bool:
+    """Whether a text is an address of the web rather than a path.
+
+    >>> is_web_address("https://example.org/cat.jpg"), is_web_address("photos/cat.jpg")
+    (True, False)
+    """
+    return text[:8].lower().startswith(("http://", "https://"))
 
 
 def is_image_like(source: object) -> bool:
@@ -155,19 +174,63 @@ def _too_large(size: str, limit_pixels: int) -> str:
 
 def _open_stream(source: str | Path | bytes | BinaryIO, name: str) -> AbstractContextManager[BinaryIO]:
     """Open the image's bytes as a seekable file; a file of the caller's stays open."""
-    if isinstance(source, (str, Path)):
-        path = Path(os.path.expanduser(source))
-        if "\0" in name:
-            raise FileNotFoundError(name)
-        kind = path.stat().st_mode
-        if stat.S_ISDIR(kind):
-            raise ImageError(name, "is a folder, not an image: name an image in it")
-        if not stat.S_ISREG(kind):  # a pipe or a device could block for ever
-            raise ImageError(name, "not a regular file: save the image to one first")
-        return path.open("rb")
     if isinstance(source, (bytes, bytearray, memoryview)):
         return io.BytesIO(source)
-    return nullcontext(source) if source.seekable() else io.BytesIO(source.read())
+    if not isinstance(source, (str, Path)):
+        return nullcontext(source) if source.seekable() else io.BytesIO(source.read())
+    if source == STDIN:
+        return io.BytesIO(read_standard_input())
+    if "\0" in name:
+        raise FileNotFoundError(name)
+    if isinstance(source, str) and is_web_address(source):
+        return io.BytesIO(_download(source))
+    path = Path(os.path.expanduser(source))
+    try:
+        kind = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        from vitreous.data.archives import ArchiveError, read_member, split_member
+
+        if (found := split_member(path)) is None:
+            raise
+        try:
+            return io.BytesIO(read_member(*found))
+        except ArchiveError as error:
+            raise ImageError(name, str(error)) from error
+    if stat.S_ISDIR(kind):
+        raise ImageError(name, "is a folder, not an image: name an image in it")
+    if not stat.S_ISREG(kind):  # a pipe or a device could block for ever
+        raise ImageError(name, "not a regular file: save the image to one first, or pipe it in as -")
+    return path.open("rb")
+
+
+def read_standard_input() -> bytes:
+    """Return all of standard input, which has to be an image piped into the command."""
+    if sys.stdin is None or sys.stdin.isatty():
+        raise ImageError("standard input", "nothing is piped in: `vitreous classify - < photo.jpg` reads an image")
+    data: bytes = sys.stdin.buffer.read(LIMIT_BYTES + 1)
+    if len(data) > LIMIT_BYTES:
+        raise ImageError("standard input", f"more than {LIMIT_BYTES / 2**20:,.0f} MiB: save the image to a file first")
+    return data
+
+
+def _download(url: str) -> bytes:
+    from vitreous.runtime.http import read_address
+
+    try:
+        return read_address(url, limit=LIMIT_BYTES, seconds=LIMIT_SECONDS, expected="the image")
+    except (OSError, ValueError) as error:
+        reason = str(error).removeprefix(f"{url} ").replace(f"at {url}", "at this address")
+        raise ImageError(url, reason) from error
+
+
+def register_heif() -> bool:
+    """Let Pillow read HEIC and HEIF; False if the extra `[heif]` is not installed."""
+    try:
+        import pillow_heif
+    except ImportError:
+        return False
+    pillow_heif.register_heif_opener()
+    return True
 
 
 def _open_image(stream: "ReadLimitedFile", name: str) -> Image.Image:
@@ -178,9 +241,14 @@ def _open_image(stream: "ReadLimitedFile", name: str) -> Image.Image:
         raise ImageError(name, "empty file (0 bytes): copy or download it again")
     if head[:2] in (b"II", b"MM"):
         stream.check(count_strips(stream))
+    is_heif = HEIF.match(head) is not None
+    has_heif = is_heif and register_heif()
     try:
-        image = Image.open(cast(BinaryIO, stream), formats=FORMATS)
+        image = Image.open(cast(BinaryIO, stream), formats=(*FORMATS, "HEIF") if has_heif else FORMATS)
     except UnidentifiedImageError:
+        if is_heif:
+            lacking = "HEIC needs one more package: pip install 'vitreous[heif]', or save it as JPEG or PNG"
+            raise ImageError(name, _DAMAGED if has_heif else lacking) from None
         reasons = (reason for opening, reason in _UNSUPPORTED if re.match(opening, head, re.DOTALL))
         unknown = f"not an image: none of {', '.join(FORMATS)}; save it as one of these first"
         raise ImageError(name, next(reasons, unknown)) from None
@@ -203,7 +271,7 @@ def _decode(image: Image.Image, name: str, limit_pixels: int) -> Image.Image:
     image = load_ppm(image) if is_slow_ppm(image) else image
     image.load()
     turn = _UPRIGHT.get(_orientation(image))  # after loading: TIFF images are turned by their own decoder
-    rgb = _to_rgb(image)
+    rgb = to_rgb(image)
     rgb = rgb.transpose(turn) if turn is not None else rgb
     rgb.info = {}  # the orientation is used up, the transparency too
     return rgb
@@ -241,64 +309,6 @@ def _from_array(source: Any, name: str, limit_pixels: int) -> Image.Image:
         source = np.rint(source * 255).astype(np.uint8)
     pixels = source[:, :, 0] if source.ndim == 3 and source.shape[2] == 1 else source  # [h w] or [h w c]
     return Image.fromarray(np.ascontiguousarray(pixels))
-
-
-# --- colours ------------------------------------------------------------------------------------------------------
-
-
-def _to_rgb(image: Image.Image) -> Image.Image:
-    wide = image.mode == "F" or image.mode.startswith("I")
-    if wide or not image.has_transparency_data:
-        return (_to_eight_bits(image) if wide else image).convert("RGB")
-    layer = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")  # Pillow converts La to LA alone
-    page = Image.new("RGB", image.size, "white")
-    page.paste(layer, mask=layer)
-    return page
-
-
-def _to_eight_bits(image: Image.Image) -> Image.Image:
-    """Scale grey values of 16 or 32 bits, or floats, to 0..255 (Pillow's own conversion clips them).
-
-    Some rows at a time: all at once would take ten times the image's memory.
-    """
-    rows = max(1, BAND // image.width)
-    bands = [(top, min(top + rows, image.height)) for top in range(0, image.height, rows)]
-    low, high = _range(image, bands)
-    clear = image.info.get("transparency")  # a PNG may name one grey value that is transparent
-    grey_image = Image.new("L", image.size)
-    for top, bottom in bands:
-        values = np.asarray(image.crop((0, top, image.width, bottom)))
-        if image.mode == "F" and not np.isfinite(values).all():  # NaN and infinity become black
-            values = np.where(np.isfinite(values), values, np.float32(low))
-        grey = np.rint(_scaled(values, image.mode, low, high)).astype(np.uint8)
-        if isinstance(clear, int):
-            grey = np.where(values == clear, np.uint8(255), grey)
-        grey_image.paste(Image.fromarray(grey), (0, top))
-    return grey_image
-
-
-def _range(image: Image.Image, bands: list[tuple[int, int]]) -> tuple[float, float]:
-    """Find the smallest and the largest finite value; 0 and 0 where there is none."""
-    low, high = np.inf, -np.inf
-    for top, bottom in bands:
-        values = np.asarray(image.crop((0, top, image.width, bottom)))
-        if image.mode == "F" and not np.isfinite(values.sum(dtype=np.float64)):
-            values = values[np.isfinite(values)]
-        if values.size:
-            low, high = min(low, float(values.min())), max(high, float(values.max()))
-    return (low, high) if low <= high else (0.0, 0.0)
-
-
-def _scaled(values: npt.NDArray[Any], mode: str, low: float, high: float) -> npt.NDArray[Any]:
-    if mode.startswith("I;16"):
-        return values / np.float32(257)  # 65535 is 257 × 255
-    if mode == "I" and low >= 0 and high <= 65535:
-        # 32 bits say nothing about the range: take the smaller of 8 and 16 bits that holds all values
-        return values / np.float32(1 if high <= 255 else 257)
-    if mode == "F" and low >= 0 and high <= 1:
-        return values * np.float32(255)
-    # no range is known: darkest to black, brightest to white
-    return (values.astype(np.float64) - low) * (255 / ((high - low) or 1))
 
 
 # --- files made to keep a decoder busy ----------------------------------------------------------------------------

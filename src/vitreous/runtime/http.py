@@ -20,15 +20,6 @@ CHUNK = 1 << 20  # bytes read at a time
 TIMEOUT = 30.0  # seconds without a byte before a download is aborted
 
 
-def is_web_address(text: str) -> bool:
-    """Whether a text is an address of the web rather than a path.
-
-    >>> is_web_address("https://example.org/cat.jpg"), is_web_address("photos/cat.jpg")
-    (True, False)
-    """
-    return text[:8].lower().startswith(("http://", "https://"))
-
-
 def check_address(url: str) -> None:
     """Raise `ValueError` unless `url` is https, or http to this machine.
 
