@@ -81,10 +81,11 @@ def test_on_a_gpu_the_next_batch_is_begun_before_the_last_is_read():
     log = []
 
     def compute(batch):
-        log.append(f"begin {batch}")
-        return Elsewhere(batch, log)
+        log.append(f"begin {batch[0]}")
+        return Elsewhere(batch[0], log)
 
-    assert [answer for _, answer in compute_batches(compute, [1, 2, 3])] == [1, 2, 3]
+    batches = [([i], f"batch {i}") for i in (1, 2, 3)]
+    assert list(compute_batches(compute, batches)) == [("batch 1", 1), ("batch 2", 2), ("batch 3", 3)]
     assert log == ["begin 1", "begin 2", "read 1", "begin 3", "read 2", "read 3"]
 
 
@@ -93,16 +94,17 @@ def test_an_answer_that_is_there_at_once_is_not_kept_back_by_those_before_it():
     log = []
 
     def compute(batch):
-        log.append(f"begin {batch}")
-        return torch.tensor(batch) if batch == 3 else Elsewhere(batch, log)
+        log.append(f"begin {batch[0]}")
+        return Elsewhere(batch[0], log)
 
-    assert [int(answer) for _, answer in compute_batches(compute, [1, 2, 3, 4], waiting=2)] == [1, 2, 3, 4]
-    assert log == ["begin 1", "begin 2", "begin 3", "read 1", "read 2", "begin 4", "read 4"]
+    batches = [([i] if i != 3 else torch.empty(0), i) for i in (1, 2, 3, 4)]
+    assert [about for about, _ in compute_batches(compute, batches, waiting=2)] == [1, 2, 3, 4]
+    assert log == ["begin 1", "begin 2", "read 1", "read 2", "begin 4", "read 4"]
 
 
 def test_on_a_cpu_an_answer_is_given_before_the_next_batch_is_asked_for():
     asked = []
-    batches = (asked.append(i) or torch.tensor(i) for i in count())
+    batches = ((torch.tensor([i]), asked.append(i)) for i in count())
     assert [int(answer) for _, answer in islice(compute_batches(lambda x: x * 2, batches), 3)] == [0, 2, 4]
     assert asked == [0, 1, 2]
 
@@ -119,8 +121,8 @@ def test_in_lanes_batches_are_computed_in_parallel_and_yielded_in_order():
     threads = torch.get_num_threads()
     torch.set_num_threads(4)
     try:
-        found = compute_batches(compute, [torch.tensor(i) for i in range(6)], lanes=2)
-        assert [(int(batch), int(answer)) for batch, answer in found] == [(i, 2 * i) for i in range(6)]
+        found = compute_batches(compute, [(torch.tensor([i]), i) for i in range(6)], lanes=2)
+        assert [(about, int(answer)) for about, answer in found] == [(i, 2 * i) for i in range(6)]
         assert shares == [2] * 6
         assert torch.get_num_threads() == 4
         with ThreadPoolExecutor(1) as pool:  # a thread that is new begins with what was set last, by whichever thread
@@ -137,8 +139,8 @@ def test_an_error_in_a_lane_comes_out_and_lanes_left_early_end():
 
     threads = torch.get_num_threads()
     with pytest.raises(ValueError, match="three"):
-        list(compute_batches(compute, (torch.tensor(i) for i in count()), lanes=2))
-    results = compute_batches(lambda batch: batch, (torch.tensor(i) for i in count()), lanes=2)
+        list(compute_batches(compute, ((torch.tensor([i]), i) for i in count()), lanes=2))
+    results = compute_batches(lambda batch: batch, ((torch.tensor([i]), i) for i in count()), lanes=2)
     next(results)
     results.close()
     assert not [t for t in threading.enumerate() if t.name.startswith("vitreous-read")]

@@ -31,27 +31,30 @@ def logits_only(model: nn.Module, x: Tensor) -> Tensor:
     >>> torch.allclose(logits_only(model, x), model(x), atol=1e-5)
     True
     """
-    return model(x) if rows_read(model) is None else _short_forward(model, x, "logits")
+    return model(x) if rows_read(model) is None else read_last_block(model, _run_other_blocks(model, x))
 
 
 def features_only(model: Any, x: Tensor) -> Tensor:
     """Compute `model.features(x)` without the work that cannot reach the features."""
-    features: Tensor = model.features(x) if rows_read(model) is None else _short_forward(model, x, "features")
+    if rows_read(model) is not None:
+        return read_last_block(model, _run_other_blocks(model, x), "features")
+    features: Tensor = model.features(x)
     return features
 
 
-def _short_forward(model: nn.Module, x: Tensor, output: OutputKind) -> Tensor:
-    assert isinstance(model, ViT)
+def _run_other_blocks(model: Any, x: Tensor) -> Tensor:
+    """Compute the tokens that enter the last block: `[b c H W]` → `[b t d]`."""
     x = model.embed(x)
     for block in model.blocks[:-1]:
         x = block(x)
-    return read_last_block(model, x, output)
+    return x
 
 
-def read_last_block(model: ViT, x: Tensor, output: OutputKind = "logits") -> Tensor:
+def read_last_block(model: Any, x: Tensor, output: OutputKind = "logits") -> Tensor:
     """Compute the last block's rows that are read, the norm and the head: `[b t d]` → `[b classes]`, or `[b d]`."""
     tokens = model.norm(block_rows(model.blocks[-1], x, tokens_of_heads(model)))
-    return model.pool(tokens) if output == "features" else model.forward_head(tokens)
+    out: Tensor = model.pool(tokens) if output == "features" else model.forward_head(tokens)
+    return out
 
 
 def rows_read(model: nn.Module) -> int | None:

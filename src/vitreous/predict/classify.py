@@ -14,7 +14,7 @@ from torch import Tensor
 from vitreous.data.finding import Images, open_images
 from vitreous.data.images import ImageError, ImageLike, image_name, read_image
 from vitreous.models.last_block import Compute
-from vitreous.predict.pipeline import choose_compute, compute_images, lanes_of, plain_compute
+from vitreous.predict.pipeline import choose_compute, compute_images, plain_compute
 from vitreous.weights.load import Model, load
 
 THUMBNAIL = 64  # pixels of the longer side
@@ -151,7 +151,7 @@ def classify_each(
     if top < 1:
         raise ValueError(f"top must be at least 1, got {top}")
     compute = compute or plain_compute(model, "logits", device, precision)
-    computed = compute_images(compute, images, card.preprocess, batch_size, lanes_of(compute))
+    computed = compute_images(compute, images, card.preprocess, batch_size)
     with closing(computed):  # a caller that stops early leaves no thread behind
         for image, logits in computed:
             if isinstance(logits, ImageError):

@@ -13,7 +13,7 @@ from vitreous.data.finding import Images, open_images
 from vitreous.data.images import ImageError, ImageLike, image_name
 from vitreous.models.last_block import Compute
 from vitreous.predict.classify import load_model
-from vitreous.predict.pipeline import choose_compute, compute_images, lanes_of, plain_compute
+from vitreous.predict.pipeline import choose_compute, compute_images, plain_compute
 from vitreous.runtime.files import write_atomic
 from vitreous.weights.load import Model
 
@@ -65,7 +65,7 @@ def embed_each(
     """
     model = load_model(model)
     compute = compute or plain_compute(model, "features", device, precision)
-    computed = compute_images(compute, images, model.card.preprocess, batch_size, lanes_of(compute))
+    computed = compute_images(compute, images, model.card.preprocess, batch_size)
     with closing(computed):  # a caller that stops early leaves no thread behind
         for image, row in computed:
             yield image_name(image), row

@@ -168,13 +168,12 @@ def evaluate(
     view = preprocess or card.preprocess
     own_statistics = (view.mean, view.std) == (card.preprocess.mean, card.preprocess.std)
 
-    def begin(batch: tuple[Tensor, list[int]]) -> Tensor:  # another mean and std are not part of the model
-        return run(batch[0] if own_statistics else view.normalise(batch[0]))
-
     own = data if rank.world_size == 1 else data.take(span(len(data), rank))
     tally = _Tally()
     batches = decode_batches(own, view, batch_size, tally.problems)
-    for (_, part), logits in compute_batches(begin, batches, lanes=lanes_of(run)):
+    if not own_statistics:  # another mean and std are not part of the model
+        batches = ((view.normalise(pixels), part) for pixels, part in batches)
+    for part, logits in compute_batches(run, batches, lanes=lanes_of(run)):
         tally.add(logits, torch.tensor([indices[label] for label in part]))
     tally, *others = gather(tally, rank)
     for other in others:  # the images of other ranks

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from vitreous.runtime.device import max_lanes, pick_device, pick_dtype
 from vitreous.runtime.files import cache_folder
 from vitreous.weights.load import Model
 
-Batch = TypeVar("Batch")
+About = TypeVar("About")
 
 MANY = 64
 """From this many images on, packing the weights for a CPU, some tenths of a second, pays off."""
@@ -63,22 +63,22 @@ def decode_batches(
 
 
 def compute_batches(
-    compute: Callable[[Batch], Tensor], batches: Iterable[Batch], *, waiting: int = 1, lanes: int = 1
-) -> Iterator[tuple[Batch, Tensor]]:
-    """Yield each batch with `compute(batch)` on the CPU, in order.
+    compute: Compute, batches: Iterable[tuple[Tensor, About]], *, waiting: int = 1, lanes: int = 1
+) -> Iterator[tuple[About, Tensor]]:
+    """Yield what is said about each batch with `compute(pixels)` on the CPU, in order; no pixels give no rows.
 
     On a GPU `waiting` batches are begun before one is read. `lanes` batches are computed in parallel, each with its
     share of torch's threads.
 
-    >>> list(compute_batches(lambda x: x + 1, [torch.tensor(1), torch.tensor(2)]))
-    [(tensor(1), tensor(2)), (tensor(2), tensor(3))]
+    >>> list(compute_batches(lambda x: x + 1, [(torch.tensor([1]), "one"), (torch.tensor([2]), "two")]))
+    [('one', tensor([2])), ('two', tensor([3]))]
     """
     if lanes > 1:
         yield from _compute_in_lanes(compute, batches, lanes)
         return
-    begun: list[tuple[Batch, Tensor]] = []
-    for batch in batches:
-        begun.append((batch, compute(batch)))
+    begun: list[tuple[About, Tensor]] = []
+    for pixels, about in batches:
+        begun.append((about, compute(pixels) if len(pixels) else pixels))
         while begun and (begun[-1][1].device.type == "cpu" or len(begun) > waiting):
             first, result = begun.pop(0)
             yield first, result.cpu()
@@ -87,13 +87,15 @@ def compute_batches(
 
 
 def _compute_in_lanes(
-    compute: Callable[[Batch], Tensor], batches: Iterable[Batch], lanes: int
-) -> Iterator[tuple[Batch, Tensor]]:
+    compute: Compute, batches: Iterable[tuple[Tensor, About]], lanes: int
+) -> Iterator[tuple[About, Tensor]]:
+    """Compute several batches at the same time, each on a thread with its share of torch's threads."""
     threads = torch.get_num_threads()
 
-    def work(batch: Batch) -> tuple[Batch, Tensor]:
+    def work(batch: tuple[Tensor, About]) -> tuple[About, Tensor]:
         torch.set_num_threads(max(1, threads // lanes))  # of this lane; new threads begin with it too
-        return batch, compute(batch).cpu()
+        pixels, about = batch
+        return about, compute(pixels).cpu() if len(pixels) else pixels
 
     results = prefetch(work, batches, workers=lanes, waiting=2 * lanes)
     try:
@@ -103,27 +105,27 @@ def _compute_in_lanes(
         torch.set_num_threads(threads)
 
 
+Decoded: TypeAlias = tuple[ImageLike, Tensor | ImageError]
+
+
 def compute_images(
-    compute: Callable[[Tensor], Tensor],
-    images: Iterable[ImageLike],
-    preprocess: Preprocess,
-    batch_size: int,
-    lanes: int = 1,
-) -> Generator[tuple[ImageLike, Tensor | ImageError], None, None]:
+    compute: Compute, images: Iterable[ImageLike], preprocess: Preprocess, batch_size: int
+) -> Generator[Decoded, None, None]:
     """Yield each image with its row of `compute(pixels)`, or its error, in order."""
 
-    def decode(image: ImageLike) -> tuple[ImageLike, Tensor | ImageError]:
+    def decode(image: ImageLike) -> Decoded:
         try:
             return image, preprocess.pixels(read_image(image))
         except ImageError as error:  # preprocessing does not know the name
             return image, error if error.name != "image" else ImageError(image_name(image), error.reason)
 
-    def begin(batch: list[tuple[ImageLike, Tensor | ImageError]]) -> Tensor:
+    def stacked(batch: list[Decoded]) -> tuple[Tensor, list[Decoded]]:
         good = [pixels for _, pixels in batch if isinstance(pixels, Tensor)]
-        return compute(torch.stack(good)) if good else torch.empty(0)
+        return torch.stack(good) if good else torch.empty(0), batch
 
     with closing(prefetch(decode, images, waiting=2 * batch_size)) as decoded:  # ends the threads of an early stop
-        for batch, outputs in compute_batches(begin, batched(decoded, batch_size), lanes=lanes):
+        batches = map(stacked, batched(decoded, batch_size))
+        for batch, outputs in compute_batches(compute, batches, lanes=lanes_of(compute)):
             rows = iter(outputs)
             for image, pixels in batch:
                 yield image, pixels if isinstance(pixels, ImageError) else next(rows)
