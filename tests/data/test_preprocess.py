@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import timm.data
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from vitreous.data.images import ImageError
@@ -193,3 +195,60 @@ def test_with_the_same_size_nothing_changes():
 def test_with_size_says_what_a_size_is():
     with pytest.raises(ValueError, match="size has to be height and width in whole pixels above 0, got 0"):
         plain().with_size(0)
+
+
+# --- images of other sides than the model's -------------------------------------------------------------------------
+
+
+def test_crop_squash_and_pad_show_what_they_say():
+    wide = Image.new("RGB", (80, 40), "red")
+    wide.paste("white", (20, 0, 60, 40))  # the centre square
+    steps = plain(size=(20, 20), resize=20, interpolation="nearest")
+    seen = {fit: np.asarray(steps.with_fit(fit).view(wide)) for fit in ("crop", "squash", "pad")}
+    assert (seen["crop"] == 255).all()
+    assert (seen["squash"][:, 5:15] == 255).all()
+    assert (seen["squash"][:, :5] == (255, 0, 0)).all()
+    assert (seen["pad"][5:15, 5:15] == 255).all()
+    assert (seen["pad"][5:15, :5] == (255, 0, 0)).all()
+    assert (seen["pad"][:5] == 0).all()
+    assert (seen["pad"][15:] == 0).all()
+
+
+def test_without_a_fit_and_with_the_usual_one_nothing_changes():
+    for steps in (plain(size=(20, 20), resize=25), plain(size=(20, 20), resize=(25, 25), cover=True)):
+        assert steps.with_fit(None) is steps
+        assert steps.with_fit("crop") == steps
+    squashed = plain(size=(20, 20), resize=(20, 20))
+    assert squashed.with_fit("squash") == squashed
+    assert squashed.with_fit("crop").cover
+    assert plain(size=(20, 20), resize=None).with_fit("crop").resize == (20, 20)
+    with pytest.raises(ValueError, match="fit has to be one of crop, squash, pad, got 'stretch'"):
+        squashed.with_fit("stretch")
+
+
+def test_a_padded_preprocessing_is_described_saved_and_scaled():
+    padded = plain(size=(20, 20), resize=25).with_fit("pad")
+    assert padded.describe().startswith("fit inside 20×20 (bicubic), black edges, mean")
+    assert Preprocess.from_dict(padded.to_dict()) == padded
+    assert "pad" not in plain().to_dict()
+    assert padded.with_size(40).pad
+    assert padded.with_size(40).resize == (40, 40)
+    with pytest.raises(ValueError, match="pad needs height and width in resize"):
+        plain(size=(20, 20), resize=20, pad=True)
+    with pytest.raises(ValueError, match="set cover or pad to false"):
+        plain(size=(20, 20), resize=(20, 20), pad=True, cover=True)
+
+
+@given(st.integers(8, 90), st.integers(8, 90), st.sampled_from(["crop", "squash", "pad", None]), st.integers(8, 30))
+def test_the_crop_box_holds_what_is_seen_and_nothing_else(width, height, fit, resize):
+    steps = plain(size=(16, 12), resize=resize, interpolation="nearest").with_fit(fit)
+    left, top, right, bottom = steps.crop_box(width, height)
+    assert 0 <= left < right <= width
+    assert 0 <= top < bottom <= height
+    rows, columns = np.mgrid[0:height, 0:width].astype(np.uint8) + 1  # 0 is the black edge
+    seen = np.asarray(steps.view(Image.fromarray(np.stack([rows, columns, rows], axis=2))))
+    inside = seen[seen[:, :, 0] > 0]
+    for values, first, last in ((inside[:, 0], top, bottom), (inside[:, 1], left, right)):
+        one = max(1.0, (last - first) / 12 + 1)  # a pixel of the image, or one of what is seen
+        assert abs(values.min() - 1 - first) <= one
+        assert abs(values.max() - last) <= one

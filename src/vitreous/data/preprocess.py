@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -38,6 +38,9 @@ INTERPOLATIONS = {name: Image.Resampling[name.upper()] for name in _NAMES}
 # The start of a centre crop that cuts off an odd number of pixels: torchvision and timm round half a pixel to even,
 # Hugging Face rounds it down. One crop in four differs by a pixel.
 CROP_ROUNDINGS = ("even", "down")
+
+Fit = Literal["crop", "squash", "pad"]
+"""What becomes of an image whose sides are not the model's: the centre, all of it distorted, or all with edges."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +72,9 @@ class Preprocess:
     cover: bool = False
     """When `resize` is height and width: keep the proportions and just cover them, rather than squash."""
 
+    pad: bool = False
+    """When `resize` is height and width: keep the proportions and fit inside them, with black edges."""
+
     crop_rounding: str = "even"
     """Where half a pixel goes when the centre is cropped: even (torchvision, timm) or down (Hugging Face)."""
 
@@ -87,10 +93,13 @@ class Preprocess:
             raise ValueError(f"std is divided by, so each value has to be above 0, got {self.std}")
         one_of("interpolation", self.interpolation, tuple(INTERPOLATIONS))
         one_of("crop_rounding", self.crop_rounding, CROP_ROUNDINGS)
-        if not isinstance(self.cover, bool):
-            raise ValueError(f"cover has to be true or false, got {self.cover!r}")
-        if self.cover and not isinstance(self.resize, tuple):
-            raise ValueError(f"cover needs height and width in resize, got {self.resize}: set cover to false")
+        for name, value in (("cover", self.cover), ("pad", self.pad)):
+            if not isinstance(value, bool):
+                raise ValueError(f"{name} has to be true or false, got {value!r}")
+            if value and not isinstance(self.resize, tuple):
+                raise ValueError(f"{name} needs height and width in resize, got {self.resize}: set {name} to false")
+        if self.cover and self.pad:
+            raise ValueError("an image covers height and width or is padded to them: set cover or pad to false")
 
     def __call__(self, image: ImageLike) -> Tensor:
         """Return the model's input for an image: `[c h w]`, float32."""
@@ -137,6 +146,19 @@ class Preprocess:
         top, left = self._offset(height, self.size[0]), self._offset(width, self.size[1])
         return image.crop((left, top, left + self.size[1], top + self.size[0]))  # black beyond the edges
 
+    def crop_box(self, width: int, height: int) -> tuple[float, float, float, float]:
+        """Return the part of an image of this size that the model sees: left, top, right and bottom, in its pixels.
+
+        >>> Preprocess(size=(4, 4), resize=4, mean=HALF, std=HALF).crop_box(20, 10)
+        (5.0, 0.0, 15.0, 10.0)
+        """
+        resized, sides, found = self._resized(height, width), (height, width), []
+        for length, new, wanted in zip(sides, resized, self.size, strict=True):
+            start = self._offset(new, wanted)
+            found.append((max(0, start) * length / new, min(new, start + wanted) * length / new))
+        (top, bottom), (left, right) = found
+        return left, top, right, bottom
+
     def _resized(self, height: int, width: int) -> tuple[int, int]:
         """Return height and width after the resize, before the crop."""
         if self.resize is None:
@@ -144,9 +166,10 @@ class Preprocess:
         if isinstance(self.resize, int):  # the longer side is rounded down, as in torchvision
             longer = int(self.resize * max(height, width) / min(height, width))
             return (self.resize, longer) if height <= width else (longer, self.resize)
-        if self.cover:  # both sides are rounded to the nearest, as in timm
-            ratio = min(height / self.resize[0], width / self.resize[1])
-            return round(height / ratio), round(width / ratio)
+        if self.cover or self.pad:  # both sides are rounded to the nearest, as in timm
+            ratios = height / self.resize[0], width / self.resize[1]
+            ratio = min(ratios) if self.cover else max(ratios)
+            return max(1, round(height / ratio)), max(1, round(width / ratio))
         return self.resize
 
     def _offset(self, length: int, wanted: int) -> int:
@@ -161,9 +184,11 @@ class Preprocess:
         if isinstance(self.resize, int):
             steps.append(f"shorter side to {self.resize} ({self.interpolation})")
         elif self.resize is not None:
-            fit = "cover" if self.cover else "squash to"
+            fit = "cover" if self.cover else "fit inside" if self.pad else "squash to"
             steps.append(f"{fit} {self.resize[0]}×{self.resize[1]} ({self.interpolation})")
-        if self.cover or self.resize != self.size:
+        if self.pad and self.resize == self.size:
+            steps.append("black edges")
+        elif self.cover or self.resize != self.size:
             steps.append(f"centre crop {self.size[0]}×{self.size[1]}")
         if len(self.mean) == 1:
             steps.append("grey")
@@ -179,6 +204,8 @@ class Preprocess:
         True
         """
         values = {field.name: getattr(self, field.name) for field in fields(self)}
+        if not self.pad:  # no library's config has it: it stands in files only where it is used
+            del values["pad"]
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @classmethod
@@ -209,6 +236,22 @@ class Preprocess:
         resize = (max(1, round(old[0] * tall)), max(1, round(old[1] * wide)))
         cover = self.cover or isinstance(self.resize, int)  # no one length is the shorter side's any more
         return replace(self, size=(height, width), resize=resize, cover=cover)
+
+    def with_fit(self, fit: Fit | None) -> Self:
+        """Return the same steps with images cropped, squashed or padded to the model's size; None changes nothing.
+
+        >>> preprocess = Preprocess(size=(4, 4), resize=5, mean=HALF, std=HALF)
+        >>> preprocess.with_fit("pad").crop_box(20, 10), preprocess.with_fit("squash").describe()[:21]
+        ((0.0, 0.0, 20.0, 10.0), 'squash to 4×4 (bicubi')
+        """
+        if fit is None:
+            return self
+        one_of("fit", fit, get_args(Fit))
+        if fit != "crop":
+            return replace(self, resize=self.size, cover=False, pad=fit == "pad")
+        if isinstance(self.resize, tuple):
+            return replace(self, cover=True, pad=False)
+        return self if self.resize is not None else replace(self, resize=self.size, cover=True)
 
 
 # --- checking -----------------------------------------------------------------------------------------------

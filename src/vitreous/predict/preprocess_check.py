@@ -106,8 +106,8 @@ def _crops(preprocess: Preprocess) -> Iterator[tuple[str, Preprocess]]:
     height, width = preprocess.size
     for share in CROP_SHARES:
         if height == width:
-            yield f"crop {share:g}", replace(preprocess, resize=int(height / share), cover=False)
-    yield "squashed", replace(preprocess, resize=preprocess.size, cover=False)
+            yield f"crop {share:g}", replace(preprocess, resize=int(height / share), cover=False, pad=False)
+    yield "squashed", preprocess.with_fit("squash")
 
 
 def _try(

@@ -182,7 +182,7 @@ def default_workers(rank: Rank) -> int:
 def with_margin(preprocess: Preprocess) -> Preprocess:
     """Return the same view, larger by `MARGIN`."""
     size = math.ceil(preprocess.size[0] * MARGIN), math.ceil(preprocess.size[1] * MARGIN)
-    return replace(preprocess, size=size, resize=size, cover=True)
+    return replace(preprocess, size=size, resize=size, cover=True, pad=False)
 
 
 def _to_tensor(image: Image) -> Tensor:

@@ -44,6 +44,8 @@ def convert(model: nn.Module, out: str | Path, to: str) -> list[Path]:
         raise ValueError(f"the format must be one of {', '.join((*TARGETS, OWN))}, got {to!r}")
     if not isinstance(model, ViT):
         raise ValueError(f"only ViTs are converted, got a {type(model).__name__}")
+    if to in ("timm", "huggingface") and card_of(model).preprocess.pad:
+        raise ValueError(f"{to} has no padded images: convert a model whose preprocessing crops or squashes them")
     out = Path(out)
     if to == OWN:
         if out.suffix:
