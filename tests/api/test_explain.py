@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import vitreous
-from vitreous.api.explain import find_class
 from vitreous.data.samples import samples
+from vitreous.predict.class_names import find_class
 from vitreous.weights.load import load
 
 PHOTO = samples()["chelsea"]

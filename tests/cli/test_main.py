@@ -217,7 +217,7 @@ def test_a_headless_model_is_sent_to_embed(folder, image, tmp_path, capsys):
     assert stop.value.code == 2
     assert "vitreous embed" in capsys.readouterr().err
     main(["embed", image, "--model", str(tmp_path / "headless"), "-o", str(tmp_path / "f.npz")])
-    assert "1 images × 48 features" in capsys.readouterr().out
+    assert "1 image × 48 features" in capsys.readouterr().out
 
 
 @pytest.mark.slow

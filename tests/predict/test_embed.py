@@ -4,7 +4,8 @@ from PIL import Image
 
 from conftest import noise
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.predict.embed import embed, embed_each, write_features
+from vitreous.predict.embed import embed, embed_each
+from vitreous.predict.tables import write_features
 from vitreous.weights.load import load
 from vitreous.weights.save import save
 

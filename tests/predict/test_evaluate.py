@@ -9,7 +9,9 @@ from tiny_sets import colour_folder
 from conftest import noise
 from vitreous.data.datasets import from_folder, open_dataset
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.predict.evaluate import evaluate, match_classes, probe
+from vitreous.predict.class_names import match_classes
+from vitreous.predict.evaluate import evaluate
+from vitreous.predict.probe import probe
 from vitreous.weights.load import load
 from vitreous.weights.save import save
 from vitreous.weights.sidecar import imagenet_names, imagenet_wordnet_ids
@@ -112,8 +114,8 @@ def test_an_evaluation_shows_its_figures(model, tmp_path):
     result = evaluate(from_folder(colour_folder(tmp_path, ["0", "3"])), model, device="cpu")
     lines = repr(result).splitlines()
     assert lines[0].split() == ["top1", f"{result.top1:.2%}"]
-    assert lines[2].split() == ["images", "12"]
-    assert result._repr_html_().count("<tr>") == len(lines) == 6
+    assert lines[3].split() == ["images", "12"]
+    assert result._repr_html_().count("<tr>") == len(lines) == 7
 
 
 def test_classes_are_matched_by_name_id_or_number():

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from vitreous.cli.console import messages, notes, print_json, say_problems
-from vitreous.cli.options import Device, Images, ModelOptions, OutputFolder, Precision, SharedModel, Switch
+from vitreous.cli.console import check_writable, count, messages, notes, print_json, say_problems
+from vitreous.cli.inputs import find_inputs
+from vitreous.cli.options import Device, Images, ModelOptions, Precision, SharedModel, Switch, optional
 from vitreous.cli.parts import is_folder, write_folder
 from vitreous.runtime.distributed import this_rank
 
@@ -24,8 +26,9 @@ def classify(
     images: Images = (),
     options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
     top: int = 5,
+    clipboard: Switch = False,
     json: Switch = False,
-    output: OutputFolder = None,
+    output: Annotated[Path | None, optional("FILE|FOLDER", "-o")] = None,
     part_size: int = 1024,
     batch_size: int = 8,
     device: Device = "auto",
@@ -36,12 +39,14 @@ def classify(
     """Classify images.
 
     Args:
-        images: Files, folders or globs. Without any, four sample photographs.
+        images: Files, folders, globs, .zip and .tar archives, URLs, or - for standard input. Without any, four sample
+            photographs.
         options: Which model.
         top: The number of classes to show for each image.
+        clipboard: Classify the image on the clipboard.
         json: Print JSON instead of tables.
-        output: A folder for the answers as Parquet parts: an interrupted run resumes there, and `torchrun`
-            splits the work.
+        output: Write the answers to a .csv, .json or .parquet file, or to a folder of Parquet parts (a name without
+            a suffix): an interrupted run resumes there, and `torchrun` splits the work.
         part_size: Images in each part of that folder.
         batch_size: Images in a batch.
         device: auto, cpu, cuda, cuda:N or mps.
@@ -52,7 +57,6 @@ def classify(
     """
     from rich.progress import track
 
-    from vitreous.data.finding import find_names
     from vitreous.data.images import ImageError
     from vitreous.data.samples import samples
     from vitreous.predict.classify import classify_each
@@ -63,15 +67,18 @@ def classify(
     for name, value in (("top", top), ("batch size", batch_size)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
-    if output is None and this_rank().world_size > 1:
+    in_parts = output is not None and is_folder(output)
+    if this_rank().world_size > 1 and not in_parts:
         raise ValueError("several processes write a folder of parts: name it with -o")
-    if output is not None and not (images and is_folder(output)):
-        raise ValueError(f"with -o, name the images and a folder (a name without a suffix), got {output.name}")
+    if output is not None and not in_parts:
+        from vitreous.predict.tables import ANSWER_FILES, check_file
+
+        check_file(output, ANSWER_FILES, "answers")
+        check_writable(output)
     pick_device(device)  # checked before the model is loaded
-    problems: list[ImageError] = []
-    found: list[Any] = list(samples().values()) if not images else []
-    if images:
-        found, problems = find_names(images)
+    found, problems = find_inputs(images, clipboard, console)
+    if not found and not problems:
+        found = list(samples().values())
     if not found:
         if json:
             print_json([])
@@ -80,29 +87,34 @@ def classify(
     model = options.load(console)
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
     compute = choose_compute(model, fast=fast, merge=merge, images=len(found), note=notes(console), **sizes)
-    if output is not None:
+    if output is not None and in_parts:
         from vitreous.predict.parts import classify_job
 
         options.say_packaged(console, model)
         job = classify_job(model, top=top, compute=compute, merge=merge, **sizes)
         write_folder(output, found, problems, job, part_size, console, json)
         return
-    answers: list[Answer] = []
     results: Iterable[Answer | ImageError] = classify_each(found, model, top=top, compute=compute, **sizes)
     if len(found) > 32:
         results = track(results, "classifying", total=len(found), console=console, transient=True)
-    for result in results:
-        if isinstance(result, ImageError):
-            problems.append(result)
-        else:
-            answers.append(result)
+    rows = list(results)
+    answers = [row for row in rows if not isinstance(row, ImageError)]
     if answers:
         options.say_packaged(console, model)
-    if json:
+    if output is not None:
+        from vitreous.predict.tables import write_answers
+
+        path = write_answers(output, [*rows, *problems], model.card.name, top)
+        if json:
+            print_json({"output": str(path), "images": len(answers), "unreadable": len(found) - len(answers)})
+        else:
+            print(f"wrote {path}: {count(len(answers), 'image')}")
+    elif json:
         print_json([{"image": a.image, "predictions": [asdict(p) for p in a.predictions]} for a in answers])
     else:
         _print_tables(answers)
-    say_problems(console, problems)
+    problems += [row for row in rows if isinstance(row, ImageError)]
+    say_problems(console, problems, len(answers) + len(problems))
     if problems:
         sys.exit(2)
 

@@ -10,6 +10,7 @@ from vitreous.cli.options import Folder, ModelOptions, SharedModel, Switch, opti
 
 def doctor(
     options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
+    classes: Switch = False,
     trace: Switch = False,
     data: Annotated[str | None, optional("NAME|FOLDER")] = None,
     limit: int = 500,
@@ -20,6 +21,7 @@ def doctor(
 
     Args:
         options: Which model.
+        classes: List the model's classes instead: index and name.
         trace: Also print the shape at each step of a forward pass.
         data: Labelled images, on which plausible preprocessings are tried and the best one is named.
         limit: Use at most this many of the images, evenly spaced.
@@ -32,6 +34,13 @@ def doctor(
 
     images = None if data is None else open_dataset(data, "test", data_root).spread(limit)
     model = options.load()
+    if classes:
+        names = [model.card.label(i) for i in range(model.config.classes)] if model.card.head == "classifier" else []
+        if json:
+            print_json(names)
+        else:
+            print("\n".join(f"{i:>4}  {name}" for i, name in enumerate(names)) or "the model has no classes")
+        return
     summary = inspect(model, shapes=trace)
     if images is not None:
         with messages().status(f"trying preprocessings on {len(images)} images"):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from vitreous.cli.console import messages, notes, print_json, say_problems
+from vitreous.cli.console import count, messages, notes, print_json, say_problems
 from vitreous.cli.options import (
     Device,
     Folder,
@@ -22,10 +22,11 @@ from vitreous.runtime.distributed import this_rank
 
 
 def evaluate(
-    data: Annotated[str, tyro.conf.arg(metavar="NAME|FOLDER")],
+    data: Annotated[str, tyro.conf.arg(metavar="NAME|FOLDER|CSV")],
     options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
     probe: Annotated[Literal["knn", "linear"] | None, optional("{knn,linear}")] = None,
     limit: Number = None,
+    all: Switch = False,
     output: OutputFolder = None,
     json: Switch = False,
     batch_size: int = 16,
@@ -38,11 +39,13 @@ def evaluate(
     """Measure a model's accuracy on labelled images; under `torchrun`, each process takes its share.
 
     Args:
-        data: A folder with a sub-folder a class (named by class, WordNet id or index), or a dataset's name.
+        data: A folder with a sub-folder a class (named by class, WordNet id or index), a .csv file with columns image
+            and label, or a dataset's name.
         options: Which model.
         probe: Measure the features instead of the head, by k-NN or logistic regression; data without a test split is
             divided as `finetune` does it.
         limit: Use at most this many images, taken evenly.
+        all: Also measure images that the model learned from; without it, of its own training folder the held-out part.
         output: Write result.json, per_class.json and confusion.npz to this folder.
         json: Print JSON.
         batch_size: Images in a batch.
@@ -53,10 +56,11 @@ def evaluate(
         merge: Merge this many tokens in each block: faster, and a little less exact (try 8 for a ViT of 197 tokens).
         data_root: The folder of named datasets.
     """
-    from vitreous.data.datasets import open_dataset, open_split
+    from vitreous.data.datasets import find_source, open_split
     from vitreous.predict.evaluate import evaluate as measure
-    from vitreous.predict.evaluate import probe as measure_probe
+    from vitreous.predict.evaluate import open_unseen
     from vitreous.predict.pipeline import choose_compute
+    from vitreous.predict.probe import probe as measure_probe
     from vitreous.runtime.distributed import cpu_group
     from vitreous.runtime.files import write_json
 
@@ -65,31 +69,36 @@ def evaluate(
         raise ValueError("a probe needs all features in one process: run it without torchrun")
     if probe is not None and (fast or merge or precision != "fp32"):
         raise ValueError("a probe reads the plain model's features in fp32: leave --fast, --merge and --precision out")
-    if probe is None:
-        images = open_dataset(data, "test", data_root)
-    else:
-        train, images = open_split(data, data_root)
-    if limit is not None:
-        images = images.spread(limit)
+    find_source(data, data_root)  # a misspelled name is an error before the model is loaded
     model = options.load(console)
     about = {"model": model.card.name, "data": data}
     if probe is not None:
+        train, images = open_split(data, data_root)
+        images = images if limit is None else images.spread(limit)
         summary = measure_probe(train, images, model, probe, batch_size=batch_size, device=device)
         if output is not None:
             write_json(output / "result.json", summary | about)
         _print_summary(summary | about, json)
         return
+    images, note = open_unseen(data, model, data_root, all_images=all)
+    images = images if limit is None else images.spread(limit)
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
     compute = choose_compute(model, fast=fast, merge=merge, images=len(images), note=notes(console), **sizes)
-    with console.status(f"evaluating {len(images)} images"), cpu_group() as rank:
+    with console.status(f"evaluating {count(len(images), 'image')}"), cpu_group() as rank:
         result = measure(images, model, rank=rank, compute=compute, **sizes)
     if not rank.first:
         return
     if output is not None:
         for path in result.write(output):
             console.print(f"wrote {path}", markup=False)
-    _print_summary(result.summary() | about, json)
-    say_problems(console, result.problems)
+    part = {"part": "all" if all else "held out"} if note else {}
+    per_class = {} if result.is_balanced or not json else {"per_class": result.per_class()}
+    _print_summary(result.summary() | about | part | per_class, json)
+    if not json and (classes := result.format_classes()):
+        print(classes)
+    if note:
+        console.print(note, markup=False)
+    say_problems(console, result.problems, len(images))
 
 
 def _print_summary(summary: dict[str, Any], as_json: bool) -> None:

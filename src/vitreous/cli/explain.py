@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from vitreous.cli.console import messages, print_json, say_problems
+from vitreous.cli.inputs import find_inputs
 from vitreous.cli.options import Device, Folder, Images, ModelOptions, Number, SharedModel, Switch, optional
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    from rich.console import Console
 
-    from vitreous.data.images import ImageError
+    from vitreous.data.images import ImageError, ImageLike
     from vitreous.pages.payload import Payload
 
 Range = Annotated[str | None, optional("0-7")]
@@ -36,6 +37,7 @@ def explain(
     residual: float = 0.5,
     trust: Switch = False,
     ablate: Annotated[Literal["heads"] | None, optional("{heads}")] = None,
+    clipboard: Switch = False,
     figures: Folder = None,
     format: Literal["png", "svg", "pdf"] = "png",
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"], metavar="REPORT.html")] = Path("report.html"),
@@ -45,7 +47,8 @@ def explain(
     """Explain what a model sees in images: its answer, its attention, the evidence for a class, and which map to trust.
 
     Args:
-        images: Files, folders or globs. Without any, and without --model, a photograph of a cat.
+        images: Files, folders, globs, .zip and .tar archives, URLs, or - for standard input. Without any, and without
+            --model, a photograph of a cat.
         options: Which model.
         views: Which views the page shows; `vitreous views` lists them.
         block: The block, for views of one block; -1 is the last.
@@ -59,15 +62,17 @@ def explain(
         residual: The share of each token that passes by the residual in rollout.
         trust: Also measure which map to trust: deletion, insertion, and maps of random weights.
         ablate: Also switch every head off by itself and rank heads by the change of the class's logit.
+        clipboard: Explain the image on the clipboard.
         figures: Also write every view as a figure to this folder.
         format: The format of those figures.
         output: The page's file.
         device: auto, cpu, cuda, cuda:N or mps.
         json: Print answers and written files as JSON.
     """
-    from vitreous.api.explain import explain_each, find_class
+    from vitreous.api.explain import explain_each
     from vitreous.data.images import ImageError
     from vitreous.pages.explanation import save_report
+    from vitreous.predict.class_names import find_class
     from vitreous.runtime.device import pick_device
     from vitreous.views.inspection import Choice
 
@@ -85,7 +90,7 @@ def explain(
         discard=discard,
         residual=residual,
     )
-    found, problems = _find(images, options.model)
+    found, problems = _find(images, clipboard, options.model, console)
     slow = [name for name, wanted in (("trust", trust), ("ablation", ablate is not None)) if wanted]
     pages: list[tuple[str, Payload]] = []
     answers: list[dict[str, str | None]] = []
@@ -120,14 +125,16 @@ def explain(
         sys.exit(2)
 
 
-def _find(asked: tuple[str, ...], model: str | None) -> tuple[list[tuple[str, Image | Path | None]], list[ImageError]]:
+def _find(
+    asked: tuple[str, ...], clipboard: bool, model: str | None, console: Console
+) -> tuple[list[tuple[str, ImageLike | None]], list[ImageError]]:
     """Images by name, and errors of paths that lead to none. A checkpoint without an image has views too."""
-    from vitreous.data.finding import find_images
+    from vitreous.data.images import image_name
     from vitreous.data.samples import samples
 
-    if asked:
-        paths, problems = find_images(asked)
-        return [(str(path), path) for path in paths], problems
+    found, problems = find_inputs(asked, clipboard, console)
+    if found or problems:
+        return [(image_name(image), image) for image in found], problems
     return ([("", None)] if model is not None else [("chelsea", samples()["chelsea"])]), []
 
 

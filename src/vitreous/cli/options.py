@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from vitreous.cli.console import say_remarks
+from vitreous.cli.console import say_doubts
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,9 +65,12 @@ class ModelOptions:
         None
     )
     """Normalise images by these statistics instead of the checkpoint's own."""
+    fit: Annotated[Literal["crop", "squash", "pad"] | None, optional("{crop,squash,pad}")] = None
+    """Images whose sides are not the model's: crop the centre, squash all of it, or pad it with black edges; without
+    it, what the checkpoint was trained with."""
 
     def load(self, console: Console | None = None) -> Model:
-        """Load the model, and print on `console` what was assumed."""
+        """Load the model, and print on `console` what makes its answers doubtful."""
         from dataclasses import replace
 
         from vitreous.data.preprocess import STATISTICS
@@ -94,8 +97,9 @@ class ModelOptions:
                     "--statistics out"
                 )
             model.card.preprocess = replace(model.card.preprocess, mean=mean, std=std)
+        model.card.preprocess = model.card.preprocess.with_fit(self.fit)
         if console is not None:
-            say_remarks(console, model)
+            say_doubts(console, model)
         return model
 
     def say_packaged(self, console: Console, model: Model) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitreous.cli.console import print_json, say_problems
+from vitreous.cli.console import count, print_json, say_problems
 from vitreous.runtime.distributed import this_rank
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vitreous.data.images import ImageError
+    from vitreous.data.images import ImageError, ImageLike
     from vitreous.predict.parts import PartsJob
 
 INTERVAL = 60.0
@@ -26,7 +27,7 @@ def is_folder(output: Path) -> bool:
 
 def write_folder(
     output: Path,
-    names: list[str],
+    images: Sequence[ImageLike],
     problems: list[ImageError],
     job: PartsJob[Any],
     part_size: int,
@@ -38,8 +39,11 @@ def write_folder(
 
     from vitreous.predict.parts import write_parts
 
-    if not names and problems:
+    if not images and problems:
         raise problems[0]
+    names = [image for image in images if isinstance(image, str) and image != "-"]
+    if len(names) < len(images):
+        raise ValueError("a folder of parts is for images with names: write the clipboard or standard input to a file")
     world_size = this_rank().world_size
     process = f", process 1 of {world_size}" if world_size > 1 else ""
     begun = printed = time.monotonic()
@@ -68,7 +72,7 @@ def write_folder(
     elif report.left:
         print(f"{report.left} of {report.parts} parts in {report.folder} are left to other processes or another run")
     else:
-        print(f"wrote {report.folder}: {report.images} images in {report.parts} parts")
+        print(f"wrote {report.folder}: {count(report.images, 'image')} in {count(report.parts, 'part')}")
     if report.left:
         return  # an error here would make torchrun end the others
     for line in report.errors:
@@ -76,4 +80,4 @@ def write_folder(
     if report.unreadable:
         raise ValueError(f"{report.unreadable} of {report.images} images could not be read: the column error says why")
     if problems:
-        raise ValueError(f"{len(problems)} of the paths named no images")
+        raise ValueError(f"{count(len(problems), 'path')} named no images")

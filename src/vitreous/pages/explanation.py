@@ -206,11 +206,19 @@ def _header(inspection: Inspection) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "model": model,
-        "image": None if inspection.image is None else {"name": short_name(inspection.name)},
+        "image": None if inspection.image is None else _describe_image(inspection, inspection.image),
         "start": start,
         "predictions": found,
         "classes": [{"index": i, "class_name": card.label(i)} for i in explained],
     }
+
+
+def _describe_image(inspection: Inspection, image: pillow.Image) -> dict[str, Any]:
+    """The image's name and size, the part of it that the model sees (left, top, right, bottom), and the steps."""
+    preprocess = inspection.model.card.preprocess
+    crop = [round(end, 2) for end in preprocess.crop_box(image.width, image.height)]
+    size = [image.width, image.height]
+    return {"name": short_name(inspection.name), "size": size, "crop": crop, "preprocess": preprocess.describe()}
 
 
 def _encoded(pixels: np.ndarray) -> bytes:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from vitreous.data.finding import Images, open_images
-from vitreous.data.images import ImageError, ImageLike, image_name, read_image
+from vitreous.data.images import ImageError, ImageLike, image_name, is_web_address, read_image
+from vitreous.data.preprocess import Fit
 from vitreous.models.last_block import Compute
 from vitreous.predict.pipeline import choose_compute, compute_images, plain_compute
 from vitreous.weights.load import Model, load
@@ -77,9 +78,11 @@ class Answers(list[Answer]):
 
 
 def thumbnail(source: ImageLike | None) -> str:
-    """Make an HTML image with a data: URI; empty if the image cannot be read (any more)."""
+    """Make an HTML image, with a data: URI unless it is on the web; empty if the image cannot be read (any more)."""
     if source is None:
         return ""
+    if isinstance(source, str) and is_web_address(source):  # the notebook's browser shows it itself
+        return f'<img alt="" width="{THUMBNAIL}" src="{html.escape(source)}">'
     try:
         image = read_image(source)
     except (ImageError, TypeError):
@@ -99,12 +102,14 @@ def classify(
     device: str = "auto",
     precision: str = "fp32",
     fast: bool = False,
+    fit: Fit | None = None,
 ) -> Answer | Answers:
     """Return the `top` classes of an image, or of each of several; an unreadable image raises `ImageError`.
 
-    `images` is a path, bytes, a file, a Pillow image, an array or a tensor: an `Answer`; or a folder, a pattern or a
-    list of these: `Answers`. `model` is a loaded model, a name or path for `load`, or None for the packaged one. `fast`
-    runs it by `optimize`.
+    `images` is a path, a URL, bytes, a file, a Pillow image, an array or a tensor: an `Answer`; or a folder, a zip or
+    tar archive, a pattern or a list of these: `Answers`. `model` is a loaded model, a name or path for `load`, or None
+    for the packaged one. `fast` runs it by `optimize`. `fit` crops, squashes or pads images of other sides than the
+    model's; None does what the checkpoint says.
 
     >>> from vitreous.data.samples import samples
     >>> answer = classify(samples()["chelsea"], device="cpu", top=2)
@@ -118,7 +123,7 @@ def classify(
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
     compute = choose_compute(model, fast=fast, **sizes)
     answers = Answers()
-    for answer in classify_each(sources, model, top=top, compute=compute, **sizes):
+    for answer in classify_each(sources, model, top=top, compute=compute, fit=fit, **sizes):
         if isinstance(answer, ImageError):
             raise answer
         answers.append(answer)
@@ -134,6 +139,7 @@ def classify_each(
     device: str = "auto",
     precision: str = "fp32",
     compute: Compute | None = None,
+    fit: Fit | None = None,
 ) -> Iterator[Answer | ImageError]:
     """As `classify`, one answer at a time and in order; an unreadable image gives its error.
 
@@ -151,7 +157,7 @@ def classify_each(
     if top < 1:
         raise ValueError(f"top must be at least 1, got {top}")
     compute = compute or plain_compute(model, "logits", device, precision)
-    computed = compute_images(compute, images, card.preprocess, batch_size)
+    computed = compute_images(compute, images, card.preprocess.with_fit(fit), batch_size)
     with closing(computed):  # a caller that stops early leaves no thread behind
         for image, logits in computed:
             if isinstance(logits, ImageError):

@@ -1,20 +1,18 @@
-"""`embed`: images → feature vectors, and those to a file."""
+"""`embed`: images → feature vectors."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from vitreous.data.finding import Images, open_images
 from vitreous.data.images import ImageError, ImageLike, image_name
+from vitreous.data.preprocess import Fit
 from vitreous.models.last_block import Compute
 from vitreous.predict.classify import load_model
 from vitreous.predict.pipeline import choose_compute, compute_images, plain_compute
-from vitreous.runtime.files import write_atomic
 from vitreous.weights.load import Model
 
 
@@ -26,11 +24,12 @@ def embed(
     device: str = "auto",
     precision: str = "fp32",
     fast: bool = False,
+    fit: Fit | None = None,
 ) -> Tensor:
     """Return the feature vector `[d]` of an image, or those of several `[images d]`; `ImageError` if one is unreadable.
 
-    `images` and `model` are as for `classify`. The vector is the features below a classifier, or the output of a model
-    without one.
+    `images`, `model` and `fit` are as for `classify`. The vector is the features below a classifier, or the output of a
+    model without one.
 
     >>> from vitreous.data.samples import samples
     >>> photos = samples()
@@ -43,7 +42,7 @@ def embed(
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
     compute = choose_compute(model, "features", fast=fast, **sizes)
     rows = []
-    for _, row in embed_each(sources, model, compute=compute, **sizes):
+    for _, row in embed_each(sources, model, compute=compute, fit=fit, **sizes):
         if isinstance(row, ImageError):
             raise row
         rows.append(row)
@@ -58,6 +57,7 @@ def embed_each(
     device: str = "auto",
     precision: str = "fp32",
     compute: Compute | None = None,
+    fit: Fit | None = None,
 ) -> Iterator[tuple[str, Tensor | ImageError]]:
     """Yield each image's name with its vector `[d]`, in order; an unreadable image gives its error.
 
@@ -65,34 +65,7 @@ def embed_each(
     """
     model = load_model(model)
     compute = compute or plain_compute(model, "features", device, precision)
-    computed = compute_images(compute, images, model.card.preprocess, batch_size)
+    computed = compute_images(compute, images, model.card.preprocess.with_fit(fit), batch_size)
     with closing(computed):  # a caller that stops early leaves no thread behind
         for image, row in computed:
             yield image_name(image), row
-
-
-def check_output(path: Path) -> None:
-    """Raise if features cannot be written to a file of this name, before they are computed."""
-    if path.suffix not in (".parquet", ".npz"):
-        raise ValueError(f"features go to .parquet or .npz, or to a folder (no suffix), got {path.name}")
-
-
-def write_features(path: str | Path, names: list[str], features: Tensor, model_name: str) -> Path:
-    """Write `image` and `features` columns to `.parquet`, or arrays of those names to `.npz`."""
-    path = Path(path)
-    check_output(path)
-
-    def write_npz(temporary: Path) -> None:
-        with temporary.open("wb") as file:
-            np.savez(file, image=np.array(names), features=features.numpy(), model=np.array(model_name))
-
-    def write_parquet(temporary: Path) -> None:
-        import pyarrow
-        import pyarrow.parquet
-
-        width = features.shape[1]
-        values = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(features.numpy().ravel()), width)
-        table = pyarrow.table({"image": names, "features": values})
-        pyarrow.parquet.write_table(table.replace_schema_metadata({"vitreous.model": model_name}), temporary)
-
-    return write_atomic(path, write_npz if path.suffix == ".npz" else write_parquet)

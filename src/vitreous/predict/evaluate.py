@@ -1,30 +1,30 @@
-"""`evaluate`: accuracy and calibration on labelled images; `probe`: how well features separate classes."""
+"""`evaluate`: accuracy, with its interval, and calibration on labelled images."""
 
 import html
-import re
-from collections import Counter
+import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from vitreous.data.datasets import open_dataset
+from vitreous.data.datasets import open_dataset, open_split
 from vitreous.data.finding import Images, open_images
 from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.images import ImageError
-from vitreous.data.preprocess import Preprocess
+from vitreous.data.preprocess import Fit, Preprocess
 from vitreous.models.last_block import Compute
+from vitreous.predict.class_names import match_classes
 from vitreous.predict.classify import load_model
 from vitreous.predict.pipeline import choose_compute, compute_batches, decode_batches, lanes_of, plain_compute
 from vitreous.runtime.distributed import Rank, gather, span
 from vitreous.runtime.files import write_atomic, write_json
 from vitreous.weights.load import Model
-from vitreous.weights.sidecar import imagenet_names, imagenet_wordnet_ids
+from vitreous.weights.runs import is_run
 
 ALONE = Rank()
 
@@ -34,7 +34,8 @@ class Evaluation:
     """The results of a model on labelled images; `confusion[i, j]` counts images of class i predicted as j."""
 
     top1: float
-    top5: float
+    top5: float | None
+    """None for five classes or fewer: each is among the first five."""
     images: int
     loss: float
     calibration_error: float
@@ -45,13 +46,22 @@ class Evaluation:
     """Whether each image's top class is its label, in the dataset's order."""
     problems: list[ImageError] = field(default_factory=list)
     """Errors of unreadable images, which count for nothing else."""
+    note: str = ""
+    """Which part of the data was measured, if the model was trained on it."""
 
     def __repr__(self) -> str:
-        return format_summary(self.summary())
+        return "\n".join(filter(None, (format_summary(self.summary()), self.format_classes(), self.note)))
 
     def _repr_html_(self) -> str:
         shown = ((name.replace("_", " "), format_value(name, value)) for name, value in self.summary().items())
-        return f"<table>{''.join(f'<tr><th>{name}<td>{html.escape(value)}' for name, value in shown)}</table>"
+        rows = "".join(f"<tr><th>{name}<td>{html.escape(value)}" for name, value in shown)
+        return f"<table>{rows}</table>" + (f"<p>{html.escape(self.note)}</p>" if self.note else "")
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of images of each class that has some."""
+        counts = self.confusion.sum(dim=1)
+        return {self.class_names[i]: int(counts[i]) for i in counts.nonzero().flatten().tolist()}
 
     def per_class(self) -> dict[str, float]:
         """Return the accuracy of each class; classes without images are left out."""
@@ -59,16 +69,45 @@ class Evaluation:
         rates = self.confusion.diagonal() / counts
         return {self.class_names[i]: rates[i].item() for i in counts.nonzero().flatten().tolist()}
 
+    @property
+    def is_balanced(self) -> bool:
+        """Whether all classes have as many images; if not, the largest classes make most of `top1`."""
+        return len(set(self.counts.values())) == 1
+
+    @property
+    def balanced_accuracy(self) -> float:
+        """The mean of the classes' accuracies: each class counts the same."""
+        rates = self.per_class().values()
+        return sum(rates) / len(rates)
+
+    @property
+    def top1_interval(self) -> tuple[float, float]:
+        """The 95 % confidence interval of `top1` (Wilson's)."""
+        return confidence_interval(sum(self.correct), self.images)
+
     def summary(self) -> dict[str, Any]:
         """Return the figures, rounded, for JSON."""
-        return {
+        found = {
             "top1": round(self.top1, 6),
-            "top5": round(self.top5, 6),
+            "top1_interval": [round(end, 6) for end in self.top1_interval],
+            "top5": None if self.top5 is None else round(self.top5, 6),
+            "balanced_accuracy": None if self.is_balanced else round(self.balanced_accuracy, 6),
             "images": self.images,
             "loss": round(self.loss, 6),
             "calibration_error": round(self.calibration_error, 6),
             "unreadable": len(self.problems),
         }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def format_classes(self, limit: int = 20) -> str:
+        """Format each class's accuracy, the lowest first, if classes have different numbers of images."""
+        if self.is_balanced:
+            return ""
+        rates, counts = self.per_class(), self.counts
+        ranked = sorted(rates, key=lambda name: rates[name])
+        width = max(len(name) for name in ranked[:limit])
+        lines = [f"  {name:<{width}}  {rates[name]:7.2%} of {counts[name]:,}" for name in ranked[:limit]]
+        return "\n".join(lines + ([f"  … and {len(ranked) - limit} more classes"] if len(ranked) > limit else []))
 
     def write(self, folder: str | Path) -> list[Path]:
         """Write `result.json`, `per_class.json` and `confusion.npz` to a folder."""
@@ -85,13 +124,27 @@ class Evaluation:
         ]
 
 
+def confidence_interval(hits: int, count: int) -> tuple[float, float]:
+    """Return the 95 % confidence interval of a share, by Wilson's formula.
+
+    >>> [round(end, 3) for end in confidence_interval(9, 10)]
+    [0.596, 0.982]
+    """
+    from scipy.stats import binomtest
+
+    found = binomtest(hits, count).proportion_ci(0.95, method="wilson")
+    return float(found.low), float(found.high)
+
+
 def format_value(name: str, value: Any) -> str:
     """Format a figure of a summary: shares in percent, counts with commas.
 
-    >>> format_value("top1", 0.7244), format_value("images", 50000)
-    ('72.44%', '50,000')
+    >>> format_value("top1", 0.7244), format_value("top1_interval", (0.68, 0.762)), format_value("images", 50000)
+    ('72.44%', '68.0% to 76.2% (95 % confidence)', '50,000')
     """
-    if name in ("top1", "top5", "calibration_error"):
+    if name == "top1_interval":
+        return f"{value[0]:.1%} to {value[1]:.1%} (95 % confidence)"
+    if name in ("top1", "top5", "balanced_accuracy", "calibration_error"):
         return f"{value:.2%}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
@@ -135,7 +188,9 @@ def evaluate(
     device: str = "auto",
     precision: str = "fp32",
     fast: bool = False,
+    fit: Fit | None = None,
     preprocess: Preprocess | None = None,
+    all_images: bool = False,
     rank: Rank = ALONE,
     compute: Compute | None = None,
 ) -> Evaluation:
@@ -143,7 +198,9 @@ def evaluate(
 
     `data` is a dataset, or a name, folder or parquet file for `open_dataset` (its test split); or images, as `classify`
     takes them, with their `labels`. The dataset's classes are matched to the model's by name, WordNet id or index.
-    `limit` takes so many images, evenly. `preprocess` replaces the model's own. Unreadable images are counted apart.
+    `limit` takes so many images, evenly. `fit` crops, squashes or pads images of other sides than the model's, and
+    `preprocess` replaces all of the model's own. Unreadable images are counted apart. Of the folder that the model was
+    trained on, the images that were held out then are measured, unless `all_images`.
 
     Inside `with cpu_group() as rank`, each process measures its span of the data, and all return the figures of the
     whole. `compute` returns logits of pixels in place of the plain model, such as what `optimize` returns.
@@ -155,9 +212,11 @@ def evaluate(
     """
     from torchmetrics.functional.classification import binary_calibration_error, multiclass_confusion_matrix
 
+    model, note = load_model(model), ""
+    if labels is None and isinstance(data, (str, Path)):
+        data, note = open_unseen(data, model, all_images=all_images)
     data = _labelled(data, labels)
     data = data if limit is None else data.spread(limit)
-    model = load_model(model)
     card, classes = model.card, model.config.classes
     if card.head != "classifier":
         raise ValueError(f"{card.name} has no classifier: use --probe knn or --probe linear")
@@ -165,7 +224,7 @@ def evaluate(
     if compute is None:
         compute = choose_compute(model, fast=fast, batch_size=batch_size, device=device, precision=precision)
     run = compute or plain_compute(model, "logits", device, precision)
-    view = preprocess or card.preprocess
+    view = (preprocess or card.preprocess).with_fit(fit)
     own_statistics = (view.mean, view.std) == (card.preprocess.mean, card.preprocess.std)
 
     own = data if rank.world_size == 1 else data.take(span(len(data), rank))
@@ -188,7 +247,7 @@ def evaluate(
     calibration = binary_calibration_error(torch.tensor(tally.confidence).clamp(0, 1), correct.int(), n_bins=15)
     return Evaluation(
         top1=correct.sum().item() / count,
-        top5=sum(tally.in_top5) / count,
+        top5=sum(tally.in_top5) / count if classes > 5 else None,
         images=count,
         loss=sum(tally.loss) / count,
         calibration_error=calibration.item(),
@@ -196,7 +255,52 @@ def evaluate(
         confusion=multiclass_confusion_matrix(predicted, label, classes),
         correct=correct.tolist(),
         problems=tally.problems,
+        note=note,
     )
+
+
+def open_unseen(
+    name: str | Path, model: Model, root: Path | None = None, *, all_images: bool = False
+) -> tuple[ImageDataset, str]:
+    """Open the test images of a dataset; of a model's own training data, those that were held out then, and say so."""
+    data = open_dataset(name, "test", root)
+    used = training_config(model)
+    if used is None or used.get("stream"):
+        return data, ""
+    try:
+        train, held_out = open_split(name, root, used["held_out"], train=used["train_split"])
+    except (ValueError, KeyError, OSError):  # other classes or splits than the training had, or a record of others
+        return data, ""
+    if len(held_out) == len(data):  # it has a test split of its own
+        return data, ""
+    if os.path.realpath(str(used.get("data"))) != os.path.realpath(name):  # it may have been moved since
+        share = used.get("validation") or 0
+        learned = len(train) - (max(1, round(share * len(train))) if share else 0)
+        recorded = (model.card.training or {}).get("training_images")
+        if train.class_names != model.card.class_names or learned != recorded:
+            return data, ""
+    if all_images:
+        return data, f"{len(train):,} of these {len(data):,} images are those that the model learned from"
+    return held_out, (
+        f"the model learned from {len(train):,} of these {len(data):,} images: measured on the {len(held_out):,} that "
+        "were held out (--all for all)"
+    )
+
+
+def training_config(model: Model) -> dict[str, Any] | None:
+    """Return the settings that a model was trained with: its record, or the config of the run that its file is in."""
+    record = model.card.training
+    if isinstance(record, dict) and isinstance(record.get("config"), dict):
+        return dict(record["config"])
+    for file in model.card.files[:1]:
+        run = Path(file).absolute().parent.parent
+        if is_run(run):
+            try:
+                found = json.loads((run / "config.json").read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                return None
+            return found if isinstance(found, dict) else None
+    return None
 
 
 def _labelled(data: ImageDataset | Images, labels: Sequence[int | str] | None) -> ImageDataset:
@@ -204,8 +308,6 @@ def _labelled(data: ImageDataset | Images, labels: Sequence[int | str] | None) -
     if isinstance(data, ImageDataset):
         return data
     if labels is None:
-        if isinstance(data, (str, Path)):
-            return open_dataset(data)
         raise ValueError("images need labels to be evaluated on: pass labels, or a dataset's name or folder")
     images, _ = open_images(data)
     if len(images) != len(labels):
@@ -213,103 +315,3 @@ def _labelled(data: ImageDataset | Images, labels: Sequence[int | str] | None) -
     words = [str(label) for label in labels]
     names = sorted(set(words))
     return ImageDataset("images", tuple(names), tuple(names.index(word) for word in words), images.__getitem__)
-
-
-def match_classes(names: Sequence[str], model_names: Sequence[str] | None, classes: int) -> list[int]:
-    """Return the model's class index for each of the dataset's class names.
-
-    >>> match_classes(["dog", "Tabby_Cat"], ["tabby cat", "dog"], 2)
-    [1, 0]
-    >>> match_classes(["0718", "0003"], None, 1000)
-    [718, 3]
-    """
-    if model_names is not None:
-        exact = {name: i for i, name in enumerate(model_names)}
-        if all(name in exact for name in names):
-            return [exact[name] for name in names]
-        plain = {_plain(name): i for i, name in enumerate(model_names)}
-        if all(_plain(name) in plain for name in names):
-            counts = Counter(_plain(name) for name in model_names)
-            if twice := [name for name in names if name not in exact and counts[_plain(name)] > 1]:
-                raise ValueError(
-                    f"the model has {counts[_plain(twice[0])]} classes called {twice[0]!r}: use class indices"
-                )
-            return [exact.get(name, plain[_plain(name)]) for name in names]
-    if all(re.fullmatch(r"n\d{8}", name) for name in names):
-        if model_names is None or tuple(model_names) != imagenet_names():
-            raise ValueError(
-                "the folders are WordNet ids, but the model's classes are not ImageNet-1k's: name them by its classes, "
-                "or use --probe knn or --probe linear"
-            )
-        ids = {wordnet: i for i, wordnet in enumerate(imagenet_wordnet_ids())}
-        if unknown := [name for name in names if name not in ids]:
-            raise ValueError(
-                f"{unknown[0]} is not among ImageNet-1k's 1,000 WordNet ids: rename the folder, or take it out"
-            )
-        return [ids[name] for name in names]
-    if all(name.isdecimal() for name in names):
-        if over := [name for name in names if int(name) >= classes]:
-            raise ValueError(f"folder {over[0]} is no class index: the model has classes 0 to {classes - 1}")
-        return [int(name) for name in names]
-    known = {_plain(name) for name in model_names or ()}
-    unknown = [name for name in names if _plain(name) not in known]
-    raise ValueError(
-        f"{len(unknown)} of {len(names)} classes are not the model's, such as {unknown[0]!r}: name folders by class "
-        "name, WordNet id or class index; for a model of other classes use --probe knn or --probe linear"
-    )
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[\s_-]+", " ", name).strip().lower()
-
-
-def probe(
-    train: ImageDataset,
-    test: ImageDataset,
-    model: Model | str | None = None,
-    kind: Literal["knn", "linear"] = "knn",
-    *,
-    batch_size: int = 16,
-    device: str = "auto",
-) -> dict[str, Any]:
-    """Measure how well features separate classes: `knn` (20 nearest, cosine) or `linear` (logistic regression).
-
-    Works for every model, headless ones too, and for classes that the model was not trained on.
-    """
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.neighbors import KNeighborsClassifier
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    if train.class_names != test.class_names:
-        raise ValueError("the train and test images have different classes: a probe needs the same folders in both")
-    model = load_model(model)
-    compute = plain_compute(model, "features", device)
-    problems: list[ImageError] = []
-    train_x, train_y = _features(compute, model.card.preprocess, train, batch_size, problems)
-    test_x, test_y = _features(compute, model.card.preprocess, test, batch_size, problems)
-    if len(set(train_y.tolist())) < 2:
-        raise ValueError(f"{train.name} has one class only: a probe needs at least two, a sub-folder each")
-    if kind == "knn":
-        classifier = KNeighborsClassifier(min(20, len(train_x)), metric="cosine", weights="distance")
-    elif kind == "linear":
-        classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
-    else:
-        raise ValueError(f"a probe is knn or linear, got {kind!r}")
-    classifier.fit(train_x, train_y)
-    top1 = float((classifier.predict(test_x) == test_y).mean())
-    counts = {"images": len(test_y), "train_images": len(train_y), "unreadable": len(problems)}
-    return {"probe": kind, "top1": round(top1, 6), **counts}
-
-
-def _features(
-    compute: Compute, preprocess: Preprocess, data: ImageDataset, batch_size: int, problems: list[ImageError]
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Compute features `[n d]` and labels `[n]` of a dataset."""
-    rows, labels = [], []
-    for pixels, part in decode_batches(data, preprocess, batch_size, problems):
-        rows.append(compute(pixels).cpu())
-        labels += part
-    if not rows:
-        raise problems[0] if problems else ValueError(f"{data.name} holds no images")
-    return torch.cat(rows).numpy(), np.array(labels)

@@ -30,6 +30,7 @@ from vitreous.data.images import ImageError
 from vitreous.models.last_block import Compute
 from vitreous.predict.classify import Answer, classify_each
 from vitreous.predict.embed import embed_each
+from vitreous.predict.tables import answer_columns, answer_fields, printable, reason, table_schema
 from vitreous.runtime.distributed import Rank, this_rank
 from vitreous.runtime.files import write_atomic, write_json
 from vitreous.weights.load import Model
@@ -221,10 +222,10 @@ def embed_job(
 
     def columns(rows: list[tuple[str, Tensor | ImageError]]) -> dict[str, Any]:
         features = [row.numpy() if isinstance(row, Tensor) else None for _, row in rows]
-        return {"features": pyarrow.array(features, fields["features"]), "error": [_reason(row) for _, row in rows]}
+        return {"features": pyarrow.array(features, fields["features"]), "error": [reason(row) for _, row in rows]}
 
     rows_of = partial(embed_each, model=model, compute=compute, **sizes)
-    return PartsJob(about, _schema(fields, model), rows_of, columns)
+    return PartsJob(about, table_schema(fields, model.card.name), rows_of, columns)
 
 
 def classify_job(
@@ -239,26 +240,10 @@ def classify_job(
 ) -> PartsJob[Answer | ImageError]:
     """Make the job of `classify`: columns image, class_name, index, probability, error; and lists of the `top`."""
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
-    fields = {"class_name": pyarrow.string(), "index": pyarrow.int32(), "probability": pyarrow.float32()}
-    if top > 1:
-        fields |= {"class_names": pyarrow.list_(pyarrow.string()), "probabilities": pyarrow.list_(pyarrow.float32())}
-
-    def columns(rows: list[Answer | ImageError]) -> dict[str, Any]:
-        best = [None if isinstance(row, ImageError) else row.best for row in rows]
-        ranked = [None if isinstance(row, ImageError) else row.predictions for row in rows]
-        found = {
-            "class_name": [p and p.class_name for p in best],
-            "index": [p and p.index for p in best],
-            "probability": [p and p.probability for p in best],
-            "class_names": [r and [p.class_name for p in r] for r in ranked],
-            "probabilities": [r and [p.probability for p in r] for r in ranked],
-            "error": [_reason(row) for row in rows],
-        }
-        return {name: found[name] for name in (*fields, "error")}
-
     rows_of = partial(classify_each, model=model, top=top, compute=compute, **sizes)
     about = _about("classify", model, precision, merge) | {"top": str(top)}
-    return PartsJob(about, _schema(fields, model), rows_of, columns)
+    schema = table_schema(answer_fields(top), model.card.name)
+    return PartsJob(about, schema, rows_of, partial(answer_columns, top=top))
 
 
 def fingerprint(model: Model) -> str:
@@ -285,16 +270,6 @@ def fingerprint(model: Model) -> str:
 def _about(command: str, model: Model, precision: str, merge: int) -> dict[str, str]:
     about = {"command": command, "model": model.card.name, "fingerprint": fingerprint(model), "precision": precision}
     return about | ({"merge": str(merge)} if merge else {})
-
-
-def _schema(fields: dict[str, pyarrow.DataType], model: Model) -> pyarrow.Schema:
-    columns = {"image": pyarrow.string(), **fields, "error": pyarrow.string()}
-    return pyarrow.schema(columns.items(), metadata={"vitreous.model": model.card.name})
-
-
-def _reason(row: object) -> str | None:
-    """Return why an image has no answer; None if it has one."""
-    return printable(row.reason) if isinstance(row, ImageError) else None
 
 
 @dataclass(frozen=True)
@@ -336,15 +311,6 @@ def write_parts(
     left = parts.wait(range(len(parts)), PATIENCE)
     unreadable, errors = (0, []) if left else parts.unreadable()
     return PartsReport(parts.folder, len(names), len(parts), len(left), unreadable, tuple(errors))
-
-
-def printable(text: str) -> str:
-    """Return a file's name as text, with undecodable bytes escaped.
-
-    >>> printable("caf\\udce9.jpg")
-    'caf\\\\udce9.jpg'
-    """
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -1,0 +1,108 @@
+"""Match class names: those of a dataset to a model's (`match_classes`), and what a user typed to one (`find_class`)."""
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from vitreous.weights.load import Model
+from vitreous.weights.sidecar import imagenet_names, imagenet_wordnet_ids
+
+FEW_CLASSES = 20
+"""Classes up to which an error names them all."""
+SUGGESTED = 5
+
+
+def find_class(target: int | str | None, model: Model) -> int | None:
+    """Return a class by index or name; raise a `ValueError` that suggests names, or says how to list them.
+
+    >>> from vitreous.weights.load import load
+    >>> model = load("packaged:cifar10")
+    >>> find_class("cat", model), find_class("3", model), find_class(None, model)
+    (3, 3, None)
+    """
+    if target is None or isinstance(target, int):
+        return target
+    names = model.card.class_names or ()
+    if target in names:
+        return names.index(target)
+    if target.isdecimal():
+        return int(target)
+    alike = [i for i, name in enumerate(names) if _plain(name) == _plain(target)]
+    if len(alike) == 1:
+        return alike[0]
+    if close := suggest_classes(target, names):
+        hint = f"did you mean {' or '.join(close)}?"
+    elif 0 < len(names) <= FEW_CLASSES:
+        hint = f"its classes are {', '.join(names)}"
+    else:
+        hint = "`vitreous doctor --classes` lists them" if names else "its classes have no names: give an index"
+    raise ValueError(f"the model has no class {target!r}: {hint}")
+
+
+def suggest_classes(target: str, names: Sequence[str]) -> list[str]:
+    """Return names that contain a word, or else names and words of names that are spelled almost like it.
+
+    >>> suggest_classes("cat", ["tabby cat", "catamaran", "dog"]), suggest_classes("chruch", ["church", "dome"])
+    (['tabby cat', 'catamaran'], ['church'])
+    """
+    word = _plain(target)
+    if not word:
+        return []
+    holding = [name for name in names if word in _plain(name)]
+    if holding:  # whole words first
+        return sorted(holding, key=lambda name: word not in _plain(name).split())[:SUGGESTED]
+    spelled: dict[str, list[str]] = {}
+    for name in names:
+        for part in dict.fromkeys([_plain(name), *_plain(name).split()]):
+            spelled.setdefault(part, []).append(name)
+    close = difflib.get_close_matches(word, spelled, n=3, cutoff=0.8)
+    return list(dict.fromkeys(name for part in close for name in spelled[part]))[:SUGGESTED]
+
+
+def match_classes(names: Sequence[str], model_names: Sequence[str] | None, classes: int) -> list[int]:
+    """Return the model's class index for each of the dataset's class names.
+
+    >>> match_classes(["dog", "Tabby_Cat"], ["tabby cat", "dog"], 2)
+    [1, 0]
+    >>> match_classes(["0718", "0003"], None, 1000)
+    [718, 3]
+    """
+    if model_names is not None:
+        exact = {name: i for i, name in enumerate(model_names)}
+        if all(name in exact for name in names):
+            return [exact[name] for name in names]
+        plain = {_plain(name): i for i, name in enumerate(model_names)}
+        if all(_plain(name) in plain for name in names):
+            counts = Counter(_plain(name) for name in model_names)
+            if twice := [name for name in names if name not in exact and counts[_plain(name)] > 1]:
+                raise ValueError(
+                    f"the model has {counts[_plain(twice[0])]} classes called {twice[0]!r}: use class indices"
+                )
+            return [exact.get(name, plain[_plain(name)]) for name in names]
+    if all(re.fullmatch(r"n\d{8}", name) for name in names):
+        if model_names is None or tuple(model_names) != imagenet_names():
+            raise ValueError(
+                "the folders are WordNet ids, but the model's classes are not ImageNet-1k's: name them by its classes, "
+                "or use --probe knn or --probe linear"
+            )
+        ids = {wordnet: i for i, wordnet in enumerate(imagenet_wordnet_ids())}
+        if unknown := [name for name in names if name not in ids]:
+            raise ValueError(
+                f"{unknown[0]} is not among ImageNet-1k's 1,000 WordNet ids: rename the folder, or take it out"
+            )
+        return [ids[name] for name in names]
+    if all(name.isdecimal() for name in names):
+        if over := [name for name in names if int(name) >= classes]:
+            raise ValueError(f"folder {over[0]} is no class index: the model has classes 0 to {classes - 1}")
+        return [int(name) for name in names]
+    known = {_plain(name) for name in model_names or ()}
+    unknown = [name for name in names if _plain(name) not in known]
+    raise ValueError(
+        f"{len(unknown)} of {len(names)} classes are not the model's, such as {unknown[0]!r}: name folders by class "
+        "name, WordNet id or class index; for a model of other classes use --probe knn or --probe linear"
+    )
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_-]+", " ", name).strip().lower()
