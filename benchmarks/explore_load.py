@@ -52,7 +52,16 @@ class Load:
     """One server, those who ask it, and what they saw."""
 
     def __init__(self, port: int, split: bool = False) -> None:
-        words = [*(["-c", PROBED] if split else ["-m", "vitreous"]), "explore", "--port", str(port), "--device", "cpu"]
+        words = [
+            *(["-c", PROBED] if split else ["-m", "vitreous"]),
+            "explore",
+            "--model",
+            "packaged:cifar10",
+            "--port",
+            str(port),
+            "--device",
+            "cpu",
+        ]
         out = subprocess.PIPE if split else None
         self.port, self.server = port, subprocess.Popen([sys.executable, *words], stdout=out, text=True)
         self.found: dict[str, Counter[int | str]] = defaultdict(Counter)
@@ -73,7 +82,7 @@ class Load:
             connection.close()
 
     def upload(self, number: int, path: str) -> int:
-        return self.ask("POST", f"/api/{path}?model=packaged&client=c{number}", self.image)
+        return self.ask("POST", f"/api/{path}?model=packaged:cifar10&client=c{number}", self.image)
 
     def begin(self) -> None:
         for _ in range(240):  # until it listens
@@ -104,7 +113,7 @@ class Load:
     def slow(self, number: int, end: float) -> None:
         """A byte a second: half of them of a body, a quarter of a request's head, a quarter nothing at all."""
         kind = ("body", "head", "body", "nothing")[number % 4]
-        line = "POST /api/explain?model=packaged HTTP/1.1"
+        line = "POST /api/explain?model=packaged:cifar10 HTTP/1.1"
         head = f"{line}\r\nHost: 127.0.0.1:{self.port}\r\nContent-Length: 200000\r\n\r\n"
         while time.monotonic() < end:
             begun = time.monotonic()
@@ -132,7 +141,7 @@ class Load:
         kind = ("told", "lying", "endless")[number % 3]
         length = {"told": "Content-Length: 99999999999", "lying": "Content-Length: 100"}
         head = (
-            f"POST /api/ablate?model=packaged HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n"
+            f"POST /api/ablate?model=packaged:cifar10 HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n"
             f"{length.get(kind, 'Transfer-Encoding: chunked')}\r\n\r\n"
         )
         piece = b"x" * 65536 if kind != "endless" else b"10000\r\n" + b"x" * 65536 + b"\r\n"

@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--port", type=int, default=8141)
     given = parser.parse_args()
-    words = ["-m", "vitreous", "explore", "--port", str(given.port), "--device", "cpu"]
+    words = ["-m", "vitreous", "explore", "--model", "packaged:cifar10", "--port", str(given.port), "--device", "cpu"]
     server = subprocess.Popen([sys.executable, *words])
     try:
         for _ in range(240):

@@ -63,7 +63,7 @@ def by_library() -> Callable[[Path], tuple[str, str]]:
     from vitreous.data.images import ImageError
     from vitreous.predict.classify import classify_each
 
-    model = load()
+    model = load("packaged:cifar10")
 
     def run(path: Path) -> tuple[str, str]:
         (found,) = classify_each([path], model, device="cpu")
@@ -84,7 +84,9 @@ def by_upload() -> Callable[[Path], tuple[str, str]]:
     from vitreous.server.security import SecurityMiddleware
     from vitreous.server.serve import allowed_hosts
 
-    app = SecurityMiddleware(create_app({"packaged": load()}, JobQueue()), allowed_hosts("127.0.0.1", 8137))
+    app = SecurityMiddleware(
+        create_app({"packaged": load("packaged:cifar10")}, JobQueue()), allowed_hosts("127.0.0.1", 8137)
+    )
     client = TestClient(app, base_url="http://127.0.0.1:8137")
 
     def run(path: Path) -> tuple[str, str]:

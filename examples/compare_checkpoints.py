@@ -1,7 +1,7 @@
 """Compare two checkpoints on the same images. python examples/compare_checkpoints.py [MODEL MODEL]
 
-Without names: the packaged model, and the same with its weights rounded to multiples of 1/256. Each relevance map
-explains the model's own answer, so maps differ where answers do.
+Without names: the packaged CIFAR-10 model, and the same with its weights rounded to multiples of 1/256. Each relevance
+map explains the model's own answer, so maps differ where answers do.
 """
 
 import sys
@@ -14,8 +14,8 @@ import vitreous
 
 
 def rounded() -> str:
-    """Save the packaged model with rounded weights to a folder."""
-    model = vitreous.load()
+    """Save the CIFAR-10 model with rounded weights to a folder."""
+    model = vitreous.load("packaged:cifar10")
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_((parameter * 256).round() / 256)
@@ -23,7 +23,7 @@ def rounded() -> str:
     return "rounded"
 
 
-names = sys.argv[1:3] if len(sys.argv) > 2 else ["packaged", rounded()]
+names = sys.argv[1:3] if len(sys.argv) > 2 else ["packaged:cifar10", rounded()]
 models = [vitreous.load(name) for name in names]
 for read in (chelsea, coffee, rocket, astronaut):
     explanations = [vitreous.explain(read(), model, "relevance", device="cpu") for model in models]

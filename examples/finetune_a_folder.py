@@ -1,4 +1,4 @@
-"""Fine-tune the packaged model on a folder of images. python examples/finetune_a_folder.py [FOLDER]
+"""Fine-tune a packaged model on a folder of images. python examples/finetune_a_folder.py [FOLDER]
 
 FOLDER has a sub-folder for each class. Without one, three classes of scikit-learn's digits are written to digits/.
 """
@@ -23,7 +23,7 @@ def write_digits(folder: Path, each: int = 12) -> Path:
 data = Path(sys.argv[1]) if len(sys.argv) > 1 else write_digits(Path("digits"))
 run = vitreous.finetune(
     data,
-    "packaged",
+    "packaged:cifar10",
     "head",
     output="runs/folder",
     epochs=4,

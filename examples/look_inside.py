@@ -17,7 +17,7 @@ explanation = vitreous.explain(image, model, "relevance,rollout,attention-maps",
 print(explanation.summary)
 print(f"wrote {len(explanation.save_figures('inside'))} figures to inside/")
 
-x = model.card.preprocess(image)[None]  # [1 3 32 32]
+x = model.card.preprocess(image)[None]  # [1 3 224 224]
 with torch.inference_mode(), vitreous.capture(model, "attention", queries=[0]) as seen:  # the class token's rows
     model(x)
 for block in range(model.config.depth):

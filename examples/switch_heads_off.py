@@ -11,7 +11,7 @@ from skimage.data import chelsea
 import vitreous
 
 model = vitreous.load()
-x = model.card.preprocess(vitreous.read_image(sys.argv[1] if len(sys.argv) > 1 else chelsea()))[None]  # [1 3 32 32]
+x = model.card.preprocess(vitreous.read_image(sys.argv[1] if len(sys.argv) > 1 else chelsea()))[None]  # [1 3 224 224]
 pairs = [(block, head) for block in range(model.config.depth) for head in range(model.config.heads)]
 
 

@@ -1,6 +1,7 @@
 """Shared by all tests: noise for models, the tolerance of "the same logits", and where real data may lie."""
 
 import signal
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ settings.load_profile("vitreous")
 torch.set_num_threads(1)  # two test processes on two cores
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+SMALL = ("--model", "packaged:cifar10")  # where a test needs just a model: 32 px, 8×8 patches
+CHELSEA = str(resources.files("skimage") / "data/chelsea.png")
 VIT_TI = SHARED / "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 
 

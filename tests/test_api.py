@@ -111,7 +111,7 @@ def explored(model):
 
 PIXELS = np.zeros((8, 8, 3), dtype=np.uint8)
 CALLS = {
-    "load": lambda model, zoo, out: vitreous.load(),
+    "load": lambda model, zoo, out: vitreous.load("packaged:cifar10"),
     "save": lambda model, zoo, out: vitreous.save(model, out),
     "convert": lambda model, zoo, out: vitreous.convert(model, out, "timm"),
     "push": lambda model, zoo, out: vitreous.push(model, "ann/model", token="any"),

@@ -18,11 +18,11 @@ import vitreous
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PRINTS = {  # script → parts of its output
-    "classify_an_image": ["chelsea: cat"],
+    "classify_an_image": ["chelsea: Egyptian cat 81%", "coffee: espresso 94%"],
     "compare_checkpoints": ["chelsea    cat 87.1%   cat 8", "rank correlation of the relevance maps: +1.00"],
     "finetune_a_folder": ["on 9 held-out images", ".png is "],
-    "look_inside": ["cat 87", "wrote 4 figures to inside/", "block 7: "],
-    "switch_heads_off": ["cat: logit", "all three off: -"],
+    "look_inside": ["Egyptian cat 81", "wrote 4 figures to inside/", "block 11: "],
+    "switch_heads_off": ["Egyptian cat: logit", "all three off: -"],
 }
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
 

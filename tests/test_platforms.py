@@ -125,7 +125,7 @@ def test_looking_never_compiles_and_fast_falls_back_to_plain_code(monkeypatch):
     from vitreous.predict.classify import classify
 
     image = samples()["chelsea"]
-    assert classify([image], device="cpu")[0].predictions
+    assert classify([image], "packaged:cifar10", device="cpu")[0].predictions
     model = ViT(variant("vit_femto_patch4_32")).eval()
     model.card = Card("tiny", Preprocess(size=(32, 32), resize=32, mean=HALF, std=HALF))
     monkeypatch.setattr(optimize, "_time", lambda built, example: dict.fromkeys(built, 1.0))  # the first is taken

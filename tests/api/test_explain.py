@@ -14,7 +14,7 @@ PHOTO = samples()["chelsea"]
 
 @pytest.fixture(scope="module")
 def model():
-    return load()
+    return load("packaged:cifar10")
 
 
 @pytest.mark.slow

@@ -32,7 +32,11 @@ def fresh(config):
 def home():
     """The explorer with the packaged model and two small fresh ones, of which one has larger patches."""
     coarse = replace(variant("vit_nano_patch4_32"), patch_size=8)
-    models = {"packaged": load(), "fresh": fresh(variant("vit_nano_patch4_32")), "coarse": fresh(coarse)}
+    models = {
+        "packaged": load("packaged:cifar10"),
+        "fresh": fresh(variant("vit_nano_patch4_32")),
+        "coarse": fresh(coarse),
+    }
     with RunningExplorer(models) as page:
         yield page.url
 
@@ -53,7 +57,7 @@ def watched(chromium):
 @pytest.fixture(scope="module")
 def real(shared):
     """The explorer with the packaged model and a real ViT-Ti beside it: 8×8 patches and 14×14."""
-    with RunningExplorer({"packaged": load(), "ViT-Ti": load(shared / "weights" / TI)}) as page:
+    with RunningExplorer({"packaged": load("packaged:cifar10"), "ViT-Ti": load(shared / "weights" / TI)}) as page:
         yield page.url
 
 
@@ -86,8 +90,8 @@ def test_a_file_that_is_no_image_gets_a_line_and_the_page_goes_on(watched, home)
     page.set_input_files("#file", files=[{"name": "x.png", "mimeType": "image/png", "buffer": b"hello"}])
     until(page, "document.getElementById('status').textContent.includes('x.png: not an image')")
     assert page.locator("#status").get_attribute("class") == "status wrong"
-    page.get_by_role("button", name="rocket").click()
-    until(page, "globalThis.vitreous?.viewer.header.image.name === 'rocket'")
+    page.get_by_role("button", name="coffee").click()
+    until(page, "globalThis.vitreous?.viewer.header.image.name === 'coffee'")
     assert page.locator("#status").get_attribute("class") == "status"
 
 

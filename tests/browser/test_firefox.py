@@ -7,6 +7,7 @@ import pytest
 from firefox import firefox
 from PIL import Image
 
+from conftest import CHELSEA, SMALL
 from vitreous.cli.main import main
 from vitreous.pages.run import write_run_page
 from vitreous.training.config import TrainConfig
@@ -31,7 +32,7 @@ def colours(fox):
 
 
 def test_the_report_answers_a_hover(fox, tmp_path):
-    main(["explain", "-o", str(tmp_path / "report.html"), "--device", "cpu"])
+    main(["explain", CHELSEA, *SMALL, "-o", str(tmp_path / "report.html"), "--device", "cpu"])
     fox.open((tmp_path / "report.html").as_uri())
     box = fox.run("const b = document.querySelector('.stage').getBoundingClientRect(); return [b.x, b.y, b.width]")
     fox.move(box[0] + box[2] * 5.5 / 8, box[1] + box[2] * 2.5 / 8)

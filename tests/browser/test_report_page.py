@@ -8,6 +8,7 @@ import torch
 from chromium import Watched, browser, settle, until
 from scipy.stats import spearmanr
 
+from conftest import CHELSEA, SMALL
 from vitreous.cli.main import main
 from vitreous.data.preprocess_configs import default_preprocess
 from vitreous.data.samples import samples
@@ -28,14 +29,14 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.html"
-    main(["explain", "-o", str(path), "--ablate", "heads", "--trust", "--device", "cpu"])
+    main(["explain", CHELSEA, *SMALL, "-o", str(path), "--ablate", "heads", "--trust", "--device", "cpu"])
     return path.as_uri()
 
 
 @pytest.fixture(scope="module")
 def attention():
     """The truth: [layers heads tokens tokens]."""
-    inspection = Inspection(load(), samples()["chelsea"])
+    inspection = Inspection(load("packaged:cifar10"), samples()["chelsea"])
     with torch.inference_mode(), capture(inspection.vit, "attention") as seen:
         inspection.vit(inspection.x)
     return seen.stack("attention")[:, 0].numpy()
@@ -245,7 +246,8 @@ def test_a_view_that_is_added_appears_everywhere(watched, tmp_path, monkeypatch,
     monkeypatch.setitem(VIEWS, "self-attention", View(*words, self_attention))
     main(["views"])
     assert "self-attention" in capsys.readouterr().out
-    main(["explain", "-o", str(tmp_path / "report.html"), "--figures", str(tmp_path / "figures"), "--device", "cpu"])
+    words = ["explain", CHELSEA, *SMALL, "--device", "cpu", "-o"]
+    main([*words, str(tmp_path / "report.html"), "--figures", str(tmp_path / "figures")])
     assert (tmp_path / "figures/self-attention.png").read_bytes().startswith(b"\x89PNG")
     page = watched.open((tmp_path / "report.html").as_uri())
     page.get_by_role("tab", name="Attention to oneself").click()
@@ -253,7 +255,7 @@ def test_a_view_that_is_added_appears_everywhere(watched, tmp_path, monkeypatch,
     assert "Attention of tokens to themselves" in page.locator(".panel").inner_text()
     assert page.locator("button.cell").count() == 8 * 4
     assert all(sentence in page.locator(".sentences").inner_text() for sentence in words)
-    main(["explain", "-o", str(tmp_path / "one.html"), "--views", "self-attention", "--device", "cpu"])
+    main([*words, str(tmp_path / "one.html"), "--views", "self-attention"])
     page = watched.open((tmp_path / "one.html").as_uri())
     assert [tab.inner_text() for tab in page.get_by_role("tab").all()] == ["Attention to oneself"]
     assert watched.complaints == []
@@ -269,7 +271,7 @@ def test_a_resnet_and_a_model_without_an_image_have_pages(watched, tmp_path):
     page.get_by_role("tab", name="Relevance").click()
     settle(page)
     assert len(drawn(page)) == 4
-    Explanation(Inspection(load())).save(tmp_path / "alone.html")
+    Explanation(Inspection(load("packaged:cifar10"))).save(tmp_path / "alone.html")
     page = watched.open((tmp_path / "alone.html").as_uri())
     assert page.get_by_role("tab").all_inner_texts() == ["Embedding", "Model"]
     page.mouse.move(*centre(page, 2, 3))
@@ -282,7 +284,7 @@ NOTEBOOK = """
 import vitreous
 from vitreous.data.samples import samples
 import numpy as np
-vitreous.explain(np.asarray(samples()["chelsea"]))
+vitreous.explain(np.asarray(samples()["chelsea"]), "packaged:cifar10")
 """
 
 

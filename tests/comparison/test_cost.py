@@ -57,7 +57,7 @@ def test_without_a_compiler_the_speed_is_eager_and_says_why(monkeypatch):
         return call
 
     monkeypatch.setattr(cost.torch, "compile", refuse)
-    found = cost.time_models({"packaged": load()}, torch.device("cpu"), rounds=2, batch=2)
+    found = cost.time_models({"packaged": load("packaged:cifar10")}, torch.device("cpu"), rounds=2, batch=2)
     assert found["packaged"].eager > 0
     assert found["packaged"].compiled is None
     assert found["packaged"].why == "no C++ compiler here"
@@ -66,7 +66,7 @@ def test_without_a_compiler_the_speed_is_eager_and_says_why(monkeypatch):
 @pytest.mark.slow
 def test_a_compiled_model_is_timed_beside_the_eager_one(monkeypatch):
     monkeypatch.setattr(cost.torch, "compile", lambda model, **options: model)
-    found = cost.time_models({"packaged": load()}, torch.device("cpu"), rounds=3, batch=2)
+    found = cost.time_models({"packaged": load("packaged:cifar10")}, torch.device("cpu"), rounds=3, batch=2)
     assert found["packaged"].compiled > 0
     assert found["packaged"].why == ""
 

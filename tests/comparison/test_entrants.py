@@ -30,8 +30,8 @@ TUNED_RESNET = Entrant("tuned resnet", "tuned resnet", "ResNet", True, "full", N
         ("B/16", "ViT", "from scratch", 224),
         ("resnet50", "ResNet", "from scratch", None),
         ("resnet18_small", "ResNet", "from scratch", None),
-        ("packaged", "ViT", "fine-tuned (attention)", 32),
-        ("packaged@last:2", "ViT", "fine-tuned (last:2)", 32),
+        ("packaged:cifar10", "ViT", "fine-tuned (attention)", 32),
+        ("packaged:cifar10@last:2", "ViT", "fine-tuned (last:2)", 32),
     ],
 )
 def test_a_name_tells_how_a_model_begins(asked, kind, start, size):

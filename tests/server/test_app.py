@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from conftest import noise
+from conftest import SMALL, noise
 from vitreous.data.preprocess import HALF, Preprocess
 from vitreous.inside.intervene import intervene
 from vitreous.models.vit import ViT, ViTConfig
@@ -206,6 +206,6 @@ def test_explore_loads_models_in_the_precision_asked_for(monkeypatch):
 
     served = []
     monkeypatch.setattr(RunningExplorer, "wait", lambda page: served.extend(page.models.values()))
-    main(["explore", "--precision", "bf16", "--device", "cpu", "--port", "0"])
-    main(["explore", "--device", "cpu", "--port", "0"])
+    main(["explore", *SMALL, "--precision", "bf16", "--device", "cpu", "--port", "0"])
+    main(["explore", *SMALL, "--device", "cpu", "--port", "0"])
     assert [model.cls_token.dtype for model in served] == [torch.bfloat16, torch.float32]

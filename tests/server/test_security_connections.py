@@ -151,7 +151,7 @@ def test_an_answer_that_nobody_reads_is_given_up(model):
     with running(model) as (port, server, _), socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", port))
-        connection.sendall(head(port, "GET /api/samples/astronaut") * 20)
+        connection.sendall(head(port, "GET /api/samples/coffee") * 20)
         until = time.monotonic() + 4
         seen = set()
         while time.monotonic() < until and (server.server_state.connections or not seen):

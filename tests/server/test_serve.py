@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from conftest import SMALL
 from vitreous.cli.main import main
 from vitreous.runtime.http import is_loopback
 from vitreous.server import serve as module
@@ -32,7 +33,7 @@ def explore_once(monkeypatch, capsys, *words):
     """What `vitreous explore` prints until it would wait for Ctrl-C, and the page's address."""
     pages = []
     monkeypatch.setattr(module.RunningExplorer, "wait", lambda page: pages.append(page))
-    main(["explore", "--device", "cpu", *words])
+    main(["explore", *SMALL, "--device", "cpu", *words])
     return capsys.readouterr().err.splitlines(), pages[0].url
 
 
@@ -56,7 +57,7 @@ def test_a_port_in_use_is_said_before_an_address_is(capsys):
     taken = listen("127.0.0.1", 0)
     port = taken[0].getsockname()[1]
     with pytest.raises(SystemExit, match="2"):
-        main(["explore", "--device", "cpu", "--port", str(port)])
+        main(["explore", *SMALL, "--device", "cpu", "--port", str(port)])
     close(taken)
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search(f"port {port} of 127.0.0.1 is in use.*try --port 0", line)
@@ -116,7 +117,7 @@ def test_an_address_for_everyone_comes_with_a_warning_and_a_token(monkeypatch, c
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_ctrl_c_ends_it_at_once_with_requests_under_way(tmp_path):
-    words = [sys.executable, "-m", "vitreous", "explore", "--port", "0", "--device", "cpu"]
+    words = [sys.executable, "-m", "vitreous", "explore", *SMALL, "--port", "0", "--device", "cpu"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
         port = int(re.search(r":(\d+)/", process.stderr.readline())[1])
         image = tmp_path / "noise.png"
@@ -129,14 +130,14 @@ def test_ctrl_c_ends_it_at_once_with_requests_under_way(tmp_path):
             connection.connect()
             begun.wait()
             with contextlib.suppress(OSError, http.client.HTTPException):
-                connection.request("POST", f"/api/explain?model=packaged&client={number}", body)
+                connection.request("POST", f"/api/explain?model=packaged:cifar10&client={number}", body)
                 connection.getresponse().read()
 
         threads = [threading.Thread(target=ask, args=(i,)) for i in range(4)]
         for thread in threads:
             thread.start()
         slow = socket.create_connection(("127.0.0.1", port))
-        line = "POST /api/explain?model=packaged HTTP/1.1"
+        line = "POST /api/explain?model=packaged:cifar10 HTTP/1.1"
         slow.sendall(f"{line}\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 9\r\n\r\nx".encode())
         begun.wait()
         until = time.monotonic() + 10

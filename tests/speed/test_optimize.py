@@ -249,7 +249,7 @@ def test_fast_classifies_embeds_and_evaluates_alike(tmp_path, capsys):
         image.resize((64, 64)).save(tmp_path / f"pics/{number % 2}/{name}.png")
     message = {}
     for flags in ((), ("--fast",)):
-        main(["classify", str(tmp_path / "pics"), "--json", "--device", "cpu", *flags])
+        main(["classify", str(tmp_path / "pics"), "--model", "cifar10", "--json", "--device", "cpu", *flags])
         message[flags] = json.loads(capsys.readouterr().out)
     for plain, fast in zip(message[()], message[("--fast",)], strict=True):
         assert plain["image"] == fast["image"]
@@ -262,5 +262,5 @@ def test_fast_and_fp16_do_not_go_together(tmp_path, capsys):
     from vitreous.cli.main import main
 
     with pytest.raises(SystemExit):
-        main(["classify", "--fast", "--precision", "fp16", "--device", "cpu"])
+        main(["classify", "--model", "cifar10", "--fast", "--precision", "fp16", "--device", "cpu"])
     assert "--fast takes fp32, bf16, int8 or fp8" in capsys.readouterr().err

@@ -213,13 +213,13 @@ def test_links_within_the_folder_and_into_a_hub_cache_are_followed(tmp_path: Pat
         fetch(snapshot)
 
 
-def test_the_packaged_model_comes_from_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_packaged_model_comes_from_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "vitreous"
     monkeypatch.setattr(fetching.resources, "files", lambda name: package)
     with pytest.raises(FileNotFoundError, match=r"this installation lacks the model 'cifar10'.*install vitreous again"):
-        fetch("packaged")
+        fetch("packaged:cifar10")
     folder = write(package / "weights/packaged/cifar10", "model.safetensors", "config.json")
-    for name in ("packaged", "cifar10"):
+    for name in ("packaged:cifar10", "cifar10"):
         source = fetch(name)
         assert (source.origin, source.name) == ("packaged", name)
         assert source.weights == (folder / "model.safetensors",)

@@ -8,7 +8,7 @@ from vitreous.weights.load import load
 
 
 def test_the_summary_reads_as_sections_and_parses_as_values():
-    model = load()
+    model = load("packaged:cifar10")
     summary = inspect(model)
     assert list(summary.sections) == ["source", "model", "weights", "images", "training"]
     lines = repr(summary).splitlines()
@@ -21,14 +21,14 @@ def test_the_summary_reads_as_sections_and_parses_as_values():
 
 
 def test_shapes_are_added_on_request():
-    summary = inspect(load(), shapes=True)
+    summary = inspect(load("packaged:cifar10"), shapes=True)
     assert ("logits", "10") in summary.sections["shapes"]
     assert summary.to_dict()["shapes"]["logits"] == "10"
-    assert "shapes" not in inspect(load()).sections
+    assert "shapes" not in inspect(load("packaged:cifar10")).sections
 
 
 def test_html_escapes_what_comes_from_files():
-    model = load()
+    model = load("packaged:cifar10")
     model.card.name = "<script>alert(1)</script>"
     page = inspect(model)._repr_html_()
     assert "<script>" not in page

@@ -50,7 +50,9 @@ AUGREG = "B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0--imagenet201
         ),
         ("https://example.org/a/vit.pth?download=1", "url", "https://example.org/a/vit.pth?download=1", None),
         ("http://localhost:80/vit.pth", "url", "http://localhost:80/vit.pth", None),
-        ("packaged", "packaged", "cifar10", None),
+        ("packaged", "packaged", "vit_tiny", None),
+        ("packaged:vit_tiny", "packaged", "vit_tiny", None),
+        ("packaged:cifar10", "packaged", "cifar10", None),
         ("cifar10", "packaged", "cifar10", None),
     ],
 )
@@ -58,7 +60,7 @@ def test_a_name_is_parsed_to_its_kind_and_target(name: str, kind: str, target: s
     assert parse(name) == ParsedName(kind, target, version)
 
 
-def test_what_exists_on_the_disk_wins_over_every_name_but_the_packaged_model() -> None:
+def test_what_exists_on_the_disk_wins_over_every_name_but_the_packaged_models() -> None:
     for name in ("google/vit", "resnet50", "vit_base_patch16_224", "ViT-B_16.npz"):
         assert parse(name).kind not in ("file", "folder")
         Path(name).mkdir(parents=True)

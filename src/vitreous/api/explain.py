@@ -36,7 +36,7 @@ def explain(
     the page calls the image. `fit` crops, squashes or pads images of other sides than the model's. `choice` are fields
     of `Choice`, such as `block`, `head` and `query`.
 
-    >>> explanation = explain(views="relevance,rollout")
+    >>> explanation = explain(samples()["chelsea"], "packaged:cifar10", views="relevance,rollout")
     >>> explanation.answer.best.class_name, explanation.map("relevance").shape
     ('cat', (8, 8))
     """

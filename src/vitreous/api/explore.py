@@ -34,7 +34,7 @@ def explore(
     one. Any `host` beyond this machine is served with a token only, which is part of `url`.
 
     >>> from urllib.request import urlopen
-    >>> with explore(device="cpu") as page:
+    >>> with explore("packaged:cifar10", device="cpu") as page:
     ...     urlopen(page.url).status
     200
     """
@@ -60,11 +60,8 @@ def explore(
 
 def _free_name(source: Models | None, model: ViT, taken: Iterable[str]) -> str:
     """Return what the page calls a model, with a number if another one has that name."""
-    if source is None:
-        base = "packaged"
-    else:
-        name = model.card.name if isinstance(source, ViT) else str(source)
-        base = checkpoint_name(name) or short_name(name)
+    name = model.card.name if source is None or isinstance(source, ViT) else str(source)
+    base = checkpoint_name(name) or short_name(name)
     name, number = base, 1
     while name in taken:
         number += 1

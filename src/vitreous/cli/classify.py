@@ -39,7 +39,7 @@ def classify(
     """Classify images.
 
     Args:
-        images: Files, folders, globs, .zip and .tar archives, URLs, or - for standard input. Without any, four sample
+        images: Files, folders, globs, .zip and .tar archives, URLs, or - for standard input. Without any, three sample
             photographs.
         options: Which model.
         top: The number of classes to show for each image.

@@ -33,7 +33,7 @@ OutputFolder = Annotated[Path | None, optional("FOLDER", "-o")]
 Images = Annotated[tuple[str, ...], tyro.conf.Positional, optional("IMAGE …")]
 MODEL = (
     "A name (`vit_base_patch16_224.augreg2_in21k_ft_in1k`, `google/vit-base-patch16-224`, `torchvision:vit_b_16`, "
-    "`ViT-B_16.npz`, …), a file or a folder. Without it, the model inside the package."
+    "`ViT-B_16.npz`, …), a file or a folder. Without it, the ViT-Ti/16 inside the package."
 )
 
 
@@ -103,13 +103,9 @@ class ModelOptions:
         return model
 
     def say_packaged(self, console: Console, model: Model) -> None:
-        """Print that the packaged model answers, if none was named."""
+        """Print which model answers, if none was named."""
         if self.model is None:
-            *names, last = model.card.class_names or ("",)
-            text = (
-                "no --model was named: the packaged one answers, with one of its ten classes whatever it sees "
-                f"({', '.join(names)} or {last})"
-            )
+            text = f"model: {model.card.name} (ViT-Ti/16, {model.config.classes:,} classes of ImageNet)"
             console.print(text, style="dim", markup=False)
 
 

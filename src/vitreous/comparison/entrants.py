@@ -114,7 +114,7 @@ def find_entrant(label: str, say: Callable[[str], object] = lambda line: None) -
     A variant's name with a policy that freezes something is the checkpoint of that name. If a ResNet of torchvision
     has no weights on this machine and they cannot be downloaded, it begins from scratch, with a note.
 
-    >>> find_entrant("vit_pico_patch2_8").start, find_entrant("packaged@head").start
+    >>> find_entrant("vit_pico_patch2_8").start, find_entrant("packaged:cifar10@head").start
     ('from scratch', 'fine-tuned (head)')
     """
     name, policy = split_policy(label)

@@ -112,11 +112,11 @@ def classify(
     model's; None does what the checkpoint says.
 
     >>> from vitreous.data.samples import samples
-    >>> answer = classify(samples()["chelsea"], device="cpu", top=2)
+    >>> answer = classify(samples()["chelsea"], "packaged:cifar10", device="cpu", top=2)
     >>> answer.image, "cat" in answer.best.class_name
     ('chelsea', True)
-    >>> len(classify(list(samples().values()), device="cpu"))
-    4
+    >>> len(classify(list(samples().values()), "packaged:cifar10", device="cpu"))
+    3
     """
     sources, one = open_images(images)
     model = load_model(model)

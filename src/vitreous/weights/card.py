@@ -102,8 +102,8 @@ class Card:
     """Everything besides the weights that is needed to use a model.
 
     >>> from vitreous.weights.load import load
-    >>> load().card
-    Card: packaged
+    >>> load("packaged:cifar10").card
+    Card: packaged:cifar10
       family          ViT
       image size      32×32
       preprocessing   shorter side to 32 (bicubic), centre crop 32×32, mean 0.5 0.5 0.5, std 0.5 0.5 0.5

@@ -37,7 +37,7 @@ def convert(model: nn.Module, out: str | Path, to: str) -> list[Path]:
     >>> import tempfile
     >>> from vitreous.weights.load import load
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     [path.name for path in convert(load(), folder, to="huggingface")]
+    ...     [path.name for path in convert(load("packaged:cifar10"), folder, to="huggingface")]
     ['model.safetensors', 'config.json', 'preprocessor_config.json']
     """
     if to not in (*TARGETS, OWN):

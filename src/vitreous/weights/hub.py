@@ -73,7 +73,7 @@ def push(
     is an error for one that is public already.
 
     >>> from vitreous.weights.load import load
-    >>> push(load(), "not a repository")
+    >>> push(load("packaged:cifar10"), "not a repository")
     Traceback (most recent call last):
     ValueError: 'not a repository' cannot be a repository of the Hub: write OWNER/NAME, your user name or organisation \
 first (letters, digits, '-', '_' and '.', at most 96)

@@ -33,7 +33,7 @@ def inspect(model: Model, *, shapes: bool = False) -> ModelSummary:
     `shapes` adds the shape at each step of a forward pass.
 
     >>> from vitreous.weights.load import load
-    >>> summary = inspect(load())
+    >>> summary = inspect(load("packaged:cifar10"))
     >>> summary.sections["model"][2], summary.to_dict()["remarks"]
     (('parameters', '6,350,602'), [])
     """

@@ -21,6 +21,7 @@ from vitreous.weights.fetch import CheckpointFiles, fetch
 from vitreous.weights.formats.registry import check_family, recognise
 from vitreous.weights.infer import MAX_PATCHES, build_vit, data_types, infer_config
 from vitreous.weights.keymap import Format, Tensors, pattern, to_ours
+from vitreous.weights.names import DEFAULT
 from vitreous.weights.positions import CONVENTIONS, resize_positions
 from vitreous.weights.read import nonfinite, read, read_sharded
 from vitreous.weights.safety import CheckpointError
@@ -55,14 +56,14 @@ def load(
     progress: bool = True,
     **known: Any,
 ) -> Model:
-    """Load a model by name or path, in evaluation mode; without a name, the one inside the package.
+    """Load a model by name or path, in evaluation mode; without a name, the ViT-Ti/16 inside the package.
 
     `classes` replaces the head by a fresh one of that many outputs (0: no head). `image_size` resizes the position
     embeddings by the `resize` convention, by default that of the checkpoint's library. `trained_size` is the image size
     of a checkpoint whose position grid is not square. Any other field of `ViTConfig`, such as `heads=6`, overrides what
     the files state.
 
-    >>> model = load()
+    >>> model = load("packaged:cifar10")
     >>> model.config.classes, model.card.preprocess.size, model.card.class_names[:3]
     (10, (32, 32), ('airplane', 'automobile', 'bird'))
     """
@@ -70,7 +71,7 @@ def load(
         raise ValueError(f"resize must be one of {', '.join(CONVENTIONS)}, got {resize!r}")
     if unknown := set(known) - {field.name for field in fields(ViTConfig)}:
         raise ValueError(f"unknown option {', '.join(sorted(unknown))}: see vitreous.ViTConfig for the known fields")
-    files = fetch("packaged" if name is None else name, revision=revision, cache_dir=cache_dir, progress=progress)
+    files = fetch(DEFAULT if name is None else name, revision=revision, cache_dir=cache_dir, progress=progress)
     raw = read_sharded(files.index, files.weights) if files.index else read(files.weights[0])
     sidecar = read_json(files.config)
     try:

@@ -27,7 +27,7 @@ def model_card(model: Model, name: str = "FOLDER", licence: str | None = None) -
     """Return the text of the model card.
 
     >>> from vitreous.weights.load import load
-    >>> [line for line in model_card(load()).splitlines() if line.startswith("## ")]
+    >>> [line for line in model_card(load("packaged:cifar10")).splitlines() if line.startswith("## ")]
     ['## Use', '## Images', '## Training', '## Accuracy', '## Limits']
     """
     card = model.card

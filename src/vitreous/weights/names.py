@@ -10,7 +10,8 @@
 | `resnet50`, `vit_b_16`                                | the same, for the names in `TORCHVISION_MODELS`    |
 | `ViT-B_16.npz`, `augreg/….npz`, `gs://vit_models/…`   | a file of Google's public bucket                   |
 | `https://…/vit.safetensors`                           | any other weights file on the web                  |
-| `packaged`, `packaged:cifar10`, `cifar10`             | the model inside this package: no download         |
+| `packaged`, `packaged:vit_tiny`                       | the ViT-Ti/16 inside this package: no download     |
+| `packaged:cifar10`, `cifar10`                         | the CIFAR-10 model inside this package             |
 """
 
 import difflib
@@ -51,7 +52,15 @@ TORCHVISION_MODELS = (
 )
 """torchvision's names that may be given without `torchvision:`."""
 
-PACKAGED = ("packaged", "cifar10", "packaged:cifar10")
+DEFAULT = "packaged:vit_tiny"
+"""The model that answers when none is named."""
+PACKAGED = {
+    "packaged": "vit_tiny",
+    "packaged:vit_tiny": "vit_tiny",
+    "packaged:cifar10": "cifar10",
+    "cifar10": "cifar10",
+}
+"""Names of the models inside the package, and the folder of each."""
 GOOGLE_BUCKET = "https://storage.googleapis.com/vit_models"
 GOOGLE_FOLDERS = {  # pattern of a bare file name → its folder in the bucket
     r"(R\d+\+)?ViT-[A-Za-z]+_\d+\.npz": "imagenet21k",
@@ -87,8 +96,8 @@ def parse(name: str | Path) -> ParsedName:
     if not text:
         raise ValueError("the model has no name: expected a path, a Hub name such as org/name, or 'packaged'")
     if isinstance(name, str):
-        if text in PACKAGED:  # before the disk: a dataset's folder must not hide the default model
-            return ParsedName("packaged", "cifar10")
+        if text in PACKAGED:  # before the disk: a dataset's folder must not hide a packaged model
+            return ParsedName("packaged", PACKAGED[text])
         if (prefixed := _parse_prefixed(text)) is not None:
             return prefixed
     if os.path.exists(text):
@@ -103,10 +112,12 @@ def parse(name: str | Path) -> ParsedName:
 
 
 def _parse_prefixed(text: str) -> ParsedName | None:
-    """Parse a name with a prefix: `hf-hub:`, `torchvision:`, `gs://`, `https://`."""
+    """Parse a name with a prefix: `packaged:`, `hf-hub:`, `torchvision:`, `gs://`, `https://`."""
     prefix, colon, rest = text.partition(":")
     if not colon:
         return None
+    if prefix == "packaged":
+        raise ValueError(f"the package holds no model {rest!r}: it holds {', '.join(sorted(set(PACKAGED.values())))}")
     if prefix in ("hf-hub", "hf_hub"):
         return _parse_hub(rest)
     if prefix == "torchvision":
