@@ -33,9 +33,9 @@ def embed(
 
     >>> from vitreous.data.samples import samples
     >>> photos = samples()
-    >>> one, several = embed(photos["chelsea"], device="cpu"), embed(photos.values(), device="cpu")
+    >>> one, several = (embed(each, "packaged:cifar10", device="cpu") for each in (photos["chelsea"], photos.values()))
     >>> one.ndim, several.ndim, len(several)
-    (1, 2, 4)
+    (1, 2, 3)
     """
     sources, one = open_images(images)
     model = load_model(model)

@@ -206,7 +206,7 @@ def evaluate(
     whole. `compute` returns logits of pixels in place of the plain model, such as what `optimize` returns.
 
     >>> from vitreous.data.samples import samples
-    >>> result = evaluate([samples()["chelsea"]], labels=[3], device="cpu")
+    >>> result = evaluate([samples()["chelsea"]], "packaged:cifar10", labels=[3], device="cpu")
     >>> result.images, result.confusion.shape[0] == len(result.class_names)
     (1, True)
     """
