@@ -11,9 +11,10 @@ from vitreous.benchmarking import timing
 from vitreous.data.preprocess import HALF, Preprocess
 from vitreous.models.variants import variant
 from vitreous.models.vit import ViT
-from vitreous.runtime.device import cpu_name, lacks_compiler, pick_device
+from vitreous.runtime.device import cores, cpu_name, lacks_compiler, pick_device
 from vitreous.runtime.files import write_atomic
 from vitreous.speed import optimize
+from vitreous.speed.backends import BackendChoice
 from vitreous.speed.weight_folding import fold
 from vitreous.training import setup
 from vitreous.training.config import TrainConfig
@@ -23,7 +24,7 @@ from vitreous.weights.card import Card
 def test_cores_and_load_are_told_where_the_system_has_no_calls_for_them(monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.delattr(os, "getloadavg", raising=False)
-    assert timing.cores() == os.cpu_count()
+    assert cores() == os.cpu_count()
     assert timing.load_average() is None
 
 
@@ -59,8 +60,8 @@ def test_what_is_fastest_is_forgotten_where_it_cannot_be_kept(tmp_path, monkeypa
         raise PermissionError("in use")
 
     monkeypatch.setattr(os, "replace", refuse)
-    optimize.BackendChoice(tmp_path / "backends" / "x.json").write("eager", {"eager": 1.0})
-    assert optimize.BackendChoice(tmp_path / "backends" / "x.json").read() is None
+    BackendChoice(tmp_path / "backends" / "x.json").write("eager", {"eager": 1.0})
+    assert BackendChoice(tmp_path / "backends" / "x.json").read() is None
 
 
 def test_an_apple_gpu_is_taken_for_looking_and_not_for_training(monkeypatch):
@@ -128,7 +129,9 @@ def test_looking_never_compiles_and_fast_falls_back_to_plain_code(monkeypatch):
     assert classify([image], "packaged:cifar10", device="cpu")[0].predictions
     model = ViT(variant("vit_femto_patch4_32")).eval()
     model.card = Card("tiny", Preprocess(size=(32, 32), resize=32, mean=HALF, std=HALF))
-    monkeypatch.setattr(optimize, "_time", lambda built, example: dict.fromkeys(built, 1.0))  # the first is taken
+    monkeypatch.setattr(
+        optimize, "time_backends", lambda built, example: dict.fromkeys(built, 1.0)
+    )  # the first is taken
     fast = optimize.optimize(model, batch_size=1)
     assert fast.backend == "eager"
     assert [note.split(":")[0] for note in fast.notes] == ["compiled was left out", "frozen was left out"]

@@ -13,7 +13,8 @@ from vitreous.data.preprocess import Preprocess
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.speed import optimize as module
-from vitreous.speed.optimize import BACKENDS, BackendChoice, optimize
+from vitreous.speed.backends import BACKENDS, BackendChoice
+from vitreous.speed.optimize import optimize
 from vitreous.weights.card import Card
 
 MEAN, STD = (0.48, 0.46, 0.41), (0.27, 0.26, 0.28)
@@ -86,7 +87,7 @@ def test_features_of_a_model_without_a_classifier_are_its_output(model):
 
 def test_logits_and_features_are_remembered_apart(model, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "default_backends", lambda device, precision: ("eager", "packed"))
-    monkeypatch.setattr(module, "_time", lambda built, example: {"eager": 2.0, "packed": 1.0})
+    monkeypatch.setattr(module, "time_backends", lambda built, example: {"eager": 2.0, "packed": 1.0})
     for output in ("logits", "features", "logits"):
         optimize(model, output=output, batch_size=2, cache=tmp_path)
     assert len(list(tmp_path.rglob("*.json"))) == 2
@@ -109,7 +110,7 @@ def test_int8_is_near_and_its_products_are_whole_numbers(model):
 
 def test_the_fastest_backend_is_taken_and_remembered(model, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        module, "_time", lambda runs, example: {"eager": 3.0, "packed": 4.0, "compiled": 1.0, "frozen": 2.0}
+        module, "time_backends", lambda runs, example: {"eager": 3.0, "packed": 4.0, "compiled": 1.0, "frozen": 2.0}
     )
     built, eager = [], BACKENDS["eager"]
     for name in list(BACKENDS):
@@ -157,7 +158,7 @@ def test_where_no_backend_works_the_error_has_the_reason(model, monkeypatch):
 def test_a_remembered_backend_that_no_longer_works_is_replaced(model, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "default_backends", lambda device, precision: ("eager", "packed", "compiled"))
     times = {"eager": 3.0, "packed": 2.0, "compiled": 1.0}
-    monkeypatch.setattr(module, "_time", lambda runs, example: {name: times[name] for name in runs})
+    monkeypatch.setattr(module, "time_backends", lambda runs, example: {name: times[name] for name in runs})
     eager = BACKENDS["eager"]
     for name in ("packed", "compiled"):
         monkeypatch.setitem(BACKENDS, name, eager)

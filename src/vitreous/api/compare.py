@@ -18,7 +18,7 @@ from vitreous.pages.comparison import COMPARISON_PAGE, ComparedDataset, write_co
 from vitreous.pages.render import render
 from vitreous.pages.run import spell
 from vitreous.runtime.distributed import this_rank
-from vitreous.runtime.files import short_name, write_json
+from vitreous.runtime.files import short_name, without_folders, write_json
 from vitreous.training.listeners import Listener, Listeners
 from vitreous.training.setup import open_data
 
@@ -198,15 +198,6 @@ def _run_named(
         rows = [{**row, "pages": [f"{own.name}/{page}" for page in row["pages"]]} for row in found.table["rows"]]
         datasets.append(replace(found, table={**found.table, "data": label, "rows": rows}))  # not where its files are
     return STUDIES[name].description, datasets
-
-
-def without_folders(text: str) -> str:
-    """Cut the folders of this machine out of a message: local paths are not written to files that may be shared.
-
-    >>> without_folders("CIFAR10 is not in /home/me/data and not at https://a.org/b")
-    'CIFAR10 is not in …/data and not at https://a.org/b'
-    """
-    return re.sub(r"(?<!\S)(~|[A-Z]:)?[/\\](\S+[/\\])?", "…/", text)
 
 
 def folder_name(names: Sequence[str]) -> str:

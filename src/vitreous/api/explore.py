@@ -1,4 +1,4 @@
-"""Open the explorer: a web page that looks into models on any image."""
+"""`explore`: open the explorer, a web page that looks into models on any image."""
 
 from __future__ import annotations
 

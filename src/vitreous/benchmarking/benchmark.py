@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 from vitreous.benchmarking.contenders import CONTENDERS, Contender, LeftOut, Material, Setting
 from vitreous.benchmarking.roofline import MatrixProduct, multiply, products
-from vitreous.benchmarking.timing import Call, TimingSummary, cores, interleave, noise, summarise
+from vitreous.benchmarking.timing import Call, TimingSummary, interleave, noise, summarise
 from vitreous.benchmarking.training_step import bytes_held, recorded, training_step
 from vitreous.models.last_block import Compute
 from vitreous.models.summary import count_flops
-from vitreous.runtime.device import cpu_name, device_name, synchronize
+from vitreous.runtime.device import cores, cpu_name, device_name, synchronize
 from vitreous.speed.fused_forward import onednn_available
 
 TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 5e-2, "int8": 0.2, "fp8": 0.2}
@@ -79,7 +79,7 @@ class BenchmarkResult:
 
     @property
     def images_at_ceiling(self) -> float:
-        """Images a second at the ceiling."""
+        """Images a second at the hardware's limit."""
         return self.ceiling / self.flops
 
     @property
@@ -88,13 +88,13 @@ class BenchmarkResult:
         return f"{self.model}, {kind}, batch {self.batch}, {self.precision}, {self.device}"
 
     def cells(self) -> list[list[str]]:
-        """The table as text: a header, and a row for each contender."""
+        """The benchmark's table as text: a header, and a row for each contender."""
         memory = any(row.memory is not None for row in self.rows)
         header = ["", "images/s", "ms", "spread", "× peer", "of limit", "error", *(["GiB"] if memory else [])]
         return [header, *(_cells(row, memory) for row in self.rows)]
 
     def notes(self) -> list[str]:
-        """The lines below the table: the limit, how to read it, and what was left out."""
+        """The lines below a benchmark's table: the limit, how to read it, and what was left out."""
         rounds = min((row.rounds for row in self.rows), default=0)
         limit = f"limit: {self.ceiling / 1e9:,.0f} GFLOP/s (product {self.ceiling_product})"
         return [
@@ -222,7 +222,7 @@ def to_rows(
     errors: Mapping[str, float],
     memory: Mapping[str, int | None],
 ) -> list[BenchmarkRow]:
-    """Make rows from timings, fastest first."""
+    """Make a benchmark's rows from the contenders' timings, fastest first."""
     rates = {name: batch / summary.median for name, summary in summaries.items()}
     peers = [rate for name, rate in rates.items() if contenders[name].library != "vitreous"]
     rows = [
@@ -246,7 +246,7 @@ def to_rows(
 
 
 def check(name: str, logits: Tensor, truth: Tensor, precision: str) -> float:
-    """Compute the largest difference from our fp32 logits, relative to the largest; raise if it is too large.
+    """Check a contender's logits: the difference from ours in fp32, relative to the largest; raise if it is too large.
 
     >>> round(check("timm", torch.tensor([1.0, 2.0002]), torch.tensor([1.0, 2.0]), "bf16"), 4)
     0.0001
@@ -265,14 +265,14 @@ def check(name: str, logits: Tensor, truth: Tensor, precision: str) -> float:
 
 
 def images(setting: Setting) -> Tensor:
-    """Make noise images `[b c H W]`, the same every time."""
+    """Make the noise images that contenders are timed on, `[b c H W]`, the same every time."""
     config, generator = setting.config, torch.Generator().manual_seed(1)
     x = torch.randn(setting.batch, config.channels, *config.size, generator=generator)
     return x.to(setting.device, torch.float32 if setting.train else setting.dtype)
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Describe hardware, versions and date."""
+    """Describe the hardware, versions and date of a benchmark."""
     versions = {}
     for library in ("torch", "timm", "torchvision", "transformers", "onnxruntime", "openvino"):
         try:
@@ -358,7 +358,7 @@ def _peak(call: Call, module: nn.Module | None, contender: Contender, setting: S
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence warnings of exporters and compilers."""
+    """Silence warnings of exporters and compilers while contenders are built and timed."""
     import logging
 
     with warnings.catch_warnings():

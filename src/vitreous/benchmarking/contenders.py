@@ -1,4 +1,4 @@
-"""`CONTENDERS`: what is timed, each as a call from images `[b 3 s s]` to logits `[b classes]`.
+"""`CONTENDERS`: the libraries and modes that a benchmark times, each a call from images to logits `[b classes]`.
 
 All have the same random weights, under their own library's names, so that all must give the same logits and none needs
 a download. A library that is not installed, or does not support the model, is left out with a reason.
@@ -84,7 +84,7 @@ class Material:
 
 @torch.no_grad()
 def random_model(config: ViTConfig, seed: int = 0) -> ViT:
-    """Make a ViT with noise in every parameter: new heads and biases are zero, which would hide mistakes.
+    """Make the model that all contenders copy, noise in every parameter: heads and biases of zero would hide mistakes.
 
     >>> from vitreous.models.variants import variant
     >>> random_model(variant("vit_femto_patch4_32"))(torch.ones(1, 3, 32, 32)).abs().max() > 0.1
@@ -104,14 +104,14 @@ def random_model(config: ViTConfig, seed: int = 0) -> ViT:
 
 
 def needs(*libraries: str) -> None:
-    """Raise `LeftOut` if a library is not installed."""
+    """Leave a contender out if a library is not installed."""
     for library in libraries:
         if find_spec(library) is None:
             raise LeftOut(f"{library} is not installed: pip install {library}")
 
 
 def timm_module(material: Material) -> nn.Module:
-    """Load our weights into timm's model."""
+    """Build the contender that is timm's model with our weights."""
     needs("timm")
     import timm
 
@@ -125,7 +125,7 @@ def timm_module(material: Material) -> nn.Module:
 
 
 def torchvision_module(material: Material) -> nn.Module:
-    """Load our weights into torchvision's model, which has only square images and patches."""
+    """Build the contender that is torchvision's model with our weights; its images and patches are square."""
     from torchvision.models.vision_transformer import VisionTransformer
 
     config = material.setting.config
@@ -146,7 +146,7 @@ def torchvision_module(material: Material) -> nn.Module:
 
 
 def transformers_module(material: Material) -> nn.Module:
-    """Load our weights into transformers' model, with torch's attention."""
+    """Build the contender that is transformers' model with our weights, and torch's attention."""
     needs("transformers")
     import transformers
 
@@ -175,18 +175,18 @@ BUILDERS: dict[str, Callable[[Material], nn.Module]] = {
 
 
 def logits_only_model(material: Material) -> Compute:
-    """Our model without the work that cannot reach the logits."""
+    """Build the contender that is our model without the work that cannot reach the logits."""
     model = material.module("vitreous")
     return lambda x: logits_only(model, x)
 
 
 def plain(library: str) -> Callable[[Material], Compute]:
-    """The library's own forward pass."""
+    """Build the contender that runs a library's own forward pass."""
     return lambda material: material.module(library)
 
 
 def transformers_logits(material: Material) -> Compute:
-    """transformers' forward pass, whose result has the logits as a field."""
+    """Build the contender that runs transformers' forward pass, whose result has the logits as a field."""
     model = material.module("transformers")
     return lambda x: model(x).logits
 
@@ -213,7 +213,7 @@ def on_cuda(build: Callable[[Material], Compute]) -> Callable[[Material], Comput
 
 
 def onnxruntime_session(material: Material) -> Compute:
-    """Compute our weights as an ONNX graph in onnxruntime."""
+    """Build the contender that runs our weights as an ONNX graph in onnxruntime."""
     needs("onnxruntime")
     import onnxruntime
 
@@ -235,7 +235,7 @@ def onnxruntime_session(material: Material) -> Compute:
 
 
 def openvino_model(material: Material) -> Compute:
-    """Compute the same graph in OpenVINO."""
+    """Build the contender that runs the same graph in OpenVINO."""
     needs("openvino")
     import openvino
 
@@ -254,7 +254,7 @@ def openvino_model(material: Material) -> Compute:
 
 
 def optimized(precision: str | None = None) -> Callable[[Material], Compute]:
-    """Our model as `--fast` runs it, in the setting's precision or another."""
+    """Build the contender that is our model as `--fast` runs it, in the setting's precision or another."""
 
     def start(material: Material) -> Compute:
         setting, model = material.setting, material.reference
@@ -273,7 +273,7 @@ def optimized(precision: str | None = None) -> Callable[[Material], Compute]:
 
 
 def learning(residual: torch.dtype | None) -> Callable[[Material], Compute]:
-    """Our model as `train --fused` runs it: fewer memory accesses in the backward pass, compiled."""
+    """Build the contender that is our model as `train --fused` runs it, compiled."""
 
     def start(material: Material) -> Compute:
         model = material.module("vitreous")
@@ -284,7 +284,7 @@ def learning(residual: torch.dtype | None) -> Callable[[Material], Compute]:
 
 @dataclass(frozen=True)
 class Contender:
-    """A library in one mode."""
+    """What a benchmark times: a library in one mode."""
 
     library: str
     build: Callable[[Material], Compute]

@@ -21,7 +21,7 @@ MAX_ROWS = {"cpu": 4096, "cuda": 65536, "mps": 8192}
 
 @dataclass(frozen=True)
 class MatrixProduct:
-    """A matrix product to time: `[rows inner] × [inner columns]`."""
+    """A matrix product that is timed for the ceiling: `[rows inner] × [inner columns]`."""
 
     rows: int
     inner: int
@@ -29,7 +29,7 @@ class MatrixProduct:
 
     @property
     def flops(self) -> int:
-        """Two for each multiply-add.
+        """Count the product's FLOPs: two for each multiply-add.
 
         >>> MatrixProduct(2, 3, 4).flops
         48
@@ -41,7 +41,7 @@ class MatrixProduct:
 
 
 def products(config: ViTConfig, batch: int, device_type: str) -> list[MatrixProduct]:
-    """List large squares, and the four products of a transformer block for `batch` images.
+    """List the products timed for the ceiling: large squares, and the four of a transformer block for `batch` images.
 
     >>> [str(product) for product in products(ViTConfig(), 8, "cpu")][2:]
     ['1576×768×2304', '1576×768×768', '1576×768×3072', '1576×3072×768']
@@ -58,7 +58,7 @@ def products(config: ViTConfig, batch: int, device_type: str) -> list[MatrixProd
 def multiply(
     product: MatrixProduct, device: torch.device, dtype: torch.dtype, packed: bool = False
 ) -> Callable[[], object]:
-    """Make a call that computes the product once, as a linear layer does; on a CPU also with a packed weight."""
+    """Make a call that computes a matrix product once, as a linear layer does, or with a packed weight."""
     x = torch.randn(product.rows, product.inner, device=device, dtype=dtype)
     weight = torch.randn(product.columns, product.inner, device=device, dtype=dtype)
 

@@ -20,7 +20,7 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class TimingSummary:
-    """Summary of a list of times."""
+    """Median and spread of a list of timings."""
 
     median: float
     """Seconds."""
@@ -30,7 +30,7 @@ class TimingSummary:
 
 
 def summarise(times: Sequence[float]) -> TimingSummary:
-    """Compute the median and the interquartile range.
+    """Compute the median and the interquartile range of timings.
 
     >>> summarise([1.0, 2.0, 3.0, 4.0, 100.0])
     TimingSummary(median=3.0, spread=0.6666666666666666, rounds=5)
@@ -85,7 +85,7 @@ def rotated(names: Sequence[str], turn: int) -> list[str]:
 
 
 def noise(spreads: Mapping[str, float], load: float | None, cores: int) -> list[str]:
-    """List warnings: noisy times, and a busy machine.
+    """List the warnings of a benchmark: noisy timings, and a busy machine.
 
     >>> noise({"timm": 0.02, "vitreous": 0.04}, load=0.1, cores=2)
     []
@@ -106,16 +106,11 @@ def noise(spreads: Mapping[str, float], load: float | None, cores: int) -> list[
 
 
 def load_average() -> float | None:
-    """Return the load average over the last minute; None if the system has none."""
+    """Return the load average over the last minute, before a benchmark; None if the system has none."""
     try:
         return os.getloadavg()[0]
     except (AttributeError, OSError):
         return None
-
-
-def cores() -> int:
-    """Count the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _timed(call: Call, repeats: int, synchronize: Call, clock: Callable[[], float]) -> float:

@@ -1,4 +1,4 @@
-"""`vitreous convert`."""
+"""`vitreous convert`: write a checkpoint for another library, or as an ONNX or torch graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`vitreous explore`."""
+"""`vitreous explore`: serve the explorer's web page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flags that several commands share."""
+"""Flags that several commands share: the model's, images, device, precision, output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`vitreous push`."""
+"""`vitreous push`: push a trained model to the Hugging Face Hub."""
 
 from __future__ import annotations
 

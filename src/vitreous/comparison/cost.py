@@ -13,7 +13,7 @@ import ctypes
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from vitreous.comparison.entrants import EVALUATIONS, SMALL, with_epochs
-from vitreous.runtime.device import device_name, synchronize
+from vitreous.runtime.device import device_name, pick_device, synchronize
 from vitreous.runtime.files import write_json
 from vitreous.training.listeners import Listener
 from vitreous.training.setup import TrainingParts, set_up_run
@@ -42,12 +42,36 @@ METER = "meter.json"
 
 @dataclass(frozen=True)
 class Speed:
-    """Images per second through the forward pass alone."""
+    """A model's speed: images per second through the forward pass alone."""
 
     eager: float
     compiled: float | None
     why: str = ""
     """Why there is no compiled speed."""
+
+
+def measure_speeds(
+    folder: Path, config: TrainConfig, models: Mapping[str, Model], compiled: bool, say: Callable[[str], object]
+) -> dict[str, Any]:
+    """Read a study's `speed.json`; time the models if it is not there yet, or lacks the compiled speeds asked for."""
+    path = folder / "speed.json"
+    if path.is_file():
+        known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if known["compiled"] or not compiled:
+            return known
+    say("timing the models" + (", eager and compiled" if compiled else ""))
+    device, precision = pick_device(config.device), config.precision
+    speeds = time_models(models, device, precision=precision, compiled=compiled)
+    values = {
+        "device": device_name(device),
+        "batch": batch_for(models, device),
+        "precision": precision,
+        "compiled": compiled,
+        "torch": torch.__version__,
+        "models": {label: asdict(speed) for label, speed in speeds.items()},
+    }
+    write_json(path, values)
+    return values
 
 
 @torch.inference_mode()
@@ -60,7 +84,7 @@ def time_models(
     rounds: int = ROUNDS,
     batch: int | None = None,
 ) -> dict[str, Speed]:
-    """Time every model, eager and compiled; the median over rounds."""
+    """Time every model of a study, eager and compiled: images per second, the median over rounds."""
     batch = batch or batch_for(models, device)
     calls: dict[tuple[str, str], Callable[[], object]] = {}
     reasons = dict.fromkeys(models, "" if compiled else "left out")
@@ -89,13 +113,13 @@ def time_models(
 
 
 def batch_for(models: Mapping[str, Model], device: torch.device) -> int:
-    """Images run at once, the same for all models: on a GPU, more small ones, or it would not be busy."""
+    """Choose how many images are timed at once, the same for all models: on a GPU, more small ones."""
     side = max(max(model.card.preprocess.size) for model in models.values())
     return 32 if device.type != "cuda" else 256 if side <= SMALL else 64
 
 
 def compile_problem(error: Exception) -> str:
-    """Say in a few words why a compilation failed."""
+    """Say in a few words why a model has no compiled speed."""
     text = str(error).lower()
     if "compiler" in text and ("not found" in text or "invalid" in text):
         return "no C++ compiler here"
@@ -112,7 +136,7 @@ def _call(model: Callable[[Tensor], Tensor], x: Tensor, device: torch.device, pr
 
 
 def epochs_for(config: TrainConfig, minutes: float, data_root: Path | None, listener: Listener) -> TrainConfig:
-    """Give the config as many epochs as take about `minutes` on this machine; at least one."""
+    """Give a config as many epochs as fit into a budget of `minutes` on this machine; at least one."""
     parts = set_up_run(config, data_root, listener)
     update, evaluation = time_update(parts), time_evaluation(parts)
     epochs = epochs_in(60 * minutes, parts.steps_per_epoch * update, evaluation)
@@ -122,7 +146,7 @@ def epochs_for(config: TrainConfig, minutes: float, data_root: Path | None, list
 
 
 def epochs_in(seconds: float, epoch: float, evaluation: float) -> int:
-    """Count the epochs that fit into a time, with about fifty evaluations among them, or one after each.
+    """Count the epochs that fit into a budget of time, with about fifty evaluations among them, or one after each.
 
     >>> epochs_in(100, epoch=9, evaluation=1), epochs_in(1000, epoch=4.5, evaluation=5), epochs_in(1, 9, 1)
     (10, 166, 1)
@@ -134,7 +158,7 @@ def epochs_in(seconds: float, epoch: float, evaluation: float) -> int:
 
 
 def time_update(parts: TrainingParts) -> float:
-    """Measure the seconds of an update, the median of a few; the weights that it moves are thrown away."""
+    """Measure the seconds of an update for a budget of minutes, the median of a few; its weights are thrown away."""
     times: list[float] = []
     start = time.monotonic()
     batches = parts.train_source.epoch(0, int(parts.config.batch_size))
@@ -149,7 +173,7 @@ def time_update(parts: TrainingParts) -> float:
 
 
 def time_evaluation(parts: TrainingParts) -> float:
-    """Measure the seconds of one evaluation on the held-out images; the first one, which compiles, does not count."""
+    """Measure the seconds of an evaluation for a budget of minutes; the first one, which compiles, does not count."""
     parts.evaluate()
     before = time.perf_counter()
     parts.evaluate()

@@ -64,7 +64,7 @@ class Budget:
 
 
 def with_epochs(config: TrainConfig, epochs: int) -> TrainConfig:
-    """Change the number of epochs; the warm-up keeps its share of them.
+    """Give a study's config another number of epochs; the warm-up keeps its share of them.
 
     >>> with_epochs(TrainConfig(epochs=40, warmup=4), 20).warmup
     2.0
@@ -91,7 +91,7 @@ class Entrant:
 
     @property
     def start(self) -> str:
-        """How the model begins, in words.
+        """How the model begins: fine-tuned or from scratch.
 
         >>> find_entrant("resnet18_small").start
         'from scratch'
@@ -100,7 +100,7 @@ class Entrant:
 
     @property
     def slug(self) -> str:
-        """The label as a folder's name."""
+        """The entrant's label as a folder's name."""
         return re.sub(r"[^A-Za-z0-9._]+", "-", self.label).strip("-.")
 
     @classmethod
@@ -109,7 +109,7 @@ class Entrant:
 
 
 def find_entrant(label: str, say: Callable[[str], object] = lambda line: None) -> Entrant:
-    """Find out what a model's name stands for; a checkpoint is opened for that.
+    """Find out what the name of a study's model stands for; a checkpoint is opened for that.
 
     A variant's name with a policy that freezes something is the checkpoint of that name. If a ResNet of torchvision
     has no weights on this machine and they cannot be downloaded, it begins from scratch, with a note.
@@ -140,7 +140,7 @@ def find_entrant(label: str, say: Callable[[str], object] = lambda line: None) -
 
 
 def split_policy(label: str) -> tuple[str, str | None]:
-    """Split off the policy after the last @; a word there that is no policy is a revision of the Hub.
+    """Split the policy off a model's name, after the last @; a word there that is no policy is a revision of the Hub.
 
     >>> split_policy("B/16@last:2"), split_policy("google/vit-base-patch16-224@main")
     (('B/16', 'last:2'), ('google/vit-base-patch16-224@main', None))
@@ -150,7 +150,7 @@ def split_policy(label: str) -> tuple[str, str | None]:
 
 
 def choose_recipe(budget: Budget, entrants: Sequence[Entrant]) -> tuple[str, TrainConfig]:
-    """Choose the recipe that all models share: the one asked for, or the usual one for data and models."""
+    """Choose the recipe that all models of a study share: the one asked for, or the usual one for data and models."""
     if budget.recipe is not None:
         if budget.recipe not in RECIPES:
             raise ValueError(f"no recipe is called {budget.recipe!r}: the recipes are {', '.join(RECIPES)}")
@@ -164,14 +164,14 @@ def choose_recipe(budget: Budget, entrants: Sequence[Entrant]) -> tuple[str, Tra
 
 
 def shared_size(budget: Budget, entrants: Sequence[Entrant]) -> int:
-    """The image size for models that take any: the one asked for, the first ViT's, or 32 for small ResNets."""
+    """Choose the size for a study's models that take any: the one asked for, the first ViT's, or 32 for small ResNets."""
     sizes = [entrant.image_size for entrant in entrants if entrant.image_size is not None]
     small = all(entrant.model.endswith("_small") for entrant in entrants)
     return budget.image_size or (sizes[0] if sizes else 32 if small else 224)
 
 
 def configure(budget: Budget, entrants: Sequence[Entrant]) -> list[TrainConfig]:
-    """Give each model its config, for seed 0; with a budget of minutes, the epochs are still the recipe's.
+    """Give each model of a study its config, for seed 0; with a budget of minutes, the epochs are still the recipe's.
 
     >>> entrants = [find_entrant("vit_pico_patch2_8"), find_entrant("resnet18_small")]
     >>> vit, resnet = configure(Budget("digits"), entrants)
@@ -219,7 +219,7 @@ def _configure(common: TrainConfig, entrant: Entrant, size: int, rate: float | N
 
 
 def differing(configs: Sequence[TrainConfig]) -> list[tuple[str, list[Any]]]:
-    """List the fields in which not all configs agree, with each one's value, in the order of `TrainConfig`.
+    """List the fields in which the configs of a study's models differ, with each one's value.
 
     >>> differing([TrainConfig(epochs=1), TrainConfig(epochs=2)])
     [('epochs', [1, 2])]

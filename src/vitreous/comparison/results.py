@@ -3,24 +3,21 @@
 Shapes:  s seeds · n test images
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from vitreous.comparison.cost import batch_for, read_meter, time_models
+from vitreous.comparison.cost import measure_speeds, read_meter
 from vitreous.comparison.entrants import differing
 from vitreous.comparison.runs import PREDICTIONS, Predictions
 from vitreous.comparison.statistics import compare_pairs, seed_interval
 from vitreous.comparison.study import Run, Study
 from vitreous.models.summary import count_flops
 from vitreous.pages.run import RUN_PAGE, spell
-from vitreous.runtime.device import device_name, pick_device
-from vitreous.runtime.files import short_name, write_json
+from vitreous.runtime.files import short_name
 from vitreous.training.run_folder import RunFolder
 from vitreous.weights.load import Model
 
@@ -31,13 +28,13 @@ DISAGREEMENTS = 6
 def gather(
     study: Study, *, compiled: bool = True, quoted: Mapping[str, float] | None = None, say: Callable[[str], object]
 ) -> dict[str, Any]:
-    """Read every run of the study and summarise it; speeds are measured once and kept."""
+    """Gather the results of every run of the study; speeds are measured once and kept."""
     models = study.first_models()
     names = display_names(list(models))
     answers = {label: [Predictions.read(run.folder / PREDICTIONS) for run in study.runs(label)] for label in models}
     correct = {label: np.stack([each.correct for each in seeds]) for label, seeds in answers.items()}  # [s n]
     starts = {e.label: "fine-tuned" if e.pretrained else "from scratch" for e in study.entrants}
-    speeds = measure_speeds(study, models, compiled, say)
+    speeds = measure_speeds(study.folder, study.configs[0], models, compiled, say)
     rows = [
         _row(study.runs(label), models[label], correct[label])
         | {"model": label, "name": names[label], "quoted": (quoted or {}).get(label), **speeds["models"][label]}
@@ -75,7 +72,7 @@ def gather(
 
 
 def display_names(labels: Sequence[str]) -> dict[str, str]:
-    """Shorten labels to the last part of their path, if they stay different.
+    """Shorten the models' names for table and page to the last part of their paths, if they stay different.
 
     >>> display_names(["resnet18", "/home/me/weights/vit_tiny"])
     {'resnet18': 'resnet18', '/home/me/weights/vit_tiny': 'vit_tiny'}
@@ -118,30 +115,6 @@ def _row(runs: Sequence[Run], model: Model, correct: NDArray[np.bool_]) -> dict[
         "pages": [f"runs/{run.folder.name}/{RUN_PAGE}" for run in runs],
         "devices": sorted({meter["device"] for meter in meters if meter["device"]}),
     }
-
-
-def measure_speeds(
-    study: Study, models: Mapping[str, Model], compiled: bool, say: Callable[[str], object]
-) -> dict[str, Any]:
-    """Read `speed.json`; measure if it is not there yet, or lacks the compiled speeds that are asked for."""
-    path = study.folder / "speed.json"
-    if path.is_file():
-        known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if known["compiled"] or not compiled:
-            return known
-    say("timing the models" + (", eager and compiled" if compiled else ""))
-    device, precision = pick_device(study.configs[0].device), study.configs[0].precision
-    speeds = time_models(models, device, precision=precision, compiled=compiled)
-    values = {
-        "device": device_name(device),
-        "batch": batch_for(models, device),
-        "precision": precision,
-        "compiled": compiled,
-        "torch": torch.__version__,
-        "models": {label: asdict(speed) for label, speed in speeds.items()},
-    }
-    write_json(path, values)
-    return values
 
 
 def _by_class(correct: NDArray[np.bool_], labels: NDArray[np.int64], classes: int) -> list[float | None]:

@@ -52,7 +52,7 @@ def finish_runs(
     say: Callable[[str], object] = lambda line: None,
     pause: float = PAUSE,
 ) -> None:
-    """Return when every run of the study is done, by this process or another."""
+    """Train the runs of a study until every one is done, by this process or another."""
     waiting = False
     while left := [run for run in study.runs() if not run.done]:
         progress = False
@@ -82,7 +82,7 @@ def finish(
     say: Callable[[str], object],
     others: Sequence[Path] = (),
 ) -> None:
-    """Train a run if it is not trained yet, then predict every test image; `others` are the study's other folders."""
+    """Train a study's run if that is not done, then predict every test image; `others` are the other runs' folders."""
     folder = RunFolder(run.folder)
     if folder.read_result() is None:
         say(f"{run.entrant.label}, seed {run.config.seed}")
@@ -98,7 +98,7 @@ def finish(
 
 
 def held(folder: Path) -> bool:
-    """Whether another process writes to a run's folder at this moment."""
+    """Whether another process works on a study's run at this moment."""
     if not (folder / "config.json").is_file():
         return False
     try:
@@ -124,7 +124,7 @@ class Predictions:
         return np.equal(self.predicted, self.label)
 
     def write(self, path: Path) -> Path:
-        """Write an npz file, with `correct` as well for other readers."""
+        """Write the predictions as an npz file, with `correct` as well for other readers."""
 
         def write(temporary: Path) -> None:
             with temporary.open("wb") as file:
@@ -141,7 +141,7 @@ class Predictions:
 
 @torch.inference_mode()
 def predict(model: Model, data: ImageDataset, *, device: str = "auto", precision: str = "fp32") -> Predictions:
-    """Predict all images in one pass, in the precision that the model was trained in; classes are the dataset's own."""
+    """Predict a study's test images in one pass, in the precision of training; classes are the dataset's own."""
     chosen = pick_device(device)
     model = model.to(chosen).eval()
     problems: list[ImageError] = []
@@ -160,7 +160,7 @@ def predict(model: Model, data: ImageDataset, *, device: str = "auto", precision
 
 
 class StudyDisplay(ProgressDisplay):
-    """Show each run's progress bars in turn: the last run's bars go when the next one begins."""
+    """Show the progress bars of a study's runs in turn: a run's bars go when the next one begins."""
 
     def begin(self, parts: TrainingParts, config: TrainConfig, folder: RunFolder) -> None:
         for task in self.tasks.values():

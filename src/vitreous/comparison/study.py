@@ -27,7 +27,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Run:
-    """One model with one seed."""
+    """A run of a study: one model with one seed."""
 
     entrant: Entrant
     config: TrainConfig
@@ -40,7 +40,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Study:
-    """A request, with the models and configs that it resolves to."""
+    """A study: the request, and the models and configs that it resolves to."""
 
     folder: Path
     budget: Budget
@@ -51,7 +51,7 @@ class Study:
     """One for each model, with seed 0."""
 
     def runs(self, label: str | None = None) -> list[Run]:
-        """List the runs, of all models or of one; seed by seed, so that a study cut short treats all models alike."""
+        """List the runs of a study, or of one model; seed by seed, so that a study cut short treats all alike."""
         return [
             Run(entrant, replace(config, seed=seed), self.folder / "runs" / f"{entrant.slug}-seed{seed}")
             for seed in range(self.seeds)
@@ -144,7 +144,7 @@ def _check_same(folder: Path, before: dict[str, Any], asked: dict[str, Any]) -> 
 
 @contextmanager
 def locked(path: Path, say: Callable[[str], object], pause: float = 0.5) -> Iterator[None]:
-    """Hold a lock by this name, waiting while another process has it."""
+    """Hold a lock in a study's folder by this name, waiting while another process has it."""
     waiting = False
     with ExitStack() as stack:
         while True:
@@ -176,7 +176,7 @@ class StudyPart:
 
 @dataclass(frozen=True)
 class NamedStudy:
-    """Several datasets, one after the other."""
+    """A study known by name: several datasets, one after the other."""
 
     description: str
     parts: tuple[StudyPart, ...]

@@ -1,4 +1,4 @@
-"""The table in words: what is known of each model, measure by measure. The terminal and the page show the same."""
+"""The table of a comparison in words, cell by cell, with its verdicts. The terminal and the page show the same."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ Row = Mapping[str, Any]
 
 
 def interval(row: Row) -> str:
-    """The accuracy's interval, and whether it is over seeds or over images.
+    """A cell of the table: the accuracy's interval, and whether it is over seeds or over images.
 
     >>> interval({"interval": [0.97, 0.99], "interval_over": "seeds"})
     '± 1.00 over seeds'
@@ -24,7 +24,7 @@ def interval(row: Row) -> str:
 
 
 def count(number: float | None) -> str:
-    """A large number in three digits.
+    """A cell of the table: a large number in three digits.
 
     >>> count(54_218), count(11_173_962), count(1.11e9), count(None)
     ('54.2 k', '11.2 M', '1.11 G', 'unknown')
@@ -38,7 +38,7 @@ def count(number: float | None) -> str:
 
 
 def energy(row: Row) -> str:
-    """The energy of a training run, or why it is unknown.
+    """A cell of the table: the energy of a training run, or why it is unknown.
 
     >>> energy({"joules": 5400.0, "joules_why": ""}), energy({"joules": None, "joules_why": "no counter"})
     ('5.4 kJ', 'unknown: no counter')
@@ -49,12 +49,12 @@ def energy(row: Row) -> str:
 
 
 def memory(row: Row) -> str:
-    """Peak memory of an update on a GPU."""
+    """A cell of the table: peak memory of an update on a GPU."""
     return "unknown" if row["memory"] is None else f"{row['memory'] / 2**20:,.0f} MiB"
 
 
 def rate(number: float | None, why: str = "") -> str:
-    """Images per second, or why there is no such number.
+    """A cell of the table: images per second, or why there is no such number.
 
     >>> rate(12345.6), rate(None, "no C++ compiler here")
     ('12,346', 'none: no C++ compiler here')
@@ -102,7 +102,7 @@ def verdicts(table: Mapping[str, Any]) -> list[str]:
 
 
 def evidence(pair: Mapping[str, Any]) -> str:
-    """The numbers behind a verdict.
+    """The numbers behind a verdict, in words.
 
     >>> pair = {"difference": 0.0125, "half_width": 0.004, "p_images": 0.0002, "p_seeds": 0.01, "p_corrected": 0.01}
     >>> evidence(pair)
@@ -120,7 +120,7 @@ def evidence(pair: Mapping[str, Any]) -> str:
 
 
 def p_value(p: float) -> str:
-    """A p-value in two digits.
+    """A p-value in two digits, for the words behind a verdict.
 
     >>> p_value(0.0312), p_value(3e-9), p_value(1.0)
     ('p = 0.031', 'p below 0.0001', 'p = 1')

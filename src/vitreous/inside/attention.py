@@ -73,7 +73,7 @@ def entropy(attention: Tensor) -> Tensor:
 
 
 def layer_normed(matrix: Tensor, eps: float = 1e-5) -> Tensor:
-    """Layer-normalise each row of a matrix, so that rows of different sharpness can be compared.
+    """Layer-normalise each row of an attention matrix for display, so that rows of different sharpness can be compared.
 
     `eps` is torch's default: a row as flat as uniform attention over 200 tokens stays near zero and shows no noise.
 
@@ -85,7 +85,7 @@ def layer_normed(matrix: Tensor, eps: float = 1e-5) -> Tensor:
 
 
 def log_scaled(matrix: Tensor, floor: float = 1e-6) -> Tensor:
-    """Take the decimal logarithm of a matrix, with values below `floor` raised to `floor`.
+    """Take the decimal logarithm of an attention matrix for display, with values below `floor` raised to `floor`.
 
     >>> log_scaled(torch.tensor([1.0, 0.01, 0.0]))
     tensor([ 0., -2., -6.])

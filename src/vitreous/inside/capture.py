@@ -189,7 +189,7 @@ def read_out(q: Tensor, k: Tensor, identity: Tensor) -> Tensor:
 
 
 def padded_identity(k: Tensor) -> Tensor:
-    """The identity `[t t]` with columns up to a multiple of 8, which the kernel wants."""
+    """The identity `[t t]` for `read_out`, with columns up to a multiple of 8, which the kernel wants."""
     tokens = k.shape[-2]
     return torch.eye(tokens, tokens + -tokens % 8, device=k.device, dtype=k.dtype)
 
@@ -242,7 +242,7 @@ def capture(
 
 
 def within(index: int, count: int, what: str) -> int:
-    """Check an index and convert a negative one, which counts from the end; a `ValueError` names the range.
+    """Check the index of a captured block, head or token; a negative one counts from the end.
 
     >>> within(-1, 12, "block")
     11
@@ -253,7 +253,7 @@ def within(index: int, count: int, what: str) -> int:
 
 
 def underneath(model: nn.Module) -> tuple[ViT, bool]:
-    """Return the ViT inside a compiled or wrapped model, and whether it is compiled."""
+    """Return the ViT to capture inside a compiled or wrapped model, and whether it is compiled."""
     compiled = False
     for _ in range(8):
         if isinstance(model, ViT):

@@ -96,18 +96,18 @@ def _probability(logits: Tensor, chosen: Tensor) -> Tensor:
 
 
 def _ranks(maps: Tensor) -> Tensor:
-    """Rank of each patch: 0 is the highest."""
+    """Rank each patch of a map by its value: 0 is the highest."""
     order = maps.flatten(1).argsort(dim=1, descending=True, stable=True)
     return order.argsort(dim=1).view(maps.shape)
 
 
 def _enlarged(masks: Tensor, x: Tensor) -> Tensor:
-    """Masks of patches `[k rows columns]` as masks of pixels `[k 1 H W]`."""
+    """Enlarge masks of deleted patches `[k rows columns]` to pixels `[k 1 H W]`."""
     return F.interpolate(masks[:, None].to(x), size=x.shape[-2:], mode="nearest-exact") > 0
 
 
 def random_map(grid: tuple[int, int], seed: int = 0) -> Tensor:
-    """Make a random map `[rows columns]`, as a baseline.
+    """Make a random heat map `[rows columns]`, as a baseline of faithfulness.
 
     >>> torch.equal(random_map((2, 3), seed=1), random_map((2, 3), seed=1))
     True
@@ -125,7 +125,7 @@ def centre_map(grid: tuple[int, int], spread: float = 0.25) -> Tensor:
 
 
 def reinitialised(model: ViT | ResNet, seed: int = 0) -> ViT | ResNet:
-    """Make a model of the same config with new random weights; the global random state is not changed.
+    """Re-initialise a model for the sanity check: the same config, new random weights, the random state unchanged.
 
     A new ViT's head is zero, which has no explanation: here it is drawn like the other layers.
     """

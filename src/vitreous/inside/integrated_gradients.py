@@ -63,7 +63,7 @@ def _nodes(steps: int, rule: str) -> tuple[Tensor, Tensor]:
 
 
 def to_patches(pixels: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Sum pixel values over each patch and all colours: `[b c H W]` → `[b rows columns]`.
+    """Sum the contributions of pixels over each patch and all colours: `[b c H W]` → `[b rows columns]`.
 
     `grid` is the layout's grid, or any that divides the image.
 
@@ -79,7 +79,7 @@ def to_patches(pixels: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 def black(model: nn.Module) -> Tensor:
-    """Value of a black pixel after the model's preprocessing: `[c 1 1]`."""
+    """The baseline of a black image after the model's preprocessing: `[c 1 1]`."""
     preprocess = getattr(getattr(model, "card", None), "preprocess", None)
     if preprocess is None:
         raise ValueError("this model has no preprocessing (model.card is not set): pass a tensor as baseline")

@@ -103,7 +103,7 @@ class _Intervention:
 
 
 def apply(name: str, change: Change, value: Tensor) -> Tensor:
-    """Replace a value by a tensor, or by a function of it."""
+    """Replace an internal by a tensor, or by a function of it."""
     changed = change(value) if callable(change) else change.to(value).expand_as(value)
     if changed.shape != value.shape:
         raise ValueError(f"{name} is {tuple(value.shape)}, the replacement is {tuple(changed.shape)}")

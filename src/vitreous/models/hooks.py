@@ -81,13 +81,13 @@ def hooked_attention(
 
 
 def scaled(q: Tensor) -> Tensor:
-    """Divide queries by √k."""
+    """Divide queries by √k, where a hook needs the scores."""
     result: Tensor = q * q.shape[-1] ** -0.5
     return result
 
 
 def masked(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Apply a mask that broadcasts to scores `[b h q t]`: False forbids attention, numbers are added."""
+    """Apply a mask to scores `[b h q t]` that a hook needs: False forbids attention, numbers are added."""
     if mask is None:
         return scores
     return scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask

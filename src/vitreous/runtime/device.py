@@ -1,5 +1,6 @@
 """Devices and precisions by name (`auto`, `cpu`, `cuda:1`, `bf16`), and what the hardware is called."""
 
+import os
 import platform
 from pathlib import Path
 
@@ -72,6 +73,11 @@ def cpu_name() -> str:
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """Count the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def lacks_compiler(device: torch.device) -> bool:

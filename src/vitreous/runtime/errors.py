@@ -1,4 +1,4 @@
-"""Report an error as one line on standard error, and to `torchrun` if it started several processes.
+"""Report an error as one line, also to `torchrun`, and exit the process with its code.
 
 `torchrun` ends all processes when one fails, and its summary shows what that one wrote to its error file.
 """
@@ -36,7 +36,7 @@ def report_error(error: Exception, *, with_traceback: bool = False) -> None:
 
 
 def exit_process(code: int) -> NoReturn:
-    """Exit with `code`; skip the interpreter's cleanup if a process group is still open, as it is after an error.
+    """Exit the process with `code`; after an error in a process group, skip the interpreter's cleanup.
 
     The group's threads may be sending to a process that has gone. Cleanup would destroy the group under them, and the
     process would then abort instead of returning the code.

@@ -1,7 +1,8 @@
-"""Atomic file writes, and the cache folder."""
+"""Files and paths: atomic writes, the cache folder, and names without this machine's folders."""
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -53,3 +54,12 @@ def short_name(name: str) -> str:
     ('digits', 'vit-base-patch16-224')
     """
     return name.rstrip("/").replace("\\", "/").split("/")[-1] or name
+
+
+def without_folders(text: str) -> str:
+    """Cut the folders of this machine out of a message: local paths are not written to files that may be shared.
+
+    >>> without_folders("CIFAR10 is not in /home/me/data and not at https://a.org/b")
+    'CIFAR10 is not in …/data and not at https://a.org/b'
+    """
+    return re.sub(r"(?<!\S)(~|[A-Z]:)?[/\\](\S+[/\\])?", "…/", text)

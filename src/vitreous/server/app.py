@@ -33,7 +33,7 @@ MAX_HEADS_OFF = 4096
 
 
 class ErrorMessage(BaseModel):
-    """What is wrong, in one line."""
+    """The explorer's error response: what is wrong, in one line."""
 
     detail: str
 
@@ -51,7 +51,7 @@ class ModelInfo(BaseModel):
 
 
 class ClassScore(BaseModel):
-    """One of the most probable classes."""
+    """One of the most probable classes in the explorer's response."""
 
     index: int
     class_name: str
@@ -80,7 +80,7 @@ UPLOAD = error_responses(
 
 
 def create_app(models: Mapping[str, ViT], jobs: JobQueue) -> FastAPI:
-    """Create the application; `SecurityMiddleware` goes in front of it."""
+    """Create the explorer's application; `SecurityMiddleware` goes in front of it."""
     app = FastAPI(title="vitreous explore", version=__version__, docs_url=None, redoc_url=None)
     named = {"enum": list(models)}
     encoded_samples: dict[str, bytes] = {}  # as PNG, encoded at the first request for one
@@ -207,7 +207,7 @@ def busy(error: ServerBusy) -> HTTPException:
 
 
 def parse_heads(text: str) -> list[tuple[int, int]]:
-    """Parse `7.0,7.3` into pairs of block and head.
+    """Parse the heads that a request switches off, `7.0,7.3`, into pairs of block and head.
 
     >>> parse_heads("7.0,7.3")
     [(7, 0), (7, 3)]
@@ -239,7 +239,7 @@ def describe(name: str, model: ViT) -> dict[str, Any]:
 
 
 def encoded(image: Any) -> bytes:
-    """Encode an image as PNG."""
+    """Encode a sample image as PNG for the explorer."""
     file = io.BytesIO()
     image.save(file, "PNG")
     return file.getvalue()

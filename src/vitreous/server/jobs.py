@@ -26,7 +26,7 @@ class ServerBusy(Exception):
 
 
 class JobCancelled(Exception):
-    """Nobody waits for the result any more."""
+    """The job was cancelled: nobody waits for its result any more."""
 
 
 class CancelToken:
@@ -60,7 +60,7 @@ class CancelToken:
 
 
 class JobQueue:
-    """A bounded queue in front of a few threads."""
+    """A bounded queue of jobs in front of a few threads."""
 
     def __init__(
         self, *, threads: int = 1, max_waiting: int = 32, max_wait: float = 30.0, idle_seconds: float = IDLE_SECONDS
@@ -117,7 +117,7 @@ class JobQueue:
         return {"doing": cancel.doing}
 
     async def _wait_for_thread(self, cancel: CancelToken, disconnected: Disconnected) -> None:
-        """Wait for a free thread, first come, first served."""
+        """Let a job wait for a free thread, first come, first served."""
         self.waiting.append(cancel)
         turn = asyncio.ensure_future(self.free.acquire())
         end = asyncio.get_running_loop().time() + self.max_wait

@@ -1,12 +1,20 @@
-"""`BACKENDS`: the ways to run a folded network, each a builder: network, `Forward`, example batch → a callable.
+"""`BACKENDS`: eager, compiled, frozen, fused and packed networks, CUDA graphs; which is fastest, timed and remembered.
 
-Which one is fastest depends on the machine, so `optimize` times them. On CUDA each backend is recorded once and then
+Each is a builder: folded network, `Forward`, example batch → a callable.
+
+Which one is fastest depends on the machine, so they are timed. On CUDA each backend is recorded once and then
 replayed as a whole (a CUDA graph): at small batches launching kernels one by one takes longer than running them.
 """
 
 import copy
+import hashlib
+import json
+import statistics
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -14,6 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.models.last_block import Compute, OutputKind, features_only, logits_only
+from vitreous.runtime.device import cpu_name, synchronize
+from vitreous.runtime.files import write_json
 from vitreous.speed.fused_forward import (
     SMALL_BATCH,
     fits,
@@ -25,6 +35,9 @@ from vitreous.speed.fused_forward import (
 from vitreous.speed.fused_ops import has_triton
 from vitreous.speed.token_merging import merging
 
+ROUNDS = 5  # timings of each backend
+AS_FAST = 1.03
+"""Backends that take at most this many times the fastest one's time count as equally fast: the first is taken."""
 WARM_UP = 3  # calls before a graph is recorded: what is tuned on first use must not be part of it
 
 
@@ -34,7 +47,7 @@ class UnsupportedBackend(Exception):
 
 @dataclass(frozen=True)
 class Forward:
-    """What a backend computes."""
+    """What a backend computes: logits or features, with or without token merging."""
 
     output: OutputKind = "logits"
     merge: int = 0
@@ -52,13 +65,13 @@ Builder = Callable[[nn.Module, Forward, Tensor], Compute]
 
 
 def eager(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
-    """Run the plain code."""
+    """Build the backend that runs the plain code."""
     function = forward.function
     return torch.no_grad()(lambda x: function(network, x))
 
 
 def compiled(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
-    """Compile the plain code by `torch.compile`."""
+    """Build the backend that compiles the plain code by `torch.compile`."""
     return _compiled(network, forward.function)
 
 
@@ -74,7 +87,7 @@ def _own_code(function: Any) -> Compute:
 
 
 def frozen(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
-    """Compile with the weights as constants, which the compiler then packs for the machine's kernels."""
+    """Build the backend compiled with weights as constants, which the compiler packs for the machine's kernels."""
     from torch._inductor import config
 
     own = copy.deepcopy(network)
@@ -88,7 +101,7 @@ def frozen(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
 
 
 def fused(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
-    """Compile `fused_forward`, which has fewer memory accesses; in bf16 with GELU inside the products."""
+    """Build the backend that compiles `fused_forward`, with fewer memory accesses; in bf16 GELU is in the products."""
     if forward.merge or not fits(network):
         raise UnsupportedBackend("it needs a GELU network whose head reads the class token, without token merging")
     output, fused_gelu = forward.output, example.dtype == torch.bfloat16
@@ -96,7 +109,7 @@ def fused(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
 
 
 def small_batch(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
-    """As `fused`, in bf16, with an attention kernel for small batches, such as one image."""
+    """Build the backend `fused` in bf16 with an attention kernel for small batches, such as one image."""
     if forward.merge or not fits(network) or not has_triton(example.device):
         raise UnsupportedBackend("it needs a GELU network whose head reads the class token, and Triton")
     rows = len(example) * network.layout.tokens  # type: ignore[operator,union-attr]
@@ -108,7 +121,7 @@ def small_batch(network: nn.Module, forward: Forward, example: Tensor) -> Comput
 
 
 def packed(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
-    """Pack weights for the CPU's kernels, with GELU and residuals inside the products (oneDNN)."""
+    """Build the CPU's backend with weights packed for oneDNN, GELU and residuals inside the products."""
     if forward.merge or not fits(network) or example.device.type != "cpu" or not onednn_available():
         raise UnsupportedBackend("it needs a GELU network whose head reads the class token, on a CPU with oneDNN")
     return packed_forward(network, len(example), forward.output)  # type: ignore[arg-type]
@@ -153,7 +166,7 @@ class Replay:
 
 
 def _clear_workspaces() -> None:
-    """Let matrix products allocate new workspaces, if this torch has a call for it."""
+    """Let matrix products allocate new workspaces outside a CUDA graph, if this torch has a call for it."""
     getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)()
 
 
@@ -171,9 +184,76 @@ BACKENDS: dict[str, Builder] = {
 
 
 def default_backends(device: torch.device, precision: str) -> tuple[str, ...]:
-    """List the backends worth trying."""
+    """List the backends worth trying on a device."""
     if device.type == "cuda":
         if precision in ("int8", "fp8"):
             return ("compiled graph",)
         return ("eager graph", "compiled graph", "fused graph", "small-batch graph")
     return ("compiled",) if precision == "int8" else ("eager", "packed", "compiled", "frozen")
+
+
+# --- choosing the fastest ---------------------------------------------------------------------------------------------
+
+
+def build_backends(
+    network: nn.Module, forward: Forward, example: Tensor, wanted: tuple[str, ...], notes: list[str]
+) -> dict[str, Compute]:
+    """Build every backend that works on this machine; the reasons of those that fail are added to `notes`."""
+    built: dict[str, Compute] = {}
+    for name in wanted:
+        try:
+            built[name] = BACKENDS[name](network, forward, example)
+            built[name](example)
+        except UnsupportedBackend:
+            built.pop(name, None)
+        except Exception as error:  # compilers raise many classes of errors
+            built.pop(name, None)
+            notes.append(f"{name} was left out: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
+    return built
+
+
+def time_backends(built: dict[str, Compute], example: Tensor) -> dict[str, float]:
+    """Measure the median seconds of each backend, in turns: a busy machine then slows all of them alike."""
+    times: dict[str, list[float]] = {name: [] for name in built}
+    for _ in range(ROUNDS):
+        for name, compute in built.items():
+            start = time.perf_counter()
+            compute(example)
+            synchronize(example.device)
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
+def fastest(seconds: dict[str, float]) -> str:
+    """Choose the fastest backend; of equally fast ones the first, so that noise does not decide.
+
+    >>> fastest({"eager": 1.01, "compiled": 1.0, "frozen": 1.2})
+    'eager'
+    """
+    return next(name for name, time in seconds.items() if time <= AS_FAST * min(seconds.values()))
+
+
+@dataclass(frozen=True)
+class BackendChoice:
+    """A file that remembers which backend was the fastest for a model on this machine."""
+
+    path: Path
+
+    def read(self) -> str | None:
+        try:
+            return str(json.loads(self.path.read_text(encoding="utf-8"))["backend"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write(self, backend: str, seconds: dict[str, float]) -> None:
+        with suppress(OSError):  # no space, no permission, or on Windows an open file: it is timed again next time
+            write_json(self.path, {"backend": backend, "seconds": seconds})
+
+
+def backend_choice(folder: Path | None, device: torch.device, *question: Any) -> BackendChoice | None:
+    """Return the file that remembers the fastest backend for a model on this machine; None without a cache folder."""
+    if folder is None:
+        return None
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
+    key = repr((*question, device.type, name, torch.get_num_threads(), torch.__version__))
+    return BackendChoice(folder / "backends" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json")

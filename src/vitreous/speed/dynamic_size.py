@@ -22,7 +22,7 @@ OFFSET = 0.1
 
 
 class DynamicSizeViT(nn.Module):
-    """Images `[b c H W]` → logits `[b classes]`, H and W any multiples of the patch size.
+    """A ViT for images of any size: `[b c H W]`, H and W any multiples of the patch size → logits `[b classes]`.
 
     >>> from vitreous.models.variants import variant
     >>> model = ViT(variant("vit_femto_patch4_32")).eval()
@@ -57,7 +57,7 @@ class DynamicSizeViT(nn.Module):
 
 
 def at_size(model: ViT, size: tuple[int, int], convention: str) -> ViT:
-    """Build a model of another image size with the same weights, as `load(image_size=…)` does.
+    """Build a model of another fixed size with the same weights, to check a graph of dynamic size against.
 
     >>> from vitreous.models.variants import variant
     >>> at_size(ViT(variant("vit_femto_patch4_32")), (40, 24), "timm").layout.grid
@@ -80,7 +80,7 @@ def at_size(model: ViT, size: tuple[int, int], convention: str) -> ViT:
 
 
 def resample_offset(table: Tensor, size: Grid) -> Tensor:
-    """Resize a table `[1 d r c]` to `size` as DINOv2 does; the same grid gives the same numbers.
+    """Resize positions `[1 d r c]` as DINOv2 does, to a `size` that may be a graph's symbols.
 
     >>> resample_offset(torch.randn(1, 8, 37, 37), (24, 16)).shape
     torch.Size([1, 8, 24, 16])
@@ -93,7 +93,7 @@ def resample_offset(table: Tensor, size: Grid) -> Tensor:
 
 
 def axis_weights(positions: Tensor, old: int, offset: Tensor) -> Tensor:
-    """Compute the weight of each old sample in each new position: `[n]` → `[n old]`.
+    """Compute the weight of each old position in each new one along an axis, without branches: `[n]` → `[n old]`.
 
     Four samples around a position count, by Keys' cubic kernel with a = -0.75; edge samples are repeated.
     """

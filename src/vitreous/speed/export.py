@@ -40,7 +40,7 @@ OPSET = 18
 
 @dataclass(frozen=True)
 class Exported:
-    """The written files, and how the graph compares with the model."""
+    """The files of an exported graph, and how it compares with the model."""
 
     files: list[Path]
     difference: float
@@ -107,7 +107,7 @@ def export(
 
 
 def convention_of(model: nn.Module) -> str:
-    """Find the resize convention of the library that the checkpoint came from; timm's if there was none."""
+    """Choose how an exported graph resizes positions: as the checkpoint's library does, or timm."""
     card: Any = model.card
     name = card.report.format if card is not None else ""
     return FORMATS[name].resize if name in FORMATS else "timm"
@@ -160,7 +160,7 @@ class Images(nn.Module):
 
 
 class FreePool(nn.Module):
-    """A max pool of any stride as one of stride 1 and slicing: `[b c h w]` → `[b c ⌈h/s⌉ ⌈w/s⌉]`.
+    """A max pool that exports for odd and even sizes, by slicing: `[b c h w]` → `[b c ⌈h/s⌉ ⌈w/s⌉]`.
 
     torch 2.11 traces a larger stride only for odd or only for even sizes. Kernel, padding and stride are a ResNet's.
     """
@@ -175,7 +175,7 @@ class FreePool(nn.Module):
 
 
 def stride(model: ViT | ResNet) -> Size:
-    """Pixels for each position of the last stage: a ViT's patch size, the product of a ResNet's strides."""
+    """The pixels that a dynamic size goes in steps of: a ViT's patch size, the product of a ResNet's strides."""
     config = model.config
     if isinstance(config, ViTConfig):
         return config.patch
@@ -247,7 +247,7 @@ def open_torch_export(path: Path) -> Compute:
 
 @dataclass(frozen=True)
 class Kind:
-    """A file format for graphs."""
+    """A file format for exported graphs."""
 
     suffix: str
     write: Callable[[ExportedProgram, Path, str, str, int], None]

@@ -28,7 +28,7 @@ SMALL_BATCH = 1024
 def fused_forward(
     network: ViT, x: Tensor, *, output: OutputKind = "logits", fused_gelu: bool = True, own_attention: bool = False
 ) -> Tensor:
-    """Compute logits or features of a folded network (`weight_folding.py`) for images `[b c H W]`.
+    """Compute logits or features of a folded network on a GPU with few memory accesses: images `[b c H W]`.
 
     `fused_gelu` computes GELU inside the product before it, by its tanh form, which differs by up to 5e-4: about the
     rounding of bf16. Without it GELU is a separate kernel, exact to 2e-7 (or the tanh form, if the network has that).
@@ -84,12 +84,12 @@ def fits_own_attention(network: Any) -> bool:
 
 
 def norm(x: Tensor, carried: Tensor, layer: nn.LayerNorm, dtype: torch.dtype | None = None) -> Tensor:
-    """Layer-normalise `x + carried` without scale and shift, computed in fp32."""
+    """Layer-normalise `x + carried` in a fused forward pass, without scale and shift, computed in fp32."""
     return F.layer_norm(x.float() + carried, layer.normalized_shape, eps=layer.eps).to(dtype or x.dtype)
 
 
 def mix(attention: Any, qkv: Tensor, b: int) -> Tensor:
-    """Compute attention from concatenated queries, keys and values: `[r 3d]` → `[r d]`."""
+    """Compute a fused forward pass's attention from queries, keys and values side by side: `[r 3d]` → `[r d]`."""
     r, heads = qkv.shape[0], attention.heads
     q, k, v = qkv.view(b, r // b, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)  # [b h t k]
     mixed = F.scaled_dot_product_attention(attention.q_norm(q), attention.k_norm(k), v)
@@ -126,7 +126,7 @@ class PackedLinear:
 
 @torch.no_grad()
 def packed_forward(network: ViT, batch_size: int, output: OutputKind = "logits") -> Callable[[Tensor], Tensor]:
-    """Build a callable from images `[b c H W]` to logits or features, of a folded network that `fits` supports."""
+    """Build the CPU's forward pass with packed weights: images `[b c H W]` → logits or features of a folded network."""
     rows = batch_size * network.layout.tokens
     blocks: list[tuple[Any, list[PackedLinear]]] = []
     for block in network.blocks[:-1]:

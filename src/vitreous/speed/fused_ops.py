@@ -17,7 +17,7 @@ PROGRAMS = 64
 
 
 def has_triton(device: torch.device) -> bool:
-    """Whether our Triton kernels run on a device."""
+    """Whether a device runs the operations as Triton kernels."""
     return device.type == "cuda" and find_spec("triton") is not None
 
 

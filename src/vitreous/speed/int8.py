@@ -101,7 +101,7 @@ class Bf16Attention(Attention):
 
 
 def padded(rows: Tensor, count: int) -> Tensor:
-    """Append rows of zeros to `[r n]` until there are `count`.
+    """Append rows of zeros to `[r n]` until there are `count`, the fewest that a GPU's int8 product takes.
 
     >>> padded(torch.ones(1, 2), 3).tolist()
     [[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]]
@@ -111,12 +111,12 @@ def padded(rows: Tensor, count: int) -> Tensor:
 
 
 def fits(layer: nn.Linear) -> bool:
-    """Whether the layer's device has a kernel for its sides."""
+    """Whether the layer's device has an int8 kernel for its sides."""
     return not layer.weight.is_cuda or not (layer.in_features % MULTIPLE or layer.out_features % MULTIPLE)
 
 
 def to_int8(network: nn.Module) -> None:
-    """Replace the blocks' linear layers in place. The last block's qkv stays: its weight is read directly."""
+    """Replace the blocks' linear layers by int8 ones. The last block's qkv stays: its weight is read directly."""
     blocks = network.get_submodule("blocks")
     last = str(len(list(blocks.children())) - 1)
     for name, module in list(blocks.named_modules()):
@@ -129,7 +129,7 @@ def to_int8(network: nn.Module) -> None:
 
 
 def multiplies_bf16(device: torch.device) -> bool:
-    """Whether this is a CPU with instructions for bf16 products."""
+    """Whether this is a CPU with instructions for bf16 products, which int8 networks use in attention."""
     return device.type == "cpu" and bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
 
 
@@ -138,7 +138,7 @@ def multiplies_bf16(device: torch.device) -> bool:
 
 @torch.library.custom_op("vitreous::packed_int8_product", mutates_args=())
 def packed_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-    """Compute `x weight · scale`: uint8 `[r in]`, int8 `[in out]`, fp32 `[out]` → fp32 `[r out]`; int32 sums are exact.
+    """Compute the int8 product `x weight · scale`: uint8 `[r in]`, int8 `[in out]`, fp32 `[out]` → fp32 `[r out]`.
 
     >>> x, weight = torch.tensor([[1, 200]], dtype=torch.uint8), torch.tensor([[3, -4], [1, 2]], dtype=torch.int8)
     >>> packed_product(x, weight, torch.tensor([1.0, 0.5])).tolist() if packed_available() else [[203.0, 198.0]]
@@ -163,7 +163,7 @@ def _(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
 
 @cache
 def packed_available() -> bool:
-    """Whether this CPU and this torch compute such products exactly: some CPUs sum int8 products in 16 bits."""
+    """Whether this CPU and this torch compute int8 products exactly: some CPUs sum them in 16 bits."""
     x, weight = torch.full((4, 64), 255, dtype=torch.uint8), torch.full((64, 16), 127, dtype=torch.int8)
     try:
         out = packed_product(x, weight, torch.ones(16))

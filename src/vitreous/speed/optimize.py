@@ -8,11 +8,7 @@ Backends that keep the number format differ from the plain model by rounding alo
 accuracy, as `docs/guides/speed.md` states.
 """
 
-import hashlib
-import json
-import statistics
-import time
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -23,23 +19,27 @@ from torch import Tensor, nn
 
 from vitreous.models.last_block import Compute, OutputKind
 from vitreous.models.vit import ViT
-from vitreous.runtime.device import cpu_name, max_lanes, synchronize
-from vitreous.runtime.files import write_json
+from vitreous.runtime.device import max_lanes
 from vitreous.speed import fp8, int8
-from vitreous.speed.backends import BACKENDS, Forward, UnsupportedBackend, default_backends
+from vitreous.speed.backends import (
+    BACKENDS,
+    Forward,
+    backend_choice,
+    build_backends,
+    default_backends,
+    fastest,
+    time_backends,
+)
 from vitreous.speed.fused_forward import fits
 from vitreous.speed.weight_folding import fold
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.float32, "fp8": torch.bfloat16}
 """Precision → number format between layers; products are of 8-bit numbers in int8 and fp8."""
-ROUNDS = 5  # timings of each backend
-AS_FAST = 1.03
-"""Backends that take at most this many times the fastest one's time count as equally fast: the first is taken."""
 
 
 @dataclass
 class OptimizedModel:
-    """Callable: images `[b c h w]` → the model's output as float on the CPU, for any `b`.
+    """An optimised model, called with images `[b c h w]`: the model's output as float on the CPU, for any `b`.
 
     Threads may share it. A recorded graph reads and writes fixed memory, so threads wait for each other there.
     """
@@ -147,12 +147,12 @@ def optimize(
     if choice is not None and (before := choice.read()) in attempts[0]:
         attempts.insert(0, (before,))
     for names in attempts:
-        if built := _build(network, forward, example, names, fast.notes):
+        if built := build_backends(network, forward, example, names, fast.notes):
             break
     else:
         message = f"no backend runs this model in {precision} on {device.type}: try fp32 on a CPU"
         raise ValueError(f"{message} ({fast.notes[-1]})")
-    fast.seconds = _time(built, example) if len(built) > 1 else {}
+    fast.seconds = time_backends(built, example) if len(built) > 1 else {}
     fast.backend = fastest(fast.seconds) if fast.seconds else next(iter(built))
     fast.compute = built[fast.backend]
     if device.type == "cpu" and fast.backend in ("eager", "packed"):
@@ -163,7 +163,7 @@ def optimize(
 
 
 def resolve_output(model: Any, output: OutputKind) -> OutputKind:
-    """Return which output gives what was asked for: features of a model without a classifier are its own output."""
+    """Return what an optimised model must compute: features of a model without a classifier are its own output."""
     if output not in ("logits", "features"):
         raise ValueError(f"output must be logits or features, got {output!r}")
     return output if model.card.head == "classifier" else "logits"
@@ -192,73 +192,3 @@ def _to_fp8(network: nn.Module, forward: Forward, device: torch.device) -> nn.Mo
         raise ValueError("fp8 needs a GELU network whose head reads the class token, without token merging: use bf16")
     assert isinstance(network, ViT)
     return fp8.Fp8ViT(network, forward.output)
-
-
-# --- timing the backends ----------------------------------------------------------------------------------------------
-
-
-def _build(
-    network: nn.Module, forward: Forward, example: Tensor, wanted: tuple[str, ...], notes: list[str]
-) -> dict[str, Compute]:
-    """Build every backend that works on this machine; the reasons of those that fail are added to `notes`."""
-    built: dict[str, Compute] = {}
-    for name in wanted:
-        try:
-            built[name] = BACKENDS[name](network, forward, example)
-            built[name](example)
-        except UnsupportedBackend:
-            built.pop(name, None)
-        except Exception as error:  # compilers raise many classes of errors
-            built.pop(name, None)
-            notes.append(f"{name} was left out: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
-    return built
-
-
-def _time(built: dict[str, Compute], example: Tensor) -> dict[str, float]:
-    """Measure the median seconds of each backend, in turns: a busy machine then slows all of them alike."""
-    times: dict[str, list[float]] = {name: [] for name in built}
-    for _ in range(ROUNDS):
-        for name, compute in built.items():
-            start = time.perf_counter()
-            compute(example)
-            synchronize(example.device)
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(each) for name, each in times.items()}
-
-
-def fastest(seconds: dict[str, float]) -> str:
-    """Choose the fastest backend; of equally fast ones the first, so that noise does not decide.
-
-    >>> fastest({"eager": 1.01, "compiled": 1.0, "frozen": 1.2})
-    'eager'
-    """
-    return next(name for name, time in seconds.items() if time <= AS_FAST * min(seconds.values()))
-
-
-# --- remembering the choice -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class BackendChoice:
-    """A file that remembers which backend was the fastest for a model on this machine."""
-
-    path: Path
-
-    def read(self) -> str | None:
-        try:
-            return str(json.loads(self.path.read_text(encoding="utf-8"))["backend"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
-    def write(self, backend: str, seconds: dict[str, float]) -> None:
-        with suppress(OSError):  # no space, no permission, or on Windows an open file: it is timed again next time
-            write_json(self.path, {"backend": backend, "seconds": seconds})
-
-
-def backend_choice(folder: Path | None, device: torch.device, *question: Any) -> BackendChoice | None:
-    """Return the file that remembers the fastest backend for a model on this machine; None without a cache folder."""
-    if folder is None:
-        return None
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
-    key = repr((*question, device.type, name, torch.get_num_threads(), torch.__version__))
-    return BackendChoice(folder / "backends" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json")

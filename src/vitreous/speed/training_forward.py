@@ -30,7 +30,7 @@ def training_logits(
     fused: bool = True,
     recompute: bool = False,
 ) -> Tensor:
-    """Compute `model(x)` with gradients; other networks than ViTs, and those with active hooks, run unchanged.
+    """Compute a model's logits for training; other networks than ViTs, and those with active hooks, run unchanged.
 
     The last block computes only the tokens that the head reads. `fused` uses the kernels above if the blocks support
     them. `recompute` keeps only the input of each block and computes the rest again in the backward pass, for a third
@@ -102,7 +102,7 @@ def _mlp(mlp: MLP, x: Tensor) -> Tensor:
 
 
 def _narrow(layer: nn.Linear, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Cast weight, bias and input as autocast does for a linear layer."""
+    """Cast weight, bias and input of a layer in training as autocast does."""
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         return layer.weight.to(dtype), layer.bias.to(dtype), x.to(dtype)
