@@ -100,9 +100,11 @@ def benchmark(
     load, results = load_average(), []
     for name, config in configs.items():
         setting = Setting(config, batch_size or (8 if small else 256), where, precision, train)
-        result = run_benchmark(
-            name, setting, contenders, seconds=seconds, load=load, note=lambda line, name=name: note(f"{name}: {line}")
-        )
+
+        def noted(line: str, name: str = name) -> None:
+            note(f"{name}: {line}")
+
+        result = run_benchmark(name, setting, contenders, seconds=seconds, load=load, note=noted)
         on_result(result)
         results.append(result)
     return Benchmark(results, environment(where))

@@ -164,7 +164,7 @@ def choose_recipe(budget: Budget, entrants: Sequence[Entrant]) -> tuple[str, Tra
 
 
 def shared_size(budget: Budget, entrants: Sequence[Entrant]) -> int:
-    """Choose the size for a study's models that take any: the one asked for, the first ViT's, or 32 for small ResNets."""
+    """Choose the size for models that take any: the one asked for, the first ViT's of the study, or a ResNet's."""
     sizes = [entrant.image_size for entrant in entrants if entrant.image_size is not None]
     small = all(entrant.model.endswith("_small") for entrant in entrants)
     return budget.image_size or (sizes[0] if sizes else 32 if small else 224)
