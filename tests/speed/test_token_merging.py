@@ -1,13 +1,14 @@
 """Token merging against the plain model and against a slow, one by one writing of the paper's text."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 
 from conftest import noise
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.speed.token_merging import attention_and_keys, merge, merged, merged_tokens, merging
+from vitreous.speed.token_merging import attention_and_keys, merge, merged_tokens, merging
 
 SMALL = {"image_size": 24, "patch_size": 4, "width": 32, "depth": 3, "heads": 4, "classes": 7}
 KINDS = [
@@ -23,6 +24,10 @@ KINDS = [
 def small(**changes):
     torch.manual_seed(0)
     return noise(ViT(ViTConfig(**{**SMALL, **changes}))).eval()
+
+
+def merged(model, r):
+    return partial(merging(r), model)
 
 
 def slowly_merged(x, size, keys, r, prefix):

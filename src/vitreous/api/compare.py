@@ -137,7 +137,7 @@ def compare(
 
 @dataclass(frozen=True)
 class _Job:
-    """How the runs of a study are made, the same for all of its datasets."""
+    """What `compare` was asked for that is the same for all datasets of a study."""
 
     seeds: int
     device: str

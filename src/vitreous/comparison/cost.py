@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from vitreous.benchmarking.timing import interleave
 from vitreous.comparison.entrants import EVALUATIONS, SMALL, with_epochs
 from vitreous.runtime.device import device_name, pick_device, synchronize
 from vitreous.runtime.files import write_json
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from vitreous.training.config import TrainConfig
     from vitreous.training.run_folder import RunFolder
 
-ROUNDS = 9
+ROUNDS, TIMING_SECONDS = 9, 60.0
+"""Time models in so many rounds, for at most so long (but three rounds at least)."""
 UPDATES, SECONDS = 20, 10.0
 """Time at most so many updates, for at most so long (but three at least)."""
 NVML = "libnvidia-ml.so.1"
@@ -86,30 +88,25 @@ def time_models(
 ) -> dict[str, Speed]:
     """Time every model of a study, eager and compiled: images per second, the median over rounds."""
     batch = batch or batch_for(models, device)
-    calls: dict[tuple[str, str], Callable[[], object]] = {}
+    calls: dict[str, Callable[[], object]] = {}
     reasons = dict.fromkeys(models, "" if compiled else "left out")
     for name, model in models.items():
         preprocess = model.card.preprocess
         x = torch.randn(batch, len(preprocess.mean), *preprocess.size, device=device)
         model = model.to(device).eval()
-        calls[name, "eager"] = _call(model, x, device, precision)
-        calls[name, "eager"]()
+        calls[f"{name}, eager"] = _call(model, x, device, precision)
         if compiled:
             fast = _call(torch.compile(model, dynamic=False), x, device, precision)
             try:
                 fast()
+                synchronize(device)
             except Exception as error:  # no compiler on this machine, or one that fails
                 reasons[name] = compile_problem(error)
             else:
-                calls[name, "compiled"] = fast
-    times: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
-    for _ in range(rounds):
-        for key, call in calls.items():
-            before = time.perf_counter()
-            call()
-            times[key].append(time.perf_counter() - before)
+                calls[f"{name}, compiled"] = fast
+    times = interleave(calls, seconds=TIMING_SECONDS, rounds=rounds, synchronize=lambda: synchronize(device))
     rates = {key: batch / median(each) for key, each in times.items()}
-    return {name: Speed(rates[name, "eager"], rates.get((name, "compiled")), reasons[name]) for name in models}
+    return {name: Speed(rates[f"{name}, eager"], rates.get(f"{name}, compiled"), reasons[name]) for name in models}
 
 
 def batch_for(models: Mapping[str, Model], device: torch.device) -> int:
@@ -130,7 +127,6 @@ def _call(model: Callable[[Tensor], Tensor], x: Tensor, device: torch.device, pr
     def call() -> None:
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             model(x)
-        synchronize(device)
 
     return call
 

@@ -21,21 +21,15 @@ from vitreous.models.last_block import OutputKind, tokens_of_heads
 from vitreous.models.vit import Attention, TransformerBlock, ViT
 
 
-def merged(model: ViT, tokens_per_block: int) -> Callable[[Tensor], Tensor]:
-    """Build a callable of images `[b c H W]` that merges tokens in each block: logits `[b classes]`.
+def merging(tokens_per_block: int, output: OutputKind = "logits") -> Callable[[Any, Tensor], Tensor]:
+    """Build a function of model and images `[b c H W]` that merges tokens in each block: logits, or pooled features.
 
     >>> from vitreous.models.variants import variant
     >>> model = ViT(variant("vit_femto_patch4_32")).eval()
     >>> x = torch.randn(2, 3, 32, 32)
-    >>> merged(model, 8)(x).shape == model(x).shape, torch.equal(merged(model, 0)(x), model(x))
+    >>> merging(8)(model, x).shape == model(x).shape, torch.equal(merging(0)(model, x), model(x))
     (True, True)
     """
-    compute = merging(tokens_per_block)
-    return lambda x: compute(model, x)
-
-
-def merging(tokens_per_block: int, output: OutputKind = "logits") -> Callable[[Any, Tensor], Tensor]:
-    """Build a function of model and images `[b c H W]` that merges tokens: logits, or pooled features."""
     if tokens_per_block < 0:
         raise ValueError(f"tokens to merge in each block: 0 or more, got {tokens_per_block}")
 
