@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.inside.glossary import BLOCK, WHOLE, full_name
-from vitreous.models.hooks import activate, masked, scaled
+from vitreous.models.hooks import Hook, activate, masked, scaled
 from vitreous.models.vit import ViT
 
 DERIVED = ("scores", "attention")
@@ -102,7 +102,7 @@ def _type(value: Tensor) -> str:
     return str(value.dtype).removeprefix("torch.") + device
 
 
-class _Recorder:
+class _Recorder(Hook):
     """The hook that records the requested internals."""
 
     records = True
@@ -130,9 +130,6 @@ class _Recorder:
             if prefix is not None:  # else another model, or a layer that was not requested
                 self.keep(prefix + name, self.internals.select(value) if name in DERIVED else value)
         return value
-
-    def changes_attention(self, module: nn.Module) -> bool:
-        return False
 
     def on_attention(self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None) -> None:
         """Compute scores and attention for the requested heads and rows: `[b h q t]`."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vitreous.inside.capture import DERIVED, plain_running, underneath, within
 from vitreous.inside.glossary import BLOCK, WHOLE, full_name
-from vitreous.models.hooks import activate
+from vitreous.models.hooks import Hook, activate
 from vitreous.models.vit import ViT
 
 Change = Tensor | Callable[[Tensor], Tensor]
@@ -59,10 +59,8 @@ class KnockOut:
         return parts[0][:, None, None] & parts[1][:, None] & parts[2]
 
 
-class _Intervention:
-    """The hook that changes values."""
-
-    records = False
+class _Intervention(Hook):
+    """The hook that changes internals."""
 
     def __init__(
         self, model: ViT, head_weights: Tensor | None, knock_outs: Sequence[KnockOut], changes: Mapping[str, Change]
@@ -83,9 +81,6 @@ class _Intervention:
         if layer is None:
             return False
         return layer in self.blocked or any(f"blocks.{layer}.{name}" in self.changes for name in DERIVED)
-
-    def on_attention(self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None) -> None:
-        return None
 
     def on_value(self, module: nn.Module, name: str, value: Tensor) -> Tensor:
         layer = self.layers.get(id(module))

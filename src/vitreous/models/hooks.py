@@ -9,30 +9,28 @@ Hooks that change values run before those that record, so that a recording shows
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class Hook(Protocol):
-    """Called with the named internals of every model that runs while it is active."""
+class Hook:
+    """Base of hooks, called with the named internals of every model that runs while it is active; does nothing."""
 
-    records: bool
+    records = False
     """Whether it only records: recording hooks run after those that change values."""
 
     def on_value(self, module: nn.Module, name: str, value: Tensor) -> Tensor:
         """Take a named value of a module; the returned tensor continues through the network."""
-        ...
+        return value
 
     def changes_attention(self, module: nn.Module) -> bool:
         """Whether it changes this module's scores or attention, so that the fused kernel cannot be used."""
-        ...
+        return False
 
     def on_attention(self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None) -> None:
         """Take queries and keys where the fused kernel is used; the attention matrix can be computed from them."""
-        ...
 
 
 HOOKS: ContextVar[tuple[Hook, ...]] = ContextVar("HOOKS", default=())

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from vitreous.models.hooks import activate
+from vitreous.models.hooks import Hook, activate
 from vitreous.server.memory import give_back
 
 Output = TypeVar("Output")
@@ -29,10 +29,8 @@ class JobCancelled(Exception):
     """The job was cancelled: nobody waits for its result any more."""
 
 
-class CancelToken:
+class CancelToken(Hook):
     """Set when a job is cancelled. As a hook of the forward pass, it ends the pass at the next value."""
-
-    records = False
 
     def __init__(self) -> None:
         self.event = threading.Event()
@@ -51,12 +49,6 @@ class CancelToken:
     def on_value(self, module: nn.Module, name: str, value: Tensor) -> Tensor:
         self.check()
         return value
-
-    def changes_attention(self, module: nn.Module) -> bool:
-        return False
-
-    def on_attention(self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None) -> None:
-        pass
 
 
 class JobQueue:
