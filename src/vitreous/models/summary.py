@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from vitreous.models.hooks import Hook, activate
 from vitreous.models.resnet import ResNet
-from vitreous.models.vit import TransformerBlock, ViT, ViTConfig
+from vitreous.models.vit import ViT, ViTConfig
 
 Rows = list[tuple[str, str]]
 Model = ViT | ResNet
@@ -59,46 +60,38 @@ def trace(model: Model) -> Rows:
     """
     if not isinstance(model, ViT):
         raise ValueError("--trace follows a ViT's tokens; this is a ResNet")
-    config, block = model.config, model.blocks[0]
-    assert isinstance(config, ViTConfig)
-    assert isinstance(block, TransformerBlock)
-    outputs: dict[str, Tensor] = {}
-
-    def record(name: str, module: nn.Module) -> torch.utils.hooks.RemovableHandle:
-        return module.register_forward_hook(lambda _, inputs, output: outputs.__setitem__(name, output))
-
-    parts: dict[str, nn.Module] = {
-        "patches": model.patch_embed,
-        "norm1": block.norm1,
-        "qkv": block.attn.qkv,
-        "attn": block.attn,
-        "fc1": block.mlp.fc1,
-        "block": block,
-        "norm": model.norm,
-    }
-    hooks = [record(name, module) for name, module in parts.items()]
-    try:
-        like = next(model.parameters())
-        image = torch.zeros(1, config.channels, *config.size, device=like.device, dtype=like.dtype)
-        tokens, logits = model.embed(image), model(image)
-        pooled = model.pool(outputs["norm"])
-    finally:
-        for hook in hooks:
-            hook.remove()
-    q, k, _ = outputs["qkv"].unflatten(-1, (3, config.heads, -1)).permute(2, 0, 3, 1, 4)  # [b h t k]
+    config, like, found = model.config, next(model.parameters()), _FirstValues()
+    image = torch.zeros(1, config.channels, *config.size, device=like.device, dtype=like.dtype)
+    with activate(found):
+        logits = model(image)
+    value = found.values
+    q, k = value["q"], value["k"]  # [b h t k]
     rows = [
         ("image", image),
-        ("patches, flattened and embedded", outputs["patches"]),
-        ("with class token and positions", tokens),
-        ("block 0: after the first norm", outputs["norm1"]),
-        ("queries, keys and values, joined", outputs["qkv"]),
+        ("patches, flattened and embedded", value["patches"]),
+        ("with class token and positions", value["embedding"]),
+        ("block 0: after the first norm", value["norm1"]),
+        ("queries, keys and values, joined", torch.cat([value[name].mT.flatten(1, 2).mT for name in "qkv"], dim=-1)),
         ("queries, split into heads", q),
-        ("attention: queries × keys", q @ k.transpose(-2, -1)),
-        ("attention's output", outputs["attn"]),
-        ("hidden layer of the MLP", outputs["fc1"]),
-        ("block 0's output", outputs["block"]),
-        (f"after {config.depth} blocks and the last norm", outputs["norm"]),
-        ("pooled", pooled),
+        ("attention: queries × keys", q @ k.mT),
+        ("attention's output", value["attention_output"]),
+        ("hidden layer of the MLP", value["mlp_hidden"]),
+        ("block 0's output", value["output"]),
+        (f"after {config.depth} blocks and the last norm", value["tokens"]),
+        ("pooled", value["pooled"]),
         ("logits" if config.classes else "features", logits),
     ]
-    return [(name, "×".join(str(side) for side in value.shape[1:])) for name, value in rows]
+    return [(name, "×".join(str(side) for side in each.shape[1:])) for name, each in rows]
+
+
+class _FirstValues(Hook):
+    """Keep the first value of each name in a forward pass: of the blocks' names, those of block 0."""
+
+    records = True
+
+    def __init__(self) -> None:
+        self.values: dict[str, Tensor] = {}
+
+    def on_value(self, module: nn.Module, name: str, value: Tensor) -> Tensor:
+        self.values.setdefault(name, value)
+        return value
