@@ -141,7 +141,7 @@ def module_list() -> str:
         lines += [f"## {name}", "", first_line(MODULES[name]), "", "| module | what it holds |", "|---|---|"]
         for module, path in MODULES.items():
             if floor(module) == name and path.name != "__init__.py":
-                file = path.relative_to(SOURCE / name).as_posix()
+                file = path.relative_to(SOURCE).as_posix()
                 lines.append(f"| `{file}` | {first_line(path).replace('|', chr(92) + '|')} |")
         lines.append("")
     return "\n".join(lines)

@@ -7,6 +7,7 @@ same page data that a report contains; switching heads off runs the model again 
 import io
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
@@ -83,7 +84,6 @@ def create_app(models: Mapping[str, ViT], jobs: JobQueue) -> FastAPI:
     """Create the explorer's application; `SecurityMiddleware` goes in front of it."""
     app = FastAPI(title="vitreous explore", version=__version__, docs_url=None, redoc_url=None)
     named = {"enum": list(models)}
-    encoded_samples: dict[str, bytes] = {}  # as PNG, encoded at the first request for one
 
     def model_named(name: str) -> ViT:
         if name not in models:
@@ -110,11 +110,6 @@ def create_app(models: Mapping[str, ViT], jobs: JobQueue) -> FastAPI:
             raise busy(error) from error
         except ClientDisconnect as error:
             raise HTTPException(400, "the client went away") from error  # no one receives it; not a server error
-
-    def encoded_sample(name: str) -> bytes:
-        if not encoded_samples:
-            encoded_samples.update((each, encoded(image)) for each, image in samples().items())
-        return encoded_samples[name]
 
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:
@@ -153,7 +148,7 @@ def create_app(models: Mapping[str, ViT], jobs: JobQueue) -> FastAPI:
         """Return a sample image as PNG."""
         if name not in SAMPLE_NAMES:
             raise HTTPException(404, f"no sample is called {name!r}: there are {', '.join(SAMPLE_NAMES)}")
-        return Response(encoded_sample(name), media_type="image/png")
+        return Response(encoded_samples()[name], media_type="image/png")
 
     @app.post(
         "/api/explain",
@@ -238,8 +233,12 @@ def describe(name: str, model: ViT) -> dict[str, Any]:
     }
 
 
-def encoded(image: Any) -> bytes:
-    """Encode a sample image as PNG for the explorer."""
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    return file.getvalue()
+@cache
+def encoded_samples() -> dict[str, bytes]:
+    """Encode the sample images as PNG, at the explorer's first request for one."""
+    encoded = {}
+    for name, image in samples().items():
+        file = io.BytesIO()
+        image.save(file, "PNG")
+        encoded[name] = file.getvalue()
+    return encoded
