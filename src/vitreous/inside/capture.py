@@ -37,21 +37,25 @@ class Internals(Mapping[str, Tensor]):
     def __repr__(self) -> str:
         if not self._values:
             return "Internals: nothing recorded yet"
-        names = [*self._values]
-        shapes = [_shape(value) for value in self._values.values()]
-        columns = max(map(len, names)), max(map(len, shapes))
-        lines = [
-            f"  {name:<{columns[0]}}  {shape:<{columns[1]}}  {_type(value)}"
-            for name, shape, value in zip(names, shapes, self._values.values(), strict=True)
-        ]
-        return "\n".join([f"Internals of {len(names)} tensors:", *lines])
+        rows = self._rows()
+        names, shapes = (max(len(row[i]) for row in rows) for i in (0, 1))
+        lines = [f"  {name:<{names}}  {shape:<{shapes}}  {kind}" for name, shape, kind in rows]
+        return "\n".join([f"Internals of {len(rows)} tensors:", *lines])
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td><code>{html.escape(name)}</code></td><td>{_shape(value)}</td><td>{_type(value)}</td></tr>"
-            for name, value in self._values.items()
+            f"<tr><td><code>{html.escape(name)}</code></td><td>{shape}</td><td>{kind}</td></tr>"
+            for name, shape, kind in self._rows()
         )
         return f"<table><tr><th>internal</th><th>shape</th><th>type</th></tr>{rows}</table>"
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        """Name, shape and type of each recorded tensor; with its device if that is not the CPU."""
+        rows = []
+        for name, value in self._values.items():
+            device = "" if value.device.type == "cpu" else f", {value.device}"
+            rows.append((name, str(list(value.shape)), str(value.dtype).removeprefix("torch.") + device))
+        return rows
 
     def select(self, value: Tensor) -> Tensor:
         """Select the requested heads and query rows of `[b h t …]`."""
@@ -91,15 +95,6 @@ class Internals(Mapping[str, Tensor]):
                 )
             raise ValueError(f"{name} has no gradient: capture with gradients=True and call backward first")
         return gradient
-
-
-def _shape(value: Tensor) -> str:
-    return str(list(value.shape))
-
-
-def _type(value: Tensor) -> str:
-    device = "" if value.device.type == "cpu" else f", {value.device}"
-    return str(value.dtype).removeprefix("torch.") + device
 
 
 class _Recorder(Hook):
