@@ -1,4 +1,4 @@
-"""Time contenders and the hardware's limit (the ceiling) in one process, in turns.
+"""Run a benchmark: contenders and the hardware's limit (the ceiling) in one process, in turns; the table of results.
 
 Logits are compared before anything is timed: a contender that computes something else raises an error.
 """

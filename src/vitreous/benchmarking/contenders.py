@@ -44,7 +44,7 @@ class Setting:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Number format of the matrix products."""
+        """Number format of the contenders' matrix products."""
         return pick_dtype(self.precision)
 
 

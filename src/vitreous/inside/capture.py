@@ -1,4 +1,4 @@
-"""`capture`: record the internals of a forward pass.
+"""`capture`: record the internals of a forward pass; `Internals`: what was recorded, with gradients.
 
     with capture(model, ["attention"], queries=[0]) as internals:
         logits = model(x)

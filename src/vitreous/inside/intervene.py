@@ -1,4 +1,4 @@
-"""`intervene`: change the internals of a forward pass.
+"""`intervene`: change the internals of a forward pass; `KnockOut`: attention that is forbidden.
 
     with intervene(model, heads_off=[(11, 3)]):
         logits = model(x)                      # without head 3 of block 11

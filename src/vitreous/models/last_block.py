@@ -1,4 +1,4 @@
-"""Logits or pooled features without the work that cannot reach them, in the last block.
+"""The short forward pass: logits or pooled features without the last block's work that cannot reach them.
 
 In the last block all tokens are needed as keys and values, but only the tokens that the head reads (the class token,
 and DeiT's distillation token) are needed as queries and in the MLP. On ViT-B/16 that saves 7 % of the work; logits,

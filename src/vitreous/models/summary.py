@@ -85,7 +85,7 @@ def trace(model: Model) -> Rows:
 
 
 class _FirstValues(Hook):
-    """Keep the first value of each name in a forward pass: of the blocks' names, those of block 0."""
+    """Keep the first value of each name for the trace of shapes: of the blocks, those of block 0."""
 
     records = True
 

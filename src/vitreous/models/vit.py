@@ -1,4 +1,4 @@
-"""The Vision Transformer of "An Image is Worth 16×16 Words" (Dosovitskiy et al., 2021), leaf to whole.
+"""`ViT` and `ViTConfig`: the network of "An Image is Worth 16×16 Words" (Dosovitskiy et al., 2021), leaf to whole.
 
 Read top to bottom: an image is cut into patches and each is projected to a token (`PatchEmbedding`, eq. 1), tokens
 attend to each other (`Attention`), an `MLP` transforms each token separately, both with a residual connection

@@ -1,4 +1,4 @@
-"""Files and paths: atomic writes, the cache folder, and names without this machine's folders."""
+"""Files and paths: atomic writes, the cache folder, and paths shortened for files that may be shared."""
 
 import json
 import os

@@ -1,1 +1,1 @@
-"""Ways to the same answer in less time; `models/` stays the readable paper."""
+"""The same answer in less time: backends, int8 and fp8, export, token merging; `models/` stays the paper."""

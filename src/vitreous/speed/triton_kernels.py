@@ -1,5 +1,6 @@
-"""Triton kernels for what torch's compiler does with more memory accesses or more instructions.
+"""Triton kernels: GELU's gradient, gradients of queries, keys and values side by side, GELU to fp8, attention.
 
+They do what torch's compiler does with more memory accesses or more instructions.
 The two for the backward pass also sum the columns of their output, for the bias's gradient: rows are summed within a
 program, and the caller adds the programs' sums. Triton comes with torch on CUDA; elsewhere `fused_ops.py` uses plain
 torch. This module imports Triton, so import it only after `fused_ops.has_triton`.
