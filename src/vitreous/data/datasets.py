@@ -1,4 +1,4 @@
-"""`DATASETS`, `open_dataset` and `open_split`: labelled images by name, or from a folder, parquet files or the Hub."""
+"""`DATASETS`, `open_dataset` and `open_split`: labelled images by name, from a folder, a table or the Hub."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from vitreous.data.image_dataset import (
     split_parts,
 )
 from vitreous.data.sources.hub import PREFIX, hub_source, is_hub_name, one_line
+from vitreous.data.sources.labels_csv import SUFFIXES as TABLE_SUFFIXES
+from vitreous.data.sources.labels_csv import find_tables, table_source
 from vitreous.data.sources.parquet import find_parquet, parquet_source
 
 if TYPE_CHECKING:
@@ -30,7 +32,10 @@ if TYPE_CHECKING:
 
 
 def open_dataset(name: str | Path, split: str = "test", root: Path | None = None) -> ImageDataset:
-    """Open a dataset: a name of `DATASETS`, a folder with a sub-folder for each class, parquet files, or a Hub name.
+    """Open a dataset: a name of `DATASETS`, a folder with a sub-folder for each class, a table, or a Hub name.
+
+    A table is a .csv file with columns image and label (and perhaps split), or parquet files with the images inside. A
+    folder with the Hub's metadata.csv or metadata.jsonl, or with a labels.csv, is read by that.
 
     A folder may hold `train/` and `val/` or `test/` folders of such; `split` chooses, and `train+validation` joins two.
     A dataset without splits is a test split (`open_split` divides it). Named datasets are downloaded to `root` on first
@@ -79,6 +84,8 @@ def find_source(name: str | Path, root: Path | None = None) -> DatasetSource:
         known = getattr(build, "splits", ("train", "test"))
         return DatasetSource(str(name), {split: partial(build, root or data_root(), split) for split in known})
     if not str(name).startswith(PREFIX):
+        if tables := find_tables(path):
+            return table_source(name, tables)
         if files := find_parquet(name):
             return parquet_source(name, files)
         if path.is_dir():
@@ -86,9 +93,11 @@ def find_source(name: str | Path, root: Path | None = None) -> DatasetSource:
     if is_hub_name(name):
         return hub_source(str(name), root)
     if path.is_file():
-        raise ValueError(f"{name} is a single file: expected a folder with a sub-folder for each class, or .parquet")
-    if path.suffix == ".parquet":
-        raise FileNotFoundError(f"there is no parquet file {name}: check the path")
+        raise ValueError(
+            f"{name} is a single file: expected a folder with a sub-folder for each class, or .csv, .jsonl or .parquet"
+        )
+    if path.suffix in (*TABLE_SUFFIXES, ".parquet"):
+        raise FileNotFoundError(f"there is no {path.suffix.removeprefix('.')} file {name}: check the path")
     close = difflib.get_close_matches(str(name), DATASETS, n=1)
     hint = f"did you mean {close[0]}?" if close else "give a folder with a sub-folder for each class, or one of those"
     raise FileNotFoundError(f"{name} is neither a folder nor a known dataset ({', '.join(DATASETS)}): {hint}")

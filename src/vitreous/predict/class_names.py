@@ -32,11 +32,13 @@ def find_class(target: int | str | None, model: Model) -> int | None:
     if len(alike) == 1:
         return alike[0]
     if close := suggest_classes(target, names):
-        hint = f"did you mean {' or '.join(close)}?"
+        *others, last = close
+        hint = f"did you mean {', '.join(others)}{' or ' * bool(others)}{last}?"
     elif 0 < len(names) <= FEW_CLASSES:
         hint = f"its classes are {', '.join(names)}"
     else:
-        hint = "`vitreous doctor --classes` lists them" if names else "its classes have no names: give an index"
+        named = "" if model.card.origin == "packaged" else f" --model {model.card.name}"
+        hint = f"`vitreous doctor --classes{named}` lists them" if names else "its classes have no names: give an index"
     raise ValueError(f"the model has no class {target!r}: {hint}")
 
 

@@ -27,7 +27,7 @@ def is_hub_name(name: str | Path) -> bool:
     >>> is_hub_name("hf:mnist"), is_hub_name("uoft-cs/cifar10"), is_hub_name("pics/"), is_hub_name("/data/pics")
     (True, True, False, False)
     """
-    if not isinstance(name, str) or name.endswith(".parquet"):
+    if not isinstance(name, str) or name.endswith((".parquet", ".csv", ".tsv", ".jsonl")):
         return False
     looks_like_one = re.fullmatch(r"\w[\w.-]*/\w[\w.-]*(:[\w.-]+)?", name) is not None
     return name.startswith(PREFIX) or (looks_like_one and not Path(name).exists())
