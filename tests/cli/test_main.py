@@ -7,6 +7,7 @@ import subprocess
 import sys
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -118,6 +119,49 @@ def test_classify_prints_json(folder, image, capsys):
     (row,) = json.loads(capsys.readouterr().out)
     assert row["image"] == image
     assert [set(p) for p in row["predictions"]] == [{"index", "class_name", "probability", "logit"}] * 2
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".json", ".parquet"])
+def test_answers_go_to_a_file_and_bad_images_with_them(folder, image, tmp_path, suffix, capsys):
+    (tmp_path / "bad.png").write_bytes(b"")
+    output = tmp_path / f"answers{suffix}"
+    with pytest.raises(SystemExit) as stop:
+        main(["classify", image, str(tmp_path / "bad.png"), "--model", folder, "-o", str(output)])
+    assert stop.value.code == 2
+    shown = capsys.readouterr()
+    assert shown.out == f"wrote {output}: 1 image\n"
+    assert "bad.png: empty file" in shown.err
+    assert "1 of 2 images left out" in shown.err
+    if suffix == ".json":
+        assert [row.get("error") is None for row in json.loads(output.read_text())] == [True, False]
+
+
+def test_many_bad_images_are_counted_rather_than_all_named(folder, tmp_path, capsys):
+    for i in range(30):
+        (tmp_path / f"{i}.png").write_bytes(b"")
+    with pytest.raises(SystemExit):
+        main(["classify", str(tmp_path), "--model", folder])
+    lines = capsys.readouterr().err.splitlines()
+    assert sum("empty file" in line for line in lines) == 20
+    assert lines[-2:] == ["vitreous: … and 10 more", "vitreous: 30 of 30 images left out"]
+
+
+def test_another_fit_changes_the_answer(folder, tmp_path, capsys):
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 90, 3), dtype=np.uint8)).save(tmp_path / "wide.png")
+    logits = []
+    for words in ([], ["--fit", "crop"], ["--fit", "squash"], ["--fit", "pad"]):
+        main(["classify", str(tmp_path / "wide.png"), "--model", folder, "--json", "--top", "1", *words])
+        logits.append(json.loads(capsys.readouterr().out)[0]["predictions"][0]["logit"])
+    assert logits[0] == logits[2]  # the usual preprocessing of a ViT made in memory
+    assert len(set(logits)) == 3
+
+
+def test_doctor_lists_the_classes(capsys):
+    main(["doctor", "--classes", "--model", "packaged:cifar10"])
+    lines = capsys.readouterr().out.splitlines()
+    assert (len(lines), lines[3].split()) == (10, ["3", "cat"])
+    main(["doctor", "--classes", "--json", "--model", "packaged:cifar10"])
+    assert json.loads(capsys.readouterr().out)[3] == "cat"
 
 
 def test_classify_without_arguments_answers_for_the_sample_photographs(capsys):

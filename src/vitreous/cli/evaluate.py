@@ -91,7 +91,7 @@ def evaluate(
     if output is not None:
         for path in result.write(output):
             console.print(f"wrote {path}", markup=False)
-    part = {"part": "all" if all else "held out"} if note else {}
+    part = {"note": note} if note and json else {}
     per_class = {} if result.is_balanced or not json else {"per_class": result.per_class()}
     _print_summary(result.summary() | about | part | per_class, json)
     if not json and (classes := result.format_classes()):

@@ -269,22 +269,27 @@ def open_unseen(
         return data, ""
     try:
         train, held_out = open_split(name, root, used["held_out"], train=used["train_split"])
-    except (ValueError, KeyError, OSError):  # other classes or splits than the training had, or a record of others
+    except (ValueError, KeyError, OSError):  # other splits than the training had, or a record of something else
         return data, ""
-    if len(held_out) == len(data):  # it has a test split of its own
+    if len(held_out) == len(data) or train.class_names != model.card.class_names:  # a test split, or other data
         return data, ""
-    if os.path.realpath(str(used.get("data"))) != os.path.realpath(name):  # it may have been moved since
-        share = used.get("validation") or 0
-        learned = len(train) - (max(1, round(share * len(train))) if share else 0)
-        recorded = (model.card.training or {}).get("training_images")
-        if train.class_names != model.card.class_names or learned != recorded:
-            return data, ""
+    if not _is_same_data(name, used, len(train), model):
+        return data, f"the model was trained on {used.get('data')}: if it learned from these images, this is too high"
     if all_images:
-        return data, f"{len(train):,} of these {len(data):,} images are those that the model learned from"
+        return data, f"the model learned from {len(train):,} of these {len(data):,} images, so this is too high"
     return held_out, (
         f"the model learned from {len(train):,} of these {len(data):,} images: measured on the {len(held_out):,} that "
         "were held out (--all for all)"
     )
+
+
+def _is_same_data(name: str | Path, used: dict[str, Any], train_images: int, model: Model) -> bool:
+    """Whether a model was trained on this data: by its path, or by its name and number if it was moved since."""
+    before, now = (os.path.realpath(str(path)) for path in (used.get("data"), name))
+    share = used.get("validation") or 0
+    learned = train_images - (max(1, round(share * train_images)) if share else 0)
+    recorded = (model.card.training or {}).get("training_images")
+    return before == now or (os.path.basename(before) == os.path.basename(now) and learned == recorded)
 
 
 def training_config(model: Model) -> dict[str, Any] | None:

@@ -1,0 +1,75 @@
+"""Class names: a dataset's in a model's order, and what a user typed."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from vitreous.predict.class_names import find_class, match_classes, suggest_classes
+from vitreous.weights.sidecar import imagenet_names
+
+
+def test_classes_are_matched_by_name_id_or_number():
+    names = imagenet_names()
+    assert match_classes(["church", "Egyptian_cat"], names, 1000) == [497, 285]
+    assert match_classes(["n03028079"], names, 1000) == [497]
+    assert match_classes(["0497", "7"], names, 1000) == [497, 7]
+    assert match_classes(["7", "0"], [str(i) for i in range(10)], 10) == [7, 0]
+    for wrong, message in (
+        (["zebra", "unicorn"], "1 of 2 classes are not the model's, such as 'unicorn'"),
+        (["1000"], "0 to 999"),
+        (["n00000000"], "WordNet"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            match_classes(wrong, names, 1000)
+    with pytest.raises(ValueError, match="not ImageNet-1k's"):
+        match_classes(["n03028079"], ["a", "b"], 2)
+
+
+def imagenet(**card):
+    """All that `find_class` asks of a model of ImageNet's classes."""
+    card = {"class_names": imagenet_names(), "name": "vit_tiny", "origin": "hub"} | card
+    return SimpleNamespace(card=SimpleNamespace(**card))
+
+
+def test_a_class_is_found_by_name_index_and_other_spellings():
+    assert [find_class(word, imagenet()) for word in ("church", "497", 497, None, "Church")] == [
+        497,
+        497,
+        497,
+        None,
+        497,
+    ]
+    assert find_class("egyptian_cat", imagenet()) == 285
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("cathedral", "`vitreous doctor --classes --model vit_tiny` lists them"),
+        ("santorini", "`vitreous doctor --classes --model vit_tiny` lists them"),
+        ("xq", "`vitreous doctor --classes --model vit_tiny` lists them"),
+        ("churhc", "did you mean church?"),
+        ("terrrier", "did you mean toy terrier, "),
+        ("boathous", "did you mean boathouse?"),
+    ],
+)
+def test_a_class_that_is_not_there_suggests_what_is_alike_and_nothing_else(word, hint):
+    with pytest.raises(ValueError, match=f"the model has no class {word!r}") as caught:
+        find_class(word, imagenet())
+    assert hint in str(caught.value)
+
+
+def test_names_that_hold_the_word_come_first_and_whole_words_before_others():
+    cats = suggest_classes("cat", imagenet_names())
+    assert len(cats) == 5
+    assert all("cat" in name.lower().split() for name in cats)
+    assert suggest_classes("cat", ["catamaran", "tabby cat", "dog"]) == ["tabby cat", "catamaran"]
+
+
+def test_few_classes_are_listed_and_nameless_ones_have_indices():
+    with pytest.raises(ValueError, match="its classes are a, b"):
+        find_class("unicorn", imagenet(class_names=("a", "b")))
+    with pytest.raises(ValueError, match="its classes have no names: give an index"):
+        find_class("unicorn", imagenet(class_names=None))
+    with pytest.raises(ValueError, match=r"`vitreous doctor --classes` lists them"):
+        find_class("cathedral", imagenet(origin="packaged"))
