@@ -94,6 +94,20 @@ def test_help_says_what_every_flag_is_for(command, capsys, monkeypatch):
         assert not re.match(r"[ │]+(-.*  +)?\((default|required)", line), line
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_no_none(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    shown = capsys.readouterr().out
+    assert "default: None" not in shown
+    assert not re.search(r"\{[^}]*\bNone\b", shown)
+    if command == "train":
+        assert "--statistics {half,imagenet,clip,unit}" in shown
+        assert "--crop NUMBER NUMBER" in shown
+        assert re.search(r"--channels N .*\(default: 1\)", shown)
+
+
 def test_help_is_broken_nowhere_else():
     """In a process of its own, where torch is not imported yet."""
     environment = os.environ | {"COLUMNS": "1000"}

@@ -1,16 +1,20 @@
-"""Turn a rejected command line into one line that says what was expected.
+"""What a command takes: its flags without `None` in the help, and one line that says what a rejected line lacks.
 
 tyro hands what it rejects to a hook as an object (`tyro._errors`, from 1.0.14 on). The module is private: where another
 tyro has no such hook, or an event that is not listed here, tyro prints its own box and exits with the same code, 2.
 """
 
+import dataclasses
 import difflib
+import functools
+import inspect
 import io
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
-from typing import Any
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -73,3 +77,61 @@ def flags_in_help(show_help: Callable[[], object]) -> dict[str, str]:
     with redirect_stdout(shown), suppress(SystemExit):
         show_help()
     return {flag[1]: flag[0] for flag in re.finditer(r"(--[a-z][\w-]*)(?: (?!│)\S+)*", shown.getvalue())}
+
+
+# --- flags that may be left out ---------------------------------------------------------------------------------------
+
+VALUES = {int: "N", float: "NUMBER", str: "NAME"}
+"""How the help writes a value of a type."""
+
+
+def without_none(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a command whose help says nothing of None: neither as a value of a flag nor as its default.
+
+    The flags are those of its parameters that are dataclasses, such as the settings of a training run.
+    """
+    signature, hints = inspect.signature(command), get_type_hints(command, include_extras=True)
+    shown: dict[str, Any] = {}
+    for name, parameter in signature.parameters.items():
+        kind, *extra = get_args(hints[name]) if get_origin(hints[name]) is Annotated else (hints[name],)
+        if dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(parameter.default, kind):
+            default = _shown_settings(kind, parameter.default)
+            shown[name] = parameter.replace(annotation=Annotated[(type(default), *extra)], default=default)
+    if not shown:
+        return command
+
+    @functools.wraps(command)
+    def run(*words: Any, **flags: Any) -> Any:
+        return command(*words, **flags)
+
+    parameters = [shown.get(name, parameter) for name, parameter in signature.parameters.items()]
+    described: Any = run
+    described.__signature__ = signature.replace(parameters=parameters)
+    run.__annotations__ = hints | {name: parameter.annotation for name, parameter in shown.items()}
+    return run
+
+
+def _shown_settings(kind: type, default: Any) -> Any:
+    """Return a copy of settings whose class says how a field that may be None is written; the texts are inherited."""
+    values = {field.name: getattr(default, field.name) for field in dataclasses.fields(default)}
+    hints = get_type_hints(kind, include_extras=True)
+    plain = {name: hint for name, hint in hints.items() if name in values and NoneType in get_args(hint)}
+    if not plain:
+        return default
+    space: Mapping[str, Any] = {
+        "__annotations__": {name: Annotated[hint, _described(hint, values[name])] for name, hint in plain.items()},
+        "__doc__": kind.__doc__,
+        **{name: values[name] for name in plain},
+    }
+    made: Any = dataclasses.dataclass(frozen=True)(type(kind.__name__, (kind,), dict(space)))
+    return made(**values)
+
+
+def _described(hint: Any, default: Any) -> Any:
+    """Describe a flag that may be left out: how its value is written, and its default unless that is None."""
+    (inner,) = (part for part in get_args(hint) if part is not NoneType)
+    if get_origin(inner) is Literal:
+        metavar = f"{{{','.join(map(str, get_args(inner)))}}}"
+    else:
+        metavar = " ".join(VALUES.get(part, "VALUE") for part in (get_args(inner) or (inner,)))
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint="" if default is None else None)
