@@ -1,0 +1,208 @@
+"""timm's architectures: name → timm's arguments → `ViTConfig`, and which of them a file's tensors may belong to.
+
+`architectures.json` holds what timm's entry points pass to its `VisionTransformer`. Three keys are ours, for values
+that JSON cannot hold: `norm_eps`, `swiglu` and `distilled`. An entry with `unsupported` has the tensors that a
+supported model could have and computes something else: it is listed so that a bare file of one is not taken for the
+other, and `unsupported` names the difference. `tests/weights/test_architectures.py` compares the table with timm and,
+run as a script, writes it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from vitreous.models.variants import VARIANTS
+from vitreous.models.vit import ViTConfig
+from vitreous.weights.safety import CheckpointError
+
+POOLS = {"token": "token", "avg": "mean"}
+ACTIVATIONS = {name: name for name in ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")} | {"swish": "silu"}
+FIELDS = {  # timm's arguments that are fields of ViTConfig
+    "img_size": "image_size",
+    "patch_size": "patch_size",
+    "in_chans": "channels",
+    "num_classes": "classes",
+    "embed_dim": "width",
+    "depth": "depth",
+    "num_heads": "heads",
+    "qkv_bias": "qkv_bias",
+    "qk_norm": "qk_norm",
+    "class_token": "class_token",
+    "reg_tokens": "registers",
+    "pre_norm": "embedding_norm",
+    "norm_eps": "norm_eps",
+    "swiglu": "swiglu",
+    "distilled": "distillation_token",
+}
+COMPUTED = (
+    "global_pool",
+    "mlp_ratio",
+    "init_values",
+    "pos_embed",
+    "no_embed_class",
+    "final_norm",
+    "fc_norm",
+    "act_layer",
+)
+HARMLESS = (  # they matter in training only, or not at the size that the model was trained with
+    *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
+    *("weight_init", "fix_init", "dynamic_img_size", "strict_img_size"),
+)
+HARMLESS_VALUES: dict[str, tuple[Any, ...]] = {  # arguments that change the numbers, and the values that do not
+    "proj_bias": (True,),
+    "scale_attn_norm": (False,),
+    "scale_mlp_norm": (False,),
+    "pool_include_prefix": (False,),
+    "dynamic_img_pad": (False,),
+    "embed_norm_layer": (None,),
+    "norm_layer": (None,),
+}
+STRUCTURE = (
+    *("class_token", "distillation_token", "registers", "position", "prefix_positions", "patch_bias", "qkv_bias"),
+    *("qk_norm", "swiglu", "embedding_norm", "final_norm", "fc_norm", "layer_scale"),
+)
+"""Fields that decide which tensors there are, whatever their sizes."""
+SIZES = ("width", "depth", "mlp_width")
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A known model: its name, its config, and how it differs from the model that vitreous would build, if it does."""
+
+    name: str
+    config: ViTConfig
+    unsupported: str = ""
+
+
+@cache
+def timm_arguments() -> dict[str, dict[str, Any]]:
+    """Return the table: timm's name → the arguments of its `VisionTransformer`."""
+    text = (resources.files("vitreous.weights") / "architectures.json").read_text(encoding="utf-8")
+    table: dict[str, dict[str, Any]] = json.loads(text)
+    return table
+
+
+def from_arguments(arguments: Mapping[str, Any]) -> ViTConfig:
+    """Return the config of the `VisionTransformer` that timm builds from these arguments.
+
+    >>> from_arguments({"embed_dim": 192, "num_heads": 3, "global_pool": "avg"}).fc_norm
+    True
+    """
+    for name, value in arguments.items():
+        if name in HARMLESS_VALUES and value in HARMLESS_VALUES[name]:
+            continue
+        if name not in (*FIELDS, *COMPUTED, *HARMLESS):
+            raise CheckpointError(f"timm's argument {name}={value!r:.60} is not supported")
+    given = {FIELDS[name]: _pair(value) for name, value in arguments.items() if name in FIELDS}
+    given = {name: value for name, value in given.items() if not (name == "classes" and value is None)}
+    pool = _one_of("global_pool", arguments.get("global_pool", "token"), POOLS)
+    final_norm = _bool("final_norm", arguments.get("final_norm", True))
+    fc_norm = arguments.get("fc_norm")
+    fc_norm = pool == "mean" if fc_norm is None else _bool("fc_norm", fc_norm)
+    width = given.get("width", 768)
+    hidden = int(width * _number("mlp_ratio", arguments.get("mlp_ratio", 4.0)))  # as timm rounds
+    distilled = bool(given.get("distillation_token", False))
+    position = arguments.get("pos_embed", "learn")
+    return ViTConfig(
+        **given,
+        mlp_width=hidden // 2 if given.get("swiglu") else hidden,
+        pool=pool,  # type: ignore[arg-type]  # one of POOLS
+        position=_one_of("pos_embed", position, {"learn": "learned", "": "none", "none": "none"}),  # type: ignore[arg-type]
+        prefix_positions=not _bool("no_embed_class", arguments.get("no_embed_class", False)) or distilled,
+        patch_bias=not given.get("embedding_norm", False),
+        final_norm=final_norm and not fc_norm,
+        fc_norm=final_norm and fc_norm,
+        layer_scale=_number("init_values", arguments.get("init_values") or 0.0),
+        activation=_one_of("act_layer", arguments.get("act_layer") or "gelu", ACTIVATIONS),  # type: ignore[arg-type]
+        distillation_head=distilled and given.get("classes", 1000) > 0,
+    )
+
+
+def find_architecture(name: str) -> Architecture | None:
+    """Return the architecture of a name, with or without timm's tag; None if it is not in the table.
+
+    >>> find_architecture("timm/vit_tiny_patch16_224.augreg_in21k").config.heads
+    3
+    """
+    return known_architectures().get(name.removeprefix("timm/").split(".")[0])
+
+
+@cache
+def known_architectures() -> dict[str, Architecture]:
+    """Return every known architecture: timm's, and our own small ones."""
+    known = {}
+    for name, arguments in timm_arguments().items():
+        plain = {key: value for key, value in arguments.items() if key != "unsupported"}
+        known[name] = Architecture(name, from_arguments(plain), arguments.get("unsupported", ""))
+    ours = {name: Architecture(name, config) for name, config in VARIANTS.items() if name not in known}
+    return known | ours
+
+
+def structure(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what decides which tensors a model has; of layer scale only whether there is one."""
+    return {name: bool(fields[name]) if name == "layer_scale" else fields[name] for name in STRUCTURE}
+
+
+def same_tensors(shapes: Mapping[str, Any], assumed: Mapping[str, Any]) -> tuple[list[Architecture], bool]:
+    """Return the known architectures with a file's tensors, and whether they have its sizes too.
+
+    `shapes` are the fields that the tensors state. Fields that the user has `assumed` need not agree. A structure that
+    no known model has is an error that names the nearest: a part is missing, or the user has to confirm it.
+    """
+    mine = structure(shapes)
+    known = [(entry, structure(vars(entry.config))) for entry in known_architectures().values()]
+    differing = [
+        (entry, [f for f in STRUCTURE if f not in assumed and theirs[f] != mine[f]]) for entry, theirs in known
+    ]
+    found = [entry for entry, fields in differing if not fields and entry.unsupported not in assumed]
+    if not found:
+        same = [pair for pair in differing if _sizes(pair[0]) == tuple(shapes[name] for name in SIZES)]
+        nearest, fields = min(same or differing, key=lambda pair: len(pair[1]))
+        has = ", ".join(f"{f}={mine[f]}" for f in fields)
+        raise CheckpointError(
+            f"its tensors say {has}, unlike those of every known model (the nearest is {nearest.name}): it is "
+            f"incomplete; if not, pass --assume {' --assume '.join(f'{f}={mine[f]}' for f in fields)}"
+        )
+    sized = [entry for entry in found if _sizes(entry) == tuple(shapes[name] for name in SIZES)]
+    if stranger := next((entry for entry in sized or found if entry.unsupported), None):
+        friend = next((entry for entry in sized or found if not entry.unsupported), None)
+        if friend is None:
+            raise CheckpointError(
+                f"its tensors are those of {stranger.name}, an unsupported model with other {stranger.unsupported}"
+            )
+        field = stranger.unsupported
+        value = f"{field}={getattr(friend.config, field)}" if hasattr(friend.config, field) else "architecture=NAME"
+        raise CheckpointError(
+            f"its tensors are those of {friend.name} and of {stranger.name}, which is not supported and differs in "
+            f"{field}: pass --assume {value} if it is not that one"
+        )
+    return sized or found, bool(sized)
+
+
+def _sizes(entry: Architecture) -> tuple[int, ...]:
+    return tuple(getattr(entry.config, name) for name in SIZES)
+
+
+def _pair(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _one_of(name: str, value: object, known: Mapping[str, str]) -> str:
+    if not isinstance(value, str) or value not in known:
+        raise CheckpointError(f"timm's {name}={value!r:.60} is not supported: expected one of {', '.join(known)}")
+    return known[value]
+
+
+def _bool(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise CheckpointError(f"timm's {name} must be true or false, got {value!r:.60}")
+    return value
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**24:
+        raise CheckpointError(f"timm's {name} must be a number, got {value!r:.60}")
+    return float(value)
