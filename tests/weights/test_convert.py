@@ -39,7 +39,7 @@ def ours_with_half_statistics():
 def test_preprocessing_and_class_names_survive_every_conversion(to, out, tmp_path):
     model = ours_with_half_statistics()
     convert(model, tmp_path / out, to=to)
-    again = load(tmp_path / out, heads=4)
+    again = load(tmp_path / out, assume={"heads": 4})
     assert again.card.preprocess.mean == HALF
     assert again.card.preprocess.std == HALF
     assert again.card.class_names == ("cat", "dog", "owl")

@@ -12,16 +12,16 @@ SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 3, "num_head
 
 def test_without_a_config_the_number_of_heads_is_asked_for(tmp_path):
     torch.save(timm.create_model("vit_base_patch16_224", **SMALL).state_dict(), tmp_path / "mine.pth")
-    with pytest.raises(ValueError, match="heads=N"):
+    with pytest.raises(ValueError, match="--assume heads=N"):
         load(tmp_path / "mine.pth")
 
 
 def test_a_grid_that_is_not_square_is_asked_for(tmp_path):
     model = timm.create_model("vit_base_patch16_224", **SMALL | {"img_size": (24, 48)})
     torch.save(model.state_dict(), tmp_path / "mine.pth")
-    with pytest.raises(ValueError, match="trained_size="):
-        load(tmp_path / "mine.pth", heads=4)
-    assert load(tmp_path / "mine.pth", heads=4, trained_size=(24, 48)).config.grid == (3, 6)
+    with pytest.raises(ValueError, match="--assume image_size=HEIGHTxWIDTH"):
+        load(tmp_path / "mine.pth", assume={"heads": 4})
+    assert load(tmp_path / "mine.pth", assume={"heads": 4, "image_size": (24, 48)}).config.grid == (3, 6)
 
 
 X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(5))
@@ -38,23 +38,23 @@ def test_missing_positions_are_an_error_unless_stated(theirs, tmp_path):
     del state["pos_embed"]
     torch.save(state, tmp_path / "mine.pth")
     with pytest.raises(ValueError, match="rotary positions are not supported"):
-        load(tmp_path / "mine.pth", heads=4, image_size=32)
+        load(tmp_path / "mine.pth", assume={"heads": 4}, image_size=32)
     theirs.pos_embed.zero_()
-    assert_same(load(tmp_path / "mine.pth", heads=4, image_size=32, position="none")(X), theirs(X))
+    assert_same(load(tmp_path / "mine.pth", assume={"heads": 4, "position": "none"}, image_size=32)(X), theirs(X))
 
 
 def test_a_missing_final_norm_is_an_error_unless_stated(theirs, tmp_path):
     state = {key: value for key, value in theirs.state_dict().items() if not key.startswith("norm.")}
     torch.save(state, tmp_path / "mine.pth")
     with pytest.raises(ValueError, match="final_norm=False"):
-        load(tmp_path / "mine.pth", heads=4)
-    assert not load(tmp_path / "mine.pth", heads=4, final_norm=False).config.final_norm
+        load(tmp_path / "mine.pth", assume={"heads": 4})
+    assert not load(tmp_path / "mine.pth", assume={"heads": 4, "final_norm": False}).config.final_norm
 
 
 def test_every_assumption_is_reported(theirs, tmp_path):
     torch.save(theirs.state_dict(), tmp_path / "mine.pth")
-    report = load(tmp_path / "mine.pth", heads=4).card.report
-    assert set(report.assumed) == {"image size", "pool", "norm_eps", "activation", "preprocessing"}
+    report = load(tmp_path / "mine.pth", assume={"heads": 4}).card.report
+    assert set(report.assumed) == {"heads", "image size", "pool", "norm_eps", "activation", "preprocessing"}
 
 
 def test_a_missing_weight_is_an_error(tmp_path):
@@ -62,11 +62,11 @@ def test_a_missing_weight_is_an_error(tmp_path):
     del state["blocks.1.norm2.bias"]
     torch.save(state, tmp_path / "mine.pth")
     with pytest.raises(ValueError, match=r"blocks\.1\.norm2\.bias"):
-        load(tmp_path / "mine.pth", heads=4)
+        load(tmp_path / "mine.pth", assume={"heads": 4})
 
 
 def test_integers_are_rejected_as_weights(theirs, tmp_path):
     state = {key: (value * 100).to(torch.int8) for key, value in theirs.state_dict().items()}
     torch.save(state, tmp_path / "mine.pth")
     with pytest.raises(ValueError, match="quantised"):
-        load(tmp_path / "mine.pth", heads=4)
+        load(tmp_path / "mine.pth", assume={"heads": 4})

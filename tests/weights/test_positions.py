@@ -134,16 +134,16 @@ def test_a_wrong_convention_or_count_is_refused():
 def test_load_resizes_by_the_sources_convention_and_says_so(tmp_path):
     theirs = noise(VisionTransformer(32, 8, 2, 4, 48, 96, num_classes=7))
     torch.save(theirs.state_dict(), tmp_path / "vit.pth")
-    ours = load(tmp_path / "vit.pth", heads=4, image_size=56)
+    ours = load(tmp_path / "vit.pth", assume={"heads": 4}, image_size=56)
     larger = VisionTransformer(56, 8, 2, 4, 48, 96, num_classes=7).eval()
     larger.load_state_dict(interpolate_embeddings(56, 8, theirs.state_dict()))
     x = torch.randn(1, 3, 56, 56)
     assert_same(ours(x), larger(x))
     assert ours.card.report.resized == ["pos_embed from 4×4 to 7×7 (torchvision's convention)"]
     assert ours.card.preprocess.size == (56, 56)
-    other = load(tmp_path / "vit.pth", heads=4, image_size=56, resize="google")
+    other = load(tmp_path / "vit.pth", assume={"heads": 4}, image_size=56, resize="google")
     assert not torch.equal(other.pos_embed, ours.pos_embed)
-    tall = load(tmp_path / "vit.pth", heads=4, image_size=(56, 24))
+    tall = load(tmp_path / "vit.pth", assume={"heads": 4}, image_size=(56, 24))
     assert tall.config.grid == (7, 3)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from vitreous.cli.console import messages, print_json, say_remarks
-from vitreous.cli.options import Heads, Number, Sides, Switch, Text
+from vitreous.cli.options import Assume, Number, Sides, Switch, Text
 
 GRAPHS = ("onnx", "torch-export")
 
@@ -17,8 +17,7 @@ def convert(
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="IN")],
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")],
     to: Literal["timm", "torchvision", "huggingface", "google", "vitreous", "onnx", "torch-export"],
-    heads: Heads = None,
-    trained_size: Sides = None,
+    assume: Assume = (),
     image_size: Sides = None,
     resize: Text = None,
     dynamic_size: Switch = False,
@@ -33,8 +32,7 @@ def convert(
             graph an .onnx or .pt2 file.
         to: The library; or onnx or torch-export for a graph, which is run and compared with the model before it is
             kept.
-        heads: Attention heads, if no file says so.
-        trained_size: Height and width the checkpoint was trained at, if its position grid is not square.
+        assume: What the files do not say, or say wrongly, such as heads=6; may be repeated.
         image_size: Height and width to write it for; positions are resized as the checkpoint's library does.
         resize: Another resizing convention: google, timm, torchvision, huggingface, dinov2 or dinov2-registers.
         dynamic_size: Let the graph take images of any whole number of patches and resize positions itself.
@@ -42,6 +40,7 @@ def convert(
         json: Print what was written as JSON.
     """
     from vitreous.speed.export import export
+    from vitreous.weights.assume import parse_assumptions
     from vitreous.weights.convert import convert as write
     from vitreous.weights.load import load
 
@@ -51,8 +50,7 @@ def convert(
             "them out"
         )
     console = messages()
-    known: dict[str, Any] = {} if heads is None else {"heads": heads}
-    model = load(source, trained_size=trained_size, image_size=image_size, resize=resize, **known)
+    model = load(source, image_size=image_size, resize=resize, assume=parse_assumptions(assume))
     say_remarks(console, model)
     measured: dict[str, float] = {}
     if to in GRAPHS:

@@ -27,7 +27,7 @@ Device = Annotated[str, tyro.conf.arg(metavar="DEVICE")]
 Text = Annotated[str | None, optional("NAME")]
 Number = Annotated[int | None, optional("N")]
 Sides = Annotated[tuple[int, int] | int | None, optional("HEIGHT [WIDTH]")]
-Heads = Annotated[int | None, tyro.conf.arg(name="model-heads"), optional("N")]
+Assume = tyro.conf.UseAppendAction[Annotated[tuple[str, ...], optional("FIELD=VALUE")]]
 Folder = Annotated[Path | None, optional("FOLDER")]
 OutputFolder = Annotated[Path | None, optional("FOLDER", "-o")]
 Images = Annotated[tuple[str, ...], tyro.conf.Positional, optional("IMAGE …")]
@@ -48,19 +48,9 @@ class ModelOptions:
     """Height and width to run at (or one number); positions are resized as the checkpoint's library does."""
     resize: Text = None
     """Another resizing convention: google, timm, torchvision, huggingface, dinov2 or dinov2-registers."""
-    trained_size: Sides = None
-    """Height and width the checkpoint was trained at, if its position grid is not square."""
-    heads: Heads = None
-    """Attention heads, if no file says so."""
-    pool: Annotated[Literal["token", "mean", "token+mean"] | None, optional("{token,mean,token+mean}")] = None
-    """The tokens that the head reads, if no file says so."""
-    activation: Annotated[
-        Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "silu"] | None,
-        optional("{gelu,gelu_tanh,quick_gelu,relu,silu}"),
-    ] = None
-    """The MLP's activation, if no file says so."""
-    norm_eps: Annotated[float | None, optional("EPS")] = None
-    """Epsilon of the layer norms, if no file says so."""
+    assume: Assume = ()
+    """What the files do not say, or say wrongly, such as heads=6, pool=mean or architecture=vit_base_patch16_224; may
+    be repeated."""
     statistics: Annotated[Literal["half", "imagenet", "clip", "unit"] | None, optional("{half,imagenet,clip,unit}")] = (
         None
     )
@@ -74,20 +64,15 @@ class ModelOptions:
         from dataclasses import replace
 
         from vitreous.data.preprocess import STATISTICS
+        from vitreous.weights.assume import parse_assumptions
         from vitreous.weights.load import load
 
-        known: dict[str, Any] = {
-            name: getattr(self, name)
-            for name in ("heads", "pool", "activation", "norm_eps")
-            if getattr(self, name) is not None
-        }
         model = load(
             self.model,
             revision=self.revision,
             image_size=self.image_size,
             resize=self.resize,
-            trained_size=self.trained_size,
-            **known,
+            assume=parse_assumptions(self.assume),
         )
         if self.statistics is not None:
             mean, std = STATISTICS[self.statistics]

@@ -16,6 +16,7 @@ from typing import Any
 
 from vitreous.models.variants import VARIANTS
 from vitreous.models.vit import ViTConfig
+from vitreous.weights.keymap import Allowed
 from vitreous.weights.safety import CheckpointError
 
 POOLS = {"token": "token", "avg": "mean"}
@@ -141,45 +142,80 @@ def known_architectures() -> dict[str, Architecture]:
     return known | ours
 
 
-def structure(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what decides which tensors a model has; of layer scale only whether there is one."""
-    return {name: bool(fields[name]) if name == "layer_scale" else fields[name] for name in STRUCTURE}
+def states(config: ViTConfig, sizes: bool = True) -> Allowed:
+    """Return what a config states, field by field; without `sizes`, all but the image size, channels and classes."""
+    unsaid = {"dropout", "attention_dropout", "stochastic_depth", "representation_size"}
+    unsaid |= set() if sizes else {"image_size", "channels", "classes", "distillation_head"}
+    return {name: (value,) for name, value in vars(config).items() if name not in unsaid}
 
 
-def same_tensors(shapes: Mapping[str, Any], assumed: Mapping[str, Any]) -> tuple[list[Architecture], bool]:
-    """Return the known architectures with a file's tensors, and whether they have its sizes too.
+def normalise(name: str, value: Any, shapes: Mapping[str, Any]) -> Any:
+    """Return a field's value in the form in which two are compared.
 
-    `shapes` are the fields that the tensors state. Fields that the user has `assumed` need not agree. A structure that
-    no known model has is an error that names the nearest: a part is missing, or the user has to confirm it.
+    Of layer scale only its presence counts, and positions of prefix tokens only if there are such tokens.
     """
-    mine = structure(shapes)
-    known = [(entry, structure(vars(entry.config))) for entry in known_architectures().values()]
-    differing = [
-        (entry, [f for f in STRUCTURE if f not in assumed and theirs[f] != mine[f]]) for entry, theirs in known
-    ]
-    found = [entry for entry, fields in differing if not fields and entry.unsupported not in assumed]
+    if name == "layer_scale":
+        return bool(value)
+    if name == "prefix_positions" and not (shapes["class_token"] or shapes["registers"]):
+        return True
+    return (value, value) if name in ("image_size", "patch_size") and isinstance(value, int) else value
+
+
+def structure(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what decides which tensors a model has."""
+    return {name: normalise(name, fields[name], fields) for name in STRUCTURE}
+
+
+def known_heads(shapes: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the numbers of heads that known models with such tensors of these sizes have."""
+    mine, sizes = structure(shapes), tuple(shapes[name] for name in SIZES)
+    same = (e.config for e in known_architectures().values() if _sizes(e) == sizes)
+    return tuple(sorted({config.heads for config in same if structure(vars(config)) == mine}))
+
+
+def timm_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[Allowed, str]:
+    """Return what the known models with a file's tensors agree on, and the name of one that has its sizes too.
+
+    `shapes` are the fields that the tensors state. Fields that the user assumes need not agree. A structure that no
+    known model has is an error that names the nearest: a part is missing, or the user has to confirm it.
+    """
+    mine, sizes = structure(shapes), tuple(shapes[name] for name in SIZES)
+    differing = []
+    for entry in known_architectures().values():
+        theirs = structure(vars(entry.config))
+        differing.append((entry, [f for f in STRUCTURE if f not in assume and theirs[f] != mine[f]]))
+    found = [entry for entry, fields in differing if not fields and entry.unsupported not in assume]
     if not found:
-        same = [pair for pair in differing if _sizes(pair[0]) == tuple(shapes[name] for name in SIZES)]
+        same = [pair for pair in differing if _sizes(pair[0]) == sizes and not pair[0].unsupported]
         nearest, fields = min(same or differing, key=lambda pair: len(pair[1]))
-        has = ", ".join(f"{f}={mine[f]}" for f in fields)
+        values = [f"{f}={mine[f]}" for f in fields]
         raise CheckpointError(
-            f"its tensors say {has}, unlike those of every known model (the nearest is {nearest.name}): it is "
-            f"incomplete; if not, pass --assume {' --assume '.join(f'{f}={mine[f]}' for f in fields)}"
+            f"its tensors say {', '.join(values)}, unlike those of any known model (the nearest is {nearest.name}): a "
+            f"part is missing; if not, pass --assume {' --assume '.join(values)}"
         )
-    sized = [entry for entry in found if _sizes(entry) == tuple(shapes[name] for name in SIZES)]
-    if stranger := next((entry for entry in sized or found if entry.unsupported), None):
-        friend = next((entry for entry in sized or found if not entry.unsupported), None)
-        if friend is None:
-            raise CheckpointError(
-                f"its tensors are those of {stranger.name}, an unsupported model with other {stranger.unsupported}"
-            )
-        field = stranger.unsupported
-        value = f"{field}={getattr(friend.config, field)}" if hasattr(friend.config, field) else "architecture=NAME"
+    sized = [entry for entry in found if _sizes(entry) == sizes]
+    entries = sized or found
+    if stranger := next((entry for entry in entries if entry.unsupported), None):
+        _refuse_look_alike(stranger, next((entry for entry in entries if not entry.unsupported), None))
+    unseen = ("activation", "norm_eps", "pool", *STRUCTURE, *(("heads",) if sized else ()))
+    allowed: Allowed = {name: tuple({getattr(e.config, name): None for e in entries}) for name in unseen}
+    allowed["head_bias"] = (True,)
+    allowed["distillation_head"] = (shapes["distillation_token"] and shapes["classes"] > 0,)
+    return allowed, entries[0].name
+
+
+def _refuse_look_alike(stranger: Architecture, supported: Architecture | None) -> None:
+    """Raise for tensors that an unsupported model has, alone or together with a supported one."""
+    if supported is None:
         raise CheckpointError(
-            f"its tensors are those of {friend.name} and of {stranger.name}, which is not supported and differs in "
-            f"{field}: pass --assume {value} if it is not that one"
+            f"its tensors are those of {stranger.name}, an unsupported model with other {stranger.unsupported}"
         )
-    return sized or found, bool(sized)
+    field = stranger.unsupported
+    value = f"{field}={getattr(supported.config, field)}" if hasattr(supported.config, field) else "architecture=NAME"
+    raise CheckpointError(
+        f"its tensors are those of {supported.name} and of {stranger.name}, which is not supported and has other "
+        f"{field}: if it is not that one, pass --assume {value}"
+    )
 
 
 def _sizes(entry: Architecture) -> tuple[int, ...]:

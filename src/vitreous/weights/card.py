@@ -62,7 +62,6 @@ class LoadReport:
     resized: list[str] = field(default_factory=list)
     reinitialised: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)  # known keys that the model does not need
-    unexpected: list[str] = field(default_factory=list)  # keys that no rule matches
     nonfinite: dict[str, int] = field(default_factory=dict)  # tensors that hold NaN or infinity, and how many values
 
     def remarks(self) -> list[str]:
@@ -72,7 +71,6 @@ class LoadReport:
         lines += [f"took the averaged weights ({wrapper}) of several in the file" for wrapper in averaged]
         lines += [f"resized {line}" for line in self.resized]
         lines += [f"re-initialised {key}" for key in self.reinitialised]
-        lines += [f"not used: {key}" for key in self.unexpected]
         lines += [f"{key} holds {count} NaN or infinite values" for key, count in self.nonfinite.items()]
         return lines
 
@@ -83,7 +81,6 @@ class LoadReport:
             ("tensors", f"{self.tensors}, stored as {self.stored_as}"),
             *(("unwrapped", wrapper) for wrapper in self.wrappers),
             *(("ignored", key) for key in shorten(self.ignored)),
-            *(("unexpected", key) for key in shorten(self.unexpected)),
             *(("resized", line) for line in self.resized),
             *(("re-initialised", key) for key in self.reinitialised),
             *(("assumed", f"{name} = {why}") for name, why in self.assumed.items()),

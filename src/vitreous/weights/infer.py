@@ -1,4 +1,9 @@
-"""Infer a checkpoint's `ViTConfig` from shapes, config file and reported assumptions; build the model it describes."""
+"""Resolve a checkpoint's `ViTConfig` from its tensors, its config file, known models and the user; build the model.
+
+Tensors state what their shapes show. A config file, an architecture's name or the known models of a library state which
+values each field may have (`Allowed`). A field on which two of them disagree is an error that names both, and so is a
+field for which several values are left; a single one that no file states is assumed and reported.
+"""
 
 import re
 from collections.abc import Mapping
@@ -9,13 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous.models.variants import VARIANTS
 from vitreous.models.vit import ViT, ViTConfig
+from vitreous.weights.architectures import STRUCTURE, known_heads, normalise
 from vitreous.weights.card import LoadReport
-from vitreous.weights.keymap import Format, Tensors
+from vitreous.weights.keymap import Allowed, Format, Tensors
 from vitreous.weights.safety import CheckpointError
 
 MAX_PATCHES = 65_536
+UNSEEN = ("heads", "activation", "norm_eps", "pool")
+"""Fields that no tensor shows (`pool` only sometimes)."""
 
 
 def from_shapes(tensors: Tensors) -> dict[str, Any]:
@@ -30,8 +37,13 @@ def from_shapes(tensors: Tensors) -> dict[str, Any]:
         )
     width, channels, *patch = patches.shape
     fc1, fc2 = tensors["blocks.0.mlp.fc1.weight"], tensors["blocks.0.mlp.fc2.weight"]
-    head = tensors.get("head.weight")
-    hidden = tensors.get("head.hidden.weight")
+    head, hidden = tensors.get("head.weight"), tensors.get("head.hidden.weight")
+    for key in ("blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight", "head.weight", "head.hidden.weight"):
+        if key in tensors and tensors[key].dim() != 2:
+            raise CheckpointError(f"{key} should be [out in], got {tuple(tensors[key].shape)}")
+    for key in ("pos_embed", "reg_token"):
+        if key in tensors and tensors[key].dim() != 3:
+            raise CheckpointError(f"{key} should be [1 tokens width], got {tuple(tensors[key].shape)}")
     known: dict[str, Any] = {
         "patch_size": tuple(patch),
         "channels": channels,
@@ -43,6 +55,7 @@ def from_shapes(tensors: Tensors) -> dict[str, Any]:
         "distillation_token": "dist_token" in tensors,
         "distillation_head": "head_dist.weight" in tensors,
         "registers": tensors["reg_token"].shape[1] if "reg_token" in tensors else 0,
+        "position": "learned" if "pos_embed" in tensors else "none",
         "patch_bias": "patch_embed.proj.bias" in tensors,
         "qkv_bias": "blocks.0.attn.qkv.bias" in tensors,
         "qk_norm": "blocks.0.attn.q_norm.weight" in tensors,
@@ -51,14 +64,13 @@ def from_shapes(tensors: Tensors) -> dict[str, Any]:
         "fc_norm": "fc_norm.weight" in tensors,
         "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in tensors else 0.0,
         "classes": 0 if head is None else head.shape[0],
-        "head_bias": "head.bias" in tensors or head is None,
         "representation_size": 0 if hidden is None else hidden.shape[0],
     }
+    if head is not None:
+        known["head_bias"] = "head.bias" in tensors
     first = hidden if hidden is not None else head
     if first is not None and first.shape[1] == 2 * width:
         known["pool"] = "token+mean"
-    elif known["fc_norm"] or not known["class_token"]:
-        known["pool"] = "mean"
     return known
 
 
@@ -71,100 +83,123 @@ def count_blocks(tensors: Mapping[str, Any]) -> int:
     return len(numbers)
 
 
-def trained_grid(tensors: Tensors, known: Mapping[str, Any]) -> tuple[tuple[int, int], bool]:
-    """Return rows and columns of the position embeddings, and whether prefix tokens have positions too."""
-    prefix = known["class_token"] + known["distillation_token"] + known["registers"]
-    size, (patch_height, patch_width) = known.get("image_size"), known["patch_size"]
+def trained_grid(
+    tensors: Tensors, shapes: Mapping[str, Any], size: tuple[int, int] | None, source: str
+) -> tuple[tuple[int, int], bool]:
+    """Return rows and columns of the position embeddings, and whether prefix tokens have positions too.
+
+    `size` is the image size that `source` states; without one the grid has to be a square.
+    """
+    prefix = shapes["class_token"] + shapes["distillation_token"] + shapes["registers"]
     stated = None
     if size is not None:
-        height, width = (size, size) if isinstance(size, int) else size
-        stated = (height // patch_height, width // patch_width)
+        stated = (size[0] // shapes["patch_size"][0], size[1] // shapes["patch_size"][1])
     if "pos_embed" not in tensors:
-        if known.get("position") != "none":
-            raise CheckpointError(
-                "the checkpoint has no position embeddings, and models with rotary positions are not supported: if "
-                "the model has no positions, pass position='none' and image_size"
-            )
         if stated is None:
             raise CheckpointError("a model without positions fits any size: pass image_size=(height, width)")
         return stated, True
     count = tensors["pos_embed"].shape[1]
-    for slots in (prefix, 0):
-        if stated is not None and stated[0] * stated[1] == count - slots:
-            return stated, slots == prefix
-    for slots in (prefix, 0):
-        if (side := isqrt(max(count - slots, 0))) ** 2 == count - slots > 0:
-            return (side, side), slots == prefix
-    raise CheckpointError(
-        f"{count} positions less {prefix} prefix token(s) make no square grid: pass trained_size=(height, width), the "
-        "size of the images it was trained on"
-    )
+    if stated is not None:
+        for slots in (prefix, 0):
+            if stated[0] * stated[1] == count - slots:
+                return stated, slots == prefix
+        text = f"{size[0]}×{size[1]}, which makes {stated[0]}×{stated[1]} patches" if size else ""
+        raise CheckpointError(
+            f"{source} says image_size={text}, but the tensors have {count} positions with {prefix} prefix token(s): "
+            "if the tensors are right, pass --assume image_size=HEIGHTxWIDTH, the size that it was trained at"
+        )
+    squares = [slots for slots in (prefix, 0) if isqrt(max(count - slots, 0)) ** 2 == count - slots > 0]
+    if not squares or len(set(squares)) > 1:
+        grid = "two square grids" if squares else "no square grid"
+        raise CheckpointError(
+            f"{count} positions and {prefix} prefix token(s) make {grid}: pass --assume image_size=HEIGHTxWIDTH, the "
+            "size that it was trained at"
+        )
+    side = isqrt(count - squares[0])
+    return (side, side), squares[0] == prefix
 
 
 def infer_config(
-    tensors: Tensors, format: Format, stated: Mapping[str, Any], hint: str, given: Mapping[str, Any]
+    tensors: Tensors, format: Format, stated: Allowed, source: str, assume: Mapping[str, Any]
 ) -> tuple[ViTConfig, dict[str, str]]:
-    """Return the config of the checkpoint as it was trained, and the assumptions it needed.
+    """Return the config of the checkpoint as it was trained, and what had to be assumed: field → value and reason.
 
-    The user's `given` fields come first, then the shapes, then the fields `stated` in the config file, then the
-    well-known variant of the same shape, then the defaults of the format's library. `hint` is a name that may be a
-    variant's.
+    `stated` is what the config file or the architecture `source` says, `assume` what the user says: it overrules the
+    files, but not the tensors.
     """
     shapes = from_shapes(tensors)
-    variant = find_variant(shapes, hint)
-    assumed: dict[str, str] = {}
-    known = {**stated, **shapes, **given}
-    if "pos_embed" in tensors:
-        known["position"] = "learned"
-    if "heads" in given and stated.get("heads", given["heads"]) != given["heads"]:
-        assumed["heads"] = f"{given['heads']} (as given; the files say {stated['heads']})"
-    if shapes["fc_norm"] and "pool" not in stated and "pool" not in given:
-        assumed["pool"] = "mean (it has a norm after pooling)"
-    if not (shapes["final_norm"] or shapes["fc_norm"] or "final_norm" in stated or "final_norm" in given):
-        raise CheckpointError(
-            "there is no norm after the last block: the checkpoint is incomplete; if the model has none, pass "
-            "final_norm=False"
-        )
-
-    grid, prefix_positions = trained_grid(tensors, known)
-    known["image_size"] = (grid[0] * shapes["patch_size"][0], grid[1] * shapes["patch_size"][1])
-    known["prefix_positions"] = prefix_positions
-    if "image_size" not in stated and "image_size" not in given:
-        size = "×".join(str(side) for side in known["image_size"])
-        assumed["image size"] = f"{size} (its positions make a square of {grid[0]}×{grid[1]})"
-        if not prefix_positions:
-            square = f"{grid[0]}×{grid[1]}"
-            assumed["prefix_positions"] = f"False (the positions make a square of {square} only without prefix tokens)"
-    if "heads" not in known:
-        if variant is None:
-            raise CheckpointError(
-                f"no file states the number of heads of this model of width {shapes['width']} and depth "
-                f"{shapes['depth']}: pass heads=N, --model-heads N ({shapes['width'] // 64 or 1} would give the usual "
-                "64 channels a head)"
-            )
-        known["heads"] = variant[1].heads
-        assumed["heads"] = f"{variant[1].heads} (as {variant[0]} has)"
-    for name, value in ({"pool": "token"} | format.defaults(tensors, variant[1] if variant else None)).items():
-        if name not in known:
-            known[name] = value
-            assumed[name] = f"{value} ({format.name}'s default)"
     names = {field.name for field in fields(ViTConfig)}
-    return ViTConfig(**{name: value for name, value in known.items() if name in names}), assumed
+    assume = {name: value for name, value in assume.items() if name in names}
+    if shapes["position"] == "none" and "none" not in stated.get("position", ()) and "position" not in assume:
+        raise CheckpointError("it has no position embeddings: models with rotary positions are not supported")
+    size = assume.get("image_size", stated.get("image_size", (None,))[0])
+    said = "the user" if "image_size" in assume else source
+    grid, shapes["prefix_positions"] = trained_grid(tensors, shapes, size, said)
+    shapes["image_size"] = (grid[0] * shapes["patch_size"][0], grid[1] * shapes["patch_size"][1])
+    for name, value in assume.items():
+        if name in shapes and normalise(name, shapes[name], shapes) != normalise(name, value, shapes):
+            raise CheckpointError(f"you assume {name}={value}, but its tensors say {name}={shapes[name]}")
+    _compare(shapes, stated, source, assume)
+    values = shapes | {name: allowed[0] for name, allowed in stated.items() if len(allowed) == 1} | assume
+    values |= {name: shapes[name] for name in ("image_size", "prefix_positions")}
+    reasons = {name: _said(name, value, stated, source) for name, value in assume.items()}
+    if source != "config.json":
+        named = [name for name in UNSEEN if name in stated and name not in reasons]
+        reasons |= {name: f"{values[name]} (as {source} has)" for name in named if source and name in values}
+    if size is None:
+        reasons["image size"] = f"{_sides(shapes['image_size'])} (its positions make a square of {grid[0]}×{grid[1]})"
+    if set(STRUCTURE) - {"prefix_positions"} <= set(stated) and set(UNSEEN) <= set(values):
+        return ViTConfig(**values), reasons
+
+    known, like = format.known(shapes, assume)
+    known = {name: allowed for name, allowed in known.items() if name not in stated}
+    _compare(shapes, known, like or f"the format {format.name}", assume)
+    for name in UNSEEN:
+        if name in values:
+            continue
+        allowed = known.get(name) or (known_heads(shapes) if name == "heads" else ())
+        if len(allowed) != 1:
+            raise CheckpointError(_question(name, allowed, shapes))
+        values[name] = allowed[0]
+        reasons[name] = f"{allowed[0]} ({f'as {like} has' if like else 'as the known models of this format have'})"
+    if not shapes["classes"] and "classes" not in stated and "classes" not in assume:
+        reasons["head"] = "none (the file has none)"
+    return ViTConfig(**values), reasons
 
 
-def find_variant(shapes: Mapping[str, Any], hint: str) -> tuple[str, ViTConfig] | None:
-    """Return the well-known variant of this name, else one of the same width and depth."""
-    plain = re.split(r"[./]", hint.removeprefix("timm/"))[0]
-    candidates = [plain] if plain in VARIANTS else []
-    candidates += [name for name in VARIANTS if VARIANTS[name].embedding_norm == shapes["embedding_norm"]]
-    for name in candidates:
-        if all(getattr(VARIANTS[name], field) == shapes[field] for field in ("width", "depth", "mlp_width")):
-            return name, VARIANTS[name]
-    return None
+def _compare(shapes: Mapping[str, Any], allowed: Allowed, source: str, assume: Mapping[str, Any]) -> None:
+    """Raise for a field on which the tensors and `source` disagree, unless the user decides it."""
+    for name, values in allowed.items():
+        if name in assume or name not in shapes:
+            continue
+        mine = normalise(name, shapes[name], shapes)
+        if mine not in [normalise(name, value, shapes) for value in values]:
+            said = " or ".join(str(value) for value in values)
+            raise CheckpointError(
+                f"{source} says {name}={said}, but its tensors say {name}={mine}: the file is incomplete or another "
+                f"model's; if the tensors are right, pass --assume {name}={mine}"
+            )
+
+
+def _said(name: str, value: Any, stated: Allowed, source: str) -> str:
+    allowed = stated.get(name, (value,))
+    return f"{value} (as you said{'' if value in allowed else f'; {source} says {allowed[0]}'})"
+
+
+def _question(name: str, allowed: tuple[Any, ...], shapes: Mapping[str, Any]) -> str:
+    """Return the line that asks for a field which no file states and known models do not agree on."""
+    known = f" (known models have {' or '.join(str(value) for value in allowed)})" if 1 < len(allowed) < 5 else ""
+    what = f"a model of width {shapes['width']} and depth {shapes['depth']}"
+    value = {"heads": "N", "norm_eps": "EPS"}.get(name, "NAME")
+    return f"no file states {name} of {what}{known}: pass --assume {name}={value}, or assume={{'{name}': …}} in Python"
+
+
+def _sides(size: tuple[int, int]) -> str:
+    return f"{size[0]}×{size[1]}"
 
 
 def build_vit(config: ViTConfig, tensors: Tensors, report: LoadReport, replaced: str | None = None) -> ViT:
-    """Build the model that `config` describes and fill it with `tensors`.
+    """Build the model that `config` describes and fill it with `tensors`: no tensor may be missing or left over.
 
     Keys that begin with `replaced` may be absent: they are zero in the model and listed in the report.
     """

@@ -22,6 +22,7 @@ from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights.safety import CheckpointError
 
 Tensors = dict[str, Tensor]
+Allowed = dict[str, tuple[Any, ...]]  # field of `ViTConfig` → the values that it may have
 
 
 @dataclass(frozen=True)
@@ -124,13 +125,33 @@ class Format:
     """Applied to their keys first: remove a prefix, split stacked layers."""
     adjust: Callable[[Tensors], Tensors] = lambda tensors: tensors
     """Applied to our keys last: fold a class position into the class token."""
-    read_shapes: Callable[[Tensors], dict[str, Any]] = lambda tensors: {}
+    read_shapes: Callable[[Tensors], Allowed] = lambda tensors: {}
     """Read fields of `ViTConfig` from the shapes of their tensors, where ours lose them."""
-    read_config: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda sidecar: {}
-    """Read fields of `ViTConfig` from their config file."""
-    defaults: Callable[[Tensors, ViTConfig | None], dict[str, Any]] = lambda tensors, variant: {}
-    """The library's values for fields that neither keys nor a config file state; reported as assumed."""
+    read_config: Callable[[Mapping[str, Any]], Allowed] = lambda sidecar: {}
+    """Read fields of `ViTConfig` from their config file: each field of the file is read, harmless or an error."""
+    known: Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Allowed, str]] = lambda shapes, assume: ({}, "")
+    """Given the fields that the tensors state and those that the user assumes, return the values that models of this
+    library have, and the name of one with the same tensors. A single value is assumed, several are asked about."""
     resize: str = "timm"  # the convention by which this library resizes position embeddings
+
+
+def library_models(**fields: tuple[Any, ...]) -> Callable[..., tuple[Allowed, str]]:
+    """Return a `known` for a library whose models are the paper's ViT but for these fields."""
+    usual: Allowed = {name: values for name, values in PAPER_VIT.items() if name != "pool"}
+    usual |= {"position": ("learned",), "prefix_positions": (True,), "patch_bias": (True,), "qkv_bias": (True,)}
+    usual |= {"head_bias": (True,), "norm_eps": (1e-6,), "activation": ("gelu",), "pool": ("token",)}
+    return lambda shapes, assume: (usual | fields, "")
+
+
+def check_fields(section: Any, known: Iterable[str], source: str) -> None:
+    """Raise for a field of a config file that is neither read nor known to be harmless."""
+    if not isinstance(section, Mapping):
+        raise CheckpointError(f"{source} should be an object of fields, got {section!r:.40}: get it again")
+    if unknown := [str(name) for name in section if name not in set(known)]:
+        raise CheckpointError(
+            f"{source} has the field {unknown[0][:60]}={section[unknown[0]]!r:.40}, which is not known to be harmless: "
+            f"if it is, pass --assume ignored={unknown[0][:60]}"
+        )
 
 
 def strip_prefix(*prefixes: str) -> Callable[[Tensors], Tensors]:
@@ -151,6 +172,8 @@ def fold_class_position(tensors: Tensors) -> Tensors:
     """
     if "reg_token" not in tensors:
         return tensors
+    if absent := [key for key in ("cls_token", "pos_embed") if key not in tensors]:
+        raise CheckpointError(f"the checkpoint has reg_token but not {', '.join(absent)}: it is incomplete")
     positions = tensors["pos_embed"]
     return tensors | {"cls_token": tensors["cls_token"] + positions[:, :1], "pos_embed": positions[:, 1:]}
 

@@ -2,13 +2,13 @@
 
     name ─▶ fetch ─▶ read ─▶ recognise ─▶ keymap ─▶ infer the config ─▶ resize, replace the head ─▶ ViT + Card
 
-What no file states is assumed and listed in `model.card.report`. A weight that the model needs and the checkpoint lacks
-is an error, unless `classes` replaces the head.
+A checkpoint loads exactly or not at all. Every tensor that the config needs is in the file, and every tensor in the
+file is used or listed as ignorable; every field of a config file is read, harmless or an error; sources that contradict
+each other are an error. What no file states is assumed where all known models agree, and listed in `model.card.report`.
 """
 
-import re
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,11 +16,13 @@ import torch
 
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.vit import ViT, ViTConfig
+from vitreous.weights.architectures import find_architecture, states, timm_models
+from vitreous.weights.assume import check_assumptions
 from vitreous.weights.card import Card, LoadReport
 from vitreous.weights.fetch import CheckpointFiles, fetch
 from vitreous.weights.formats.registry import check_family, recognise
 from vitreous.weights.infer import MAX_PATCHES, build_vit, data_types, infer_config
-from vitreous.weights.keymap import Format, Tensors, pattern, to_ours
+from vitreous.weights.keymap import Allowed, Format, Tensors, pattern, to_ours
 from vitreous.weights.names import DEFAULT
 from vitreous.weights.positions import CONVENTIONS, resize_positions
 from vitreous.weights.read import nonfinite, read, read_sharded
@@ -29,8 +31,6 @@ from vitreous.weights.save import own_config, read_own
 from vitreous.weights.sidecar import class_names, imagenet_names, preprocessing, processor_size, read_json
 from vitreous.weights.unwrap import RawCheckpoint
 
-MODEL_PARTS = r"(blocks?|layers?|resblocks|encoderblock)[._]\d+|norm|(^|\.)ln_|embed|rope"
-"""Keys of layers that every token passes through: the logits would be wrong without one of them."""
 CONFIG_ERRORS = (TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
 """Exceptions that malformed values in a config file can raise."""
 
@@ -48,20 +48,19 @@ def load(
     classes: int | None = None,
     image_size: int | tuple[int, int] | None = None,
     resize: str | None = None,
-    trained_size: int | tuple[int, int] | None = None,
+    assume: Mapping[str, Any] | None = None,
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
     revision: str | None = None,
     cache_dir: Path | None = None,
     progress: bool = True,
-    **known: Any,
 ) -> Model:
     """Load a model by name or path, in evaluation mode; without a name, the ViT-Ti/16 inside the package.
 
     `classes` replaces the head by a fresh one of that many outputs (0: no head). `image_size` resizes the position
-    embeddings by the `resize` convention, by default that of the checkpoint's library. `trained_size` is the image size
-    of a checkpoint whose position grid is not square. Any other field of `ViTConfig`, such as `heads=6`, overrides what
-    the files state.
+    embeddings by the `resize` convention, by default that of the checkpoint's library. `assume` says what the files do
+    not, or overrules them: fields of `ViTConfig` (`{"heads": 6}`), `architecture` (a name of timm's) and `ignored`
+    (keys of tensors to load without).
 
     >>> model = load("packaged:cifar10")
     >>> model.config.classes, model.card.preprocess.size, model.card.class_names[:3]
@@ -69,11 +68,12 @@ def load(
     """
     if resize is not None and resize not in CONVENTIONS:
         raise ValueError(f"resize must be one of {', '.join(CONVENTIONS)}, got {resize!r}")
-    if unknown := set(known) - {field.name for field in fields(ViTConfig)}:
-        raise ValueError(f"unknown option {', '.join(sorted(unknown))}: see vitreous.ViTConfig for the known fields")
+    assume = check_assumptions(assume)
     files = fetch(DEFAULT if name is None else name, revision=revision, cache_dir=cache_dir, progress=progress)
     raw = read_sharded(files.index, files.weights) if files.index else read(files.weights[0])
-    sidecar = read_json(files.config)
+    ignored = assume.pop("ignored", ())
+    sidecar = {name: value for name, value in read_json(files.config).items() if name not in ignored}
+    raw = replace(raw, **_without(raw, ignored))
     try:
         own = "config" in read_own(sidecar)
         check_family(raw.tensors, sidecar, "" if own else Path(str(files.name)).name)  # our own may have any name
@@ -82,9 +82,7 @@ def load(
 
             model: Model = load_resnet(raw, files, sidecar, classes)
         else:
-            if trained_size is not None:
-                known["image_size"] = trained_size
-            model = _load_vit(raw, files, sidecar, classes, image_size, resize, known)
+            model = _load_vit(raw, files, sidecar, classes, image_size, resize, assume)
     except CheckpointError as error:
         raise CheckpointError(f"{files.name}: {error}") from error
     except CONFIG_ERRORS as error:
@@ -99,6 +97,13 @@ def load(
     return model.to(device=device, dtype=dtype).eval()
 
 
+def _without(raw: RawCheckpoint, ignored: tuple[str, ...]) -> dict[str, Any]:
+    """Return the tensors of a checkpoint without those that the user wants ignored, and all that is ignored."""
+    dropped = tuple(key for key in raw.tensors if any(pattern(template).fullmatch(key) for template in ignored))
+    kept = {key: value for key, value in raw.tensors.items() if key not in dropped}
+    return {"tensors": kept, "ignored": (*raw.ignored, *(f"{key} (as you said)" for key in dropped))}
+
+
 def _load_vit(
     raw: RawCheckpoint,
     files: CheckpointFiles,
@@ -106,26 +111,25 @@ def _load_vit(
     classes: int | None,
     image_size: int | tuple[int, int] | None,
     resize: str | None,
-    known: dict[str, Any],
+    assume: dict[str, Any],
 ) -> ViT:
-    format = recognise(raw.tensors)
+    format, own = recognise(raw.tensors), read_own(sidecar)
+    stated, source = ({}, "") if "config" in own else _statement(format, files, sidecar, assume)
     theirs = format.prepare(dict(raw.tensors))
     tensors, unmatched = to_ours(theirs, format.rules)
     tensors = format.adjust(tensors)
-    own = read_own(sidecar)
     report = LoadReport(format=format.name, tensors=len(tensors), stored_as=data_types(tensors))
     report.assumed |= own.get("assumed", {})
-    _sort_unmatched(unmatched, format, report)
+    report.ignored += _ignorable(unmatched, format)
     if "config" in own:
-        trained = replace(own_config(own), **known)
+        trained, report.assumed = _overrule(own_config(own), assume, report.assumed)
     else:
         if image_size is not None and "pos_embed" not in tensors:
-            known.setdefault("image_size", image_size)  # without positions any size is the trained one
-        stated = {**format.read_config(sidecar), **format.read_shapes(theirs)}
-        stem = files.name.split("/")[-1] if files.origin == "hub" else Path(files.name).stem
-        hint = str(sidecar.get("architecture") or stem)  # a name that may be a variant's
-        trained, assumed = infer_config(tensors, format, stated, hint, known)
-        report.assumed |= assumed
+            assume.setdefault("image_size", _pair(image_size))  # without positions any size is the trained one
+        if classes is not None and "head.weight" not in tensors:
+            stated = {name: values for name, values in stated.items() if name not in ("classes", "distillation_head")}
+        trained, reasons = infer_config(tensors, format, stated | format.read_shapes(theirs), source, assume)
+        report.assumed |= reasons
     size = image_size
     if size is None and "config" not in own:
         size = processor_size(files, trained.size)
@@ -139,16 +143,47 @@ def _load_vit(
     return model
 
 
-def _sort_unmatched(keys: list[str], format: Format, report: LoadReport) -> None:
-    """Sort keys that no rule matches into ignored and unexpected ones; raise for a part of the network itself."""
-    for key in keys:
-        known = any(pattern(template).fullmatch(key) for template in format.ignored)
-        (report.ignored if known else report.unexpected).append(key)
-    if parts := [key for key in report.unexpected if re.search(MODEL_PARTS, key)]:
+def _statement(
+    format: Format, files: CheckpointFiles, sidecar: Mapping[str, Any], assume: dict[str, Any]
+) -> tuple[Allowed, str]:
+    """Return what the config file says, else what the architecture that the user or the name names does; and which."""
+    assumed = assume.pop("architecture", None)
+    described = {name: value for name, value in sidecar.items() if name != "vitreous"}
+    if described and assumed is None:
+        return format.read_config(described), "config.json"
+    stem = files.name.split("/")[-1] if files.origin == "hub" else Path(files.name).name
+    entry = find_architecture(assumed or stem)
+    if entry is None or (assumed is None and format.known is not timm_models):
+        return {}, ""
+    if entry.unsupported:
+        raise CheckpointError(f"its name is that of timm's {entry.name}, which is not supported")
+    return states(entry.config, sizes=False), entry.name
+
+
+def _overrule(
+    config: ViTConfig, assume: Mapping[str, Any], reasons: dict[str, str]
+) -> tuple[ViTConfig, dict[str, str]]:
+    """Return the config of our own file with the user's assumptions, and the reasons with theirs."""
+    if "architecture" in assume:
+        raise ValueError("a model folder of vitreous states every field: assume single fields, not an architecture")
+    changed = {name: value for name, value in assume.items() if getattr(config, name) != value}
+    said = {name: f"{value} (as you said; config.json says {getattr(config, name)})" for name, value in changed.items()}
+    return replace(config, **changed), reasons | said
+
+
+def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else size
+
+
+def _ignorable(keys: list[str], format: Format) -> list[str]:
+    """Return the keys that no rule matches if the format lists all of them as ignorable; raise for any other."""
+    unknown = [key for key in keys if not any(pattern(template).fullmatch(key) for template in format.ignored)]
+    if unknown:
         raise CheckpointError(
-            f"it has parts that this model does not: {', '.join(parts[:4])}{' …' if len(parts) > 4 else ''}; "
-            "the logits would be wrong"
+            f"it has tensors that this model does not: {', '.join(unknown[:4])}{' …' if len(unknown) > 4 else ''}; "
+            f"the logits could be wrong; if they are not needed, pass --assume ignored={unknown[0]}"
         )
+    return keys
 
 
 def _resize(

@@ -84,7 +84,7 @@ def test_logits_are_those_of_timms_loader(spelling, prefix, tmp_path):
 def test_written_npz_is_read_by_timm(tmp_path):
     theirs = noise(timm.create_model("vit_base_patch16_224", **SMALL))
     torch.save(theirs.state_dict(), tmp_path / "vit.pth")
-    convert(load(tmp_path / "vit.pth", heads=4), tmp_path / "vit.npz", to="google")
+    convert(load(tmp_path / "vit.pth", assume={"heads": 4}), tmp_path / "vit.npz", to="google")
     back = noise(timm.create_model("vit_base_patch16_224", **SMALL))
     back.load_pretrained(str(tmp_path / "vit.npz"))
     x = torch.randn(2, 3, 32, 32)

@@ -72,7 +72,7 @@ def theirs():
 @pytest.mark.parametrize("name", ["sample.pth", "evaluation.pth"])
 def test_a_name_that_begins_like_a_family_is_not_one(theirs, tmp_path, name):
     torch.save(theirs.state_dict(), tmp_path / name)
-    assert load(tmp_path / name, heads=4).config.classes == 7
+    assert load(tmp_path / name, assume={"heads": 4}).config.classes == 7
 
 
 @pytest.mark.parametrize(
@@ -88,4 +88,4 @@ def test_a_name_that_begins_like_a_family_is_not_one(theirs, tmp_path, name):
 def test_a_family_in_the_file_name_is_rejected(theirs, name, family, tmp_path):
     torch.save(theirs.state_dict(), tmp_path / name)
     with pytest.raises(ValueError, match=family):
-        load(tmp_path / name, heads=4)
+        load(tmp_path / name, assume={"heads": 4})

@@ -18,7 +18,7 @@ SMALL = {"image_size": 32, "patch_size": 8, "num_layers": 3, "num_heads": 4, "hi
 def test_logits_are_torchvisions_there_and_back(extra, suffix, tmp_path):
     theirs = noise(VisionTransformer(**SMALL, num_classes=7, **extra))
     torch.save(theirs.state_dict(), tmp_path / "vit.pth")
-    ours = load(tmp_path / "vit.pth", heads=4)
+    ours = load(tmp_path / "vit.pth", assume={"heads": 4})
     x = torch.randn(2, 3, 32, 32)
     assert_same(ours(x), theirs(x))
 
@@ -54,7 +54,7 @@ def test_the_first_spelling_of_the_mlp_is_read(tmp_path):
     }
     torch.save(state, tmp_path / "vit.pth")
     x = torch.randn(2, 3, 32, 32)
-    assert_same(load(tmp_path / "vit.pth", heads=4)(x), theirs(x))
+    assert_same(load(tmp_path / "vit.pth", assume={"heads": 4})(x), theirs(x))
 
 
 @pytest.mark.slow

@@ -9,20 +9,22 @@ from typing import Any
 
 from torch import Tensor
 
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
 from vitreous.weights.formats.huggingface import activation_name, add_prefix, with_sidecars
-from vitreous.weights.formats.huggingface import read_config as read_vision_config
+from vitreous.weights.formats.huggingface_config import read_clip_config
 from vitreous.weights.keymap import (
     JOIN_QKV,
     PAPER_VIT,
     TABLE,
     TOKEN,
     TRANSPOSE,
+    Allowed,
     ConvertedCheckpoint,
     Format,
     Tensors,
     adapted,
     check_limits,
+    library_models,
     rule,
     strip_prefix,
     to_theirs,
@@ -69,23 +71,38 @@ def _openai(tensors: Mapping[str, Tensor]) -> bool:
     return "visual.class_embedding" in tensors or {"class_embedding", "ln_pre.weight"} <= set(tensors)
 
 
-def read_config(sidecar: Mapping[str, Any]) -> dict[str, Any]:
-    """Read our fields from `config.json`; a complete CLIP has the vision tower's one level deeper."""
-    return read_vision_config(sidecar.get("vision_config") or sidecar)
+def known_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[Allowed, str]:
+    """Return the choices of OpenAI's and OpenCLIP's models: they differ in the activation."""
+    return library_models(
+        embedding_norm=(True,),
+        patch_bias=(False,),
+        head_bias=(False,),
+        norm_eps=(1e-5,),
+        activation=("quick_gelu", "gelu"),
+    )(shapes, assume)
 
 
-def defaults(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
-    """Return OpenAI's choices."""
-    return {"norm_eps": 1e-5, "activation": "quick_gelu", "pool": "token"}
+def known_classifiers(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[Allowed, str]:
+    """Return the choices of transformers' CLIPForImageClassification."""
+    allowed, like = known_models(shapes, assume)
+    return allowed | {"head_bias": (True,), "final_norm": (False,), "pool": ("mean",)}, like
 
 
-def keep_visual(tensors: Tensors) -> Tensors:
-    """Keep the vision tower of OpenAI's files, by its prefix: the text tower's tensors have none."""
+def split_towers(tensors: Tensors) -> Tensors:
+    """Remove the vision tower's prefix in OpenAI's files; give the text tower, which has none, the prefix `text.`."""
     if "visual.class_embedding" not in tensors:
         return tensors
-    return {key.removeprefix("visual."): value for key, value in tensors.items() if key.startswith("visual.")}
+    return {
+        key.removeprefix("visual.") if key.startswith("visual.") else f"text.{key}": value
+        for key, value in tensors.items()
+    }
 
 
+OPENAI_IGNORED = (
+    *("text.transformer.resblocks.*", "text.token_embedding.weight", "text.positional_embedding", "text.ln_final.{p}"),
+    *("text.text_projection", "text.logit_scale", "text.logit_bias", "text.attn_mask"),
+    *("text.input_resolution", "text.context_length", "text.vocab_size"),
+)
 IGNORED = ("text_model.*", "text_projection.*", "logit_scale", "embeddings.position_ids")
 HUGGINGFACE_CLIP = Format(
     "huggingface-clip",
@@ -93,8 +110,8 @@ HUGGINGFACE_CLIP = Format(
     HUGGINGFACE_RULES,
     IGNORED,
     prepare=strip_prefix("vision_model."),
-    read_config=read_config,
-    defaults=defaults,
+    read_config=read_clip_config,
+    known=known_models,
     resize="huggingface",
 )
 HUGGINGFACE_CLIP_CLASSIFIER = replace(
@@ -104,10 +121,19 @@ HUGGINGFACE_CLIP_CLASSIFIER = replace(
     rules=(*HUGGINGFACE_RULES, rule("head.{p}", "classifier.{p}")),
     # transformers' CLIPForImageClassification averages the tokens before the last norm and never uses that norm
     adjust=lambda tensors: {key: value for key, value in tensors.items() if not key.startswith("norm.")},
-    read_config=lambda sidecar: read_config(sidecar) | {"final_norm": False, "pool": "mean"},
-    defaults=lambda tensors, known: defaults(tensors, known) | {"pool": "mean"},
+    known=known_classifiers,
 )
-OPENAI_CLIP = Format("clip", _openai, OPENAI_RULES, prepare=keep_visual, defaults=defaults, resize="huggingface")
+OPENAI_CLIP = Format(
+    "clip",
+    _openai,
+    OPENAI_RULES,
+    OPENAI_IGNORED,
+    prepare=split_towers,
+    # only OpenAI's own archives hold this number, and all their models have this activation
+    read_shapes=lambda tensors: {"activation": ("quick_gelu",)} if "text.input_resolution" in tensors else {},
+    known=known_models,
+    resize="huggingface",
+)
 
 
 def to_huggingface(model: ViT) -> ConvertedCheckpoint:

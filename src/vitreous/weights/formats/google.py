@@ -16,6 +16,7 @@ from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights.keymap import (
     PAPER_VIT,
     TRANSPOSE,
+    Allowed,
     ConvertedCheckpoint,
     Format,
     Rule,
@@ -23,6 +24,7 @@ from vitreous.weights.keymap import (
     Transform,
     adapted,
     check_limits,
+    library_models,
     rule,
     to_theirs,
 )
@@ -108,16 +110,17 @@ def _is_big_vision(tensors: Mapping[str, Tensor]) -> bool:
     )
 
 
-def read_shapes(tensors: Tensors) -> dict[str, Any]:
+def read_shapes(tensors: Tensors) -> Allowed:
     """Read the number of heads from JAX's shapes: `[in heads k]`."""
-    return next(({"heads": x.shape[-2]} for key, x in tensors.items() if key.endswith("query/kernel")), {})
+    return next(({"heads": (x.shape[-2],)} for key, x in tensors.items() if key.endswith("query/kernel")), {})
 
 
-def defaults(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
-    """Return the choices of Google's code."""
+def known_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[Allowed, str]:
+    """Return the choices of Google's code; big_vision also has models without a class token."""
     # JAX's gelu is the tanh approximation; timm, the usual reader of these files, takes the exact function. The two
     # differ by less than 0.001 in any activation.
-    return {"norm_eps": 1e-6, "activation": "gelu", "pool": "token" if "cls_token" in tensors else "mean"}
+    pool = ("token",) if shapes["class_token"] else ("mean",)
+    return library_models(class_token=(True, False), pool=pool)(shapes, assume)
 
 
 IGNORED = ("opt/state/*", "opt/*", "states/*", "params/txt/*", "params/t", "params/b", "t", "b")
@@ -128,7 +131,7 @@ GOOGLE = Format(
     IGNORED,
     prepare=prepare,
     read_shapes=read_shapes,
-    defaults=defaults,
+    known=known_models,
     resize="google",
 )
 BIG_VISION = replace(GOOGLE, name="google-big-vision", recognise=_is_big_vision, rules=BIG_VISION_RULES)

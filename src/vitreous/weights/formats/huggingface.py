@@ -13,10 +13,12 @@ from torch import Tensor
 from vitreous.data.preprocess import INTERPOLATIONS, Preprocess
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights.card import card_of
+from vitreous.weights.formats.huggingface_config import read_config
 from vitreous.weights.keymap import (
     JOIN_GATE,
     JOIN_QKV,
     PAPER_VIT,
+    Allowed,
     ConvertedCheckpoint,
     Format,
     Rule,
@@ -24,13 +26,12 @@ from vitreous.weights.keymap import (
     adapted,
     check_limits,
     fold_class_position,
+    library_models,
     rule,
     strip_prefix,
     to_theirs,
 )
 
-ACTIVATIONS = {name: name for name in ("gelu", "quick_gelu", "relu", "silu")}
-ACTIVATIONS |= {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "swish": "silu"}
 PATCHES = "embeddings.patch_embeddings.projection.weight"
 OLD, NEW = "encoder.layer.{n}", "layers.{n}"  # DINOv2's blocks kept the old name
 
@@ -90,32 +91,25 @@ def _is(tensors: Mapping[str, Tensor], dino: bool) -> bool:
     return huggingface and any("layer_scale1.lambda1" in key for key in tensors) == dino
 
 
-def read_config(sidecar: Mapping[str, Any]) -> dict[str, Any]:
-    """Read our fields from `config.json`."""
-    names = {
-        "num_attention_heads": "heads",
-        "layer_norm_eps": "norm_eps",
-        "num_channels": "channels",
-        "hidden_size": "width",
-        "num_hidden_layers": "depth",
-    }
-    known = {ours: sidecar[theirs] for theirs, ours in names.items() if theirs in sidecar}
-    if sidecar:
-        known["pool"] = "token"  # the head's shape may override it
-    for field in ("image_size", "patch_size"):
-        if field in sidecar:
-            known[field] = tuple(sidecar[field]) if isinstance(sidecar[field], list) else sidecar[field]
-    if (name := sidecar.get("hidden_act")) is not None:
-        if name not in ACTIVATIONS:
-            raise ValueError(f"activation {name!r} is not supported: expected one of {', '.join(ACTIVATIONS)}")
-        known["activation"] = ACTIVATIONS[name]
-    return known
+def known_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[Allowed, str]:
+    """Return the choices of transformers' ViT, DeiT, ViT-MAE and ViT-MSN, which have two values of epsilon."""
+    distilled = shapes["distillation_token"]
+    return library_models(
+        norm_eps=(1e-12, 1e-6),
+        distillation_token=(True, False),
+        distillation_head=(True, False) if distilled and shapes["classes"] else (False,),
+    )(shapes, assume)
 
 
-def defaults(tensors: Tensors, known: ViTConfig | None) -> dict[str, Any]:
-    """Return transformers' defaults."""
-    dino = "blocks.0.ls1.gamma" in tensors
-    return {"norm_eps": 1e-6 if dino else 1e-12, "activation": "gelu"}
+def known_dinov2_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[Allowed, str]:
+    """Return the choices of transformers' DINOv2, with and without registers."""
+    return library_models(
+        layer_scale=(1e-5,),
+        swiglu=(True, False),
+        registers=(shapes["registers"],),
+        prefix_positions=(not shapes["registers"],),
+        pool=("token", "token+mean"),
+    )(shapes, assume)
 
 
 IGNORED = ("embeddings.mask_token", "decoder.*", "mask_token")
@@ -126,7 +120,7 @@ VIT = Format(
     IGNORED,
     prepare=strip_prefix("vit.", "deit.", "dinov2.", "dinov2_with_registers."),
     read_config=read_config,
-    defaults=defaults,
+    known=known_models,
     resize="huggingface",
 )
 DINOV2 = replace(
@@ -135,6 +129,7 @@ DINOV2 = replace(
     recognise=lambda tensors: _is(tensors, dino=True),
     rules=(*DINO_RULES, *DINO_SWIGLU, _GATE_NEW),
     adjust=fold_class_position,
+    known=known_dinov2_models,
 )
 DINOV2_REGISTERS = replace(
     DINOV2,

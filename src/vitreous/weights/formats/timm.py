@@ -10,14 +10,24 @@ from typing import Any
 
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.variants import VARIANTS
-from vitreous.models.vit import ACTIVATIONS, ViT, ViTConfig
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.weights.architectures import from_arguments, states, timm_arguments, timm_models
 from vitreous.weights.card import card_of
-from vitreous.weights.keymap import ConvertedCheckpoint, Format, adapted, check_limits, fold_class_position, rule
+from vitreous.weights.keymap import (
+    Allowed,
+    ConvertedCheckpoint,
+    Format,
+    adapted,
+    check_fields,
+    check_limits,
+    fold_class_position,
+    library_models,
+    rule,
+)
+from vitreous.weights.safety import CheckpointError
 
 LAYERS = ("patch_embed.proj", "norm_pre", "norm", "fc_norm", "head", "head_dist")
 BLOCK = ("norm1", "attn.qkv", "attn.q_norm", "attn.k_norm", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
-POOLS = {"token": "token", "avg": "mean"}
-
 
 RULES = (
     *(rule(name, name) for name in ("cls_token", "dist_token", "reg_token", "pos_embed")),
@@ -29,42 +39,49 @@ RULES = (
 )
 
 
-def read_config(sidecar: Mapping[str, Any]) -> dict[str, Any]:
-    """Read what keys do not state from the architecture's name, then from `model_args` and the other fields."""
-    known: dict[str, Any] = {}
-    name = str(sidecar.get("architecture", ""))
-    if name in VARIANTS:
-        known |= {field: getattr(VARIANTS[name], field) for field in ("heads", "norm_eps", "activation", "pool")}
-    pretrained = sidecar.get("pretrained_cfg") or sidecar
-    arguments = sidecar.get("model_args") or {}
-    if isinstance(size := pretrained.get("input_size"), list | tuple) and len(size) == 3:
-        known["image_size"] = (size[1], size[2])
-    if "img_size" in arguments:
-        size = arguments["img_size"]
-        known["image_size"] = tuple(size) if isinstance(size, list | tuple) else size
-    if arguments.get("pos_embed") in ("", "none"):
-        known["position"] = "none"
-    if arguments.get("final_norm") is False:
-        known["final_norm"] = False
-    if "num_heads" in arguments:
-        known["heads"] = arguments["num_heads"]
-    if arguments.get("act_layer") in ACTIVATIONS:  # timm's names are ours
-        known["activation"] = arguments["act_layer"]
-    pool = arguments.get("global_pool", sidecar.get("global_pool"))
-    if pool in POOLS:
-        known["pool"] = POOLS[pool]
-    elif pool:
-        raise ValueError(f"timm's global_pool={pool!r} is not supported: expected one of {', '.join(POOLS)}")
-    return known
+FIELDS = (  # read here or in sidecar.py
+    *("architecture", "num_classes", "num_features", "global_pool", "model_args", "pretrained_cfg"),
+    *("label_names", "label_descriptions", "labels", "class_names"),
+)
+PRETRAINED_FIELDS = (  # read here or in sidecar.py
+    *("input_size", "test_input_size", "fixed_input_size", "interpolation", "crop_pct", "test_crop_pct", "crop_mode"),
+    *("mean", "std", "num_classes", "label_names", "label_descriptions", "labels"),
+)
+HARMLESS = (  # where the weights come from, and names of layers for timm's own surgery
+    *("url", "file", "hf_hub_id", "hf_hub_filename", "source", "architecture", "tag", "custom_load", "state_dict"),
+    *("min_input_size", "pool_size", "test_pool_size", "first_conv", "classifier", "label_offset"),
+    *("license", "description", "origin_url", "paper_name", "paper_ids", "notes"),
+    *("vitreous", "model_type", "transformers_version", "torch_dtype", "dtype", "initializer_range", "do_pooling"),
+)
 
 
-def defaults(tensors: Mapping[str, Any], known: ViTConfig | None) -> dict[str, Any]:
-    """Return timm's defaults, or those of the known variant of the same shape."""
-    clip = "norm_pre.weight" in tensors
-    return {
-        "norm_eps": known.norm_eps if known else 1e-5 if clip else 1e-6,
-        "activation": known.activation if known else "gelu",
-    }
+def read_config(sidecar: Mapping[str, Any]) -> Allowed:
+    """Read `config.json` as timm does: the architecture's arguments, then `pretrained_cfg`, then `model_args`."""
+    name, pretrained = sidecar.get("architecture"), sidecar.get("pretrained_cfg", sidecar)
+    if not isinstance(name, str):
+        raise CheckpointError("config.json names no architecture of timm's: pass --assume architecture=NAME")
+    if name not in timm_arguments() or "unsupported" in timm_arguments()[name]:
+        raise CheckpointError(f"its config says architecture={name!r:.60}, which is not a supported one of timm's")
+    legacy = pretrained is sidecar
+    check_fields(sidecar, (*FIELDS, *HARMLESS, *(PRETRAINED_FIELDS if legacy else ())), "config.json")
+    check_fields(pretrained, (*PRETRAINED_FIELDS, *HARMLESS, *(FIELDS if legacy else ())), "pretrained_cfg")
+    arguments = dict(timm_arguments()[name])
+    given = dict(sidecar.get("model_args") or {})
+    size = pretrained.get("input_size", (3, 224, 224))
+    if not isinstance(size, list | tuple) or len(size) != 3:
+        raise CheckpointError(f"input_size must be channels, height and width, got {size!r:.60}")
+    usual = {"num_classes": sidecar.get("num_classes", pretrained.get("num_classes", 1000)), "in_chans": size[0]}
+    if pretrained.get("fixed_input_size"):
+        usual["img_size"] = list(size[1:])
+    config = from_arguments(usual | arguments | given)
+    implied = {"global_pool": {"mean": "avg"}.get(config.pool, config.pool), "num_features": config.width}
+    for field, value in implied.items():
+        if sidecar.get(field, value) not in (None, value):
+            raise CheckpointError(
+                f"config.json contradicts itself: it says {field}={sidecar[field]!r:.40}, and its architecture and "
+                f"model_args make it {value!r}"
+            )
+    return states(config)
 
 
 TIMM = Format(
@@ -72,7 +89,7 @@ TIMM = Format(
     lambda tensors: "patch_embed.proj.weight" in tensors and "blocks.0.norm1.weight" in tensors,
     RULES,
     read_config=read_config,
-    defaults=defaults,
+    known=timm_models,
 )
 RENAMED = {
     "reg_token": "register_tokens",
@@ -84,14 +101,18 @@ DINOV2 = Format(
     lambda tensors: "mask_token" in tensors and "patch_embed.proj.weight" in tensors,  # timm's own have no mask token
     tuple(replace(r, theirs=(RENAMED[r.ours],), older=(r.theirs,)) if r.ours in RENAMED else r for r in RULES),
     ("mask_token",),
-    defaults=lambda tensors, known: {"norm_eps": 1e-6, "activation": "gelu", "pool": "token"},
+    read_config=read_config,
+    known=library_models(layer_scale=(1e-5,), swiglu=(True, False)),
     resize="dinov2",
 )
 DINOV2_REGISTERS = replace(
     DINOV2,
     name="dinov2-registers",
-    recognise=lambda tensors: DINOV2.recognise(tensors) and "register_tokens" in tensors,
+    recognise=lambda tensors: "register_tokens" in tensors and "patch_embed.proj.weight" in tensors,
     adjust=fold_class_position,
+    known=lambda shapes, assume: library_models(
+        layer_scale=(1e-5,), swiglu=(True, False), prefix_positions=(False,), registers=(shapes["registers"],)
+    )(shapes, assume),
     resize="dinov2-registers",
 )
 

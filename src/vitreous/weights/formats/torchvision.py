@@ -12,7 +12,16 @@ from vitreous.models.vit import ViT
 from vitreous.weights.card import Card, LoadReport
 from vitreous.weights.fetch import CheckpointFiles
 from vitreous.weights.infer import check_shapes, data_types
-from vitreous.weights.keymap import PAPER_VIT, ConvertedCheckpoint, Format, adapted, check_limits, rule, to_theirs
+from vitreous.weights.keymap import (
+    PAPER_VIT,
+    ConvertedCheckpoint,
+    Format,
+    adapted,
+    check_limits,
+    library_models,
+    rule,
+    to_theirs,
+)
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.save import read_own
 from vitreous.weights.sidecar import class_names, preprocessing
@@ -41,7 +50,7 @@ TORCHVISION = Format(
     "torchvision",
     lambda tensors: "encoder.pos_embedding" in tensors and "class_token" in tensors,
     RULES,
-    defaults=lambda tensors, known: {"norm_eps": 1e-6, "activation": "gelu", "pool": "token"},
+    known=library_models(),
     resize="torchvision",
 )
 

@@ -1,0 +1,75 @@
+"""`--assume FIELD=VALUE` and `load(assume={…})`: what the user says about a checkpoint where its files do not.
+
+A field is one of `ViTConfig`'s; two more are `architecture`, a known name that states all fields, and `ignored`: keys
+of tensors or fields of the config file to load without. `image_size` is the size that the checkpoint was trained at.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from vitreous.models.vit import ViTConfig
+from vitreous.weights.architectures import find_architecture
+
+DEFAULTS = {field.name: field.default for field in fields(ViTConfig)}
+WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def parse_assumptions(lines: Iterable[str]) -> dict[str, Any]:
+    """Read `FIELD=VALUE` as the command line writes it; `check_assumptions` checks the result.
+
+    >>> parse_assumptions(["heads=6", "image_size=24x48", "qkv_bias=no", "ignored=mask_token"])
+    {'heads': 6, 'image_size': (24, 48), 'qkv_bias': False, 'ignored': ('mask_token',)}
+    """
+    found: dict[str, Any] = {}
+    for line in lines:
+        name, equals, text = line.partition("=")
+        if not equals or not text:
+            raise ValueError(f"--assume takes FIELD=VALUE, such as heads=6, got {line!r}")
+        if name == "ignored":
+            found[name] = (*found.get(name, ()), *text.split(","))
+        else:
+            found[name] = _parse_value(name, text)
+    return found
+
+
+def check_assumptions(assume: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the assumptions in one form; a name that is no field, or a value of another type, is an error."""
+    checked = dict(assume or {})
+    if unknown := [str(name) for name in checked if name not in (*DEFAULTS, "architecture", "ignored")]:
+        known = "a field of vitreous.ViTConfig, architecture or ignored"
+        raise ValueError(f"nothing called {', '.join(unknown)} can be assumed: expected {known}")
+    if "ignored" in checked:
+        keys = checked["ignored"]
+        checked["ignored"] = (keys,) if isinstance(keys, str) else tuple(str(key) for key in keys)
+    if "architecture" in checked:
+        entry = find_architecture(str(checked["architecture"]))
+        if entry is None or entry.unsupported:
+            raise ValueError(f"the architecture {checked['architecture']!r} is not a supported one of timm's")
+        checked["architecture"] = entry.name
+    for name in ("image_size", "patch_size"):
+        if name in checked:
+            value = checked[name]
+            checked[name] = tuple(value) if isinstance(value, tuple | list) else (value, value)
+    for name, value in checked.items():
+        kind = type(DEFAULTS.get(name, value))
+        fits = type(value) is kind or (kind is float and type(value) is int) or name in ("image_size", "patch_size")
+        if not fits:
+            raise ValueError(f"{name} must be of type {kind.__name__}, got {value!r:.60}")
+    return checked
+
+
+def _parse_value(name: str, text: str) -> Any:
+    default = DEFAULTS.get(name, "")
+    try:
+        if name in ("image_size", "patch_size"):
+            sides = tuple(int(side) for side in re.split(r"[x×,]", text))
+            return sides if len(sides) == 2 else (sides[0], sides[0])
+        if isinstance(default, bool):
+            return WORDS[text.lower()]
+        if isinstance(default, int | float):
+            return type(default)(text)
+    except (ValueError, KeyError):
+        raise ValueError(f"--assume {name} takes a value such as {default}, got {text!r}") from None
+    return text

@@ -1,0 +1,229 @@
+"""Read transformers' `config.json` of ViT, DeiT, ViT-MAE, ViT-MSN, I-JEPA, DINOv2 and CLIP into fields of `ViTConfig`.
+
+What a file leaves out has transformers' own default for its `model_type`. Every field is read, listed as harmless, or
+an error.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from vitreous.weights.keymap import Allowed, check_fields
+from vitreous.weights.safety import CheckpointError
+
+ACTIVATIONS = {name: name for name in ("gelu", "quick_gelu", "relu", "silu")}
+ACTIVATIONS |= {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "swish": "silu"}
+USUAL: dict[str, Any] = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+    "image_size": 224,
+    "patch_size": 16,
+    "num_channels": 3,
+    "qkv_bias": True,
+}
+MLP = {"intermediate_size": 3072}
+POOLER = {"pooler_output_size": None, "pooler_act": "tanh"}
+DINO = {
+    "intermediate_size": None,
+    "mlp_ratio": 4,
+    "use_swiglu_ffn": False,
+    "layer_norm_eps": 1e-6,
+    "layerscale_value": 1.0,
+}
+MODEL_TYPES: dict[str, dict[str, Any]] = {  # model_type → the fields that are read, with transformers' defaults
+    "vit": USUAL | MLP | POOLER,
+    "deit": USUAL | MLP | POOLER,
+    "vit_mae": USUAL | MLP,
+    "vit_msn": USUAL | MLP | {"layer_norm_eps": 1e-6},
+    "ijepa": USUAL | MLP | POOLER,
+    "dinov2": USUAL | DINO | {"patch_size": 14},
+    "dinov2_with_registers": USUAL | DINO | {"num_register_tokens": 4},
+    "clip_vision_model": {key: value for key, value in USUAL.items() if key != "qkv_bias"}
+    | MLP
+    | {"patch_size": 32, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "projection_dim": 512},
+}
+HARMLESS = (
+    *("architectures", "model_type", "id2label", "label2id", "num_labels", "problem_type", "finetuning_task"),
+    *("transformers_version", "torch_dtype", "dtype", "_name_or_path", "name_or_path", "_commit_hash", "vitreous"),
+    *(
+        "_attn_implementation_autoset",
+        "attn_implementation",
+        "auto_map",
+        "library_name",
+        "license",
+        "task_specific_params",
+    ),
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "attention_dropout", "dropout", "drop_path_rate"),
+    *("initializer_range", "initializer_factor", "encoder_stride", "use_mask_token", "mask_ratio", "norm_pix_loss"),
+    *("decoder_num_attention_heads", "decoder_hidden_size", "decoder_num_hidden_layers", "decoder_intermediate_size"),
+    *("stage_names", "out_features", "out_indices", "apply_layernorm", "reshape_hidden_states"),
+    # what earlier versions wrote into every config: outputs, generation, tokens
+    *("return_dict", "output_attentions", "output_hidden_states", "output_scores", "return_dict_in_generate"),
+    *("torchscript", "use_bfloat16", "tf_legacy_loss", "use_cache", "is_decoder", "is_encoder_decoder"),
+    *("add_cross_attention", "cross_attention_hidden_size", "tie_encoder_decoder", "tie_word_embeddings"),
+    *(
+        "tokenizer_class",
+        "prefix",
+        "bos_token_id",
+        "pad_token_id",
+        "eos_token_id",
+        "sep_token_id",
+        "decoder_start_token_id",
+    ),
+    *("max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty"),
+    *("temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size"),
+    *("encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "chunk_size_feed_forward"),
+    *("forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty"),
+    *("suppress_tokens", "begin_suppress_tokens", "gradient_checkpointing", "vocab_size"),
+    *("decoder_start_token_id", "task_specific_params"),
+)
+HEADLESS = ("Model", "ForMaskedImageModeling", "ForPreTraining", "Backbone")
+FAMILIES = ("ViT", "DeiT", "ViTMAE", "ViTMSN", "IJepa", "Dinov2", "Dinov2WithRegisters")
+
+
+def read_config(sidecar: Mapping[str, Any]) -> Allowed:
+    """Read our fields from the `config.json` of a ViT, DeiT, ViT-MAE, ViT-MSN, I-JEPA or DINOv2."""
+    kind = sidecar.get("model_type")
+    if kind not in MODEL_TYPES or kind == "clip_vision_model":
+        raise _unsupported_kind(kind)
+    values = _read_fields(sidecar, MODEL_TYPES[kind])
+    allowed = _shared(values)
+    dino, deit, ijepa = kind.startswith("dinov2"), kind == "deit", kind == "ijepa"
+    allowed |= {
+        "class_token": (not ijepa,),
+        "distillation_token": (deit,),
+        "registers": (values.get("num_register_tokens", 0),),
+        "prefix_positions": (kind != "dinov2_with_registers",),
+        "patch_bias": (True,),
+        "qkv_bias": (values["qkv_bias"],),
+        "swiglu": (bool(values.get("use_swiglu_ffn")),),
+        "embedding_norm": (False,),
+        "layer_scale": (1e-5 if dino else 0.0,),
+        "pool": ("mean",) if ijepa else ("token",),
+    }
+    task = _task(sidecar, FAMILIES)
+    teacher = task == "ForImageClassificationWithTeacher"
+    pooler = values.get("pooler_output_size") or values["hidden_size"]
+    allowed["representation_size"] = (0, pooler) if "pooler_act" in values and task in ("Model", None) else (0,)
+    if values.get("pooler_act", "tanh") != "tanh" and task in ("Model", None):
+        raise CheckpointError(f"pooler_act={values['pooler_act']!r:.40} is not supported: expected tanh")
+    allowed["distillation_head"] = (teacher,) if task else (True, False)
+    if task in HEADLESS:
+        allowed["classes"] = (0,)
+    elif task:
+        allowed["classes"] = (_labels(sidecar),)
+    if dino and task != "Model":  # the class token and the mean of the patches, side by side
+        allowed["pool"] = ("token+mean",) if task == "ForImageClassification" else ("token", "token+mean")
+    return allowed
+
+
+def read_clip_config(sidecar: Mapping[str, Any]) -> Allowed:
+    """Read our fields from a CLIP's `config.json`; a complete CLIP has the vision tower's one level deeper."""
+    kind, vision = sidecar.get("model_type"), sidecar
+    if kind not in ("clip", "clip_vision_model"):
+        raise _unsupported_kind(kind)
+    task = _task(sidecar, ("CLIPVision", "CLIP"))
+    if kind == "clip":
+        known = ("vision_config", "text_config", "vision_config_dict", "text_config_dict", "projection_dim")
+        check_fields(sidecar, (*known, "logit_scale_init_value", *HARMLESS), "config.json")
+        vision = sidecar.get("vision_config") or {}
+        older = sidecar.get("vision_config_dict") or {}
+        if differing := [name for name in older if name in vision and older[name] != vision[name]]:
+            raise CheckpointError(f"config.json says two things of {differing[0]}: get it again")
+        vision = older | vision
+    values = _read_fields(vision, MODEL_TYPES["clip_vision_model"])
+    classifier = task == "ForImageClassification"
+    allowed = _shared(values) | {
+        "class_token": (True,),
+        "distillation_token": (False,),
+        "distillation_head": (False,),
+        "registers": (0,),
+        "prefix_positions": (True,),
+        "patch_bias": (False,),
+        "qkv_bias": (True,),
+        "swiglu": (False,),
+        "embedding_norm": (True,),
+        "layer_scale": (0.0,),
+        "representation_size": (0,),
+        "head_bias": (classifier,),
+        "final_norm": (not classifier,),
+        "pool": ("mean",) if classifier else ("token",),
+    }
+    whole = kind == "clip"
+    if classifier:
+        allowed["classes"] = (_labels(sidecar),)
+    elif task == "ModelWithProjection" or (task == "Model" and whole and sidecar["architectures"] == ["CLIPModel"]):
+        allowed["classes"] = (sidecar.get("projection_dim", 512) if whole else values["projection_dim"],)
+    elif task == "Model":
+        allowed["classes"] = (0,)
+    return allowed
+
+
+def _shared(values: Mapping[str, Any]) -> Allowed:
+    """Return what is read in the same way of every family."""
+    width = values["hidden_size"]
+    if values["hidden_act"] not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise CheckpointError(f"activation {values['hidden_act']!r:.40} is not supported: expected one of {known}")
+    hidden = values.get("intermediate_size")
+    if "mlp_ratio" in values:
+        hidden = int(width * values["mlp_ratio"])
+        if values["use_swiglu_ffn"]:  # two thirds, rounded up to a multiple of 8
+            hidden = (int(hidden * 2 / 3) + 7) // 8 * 8
+    return {
+        "width": (width,),
+        "depth": (values["num_hidden_layers"],),
+        "heads": (values["num_attention_heads"],),
+        "mlp_width": (hidden,),
+        "channels": (values["num_channels"],),
+        "image_size": (_pair(values["image_size"]),),
+        "patch_size": (_pair(values["patch_size"]),),
+        "norm_eps": (values["layer_norm_eps"],),
+        "activation": (ACTIVATIONS[values["hidden_act"]],),
+        "position": ("learned",),
+        "qk_norm": (False,),
+        "final_norm": (True,),
+        "fc_norm": (False,),
+        "head_bias": (True,),
+    }
+
+
+def _read_fields(section: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that are read, with their defaults; raise for one that is not known."""
+    pruned = isinstance(section, Mapping) and section.get("pruned_heads")
+    check_fields(section, (*defaults, *HARMLESS, *(() if pruned else ("pruned_heads",))), "config.json")
+    return dict(defaults) | {name: section[name] for name in defaults if name in section}
+
+
+def _task(sidecar: Mapping[str, Any], families: tuple[str, ...]) -> str | None:
+    """Return what the class in `architectures` adds to its family's name, such as `ForImageClassification`."""
+    names = sidecar.get("architectures")
+    if not names:
+        return None
+    known = (*HEADLESS, "ModelWithProjection", "ForImageClassification", "ForImageClassificationWithTeacher")
+    found = {f"{family}{task}": task for family in families for task in known}
+    if not isinstance(names, list) or len(names) != 1 or names[0] not in found:
+        raise CheckpointError(f"the architecture {names!r:.80} in config.json is not supported")
+    return found[names[0]]
+
+
+def _labels(sidecar: Mapping[str, Any]) -> int:
+    by_index = sidecar.get("id2label")
+    return len(by_index) if isinstance(by_index, Mapping) else int(sidecar.get("num_labels", 2))
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    if isinstance(value, list | tuple) and len(value) == 2 and all(type(side) is int for side in value):
+        return value[0], value[1]
+    if type(value) is not int:
+        raise CheckpointError(f"image_size and patch_size must be whole numbers, got {value!r:.40}")
+    return value, value
+
+
+def _unsupported_kind(kind: Any) -> CheckpointError:
+    if kind is None:
+        return CheckpointError("config.json names no model_type: get it again, or load the weights without it")
+    known = ", ".join((*MODEL_TYPES, "clip"))
+    return CheckpointError(f"the family {kind!r:.40} is not supported: of transformers' models, {known} are")
