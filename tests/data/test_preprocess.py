@@ -122,7 +122,7 @@ def test_json_there_and_back_changes_nothing(recipe):
         ({"resize": 24.5}, "resize has to be"),
         ({"resize": "large"}, "resize has to be"),
         ({"mean": 0.5}, "mean has to be 3 numbers"),
-        ({"mean": [0.5, 0.5]}, "mean has to be 3 numbers"),
+        ({"mean": [0.5, 0.5]}, "mean has 2 values and std has 3"),
         ({"mean": [0.5, 0.5, "a"]}, "mean has to be 3 numbers"),
         ({"mean": [0.5, 0.5, float("nan")]}, "mean has to be 3 numbers"),
         ({"mean": [0.5, 0.5, True]}, "mean has to be 3 numbers"),

@@ -128,7 +128,7 @@ def test_grey_timm_models_get_one_channel():
         ({"crop_mode": "corner"}, "crop_mode has to be one of center, squash, got 'corner'"),
         ({"interpolation": "random"}, "interpolation has to be one of .*got 'random'"),
         ({"input_size": (3, 224)}, "input_size has to be height and width"),
-        ({"mean": (0.5, 0.5)}, "mean has to be 3 numbers"),
+        ({"mean": (0.5, 0.5)}, "mean has 2 values, the model 3 channels"),
     ],
 )
 def test_timm_configs_that_cannot_be_followed_are_refused(config, message):

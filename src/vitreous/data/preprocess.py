@@ -134,6 +134,8 @@ class Preprocess:
         >>> Preprocess(size=(4, 6), resize=8, mean=HALF, std=HALF).view(Image.new("L", (9, 20))).size
         (6, 4)
         """
+        if len(self.mean) not in (1, 3):
+            raise ValueError(f"this model takes {len(self.mean)} channels and images have 1 or 3: pass tensors to it")
         mode = "RGB" if len(self.mean) == 3 else "L"
         if not isinstance(image, Image.Image) or image.mode != mode or image.info:  # else `read_image` has read it
             image = read_image(image).convert(mode)
@@ -277,9 +279,9 @@ def square(name: str, size: Any) -> tuple[int, int]:
 
 def colours(name: str, values: Any) -> tuple[float, ...]:
     """Check a number for each colour; raise a `ValueError` that names the field."""
-    is_list = isinstance(values, (tuple, list)) and len(values) in (1, 3)
+    is_list = isinstance(values, (tuple, list)) and 0 < len(values) < 1000
     if not is_list or not all(isinstance(x, Real) and not isinstance(x, bool) and math.isfinite(x) for x in values):
-        raise ValueError(f"{name} has to be 3 numbers (red, green, blue), or 1 for grey, got {values!r}")
+        raise ValueError(f"{name} has to be 3 numbers (red, green, blue), or 1 for grey, got {values!r:.80}")
     return tuple(float(value) for value in values)
 
 

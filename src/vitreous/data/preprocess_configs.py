@@ -108,7 +108,7 @@ def from_torchvision(transforms: Any) -> Preprocess:
 def for_channels(name: str, values: Any, channels: int) -> tuple[float, ...]:
     """Return one value for each input channel of the model; equal values are repeated as needed."""
     found = colours(name, values)
-    if len(set(found)) == 1:
+    if len(set(found)) == 1 and len(found) in (1, 3):
         found = found[:1] * channels
     if len(found) != channels:
         raise ValueError(f"{name} has {len(found)} values, the model {channels} channels: give as many")
@@ -131,8 +131,13 @@ _HUGGINGFACE: dict[str, dict[str, Any]] = {
     "Siglip": {"size": _SQUASH, "resample": 3, **_HALVES},
 }
 
-# Steps of image processors that change the pixels and that `Preprocess` does not have.
-_UNSUPPORTED_STEPS = ("do_pad", "do_thumbnail", "do_align_long_axis", "do_flip_channel_order", "crop_pct")
+# Fields that are read, and fields that do not change the pixels of an RGB image. Any other that is not false or null
+# could be a step that `Preprocess` does not have, such as do_pad or do_flip_channel_order.
+_READ = (
+    *("image_processor_type", "feature_extractor_type", "do_resize", "size", "resample", "do_center_crop", "crop_size"),
+    *("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"),
+)
+_HARMLESS = ("do_convert_rgb", "processor_class", "data_format", "input_data_format", "device", "return_tensors")
 
 
 def _huggingface_config(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -146,7 +151,7 @@ def _huggingface_config(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     if missing := [name for name in ("size", "resample", "image_mean", "image_std") if name not in config]:
         known = f"the defaults of {kind} are unknown, only those known are of {', '.join(_HUGGINGFACE)}"
         raise ValueError(f"the preprocessor config lacks {', '.join(missing)}: add them ({known})")
-    if unsupported := [name for name in _UNSUPPORTED_STEPS if config.get(name)]:
+    if unsupported := [name for name in config if name not in (*_READ, *_HARMLESS) and config[name]]:
         raise ValueError(f"the preprocessor config asks for {', '.join(unsupported)}, which is not supported")
     return config, kind
 

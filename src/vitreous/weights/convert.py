@@ -1,16 +1,25 @@
-"""Convert a model to another library's files: tensors under its names, with the config files that it reads."""
+"""Convert a model to another library's files: tensors under its names, with the config files that it reads.
+
+What is written is read back before it is kept: a config or a preprocessing that the library cannot hold is an error.
+"""
 
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
+from vitreous.data.preprocess import Preprocess
+from vitreous.data.preprocess_configs import from_huggingface, from_timm
 from vitreous.models.vit import ViT
 from vitreous.runtime.files import write_json
+from vitreous.weights.architectures import normalise
 from vitreous.weights.card import card_of
 from vitreous.weights.formats import clip, google, huggingface, timm, torchvision
+from vitreous.weights.formats.huggingface_config import read_clip_config, read_config
 from vitreous.weights.keymap import ConvertedCheckpoint, Tensors
-from vitreous.weights.save import save, write_npz, write_pickle, write_safetensors
+from vitreous.weights.save import VERSION, save, write_npz, write_pickle, write_safetensors
 
 TARGETS: dict[str, Callable[[ViT], ConvertedCheckpoint]] = {
     "timm": timm.to_timm,
@@ -54,13 +63,40 @@ def convert(model: nn.Module, out: str | Path, to: str) -> list[Path]:
     if (out.suffix == ".npz") != (to == "google") and out.suffix:
         suffix = {"google": ".npz", "torchvision": ".pth"}.get(to, ".safetensors")
         raise ValueError(f"{to} is not written as {out.suffix}: try {out.with_suffix(suffix).name}")
-    converted = TARGETS[to](model)
-    own = {"vitreous": card_of(model).to_dict()}  # `load` reads it where the library has no config file
+    converted, card = TARGETS[to](model), card_of(model)
+    # `load` reads it where the library has no config file
+    own = {"vitreous": {"version": VERSION, "config": asdict(converted.config), **card.to_dict()}}
     if out.suffix in WRITERS:
         return [WRITERS[out.suffix](out, converted.tensors), write_json(out.with_suffix(".json"), own)]
     if out.suffix:
         raise ValueError(f"{out.suffix} is not a supported file format: try {', '.join(WRITERS)}, or a folder")
+    if converted.sidecars:
+        check_exact(converted, card.preprocess, to)
     sidecars = converted.sidecars or {"config.json": own}
     suffix = ".npz" if to == "google" else ".safetensors"
     paths = [WRITERS[suffix](out / f"model{suffix}", converted.tensors)]
     return paths + [write_json(out / name, value) for name, value in sidecars.items()]
+
+
+def check_exact(converted: ConvertedCheckpoint, wanted: Preprocess, to: str) -> None:
+    """Read the config files back; raise for a field that they state otherwise than the model.
+
+    Where half a pixel goes in a crop is each library's own habit, which no file can change: the model's own is written
+    to the `"vitreous"` section, which `load` reads.
+    """
+    sidecar = converted.sidecars["config.json"]
+    if to == "timm":
+        allowed, found = timm.read_config(sidecar), from_timm(sidecar["pretrained_cfg"])
+    else:
+        read = read_clip_config if sidecar["model_type"].startswith("clip") else read_config
+        allowed, found = read(sidecar), from_huggingface(converted.sidecars["preprocessor_config.json"])
+    fields: dict[str, Any] = vars(converted.config)
+    for name, values in allowed.items():
+        if normalise(name, fields[name], fields) not in [normalise(name, value, fields) for value in values]:
+            raise ValueError(f"{to} cannot hold this model: it would have {name}={values[0]}, not {fields[name]}")
+    if replace(found, crop_rounding=wanted.crop_rounding) != wanted:
+        raise ValueError(
+            f"{to} cannot hold this preprocessing: it would be {found.describe()}, not {wanted.describe()}"
+        )
+    if found != wanted and (wanted.cover or wanted.resize != wanted.size):
+        sidecar["vitreous"] = {"crop_rounding": wanted.crop_rounding}

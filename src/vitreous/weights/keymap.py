@@ -199,6 +199,7 @@ class ConvertedCheckpoint:
     """A model in another library's form: tensors under its names, and the content of its config files."""
 
     tensors: Tensors
+    config: ViTConfig  # as `load` reads it back
     sidecars: dict[str, dict[str, Any]] = field(default_factory=dict)  # file name → JSON content
 
 

@@ -20,7 +20,7 @@ from vitreous.weights.architectures import find_architecture, states, timm_model
 from vitreous.weights.assume import check_assumptions
 from vitreous.weights.card import Card, LoadReport
 from vitreous.weights.fetch import CheckpointFiles, fetch
-from vitreous.weights.formats.registry import check_family, recognise
+from vitreous.weights.formats.registry import recognise
 from vitreous.weights.infer import MAX_PATCHES, build_vit, data_types, infer_config
 from vitreous.weights.keymap import Allowed, Format, Tensors, pattern, to_ours
 from vitreous.weights.names import DEFAULT
@@ -29,6 +29,7 @@ from vitreous.weights.read import nonfinite, read, read_sharded
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.save import own_config, read_own
 from vitreous.weights.sidecar import class_names, imagenet_names, preprocessing, processor_size, read_json
+from vitreous.weights.unsupported import check_family
 from vitreous.weights.unwrap import RawCheckpoint
 
 CONFIG_ERRORS = (TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)

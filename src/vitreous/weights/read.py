@@ -13,6 +13,7 @@ do not overwrite a file whose tensors are in use.
 
 import io
 import json
+import math
 import mmap
 import pickle
 import threading
@@ -85,7 +86,8 @@ def nonfinite(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
     for name, tensor in tensors.items():
         if tensor.is_floating_point():
             numbers = tensor.float() if tensor.itemsize == 1 else tensor  # older torch cannot compare float8
-            counts[name] = tensor.numel() - int(torch.isfinite(numbers).sum())
+            if not math.isfinite(numbers.sum()):  # one pass; a sum of large numbers may be infinite too
+                counts[name] = tensor.numel() - int(torch.isfinite(numbers).sum())
     return {name: count for name, count in counts.items() if count}
 
 

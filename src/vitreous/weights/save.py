@@ -106,6 +106,8 @@ def own_config(own: Mapping[str, Any]) -> ViTConfig:
     names = {field.name for field in fields(ViTConfig)}
     if not isinstance(stated, Mapping) or set(stated) - names:
         raise CheckpointError("config.json was not written by this version: its model has unknown fields")
+    if missing := sorted(names - set(stated)):
+        raise CheckpointError(f"config.json does not state {', '.join(missing)} of the model: get it again")
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stated.items()}
     return ViTConfig(**values)
 

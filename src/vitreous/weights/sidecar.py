@@ -1,7 +1,9 @@
 """Read preprocessing and class names from the config files next to the weights."""
 
 import json
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +14,7 @@ from vitreous.data.preprocess import CLIP_MEAN, CLIP_STD, HALF, IMAGENET_MEAN, I
 from vitreous.data.preprocess_configs import from_huggingface, from_timm, from_torchvision
 from vitreous.weights.card import LoadReport
 from vitreous.weights.fetch import CheckpointFiles
+from vitreous.weights.names import TORCHVISION_MODELS
 from vitreous.weights.safety import CheckpointError
 
 Names = tuple[str, ...] | None
@@ -53,10 +56,8 @@ def imagenet_wordnet_ids() -> tuple[str, ...]:
 def class_names(files: CheckpointFiles, sidecar: Mapping[str, Any], classes: int, report: LoadReport) -> Names:
     """Return the class names; if they are assumed, the report states it."""
     names = _stated_names(files, sidecar)
-    if names is not None and len(names) == classes:
-        return names
-    if classes != 1000:
-        return None
+    if names is not None or classes != 1000:  # names of another number of classes are those of another model
+        return names if names is not None and len(names) == classes else None
     report.assumed["class names"] = "ImageNet-1k's names (there are 1,000 classes)"
     return imagenet_names()
 
@@ -78,6 +79,15 @@ def preprocessing(
     files: CheckpointFiles, sidecar: Mapping[str, Any], size: tuple[int, int], channels: int, report: LoadReport
 ) -> Preprocess:
     """Return the preprocessing for a model of this size; if it is assumed, the report states it."""
+    preprocess = _preprocessing(files, sidecar, size, channels, report)
+    if rounding := (sidecar.get("vitreous") or {}).get("crop_rounding"):  # `convert` writes it
+        preprocess = replace(preprocess, crop_rounding=rounding)
+    return preprocess
+
+
+def _preprocessing(
+    files: CheckpointFiles, sidecar: Mapping[str, Any], size: tuple[int, int], channels: int, report: LoadReport
+) -> Preprocess:
     if files.weights_enum is not None:
         return from_torchvision(files.weights_enum.transforms())
     if files.preprocessor is not None:
@@ -85,13 +95,42 @@ def preprocessing(
     pretrained = sidecar.get("pretrained_cfg") or sidecar
     if "mean" in pretrained and "std" in pretrained:
         return from_timm(dict(pretrained), image_size=size)
-    mean, std, family = usual_statistics(report.format, files)
-    if channels != len(mean):
-        mean, std, family = (0.5,) * channels, (0.5,) * channels, f"a model of {channels} channel(s)"
-    settings = {"mean": list(mean), "std": list(std), "crop_pct": 0.9, "interpolation": "bicubic"}
-    preprocess = from_timm(settings, image_size=size)
+    if report.format.startswith("torchvision"):
+        if (member := torchvision_weights(files.weights[0].name)) is not None:
+            return from_torchvision(member.transforms())
+        preprocess, family = usual_torchvision(size, files.weights[0].name), "torchvision's models"
+    else:
+        mean, std, family = usual_statistics(report.format, files)
+        if channels != len(mean):
+            mean, std, family = (0.5,) * channels, (0.5,) * channels, f"a model of {channels} channel(s)"
+        settings = {"mean": mean, "std": std, "crop_pct": 0.9, "input_size": (channels, *size)}
+        preprocess = from_timm(settings)
     report.assumed["preprocessing"] = f"{preprocess.describe()} (usual for {family})"
     return preprocess
+
+
+def torchvision_weights(file_name: str) -> Any:
+    """Return torchvision's member of a `WeightsEnum` that is published under this file name; None if there is none."""
+    if not re.fullmatch(r"(vit|resnet)\w*-[0-9a-f]{8}\.pth", file_name):
+        return None
+    from torchvision.models import get_model_weights
+
+    members = (member for model in TORCHVISION_MODELS for member in get_model_weights(model))
+    return next((member for member in members if member.url.endswith(f"/{file_name}")), None)
+
+
+def usual_torchvision(size: tuple[int, int], file_name: str) -> Preprocess:
+    """Return the preprocessing of torchvision's own weights: SWAG's are not cropped and resized bicubically."""
+    swag = "swag" in file_name or size[0] in (384, 512, 518)
+    resize = size if swag else (max(1, round(size[0] * 256 / 224)), max(1, round(size[1] * 256 / 224)))
+    return Preprocess(
+        size=size,
+        resize=resize[0] if size[0] == size[1] else resize,
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+        interpolation="bicubic" if swag else "bilinear",
+        cover=size[0] != size[1],
+    )
 
 
 def processor_size(files: CheckpointFiles, trained_size: tuple[int, int]) -> tuple[int, int] | None:

@@ -158,4 +158,4 @@ def to_huggingface(model: ViT) -> ConvertedCheckpoint:
         "hidden_act": activation_name(config),
         "projection_dim": config.classes or 512,
     }
-    return with_sidecars(model, theirs, config_json)
+    return with_sidecars(model, theirs, config_json, config)

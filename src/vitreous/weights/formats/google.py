@@ -141,5 +141,6 @@ def to_google(model: ViT) -> ConvertedCheckpoint:
     """Convert to the arrays of the original release, which has no config file either."""
     tensors, config = adapted(model, prefix_positions=1)
     limits = PAPER_VIT | {"activation": ("gelu", "gelu_tanh"), "qkv_bias": (True,), "patch_bias": (True,)}
+    limits["norm_eps"] = (1e-6,)
     check_limits(config, "Google's .npz", limits)
-    return ConvertedCheckpoint(to_theirs(tensors, ORIGINAL_RULES, config))
+    return ConvertedCheckpoint(to_theirs(tensors, ORIGINAL_RULES, config), config)

@@ -146,9 +146,9 @@ def to_huggingface(model: ViT) -> ConvertedCheckpoint:
     return with_sidecars(model, *(_to_dinov2(model) if dino else _to_vit(model)))
 
 
-def with_sidecars(model: ViT, tensors: Tensors, config_json: dict[str, Any]) -> ConvertedCheckpoint:
+def with_sidecars(model: ViT, tensors: Tensors, config_json: dict[str, Any], config: ViTConfig) -> ConvertedCheckpoint:
     """Add the fields that every family's `config.json` has, and the preprocessor's file."""
-    config, card = model.config, card_of(model)
+    card = card_of(model)
     config_json |= {
         "hidden_size": config.width,
         "num_hidden_layers": config.depth,
@@ -164,10 +164,11 @@ def with_sidecars(model: ViT, tensors: Tensors, config_json: dict[str, Any]) -> 
         config_json["id2label"] = {str(i): name for i, name in enumerate(names)}
         config_json["label2id"] = {name: i for i, name in enumerate(names)}
     preprocessor = _preprocess_config(card.preprocess)
-    return ConvertedCheckpoint(tensors, {"config.json": config_json, "preprocessor_config.json": preprocessor})
+    sidecars = {"config.json": config_json, "preprocessor_config.json": preprocessor}
+    return ConvertedCheckpoint(tensors, config, sidecars)
 
 
-def _to_vit(model: ViT) -> tuple[Tensors, dict[str, Any]]:
+def _to_vit(model: ViT) -> tuple[Tensors, dict[str, Any], ViTConfig]:
     distilled = model.config.distillation_token
     tensors, config = adapted(model, prefix_positions=2 if distilled else 1)
     name, kind = ("DeiT", "deit") if distilled else ("ViT", "vit")
@@ -191,10 +192,10 @@ def _to_vit(model: ViT) -> tuple[Tensors, dict[str, Any]]:
     if config.representation_size:
         config_json["pooler_output_size"] = config.representation_size
     theirs = to_theirs(tensors, rules, config)
-    return (add_prefix(theirs, f"{kind}.") if config.classes else theirs), config_json
+    return (add_prefix(theirs, f"{kind}.") if config.classes else theirs), config_json, config
 
 
-def _to_dinov2(model: ViT) -> tuple[Tensors, dict[str, Any]]:
+def _to_dinov2(model: ViT) -> tuple[Tensors, dict[str, Any], ViTConfig]:
     registers = model.config.registers
     tensors, config = adapted(model, prefix_positions=1)
     name, kind = ("Dinov2WithRegisters", "dinov2_with_registers") if registers else ("Dinov2", "dinov2")
@@ -212,6 +213,7 @@ def _to_dinov2(model: ViT) -> tuple[Tensors, dict[str, Any]]:
     if not config.layer_scale:
         ones = torch.ones(config.width)
         tensors |= {f"blocks.{n}.{scale}.gamma": ones.clone() for n in range(config.depth) for scale in ("ls1", "ls2")}
+        config = replace(config, layer_scale=1.0)
     ratio = config.mlp_width / config.width
     if config.swiglu:  # transformers takes two thirds of ratio × width and rounds up to a multiple of 8
         ratio = next((r for r in range(1, 17) if (int(r * config.width * 2 / 3) + 7) // 8 * 8 == config.mlp_width), 0)
@@ -231,7 +233,8 @@ def _to_dinov2(model: ViT) -> tuple[Tensors, dict[str, Any]]:
     }
     if registers:
         config_json["num_register_tokens"] = registers
-    return (add_prefix(theirs, f"{kind}.") if config.classes else theirs), config_json
+    config = replace(config, prefix_positions=not registers)  # `fold_class_position` when it is read
+    return (add_prefix(theirs, f"{kind}.") if config.classes else theirs), config_json, config
 
 
 def add_prefix(tensors: Tensors, prefix: str) -> Tensors:

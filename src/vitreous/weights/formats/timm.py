@@ -180,6 +180,7 @@ def to_timm(model: ViT) -> ConvertedCheckpoint:
         "pretrained_cfg": {
             "num_classes": config.classes,
             "input_size": [config.channels, *config.size],
+            "fixed_input_size": True,
             "first_conv": "patch_embed.proj",
             "classifier": ["head", "head_dist"] if config.distillation_head else "head",
             **_preprocess_config(card.preprocess),
@@ -189,7 +190,7 @@ def to_timm(model: ViT) -> ConvertedCheckpoint:
         config_json["model_args"] = arguments
     if card.class_names:
         config_json["label_names"] = list(card.class_names)
-    return ConvertedCheckpoint(tensors, {"config.json": config_json})
+    return ConvertedCheckpoint(tensors, config, {"config.json": config_json})
 
 
 def _preprocess_config(preprocess: Preprocess) -> dict[str, Any]:

@@ -58,11 +58,13 @@ TORCHVISION = Format(
 def to_torchvision(model: ViT) -> ConvertedCheckpoint:
     """Convert to torchvision's state dict; torchvision reads no config file."""
     tensors, config = adapted(model, prefix_positions=1)
-    limits = PAPER_VIT | {"activation": ("gelu",), "qkv_bias": (True,), "patch_bias": (True,)}
+    limits = PAPER_VIT | {"activation": ("gelu",), "qkv_bias": (True,), "patch_bias": (True,), "norm_eps": (1e-6,)}
     check_limits(config, "torchvision", limits)
     if not config.classes:
         raise ValueError("torchvision cannot hold this model: its ViTs always have a head, this one has none")
-    return ConvertedCheckpoint(to_theirs(tensors, RULES, config))
+    if config.patch[0] != config.patch[1] or config.size[0] != config.size[1]:
+        raise ValueError("torchvision cannot hold this model: its images and patches are square")
+    return ConvertedCheckpoint(to_theirs(tensors, RULES, config), config)
 
 
 def load_resnet(

@@ -1,0 +1,66 @@
+"""Families that resemble a ViT and compute something else: recognised by a name or by keys, and refused by name."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from vitreous.weights.architectures import find_architecture
+from vitreous.weights.safety import CheckpointError
+
+UNSUPPORTED: dict[str, tuple[str, str]] = {  # family: (pattern of its keys, pattern of its name in a config file)
+    "Swin Transformer": (r"relative_position_index$|layers\.\d+\.(blocks\.\d+\.att|downsample)", r"swin"),
+    "EoMT": (r"^(query\.weight$|mask_head\.|upscale_block\.)", r"eomt"),
+    "ViT with rotary positions": (r"^(rope|rope_embed)\.|\.rope\.", r"_rope_|rope_vit"),
+    "DINOv3": (r"^(backbone\.)?(rope_embed\.periods|storage_tokens)$", r"dinov3"),
+    "EVA": (
+        r"blocks\.\d+\.attn\.(rope|inner_attn_ln|q_proj)|^rope\.freqs|blocks\.\d+\.mlp\.w1\.weight$",
+        r"^eva([-\d]|$)|eva02",
+    ),
+    "BEiT": (r"relative_position_bias_table|attn\.q_bias$", r"beit"),
+    "SigLIP": (r"attn_pool\.(latent|probe)|vision_model\.head\.probe|MAPHead_0/probe", r"siglip"),
+    "Perception Encoder": (r"attn_pool\.(?!latent|probe)", r"vit_pe_|^pe_"),
+    "hybrid ViT with a convolutional stem": (
+        r"patch_embed\.(backbone|conv)|conv_root/kernel|conv_proj\.conv_bn_relu",
+        r"vit_.*_(r26|r50|r_s16|resnet)|hybrid",
+    ),
+    "ViT with parallel or post-norm blocks": (
+        r"blocks\.\d+\.(attns|ffns)\.\d|blocks\.\d+\.in_norm",
+        r"parallel|_rpn_|_18x2_",
+    ),
+    "NaFlex ViT": (r"^embeds\.(proj|pos_embed)", r"naflex"),
+    "hierarchical or convolutional network": (
+        r"^stages\.\d+\.|^(features|downsample_layers)\.\d|^stem\.\d",
+        r"^(convnext|efficientnet|mvit|pvt|maxvit|levit|twins|cait|crossvit|xcit)",
+    ),
+    "relative-position ViT": (r"rel_pos\.(relative|mlp)|rel_pos_[hw]$", r"relpos|^sam([-_]|$)|samvit"),
+}
+
+
+def unsupported_family(name: str) -> str | None:
+    """Return the unsupported family that a model's name belongs to; None if it may be supported.
+
+    >>> unsupported_family("swin_tiny_patch4_window7_224"), unsupported_family("vit_base_patch16_siglip_gap_224")
+    ('Swin Transformer', None)
+    """
+    known = find_architecture(name)
+    if known is not None and not known.unsupported:
+        return None
+    return next((family for family, (_, named) in UNSUPPORTED.items() if re.search(named, name.lower())), None)
+
+
+def check_family(keys: Iterable[str], sidecar: Mapping[str, Any], file_name: str = "") -> None:
+    """Raise for a checkpoint of an unsupported family: recognised by its config, its file's name or its keys.
+
+    >>> check_family(["cls_token", "blocks.0.norm1.weight"], {}, "vit_base_patch16_224.pth")
+    """
+    stated = (str(sidecar.get(field) or "") for field in ("model_type", "architecture"))
+    names = {f"its config says {name!r:.60}": name for name in stated} | {f"its name is {file_name}": file_name}
+    found = ((family, evidence) for evidence, name in names.items() if (family := unsupported_family(name)))
+    by_key = (
+        (family, f"it has {key}") for key in keys for family, (held, _) in UNSUPPORTED.items() if re.search(held, key)
+    )
+    for family, evidence in (*found, *by_key):
+        raise CheckpointError(
+            f"the family {family} is not supported ({evidence}): supported are ViT, DeiT, AugReg, MAE, DINO, DINOv2, "
+            "CLIP and torchvision's ResNets"
+        )
