@@ -1,6 +1,8 @@
 """A model in one line, its FLOPs, and its shapes."""
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.summary import count_flops, describe, trace
@@ -22,6 +24,22 @@ def test_flops_are_two_for_each_multiply_add():
     patches = n * 3 * 8 * 8 * d
     block = t * d * 3 * d + 2 * t * t * d + t * d * d + 2 * t * d * m
     assert count_flops(model) == 2 * (patches + 2 * block + d * classes)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"swiglu": True}, {"registers": 2, "qk_norm": True}, {"pool": "mean"}, {"distillation_token": True}]
+)
+def test_flops_are_those_that_torch_counts(changes):
+    model = ViT(ViTConfig(**{**TINY, **changes})).train()
+    with FlopCounterMode(display=False) as counter, torch.inference_mode():
+        model.eval()(torch.zeros(1, 3, 32, 32))
+    model.train()
+    assert count_flops(model) == counter.get_total_flops()
+    assert model.training
+    resnet = ResNet(ResNetConfig(18, classes=5)).train()
+    before = resnet.bn1.running_mean.clone()
+    count_flops(resnet)
+    assert torch.equal(resnet.bn1.running_mean, before)
 
 
 def test_a_trace_has_the_shape_of_every_step():

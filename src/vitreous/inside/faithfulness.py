@@ -7,16 +7,18 @@ Shapes:  m maps · b images · c colours · H W pixels · s steps
 """
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchvision.transforms.functional import gaussian_blur
 
 from vitreous.inside.gradients import Target, chosen_classes
 from vitreous.inside.integrated_gradients import black
-from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT
+
+if TYPE_CHECKING:
+    from vitreous.models.resnet import ResNet
 
 BASELINES = ("blur", "mean", "black")
 
@@ -80,6 +82,8 @@ def _empty(model: nn.Module, x: Tensor, baseline: str | Tensor, grid: tuple[int,
     if isinstance(baseline, Tensor):
         return baseline.to(x).expand_as(x)
     if baseline == "blur":
+        from torchvision.transforms.functional import gaussian_blur  # imported late: it takes a second
+
         spreads = [side / cells for side, cells in zip(x.shape[-2:], grid, strict=True)]  # as wide as a patch
         reach = [2 * min(round(3 * spread), side - 1) + 1 for spread, side in zip(spreads, x.shape[-2:], strict=True)]
         result: Tensor = gaussian_blur(x, reach[::-1], spreads[::-1])  # width first
@@ -124,7 +128,7 @@ def centre_map(grid: tuple[int, int], spread: float = 0.25) -> Tensor:
     return torch.exp(-(rows[:, None].square() + columns.square()) / 2)
 
 
-def reinitialised(model: ViT | ResNet, seed: int = 0) -> ViT | ResNet:
+def reinitialised(model: "ViT | ResNet", seed: int = 0) -> "ViT | ResNet":
     """Re-initialise a model for the sanity check: the same config, new random weights, the random state unchanged.
 
     A new ViT's head is zero, which has no explanation: here it is drawn like the other layers.
@@ -139,7 +143,9 @@ def reinitialised(model: ViT | ResNet, seed: int = 0) -> ViT | ResNet:
     return fresh.to(next(model.parameters())).train(model.training)
 
 
-def sanity(explain: Callable[[nn.Module, Tensor], Tensor], model: ViT | ResNet, x: Tensor, *, seed: int = 0) -> Tensor:
+def sanity(
+    explain: Callable[[nn.Module, Tensor], Tensor], model: "ViT | ResNet", x: Tensor, *, seed: int = 0
+) -> Tensor:
     """Correlate maps of the model and of a re-initialised one: images `[b c H W]` → rank correlations `[b]`.
 
     Near 0 is good: a map that stays the same with new weights does not show what the model has learned. `explain`

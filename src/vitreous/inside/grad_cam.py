@@ -5,13 +5,17 @@ last block's first norm, since after the last block only the class token reaches
 For a ResNet it is computed at the last stage, as in the paper.
 """
 
+from typing import TYPE_CHECKING, cast
+
 import torch
 from torch import Tensor, nn
 
 from vitreous.inside.capture import capture, underneath
 from vitreous.inside.glossary import full_name
 from vitreous.inside.gradients import Target, class_score, differentiable
-from vitreous.models.resnet import ResNet
+
+if TYPE_CHECKING:
+    from vitreous.models.resnet import ResNet
 
 
 def grad_cam(model: nn.Module, x: Tensor, target: Target = None, *, layer: int = -1) -> Tensor:
@@ -25,8 +29,8 @@ def grad_cam(model: nn.Module, x: Tensor, target: Target = None, *, layer: int =
     >>> grad_cam(ViT(variant("vit_femto_patch4_32")), torch.randn(2, 3, 32, 32)).shape
     torch.Size([2, 8, 8])
     """
-    if isinstance(model, ResNet):
-        return _resnet_grad_cam(model, x, target, layer)
+    if hasattr(model, "layer4"):  # a ResNet: to ask for its class would import torchvision
+        return _resnet_grad_cam(cast("ResNet", model), x, target, layer)
     plain, _ = underneath(model)
     with differentiable(x) as x, capture(model, "norm1", layers=[layer], gradients=True) as internals:
         score = class_score(model(x), target)
@@ -45,7 +49,7 @@ def weighted_channels(activation: Tensor, gradient: Tensor) -> Tensor:
     return (weights * activation).sum(dim=1).clamp_min(0)
 
 
-def _resnet_grad_cam(model: ResNet, x: Tensor, target: Target, layer: int) -> Tensor:
+def _resnet_grad_cam(model: "ResNet", x: Tensor, target: Target, layer: int) -> Tensor:
     outputs: list[Tensor] = []
     stage = (model.layer1, model.layer2, model.layer3, model.layer4)[layer]
     hook = stage.register_forward_hook(lambda module, inputs, output: outputs.append(output))

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.overrides import TorchFunctionMode
 
 from vitreous.models.hooks import Hook, activate
-from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT, ViTConfig
 
+if TYPE_CHECKING:
+    from vitreous.models.resnet import ResNet  # it imports torchvision, which takes seconds
+
+    Model: TypeAlias = ViT | ResNet
+
 Rows = list[tuple[str, str]]
-Model = ViT | ResNet
 
 
 def describe(model: Model) -> str:
@@ -44,10 +50,27 @@ def count_flops(model: Model) -> int:
     """Count the floating-point operations of a forward pass of one image: two for each multiply-add of a product."""
     with torch.device("meta"):
         copy = type(model)(model.config).eval().to("meta")  # type: ignore[arg-type]  # sine positions are real
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
+        with FlopCounter() as counter, torch.no_grad():
             copy(torch.zeros(1, model.config.channels, *model.config.size))
-    count: int = counter.get_total_flops()
-    return count
+    return counter.total
+
+
+class FlopCounter(TorchFunctionMode):
+    """Count the products of a forward pass: `torch.utils.flop_counter` does too, but imports torch's compiler first."""
+
+    total = 0
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        out = function(*args, **(kwargs or {}))
+        if function in (F.linear, torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm):
+            self.total += 2 * out.numel() * args[0].shape[-1]
+        elif function in (F.conv2d, torch.conv2d):
+            self.total += 2 * out.numel() * args[1][0].numel()
+        elif function is F.scaled_dot_product_attention:  # queries × keys, then weights × values
+            self.total += 2 * (args[0].numel() + out.numel()) * args[1].shape[-2]
+        return out
 
 
 @torch.no_grad()

@@ -10,15 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from matplotlib.figure import Figure
 from PIL import Image as pillow
 
-from vitreous.figures.draw import draw
 from vitreous.figures.kinds import Bars, Dots, Lines, Map, Matrix, Result, Steps, Table, Tiles
-from vitreous.figures.style import encode
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.pages.payload import Payload
 from vitreous.pages.render import render, scripted_page
@@ -27,6 +24,9 @@ from vitreous.runtime.files import short_name, write_atomic
 from vitreous.views.inspection import Inspection
 from vitreous.views.registry import choose_views
 from vitreous.weights.load import Model
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FORMAT = 2
 NAMED = 10
@@ -95,12 +95,14 @@ class Explanation:
                 return result.shown()
         raise ValueError(f"the view {name!r} is no heat map: try relevance, rollout, cam or attention-rows")
 
-    def figures(self, name: str) -> dict[str, Figure]:
+    def figures(self, name: str) -> dict[str, "Figure"]:
         """A view's figures by name; one alone has the name ''."""
         return {part: self.figure(name, part) for part in self.results(name)}
 
-    def figure(self, name: str, part: str | None = None) -> Figure:
+    def figure(self, name: str, part: str | None = None) -> "Figure":
         """One figure of a view: its first, or the one called `part`."""
+        from vitreous.figures.draw import draw  # imported late: the page needs no matplotlib
+
         results = self.results(name)
         part = next(iter(results)) if part is None else part
         if part not in results:
@@ -136,6 +138,8 @@ class Explanation:
 
     def save_figures(self, folder: str | Path, format: Format = "png", *, apart: bool = False) -> list[Path]:
         """Write every chosen view as files in a folder; `apart`: in a new sub-folder named after the image."""
+        from vitreous.figures.style import encode
+
         folder = Path(folder)
         if apart:
             stem, number = Path(self.inspection.name).stem, 1

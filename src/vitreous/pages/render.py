@@ -13,14 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
-from vitreous.figures.style import encode
 from vitreous.pages.payload import Payload
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ASSETS = Path(__file__).parent / "assets"
 POLICY = (
@@ -79,8 +80,10 @@ def import_map(script: str) -> str:
     return json.dumps({"imports": imports})
 
 
-def figure_image(figure: Figure, alt: str) -> Markup:
+def figure_image(figure: "Figure", alt: str) -> Markup:
     """A figure as an `img` that holds its own bytes; `alt` says in words what it shows."""
+    from vitreous.figures.style import encode  # imported late: a page without figures needs no matplotlib
+
     data = base64.b64encode(encode(figure)).decode()
     return Markup('<img src="data:image/png;base64,{}" alt="{}">').format(data, alt)
 

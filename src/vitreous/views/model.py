@@ -3,8 +3,8 @@
 from vitreous.figures.kinds import Map, Results, Table, Tiles
 from vitreous.inside import filters as embedding_filters
 from vitreous.inside.position_similarity import position_similarity
-from vitreous.models.resnet import ResNet
 from vitreous.models.summary import trace
+from vitreous.models.vit import ViT
 from vitreous.runtime.files import short_name
 from vitreous.views.inspection import Inspection
 from vitreous.views.view import ANY, VIT, View
@@ -52,7 +52,7 @@ def positions(inspection: Inspection) -> Results:
 
 def filters(inspection: Inspection) -> Tiles:
     """A ViT's principal components, or a ResNet's first filters."""
-    if isinstance(inspection.model, ResNet):
+    if not isinstance(inspection.model, ViT):
         images = embedding_filters.first_filters(inspection.model.conv1.weight)
         return Tiles(images.cpu().numpy(), "Filters of the first convolution")
     weight = inspection.vit.patch_embed.proj.weight

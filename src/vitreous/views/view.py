@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitreous.figures.kinds import Result, Results
-from vitreous.models.resnet import ResNet
+from vitreous.models.vit import ViT
 from vitreous.views.inspection import Inspection
 
 Need = Literal["image", "vit", "classes", "positions"]
@@ -31,7 +31,7 @@ class View:
 
     def missing(self, inspection: Inspection) -> str | None:
         """Why this view cannot be computed of an inspection, or None."""
-        if "vit" in self.needs and isinstance(inspection.model, ResNet):
+        if "vit" in self.needs and not isinstance(inspection.model, ViT):
             return "a ResNet has no tokens"
         if "image" in self.needs and inspection.image is None:
             return "it needs an image"
