@@ -51,8 +51,8 @@ def test_a_moments_caption_holds_accuracy_and_loss():
     ]
     assert captions == [
         "before training",
-        "epoch 2 · 50.0 % held out · loss 1.25",
-        "epoch 4 · 99.9 % held out · loss 0.5",
+        "epoch 2 · 50.00 % held out · loss 1.25",
+        "epoch 4 · 99.98 % held out · loss 0.5",
     ]
     assert moment(1, {"loss": float("nan")})["caption"] == "epoch 1"
 

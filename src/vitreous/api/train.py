@@ -1,24 +1,38 @@
 """`train` and `finetune`: a recipe or a checkpoint and images in; a run's folder with its model and page out."""
 
+import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from vitreous.data.image_dataset import ImageDataset
 from vitreous.pages.run import RUN_PAGE, write_run_page
 from vitreous.runtime.distributed import this_rank
 from vitreous.training.config import TrainConfig
+from vitreous.training.data_check import typical_image
+from vitreous.training.held_out import AnswerRecorder
 from vitreous.training.listeners import Listener, ProgressDisplay, TensorBoard
 from vitreous.training.loop import Stopped
 from vitreous.training.loop import train as run_training
-from vitreous.training.recipes import FINETUNE, find_recipe, finetune_config
+from vitreous.training.recipes import (
+    FINETUNE,
+    RECIPES,
+    enough_from_scratch,
+    find_recipe,
+    finetune_config,
+    scratch_config,
+)
 from vitreous.training.run_folder import RunFolder, free_folder
+from vitreous.training.setup import TrainingParts, open_data
 from vitreous.training.snapshots import SnapshotRecorder
 from vitreous.weights.load import Model, load
+
+PAGE_SECONDS = 10.0  # between two writings of the page of a run that goes on
 
 
 @dataclass(frozen=True, repr=False)
@@ -28,7 +42,8 @@ class TrainingRun:
     folder: Path
     config: TrainConfig
     result: dict[str, Any]
-    """The content of `result.json`: top1, top5, loss and images of the test set, epochs, seconds, …"""
+    """The content of `result.json`: top1, top5, loss and images of the test set, epochs, seconds, …; balanced and
+    classes (name → recognised, images), if classes are of unequal size."""
 
     @property
     def accuracy(self) -> float:
@@ -37,7 +52,7 @@ class TrainingRun:
 
     @property
     def page(self) -> Path:
-        """The HTML page with curves, snapshots of the internals, and settings."""
+        """The HTML page with curves, mistakes, snapshots of the internals, and settings."""
         return self.folder / RUN_PAGE
 
     @cached_property
@@ -54,14 +69,22 @@ class TrainingRun:
 
 
 class RunPageWriter(Listener):
-    """Write the run's page when the run ends."""
+    """Write the run's page after the first epoch, now and then, and when the run ends."""
+
+    def begin(self, parts: TrainingParts, config: TrainConfig, folder: RunFolder) -> None:
+        self.folder, self.written = folder, -PAGE_SECONDS
+
+    def epoch(self, row: dict[str, Any], parts: TrainingParts) -> None:
+        if time.monotonic() - self.written >= PAGE_SECONDS:
+            write_run_page(self.folder)
+            self.written = time.monotonic()
 
     def end(self, result: dict[str, Any], folder: RunFolder) -> None:
         write_run_page(folder)
 
 
 def train(
-    recipe: str | TrainConfig = "digits",
+    recipe: str | TrainConfig | None = None,
     *,
     output: str | Path | None = None,
     data_root: str | Path | None = None,
@@ -71,8 +94,10 @@ def train(
 ) -> TrainingRun:
     """Train a model by a recipe (`RECIPES`), with any field of `TrainConfig` changed in `settings`.
 
-    The run is written to `output`, by default `runs/RECIPE`. Call it again with the same arguments after an
-    interruption, and it resumes from the last checkpoint. `progress` shows progress bars on standard error.
+    Without a recipe, `data` chooses one, or model, image size and epochs that suit its images; without `data`, the
+    recipe is `digits`. The run is written to `output`, by default `runs/RECIPE` or `runs/DATA`. Call it again with the
+    same arguments after an interruption, and it resumes from the last checkpoint. `progress` shows progress bars on
+    standard error.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -81,13 +106,43 @@ def train(
     >>> page, classes, run.result["images"], 0 < run.accuracy <= 1
     ('run.html', 10, 360, True)
     """
-    base, name = (recipe, "run") if isinstance(recipe, TrainConfig) else (find_recipe(recipe).config, recipe)
-    return _run(base.with_settings(**settings), name, output, data_root, listeners, progress)
+    remark = ""
+    if isinstance(recipe, TrainConfig):
+        config, name = recipe.with_settings(**settings), "run"
+    elif recipe is None and (data := settings.get("data")) is not None and str(data) not in RECIPES:
+        settings["data"], name = str(data), run_name(data)
+        config, remark = _suited_to(settings, data_root)
+    else:
+        name = recipe or str(settings.get("data", "digits"))
+        config = find_recipe(name).config.with_settings(**settings)
+    return _run(config, name, output, data_root, listeners, progress, remark)
+
+
+def _suited_to(settings: dict[str, Any], data_root: str | Path | None) -> tuple[TrainConfig, str]:
+    """Choose a config for the images of `settings["data"]`, and say what was chosen; settings come first."""
+    asked = TrainConfig().with_settings(**settings)
+    images, _ = open_data(asked, Path(data_root) if data_root is not None else None)
+    if not isinstance(images, ImageDataset):  # a stream
+        return asked, ""
+    width, height, colour = typical_image(images)
+    config = scratch_config(len(images), width, height, colour=colour)
+    if {"model", "pretrained"} & set(settings):
+        return replace(config, model=asked.model, image_size=None).with_settings(**settings), ""
+    if len(images) < (needed := enough_from_scratch(width, height)):
+        raise ValueError(
+            f"{len(images):,} training images of about {width}×{height} px are too few to learn from scratch (from "
+            f"about {needed:,} on): use vitreous finetune --data {settings['data']}, or name a recipe or --model"
+        )
+    config = config.with_settings(**settings)
+    return config, (
+        f"{len(images):,} training images of about {width}×{height} px: {config.model} at {config.image_size} px for "
+        f"{config.epochs} epochs (--model, --image-size and --epochs change that)"
+    )
 
 
 def finetune(
     data: str | Path,
-    model: str | Path,
+    model: str | Path | None = None,
     policy: str = FINETUNE.policy,
     *,
     output: str | Path | None = None,
@@ -98,8 +153,9 @@ def finetune(
 ) -> TrainingRun:
     """Fine-tune a checkpoint on a dataset or a folder of images with one sub-folder for each class.
 
-    `policy` says which parameters learn: full, head, attention, last:N or lora. The run is written to `output`, by
-    default `runs/MODEL-POLICY`. The other arguments are those of `train`.
+    `model` is a name or path for `load`; None: the packaged model. `policy` says which parameters learn: full, head,
+    attention, last:N or lora. Batch size and epochs follow the number of images. The run is written to `output`, by
+    default `runs/DATA`. The other arguments are those of `train`.
 
     >>> import tempfile
     >>> brief = {"epochs": 1, "warmup": 0, "snapshots": 0, "device": "cpu", "progress": False}
@@ -109,9 +165,22 @@ def finetune(
     >>> run.config.policy, run.config.learning_rate, run.result["epochs"]
     ('head', 0.003, 1)
     """
-    config = finetune_config(policy).with_settings(**{"data": str(data), "model": str(model), **settings})
-    name = f"{Path(config.model).stem}-{config.policy.replace(':', '')}"
-    return _run(config, name, output, data_root, listeners, progress)
+    settings |= {"data": str(data)} | ({"model": str(model)} if model is not None else {})
+    config = finetune_config(policy).with_settings(**settings)
+    if not config.stream:
+        images, _ = open_data(config, Path(data_root) if data_root is not None else None)
+        config = finetune_config(policy, len(images)).with_settings(**settings)
+    return _run(config, run_name(data), output, data_root, listeners, progress)
+
+
+def run_name(data: str | Path) -> str:
+    """Name a run after its data.
+
+    >>> run_name("photos/flowers/"), run_name("org/zoo"), run_name("shots.parquet")
+    ('flowers', 'zoo', 'shots')
+    """
+    path = Path(data).expanduser()
+    return (path.stem if path.suffix else path.resolve().name) or "run"
 
 
 def _run(
@@ -121,6 +190,7 @@ def _run(
     data_root: str | Path | None,
     listeners: Sequence[Listener],
     progress: bool,
+    remark: str = "",
 ) -> TrainingRun:
     """Run a config in `output` or `runs/NAME`, with the listeners that every run has."""
     folder = RunFolder(output) if output is not None else free_folder(name, config)
@@ -132,9 +202,11 @@ def _run(
         members.append(SnapshotRecorder())  # on every rank: all must provide their part of the weights
     if first:
         members += [TensorBoard()] if config.log == "tensorboard" else []
-        members.append(RunPageWriter())
+        members += [AnswerRecorder(), RunPageWriter()]
     try:
         with display or nullcontext():
+            for member in members if remark else ():
+                member.log(remark)
             root = Path(data_root) if data_root is not None else None
             result = run_training(config, folder.path, data_root=root, listeners=members)
     except Stopped as stopped:

@@ -1,7 +1,8 @@
 """`vitreous train` and `vitreous finetune`.
 
 Every field of `TrainConfig` is a flag. Its default is the recipe's value, so that the recipe (for `finetune`, the
-policy) must be read from the command line before the flags are parsed: `choose` does that.
+policy) must be read from the command line before the flags are parsed: `choose` does that. The public functions get
+the flags that were typed, and choose the others themselves.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from vitreous.training.recipes import FINETUNE, RECIPES, find_recipe, finetune_c
 if TYPE_CHECKING:
     from vitreous.api.train import TrainingRun
 
+SHOWN_CLASSES = 20  # whose accuracy is printed, the worst first
 Flags = Annotated[TrainConfig, tyro.conf.arg(name="")]
 Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
 
@@ -60,25 +62,27 @@ def _train(chosen: str, typed: frozenset[str], named: bool) -> Callable[..., Non
     ) -> None:
         """Train a model from scratch: `vitreous train [RECIPE] [--any-field VALUE]`; `vitreous recipes` lists recipes.
 
-        After an interruption, run the same command again to resume.
+        `vitreous train --data FOLDER` chooses model and image size for the images. After an interruption, run the same
+        command again to resume.
 
         Args:
             recipe: The recipe that sets the defaults.
             config: The settings of the run.
-            output: The run's folder; by default runs/RECIPE, with a number if that holds another run.
+            output: The run's folder; by default runs/RECIPE or runs/DATA, with a number if that holds another run.
             resume: Resume the run in this folder, with its own settings.
             data_root: The folder of named datasets.
             json: Print the result as JSON.
         """
         if recipe != chosen:
             raise ValueError(f"name the recipe before any flag: vitreous train {recipe} …")
-        if resume is not None:
-            if named:
-                raise ValueError(f"--resume {resume} keeps the settings of that run: leave out {recipe}")
-            config, output = _resumed(resume, output, config, typed), resume
+        if resume is not None and named:
+            raise ValueError(f"--resume {resume} keeps the settings of that run: leave out {recipe}")
         from vitreous.api import train as api
 
-        _call(partial(api.train, recipe, output=output, data_root=data_root, **config.to_dict()), data_root, json)
+        command = partial(api.train, recipe if named else None, output=output, **_typed(config, typed))
+        if resume is not None:
+            command = partial(api.train, _resumed(resume, output, config, typed), output=resume)
+        _call(partial(command, data_root=data_root), data_root, json)
 
     return train
 
@@ -91,28 +95,33 @@ def _finetune(default: TrainConfig, typed: frozenset[str]) -> Callable[..., None
         data_root: Folder = None,
         json: Switch = False,
     ) -> None:
-        """Fine-tune a checkpoint to your images: `vitreous finetune --model NAME --data FOLDER [--policy POLICY]`.
+        """Fine-tune a checkpoint to your images: `vitreous finetune --data FOLDER [--model NAME] [--policy POLICY]`.
 
-        Like `train`, but it starts from a checkpoint's weights and a new head.
+        Like `train`, but it starts from a checkpoint's weights and a new head. With few images, batch size, epochs and
+        regularisation follow their number, unless they are named.
 
         Args:
             config: The settings of the run.
-            output: The run's folder; by default runs/MODEL-POLICY, with a number if that holds another run.
+            output: The run's folder; by default runs/DATA, with a number if that holds another run.
             resume: Resume the run in this folder, with its own settings.
             data_root: The folder of named datasets.
             json: Print the result as JSON.
         """
-        if resume is not None:
-            config, output = _resumed(resume, output, config, typed), resume
-        if not config.model:
-            raise ValueError("name the checkpoint to start from: --model NAME, a file or a folder")
-        if not config.data:
+        if resume is None and not config.data:
             raise ValueError("name your images: --data FOLDER (one sub-folder a class), a dataset or a Hub id")
         from vitreous.api import train as api
 
-        _call(partial(api.finetune, output=output, data_root=data_root, **config.to_dict()), data_root, json)
+        command = partial(api.finetune, output=output, **_typed(config, typed))
+        if resume is not None:
+            command = partial(api.train, _resumed(resume, output, config, typed), output=resume)
+        _call(partial(command, data_root=data_root), data_root, json)
 
     return finetune
+
+
+def _typed(config: TrainConfig, typed: frozenset[str]) -> dict[str, Any]:
+    """Return the fields that the command line sets, with their values."""
+    return {name: getattr(config, name) for name in sorted(typed)}
 
 
 def _resumed(folder: Path, output: Path | None, config: TrainConfig, typed: frozenset[str]) -> TrainConfig:
@@ -122,7 +131,7 @@ def _resumed(folder: Path, output: Path | None, config: TrainConfig, typed: froz
     found = RunFolder(folder).read_config()
     if found is None:
         raise FileNotFoundError(f"{folder} holds no run: expected {folder / 'config.json'}")
-    asked = {field.name: getattr(config, field.name) for field in fields(config) if field.name in typed}
+    asked = _typed(config, typed)
     other = [name for name, value in asked.items() if name not in NEUTRAL and value != getattr(found, name)]
     if output not in (None, folder):
         other.append("output")
@@ -155,6 +164,15 @@ def _call(command: Callable[[], TrainingRun], data_root: Path | None, as_json: b
     if as_json:
         print_json(run.result, indent=None)
         return
-    print(f"{run.accuracy:.2%} of {run.result['images']:,} held-out images after {run.result['epochs']} epochs")
-    console.print(f"wrote {run.page} (curves, and the model's internals over the epochs)", markup=False)
+    result = run.result
+    epochs = f"{result['epochs']} epoch{'s' * (result['epochs'] != 1)}"
+    print(f"{run.accuracy:.2%} of {result['images']:,} held-out images after {epochs}")
+    if "balanced" in result:
+        print(f"{result['balanced']:.2%} balanced: the mean over classes, which are of unequal size")
+        worst = sorted(result["classes"].items(), key=lambda found: found[1][0] / found[1][1])[:SHOWN_CLASSES]
+        for name, (correct, images) in worst:
+            print(f"  {name}: {correct:,} of {images:,}")
+        if len(result["classes"]) > SHOWN_CLASSES:
+            print(f"  … and {len(result['classes']) - SHOWN_CLASSES} classes that are as good or better")
+    console.print(f"wrote {run.page} (curves, mistakes, and the model's internals over the epochs)", markup=False)
     console.print(f"try it: vitreous explain IMAGE --model {run.folder}/model", markup=False)

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from vitreous.comparison.statistics import DIFFERENT_STARTS
-from vitreous.pages.run import duration, percent
+from vitreous.pages.run_snapshots import percent
+from vitreous.training.listeners import duration
 
 Row = Mapping[str, Any]
 

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.images import ImageError, read_image
 from vitreous.data.prefetch import prefetch
 from vitreous.data.preprocess import Preprocess
+from vitreous.runtime.files import write_json
 
 LIMIT_NAMED = 5  # unreadable images that an error names
 
@@ -37,15 +39,24 @@ def decode(
     *,
     cache: Path | None = None,
     progress: Callable[[int], object] = lambda done: None,
+    problems: dict[int, str] | None = None,
 ) -> Tensor:
     """Return the pixels of a whole dataset, uint8 `[n c h w]`, from the cache or decoded now.
 
-    An image that cannot be read raises an error that names it: without it, training would be on other data.
+    Images that cannot be read raise an error that names them or, with `problems`, are black, and that dictionary gets
+    their indices and the reasons.
     """
     folder = cache or Path(os.environ.get("VITREOUS_CACHE") or data_root().parent / "decoded")
     shape = (len(data), len(preprocess.mean), *preprocess.size)
     path = folder / f"{_key(data, preprocess)}.npy"
-    if (found := _open(path, shape)) is not None:
+    if problems is not None and (found := _open(path, shape)) is not None:
+        holes = _read_holes(path)
+        unread = {i: view.reason for i in holes if isinstance(view := _view(data, preprocess, i), ImageError)}
+        if len(unread) == len(holes):  # else one may be read by now, such as one that was forbidden before
+            problems |= unread
+            progress(len(data))
+            return found
+    elif not _read_holes(path) and (found := _open(path, shape)) is not None:
         progress(len(data))
         return found
     try:
@@ -61,10 +72,17 @@ def decode(
         if hasattr(os, "posix_fallocate"):  # take the blocks now: another program may fill the disk meanwhile
             with temporary.open("r+b") as file:
                 os.posix_fallocate(file.fileno(), 0, temporary.stat().st_size)
-        _fill(pixels, data, preprocess, progress)
+        unread = _fill(pixels, data, preprocess, progress)
         pixels.flush()
         del pixels
+        if unread and problems is None:
+            raise unreadable([ImageError(data.describe(i), reason) for i, reason in unread.items()], data)
+        if problems is not None and unread:
+            problems |= unread
+            write_json(path.with_suffix(".json"), list(unread))  # before the pixels: black images must not count
         os.replace(temporary, path)
+        if not unread:
+            path.with_suffix(".json").unlink(missing_ok=True)
     finally:
         temporary.unlink(missing_ok=True)
     decoded = _open(path, shape)
@@ -72,24 +90,34 @@ def decode(
     return decoded
 
 
-def _fill(pixels: np.ndarray, data: ImageDataset, preprocess: Preprocess, progress: Callable[[int], object]) -> None:
-    def read(i: int) -> np.ndarray | ImageError:
-        try:
-            view = np.asarray(preprocess.view(read_image(data.image(i))))
-            return view.reshape(*preprocess.size, -1).transpose(2, 0, 1)  # [c h w]
-        except ImageError as error:
-            return ImageError(data.describe(i), error.reason)
-
-    problems: list[ImageError] = []
-    for i, view in enumerate(prefetch(read, range(len(data)), waiting=256)):
+def _fill(
+    pixels: np.ndarray, data: ImageDataset, preprocess: Preprocess, progress: Callable[[int], object]
+) -> dict[int, str]:
+    """Decode all images; return the indices of those that cannot be read, with the reasons."""
+    problems: dict[int, str] = {}
+    for i, view in enumerate(prefetch(partial(_view, data, preprocess), range(len(data)), waiting=256)):
         if isinstance(view, ImageError):
-            problems.append(view)
+            problems[i] = view.reason
         else:
             pixels[i] = view
         if i % 64 == 63 or i + 1 == len(data):
             progress(i + 1)
-    if problems:
-        raise unreadable(problems, data)
+    return problems
+
+
+def _view(data: ImageDataset, preprocess: Preprocess, i: int) -> np.ndarray | ImageError:
+    """Decode one image to `[c h w]`; the error if it cannot be read."""
+    try:
+        view = np.asarray(preprocess.view(read_image(data.image(i))))
+    except ImageError as error:
+        return error
+    return view.reshape(*preprocess.size, -1).transpose(2, 0, 1)
+
+
+def _read_holes(path: Path) -> list[int]:
+    """Return the indices of the images that are black in a cached array because they could not be read."""
+    holes = path.with_suffix(".json")
+    return list(json.loads(holes.read_text(encoding="utf-8"))) if holes.is_file() else []
 
 
 def unreadable(problems: list[ImageError], data: ImageDataset) -> ValueError:

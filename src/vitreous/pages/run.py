@@ -1,9 +1,12 @@
 """`write_run_page`: the folder of a run, finished or not, to one HTML file.
 
-It shows what was trained and how well it does, the curves, the time to each accuracy, the inside of the model over
-training (`pages/run_snapshots.py`) and every setting with its explanation. `pages/assets/run.js` draws it.
+It shows what was trained and how well it does, the curves, the time to each accuracy, the mistakes on held-out images,
+the inside of the model over training (`pages/run_snapshots.py`) and every setting with its explanation.
+`pages/assets/run.js` draws it.
 """
 
+import base64
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, partial
@@ -11,19 +14,27 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import docstring_parser
+import numpy as np
 from markupsafe import Markup
+from numpy.typing import NDArray
+from PIL.Image import fromarray
 
 from vitreous.pages.payload import Payload
 from vitreous.pages.render import Line, line_chart, render, scripted_page
-from vitreous.pages.run_snapshots import snapshots_payload, views_of
+from vitreous.pages.run_snapshots import percent, snapshots_payload, views_of
 from vitreous.runtime.files import short_name, write_atomic
 from vitreous.training.config import TrainConfig
+from vitreous.training.data_check import class_accuracies
+from vitreous.training.held_out import HeldOutAnswers, read_answers
+from vitreous.training.listeners import duration
 from vitreous.training.run_folder import RunFolder
 from vitreous.training.snapshots import read_snapshots
 
 Row = Mapping[str, Any]
 """A line of `metrics.jsonl`."""
 RUN_PAGE = "run.html"
+MATRIX = 16  # classes up to which all confusions are shown, as a matrix
+CONFUSIONS, CLASS_ROWS = 12, 30  # rows of the tables of confusions and of classes
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99)
 """Accuracies in the table of times."""
 
@@ -34,9 +45,11 @@ def write_run_page(folder: RunFolder | str | Path) -> Path:
     config = folder.read_config()
     if config is None:
         raise FileNotFoundError(f"{folder.path} holds no run: expected {folder.config}")
-    rows = folder.read_metrics()
-    snapshots = snapshots_payload(read_snapshots(folder.snapshots), rows)
-    text = run_page(config, rows, folder.read_result(), snapshots, folder.read_classes())
+    rows, result = folder.read_metrics(), folder.read_result()
+    # a run that goes on has been evaluated since its last snapshot: the caption's accuracy would be another
+    snapshots = snapshots_payload(read_snapshots(folder.snapshots), rows if result is not None else ())
+    answers = read_answers(folder.held_out, next((row["epoch"] for row in reversed(rows) if "test_top1" in row), None))
+    text = run_page(config, rows, result, snapshots, folder.read_classes(), answers)
     return write_atomic(folder.path / RUN_PAGE, partial(Path.write_text, data=text, encoding="utf-8"))
 
 
@@ -46,10 +59,13 @@ def run_page(
     result: Mapping[str, Any] | None,
     snapshots: Payload | None,
     classes: int | None = None,
+    answers: HeldOutAnswers | None = None,
 ) -> str:
     """Render the page."""
     charts, views = curves(rows, config), [] if snapshots is None else views_of(snapshots)
     links = {chart.name: chart.title for chart in charts} | ({"time": "Time to accuracy"} if rows else {})
+    held_out = None if answers is None else held_out_section(answers)
+    links |= {"mistakes": "Mistakes"} if held_out is not None else {}
     links |= {view.name: view.title for view in views} | {"settings": "Settings"}
     moments = {} if snapshots is None else snapshots.header["views"]
     title = f"{short_name(config.model)} on {short_name(config.data)}"
@@ -62,6 +78,7 @@ def run_page(
         show_top5=classes is None or classes > 5,  # of five classes or fewer, each is among the first five
         links=links,
         charts=[(chart, chart.draw()) for chart in charts],
+        held_out=held_out,
         reached=time_to_accuracy(rows),
         first_level=LEVELS[0],
         views=views,
@@ -77,16 +94,18 @@ def run_page(
 def summary(config: TrainConfig, rows: Sequence[Row] = ()) -> str:
     """Describe the run in a line; the batch size is the one used, which is smaller if there were fewer images.
 
-    >>> summary(TrainConfig(epochs=20, optimizer="muon", seed=3))
-    'Trained from scratch for 20 epochs with muon, batches of 64, seed 3'
-    >>> summary(TrainConfig(epochs=1), [{"batch_size": 21}])
+    >>> summary(TrainConfig(epochs=20, optimizer="muon", seed=3), [{"epoch": 13}])
+    'Trained from scratch for 13 of 20 epochs with muon, batches of 64, seed 3'
+    >>> summary(TrainConfig(epochs=1), [{"epoch": 1, "batch_size": 21}])
     'Trained from scratch for 1 epoch with adamw, batches of 21, seed 0'
     """
+    done = rows[-1]["epoch"] if rows else 0
     size = rows[-1].get("batch_size", config.batch_size) if rows else config.batch_size
     start = "Trained from scratch"
     if config.pretrained:
         start = "Fine-tuned" if config.policy == "full" else f"Fine-tuned ({config.policy})"
     length = f"{config.epochs} epoch{'s' * (config.epochs != 1)}"
+    length = length if done == config.epochs else f"{done} of {length}"
     return f"{start} for {length} with {config.optimizer}, batches of {size}, seed {config.seed}"
 
 
@@ -115,6 +134,46 @@ def time_to_accuracy(rows: Sequence[Row], levels: Sequence[float] = LEVELS) -> l
     evaluated = [row for row in rows if "test_top1" in row]
     firsts = ((level, next((row for row in evaluated if row["test_top1"] >= level), None)) for level in levels)
     return [(level, row["epoch"], row["seconds"]) for level, row in firsts if row is not None]
+
+
+# --- held-out images --------------------------------------------------------------------------------------------------
+
+
+def held_out_section(answers: HeldOutAnswers) -> dict[str, Any]:
+    """Prepare what the page shows of the held-out images: worst mistakes, confusions, and unequal classes."""
+    names, counts = answers.class_names, class_accuracies(answers.labels.tolist(), answers.predicted.tolist())
+    matrix = answers.confusion().tolist() if len(names) <= MATRIX else []
+    rows = [(label, correct / images, images) for label, (correct, images) in counts.items()]
+    trained = answers.trained.tolist()
+    present = [count for count in trained if count]
+    unequal = bool(present) and max(present) >= 2 * min(present)
+    return {
+        "wrong": int((answers.labels != answers.predicted).sum()),
+        "images": len(answers.labels),
+        "epoch": answers.epoch,
+        "mistakes": [
+            (_data_uri(image), name, names[answers.labels[i]], names[answers.predicted[i]], float(confidence))
+            for i, name, image, confidence in zip(
+                answers.mistakes, answers.names, answers.images, answers.confidence, strict=True
+            )
+        ],
+        "matrix": [(names[i], line, max(1, sum(line))) for i, line in enumerate(matrix)],
+        "confusions": [(names[a], names[b], n, counts[a][1]) for a, b, n in answers.confusions()[:CONFUSIONS]],
+        "balanced": sum(share for _, share, _ in rows) / len(rows) if unequal else None,
+        "classes": [
+            (names[label], trained[label], images, share)
+            for label, share, images in sorted(rows, key=lambda row: row[1])[:CLASS_ROWS]
+        ],
+        "more_classes": max(0, len(rows) - CLASS_ROWS),
+        "untested": [name for label, name in enumerate(names) if label not in counts],
+    }
+
+
+def _data_uri(pixels: NDArray[np.uint8]) -> str:
+    """An image `[h w c]` as an address that holds its own bytes."""
+    file = io.BytesIO()
+    fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(file, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 # --- curves -----------------------------------------------------------------------------------------------------------
@@ -237,27 +296,6 @@ def config_docs() -> dict[str, str]:
     """
     parsed = docstring_parser.parse_from_object(TrainConfig)
     return {field.arg_name: field.description or "" for field in parsed.params}
-
-
-def percent(share: float) -> str:
-    """A share of 1, to a hundredth of a percent.
-
-    >>> percent(0.98765), percent(1.0)
-    ('98.77 %', '100 %')
-    """
-    return f"{100 * share:.2f} %".replace("100.00", "100")
-
-
-def duration(seconds: float) -> str:
-    """A time in the usual units.
-
-    >>> duration(4.26), duration(38.2), duration(260), duration(7270)
-    ('4.3 s', '38 s', '4 min 20 s', '2 h 01 min')
-    """
-    if seconds < 59.5:
-        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def spell(value: object) -> str:

@@ -113,17 +113,25 @@ def moment(epoch: int, row: Mapping[str, Any] | None) -> dict[str, Any]:
     """A moment's epoch, name and caption; `row` is its line of metrics.
 
     >>> moment(0, None)["caption"], moment(12, {"test_top1": 0.9125, "test_loss": 0.307})["caption"]
-    ('before training', 'epoch 12 · 91.2 % held out · loss 0.307')
+    ('before training', 'epoch 12 · 91.25 % held out · loss 0.307')
     """
     name = f"epoch {epoch}" if epoch else "before training"
     parts = [name]
     if row and isinstance(row.get("test_top1"), (int, float)):
-        top1 = 100 * row["test_top1"]
-        parts.append(f"{min(top1, 99.9) if top1 < 100 else top1:.1f} % held out")  # 99.97 % is not 100 %
+        parts.append(f"{percent(row['test_top1'])} held out")
     loss = (row or {}).get("test_loss", (row or {}).get("loss"))
     if isinstance(loss, (int, float)) and np.isfinite(loss):
         parts.append(f"loss {loss:.3g}")
     return {"epoch": epoch, "name": name, "caption": " · ".join(parts)}
+
+
+def percent(share: float) -> str:
+    """A share of 1, to a hundredth of a percent; only all is 100 %.
+
+    >>> percent(0.98765), percent(0.99998), percent(1.0)
+    ('98.77 %', '99.99 %', '100 %')
+    """
+    return "100 %" if share == 1 else f"{min(100 * share, 99.99):.2f} %"
 
 
 def limits(values: NDArray[Any]) -> tuple[float, float]:

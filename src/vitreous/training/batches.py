@@ -10,8 +10,9 @@ Shapes:  n images of the dataset · b images of a batch
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from vitreous.training.config import TrainConfig
 StreamRow = tuple[int, dict[str, Any]]
 MARGIN = 8 / 7  # images that are cropped at random are stored larger than the model's size: 256 for 224
 SHUFFLE_BUFFER = 10_000  # encoded rows that a stream's shuffle chooses from: about 1 GB of ImageNet
+CHECKED = 2_000  # images that are read once before training, if they are not kept in memory
 STREAM_TEST_IMAGES = 50_000  # encoded test images of a stream that are kept in memory
 
 
@@ -55,7 +57,10 @@ class Batch:
 
 
 class BatchSource:
-    """Batches of a dataset."""
+    """Batches of a dataset, without the images that cannot be read.
+
+    Of more than `CHECKED` images that do not fit into memory, an unreadable one ends the run when its turn comes.
+    """
 
     def __init__(
         self,
@@ -72,11 +77,19 @@ class BatchSource:
         self.crop = config.crop if training else None
         self.preprocess = preprocess
         self.stored = with_margin(preprocess) if self.crop is not None else preprocess
-        self.labels = torch.tensor(data.labels, device=device)  # [n]
-        self.pixels: Tensor | None = None  # [n c h w]
+        pixels, unread = None, dict[int, str]()
         if _fits(array_bytes(len(data), self.stored), config, device):
-            pixels = decode(data, self.stored, progress=lambda done: progress(data.name, len(data), done))
-            self.pixels = pixels.to(device) if device.type != "cpu" else pixels
+            count = partial(progress, data.name, len(data))
+            pixels = decode(data, self.stored, progress=count, problems=unread)
+        elif len(data) <= CHECKED:
+            errors = zip(range(len(data)), prefetch(self._error, range(len(data)), workers=self.workers), strict=True)
+            unread = {i: error for i, error in errors if error}
+        self.unreadable = [ImageError(data.describe(i), reason) for i, reason in unread.items()]
+        if unread:
+            kept = [i for i in range(len(data)) if i not in unread]
+            self.data, pixels = data.take(kept), None if pixels is None else pixels[kept]
+        self.labels = torch.tensor(self.data.labels, dtype=torch.int64, device=device)  # [n]
+        self.pixels: Tensor | None = None if pixels is None else pixels.to(device)  # [n c h w]
 
     @property
     def resident(self) -> bool:
@@ -87,8 +100,7 @@ class BatchSource:
 
         `batch_size` counts the images of all ranks; each rank yields its part of a batch.
         """
-        indices, copies = epoch_order(self.config.seed, epoch, len(self.data), self.config.repeats)
-        indices, copies = (rank_part(values, batch_size, self.rank) for values in (indices, copies))
+        indices, copies = (rank_part(values, batch_size, self.rank) for values in self.order(epoch))
         batch_size //= self.rank.world_size
         parts = [slice(i * batch_size, (i + 1) * batch_size) for i in range(first, len(indices) // batch_size)]
         if self.resident:
@@ -105,6 +117,12 @@ class BatchSource:
             pixels = torch.stack([next(decoded) for _ in range(batch_size)])
             moved = (pixels.pin_memory() if self.device.type == "cuda" else pixels).to(self.device, non_blocking=True)
             yield Batch(indices[part].to(self.device), copies[part].to(self.device), moved)
+
+    def order(self, epoch: int) -> tuple[Tensor, Tensor]:
+        """Return the indices of an epoch, over all ranks, and their copy numbers: int64 `[n]`."""
+        if self.config.balance == "sampling":
+            return balanced_order(self.config.seed, epoch, self.data.labels)
+        return epoch_order(self.config.seed, epoch, len(self.data), self.config.repeats)
 
     def all(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield this rank's images once and in order, nothing random: pixels `[b c h w]` and labels `[b]`."""
@@ -128,6 +146,20 @@ class BatchSource:
             return read_image(self.data.image(i))
         except ImageError as error:
             raise ImageError(self.data.describe(i), error.reason) from error
+
+    def some(self, indices: Sequence[int]) -> Tensor:
+        """Return a few images as the model is tested on them: uint8 `[i c h w]` on the device."""
+        if self.pixels is not None and self.crop is None:
+            return self.pixels[list(indices)]
+        return torch.stack([self._view(i) for i in indices]).to(self.device)
+
+    def _error(self, i: int) -> str:
+        """Why an image cannot be read; empty if it can."""
+        try:
+            read_image(self.data.image(i))
+        except ImageError as error:
+            return error.reason
+        return ""
 
     def _view(self, i: int) -> Tensor:
         return cropped(self._read(i), self.preprocess)
@@ -161,6 +193,27 @@ def epoch_order(seed: int, epoch: int, images: int, repeats: int = 1) -> tuple[T
     shuffled = permutation(seed, epoch, images)[: math.ceil(images / repeats)]
     indices = shuffled.repeat_interleave(repeats)[:images]
     return indices, torch.arange(repeats).repeat(len(shuffled))[:images]
+
+
+def balanced_order(seed: int, epoch: int, labels: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Return an epoch in which each class has an equal share, as `epoch_order` does; it has as many images.
+
+    Classes take turns, each going through its own images again and again: images of rare classes come more than once,
+    and of large classes some are left out.
+
+    >>> labels = torch.tensor([0, 0, 0, 1])
+    >>> labels[balanced_order(0, 0, labels.tolist())[0]].sort().values
+    tensor([0, 0, 1, 1])
+    """
+    members: dict[int, list[int]] = {}
+    for i in permutation(seed, epoch, len(labels)).tolist():
+        members.setdefault(labels[i], []).append(i)
+    groups = list(members.values())  # in a random order, so that each epoch gives the odd images to other classes
+    turns = [divmod(n, len(groups)) for n in range(len(labels))]
+    rounds = [(divmod(turn, len(groups[group])), group) for turn, group in turns]
+    drawn = torch.tensor([(groups[group][place], copy) for (copy, place), group in rounds])  # [n 2]
+    drawn = drawn[permutation(seed ^ 1, epoch, len(labels))]
+    return drawn[:, 0], drawn[:, 1]
 
 
 def rank_part(values: Tensor, batch_size: int, rank: Rank) -> Tensor:

@@ -43,6 +43,8 @@ class TrainConfig:
     """1 for grey images, 3 for colour; None: the model's own."""
     statistics: Literal["half", "imagenet", "clip", "unit"] | None = None
     """Mean and std of the normalisation; None: the checkpoint's own, or `half` from scratch."""
+    balance: Literal["none", "sampling", "loss"] = "none"
+    """For classes of unequal size: draw each equally often (sampling), or weigh the loss of rare ones more (loss)."""
     stream: bool = False
     """Stream images from parquet files or the Hub, for datasets that are too large to open as a whole."""
     epoch_images: int | None = None
@@ -196,8 +198,10 @@ class TrainConfig:
             raise ValueError(f"crop is a range of areas such as 0.3 1.0, got {self.crop}")
         if self.epoch_images is not None and (self.epoch_images < 1 or not self.stream):
             raise ValueError(f"epoch_images must be at least 1 and needs stream, got {self.epoch_images}")
-        if self.stream and (self.repeats > 1 or self.validation):
-            raise ValueError("repeats and validation do not work with a stream: leave them out")
+        if self.stream and (self.repeats > 1 or self.validation or self.balance != "none"):
+            raise ValueError("repeats, validation and balance do not work with a stream: leave them out")
+        if self.balance == "sampling" and self.repeats > 1:
+            raise ValueError("balance=sampling does not work with repeats: use balance=loss, or leave repeats out")
         if self.channels not in (None, 1, 3):
             raise ValueError(f"channels is 1 for grey or 3 for colour, got {self.channels}")
 

@@ -16,6 +16,7 @@ from vitreous.runtime.distributed import Rank, World, span
 from vitreous.training.batches import BatchSource
 from vitreous.training.checkpoint import TrainingState
 from vitreous.training.config import TrainConfig
+from vitreous.training.data_check import balanced_accuracy
 from vitreous.training.loss import choose_forward
 from vitreous.training.parallel import full_tensor, is_sharded, local, shard
 from vitreous.weights.load import Model
@@ -25,7 +26,7 @@ BATCH_PIXELS = 4_000_000  # limit on a batch: 500 images up to 89 px, 79 of 224 
 
 
 class Evaluator:
-    """Callable: return `top1`, `top5`, `loss` and `images` of the current weights on `source`."""
+    """Callable: return `top1`, `top5`, `loss` and `images` of the current weights on `source`, and keep `answers`."""
 
     def __init__(
         self,
@@ -35,11 +36,15 @@ class Evaluator:
         augment: Augment,
         config: TrainConfig,
         world: World,
+        *,
+        unequal: bool = False,
     ) -> None:
-        """Take over `model`, an unsharded copy of the run's model."""
+        """Take over `model`, an unsharded copy of the run's model; `unequal` classes get a balanced accuracy too."""
         self.state, self.source, self.augment, self.config, self.world = state, source, augment, config, world
         height, width = source.preprocess.size
         self.batch = max(1, min(BATCH_SIZES.get(state.device.type, 64), BATCH_PIXELS // (height * width)))
+        self.unequal = unequal
+        self.answers = torch.zeros(0, 3)  # of the last evaluation: predicted class, its probability, the label's [n 3]
         self.model = model.eval()
         self.unsharded = self.model
         self.forward = choose_forward(model, state.device, sharded=is_sharded(config, world))
@@ -74,6 +79,8 @@ class Evaluator:
         self.update_weights()
         device = self.state.device
         totals = torch.zeros(3, device=device)
+        answers = torch.zeros(len(self.source.data), 3, device=device)
+        begin = span(len(answers), self.world.this).start
         for pixels, labels in self._batches():
             x, count = self.augment.plain(pixels), len(pixels)
             if count < self.batch and (self.compiled or not count):  # the forward is compiled for one shape
@@ -82,9 +89,17 @@ class Evaluator:
                 logits = self.forward(self.model, x)[:count].float()
             best = logits.topk(min(5, logits.shape[-1]), dim=-1).indices  # [b 5]
             hits = best == labels[:, None]
+            probability = logits.softmax(dim=-1)
+            own = probability.gather(1, labels[:, None])[:, 0]
+            answers[begin : begin + count] = torch.stack([best[:, 0], probability.amax(dim=-1), own], dim=-1)
+            begin += count
             totals += torch.stack([hits[:, 0].sum(), hits.sum(), F.cross_entropy(logits, labels, reduction="sum")])
         top1, top5, loss = (self.world.sum(totals) / len(self.source.data)).tolist()
-        return {"top1": top1, "top5": top5, "loss": loss, "images": len(self.source.data)}
+        self.answers = self.world.sum(answers).cpu()
+        found = {"top1": top1, "top5": top5, "loss": loss, "images": len(self.source.data)}
+        if self.unequal:
+            found["balanced"] = balanced_accuracy(self.source.data.labels, self.answers[:, 0].int().tolist())
+        return found
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield this rank's batches, then empty ones up to the number of batches of the rank that has most.

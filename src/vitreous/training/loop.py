@@ -17,8 +17,9 @@ from typing import Any
 from vitreous.runtime.distributed import join_world
 from vitreous.runtime.files import write_json
 from vitreous.training import checkpoint
-from vitreous.training.batches import StreamedData, epoch_order
+from vitreous.training.batches import StreamSource
 from vitreous.training.config import TrainConfig
+from vitreous.training.data_check import class_accuracies
 from vitreous.training.listeners import Listener, Listeners
 from vitreous.training.optimisers import rate_factor
 from vitreous.training.policies import merge_lora
@@ -154,11 +155,10 @@ def raise_if_not_finite(parts: TrainingParts) -> None:
     epoch, step = divmod(bad_step - 1, parts.steps_per_epoch)
     size = int(parts.config.batch_size)
     span = slice(step * size, (step + 1) * size)
-    if isinstance(parts.train_data, StreamedData):
+    if isinstance(parts.train_source, StreamSource):
         indices = list(range(len(parts.train_data)))[span]
     else:
-        order, _ = epoch_order(parts.config.seed, epoch, len(parts.train_data), parts.config.repeats)
-        indices = order[span].tolist()
+        indices = parts.train_source.order(epoch)[0][span].tolist()
     names = [parts.train_data.describe(i) for i in indices]
     shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     raise FloatingPointError(
@@ -171,7 +171,12 @@ def raise_if_not_finite(parts: TrainingParts) -> None:
 def finish(parts: TrainingParts, folder: RunFolder, listener: Listener) -> dict[str, Any]:
     """Write the model and the result."""
     row = parts.world.broadcast(folder.read_metrics()[-1] if parts.world.first else {})
-    result = {name: row[f"test_{name}"] for name in ("top1", "top5", "loss", "images")}
+    result = {name.removeprefix("test_"): value for name, value in row.items() if name.startswith("test_")}
+    if "balanced" in result:
+        if not len(parts.evaluate.answers):  # in a run that was resumed after its last epoch
+            parts.evaluate()
+        found = class_accuracies(parts.test_data.labels, parts.evaluate.answers[:, 0].int().tolist())
+        result["classes"] = {parts.test_data.class_names[i]: list(counts) for i, counts in found.items()}
     result |= {"epochs": parts.config.epochs, "seconds": row["seconds"], "memory": parts.peak_memory}
     result["ready"] = round(parts.setup_seconds, 3)
     model = merge_lora(parts.evaluate.current_model())

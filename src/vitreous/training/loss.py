@@ -5,7 +5,7 @@ by `choose_forward`.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -95,11 +95,18 @@ class Objective(nn.Module):
     """A model and its loss as one module, which DDP and FSDP2 can wrap."""
 
     def __init__(
-        self, model: Model, config: TrainConfig, forward: Forward = _call, teacher: Teacher | None = None
+        self,
+        model: Model,
+        config: TrainConfig,
+        forward: Forward = _call,
+        teacher: Teacher | None = None,
+        class_weights: Tensor | None = None,
     ) -> None:
+        """Take the weight of each class in the loss, `[classes]`; None: all weigh the same."""
         super().__init__()
         self.model, self.config, self.compute_logits = model, config, forward
         self.teacher = (teacher,)  # in a tuple: not a submodule, it does not learn
+        self.class_weights = class_weights
 
     def forward(self, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Images `[b c h w]` and targets `[b classes]` → the mean loss, and logits `[b classes]`.
@@ -109,7 +116,7 @@ class Objective(nn.Module):
         (teacher,), config, model = self.teacher, self.config, self.model
         if teacher is None:
             logits = self.compute_logits(model, x)
-            return F.cross_entropy(logits.float(), targets), logits
+            return F.cross_entropy(logits.float(), targets, self.class_weights), logits
         if isinstance(model, ViT) and model.head_dist is not None:
             tokens = model.forward_features(x)
             logits, student = model.head(model.pool(tokens)), model.head_dist(model.fc_norm(tokens[:, 1]))
@@ -123,4 +130,14 @@ class Objective(nn.Module):
             goal, answer = (teacher_logits / t).log_softmax(dim=-1), (student.float() / t).log_softmax(dim=-1)
             distilled = F.kl_div(answer, goal, reduction="batchmean", log_target=True) * t * t
         share = config.distillation_share
-        return (1 - share) * F.cross_entropy(logits.float(), targets) + share * distilled, logits
+        return (1 - share) * F.cross_entropy(logits.float(), targets, self.class_weights) + share * distilled, logits
+
+
+def balancing_weights(labels: Sequence[int], classes: int) -> Tensor:
+    """Return a weight for each class, inverse to its number of images, with a mean of 1 over the images.
+
+    >>> balancing_weights([0, 0, 0, 1], 2)
+    tensor([0.6667, 2.0000])
+    """
+    counts = torch.bincount(torch.tensor(labels), minlength=classes)
+    return len(labels) / (counts.clamp(min=1) * (counts > 0).sum()).float()

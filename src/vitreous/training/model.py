@@ -42,8 +42,7 @@ def build_model(config: TrainConfig, data: ImageDataset | StreamedData, log: Cal
         if asked := [name for name, off in unknown.items() if getattr(config, name) != off] + config.forward_options():
             raise ValueError(f"a ResNet has no {', '.join(asked)}: leave it out")
     model.card.class_names, model.card.training = data.class_names, None  # the checkpoint's own are replaced
-    for name in ("class names", "preprocessing"):  # if they were assumed: the trained model has them for certain
-        model.card.report.assumed.pop(name, None)
+    model.card.report.assumed.pop("preprocessing", None)  # if it was assumed: the trained model has it for certain
     return model.train()
 
 
@@ -91,6 +90,7 @@ def _pretrained(config: TrainConfig, data: ImageDataset | StreamedData, log: Cal
     if isinstance(model, ResNet) and config.image_size is not None:  # it takes any size, and was loaded at its own
         model.config = replace(model.config, image_size=config.image_size)
         model.card.preprocess = model.card.preprocess.with_size(_pair(config.image_size))
+    model.card.report.assumed.pop("class names", None)  # the data's names replace them
     for line in model.card.report.remarks():
         log(line)
     card = model.card

@@ -1,6 +1,7 @@
 """`RECIPES`: named configs, each with its measured result and hardware. `vitreous recipes` lists them."""
 
 import difflib
+import math
 from dataclasses import dataclass, replace
 
 from vitreous.training.config import TrainConfig
@@ -33,7 +34,7 @@ TWENTY_EPOCHS = TrainConfig(
 VIT_TI = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 
 FINETUNE = TrainConfig(
-    model="",
+    model="packaged",
     data="",
     pretrained=True,
     policy="attention",
@@ -48,7 +49,19 @@ FINETUNE = TrainConfig(
     precision="fp32",
     evaluate_every=1,
 )
-"""Defaults of `finetune`: attention layers and head, batch 64, warm-up and cosine, as in report 004."""
+"""Defaults of `finetune`: attention layers and head, batch 64, warm-up and cosine, as in report 004. With few images
+`finetune_config` changes batch size, epochs and regularisation."""
+
+FEW = 1280  # training images from which on `FINETUNE` is used as it is: 400 steps at least
+SEEN = 800  # training images, repeats counted, after which a small set is learned: 100 steps of 8
+PHOTO_SIDE = 128  # an image whose shorter side is longer is a photograph
+SCRATCH_MODELS: tuple[tuple[float, str, int, int], ...] = (
+    (20, "vit_pico_patch2_8", 16, 2),
+    (48, "vit_nano_patch4_32", 32, 4),
+    (PHOTO_SIDE, "vit_micro_patch8_64", 64, 8),
+    (math.inf, "vit_tiny_patch16_224", 224, 16),
+)
+"""Up to which shorter side of the images → the model that learns them from scratch, its image size and patch size."""
 
 POLICY_RATES = {"full": 1e-4, "head": 3e-3, "attention": 3e-4, "last": 2e-4, "lora": 1e-3}
 """Default learning rate of each policy: the fewer parameters learn, the larger it is."""
@@ -187,11 +200,63 @@ def find_recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
-def finetune_config(policy: str) -> TrainConfig:
-    """Return the defaults of `finetune` for a policy, with its learning rate.
+def finetune_config(policy: str = FINETUNE.policy, images: int | None = None) -> TrainConfig:
+    """Return the defaults of `finetune` for a policy, with its learning rate, and a number of training images.
+
+    Few images are seen more often, in smaller batches, with whole targets: the answers become confident
+    (results/small_folders.md).
 
     >>> finetune_config("last:2").learning_rate
     0.0002
+    >>> [(c.batch_size, c.epochs) for c in (finetune_config(images=n) for n in (6, 48, 80, 400, 1000, 5000))]
+    [(2, 60), (8, 17), (8, 10), (16, 10), (32, 15), (64, 20)]
     """
     rate = POLICY_RATES.get(policy.partition(":")[0], FINETUNE.learning_rate)
-    return replace(FINETUNE, policy=policy, learning_rate=rate)
+    config = replace(FINETUNE, policy=policy, learning_rate=rate)
+    if images is None or images >= FEW:
+        return config
+    epochs = max(10 if images < FEW // 2 else 15, min(60, math.ceil(SEEN / images)))
+    batch = 8 if images < FEW // 5 else 16 if images < FEW // 2 else 32
+    while batch > 2 and batch * 6 > images:  # six steps in an epoch
+        batch //= 2
+    return replace(
+        config,
+        batch_size=min(batch, max(1, images)),
+        epochs=epochs,
+        warmup=epochs / 10,
+        evaluate_every=max(1, epochs // 8),
+        label_smoothing=0.0,
+        snapshots=4,  # with few steps between them, taking twelve would take as long as the training
+    )
+
+
+def enough_from_scratch(width: int, height: int) -> int:
+    """Return how many images of about this size a model needs to learn from scratch; with fewer, fine-tune one."""
+    return 5_000 if min(width, height) > PHOTO_SIDE else 500
+
+
+def scratch_config(images: int, width: int, height: int, *, colour: bool = True) -> TrainConfig:
+    """Return a config that trains from scratch on so many images of about this size.
+
+    >>> [(c.model, c.image_size, c.epochs) for c in (scratch_config(n, s, s) for n, s in ((2000, 28), (9000, 300)))]
+    [('vit_nano_patch4_32', 28, 100), ('vit_tiny_patch16_224', 224, 33)]
+    """
+    side = min(width, height)
+    photos = side > PHOTO_SIDE
+    model, size, patch = next((m, s, p) for limit, m, s, p in SCRATCH_MODELS if side <= limit)
+    size = min(size, max(2, side // patch) * patch)  # small images are not enlarged
+    epochs = max(20, min(100, 300_000 // images))
+    return TrainConfig(
+        model=model,
+        image_size=size,
+        channels=3 if colour else 1,
+        epochs=epochs,
+        optimizer="muon",
+        learning_rate=2e-3,
+        warmup=epochs / 10,
+        clip=1.0,
+        shift=0.1,
+        mixup=0.4,
+        flip=photos,  # letters and digits must not be mirrored
+        crop=(0.3, 1.0) if photos else None,
+    )

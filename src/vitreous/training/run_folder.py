@@ -1,6 +1,7 @@
 """A run's folder: paths, the lock that lets one process at a time write to it, and its JSON files.
 
-`config.json` · `model.json` · `metrics.jsonl` · `checkpoints/` · `snapshots/` · `model/` · `result.json` · `run.html`
+`config.json` · `model.json` · `metrics.jsonl` · `checkpoints/` · `snapshots/` · `held_out.npz` · `model/` ·
+`result.json` · `run.html`
 """
 
 import errno
@@ -39,6 +40,7 @@ class RunFolder:
         self.path = Path(path).expanduser()
         self.checkpoints = self.path / "checkpoints"
         self.snapshots = self.path / "snapshots"
+        self.held_out = self.path / "held_out.npz"
         self.model = self.path / "model"
         self.metrics = self.path / "metrics.jsonl"
         self.config = self.path / "config.json"

@@ -24,9 +24,10 @@ from vitreous.training.batch_size import settle_batch_size
 from vitreous.training.batches import BatchSource, StreamedData, StreamSource, open_stream
 from vitreous.training.checkpoint import TrainingState
 from vitreous.training.config import TrainConfig
+from vitreous.training.data_check import are_unequal, check_images_left, check_size, data_remarks
 from vitreous.training.evaluation import Evaluator
 from vitreous.training.listeners import Listener
-from vitreous.training.loss import Objective, Teacher, choose_forward
+from vitreous.training.loss import Objective, Teacher, balancing_weights, choose_forward
 from vitreous.training.model import build_model
 from vitreous.training.optimisers import build_optimisers, create_states
 from vitreous.training.parallel import is_sharded, parallelise, seed_rank
@@ -56,6 +57,8 @@ class TrainingParts:
     """Time of opening, decoding and compiling in this process."""
     peak_memory: int | None = None
     """Peak bytes of a step on a GPU, without the resident images; None on a CPU."""
+    step_seconds: float | None = None
+    """Time of a step, for an estimate; None if it was not measured."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -84,7 +87,6 @@ def set_up_run(
     if isinstance(model, ResNet) and device.type == "cuda" and not world.distributed:
         model = model.to(memory_format=torch.channels_last)  # the fastest layout for a GPU's convolutions
     trainable = apply_policy(model, config.policy, train_norms=config.train_norms, lora_rank=config.lora_rank)
-    config = settle_batch_size(config, model, len(train_data), device, listener.log, world)
     preprocess = model.card.preprocess
     source_of = partial(BatchSource, config=config, device=device, rank=world.this, progress=listener.decoding)
     with world.first_of_each_machine():
@@ -92,14 +94,26 @@ def set_up_run(
         if isinstance(train_data, StreamedData):
             train_source = StreamSource(train_data, preprocess, config, device, world.this)
         else:
+            check_size(config, model, train_data, listener.log)
             train_source = source_of(train_data, preprocess, training=True)
         test_source = source_of(test_data, preprocess, training=False)
+    train_data, test_data = train_source.data, test_source.data  # without unreadable images
+    unequal, class_weights = False, None
+    if isinstance(train_source, BatchSource) and isinstance(train_data, ImageDataset):
+        unreadable = [*train_source.unreadable, *test_source.unreadable]
+        check_images_left(train_data, test_data, unreadable)
+        for line in data_remarks(train_data, test_data, unreadable, config.balance):
+            listener.log(line)
+        unequal = are_unequal(train_data.labels) or are_unequal(test_data.labels)
+        if config.balance == "loss":
+            class_weights = balancing_weights(train_data.labels, len(train_data.class_names)).to(device)
+    config = settle_batch_size(config, model, len(train_data), device, listener.log, world)
     augment = make_augment(config, train_source, len(train_data.class_names)).to(device)
     evaluated = copy.deepcopy(model)
     if config.compile:
         torch.compiler.reset()  # graphs of an earlier run in this process count towards torch's limit
     forward = choose_forward(model, device, config, sharded=sharded)
-    objective = Objective(model, config, forward, make_teacher(config, preprocess, model, device))
+    objective = Objective(model, config, forward, make_teacher(config, preprocess, model, device), class_weights)
     wrapped = parallelise(objective, model, config, world)
     optimisers = build_optimisers(model, config)
     create_states(optimisers)
@@ -107,21 +121,20 @@ def set_up_run(
     average = {name: parameter.detach().clone() for name, parameter in averaged}
     state = TrainingState(model, optimisers, device, average, torch.zeros(4, dtype=torch.float64, device=device))
     train_step = TrainStep(state, train_source, augment, config, wrapped, world)
-    evaluate = Evaluator(evaluated, state, test_source, augment, config, world)
+    evaluate = Evaluator(evaluated, state, test_source, augment, config, world, unequal=unequal)
     if not world.first:
         seed_rank(config.seed, world.this)
-    peak_memory = None
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
+    peak_memory = step_seconds = None
+    if device.type == "cuda" or config.compile or not (world.distributed or config.stream):
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
         first = next(train_source.epoch(0, int(config.batch_size)))
-        if world.distributed:
-            train_step.warm_up(first)
-        else:
+        if device.type == "cuda" and not world.distributed:
             train_step.capture(first)
+        step_seconds = train_step.warm_up(first)
+    if device.type == "cuda":
         peak_memory = torch.cuda.max_memory_allocated(device)
         peak_memory -= sum(each.pixels.nbytes for each in (train_source, test_source) if each.pixels is not None)
-    elif config.compile:
-        train_step.warm_up(next(train_source.epoch(0, int(config.batch_size))))
     return TrainingParts(
         config,
         model,
@@ -135,6 +148,7 @@ def set_up_run(
         evaluate,
         world,
         peak_memory=peak_memory,
+        step_seconds=step_seconds,
     )
 
 

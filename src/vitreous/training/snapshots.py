@@ -28,7 +28,6 @@ from vitreous.inside.glossary import full_name
 from vitreous.inside.position_similarity import position_similarity
 from vitreous.models.vit import ViT
 from vitreous.runtime.files import write_atomic
-from vitreous.training.batches import BatchSource
 from vitreous.training.listeners import Listener
 
 if TYPE_CHECKING:
@@ -110,11 +109,9 @@ def snapshot_epochs(epochs: int, count: int) -> list[int]:
 
 def some_images(parts: TrainingParts) -> tuple[Tensor, tuple[str, ...]]:
     """Return a few test images of different classes: uint8 `[i c h w]` on the device, and their class names."""
-    data = parts.test_data.take(spread_over_classes(parts.test_data.labels, IMAGES))
-    config = replace(parts.config, resident="no")  # no cache file for these few
-    source = BatchSource(data, parts.test_source.preprocess, config, parts.state.device, training=False)
-    pixels, labels = next(source.all(IMAGES))
-    return pixels, tuple(data.class_names[label] for label in labels.tolist())
+    data = parts.test_data
+    chosen = spread_over_classes(data.labels, IMAGES)
+    return parts.test_source.some(chosen), tuple(data.class_names[data.labels[i]] for i in chosen)
 
 
 def spread_over_classes(labels: Sequence[int], count: int) -> list[int]:
@@ -190,10 +187,10 @@ def selected_patches(grid: tuple[int, int]) -> tuple[list[int], list[int]]:
     return rows, columns
 
 
-def thumbnails(pixels: Tensor) -> NDArray[Any]:
-    """Reduce images `[i c h w]` to a longer side of at most `THUMBNAIL` pixels: uint8 `[i h w c]`."""
+def thumbnails(pixels: Tensor, longest: int = THUMBNAIL) -> NDArray[Any]:
+    """Reduce images `[i c h w]` to a longer side of at most `longest` pixels: uint8 `[i h w c]`."""
     height, width = pixels.shape[-2:]
-    if (share := THUMBNAIL / max(height, width)) < 1:
+    if (share := longest / max(height, width)) < 1:
         size = max(1, round(height * share)), max(1, round(width * share))
         smaller = F.interpolate(pixels.float(), size, mode="bilinear", antialias=True)
         pixels = smaller.round().clamp(0, 255).to(torch.uint8)

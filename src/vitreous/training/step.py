@@ -5,6 +5,7 @@ optimiser, average) can be captured once as a CUDA graph and replayed: Python th
 """
 
 import copy
+import time
 from collections.abc import Callable
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from vitreous.data.augment.pipeline import Augment
 from vitreous.data.counter_random import CounterRandom
+from vitreous.runtime.device import synchronize
 from vitreous.runtime.distributed import World
 from vitreous.training.batch_size import explain_out_of_memory
 from vitreous.training.batches import Batch, BatchSource, StreamSource
@@ -21,6 +23,7 @@ from vitreous.training.optimisers import set_learning_rates
 from vitreous.training.parallel import average_buffers, gradient_sync, local
 
 WARM_UPS = 3  # steps before a capture: kernels are chosen and compiled, memory is allocated
+SLOW_STEP = 0.5  # seconds
 
 
 class TrainStep:
@@ -105,13 +108,27 @@ class TrainStep:
         first = ~torch.isfinite(loss) & (totals[3] == 0)
         totals[3] = torch.where(first, (self.numbers[1] + 1).to(totals.dtype), totals[3])
 
-    def warm_up(self, batch: Batch) -> None:
-        """Run a few steps, so that everything is compiled and allocated, then restore the state."""
-        before = self.state.copy()
-        with explain_out_of_memory(self.config, self.state.model, self.state.device):
+    def warm_up(self, batch: Batch) -> float:
+        """Run a few steps, so that everything is compiled and allocated, and restore the state, bit for bit.
+
+        Return the seconds of the last step. Slow steps are not repeated, unless they may have compiled something.
+        """
+        before, device = self.state.copy(), self.state.device
+        seconds = 0.0
+        with explain_out_of_memory(self.config, self.state.model, device):
             for _ in range(WARM_UPS):
-                self.compute(batch)
+                synchronize(device)
+                started = time.perf_counter()
+                if self.graph is None:
+                    self.compute(batch)
+                else:
+                    self.graph.replay()
+                synchronize(device)
+                seconds = time.perf_counter() - started
+                if seconds > SLOW_STEP and device.type == "cpu" and not self.config.compile:
+                    break
         self.state.restore_copy(before)
+        return seconds
 
     def capture(self, batch: Batch) -> None:
         """Capture the step as a CUDA graph. The state of the run does not change."""

@@ -1,0 +1,176 @@
+"""Check a run's images before training: unreadable or copied files, unequal classes, sizes; accuracy by class."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from vitreous.data.image_dataset import ImageDataset, list_some
+from vitreous.data.images import ImageError, read_image
+from vitreous.training.config import TrainConfig
+from vitreous.weights.load import Model
+
+UNEQUAL = 2  # classes are unequal if the largest has this many times the images of the smallest
+SAMPLE = 16  # images that are opened to learn their size
+THUMBNAIL_MODEL = 64  # up to this size, a model made for small images; photographs shrunk to it lose what they show
+SHRINK = 4  # how many times smaller an image may become for such a model
+FILES = 200_000  # above this many files, copies are not looked for
+NAMED = 5  # unreadable images that the remark names
+
+
+def data_remarks(
+    train: ImageDataset, test: ImageDataset, unreadable: Sequence[ImageError] = (), balance: str = "none"
+) -> list[str]:
+    """Describe in a line each what is wrong with the images of a run, `unreadable` ones being left out already.
+
+    >>> zoo = ImageDataset("zoo", ("cat", "dog"), (0, 0, 0, 1), lambda i: b"")
+    >>> for line in data_remarks(zoo, zoo.take([0])): print(line)
+    classes are unequal: cat 3, dog 1: rare ones are learned less well, try --balance sampling or --balance loss
+    1 class has a single image: 'dog'; add some, it cannot be tested
+    """
+    lines = []
+    if unreadable:
+        total = len(train) + len(test) + len(unreadable)
+        named = "; ".join(str(problem) for problem in unreadable[:NAMED])
+        more = f"; and {len(unreadable) - NAMED} more" if len(unreadable) > NAMED else ""
+        left = "is" if len(unreadable) == 1 else "are"
+        lines.append(f"{len(unreadable)} of {total:,} images cannot be read and {left} left out: {named}{more}")
+    if are_unequal(train.labels):
+        rare = {
+            "none": "rare ones are learned less well, try --balance sampling or --balance loss",
+            "sampling": "each is drawn equally often (--balance sampling)",
+            "loss": "the loss of rare ones weighs more (--balance loss)",
+        }
+        lines.append(f"classes are unequal: {spell_counts(train)}: {rare[balance]}")
+    counts = Counter(train.labels) + Counter(test.labels)
+    if alone := [train.class_names[label] for label, count in sorted(counts.items()) if count == 1]:
+        what = "class has a single image" if len(alone) == 1 else "classes have a single image each"
+        they = "it" if len(alone) == 1 else "they"
+        lines.append(f"{len(alone)} {what}: {list_some(alone)}; add some, {they} cannot be tested")
+    if copies := find_copies(train, test):
+        (i, j), count = copies[0], len(copies)
+        verb = "is a copy of a training image" if count == 1 else "are copies of training images"
+        lines.append(
+            f"{count} of {len(test):,} held-out images {verb} ({test.describe(i)} = {train.describe(j)}): the accuracy "
+            "is too high by as much as they are guessed better; remove them"
+        )
+    return lines
+
+
+def check_images_left(train: ImageDataset, test: ImageDataset, unreadable: Sequence[ImageError]) -> None:
+    """Raise if unreadable images leave a class, or the held-out images, empty."""
+    if not unreadable:
+        return
+    kept = set(train.labels)
+    lost = [name for label, name in enumerate(train.class_names) if label not in kept]
+    if lost or not len(test):
+        what = f"no readable image to learn from in {list_some(lost)}" if lost else "no readable image to test on"
+        raise ValueError(f"{what}: {len(unreadable)} cannot be read, such as {unreadable[0]}; repair or replace them")
+
+
+def are_unequal(labels: Sequence[int]) -> bool:
+    """Whether the largest class has at least twice the images of the smallest one.
+
+    >>> are_unequal([0, 0, 1]), are_unequal([0, 0, 0, 1, 1])
+    (True, False)
+    """
+    counts = Counter(labels).values()
+    return bool(counts) and max(counts) >= UNEQUAL * min(counts)
+
+
+def spell_counts(data: ImageDataset, limit: int = 8) -> str:
+    """List the classes with their numbers of images, the largest first; of many, the ends of the list."""
+    known = [f"{data.class_names[label]} {count:,}" for label, count in Counter(data.labels).most_common()]
+    if len(known) > limit:
+        known[limit // 2 : -(limit // 2)] = [f"… {len(known) - limit} more …"]
+    return ", ".join(known)
+
+
+def find_copies(train: ImageDataset, test: ImageDataset) -> list[tuple[int, int]]:
+    """Find test images that are training images byte for byte, as pairs (test, train); only files are compared.
+
+    A file is read only if one of the other split has its size.
+    """
+    if len(train) + len(test) > FILES or not all(isinstance(data.image(0), Path) for data in (train, test)):
+        return []
+    sizes = [[_size(data.image(i)) for i in range(len(data))] for data in (train, test)]
+    shared = set(sizes[0]) & set(sizes[1]) - {0}
+    known = {_hash(train.image(j)): j for j, size in enumerate(sizes[0]) if size in shared}
+    candidates = ((i, known.get(_hash(test.image(i)))) for i, size in enumerate(sizes[1]) if size in shared)
+    return [(i, j) for i, j in candidates if j is not None]
+
+
+def _size(image: object) -> int:
+    """The bytes of a file; 0 if it cannot be read, or is none."""
+    try:
+        return image.stat().st_size if isinstance(image, Path) else 0
+    except OSError:
+        return 0
+
+
+def _hash(image: object) -> bytes:
+    assert isinstance(image, Path)
+    with image.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def typical_image(data: ImageDataset) -> tuple[int, int, bool]:
+    """Return the median width and height of a few images, and whether any has colours."""
+    found = []
+    for i in range(0, len(data), max(1, len(data) // SAMPLE)):
+        try:
+            found.append(read_image(data.image(i)))
+        except ImageError:
+            continue
+    if not found:
+        raise ValueError(f"none of the images of {data.name} can be read: check one with vitreous classify")
+    colour = any(np.ptp(np.asarray(image.resize((32, 32))), axis=-1).mean() > 1 for image in found)  # red is not green
+    return round(median(image.width for image in found)), round(median(image.height for image in found)), colour
+
+
+def check_size(config: TrainConfig, model: Model, data: ImageDataset, log: Callable[[str], object]) -> None:
+    """Refuse to shrink photographs for a model of small images, unless `image_size` asks for it; note lost colours.
+
+    A checkpoint that was trained at such a size is fine-tuned with a note.
+    """
+    height, width = model.card.preprocess.size
+    grey = len(model.card.preprocess.mean) == 1
+    if max(height, width) > THUMBNAIL_MODEL or (config.image_size is not None and not grey):
+        return
+    wide, high, colour = typical_image(data)
+    if grey and colour:
+        log("the images have colours, and the model takes grey ones: pass --channels 3 to keep them")
+    if config.image_size is not None or min(wide, high) <= max(SHRINK * min(height, width), THUMBNAIL_MODEL):
+        return
+    shrunk = f"images of about {wide}×{high} px become {width}×{height} px"
+    if config.pretrained:
+        log(f"{shrunk}, the size of {config.model}: pass --image-size for more, or another --model")
+        return
+    raise ValueError(
+        f"{shrunk} for {config.model}: leave recipe and model out to have them chosen, start from a trained model "
+        f"(vitreous finetune --data {config.data}), or pass --image-size"
+    )
+
+
+def balanced_accuracy(labels: Sequence[int], predicted: Sequence[int]) -> float:
+    """Return the mean over classes of the share of their images that is recognised.
+
+    >>> balanced_accuracy([0, 0, 0, 1], [0, 0, 0, 0])
+    0.5
+    """
+    shares = class_accuracies(labels, predicted)
+    return sum(correct / count for correct, count in shares.values()) / len(shares)
+
+
+def class_accuracies(labels: Sequence[int], predicted: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Return for each class that occurs how many of its images are recognised, and how many there are.
+
+    >>> class_accuracies([0, 0, 2], [0, 1, 2])
+    {0: (1, 2), 2: (1, 1)}
+    """
+    counts = Counter(labels)
+    correct = Counter(label for label, guess in zip(labels, predicted, strict=True) if label == guess)
+    return {label: (correct[label], counts[label]) for label in sorted(counts)}
