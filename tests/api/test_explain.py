@@ -64,3 +64,12 @@ def test_it_saves_a_page_and_figures(model, tmp_path):
     assert found.save(tmp_path / "report.html").read_text().startswith("<!doctype html>")
     written = found.save_figures(tmp_path / "figures")
     assert [path.name for path in written] == ["attention-maps.png", "attention-maps-heads.png", "rollout.png"]
+
+
+def test_a_fit_shows_another_part_and_leaves_the_model_as_it_was(model):
+    before = model.card.preprocess
+    cropped, padded = (vitreous.explain(PHOTO, model, "predictions", fit=fit).inspection for fit in ("crop", "pad"))
+    assert model.card.preprocess == before
+    assert np.asarray(padded.view)[0].max() == 0  # a black edge: the photograph is wide
+    assert np.asarray(cropped.view)[0].max() > 0
+    assert next(padded.model.parameters()) is next(model.parameters())

@@ -57,6 +57,20 @@ def test_attention_on_the_page_is_the_models_own():
     np.testing.assert_allclose(found.sum(axis=-1), 1, atol=0.05)
 
 
+def test_the_page_knows_which_part_of_the_image_the_model_sees():
+    inspection = inspection_of()  # of 48×32 pixels
+    inspection.image = Image.new("RGB", (90, 40))
+    expected = {"squash": [0, 0, 90, 40], "crop": [15, 0, 75, 40], "pad": [0, 0, 90, 40]}
+    for fit, crop in expected.items():
+        inspection.model.card = replace(
+            inspection.model.card, preprocess=inspection.model.card.preprocess.with_fit(fit)
+        )
+        image = pack(inspection, "predictions")[0]["image"]
+        assert image["crop"] == crop
+        assert image["size"] == [90, 40]
+        assert image["preprocess"] == inspection.model.card.preprocess.describe()
+
+
 def test_views_of_one_array_share_it():
     found = results(pack(inspection_of())[0])
     names = {found[key]["array"] for key in found if key[0].startswith("attention-")}

@@ -1,6 +1,9 @@
+import zipfile
+
 import numpy as np
 import pytest
 import torch
+from loopback_hub import LoopbackFiles
 from PIL import Image
 
 from conftest import VIT_TI, noise
@@ -153,3 +156,35 @@ def test_a_real_vit_calls_santorini_a_dome(shared):
     found = {p.class_name: p.probability for p in answer.predictions}
     assert found["dome"] == pytest.approx(0.67, abs=0.01)
     assert found["church"] == pytest.approx(0.20, abs=0.01)
+
+
+def test_urls_and_archives_answer_as_files_do(folder, images, tmp_path):
+    model = load(folder)
+    expected = classify(images, model, device="cpu")
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for path in images:
+            archive.write(path, path.name)
+    inside = classify(tmp_path / "a.zip", model, device="cpu")
+    assert [answer.predictions for answer in inside] == [answer.predictions for answer in expected]
+    assert [answer.image for answer in inside] == [f"{tmp_path / 'a.zip'}/{path.name}" for path in images]
+    with LoopbackFiles({"/0.png": images[0].read_bytes()}) as files:
+        answer = classify(f"{files.url}/0.png", model, device="cpu")
+        assert answer.predictions == classify(images[0], model, device="cpu").predictions
+        assert f'src="{files.url}/0.png"' in answer._repr_html_()
+        with pytest.raises(ImageError, match="there is no file at this address"):
+            classify([f"{files.url}/none.png"], model, device="cpu")
+        assert embed(f"{files.url}/0.png", model, device="cpu").equal(embed(images[0], model, device="cpu"))
+
+
+def test_a_fit_is_the_preprocessing_of_that_call_alone(folder, images):
+    model = load(folder)
+    before = model.card.preprocess
+    found = {fit: classify(images[0], model, fit=fit, device="cpu").best.logit for fit in (None, "crop", "pad")}
+    assert len(set(found.values())) == 3
+    assert model.card.preprocess == before
+    model.card.preprocess = before.with_fit("pad")
+    assert classify(images[0], model, device="cpu").best.logit == found["pad"]
+    vectors = [embed(images[0], model, fit=fit, device="cpu") for fit in ("pad", "crop")]
+    assert not vectors[0].equal(vectors[1])
+    with pytest.raises(ValueError, match="fit has to be one of crop, squash, pad"):
+        classify(images[0], model, fit="stretch")

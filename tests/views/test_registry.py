@@ -1,5 +1,7 @@
 """Every view on every family, square or not; and `explain` as a user runs it."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -171,7 +173,7 @@ def test_an_image_is_opened_when_its_turn_comes(folder, photo, tmp_path, monkeyp
         photo.save(tmp_path / name)
     seen = []
     read, page = images.read_image, Explanation.page
-    monkeypatch.setattr(api, "read_image", lambda path: (seen.append(path.name), read(path))[1])
+    monkeypatch.setattr(api, "read_image", lambda path: (seen.append(Path(path).name), read(path))[1])
     monkeypatch.setattr(Explanation, "page", lambda explanation: (seen.append("computed"), page(explanation))[1])
     words = ["explain", str(tmp_path), "--model", folder, "-o", str(tmp_path / "out.html"), "--views", "patches"]
     main(words)

@@ -33,7 +33,7 @@ from vitreous.cli.explore import explore
 from vitreous.cli.listing import datasets, models, recipes, views
 from vitreous.cli.push import push
 from vitreous.cli.train import choose
-from vitreous.cli.usage import flags_in_help, one_line_errors, without_none
+from vitreous.cli.usage import flags_in_help, hide_none, one_line_errors
 from vitreous.cli.welcome import welcome
 from vitreous.runtime.distributed import this_rank
 from vitreous.runtime.errors import exit_process, is_peer_loss, report_error
@@ -134,8 +134,8 @@ def parse(words: Sequence[str], commands: Mapping[str, Callable[..., Any]]) -> N
     for name, function in commands.items():
         function.__doc__ = joined_lines(function.__doc__ or "")
         about = wrapped(function.__doc__, shutil.get_terminal_size().columns)
-        shown = without_none(function)
-        app.command(name=name, help=about)(shown if name in LIGHT else with_torch(shown))
+        hide_none(function)
+        app.command(name=name, help=about)(function if name in LIGHT else with_torch(function))
     app.cli(
         prog="vitreous",
         args=words,

@@ -6,7 +6,6 @@ tyro has no such hook, or an event that is not listed here, tyro prints its own 
 
 import dataclasses
 import difflib
-import functools
 import inspect
 import io
 import re
@@ -85,30 +84,21 @@ VALUES = {int: "N", float: "NUMBER", str: "NAME"}
 """How the help writes a value of a type."""
 
 
-def without_none(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a command whose help says nothing of None: neither as a value of a flag nor as its default.
+def hide_none(command: Callable[..., Any]) -> None:
+    """Let a command's help say nothing of None: neither as a value of a flag nor as its default.
 
     The flags are those of its parameters that are dataclasses, such as the settings of a training run.
     """
     signature, hints = inspect.signature(command), get_type_hints(command, include_extras=True)
-    shown: dict[str, Any] = {}
+    parameters = dict(signature.parameters)
     for name, parameter in signature.parameters.items():
         kind, *extra = get_args(hints[name]) if get_origin(hints[name]) is Annotated else (hints[name],)
         if dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(parameter.default, kind):
             default = _shown_settings(kind, parameter.default)
-            shown[name] = parameter.replace(annotation=Annotated[(type(default), *extra)], default=default)
-    if not shown:
-        return command
-
-    @functools.wraps(command)
-    def run(*words: Any, **flags: Any) -> Any:
-        return command(*words, **flags)
-
-    parameters = [shown.get(name, parameter) for name, parameter in signature.parameters.items()]
-    described: Any = run
-    described.__signature__ = signature.replace(parameters=parameters)
-    run.__annotations__ = hints | {name: parameter.annotation for name, parameter in shown.items()}
-    return run
+            parameters[name] = parameter.replace(annotation=Annotated[(type(default), *extra)], default=default)
+    shown: Any = command
+    shown.__signature__ = signature.replace(parameters=list(parameters.values()))
+    shown.__annotations__ = hints | {name: each.annotation for name, each in parameters.items() if name in hints}
 
 
 def _shown_settings(kind: type, default: Any) -> Any:
