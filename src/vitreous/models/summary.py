@@ -50,7 +50,8 @@ def count_flops(model: Model) -> int:
     """Count the floating-point operations of a forward pass of one image: two for each multiply-add of a product."""
     with torch.device("meta"):
         copy = type(model)(model.config).eval().to("meta")  # type: ignore[arg-type]  # sine positions are real
-        with FlopCounter() as counter, torch.no_grad():
+        counter = FlopCounter()
+        with counter, torch.no_grad():
             copy(torch.zeros(1, model.config.channels, *model.config.size))
     return counter.total
 
@@ -58,7 +59,7 @@ def count_flops(model: Model) -> int:
 class FlopCounter(TorchFunctionMode):
     """Count the products of a forward pass: `torch.utils.flop_counter` does too, but imports torch's compiler first."""
 
-    total = 0
+    total: int = 0
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
