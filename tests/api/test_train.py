@@ -53,7 +53,7 @@ def test_finetuning_takes_the_learning_rate_of_its_policy(zoo):
     start = vitreous.train("digits", data=str(zoo), output="start", **BRIEF)
     brief = {name: value for name, value in BRIEF.items() if name != "channels"}
     run = vitreous.finetune(zoo, start.folder / "model", "head", **brief)
-    assert str(run.folder) == "runs/model-head"
+    assert str(run.folder) == "runs/zoo"
     assert (run.config.learning_rate, run.config.pretrained) == (POLICY_RATES["head"], True)
     changed = {n for n, v in run.model.state_dict().items() if not torch.equal(v, start.model.state_dict()[n])}
     assert changed == {"head.weight", "head.bias"}

@@ -117,9 +117,9 @@ def test_last_n_has_the_step_size_of_last():
         (["train", "--output", os.devnull], "is a file: choose another --output"),
         (["train", "--resume", "/nowhere"], "holds no run"),
         (["train", "--model", "vit_pice_patch2_8"], "did you mean vit_pico_patch2_8"),
-        (["finetune"], "--model NAME"),
-        (["finetune", "--data", "digits"], "--model NAME"),
+        (["finetune"], "--data FOLDER"),
         (["finetune", "--model", "x"], "--data FOLDER"),
+        (["train", "--balance", "sampling", "--repeats", "2"], "use balance=loss"),
         (["finetune", "--model", "/nowhere/x.pth", "--data", "digits"], "no file or folder"),
     ],
 )
@@ -159,10 +159,63 @@ def test_an_unreadable_image_is_named_in_one_line(tmp_path, capsys, resident):
     make_folder(tmp_path / "zoo")
     for name in ("cat/3.png", "dog/5.png"):
         (tmp_path / "zoo" / name).write_bytes(b"no image")
-    err = fails(["train", "--data", "zoo", "--resident", resident, *TINY], capsys)
-    last = err.splitlines()[-1]
-    assert re.search(r"(cat/3|dog/5)\.png", last)
-    assert "Traceback" not in err
+    main(["train", "--data", "zoo", "--resident", resident, *TINY])
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "cannot be read" in line]
+    assert line.startswith("2 of 16 images cannot be read and are left out: zoo/")
+    assert "cat/3.png" in line
+    assert "dog/5.png" in line
+
+
+def test_a_class_without_a_readable_image_ends_the_run(tmp_path, capsys):
+    for path in (make_folder(tmp_path / "zoo") / "cat").iterdir():
+        path.write_bytes(b"no image")
+    err = fails(["train", "--data", "zoo", *TINY], capsys)
+    assert "no readable image to learn from in 'cat': 8 cannot be read, such as zoo/cat/" in err
+
+
+def test_few_images_are_sent_to_finetune(zoo, capsys):
+    err = fails(["train", "--data", zoo], capsys)
+    assert "12 training images of about 8×8 px are too few to learn from scratch" in err
+    assert f"use vitreous finetune --data {zoo}" in err
+    assert not Path("runs").exists()
+
+
+def test_a_folder_without_a_recipe_gets_a_model_that_suits_its_images(tmp_path, capsys):
+    make_folder(tmp_path / "zoo", each=400)
+    main(["train", "--data", "zoo", "--epochs", "1", "--device", "cpu", "--snapshots", "0"])
+    err = capsys.readouterr().err
+    assert re.search(r"\d+ training images of about 8×8 px: vit_pico_patch2_8 at 8 px for 1 epochs", err)
+    assert "1 epochs of 9 steps of 64 images: about " in err
+    config = RunFolder("runs/zoo").read_config()
+    assert (config.image_size, config.channels, config.data) == (8, 1, "zoo")  # noise of one colour
+
+
+@pytest.mark.parametrize("words", [["digits"], ["cifar10"], ["--model", "vit_pico_patch2_8"]])
+def test_photographs_are_not_shrunk_to_a_few_pixels(words, tmp_path, capsys):
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(3):
+            Image.new("RGB", (400, 300), (90 * i, 30, 60)).save(tmp_path / "photos" / name / f"{i}.jpg")
+    err = fails(["train", *words, "--data", "photos", "--device", "cpu", "--no-compile"], capsys)
+    assert re.search(r"images of about 400×300 px become (8×8|32×32) px for vit_", err)
+    assert "vitreous finetune --data photos" in err
+    assert not Path("runs").exists()
+    main(["train", *words, "--data", "photos", "--image-size", "8", *TINY])
+
+
+def test_unequal_classes_are_said_before_and_after(tmp_path, capsys):
+    make_folder(tmp_path / "zoo", each=20)
+    for path in sorted((tmp_path / "zoo/dog").iterdir())[6:]:
+        path.unlink()
+    main(["train", "--data", "zoo", "--balance", "loss", *TINY])
+    found = capsys.readouterr()
+    assert re.search(r"classes are unequal: cat \d+, dog \d: the loss of rare ones weighs more", found.err)
+    assert re.search(r"^[\d.]+% balanced: the mean over classes", found.out, re.MULTILINE)
+    assert re.search(r"^  dog: \d of \d$", found.out, re.MULTILINE)
+    result = RunFolder("runs/zoo").read_result()
+    shares = [correct / images for correct, images in result["classes"].values()]
+    assert result["balanced"] == pytest.approx(sum(shares) / len(shares))
+    assert "Classes of unequal size" in Path("runs/zoo/run.html").read_text()
 
 
 @pytest.mark.slow
@@ -183,7 +236,7 @@ def test_a_batch_size_of_auto_is_found_and_kept(zoo, capsys):
     words = ["train", "--data", zoo, *TINY, "--batch-size", "auto", "--json"]
     main(words)
     assert "batch size 8, the default on a CPU" in capsys.readouterr().err
-    assert RunFolder("runs/digits").read_config().batch_size == 8
+    assert RunFolder("runs/zoo").read_config().batch_size == 8
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
@@ -230,8 +283,8 @@ def test_a_run_without_json_tells_the_accuracy_and_what_to_try(zoo, capsys):
     main(["train", "--data", zoo, *TINY])
     found = capsys.readouterr()
     assert re.fullmatch(r"\d+\.\d\d% of \d held-out images after 2 epochs\n", found.out)
-    assert "vitreous explain IMAGE --model runs/digits/model" in found.err
-    assert "runs/digits/run.html" in found.err
+    assert "vitreous explain IMAGE --model runs/zoo/model" in found.err
+    assert "runs/zoo/run.html" in found.err
 
 
 @pytest.mark.slow
@@ -241,26 +294,26 @@ def test_finished_runs_get_a_new_folder_and_unfinished_ones_go_on(zoo, capsys, m
     with monkeypatch.context() as patch:
         stop_after(patch, 1, signal.SIGTERM)
         fails(words, capsys, 143)
-    assert sorted(path.name for path in Path("runs").iterdir()) == ["digits", "digits-2"]
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["zoo", "zoo-2"]
     main(words)
     assert "resuming at epoch" in capsys.readouterr().err
     main([*words, "--seed", "3"])
-    assert sorted(path.name for path in Path("runs").iterdir()) == ["digits", "digits-2", "digits-3"]
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["zoo", "zoo-2", "zoo-3"]
 
 
 def test_a_mistake_does_not_use_up_a_folders_name(zoo, capsys):
-    Path("runs/digits").mkdir(parents=True)
-    Path("runs/digits/run.lock").touch()  # somebody was killed before the run began
+    Path("runs/zoo").mkdir(parents=True)
+    Path("runs/zoo/run.lock").touch()  # somebody was killed before the run began
     fails(["train", "--data", "/nowhere", *TINY], capsys)
     main(["train", "--data", zoo, *TINY])
-    assert [path.name for path in Path("runs").iterdir()] == ["digits"]
+    assert [path.name for path in Path("runs").iterdir()] == ["zoo"]
 
 
 def test_a_run_of_another_version_is_left_alone(zoo, capsys):
-    Path("runs/digits").mkdir(parents=True)
-    Path("runs/digits/config.json").write_text('{"magic": 1}')
+    Path("runs/zoo").mkdir(parents=True)
+    Path("runs/zoo/config.json").write_text('{"magic": 1}')
     main(["train", "--data", zoo, *TINY])
-    assert Path("runs/digits-2/result.json").exists()
+    assert Path("runs/zoo-2/result.json").exists()
 
 
 @pytest.mark.slow
@@ -360,9 +413,9 @@ def test_finetune_begins_with_a_checkpoint(zoo, capsys, tmp_path):
     main(["finetune", *words, "--snapshots", "0", "--policy", "head", "--json"])
     found = capsys.readouterr()
     assert "a new head for 3 classes replaces the one for 2" in found.err
-    before, after = (vitreous.load(path).state_dict() for path in ("first/model", "runs/model-head/model"))
+    before, after = (vitreous.load(path).state_dict() for path in ("first/model", "runs/birds/model"))
     assert {name for name in after if not torch.equal(before[name], after[name])} == {"head.weight", "head.bias"}
-    described = json.loads(Path("runs/model-head/model.json").read_text())
+    described = json.loads(Path("runs/birds/model.json").read_text())
     assert described["vitreous"]["training"] is None  # how good the first model was says nothing of this one
-    config = RunFolder("runs/model-head").read_config()
+    config = RunFolder("runs/birds").read_config()
     assert (config.policy, config.learning_rate, config.pretrained) == ("head", POLICY_RATES["head"], True)

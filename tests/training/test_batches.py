@@ -2,18 +2,20 @@
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from tiny_runs import make_images, plain
 
 from vitreous.data.datasets import open_split
 from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.images import ImageError
 from vitreous.data.preprocess import Preprocess
-from vitreous.training.batches import BatchSource, epoch_order, with_margin
+from vitreous.training.batches import BatchSource, balanced_order, epoch_order, with_margin
 
 VIEW = Preprocess(size=(8, 8), resize=8, mean=(0.5,) * 3, std=(0.5,) * 3)
 CPU = torch.device("cpu")
@@ -108,12 +110,62 @@ def test_images_to_be_cropped_are_kept_with_a_margin_and_test_images_are_not(zoo
     assert with_margin(Preprocess(size=(224, 224), resize=256, mean=VIEW.mean, std=VIEW.std)).size == (256, 256)
 
 
-def test_an_image_that_cannot_be_decoded_on_the_fly_is_named(tmp_path):
+@pytest.mark.parametrize("resident", ["yes", "no"])
+def test_unreadable_images_are_left_out_and_known_by_name_each_time(tmp_path, resident):
     folder = make_images(tmp_path / "zoo")
-    (folder / "dog/003.png").write_bytes(b"no image")
+    whole = source_of(folder, resident=resident)
+    i = next(i for i in range(len(whole.data)) if "dog" in whole.data.describe(i))
+    name = whole.data.describe(i)
+    kept = [j for j in range(len(whole.data)) if j != i]
+    Path(name).write_bytes(b"no image")
+    for _ in range(2):  # decoded, then from the cache
+        source = source_of(folder, resident=resident)
+        assert [str(problem).startswith(f"{name}: ") for problem in source.unreadable] == [True]
+        assert source.data.labels == tuple(whole.data.labels[j] for j in kept)
+        assert torch.equal(source.some([0, len(kept) - 1]), whole.some([0, len(whole.data) - 1]))
+        assert torch.equal(torch.cat([pixels for pixels, _ in source.all(5)]), whole.some(kept))
+
+
+def test_an_image_that_becomes_readable_is_used_although_its_time_is_the_same(tmp_path, monkeypatch):
+    folder = make_images(tmp_path / "zoo")
+
+    def forbid(*arguments):
+        raise ImageError("zoo", "permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("vitreous.data.decoded.read_image", forbid)
+        assert len(source_of(folder, resident="yes").data) == 0
+    assert source_of(folder, resident="yes").unreadable == []
+
+
+def test_an_image_that_goes_bad_on_the_fly_is_named(tmp_path):
+    folder = make_images(tmp_path / "zoo")
     source = source_of(folder, resident="no")
+    (folder / "dog/003.png").write_bytes(b"no image")
     with pytest.raises(ImageError, match="dog/003.png"):
         shown(source, 0, 1)
+
+
+@pytest.mark.parametrize("labels", [[0] * 9 + [1] * 3, [0] * 7 + [1] * 2 + [2], [0, 1]])
+@given(seed=st.integers(0, 2**40), epoch=st.integers(0, 9))
+def test_balanced_sampling_gives_each_class_its_share_and_counts_copies(labels, seed, epoch):
+    indices, copies = balanced_order(seed, epoch, labels)
+    assert len(indices) == len(labels)
+    drawn = torch.bincount(torch.tensor(labels)[indices])
+    assert drawn.max() - drawn.min() <= 1
+    for i in set(indices.tolist()):  # 0, 1, 2, … for each image: its augmentations differ
+        assert sorted(copies[indices == i].tolist()) == list(range(int((indices == i).sum())))
+    assert torch.equal(indices, balanced_order(seed, epoch, labels)[0])
+
+
+def test_a_balanced_run_samples_a_rare_class_as_often(tmp_path):
+    folder = make_images(tmp_path / "zoo", each=20)
+    for path in sorted((folder / "owl").iterdir())[3:]:
+        path.unlink()
+    source = source_of(folder, balance="sampling", resident="yes")
+    seen = torch.cat([source.labels[batch.indices] for batch in source.epoch(0, 8)])
+    assert torch.bincount(seen).min() >= len(seen) // 3 - 3
+    assert torch.bincount(source.labels)[2] <= 3
 
 
 def test_a_reader_that_stops_early_does_not_wait_for_all_images(zoo):
@@ -135,7 +187,7 @@ def test_grey_models_get_one_channel(zoo):
 
 
 def test_large_sets_are_not_kept_unless_asked_to(monkeypatch):
-    data = ImageDataset("huge", ("a",), (0,) * 10, lambda i: None)
+    data = ImageDataset("huge", ("a",), (0,) * 10, lambda i: Image.new("RGB", (8, 8)))
     monkeypatch.setattr("vitreous.training.batches.array_bytes", lambda images, view: 1 << 60)
     monkeypatch.setattr("vitreous.training.batches.decode", lambda *a, **k: torch.zeros(10, 3, 8, 8, dtype=torch.uint8))
     assert not BatchSource(data, VIEW, plain("x"), CPU, training=True).resident

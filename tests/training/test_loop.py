@@ -28,7 +28,9 @@ from tiny_runs import (
 
 import vitreous
 from vitreous.training import checkpoint, loop
+from vitreous.training.listeners import expected_seconds
 from vitreous.training.loop import Stopped, train
+from vitreous.training.step import TrainStep
 
 RESUME = Path(__file__).resolve().parents[2] / "benchmarks/resume.py"
 
@@ -418,3 +420,18 @@ def test_a_compiled_run_resumes_to_the_same_bits(zoo, tmp_path, monkeypatch):
     break_off(config, tmp_path / "broken", monkeypatch, 4)
     train(config, tmp_path / "broken")
     assert differing(bits(tmp_path / "whole"), bits(tmp_path / "broken")) == []
+
+
+def test_measuring_the_time_of_a_step_changes_no_bit_and_is_told_before_the_first(zoo, tmp_path, monkeypatch):
+    keeper = Begun()
+    train(tiny(zoo), tmp_path / "measured", listeners=[keeper])
+    assert 0 < keeper.expected < 60
+    monkeypatch.setattr(TrainStep, "warm_up", lambda self, batch: None)
+    train(tiny(zoo), tmp_path / "plain", listeners=[keeper])
+    assert keeper.expected is None
+    assert differing(bits(tmp_path / "measured"), bits(tmp_path / "plain")) == []
+
+
+class Begun(LogKeeper):
+    def begin(self, parts, config, folder):
+        self.expected = expected_seconds(parts)

@@ -1,0 +1,98 @@
+"""What is said of a run's images before it starts."""
+
+import shutil
+
+import pytest
+from PIL import Image
+from tiny_runs import LogKeeper, make_images, tiny
+
+from vitreous.data.datasets import open_split
+from vitreous.data.image_dataset import ImageDataset
+from vitreous.data.images import ImageError
+from vitreous.training.data_check import (
+    are_unequal,
+    balanced_accuracy,
+    data_remarks,
+    find_copies,
+    spell_counts,
+    typical_image,
+)
+from vitreous.training.loop import train
+
+
+def of_labels(*labels, names=("cat", "dog", "owl")):
+    return ImageDataset("zoo", names, labels, lambda i: b"")
+
+
+def test_equal_classes_of_readable_images_need_no_remark(tmp_path):
+    assert data_remarks(*open_split(make_images(tmp_path / "zoo"))) == []
+
+
+def test_unreadable_images_are_counted_and_the_first_few_named():
+    problems = [ImageError(f"{i}.png", "empty file") for i in range(7)]
+    (line,) = data_remarks(of_labels(0, 1), of_labels(0, 1), problems)
+    assert line.startswith("7 of 11 images cannot be read and are left out: 0.png: empty file; 1.png")
+    assert line.endswith("4.png: empty file; and 2 more")
+
+
+@pytest.mark.parametrize(
+    ("balance", "advice"), [("none", "try --balance sampling"), ("sampling", "equally often"), ("loss", "weighs more")]
+)
+def test_unequal_classes_are_listed_with_what_is_done_about_them(balance, advice):
+    (line,) = data_remarks(of_labels(0, 0, 0, 0, 1, 1), of_labels(0, 1), balance=balance)
+    assert line.startswith("classes are unequal: cat 4, dog 2: ")
+    assert advice in line
+
+
+def test_of_many_classes_the_largest_and_smallest_are_listed():
+    names = tuple("abcdefghijkl")
+    data = of_labels(*(label for label in range(12) for _ in range(label + 1)), names=names)
+    assert spell_counts(data) == "l 12, k 11, j 10, i 9, … 4 more …, d 4, c 3, b 2, a 1"
+    assert are_unequal(data.labels)
+
+
+def test_a_class_of_one_image_is_named():
+    lines = data_remarks(of_labels(0, 0, 1, 1, 2), of_labels(0, 1))
+    assert "1 class has a single image: 'owl'; add some, it cannot be tested" in lines
+
+
+def test_held_out_copies_of_training_images_are_found_by_their_bytes(tmp_path):
+    folder = make_images(tmp_path / "zoo")
+    train_data, test_data = open_split(folder)
+    assert find_copies(train_data, test_data) == []
+    shutil.copyfile(train_data.image(4), test_data.image(1))  # of another class, if need be: the label is wrong then
+    assert find_copies(train_data, test_data) == [(1, 4)]
+    (line,) = data_remarks(train_data, test_data)
+    assert f"({test_data.describe(1)} = {train_data.describe(4)})" in line
+    assert "is a copy of a training image" in line
+
+
+def test_images_that_are_no_files_are_not_compared():
+    image = Image.new("RGB", (4, 4))
+    data = ImageDataset("zoo", ("cat",), (0, 0), lambda i: image)
+    assert find_copies(data, data) == []
+
+
+def test_the_typical_image_ignores_what_cannot_be_read():
+    images = [Image.new("L", (40, 30)), b"no image", Image.new("L", (60, 30)), Image.new("L", (50, 90))]
+    data = ImageDataset("zoo", ("cat",), (0,) * 4, images.__getitem__)
+    assert typical_image(data) == (50, 30, False)
+    images[0] = Image.new("RGB", (50, 30), (200, 10, 10))
+    assert typical_image(data)[2]
+    with pytest.raises(ValueError, match="none of the images of zoo can be read"):
+        typical_image(ImageDataset("zoo", ("cat",), (0,), lambda i: b"no image"))
+
+
+def test_balanced_accuracy_counts_each_class_once():
+    assert balanced_accuracy([0] * 8 + [1] * 2, [0] * 8 + [0, 1]) == pytest.approx(0.75)
+
+
+def test_a_run_says_everything_once_and_before_its_first_epoch(tmp_path):
+    folder, listener = make_images(tmp_path / "zoo"), LogKeeper()
+    for path in sorted((folder / "owl").iterdir())[4:]:
+        path.unlink()
+    (folder / "cat/000.png").write_bytes(b"")
+    train(tiny(folder), tmp_path / "run", listeners=[listener])
+    assert sum("cannot be read" in line for line in listener.lines) == 1
+    assert sum("classes are unequal" in line for line in listener.lines) == 1
+    assert all(0 <= row["test_balanced"] <= 1 for row in listener.rows)
