@@ -76,7 +76,7 @@ def test_it_opens_with_a_sample_and_asks_nobody_else(watched, home):
 
 
 def test_an_image_of_ones_own_is_looked_at(watched, home):
-    page = watched.open(home)
+    page = watched.open(f"{home}#view=attention-rows")
     page.set_input_files("#file", files=[image()])
     until(page, "globalThis.vitreous?.viewer.header.image.name === 'mine.png'")
     box = page.locator(".stage").bounding_box()
@@ -97,7 +97,8 @@ def test_a_file_that_is_no_image_gets_a_line_and_the_page_goes_on(watched, home)
 
 def test_heads_switched_off_change_what_the_model_says(watched, home):
     page = watched.open(home)
-    page.get_by_role("tab", name="Heads").click()
+    page.get_by_role("tab", name="Inside").click()
+    page.get_by_role("button", name="Importance of heads").click()
     settle(page)
     before = page.locator(".answer .value").first.inner_text()
     for head in range(4):
@@ -112,7 +113,7 @@ def test_heads_switched_off_change_what_the_model_says(watched, home):
 
 
 def test_two_models_move_in_step(watched, home):
-    page = watched.open(home)
+    page = watched.open(f"{home}#view=attention-rows")
     page.select_option("#second", "fresh")
     until(page, "document.documentElement.dataset.ready === '2'")
     box = page.locator(".stage").first.bounding_box()
@@ -152,7 +153,8 @@ def test_a_real_model_looks_at_an_upload_and_loses_heads(watched, real, model, s
     if model == "ViT-Ti":
         assert page.locator(".answer .name").first.inner_text() == "dome"
     before = page.locator(".answer .value").first.inner_text()
-    page.get_by_role("tab", name="Heads").click()
+    page.get_by_role("tab", name="Inside").click()
+    page.get_by_role("button", name="Importance of heads").click()
     settle(page)
     for head in range(3):
         page.locator(f"button.cell[title^='block 5, head {head}:']").click()
@@ -165,7 +167,7 @@ def test_a_real_model_looks_at_an_upload_and_loses_heads(watched, real, model, s
 
 
 def test_two_real_models_stand_side_by_side(watched, real, shared):
-    page = watched.open(real)
+    page = watched.open(f"{real}#view=attention-rows")
     page.set_viewport_size({"width": 1300, "height": 1400})
     page.set_input_files("#file", shared / "data/santorini.png")
     page.select_option("#second", "ViT-Ti")

@@ -33,7 +33,7 @@ def colours(fox):
 
 def test_the_report_answers_a_hover(fox, tmp_path):
     main(["explain", CHELSEA, *SMALL, "-o", str(tmp_path / "report.html"), "--device", "cpu"])
-    fox.open((tmp_path / "report.html").as_uri())
+    fox.open((tmp_path / "report.html").as_uri() + "#view=attention-rows")
     box = fox.run("const b = document.querySelector('.stage').getBoundingClientRect(); return [b.x, b.y, b.width]")
     fox.move(box[0] + box[2] * 5.5 / 8, box[1] + box[2] * 2.5 / 8)
     fox.until("return document.querySelector('.said').textContent.includes('row 2, column 5 attends most to')")

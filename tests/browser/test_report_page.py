@@ -1,5 +1,6 @@
 """The report in a real browser, from disk, with the network off."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,13 @@ from vitreous.data.preprocess_configs import default_preprocess
 from vitreous.data.samples import samples
 from vitreous.figures.kinds import Matrix
 from vitreous.inside.capture import capture
+from vitreous.inside.faithfulness import probabilities_without
+from vitreous.inside.representations import patch_similarity
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViTConfig
 from vitreous.pages.explanation import Explanation
 from vitreous.views.inspection import Inspection
+from vitreous.views.maps import heat_map
 from vitreous.views.registry import VIEWS
 from vitreous.views.view import View
 from vitreous.weights.card import Card
@@ -74,7 +78,7 @@ def test_it_opens_from_disk_without_complaint_or_request(watched, report):
 
 
 def test_hovering_shows_what_that_patch_attends_to(watched, report, attention):
-    page = watched.open(report)
+    page = watched.open(report + "#view=attention-rows")
     for row, column in ((0, 0), (3, 5), (7, 7)):
         page.mouse.move(*centre(page, row, column))
         settle(page)
@@ -84,7 +88,7 @@ def test_hovering_shows_what_that_patch_attends_to(watched, report, attention):
 
 
 def test_a_hover_is_answered_within_a_frame(watched, report):
-    page = watched.open(report)
+    page = watched.open(report + "#view=attention-rows")
     times = []
     for step in range(30):
         page.mouse.move(*centre(page, step % 8, (3 * step) % 8))
@@ -94,7 +98,7 @@ def test_a_hover_is_answered_within_a_frame(watched, report):
 
 
 def test_sliders_and_tiles_choose_block_and_head(watched, report, attention):
-    page = watched.open(report)
+    page = watched.open(report + "#view=attention-rows")
     page.get_by_label("Block", exact=True).fill("2")
     page.get_by_role("button", name="head 1", exact=True).click()
     settle(page)
@@ -107,18 +111,18 @@ def test_sliders_and_tiles_choose_block_and_head(watched, report, attention):
 
 
 def test_what_is_painted_is_the_map(watched, report, attention):
-    page = watched.open(report)
+    page = watched.open(report + "#view=attention-rows")
     pixels = page.evaluate(
         "Array.from(document.querySelector('.tile canvas').getContext('2d').getImageData(0, 0, 8, 8).data)"
     )
-    brightness = np.array(pixels).reshape(8, 8, 4)[..., :3].sum(axis=-1).flatten()
+    cover = np.array(pixels).reshape(8, 8, 4)[..., 3].flatten()
     truth = attention[-1, 0, 0, 1:]
     truth = np.minimum(truth, np.sort(truth)[int(0.97 * (len(truth) - 1))])  # where the scale ends
-    assert spearmanr(brightness, truth).statistic > 0.99
+    assert spearmanr(cover, truth).statistic > 0.99
 
 
 def test_the_keyboard_moves_from_patch_to_patch(watched, report):
-    page = watched.open(report)
+    page = watched.open(report + "#view=attention-rows")
     page.locator(".stage").focus()
     page.keyboard.press("ArrowDown")  # from the class token to the middle
     page.keyboard.press("ArrowRight")
@@ -127,10 +131,10 @@ def test_the_keyboard_moves_from_patch_to_patch(watched, report):
     page.keyboard.press("Home")
     settle(page)
     assert "class token attends most" in page.locator(".said").inner_text()
-    page.get_by_role("tab", name="Attention").focus()
+    page.get_by_role("tab", name="Where").focus()
     page.keyboard.press("ArrowLeft")
     settle(page)
-    assert page.get_by_role("tab", name="Relevance").get_attribute("aria-selected") == "true"
+    assert page.get_by_role("tab", name="Why").get_attribute("aria-selected") == "true"
 
 
 def test_a_click_on_a_class_shows_its_relevance(watched, report):
@@ -138,8 +142,71 @@ def test_a_click_on_a_class_shows_its_relevance(watched, report):
     page.locator("button.answer").nth(1).click()
     settle(page)
     second = page.evaluate("vitreous.viewer.header.predictions[1].class_name")
-    assert page.get_by_role("tab", name="Relevance").get_attribute("aria-selected") == "true"
-    assert page.get_by_role("button", name=second, exact=True).get_attribute("aria-pressed") == "true"
+    assert page.evaluate("vitreous.viewer.view.name") == "relevance"
+    assert page.locator(".tile", has_text=second).get_attribute("aria-pressed") == "true"
+    assert f"“{second}”" in page.locator(".proof").inner_text()
+
+
+def test_the_first_screen_says_what_where_and_why(chromium, report):
+    watched = Watched(chromium, viewport={"width": 1366, "height": 650})
+    page = watched.open(report)
+    assert page.locator("h2").inner_text() == "cat 87 %"
+    assert re.fullmatch(
+        r"Hide the \d+ strongest of 64 patches, and “cat” (falls|rises) from 87 % to [\d.]+ %.",
+        page.locator(".proof").inner_text(),
+    )
+    for part in (".stage", ".proof", ".remove", ".answers", ".tabs"):
+        box = page.locator(part).bounding_box()
+        assert box["y"] + box["height"] <= 650, part
+    watched.context.close()
+
+
+def test_the_slider_hides_the_strongest_patches_and_the_bars_follow(watched, report):
+    page = watched.open(report)
+    page.get_by_label("Patches, the strongest first").fill("6")
+    settle(page)
+    gone = page.evaluate("[...vitreous.viewer.stage.shown.removed.gone]")
+    inspection = Inspection(load(), samples()["chelsea"])
+    heat = heat_map("relevance", inspection).flatten()
+    heat[list(inspection.artifacts.patches)] = -torch.inf
+    assert gone == heat.argsort(descending=True, stable=True)[: len(gone)].tolist()
+    kept = torch.ones(64, dtype=torch.bool)
+    kept[gone] = False
+    truth = probabilities_without(inspection.model, inspection.x, kept.view(1, 8, 8))[0, inspection.target].item()
+    assert page.locator("button.answer .value").first.inner_text() == page.evaluate(
+        f"import('vitreous/dom.js').then(({{ percent }}) => percent({truth}))"
+    )
+    page.get_by_role("button", name="Whole image").click()
+    settle(page)
+    assert page.locator("button.answer .value").first.inner_text() == "87 %"
+
+
+def test_any_class_can_be_asked_for(watched, report):
+    page = watched.open(report)
+    box = page.get_by_label("Find a class")
+    box.fill("horse")
+    box.press("Enter")
+    settle(page)
+    said = page.locator(".found").inner_text()
+    assert re.match(r"“horse” has [\d.]+ %, answer \d+ of 10\.", said)
+    box.fill("unicorn")
+    box.press("Enter")
+    settle(page)
+    assert page.locator(".found").inner_text() == "No class is called “unicorn”."
+
+
+def test_pointing_at_a_patch_shows_its_similarity_with_every_patch(watched, report):
+    page = watched.open(report + "#view=similarity&block=3")
+    page.mouse.move(*centre(page, 2, 5))
+    settle(page)
+    inspection = Inspection(load(), samples()["chelsea"])
+    truth = patch_similarity(inspection.outputs[3], inspection.vit.layout)[2 * 8 + 5].numpy()
+    assert np.abs(drawn(page) - truth).max() <= 0.0101
+    page.mouse.down()
+    page.mouse.up()
+    page.mouse.move(5, 5)
+    settle(page)
+    assert np.abs(drawn(page) - truth).max() <= 0.0101  # the click holds it
 
 
 def test_a_link_leads_to_the_same_view(watched, report):
@@ -170,7 +237,7 @@ def test_the_view_is_saved_as_png(watched, report):
 
 
 def test_play_goes_through_the_blocks(watched, report):
-    page = watched.open(report)
+    page = watched.open(report + "#view=attention-rows")
     page.get_by_role("button", name="Play").click()
     until(page, "vitreous.state.values.block === 2")
     page.get_by_role("button", name="Pause").click()
@@ -181,13 +248,13 @@ def test_nothing_is_wider_than_the_screen_and_axe_has_no_complaint(chromium, rep
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     watched = Watched(chromium, viewport={"width": width, "height": 844}, color_scheme=scheme)
     page = watched.open(report)
-    for tab in page.get_by_role("tab").all():
-        tab.click()
+    for name in VIEWS:
+        page.evaluate(f"vitreous.state.set({{ view: '{name}' }})")
         settle(page)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
         found = axe.run(page)
         problems = [f"{each['id']}: {each['nodes'][0]['html'][:120]}" for each in found.response["violations"]]
-        assert problems == [], f"{tab.inner_text()} {scheme} {width}"
+        assert problems == [], f"{name} {scheme} {width}"
     watched.context.close()
 
 
@@ -250,14 +317,16 @@ def test_a_view_that_is_added_appears_everywhere(watched, tmp_path, monkeypatch,
     main([*words, str(tmp_path / "report.html"), "--figures", str(tmp_path / "figures")])
     assert (tmp_path / "figures/self-attention.png").read_bytes().startswith(b"\x89PNG")
     page = watched.open((tmp_path / "report.html").as_uri())
-    page.get_by_role("tab", name="Attention to oneself").click()
+    page.get_by_role("tab", name="Inside").click()
+    page.get_by_role("button", name="Attention to oneself").click()
     settle(page)
     assert "Attention of tokens to themselves" in page.locator(".panel").inner_text()
     assert page.locator("button.cell").count() == 8 * 4
     assert all(sentence in page.locator(".sentences").inner_text() for sentence in words)
     main([*words, str(tmp_path / "one.html"), "--views", "self-attention"])
     page = watched.open((tmp_path / "one.html").as_uri())
-    assert [tab.inner_text() for tab in page.get_by_role("tab").all()] == ["Attention to oneself"]
+    assert page.locator("[role=tab] b").all_inner_texts() == ["Inside"]
+    assert page.locator("h3").inner_text() == "Attention to oneself"
     assert watched.complaints == []
 
 
@@ -267,13 +336,11 @@ def test_a_resnet_and_a_model_without_an_image_have_pages(watched, tmp_path):
     model.card = Card(name="resnet", preprocess=default_preprocess(ViTConfig(image_size=64)), family="ResNet")
     Explanation(Inspection(model, samples()["chelsea"], name="chelsea")).save(tmp_path / "resnet.html")
     page = watched.open((tmp_path / "resnet.html").as_uri())
-    assert page.get_by_role("tab").all_inner_texts() == ["Predictions", "Relevance", "Embedding", "Model"]
-    page.get_by_role("tab", name="Relevance").click()
-    settle(page)
+    assert page.locator("[role=tab] b").all_inner_texts() == ["Why", "Inside", "Model"]
     assert len(drawn(page)) == 4
     Explanation(Inspection(load("packaged:cifar10"))).save(tmp_path / "alone.html")
     page = watched.open((tmp_path / "alone.html").as_uri())
-    assert page.get_by_role("tab").all_inner_texts() == ["Embedding", "Model"]
+    assert page.locator("[role=tab] b").all_inner_texts() == ["Inside", "Model"]
     page.mouse.move(*centre(page, 2, 3))
     settle(page)
     assert drawn(page)[2 * 8 + 3] == pytest.approx(1, abs=0.01)  # a position is like itself
@@ -300,9 +367,10 @@ def test_the_page_lives_in_a_notebooks_output(watched, tmp_path):
     page.on("pageerror", lambda error: watched.complaints.append(str(error)))
     page.goto(shown.as_uri())
     frame = page.frame_locator("iframe")
-    frame.get_by_role("tab", name="Heads").click()
+    frame.get_by_role("tab", name="Inside").click()
+    frame.get_by_role("button", name="Importance of heads").click()
     frame.get_by_text("How much the logit of cat depends on each head (rows").wait_for()
-    frame.get_by_role("tab", name="Attention").click()
+    frame.get_by_role("tab", name="Where").click()
     frame.get_by_label("Block", exact=True).fill("2")
     frame.get_by_text("Attention of the class token, block 2").wait_for()
     page.wait_for_timeout(400)  # the address is written a moment later

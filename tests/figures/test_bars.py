@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 from drawn import texts_of
 
-from vitreous.figures.bars import LIMIT, Panel, draw_lens, draw_predictions, draw_ranking, draw_speeds
+from vitreous.figures.bars import LIMIT, Panel, draw_lens, draw_predictions, draw_ranking, draw_speeds, draw_table
 from vitreous.figures.style import ABOVE, ACCENT, BELOW, MISSING, PALE, encode
-from vitreous.figures.table import draw_table
 
 
 def words(figure):

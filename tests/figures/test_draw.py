@@ -4,13 +4,33 @@ import numpy as np
 import pytest
 
 from vitreous.figures.draw import DRAWERS, draw
-from vitreous.figures.kinds import Bars, Dots, LinePanel, Lines, Map, Matrix, Result, Steps, Table, Tiles
+from vitreous.figures.kinds import (
+    Bars,
+    Crop,
+    Diagram,
+    Dots,
+    LinePanel,
+    Lines,
+    Map,
+    Matrix,
+    Part,
+    Removal,
+    Result,
+    Steps,
+    Story,
+    StoryStep,
+    Table,
+    Tiles,
+)
 from vitreous.figures.style import encode
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (32, 48, 3), dtype=np.uint8)
 HEAT = np.linspace(0, 1, 7, dtype=np.float32)
 LINE = {"relevance": np.array([0.9, 0.5, 0.1])}
 ATTENTION = np.random.default_rng(1).random((2, 3, 7, 7)).astype(np.float32)
+
+PART = Part("MLP", "48 → 192 → 48", "7 × 48")
+STEP = StoryStep("Image", "The image is cropped.", "x", (("image", "32 × 48 × 3"),), "image")
 
 RESULTS = {
     "map": Map(HEAT, (2, 3), "Heat", prefix=1),
@@ -43,6 +63,25 @@ RESULTS = {
         ),
         "Trust",
     ),
+    "removal": Removal(
+        [0, 2, 6],
+        np.arange(6)[None],
+        np.array([[[0.9], [0.2], [0.1]]]),
+        np.array([[[0.1], [0.7], [0.9]]]),
+        [[[("cat", 0.9), ("dog", 0.4), ("dog", 0.3)], [("dog", 0.3), ("cat", 0.7), ("cat", 0.9)]]],
+        {"class": ["cat"]},
+        [3],
+        ["cat"],
+        [1],
+        np.array([0.8]),
+        np.array([0.7]),
+        [True],
+        (90, 100, 110),
+        "Hidden",
+    ),
+    "crop": Crop(IMAGE, (0.1, 0, 0.9, 1), IMAGE, ("as it came", "as the model gets it"), "Seen"),
+    "diagram": Diagram([PART, PART], (PART, PART, PART, PART), "Architecture"),
+    "story": Story([STEP], HEAT[None], None, HEAT[None], HEAT[None], HEAT[None], 1, 0, "Story"),
     "tiles": Tiles(np.zeros((3, 4, 4, 3)), "Filters", shares=[0.5, 0.3, 0.1]),
     "patches": Tiles(IMAGE[None], "Patches", grid=(4, 6)),
     "table": Table([("patches", "6×48")], "Shapes"),
@@ -80,3 +119,29 @@ def test_titles_name_what_is_shown():
     one = Map(HEAT, (2, 3), title, at={"class": 1, "block": 3, "head": 2, "query": 1}, names=names)
     assert one.filled_title == "dog, block 3, head 2, the patch (0, 0)"
     assert Map(HEAT, (2, 3), "{head}, the {query}").filled_title == "mean over heads, the average patch"
+
+
+def test_a_footer_names_model_and_image_and_leaves_the_rest_in_its_place():
+    plain, named = draw(RESULTS["dots"]), draw(RESULTS["dots"], footer="ViT-Ti · dome.png")
+    assert named.texts[1].get_text() == "ViT-Ti · dome.png"
+    assert named.get_size_inches()[1] > plain.get_size_inches()[1]
+    heights = [figure.axes[0].get_position().height * figure.get_size_inches()[1] for figure in (plain, named)]
+    assert heights[0] == pytest.approx(heights[1])
+    assert "ViT-Ti" not in "".join(text.get_text() for text in draw(RESULTS["dots"]).texts)
+
+
+def test_panels_of_attention_say_what_goes_to_the_class_token():
+    result = RESULTS["one panel axis"]
+    share = 100 * result.values[1, 2, 2, 0]
+    captions = [text.get_text() for axes in draw(result, IMAGE).axes for text in axes.texts]
+    assert f"head 2: {share:.1f} % to class token" in captions
+
+
+def test_predictions_have_indices_and_a_strip_of_all_classes():
+    everything = np.array([0.05, 0.9, 0.05])
+    result = Bars(["cat"], everything[1:2], "P", logits=np.array([3.0]), indices=[1], everything=everything)
+    figure = draw(result)
+    assert "1 cat" in [text.get_text() for text in figure.texts]
+    assert "all 3 classes, by index" in [text.get_text() for text in figure.texts]
+    segments = figure.axes[0].collections[0].get_segments()
+    assert [float(segment[1, 1]) for segment in segments] == everything.tolist()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from drawn import assert_legible, photo
 
-from vitreous.figures import bars, curves, maps, matrix, table, tiles
+from vitreous.figures import bars, curves, maps, matrix, tiles
 
 LONG = "Maltese dog, Maltese terrier, Maltese, and more words until the name of this class is a hundred long"
 MANY = [LONG[i:] for i in range(7)]
@@ -52,8 +52,8 @@ CASES = {
     "lens": lambda: bars.draw_lens([LONG] * 48, [LONG] * 48, [1.0] * 48, [1.0] * 48, LONG),
     "lens of one": lambda: bars.draw_lens(["0"], ["a"], [0.5], [0.5], "a"),
     "ranking": lambda: bars.draw_ranking([LONG] * 30, np.linspace(1234.5, -1234.5, 30), title=LONG, label=LONG),
-    "table": lambda: table.draw_table([(LONG, LONG), ("a", "b")], title=LONG),
-    "small table": lambda: table.draw_table([("a", "b")], title=LONG),
+    "table": lambda: bars.draw_table([(LONG, LONG), ("a", "b")], title=LONG),
+    "small table": lambda: bars.draw_table([("a", "b")], title=LONG),
 }  # fmt: skip
 
 

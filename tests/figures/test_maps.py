@@ -1,12 +1,15 @@
+import io
+
 import numpy as np
 import pytest
 from drawn import colours_at, photo, tiles_of
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
+from PIL import Image
 
+from vitreous.figures.colour_scale import scale_of
 from vitreous.figures.maps import draw_colours, draw_grid, draw_map, draw_maps, draw_overlay, draw_patches
-from vitreous.figures.scale import scale_of
-from vitreous.figures.style import MISSING, encode
+from vitreous.figures.style import HEAT, MISSING, encode
 
 GREY = np.round(np.array(to_rgb(MISSING)) * 255)
 
@@ -52,6 +55,32 @@ def test_panels_have_the_images_proportions():
     for axes in figure.axes[:3]:
         box = axes.bbox
         assert box.height / box.width == pytest.approx(40 / 60, rel=0.02)
+
+
+@pytest.mark.parametrize("place", [(3, 2), (0, 0), (5, 0), (5, 5)], ids=str)
+def test_a_single_hot_cell_is_drawn_at_its_own_value_inside_and_in_a_corner(place):
+    grey = np.full((60, 60, 3), 128, np.uint8)
+    figure = draw_overlay(grey, hot(6, 6, *place))
+    pixels = np.asarray(Image.open(io.BytesIO(encode(figure))).convert("RGB")).astype(int)
+    side = pixels.shape[0] / 6
+    one = 0.78 * np.array(HEAT(1.0)[:3]) * 255 + 0.22 * 128
+    none = 0.36 * np.array(HEAT(0.0)[:3]) * 255 + 0.64 * 128
+    for row in range(6):
+        for column in range(6):
+            cell = pixels[round(row * side) + 2 : round((row + 1) * side) - 2, round(column * side) + 2 :]
+            cell = cell[:, : round(side) - 4].reshape(-1, 3)
+            wanted = one if (row, column) == place else none
+            assert np.abs(cell - wanted).max() <= 2, (row, column)  # all of the cell, not its middle alone
+
+
+def test_outliers_are_grey_and_left_out_of_the_scale():
+    heat = np.full((4, 4), 0.5)
+    heat[0, 0] = 100
+    figure = draw_map(np.zeros((40, 40, 3), np.uint8), heat, outliers=[0])
+    overlay, alone = figure.axes[1].images[1], figure.axes[2].images[0]
+    assert overlay.norm.vmax == alone.norm.vmax == 1.0  # a constant map: its constant is in the middle
+    assert np.isnan(alone.get_array().filled(np.nan)[0, 0])
+    assert len(figure.axes[1].patches) == 2  # an outline is two squares
 
 
 def test_signed_heat_is_centred_at_zero():
@@ -119,7 +148,7 @@ def test_the_marked_square_is_around_its_patch_in_every_map():
 def test_every_tiny_map_stands_in_its_row_and_column_in_its_colours(grid):
     heats = np.random.default_rng(0).random((2, 3, *grid)) * np.arange(1, 7).reshape(2, 3, 1, 1)
     axes = draw_grid(heats, ["a", "b"], ["c", "d", "e"]).axes[0]
-    painted = [[scale_of(h).paint(h) for h in row] for row in heats]
+    painted = [[scale_of(h, clipped=True).paint(h) for h in row] for row in heats]
     np.testing.assert_array_equal(tiles_of(axes, *grid), painted)
     assert [text.get_text() for text in axes.get_yticklabels()] == ["a", "b"]
     assert [text.get_text() for text in axes.get_xticklabels()] == ["c", "d", "e"]

@@ -131,9 +131,10 @@ def test_every_sentence_of_the_views_is_on_the_page():
     assert found == {name: (view.title, view.read, view.beware) for name, view in VIEWS.items()}
 
 
-def test_tabs_are_those_of_the_views():
+def test_groups_are_those_of_the_views():
     header, _ = pack(inspection_of(), "all,ablation,trust")
-    assert [view["tab"] for view in header["views"]] == [view.tab or view.title for view in VIEWS.values()]
+    assert [view["group"] for view in header["views"]] == [view.group for view in VIEWS.values()]
+    assert {view.group for view in VIEWS.values()} == set(header["groups"])
 
 
 def test_no_path_of_this_machine_is_on_the_page(tmp_path):
@@ -151,7 +152,7 @@ def test_the_target_comes_first_and_every_map_of_one_class_is_its():
     third = inspection.logits.argsort(descending=True)[2].item()
     asked = Inspection(inspection.model, inspection.image, Choice(target=third))
     header, values = pack(asked)
-    assert header["classes"][0]["index"] == third
+    assert header["classes"][0]["index"] == header["start"]["class"] == third
     truth = heat_map("integrated gradients", asked).numpy().flatten()
     np.testing.assert_allclose(values("integrated-gradients")[0], truth, atol=np.abs(truth).max() / 100)
 
@@ -180,7 +181,7 @@ def test_the_choice_of_the_command_line_is_where_the_page_starts():
     inspection = inspection_of()
     chosen = Inspection(inspection.model, inspection.image, Choice(block=1, head=2, query=5, residual=1.0))
     header, values = pack(chosen)
-    assert header["start"] == {"view": "attention-rows", "block": 1, "head": 2, "query": 5}
+    assert header["start"] == {"view": "relevance", "block": 1, "head": 2, "query": 5, "class": chosen.target}
     np.testing.assert_allclose(values("rollout"), np.eye(25), atol=0.01)
 
 
@@ -188,7 +189,7 @@ def test_of_all_views_one_that_cannot_be_computed_is_left_out_and_noted():
     inspection = inspection_of(image_size=8, patch_size=8)
     explanation = Explanation(inspection)
     explanation.compute()
-    assert list(explanation.skipped) == ["block-similarity"]
+    assert list(explanation.skipped) == ["evidence", "block-similarity"]
     with pytest.raises(ValueError, match="at least 4 tokens"):
         Explanation(inspection, "block-similarity").compute()
 

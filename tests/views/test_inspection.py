@@ -66,7 +66,8 @@ def test_a_whole_page_resizes_the_image_once_for_the_model_and_once_to_be_shown(
     noise(found.model)
     Explanation(found).payload()
     similarity_to_random_weights(comparable(found), found)
-    assert resized == [(found.image.size, (32, 32)), (found.image.size, (192, 192))]
+    whole = [each for each in resized if each[0] == found.image.size]
+    assert whole == [(found.image.size, (32, 32)), (found.image.size, (192, 192))]
 
 
 @pytest.mark.parametrize("colours", [3, 1])

@@ -73,14 +73,14 @@ def test_a_resnet_has_its_own_few(photo):
     model = ResNet(ResNetConfig(18, classes=5)).eval()
     model.card = Card(name="resnet", preprocess=default_preprocess(ViTConfig(image_size=64)), family="ResNet")
     explanation = Explanation(Inspection(model, photo))
-    assert list(explanation.compute()) == ["predictions", "cam", "filters", "card"]
+    assert list(explanation.compute()) == ["evidence", "predictions", "cam", "filters", "input", "card"]
     assert explanation.map("cam").shape == (2, 2)
     assert "trust" in choose_views("trust", Inspection(model, photo))
 
 
 def test_a_checkpoint_without_an_image_shows_what_it_can():
     explanation = Explanation(Inspection(build("torchvision")))
-    assert list(explanation.compute()) == ["positions", "filters", "shapes", "card"]
+    assert list(explanation.compute()) == ["positions", "filters", "architecture", "shapes", "card"]
     assert explanation.summary == ""
     assert explanation.answer is None
 
@@ -91,7 +91,7 @@ def test_what_cannot_be_had_is_said(photo):
         choose_views("relevance", inspection)
     with pytest.raises(ValueError, match="no view is called 'rolout': did you mean rollout?"):
         choose_views("rolout", inspection)
-    with pytest.raises(ValueError, match="no view is called 'zzz': the views are predictions, "):
+    with pytest.raises(ValueError, match="no view is called 'zzz': the views are relevance, "):
         choose_views("zzz", inspection)
     with pytest.raises(ValueError, match="block 2 does not exist: this model has block 0 to 1"):
         Inspection(inspection.model, photo, Choice(block=2))

@@ -1,4 +1,4 @@
-"""Tables whose numbers are drawn as well as written: predictions, the logit lens, rankings and speeds.
+"""Tables, plain or with bars: predictions, the logit lens, rankings, speeds, and rows of a name and a value.
 
 One row a thing, in the order given, the first on top.
 """
@@ -11,32 +11,50 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from vitreous.figures.shapes import Floats, array_of, labels_of
+from vitreous.figures.checks import Floats, array_of, labels_of
+from vitreous.figures.colour_scale import round_ticks
 from vitreous.figures.style import (
     ABOVE,
     ACCENT,
     BELOW,
+    BODY,
     FAINT,
     INK,
     MISSING,
+    MONO,
     MUTED,
     PALE,
     PALETTE,
+    SMALL,
     TALLEST,
     TRACK,
     WIDTH,
     Sheet,
+    elide,
+    line_height,
     new_figure,
+    percent,
+    text_width,
     tidy,
+    wrap,
 )
-from vitreous.figures.text import BODY, SMALL, elide, line_height, percent, text_width, wrap
 
 _LONGEST = 2.9  # inches of a name
 _HEADER = line_height(SMALL) + 0.06  # inches for the names of the columns
 
 
-def draw_predictions(labels: Sequence[str], probabilities: ArrayLike, logits: ArrayLike, *, title: str = "") -> Figure:
-    """Classes in the order given, each with its probability `[n]` as a bar, and its logit `[n]`.
+def draw_predictions(
+    labels: Sequence[str],
+    probabilities: ArrayLike,
+    logits: ArrayLike,
+    *,
+    title: str = "",
+    indices: Sequence[int] | None = None,
+    everything: ArrayLike | None = None,
+) -> Figure:
+    """Classes in the order given, each with its index, its probability `[n]` as a bar, and its logit `[n]`.
+
+    `everything` are the probabilities of all classes `[classes]`, for a strip below.
 
     >>> figure = draw_predictions(["tabby", "tiger cat"], [0.8, 0.1], [12.1, 10.0])
     >>> [float(bar.get_width()) for bar in figure.axes[0].containers[1]]
@@ -46,10 +64,18 @@ def draw_predictions(labels: Sequence[str], probabilities: ArrayLike, logits: Ar
     count = len(probabilities)
     if len(logits) != count:
         raise ValueError(f"logits must be {count} numbers, one for each probability, got {len(logits)}")
-    names = [elide(label, _LONGEST) for label in labels_of("labels", labels, count)]
+    numbers = [""] * count if indices is None else [f"{index}  " for index in indices]
+    names = [
+        elide(number + label, _LONGEST)
+        for number, label in zip(numbers, labels_of("labels", labels, count), strict=True)
+    ]
+    strip = None if everything is None else array_of("everything", everything, "classes")
+    below = 0.95 if strip is not None else 0.0
     row, left = 0.27, max(0.6, *(text_width(name) for name in names)) + 0.16
     share, score = text_width("probability", SMALL), 0.62
-    with new_figure(WIDTH, _HEADER + count * row, title) as card:
+    with new_figure(WIDTH, _HEADER + count * row + below, title) as card:
+        if strip is not None:
+            _strip(card, strip, _HEADER + count * row + 0.12)
         axes = _rows(card, left, _HEADER, WIDTH - left - share - score - 0.12, row, count)
         axes.set_xlim(0, 1)
         _bars(axes, probabilities, [ACCENT] + [PALE] * (count - 1))
@@ -62,6 +88,18 @@ def draw_predictions(labels: Sequence[str], probabilities: ArrayLike, logits: Ar
             card.write(WIDTH - score, top, percent(probabilities[number]), ha="right", **look)
             card.write(WIDTH, top, _signed(logits[number], 2), ha="right", **{**look, "color": MUTED})
     return card
+
+
+def _strip(card: Sheet, probabilities: Floats, top: float) -> None:
+    """The probability of every class as a thin line over its index."""
+    count = len(probabilities)
+    card.write(0, top, f"all {count} classes, by index", size=SMALL, color=MUTED, va="top")
+    axes = card.place(0, top + 0.2, WIDTH, 0.42)
+    tidy(axes)
+    axes.vlines(range(count), 0, probabilities, color=ACCENT, linewidth=1.0 if count > 200 else 3.0)
+    axes.set(xlim=(-0.5, count - 0.5), ylim=(0, float(np.nanmax(probabilities, initial=0)) * 1.05 or 1), yticks=[])
+    ticks = round_ticks(0, count - 1, most=8, whole=True)
+    axes.set_xticks(list(ticks), list(ticks.values()))
 
 
 def draw_lens(
@@ -184,6 +222,33 @@ def _header(card: Sheet, left: float, text: str, **options: str) -> None:
 
 def _signed(value: float, decimals: int) -> str:
     return "–" if np.isnan(value) else f"{value:z.{decimals}f}".replace("-", "−")
+
+
+_TABLE_ROW, _TABLE_GAP = 0.25, 0.4  # inches of a row, and between the columns
+
+
+def draw_table(rows: Sequence[tuple[str, str]], *, title: str = "") -> Figure:
+    """Rows of a name and its value, values in a fixed-width face so that digits stand under digits.
+
+    >>> figure = draw_table([("patches", "196 × 768"), ("with class token", "197 × 768")], title="Shapes")
+    >>> [text.get_text() for text in figure.texts]
+    ['Shapes', 'patches', '196 × 768', 'with class token', '197 × 768']
+    """
+    if not rows or any(len(row) != 2 for row in rows):
+        got = "none" if not rows else next(repr(row) for row in rows if len(row) != 2)
+        raise ValueError(f"rows must be pairs of a name and a value, got {got}")
+    names = [elide(str(name), 0.55 * WIDTH) for name, _ in rows]
+    left = max(text_width(name) for name in names) + _TABLE_GAP
+    values = [elide(str(value), WIDTH - left, BODY, family=MONO) for _, value in rows]
+    width = left + max(text_width(value, BODY, family=MONO) for value in values)
+    with new_figure(max(width, 3.2), len(rows) * _TABLE_ROW, title) as card:
+        for number, (name, value) in enumerate(zip(names, values, strict=True)):
+            middle = (number + 0.5) * _TABLE_ROW
+            card.write(0, middle, name, color=MUTED, va="center_baseline")
+            card.write(left, middle, value, color=INK, va="center_baseline", family=MONO)
+            if number:
+                card.rule(number * _TABLE_ROW)
+    return card
 
 
 LIMIT = PALETTE[1]

@@ -8,10 +8,26 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from vitreous.figures.scale import round_ticks
-from vitreous.figures.shapes import Floats, array_of
-from vitreous.figures.style import ACCENT, CAPTION, INK, MUTED, PALETTE, TRACK, WIDTH, Sheet, caption, new_figure, tidy
-from vitreous.figures.text import SMALL, elide, line_height, text_width
+from vitreous.figures.checks import Floats, array_of, labels_of
+from vitreous.figures.colour_scale import round_ticks
+from vitreous.figures.style import (
+    ACCENT,
+    CAPTION,
+    INK,
+    MUTED,
+    PALETTE,
+    SMALL,
+    TRACK,
+    WIDTH,
+    Sheet,
+    caption,
+    elide,
+    line_height,
+    new_figure,
+    text_width,
+    tidy,
+    wrap,
+)
 
 _TALL = 2.9  # inches of a chart
 _ROW = line_height(SMALL)
@@ -98,6 +114,41 @@ def draw_faithfulness(
                 mark = {"-": "●", "--": "╌", ":": "┈"}[dashes[method]]
                 card.write(start, under + row * _ROW, f"{mark} {elide(method, 2.2, SMALL)}", **look)
                 card.write(left + wide, under + row * _ROW, f"{areas[method][side]:.3f}", ha="right", **look)
+    return card
+
+
+def draw_removal(
+    counts: Sequence[int], hidden: ArrayLike, alone: ArrayLike, names: Sequence[str], *, title: str = "", note: str = ""
+) -> Figure:
+    """Probabilities `[steps answers]` with the strongest patches hidden, and with them shown alone; a sentence below.
+
+    >>> figure = draw_removal([0, 5, 10], [[0.9], [0.2], [0.0]], [[0.0], [0.8], [0.9]], ["dome"])
+    >>> [line.get_ydata().tolist() for line in figure.axes[0].lines]
+    [[0.9, 0.2, 0.0]]
+    """
+    both = [array_of(name, values, "steps answers") for name, values in (("hidden", hidden), ("alone", alone))]
+    names = labels_of("names", names, both[0].shape[1])
+    gap, tall, ylabel = 0.24, 2.2, "probability"
+    wide = (WIDTH - gap) / 2 - 0.06
+    notes = wrap(note, WIDTH, SMALL, lines=3)
+    under = CAPTION + tall + _BELOW + 0.1
+    columns = 3
+    rows = -(-len(names) // columns)
+    with new_figure(WIDTH, under + (rows + len(notes)) * _ROW + (0.08 if notes else 0), title) as card:
+        for side, (name, values) in enumerate(zip(("Hidden", "Shown alone"), both, strict=True)):
+            box = (side * (wide + gap), CAPTION, wide, tall)
+            x_limits = (0.0, float(counts[-1]))
+            axes = _chart(card, box, x_limits, (0, 1), "patches, the strongest first", "" if side else ylabel)
+            caption(axes, name)
+            for number, line in enumerate(values.T):
+                axes.plot(counts, line, color=PALETTE[number % len(PALETTE)], linewidth=1.6, clip_on=False)
+        for number, name in enumerate(names):
+            row, column = divmod(number, columns)
+            place = column * WIDTH / columns, under + row * _ROW
+            text = f"● {elide(name, WIDTH / columns - 0.3, SMALL)}"
+            card.write(*place, text, size=SMALL, color=PALETTE[number % len(PALETTE)], va="top")
+        for number, line in enumerate(notes):
+            card.write(0, under + (rows + number) * _ROW + 0.08, line, size=SMALL, color=INK, va="top")
     return card
 
 

@@ -3,25 +3,43 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
-from vitreous.figures.bars import draw_lens, draw_predictions, draw_ranking
-from vitreous.figures.curves import draw_faithfulness, draw_heads
-from vitreous.figures.kinds import Bars, Dots, Lines, Map, Matrix, Result, Steps, Table, Tiles
-from vitreous.figures.maps import draw_colours, draw_grid, draw_map, draw_maps, draw_patches
+from vitreous.figures.architecture import draw_architecture, draw_story
+from vitreous.figures.bars import draw_lens, draw_predictions, draw_ranking, draw_table
+from vitreous.figures.checks import Bytes
+from vitreous.figures.curves import draw_faithfulness, draw_heads, draw_removal
+from vitreous.figures.kinds import (
+    Bars,
+    Crop,
+    Diagram,
+    Dots,
+    Lines,
+    Map,
+    Matrix,
+    Removal,
+    Result,
+    Steps,
+    Story,
+    Table,
+    Tiles,
+    select,
+)
+from vitreous.figures.maps import draw_colours, draw_crop, draw_grid, draw_map, draw_maps, draw_patches
 from vitreous.figures.matrix import draw_blocks_heads, draw_matrix, draw_similarity
-from vitreous.figures.shapes import Bytes
-from vitreous.figures.table import draw_table
+from vitreous.figures.style import footer_of_figures, percent
 from vitreous.figures.tiles import draw_filters, draw_similarity_one, draw_similarity_tiles
 
 
-def draw(result: Result, image: Bytes | None = None) -> Figure:
-    """Draw a result; `image`, uint8 `[H W 3]`, is what heat is laid over.
+def draw(result: Result, image: Bytes | None = None, *, footer: str = "") -> Figure:
+    """Draw a result; `image`, uint8 `[H W 3]`, is what heat is laid over; `footer` names model and image.
 
     >>> draw(Table([("patches", "196×768")], title="Shapes")).texts[0].get_text()
     'Shapes'
     """
-    return DRAWERS[type(result)](result, image)
+    with footer_of_figures(footer):
+        return DRAWERS[type(result)](result, image)
 
 
 def _map(result: Map, image: Bytes | None) -> Figure:
@@ -35,17 +53,40 @@ def _map(result: Map, image: Bytes | None) -> Figure:
         return draw_colours(image, result.shown(), title=title)
     if not result.panels:
         scale: dict[str, Any] = {"label": result.label, "diverging": result.signed, "limits": result.limits}
+        scale |= {"from_zero": result.from_zero, "outliers": result.left_out()}
         return draw_map(image, result.shown(), title=title, **scale)
     if len(result.panels) == 2:
         heats = result.shown(result.panels)
         first, second = result.panels
         rows, columns = ([str(i) for i in range(count)] for count in heats.shape[:2])
-        return draw_grid(heats, rows, columns, title=title, label=result.label, axis_names=(first, second))
+        gone = [result.left_out(block) for block in range(len(rows))] if first == "block" else []
+        return draw_grid(
+            heats, rows, columns, title=title, label=result.label, axis_names=(first, second), outliers=gone
+        )
     (axis,) = result.panels
     heats = result.shown(result.panels)
-    chosen = range(len(heats)) if result.chosen is None else result.chosen
-    names = [f"{axis} {i}" for i in chosen]
-    return draw_maps(image, heats[list(chosen)], names, title=title, label=result.label, marked=result.query_patch)
+    chosen = list(range(len(heats)) if result.chosen is None else result.chosen)
+    names = [f"{axis} {i}{share}" for i, share in zip(chosen, _prefix_shares(result)[chosen], strict=True)]
+    return draw_maps(
+        image,
+        heats[chosen],
+        names,
+        title=title,
+        label=result.label,
+        marked=result.query_patch,
+        limits=result.limits,
+        outliers=[result.left_out(i if axis == "block" else None) for i in chosen],
+    )
+
+
+def _prefix_shares(result: Map) -> np.ndarray:
+    """What each panel's map does not show: the share of attention that goes to tokens before the patches."""
+    values = select(result.values, result.axes, result.at, result.panels, result.prefix)
+    if not result.prefix:
+        return np.full(len(values), "", dtype=object)
+    tokens = "class token" if result.prefix == 1 else f"first {result.prefix} tokens"
+    shares = values[..., : result.prefix].sum(axis=-1)
+    return np.array([f": {percent(share)} to {tokens}" for share in shares], dtype=object)
 
 
 def _matrix(result: Matrix, image: Bytes | None) -> Figure:
@@ -63,13 +104,20 @@ def _dots(result: Dots, image: Bytes | None) -> Figure:
 
 def _bars(result: Bars, image: Bytes | None) -> Figure:
     if result.logits is not None:
-        return draw_predictions(result.names, result.values, result.logits, title=result.title)
+        classes: dict[str, Any] = {"indices": result.indices, "everything": result.everything}
+        return draw_predictions(result.names, result.values, result.logits, title=result.title, **classes)
     return draw_ranking(result.names, result.values, title=result.title, label=result.label, limits=result.limits)
 
 
 def _steps(result: Steps, image: Bytes | None) -> Figure:
     target, label = result.curves[0], result.names["class"][0]
     return draw_lens(result.steps, result.answers, result.probabilities, target, label, title=result.title)
+
+
+def _removal(result: Removal, image: Bytes | None) -> Figure:
+    shown = min(5, len(result.labels))
+    hidden, alone = result.hidden[0, :, :shown], result.alone[0, :, :shown]
+    return draw_removal(result.counts, hidden, alone, result.labels[:shown], title=result.title, note=result.sentence())
 
 
 def _lines(result: Lines, image: Bytes | None) -> Figure:
@@ -88,6 +136,18 @@ def _tiles(result: Tiles, image: Bytes | None) -> Figure:
     return draw_filters(result.images, explained=result.shares, title=result.title)
 
 
+def _crop(result: Crop, image: Bytes | None) -> Figure:
+    return draw_crop(result.image, result.box, result.seen, result.captions, title=result.title)
+
+
+def _diagram(result: Diagram, image: Bytes | None) -> Figure:
+    return draw_architecture(result)
+
+
+def _story(result: Story, image: Bytes | None) -> Figure:
+    return draw_story(result.steps, title=result.title)
+
+
 def _table(result: Table, image: Bytes | None) -> Figure:
     return draw_table(result.rows, title=result.title)
 
@@ -98,7 +158,11 @@ DRAWERS: dict[type, Callable[[Any, Bytes | None], Figure]] = {
     Dots: _dots,
     Bars: _bars,
     Steps: _steps,
+    Removal: _removal,
     Lines: _lines,
     Tiles: _tiles,
+    Crop: _crop,
+    Diagram: _diagram,
+    Story: _story,
     Table: _table,
 }

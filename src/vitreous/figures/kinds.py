@@ -13,7 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from vitreous.figures.shapes import Floats
+from vitreous.figures.checks import Floats
+from vitreous.figures.style import percent
 
 Axis = Literal["class", "block", "head", "query"]
 At = Mapping[Axis, int | None]
@@ -85,6 +86,12 @@ class Map:
     colours: bool = False
     over_image: bool = True
     """Whether a figure lays the heat over the image; if not, it shows crisp cells alone."""
+    symmetric: bool = False
+    """Whether values `[*axes n]` with queries are the same both ways, so that the page stores them once."""
+    outliers: tuple[int, ...] = ()
+    """Patches whose tokens are artifacts: outlined, and left out of the scale of colours."""
+    outliers_from: int = 0
+    """The first block in which they are, where `block` is an axis."""
     says: str = "Strongest at {peak}."
     """What the page says of the map it shows; `{peak}` is the strongest patch, `{value}` its value in percent."""
 
@@ -96,6 +103,12 @@ class Map:
         tail = (3,) if self.colours else ()
         patches = values if self.colours else values[..., self.prefix :]
         return patches.reshape(*values.shape[: len(keep)], *self.grid, *tail)
+
+    def left_out(self, block: int | None = None) -> tuple[int, ...]:
+        """Patches that the scale of colours leaves out, in one block or in the one that is shown."""
+        block = self.at.get("block") if block is None else block
+        early = "block" in self.axes and block is not None and block < self.outliers_from
+        return () if early else self.outliers
 
     @property
     def query_patch(self) -> tuple[int, int] | None:
@@ -195,6 +208,10 @@ class Bars:
     logits: Floats | None = None
     """Beside probabilities; then bars are shares of 1."""
     limits: tuple[float, float] | None = None
+    indices: Sequence[int] | None = None
+    """The class that each bar belongs to."""
+    everything: Floats | None = None
+    """The probability of every class, `[classes]`: a strip below the bars."""
     positions: Sequence[tuple[int, int]] | None = None
     """Block and head of each bar, where bars are heads: the page shows that head on a click."""
 
@@ -216,6 +233,61 @@ class Steps:
     axes: tuple[Axis, ...] = ("class",)
 
     kind = "steps"
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What the model answers while the strongest patches of a map are hidden, and while they are shown alone."""
+
+    counts: Sequence[int]
+    """How many patches: `[steps]`, from none to all."""
+    order: np.ndarray
+    """Patches, the strongest first: `[class n]`."""
+    hidden: Floats
+    """Probabilities with so many patches hidden: `[class steps answers]`."""
+    alone: Floats
+    """The same with only those patches shown."""
+    best: Sequence[Sequence[Sequence[tuple[str, float]]]]
+    """The likeliest class of all: `[class][hidden, alone][step]`."""
+    names: Names
+    """The `class` whose map it is."""
+    answers: Sequence[int]
+    """Indices of the classes that probabilities are given of; those in `names` come first."""
+    labels: Sequence[str]
+    """Their names."""
+    chosen: Sequence[int]
+    """The step that tells most, for each class."""
+    random: Floats
+    """The class's probability with as many random patches hidden, mean over draws: `[class]`."""
+    centre: Floats
+    """The same with patches at the centre."""
+    passed: Sequence[bool]
+    """Whether hiding the strongest patches costs more than hiding random and central ones."""
+    colour: tuple[int, int, int]
+    """What hidden patches are filled with."""
+    title: str
+    hide: str = "Hide the {count} strongest of {patches} patches, and “{class}” {moves} from {whole} to {now}."
+    show: str = "Show only the {count} strongest of {patches} patches, and “{class}” {moves} from {whole} to {now}."
+    good: str = "Hiding {count} random ones leaves {random}, {count} at the centre {centre}: the map finds what counts."
+    bad: str = "Hiding {count} random ones leaves {random}, {count} at the centre {centre}: the map misses what counts."
+
+    kind = "removal"
+
+    def sentence(self, row: int = 0) -> str:
+        """What hiding the strongest patches of a class does, and whether the map passes its test."""
+        step = self.chosen[row]
+        whole, now = (float(self.hidden[row, at, row]) for at in (0, step))
+        words = {
+            "count": self.counts[step],
+            "patches": self.counts[-1],
+            "class": self.names["class"][row],
+            "moves": "rises" if now > whole else "falls" if now < whole else "goes",
+            "whole": percent(whole),
+            "now": percent(now),
+            "random": percent(self.random[row]),
+            "centre": percent(self.centre[row]),
+        }
+        return " ".join(text.format(**words) for text in (self.hide, self.good if self.passed[row] else self.bad))
 
 
 @dataclass(frozen=True)
@@ -258,6 +330,75 @@ class Tiles:
 
 
 @dataclass(frozen=True)
+class Crop:
+    """An image, the part of it that the model gets, and what the model gets."""
+
+    image: np.ndarray
+    """uint8 `[H W 3]`, perhaps smaller than the file."""
+    box: tuple[float, float, float, float]
+    """Left, top, right and bottom of that part as shares of the image's sides; beyond 0 to 1 the model sees black."""
+    seen: np.ndarray
+    """uint8 `[h w 3]`"""
+    captions: tuple[str, str]
+    title: str
+
+    kind = "crop"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One box of a `Diagram`."""
+
+    name: str
+    detail: str
+    shape: str
+    """The shape that leaves it."""
+
+
+@dataclass(frozen=True)
+class Diagram:
+    """The parts of a model one after the other, and a block's four parts: norm, attention, norm, MLP."""
+
+    whole: Sequence[Part]
+    block: tuple[Part, Part, Part, Part]
+    title: str
+
+    kind = "diagram"
+
+
+@dataclass(frozen=True)
+class StoryStep:
+    """One step of a `Story`: its words, its equation, its shapes, and which drawing belongs to it."""
+
+    title: str
+    text: str
+    equation: str
+    shapes: tuple[tuple[str, str], ...]
+    drawing: str
+
+
+@dataclass(frozen=True)
+class Story:
+    """An image on its way through a model, step by step."""
+
+    steps: Sequence[StoryStep]
+    embedding: Floats
+    """The first numbers of each patch times the embedding's matrix: `[n m]`."""
+    positions: Floats | None
+    """What is added to them: `[n m]`."""
+    q: Floats
+    k: Floats
+    """Queries and keys of one head: `[t k]`."""
+    added: Floats
+    """Length of what attention and MLP add to each patch's token in that block: `[2 n]`."""
+    prefix: int
+    block: int
+    title: str
+
+    kind = "story"
+
+
+@dataclass(frozen=True)
 class Table:
     """Rows of a label and a text."""
 
@@ -267,6 +408,6 @@ class Table:
     kind = "table"
 
 
-Result = Map | Matrix | Dots | Bars | Steps | Lines | Tiles | Table
+Result = Map | Matrix | Dots | Bars | Steps | Removal | Lines | Tiles | Crop | Diagram | Story | Table
 Results = Mapping[str, Result]
 """Results by what sets them apart within the view; one alone has the name ''."""

@@ -1,10 +1,11 @@
 """Heat maps of patches, beside and over the image they come from; the image's patches, and colours for patches.
 
-Shown alone, a map of 14×14 patches has 14×14 crisp cells. Over a photograph it is smooth, and the photograph grey, so
-that all colour is heat and the image can still be read.
+A map of 14×14 patches has 14×14 crisp cells, alone and over the photograph: a smooth map would show values that nobody
+computed. The photograph is grey, so that all colour is heat.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,22 +13,23 @@ from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from vitreous.figures.scale import SHORTEST_BAR, Scale, own_scales, scale_of
-from vitreous.figures.shapes import Bytes, Floats, array_of, check_place, colours_of, image_of, labels_of
+from vitreous.figures.checks import Bytes, Floats, array_of, check_place, colours_of, image_of, labels_of
+from vitreous.figures.colour_scale import SHORTEST_BAR, Scale, own_scales, scale_of
 from vitreous.figures.style import (
     CAPTION,
     DPI,
     MISSING,
     PAPER,
+    SMALL,
     TALLEST,
     WIDTH,
     caption,
+    elide,
     frame,
     new_figure,
     outline,
     style,
 )
-from vitreous.figures.text import SMALL, elide
 from vitreous.figures.tiles import draw_tiles, mosaic
 
 _GAP, _SPACE = 0.12, 0.06  # inches between panels: beside each other, and above the next one's caption
@@ -45,15 +47,20 @@ def draw_map(
     label: str = "",
     diverging: bool = False,
     limits: tuple[float, float] | None = None,
+    from_zero: bool = True,
+    outliers: Sequence[int] = (),
 ) -> Figure:
     """The image, the heat over it, and the heat alone with its scale: uint8 `[height width 3]`, `[rows columns]`.
+
+    Patches in `outliers` are outlined, grey, and left out of the scale.
 
     >>> figure = draw_map(np.zeros((32, 32, 3), np.uint8), np.eye(4), title="Rollout", label="attention")
     >>> len(figure.axes)  # three panels and a colour bar
     4
     """
     image, heat = image_of(image), array_of("heat", heat, "rows columns")
-    scale, small = scale_of(heat, label, diverging, limits), _shrink(image)
+    heat = _without(heat, outliers)
+    scale, small = scale_of(heat, label, diverging, limits, from_zero=from_zero), _shrink(image)
     width, height = _panel(image, columns=3, room=scale.room, cells=heat.shape[1])
     slot = max(width, _NARROWEST) + _GAP
     with new_figure(2 * slot + width + scale.room, CAPTION + max(height, SHORTEST_BAR), title) as card:
@@ -64,6 +71,7 @@ def draw_map(
         for axes, name in ((left, "Image"), (middle, "Overlay"), (right, "Map")):
             caption(axes, name)
             frame(axes)
+        _outline(middle, image.shape, heat.shape, outliers)
         scale.bar_beside(right)
     return card
 
@@ -76,10 +84,12 @@ def draw_maps(
     title: str = "",
     label: str = "",
     marked: tuple[int, int] | None = None,
+    limits: tuple[float, float] | None = None,
+    outliers: Sequence[Sequence[int]] = (),
 ) -> Figure:
-    """Several maps `[n rows columns]` over one image, each under its name and with a scale of its own.
+    """Several maps `[n rows columns]` over one image under their names, each with its own scale or all with `limits`.
 
-    `marked` outlines one patch in all of them.
+    `marked` outlines one patch in all of them; `outliers` are patches of each that are grey and left out of its scale.
 
     >>> figure = draw_maps(np.zeros((32, 32, 3), np.uint8), np.ones((2, 4, 4)), ["head 0", "head 1"], marked=(0, 3))
     >>> len(figure.axes)  # two panels and a colour bar
@@ -89,7 +99,8 @@ def draw_maps(
     names = labels_of("names", names, len(heats))
     if marked is not None:
         check_place("marked", marked, heats.shape[1:])
-    count, bar = len(heats), own_scales(label)
+    count, bar = len(heats), own_scales(label) if limits is None else scale_of(heats, label, limits=limits)
+    left_out = list(outliers) or [()] * count
     columns = count if count <= 4 else 3 if count in (5, 6, 9) else 4 if count <= 16 else 6
     rows = -(-count // columns)
     tallest = min(3.2, max(TALLEST / rows - CAPTION, 0.5))
@@ -104,10 +115,12 @@ def draw_maps(
             row, column = divmod(number, columns)
             axes = card.place(column * across, row * down + CAPTION, width, height)
             caption(axes, elide(name, across - _GAP, SMALL))
-            _lay_over(axes, grey, image.shape, heat, scale_of(heat))
+            heat = _without(heat, left_out[number])
+            scale = scale_of(heat, clipped=True) if limits is None else bar
+            _lay_over(axes, grey, image.shape, heat, scale)
+            _outline(axes, image.shape, heat.shape, left_out[number])
             if marked is not None:
-                patch_height, patch_width = image.shape[0] / heats.shape[1], image.shape[1] / heats.shape[2]
-                outline(axes, marked[1] * patch_width - 0.5, marked[0] * patch_height - 0.5, patch_width, patch_height)
+                _outline(axes, image.shape, heat.shape, [marked[0] * heat.shape[1] + marked[1]])
             frame(axes)
             if number == columns - 1:  # one bar for all, to the right of the first rows
                 bar.bar_beside(axes, tall)
@@ -143,14 +156,19 @@ def draw_grid(
     title: str = "",
     label: str = "",
     axis_names: tuple[str, str] = ("block", "head"),
+    outliers: Sequence[Sequence[int]] = (),
 ) -> Figure:
     """Many tiny maps `[n m rows columns]`, such as those of every head in every block, each with a scale of its own.
+
+    `outliers` are patches of each row of tiles that are grey and left out of the scales.
 
     >>> len(draw_grid(np.random.rand(2, 3, 4, 4), ["0", "1"], ["0", "1", "2"]).axes)
     2
     """
     heats = array_of("heats", heats, "n m rows columns")
-    tiles = [scale_of(heat).paint(heat) for heat in heats.reshape(-1, *heats.shape[2:])]
+    left_out = list(outliers) or [()] * len(heats)
+    kept = [[_without(heat, gone) for heat in row] for row, gone in zip(heats, left_out, strict=True)]
+    tiles = [scale_of(heat, clipped=True).paint(heat) for row in kept for heat in row]
     rows = labels_of("row_labels", row_labels, heats.shape[0])
     columns = labels_of("column_labels", column_labels, heats.shape[1])
     painted = np.stack(tiles).reshape(*heats.shape, 4)
@@ -183,6 +201,41 @@ def draw_patches(image: ArrayLike, grid: tuple[int, int], *, title: str = "") ->
         frame(whole)
         frame(apart)
         apart.spines[:].set_visible(False)
+    return card
+
+
+def draw_crop(
+    image: ArrayLike,
+    box: tuple[float, float, float, float],
+    seen: ArrayLike,
+    captions: tuple[str, str] = ("", ""),
+    *,
+    title: str = "",
+) -> Figure:
+    """The image with the part that the model gets outlined, beside what it gets; `box` in shares of the image's sides.
+
+    >>> len(draw_crop(np.zeros((30, 40, 3), np.uint8), (0.1, 0, 0.9, 1), np.zeros((16, 16, 3), np.uint8)).axes)
+    2
+    """
+    image, seen = image_of(image), image_of(seen)
+    (left_width, left_height), (right_width, right_height) = (
+        _panel(each, columns=2, room=_GAP) for each in (image, seen)
+    )
+    slot = max(left_width, 2.6) + 2 * _GAP
+    body = slot + max(right_width, 2.6), CAPTION + max(left_height, right_height)
+    with new_figure(*body, title) as card:
+        left = card.place(0, CAPTION, left_width, left_height)
+        right = card.place(slot, CAPTION, right_width, right_height)
+        _show(left, _shrink(image), image.shape)
+        left.set(xlim=left.get_xlim(), ylim=left.get_ylim())
+        height, width, _ = image.shape
+        outline(
+            left, box[0] * width - 0.5, box[1] * height - 0.5, (box[2] - box[0]) * width, (box[3] - box[1]) * height
+        )
+        _show(right, _shrink(seen), seen.shape)
+        for axes, text in zip((left, right), captions, strict=True):
+            caption(axes, elide(text, slot - 2 * _GAP, SMALL))
+            frame(axes)
     return card
 
 
@@ -225,6 +278,20 @@ def _show(axes: Axes, image: Bytes, size: tuple[int, ...], interpolation: str = 
     axes.imshow(image, extent=_extent(size), aspect="auto", interpolation=interpolation)
 
 
+def _without(heat: Floats, outliers: Sequence[int]) -> Floats:
+    """A map `[rows columns]` with no number at some of its patches."""
+    kept = heat.copy()
+    kept.flat[list(outliers)] = np.nan
+    return kept
+
+
+def _outline(axes: Axes, size: tuple[int, ...], grid: tuple[int, ...], patches: Sequence[int]) -> None:
+    """Outline patches of an overlay."""
+    high, wide = size[0] / grid[0], size[1] / grid[1]
+    for row, column in (divmod(patch, grid[1]) for patch in patches):
+        outline(axes, column * wide - 0.5, row * high - 0.5, wide, high)
+
+
 def _lay_over(axes: Axes, grey: Bytes, size: tuple[int, ...], heat: Floats, scale: Scale) -> None:
     """The heat on the grey image: it covers more where there is more of it."""
     _show(axes, grey, size)
@@ -233,12 +300,10 @@ def _lay_over(axes: Axes, grey: Bytes, size: tuple[int, ...], heat: Floats, scal
     share = np.clip((heat - scale.low) / (scale.high - scale.low), 0, 1)
     cover = 0.08 + 0.8 * np.abs(2 * share - 1) ** 0.6 if scale.diverging else 0.36 + 0.42 * share
     where = _extent(size)
-    axes.imshow(
-        heat, cmap=scale.colours, norm=scale.norm, alpha=cover, interpolation="bicubic", aspect="auto", extent=where
-    )
-    if missing.any():  # crisp, for a smooth edge would look like a number
-        cells = np.where(missing[..., None], to_rgba(MISSING), 0.0)
-        axes.imshow(cells, interpolation="nearest", aspect="auto", extent=where)
+    look: dict[str, Any] = {"interpolation": "nearest", "aspect": "auto", "extent": where}
+    axes.imshow(heat, cmap=scale.colours, norm=scale.norm, alpha=cover, **look)
+    if missing.any():
+        axes.imshow(np.where(missing[..., None], to_rgba(MISSING), 0.0), **look)
 
 
 def _shrink(image: Bytes) -> Bytes:

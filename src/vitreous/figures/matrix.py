@@ -13,11 +13,25 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
+from vitreous.figures.checks import Floats, array_of, labels_of
+from vitreous.figures.colour_scale import SHORTEST_BAR, Scale, scale_of
 from vitreous.figures.kinds import MatrixScale
-from vitreous.figures.scale import SHORTEST_BAR, Scale, scale_of
-from vitreous.figures.shapes import Floats, array_of, labels_of
-from vitreous.figures.style import DPI, INK, MUTED, PAPER, TALLEST, WIDTH, Sheet, frame, new_figure
-from vitreous.figures.text import SMALL, TINY, elide, line_height, text_width
+from vitreous.figures.style import (
+    DPI,
+    INK,
+    MUTED,
+    PAPER,
+    SMALL,
+    TALLEST,
+    TINY,
+    WIDTH,
+    Sheet,
+    elide,
+    frame,
+    line_height,
+    new_figure,
+    text_width,
+)
 
 SCALES = {
     "raw": "attention weight",

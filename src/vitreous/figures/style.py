@@ -1,4 +1,4 @@
-"""One look for every figure: the colours, and the white card that everything is drawn on.
+"""One look for every figure: colours, type, words that fit their room, and the white card that everything is drawn on.
 
 A figure here is a `Sheet`: opaque, so that it reads on dark pages too, padded, and measured in inches from the top left
 corner of its body, so that panels, captions and bars line up to the pixel. `encode` turns it into PNG, SVG or PDF
@@ -9,16 +9,18 @@ import io
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any, Literal
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, get_font_names
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
-
-from vitreous.figures.text import BODY, SMALL, TITLE, families, line_height, text_width, wrap
+from matplotlib.textpath import text_to_path
 
 WIDTH = 6.88
 """Inches of a full-width body; with the padding a card is 7.2 inches, 1440 pixels, wide."""
@@ -46,6 +48,87 @@ HEAT = matplotlib.colormaps["inferno"].with_extremes(bad=MISSING)
 """Amounts: dark is little, bright is much."""
 DIVERGING = matplotlib.colormaps["RdBu_r"].with_extremes(bad=MISSING)
 """Signed numbers: blue below zero, white at zero, red above."""
+
+TITLE, BODY, SMALL, TINY = 10.5, 9.0, 8.0, 7.0
+"""Type sizes in points. A card is at most 7.2 inches wide, so 9 points are 14 pixels on an 800 pixel page."""
+
+MONO = "DejaVu Sans Mono"
+_HAN = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "PingFang SC", "Hiragino Sans", "Microsoft YaHei")
+
+
+@lru_cache(maxsize=1)
+def families() -> list[str]:
+    """The one face that comes with matplotlib everywhere; for what it lacks, faces that this computer has."""
+    installed = set(get_font_names())
+    return ["DejaVu Sans", *(name for name in _HAN if name in installed)]
+
+
+def line_height(size: float) -> float:
+    """Inches from one line to the next."""
+    return 1.3 * size / 72
+
+
+@lru_cache(maxsize=4096)
+def text_width(text: str, size: float = BODY, weight: str = "normal", family: str = "") -> float:
+    """Inches that one line of text takes.
+
+    >>> 0.6 < text_width("Hello world") < 0.8
+    True
+    """
+    font = FontProperties(family=family or families(), size=size, weight=weight)
+    return float(text_to_path.get_text_width_height_descent(text, font, False)[0]) / 72
+
+
+def elide(text: str, width: float, size: float = BODY, weight: str = "normal", family: str = "") -> str:
+    """One line of text, cut with an ellipsis to fit `width` inches, between words where that loses little.
+
+    >>> elide("Maltese dog, Maltese terrier, Maltese", 1.6)
+    'Maltese dog, Maltese…'
+    """
+    text = " ".join(text.split())
+    if text_width(text, size, weight, family) <= width:
+        return text
+    low, high = 0, len(text)  # the longest beginning that fits lies in low..high-1
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = text_width(text[:middle] + "…", size, weight, family) <= width
+        low, high = (middle, high) if fits else (low, middle)
+    cut = text[:low]
+    space = cut.rfind(" ")
+    if not text[low].isspace() and space > 0.6 * low:
+        cut = cut[:space]
+    return cut.rstrip(" ,;:-–(") + "…"
+
+
+def wrap(text: str, width: float, size: float = BODY, weight: str = "normal", lines: int = 2) -> list[str]:
+    """Text broken between words into at most `lines` lines of `width` inches; the last is elided.
+
+    >>> wrap("Attention of the class token", 1.5, lines=2)
+    ['Attention of the class', 'token']
+    """
+    words = text.split()
+    broken: list[str] = []
+    while words and len(broken) < lines - 1:
+        count = len(words)
+        while count > 1 and text_width(" ".join(words[:count]), size, weight) > width:
+            count -= 1
+        broken.append(elide(" ".join(words[:count]), width, size, weight))
+        words = words[count:]
+    return [*broken, elide(" ".join(words), width, size, weight)] if words else broken
+
+
+def percent(share: float) -> str:
+    """A share of 1 in percent, with as many digits as help.
+
+    >>> percent(0.9312), percent(0.0312), percent(0.0001), percent(1.0), percent(float("nan"))
+    ('93.1 %', '3.1 %', '< 0.1 %', '100 %', '–')
+    """
+    if share != share:
+        return "–"
+    if 0 < share < 0.001:
+        return "< 0.1 %"
+    return f"{100 * share:.1f} %".replace("100.0", "100").replace("-", "−") if share else "0 %"
+
 
 _LOCK = threading.RLock()  # matplotlib's settings belong to the whole process: one drawing at a time
 
@@ -78,18 +161,35 @@ def style() -> Iterator[None]:
         yield
 
 
+_FOOTER: ContextVar[str] = ContextVar("footer", default="")
+
+
+@contextmanager
+def footer_of_figures(text: str) -> Iterator[None]:
+    """A line at the bottom of every card made inside the `with`, such as the model and the image."""
+    token = _FOOTER.set(text)
+    try:
+        yield
+    finally:
+        _FOOTER.reset(token)
+
+
 class Sheet(Figure):
     """A white card with a title; its body is measured in inches from the body's top left corner."""
 
     def __init__(self, width: float, height: float, title: str = "") -> None:
+        footer = elide(_FOOTER.get(), max(width, 3.0), TINY)
+        below = 0.08 + line_height(TINY) if footer else 0.0
         width = max(width, min(0.6 * text_width(title, TITLE, "bold"), WIDTH))  # two lines hold the title
         lines = wrap(title, width, TITLE, "bold", lines=2)
         self.top = PADDING + (len(lines) * line_height(TITLE) + 0.08 if lines else 0)
-        size = [(round(side * DPI) + 1e-6) / DPI for side in (width + 2 * PADDING, self.top + height + PADDING)]
+        size = [(round(side * DPI) + 1e-6) / DPI for side in (width + 2 * PADDING, self.top + height + below + PADDING)]
         super().__init__(figsize=(size[0], size[1]), dpi=100, facecolor=PAPER)
         for number, line in enumerate(lines):
             top = PADDING - self.top + number * line_height(TITLE)
             self.write(0, top, line, size=TITLE, weight="bold", va="top")
+        if footer:
+            self.write(0, height + 0.08, footer, size=TINY, color=MUTED, va="top")
 
     def place(self, left: float, top: float, width: float, height: float) -> Axes:
         """Axes with their corner at (left, top) of the body, all in inches, snapped to whole pixels."""

@@ -8,11 +8,26 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import ArrayLike
 
+from vitreous.figures.checks import Bytes, array_of, check_place, colours_of
+from vitreous.figures.colour_scale import SHORTEST_BAR, Scale
 from vitreous.figures.matrix import fit_both, fit_rows, new_cells
-from vitreous.figures.scale import SHORTEST_BAR, Scale
-from vitreous.figures.shapes import Bytes, array_of, check_place, colours_of
-from vitreous.figures.style import DPI, FAINT, INK, MISSING, MUTED, TALLEST, WIDTH, frame, new_figure, outline
-from vitreous.figures.text import SMALL, TINY, line_height, percent, text_width
+from vitreous.figures.style import (
+    DPI,
+    FAINT,
+    INK,
+    MISSING,
+    MUTED,
+    SMALL,
+    TALLEST,
+    TINY,
+    WIDTH,
+    frame,
+    line_height,
+    new_figure,
+    outline,
+    percent,
+    text_width,
+)
 
 _SMALLEST = 0.13  # inches: a row that can still be labelled
 

@@ -57,14 +57,30 @@ def curves(
     counts = [round(step * ranks[0].numel() / steps) for step in range(1, steps)]
     first = ranks[:, None] < torch.tensor(counts, device=x.device)[:, None, None]  # [m s-1 rows columns]
     kept = torch.cat([~first, first]).flatten(0, 1)  # after deletion, then after insertion
-    found = [
-        _probability(model(torch.where(_enlarged(masks, x), x, empty)), chosen)
-        for masks in kept.split(batch_size)
-        if len(masks)
-    ]
-    middle = torch.cat([whole.new_empty(0), *found]).view(2, *shape, steps - 1)
+    found = _remaining(model, x, kept, empty, batch_size)[:, chosen[0]]
+    middle = found.view(2, *shape, steps - 1)
     full, none = (end.expand(*shape, 1) for end in (whole, nothing))
     return torch.cat([full, middle[0], none], dim=-1), torch.cat([none, middle[1], full], dim=-1)
+
+
+@torch.no_grad()
+def probabilities_without(
+    model: nn.Module, x: Tensor, kept: Tensor, *, baseline: str | Tensor = "mean", batch_size: int = 32
+) -> Tensor:
+    """Compute the probability of every class with patches removed: `kept`, bool `[k rows columns]` → `[k classes]`.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 2))
+    >>> kept = torch.tensor([[[True, False], [True, True]]])
+    >>> probabilities_without(model, torch.randn(1, 3, 4, 4), kept).shape
+    torch.Size([1, 2])
+    """
+    return _remaining(model, x, kept.to(x.device), _empty(model, x, baseline, kept.shape[-2:]), batch_size)
+
+
+def _remaining(model: nn.Module, x: Tensor, kept: Tensor, empty: Tensor, batch_size: int) -> Tensor:
+    """Probabilities `[k classes]` where patches that are not in `kept` `[k rows columns]` show `empty`."""
+    found = [model(torch.where(_enlarged(masks, x), x, empty)) for masks in kept.split(batch_size) if len(masks)]
+    return torch.cat(found or [model(x)[:0]]).float().softmax(dim=-1)
 
 
 def area(curve: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Token representations: principal components as colours, norms, and the similarity of layers (CKA).
+"""Token representations: principal components as colours, norms, the similarity of patches and of layers (CKA).
 
 From the middle layers on, some models have a few tokens dozens of times as long as the rest. Those would dominate
 variance and CKA: pass `principal_colours` and `layer_similarity` tokens after a norm (`tokens`, `norm1`), and
@@ -49,6 +49,18 @@ def token_norms(tokens: Tensor, layout: TokenLayout) -> Tensor:
              [2., 2.]]])
     """
     return layout.to_grid(tokens.norm(dim=-1))
+
+
+@torch.no_grad()
+def patch_similarity(tokens: Tensor, layout: TokenLayout) -> Tensor:
+    """Compute the cosine similarity of every patch token with every other: `[… t d]` → `[… n n]`.
+
+    >>> patch_similarity(torch.eye(5), TokenLayout(grid=(2, 2)))[0]
+    tensor([1., 0., 0., 0.])
+    """
+    patches = layout.to_grid(tokens.to(torch.promote_types(tokens.dtype, torch.float32)), dim=-2).flatten(-3, -2)
+    unit = torch.nn.functional.normalize(patches, dim=-1)
+    return unit @ unit.mT
 
 
 @torch.no_grad()

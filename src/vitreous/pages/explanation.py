@@ -15,7 +15,21 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from PIL import Image as pillow
 
-from vitreous.figures.kinds import Bars, Dots, Lines, Map, Matrix, Result, Steps, Table, Tiles
+from vitreous.figures.kinds import (
+    Bars,
+    Crop,
+    Diagram,
+    Dots,
+    Lines,
+    Map,
+    Matrix,
+    Removal,
+    Result,
+    Steps,
+    Story,
+    Table,
+    Tiles,
+)
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.pages.payload import Payload
 from vitreous.pages.render import render, scripted_page
@@ -23,16 +37,19 @@ from vitreous.predict.classify import Answer, Prediction, top_classes
 from vitreous.runtime.files import short_name, write_atomic
 from vitreous.views.inspection import Inspection
 from vitreous.views.registry import choose_views
+from vitreous.views.view import GROUPS
 from vitreous.weights.load import Model
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FORMAT = 2
+FORMAT = 3
 NAMED = 10
 """Classes that the page lists."""
 EXACT = 4096
 """Numbers up to which an array goes to the page as it is; larger ones as bytes with a scale."""
+OPENING = ("relevance", "cam", "attention-rows")
+"""What the page opens with: the first of these that there is, or else its first view."""
 
 Progress = Callable[[str], object]
 Format = Literal["png", "svg", "pdf"]
@@ -107,21 +124,26 @@ class Explanation:
         part = next(iter(results)) if part is None else part
         if part not in results:
             raise ValueError(f"the view {name!r} has no figure {part!r}: it has {', '.join(map(repr, results))}")
-        return draw(results[part], None if self.inspection.image is None else self.inspection.backdrop)
+        backdrop = None if self.inspection.image is None else self.inspection.backdrop
+        names = (short_name(self.inspection.model.card.name), short_name(self.inspection.name))
+        return draw(results[part], backdrop, footer=" · ".join(filter(None, names)))
 
     def payload(self, progress: Progress = lambda view: None) -> Payload:
         """Compute all chosen views and pack them for the page."""
         payload = Payload(_header(self.inspection))
         if self.inspection.image is not None:
             payload.add_bytes("image", _encoded(self.inspection.backdrop))
+        if payload.header["predictions"]:
+            payload.add("probabilities", self.inspection.logits.softmax(dim=-1))
         computed = self.compute(progress)
         views = {name: view for name, view in self.views.items() if name in computed}
         payload.header["views"] = [
             {field: getattr(view, field) for field in ("title", "read", "beware")}
-            | {"name": name, "tab": view.tab or view.title}
+            | {"name": name, "group": view.group}
             | {"results": [_pack(payload, name, part, result) for part, result in computed[name].items()]}
             for name, view in views.items()
         ]
+        payload.header["start"]["view"] = next((name for name in OPENING if name in views), next(iter(views)))
         return payload
 
     def page(self) -> tuple[str, Payload]:
@@ -194,7 +216,7 @@ def predictions(inspection: Inspection) -> tuple[Prediction, ...]:
 def _header(inspection: Inspection) -> dict[str, Any]:
     card, choice = inspection.model.card, inspection.choice
     model: dict[str, Any] = {"name": short_name(card.name), "classifier": card.head == "classifier"}
-    start: dict[str, Any] = {"view": "attention-rows", "block": None, "head": choice.head, "query": choice.query}
+    start: dict[str, Any] = {"view": None, "block": None, "head": choice.head, "query": choice.query, "class": None}
     if isinstance(inspection.model, ViT):
         config, layout = inspection.model.config, inspection.model.layout
         model |= {
@@ -207,10 +229,15 @@ def _header(inspection: Inspection) -> dict[str, Any]:
         start["block"] = inspection.block
     found = [asdict(each) for each in predictions(inspection)]
     explained = inspection.classes if found else []
+    if found:
+        start["class"] = inspection.target
     return {
         "format": FORMAT,
-        "model": model,
+        "model": model | {"summary": describe_model(inspection.model)},
+        "groups": GROUPS,
         "image": None if inspection.image is None else _describe_image(inspection, inspection.image),
+        "artifacts": _artifacts(inspection),
+        "classNames": list(card.class_names) if found and card.class_names else None,
         "start": start,
         "predictions": found,
         "classes": [{"index": i, "class_name": card.label(i)} for i in explained],
@@ -225,6 +252,20 @@ def _describe_image(inspection: Inspection, image: pillow.Image) -> dict[str, An
     return {"name": short_name(inspection.name), "size": size, "crop": crop, "preprocess": preprocess.describe()}
 
 
+def _artifacts(inspection: Inspection) -> dict[str, Any] | None:
+    """Which patches are artifacts, and the sentence that says so."""
+    if inspection.image is None or not (found := inspection.artifacts):
+        return None
+    count = len(found.patches)
+    who = "This patch carries" if count == 1 else f"These {count} patches carry"
+    what = "its token as a register" if count == 1 else "their tokens as registers"
+    said = (
+        f"{who} no image content: from block {found.block} on the model uses {what} "
+        f"(norm {found.norm:.0f}, where {found.usual:.0f} is usual). The image has a dashed outline there."
+    )
+    return {"patches": found.patches, "block": found.block, "said": said}
+
+
 def _encoded(pixels: np.ndarray) -> bytes:
     """A small image without loss, a large one as WebP."""
     file = io.BytesIO()
@@ -234,13 +275,17 @@ def _encoded(pixels: np.ndarray) -> bytes:
 
 
 FIELDS: dict[type, str] = {
-    Map: "at axes grid prefix label signed limits from_zero panels says colours chosen",
+    Map: "at axes grid prefix label signed limits from_zero panels says colours chosen outliers outliers_from",
     Matrix: "at axes rows columns label signed scale prefix names",
     Dots: "label unit ceiling",
-    Bars: "names label limits positions",
+    Bars: "names label limits positions indices",
     Steps: "axes steps answers names",
+    Removal: "counts best names answers labels chosen passed colour hide show good bad",
     Lines: "baselines",
     Tiles: "grid shares",
+    Crop: "box captions",
+    Diagram: "",
+    Story: "prefix block",
     Table: "rows",
 }
 """What the page reads of each kind of result as it is."""
@@ -254,7 +299,8 @@ def _pack(payload: Payload, view: str, part: str, result: Result) -> dict[str, A
     match result:
         case Map():
             values = (result.values * 255).round().astype(np.uint8) if result.colours else result.values
-            entry |= {"array": payload.add_once(name, values, exact=EXACT), "over": result.over_image}
+            add = payload.add_symmetric if result.symmetric else partial(payload.add_once, exact=EXACT)
+            entry |= {"array": add(name, values), "over": result.over_image}
             entry["names"] = {axis: names for axis, names in result.names.items() if axis == "class"}
         case Matrix():
             entry["array"] = payload.add_once(name, result.values, exact=EXACT)
@@ -266,6 +312,10 @@ def _pack(payload: Payload, view: str, part: str, result: Result) -> dict[str, A
         case Steps():
             entry["array"] = payload.add_once(name, result.curves)
             entry["probabilities"] = [float(value) for value in result.probabilities]
+        case Removal():
+            arrays = {part: getattr(result, part) for part in ("order", "hidden", "alone")}
+            entry |= {part: payload.add_once(f"{name}/{part}", values) for part, values in arrays.items()}
+            entry |= {part: [float(value) for value in getattr(result, part)] for part in ("random", "centre")}
         case Lines():
             entry["panels"] = [
                 {
@@ -276,6 +326,22 @@ def _pack(payload: Payload, view: str, part: str, result: Result) -> dict[str, A
                 }
                 for number, panel in enumerate(result.panels)
             ]
+        case Crop():
+            for part in ("image", "seen"):
+                payload.add_bytes(f"{name}/{part}", _encoded(getattr(result, part)))
+                entry[part] = f"{name}/{part}"
+        case Diagram():
+            entry |= {
+                "whole": [asdict(part) for part in result.whole],
+                "block": [asdict(part) for part in result.block],
+            }
+        case Story():
+            entry["steps"] = [asdict(step) for step in result.steps]
+            arrays = {part: getattr(result, part) for part in ("embedding", "positions", "q", "k", "added")}
+            entry |= {
+                part: None if values is None else payload.add_once(f"{name}/{part}", values, exact=EXACT)
+                for part, values in arrays.items()
+            }
         case Tiles(grid=None):
             entry["array"] = payload.add_once(name, (result.images.clip(0, 1) * 255).round().astype(np.uint8))
         case Tiles():

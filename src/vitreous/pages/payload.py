@@ -60,6 +60,21 @@ class Payload:
             self.add(name, values, scaled=scaled)
         return known[0]
 
+    def add_symmetric(self, name: str, values: np.ndarray, steps: int = 50) -> str:
+        """Append matrices `[… n n]` that are symmetric, within −1 to 1 and 1 on the diagonal: the upper half, rounded.
+
+        >>> payload = Payload()
+        >>> payload.add_symmetric("cosine", np.array([[1.0, 0.5], [0.5, 1.0]]))
+        'cosine'
+        >>> payload.header["arrays"]["cosine"]
+        {'type': 'int8', 'shape': [2, 2], 'offset': 0, 'symmetric': 50}
+        """
+        size = values.shape[-1]
+        upper = np.rint(values[..., *np.triu_indices(size, 1)] * steps).astype(np.int8)
+        self.add(name, upper)
+        self.header["arrays"][name] |= {"shape": list(values.shape), "symmetric": steps}
+        return name
+
     def add_bytes(self, name: str, data: bytes) -> None:
         """Append a file as it is."""
         self.header["files"][name] = {"offset": self.length, "length": len(data)}

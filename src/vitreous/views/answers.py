@@ -24,6 +24,8 @@ def predictions(inspection: Inspection) -> Bars:
         np.array([each.probability for each in found]),
         title="Predictions",
         logits=np.array([each.logit for each in found]),
+        indices=[each.index for each in found],
+        everything=inspection.logits.softmax(dim=-1).numpy(),
     )
 
 
@@ -81,6 +83,7 @@ PREDICTIONS = View(
     "A probability is the model's confidence, not its accuracy: the model knows its own classes alone, and spreads 100 % "
     "over them whatever is in the image.",
     predictions,
+    group="Why",
     needs=IMAGE_CLASSES,
 )
 LENS = View(
@@ -97,7 +100,6 @@ IMPORTANCE = View(
     "How much the logit of the class depends on each head, by one gradient.",
     "A slope at full strength, not the effect of removal: the ablation view measures that.",
     importance,
-    tab="Heads",
     needs=VIT_CLASSES,
 )
 ABLATION = View(
@@ -106,7 +108,6 @@ ABLATION = View(
     "class; a positive change (red) is one that lowered it.",
     "One head at a time: heads that can replace each other look unimportant.",
     ablation,
-    tab="Heads",
     needs=VIT_CLASSES,
     slow=True,
 )

@@ -34,6 +34,7 @@ def _map(inspection: Inspection, title: str, panels: tuple[Axis, ...], **options
         prefix=inspection.vit.layout.prefix,
         label="attention",
         panels=panels,
+        **inspection.left_out,
         says="{block}, {head}: the {query} attends most to {peak} ({value} of its attention).",
         **options,  # type: ignore[arg-type]
     )
@@ -113,6 +114,7 @@ def rollout_map(inspection: Inspection) -> Map:
         prefix=layout.prefix if axes else 0,
         label="share of the query token",
         from_zero=False,
+        **inspection.left_out,
         says="{value} of the {query} can have come from {peak}.",
     )
 
@@ -133,7 +135,7 @@ ROWS = View(
     "things.",
     "Each map has its own scale: compare where heads attend, not how strongly.",
     rows,
-    tab="Attention",
+    group="Where",
 )
 MAPS = View(
     "Attention through the blocks",
@@ -141,7 +143,7 @@ MAPS = View(
     "Late tokens are mixtures: attention to a patch's token is no longer attention to that patch alone. Each map has its own "
     "scale.",
     maps,
-    tab="Attention",
+    group="Where",
 )
 MATRIX = View(
     "Attention matrix",
@@ -150,7 +152,6 @@ MATRIX = View(
     "weights; their decimal logarithm; each row layer-normalised.",
     "Attention says what is mixed, not what follows from it: a token may be attended to and ignored later.",
     matrix,
-    tab="Matrices",
 )
 DISTANCE = View(
     "How far heads attend",
@@ -158,14 +159,12 @@ DISTANCE = View(
     "global heads side by side; late ones attend everywhere.",
     "An average over this image: a head may attend far from one patch and near to another.",
     distance,
-    tab="Distance",
 )
 ENTROPY = View(
     "How widely heads attend",
     "Entropy of attention for each head: at the dashed line a head attends to all tokens alike, at 0 to a single one.",
     "A narrow head is not an important one: what follows may ignore it.",
     entropy,
-    tab="Distance",
 )
 ROLLOUT = View(
     "Attention rollout",
@@ -173,5 +172,5 @@ ROLLOUT = View(
     "have reached the query token.",
     "It is the same for every class and knows neither values nor MLPs: it shows possible flow, not a reason.",
     rollout_map,
-    tab="Rollout",
+    group="Where",
 )

@@ -3,15 +3,17 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from PIL.Image import Image
+from PIL.Image import fromarray as from_array
 from torch import Tensor
 
 from vitreous.data.preprocess import square
 from vitreous.figures.kinds import MatrixScale
+from vitreous.inside.artifacts import Artifacts, find_artifacts
 from vitreous.inside.attention import attention_of
 from vitreous.inside.capture import capture
 from vitreous.models.vit import ViT
@@ -22,6 +24,8 @@ SHARP = 256
 """Pixels of a side that let a photograph be recognised under a heat map; a model may see as few as 32."""
 LARGEST_ATTENTION = 40_000_000
 """Attention values that are kept whole; of a larger model's, the rows of one query are."""
+PROBED = 256
+"""Pixels of the longer side of the image that is preprocessed to find what the model sees."""
 EXPLAINED = 5
 """Classes whose evidence is computed: the target, and the likeliest others."""
 
@@ -114,6 +118,33 @@ class Inspection:
             return pixels
         height, width = preprocess.size
         return np.asarray(preprocess.with_size((times * height, times * width)).view(self.image).convert("RGB"))
+
+    @cached_property
+    def seen_box(self) -> tuple[float, float, float, float]:
+        """Left, top, right and bottom of what the model sees, as shares of the image's sides.
+
+        Found by preprocessing a small image whose brightness rises evenly, whatever the steps are.
+        """
+        assert self.image is not None
+        preprocess, (width, height) = self.model.card.preprocess, self.image.size
+        if preprocess.resize is not None and max(width, height) > PROBED:  # without a resize, pixels are counted
+            width, height = (max(1, round(side * PROBED / max(self.image.size))) for side in (width, height))
+        across, down = np.linspace(0, 255, width)[None], np.linspace(0, 255, height)[:, None]
+        ramps = [np.broadcast_to(ramp, (height, width)).round().astype(np.uint8) for ramp in (across, down, 255)]
+        seen = [np.asarray(preprocess.view(from_array(ramp)).convert("L"), dtype=np.float64) for ramp in ramps]
+        inside = seen[2] > 250  # the rest is black, beyond the edges
+        ends = []
+        for axis, side in enumerate((width, height)):
+            values = (seen[axis] * inside).sum(axis=axis) / np.maximum(inside.sum(axis=axis), 1)  # along the ramp
+            places = np.flatnonzero((values > 2) & (values < 253))  # neither cut off by rounding nor black
+            if len(places) < 3:
+                ends.append((0.0, 1.0))
+                continue
+            slope, start = np.polyfit(places, values[places], 1)
+            first, last = ((start + slope * at) / 255 * (side - 1) + 0.5 for at in (-0.5, len(values) - 0.5))
+            ends.append((float(first / side), float(last / side)))
+        (left, right), (top, bottom) = ends
+        return left, top, right, bottom
 
     @cached_property
     def x(self) -> Tensor:
@@ -212,3 +243,13 @@ class Inspection:
         with torch.inference_mode(), capture(self.vit, "output") as captured:
             self.vit(self.x)
         return captured.stack("output")[:, 0]
+
+    @cached_property
+    def artifacts(self) -> Artifacts:
+        """Patches whose tokens are outliers; a ResNet has none."""
+        return find_artifacts(self.outputs, self.vit.layout) if isinstance(self.model, ViT) else Artifacts()
+
+    @property
+    def left_out(self) -> dict[str, Any]:
+        """Fields of a `Map` over this image: what its scale of colours leaves out."""
+        return {"outliers": self.artifacts.patches, "outliers_from": self.artifacts.block}

@@ -62,22 +62,31 @@ def heat_map(name: str, inspection: Inspection) -> Tensor:
     return MAPS[name](inspection).detach().float().cpu()
 
 
-def _class_maps(found: list[Tensor], classes: list[str], title: str, label: str, signed: bool = False) -> Map:
+def _class_maps(inspection: Inspection, found: list[Tensor], title: str, label: str, signed: bool = False) -> Map:
+    """Maps of the target, and of as many of the other likely classes as were computed."""
     rows, columns = found[0].shape
-    values, names = torch.stack(found).flatten(1).numpy(), {"class": classes}
-    return Map(values, (rows, columns), title, ("class",), {"class": 0}, names, label=label, signed=signed)  # type: ignore[arg-type]
+    return Map(
+        torch.stack(found).flatten(1).numpy(),
+        (rows, columns),
+        title,
+        ("class",),
+        {"class": 0},
+        {"class": [inspection.model.card.label(i) for i in inspection.classes[: len(found)]]},
+        label=label,
+        signed=signed,
+        **inspection.left_out,
+    )
 
 
 def _evidence(name: str, title: str, label: str, *, signed: bool = False) -> Callable[[Inspection], Map]:
     """A view of one map for the target class."""
-    return lambda i: _class_maps([heat_map(name, i)], [i.target_label], title, label, signed)
+    return lambda i: _class_maps(i, [heat_map(name, i)], title, label, signed)
 
 
 def relevance_maps(inspection: Inspection) -> Map:
     """Relevance for the target, and for the likeliest other classes."""
     found = [heat_map("relevance", inspection.with_choice(Choice(target=i))) for i in inspection.classes]
-    classes = [inspection.model.card.label(i) for i in inspection.classes]
-    return _class_maps(found, classes, "Relevance for {class}", "relevance")
+    return _class_maps(inspection, found, "Relevance for {class}", "relevance")
 
 
 def comparable(inspection: Inspection) -> dict[str, Tensor]:
@@ -147,7 +156,7 @@ RELEVANCE = View(
     "Only evidence for the class is kept; evidence against it is cut off. A map exists even when the model is wrong: compare "
     "the trust view.",
     relevance_maps,
-    tab="Relevance",
+    group="Why",
     needs=VIT_CLASSES,
 )
 GRADIENT_ATTENTION = View(
@@ -155,7 +164,7 @@ GRADIENT_ATTENTION = View(
     "The attention of one block, by default the last, weighted by the gradient of the class's logit.",
     "One block only: what earlier blocks gathered is already inside its tokens.",
     _evidence("gradient × attention", "Gradient × attention for {class}", "relevance"),
-    tab="Relevance",
+    group="Why",
     needs=VIT_CLASSES,
 )
 CAM = View(
@@ -164,7 +173,7 @@ CAM = View(
     "the last stage in a ResNet.",
     "A coarse map: one number for each patch.",
     _evidence("CAM", "CAM for {class}", "activation"),
-    tab="Relevance",
+    group="Why",
     needs=IMAGE_CLASSES,
 )
 INTEGRATED_GRADIENTS = View(
@@ -173,7 +182,7 @@ INTEGRATED_GRADIENTS = View(
     "logits, but for the error of 32 steps; blue lowers the logit.",
     "It depends on the black image it starts from: a black object can hardly get a part.",
     _evidence("integrated gradients", "Integrated gradients for {class}", "part of the logit", signed=True),
-    tab="Relevance",
+    group="Why",
     needs=VIT_CLASSES,
 )
 TRUST = View(
@@ -183,7 +192,7 @@ TRUST = View(
     "similar does not show what the model has learned.",
     "It measures whether a map finds what the model uses on this one image, not whether the model is correct.",
     trust,
-    tab="Trust",
+    group="Model",
     needs=IMAGE_CLASSES,
     slow=True,
 )

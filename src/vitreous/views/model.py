@@ -1,6 +1,8 @@
 """The model itself: how an image becomes tokens, the shapes on the way through it, and what was loaded."""
 
-from vitreous.figures.kinds import Map, Results, Table, Tiles
+import numpy as np
+
+from vitreous.figures.kinds import Crop, Map, Results, Table, Tiles
 from vitreous.inside import filters as embedding_filters
 from vitreous.inside.position_similarity import position_similarity
 from vitreous.models.summary import trace
@@ -10,8 +12,26 @@ from vitreous.views.inspection import Inspection
 from vitreous.views.view import ANY, VIT, View
 from vitreous.weights.inspect import inspect
 
+LARGEST_SIDE = 480
+"""Pixels of the original image's longer side on the page."""
 COMPONENTS = 28
 """Principal components, as many as the paper's figure 7 shows."""
+
+
+def seen(inspection: Inspection) -> Crop:
+    """The original image with the part that the model gets outlined, and what the model gets."""
+    assert inspection.image is not None
+    image, preprocess = inspection.image, inspection.model.card.preprocess
+    small = image.convert("RGB")
+    small.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
+    height, width = inspection.pixels.shape[:2]
+    return Crop(
+        np.asarray(small),
+        inspection.seen_box,
+        inspection.pixels,
+        (f"{image.height} × {image.width} pixels, as it came", f"{height} × {width} pixels, as the model gets it"),
+        f"What the model sees: {preprocess.describe()}",
+    )
 
 
 def patches(inspection: Inspection) -> Tiles:
@@ -73,12 +93,20 @@ def card(inspection: Inspection) -> Table:
     return Table([(label, short_name(text) if label == "name" else text) for label, text in rows], "About the model")
 
 
+SEEN = View(
+    "What the model sees",
+    "The image as it came, with the part that the model gets outlined, and that part with the model's own pixels.",
+    "Brightness and contrast are shown as they came: the model gets them after mean and standard deviation are taken out.",
+    seen,
+    group="Model",
+    needs=frozenset({"image"}),
+)
 PATCHES = View(
     "Patches",
     "The image as the model gets it, cut into the patches that become its tokens.",
     "Within a patch the model can see fine detail; the cut only decides what is one token.",
     patches,
-    tab="Embedding",
+    group="Model",
 )
 POSITIONS = View(
     "Position embeddings",
@@ -86,7 +114,6 @@ POSITIONS = View(
     "that the model has learned rows and columns.",
     "Similarity of embeddings says what the model can tell apart, not how it uses it.",
     positions,
-    tab="Embedding",
     needs=frozenset({"vit", "positions"}),
 )
 FILTERS = View(
@@ -95,7 +122,6 @@ FILTERS = View(
     "variance, for a ResNet the filters of its first convolution. Waves and blobs are usual.",
     "A ViT's components are directions, not single filters, and their sign means nothing.",
     filters,
-    tab="Embedding",
     needs=ANY,
 )
 SHAPES = View(
@@ -103,7 +129,7 @@ SHAPES = View(
     "How an image's tensor changes on its way: patches, tokens, heads, the attention matrix, logits.",
     "Only the first block is followed; all blocks have the same shapes.",
     shapes,
-    tab="Model",
+    group="Model",
     needs=VIT,
 )
 CARD = View(
@@ -111,6 +137,6 @@ CARD = View(
     "What was loaded, from where, what was assumed because no file says it, and how images are prepared.",
     "Not whether the preprocessing is correct: `vitreous doctor --data` measures that.",
     card,
-    tab="Model",
+    group="Model",
     needs=ANY,
 )

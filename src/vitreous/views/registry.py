@@ -7,19 +7,21 @@ To add a view: write how it is computed and its words in a module of this folder
 import difflib
 from collections.abc import Sequence
 
-from vitreous.views import answers, attention, maps, model, tokens
+from vitreous.views import answers, attention, evidence, maps, model, story, tokens
 from vitreous.views.inspection import Inspection
 from vitreous.views.view import View
 
 VIEWS: dict[str, View] = {
-    "predictions": answers.PREDICTIONS,
     "relevance": maps.RELEVANCE,
+    "evidence": evidence.EVIDENCE,
+    "predictions": answers.PREDICTIONS,
     "gradient-attention": maps.GRADIENT_ATTENTION,
     "cam": maps.CAM,
     "integrated-gradients": maps.INTEGRATED_GRADIENTS,
     "attention-rows": attention.ROWS,
     "attention-maps": attention.MAPS,
     "rollout": attention.ROLLOUT,
+    "similarity": tokens.PATCH_SIMILARITY,
     "lens": answers.LENS,
     "importance": answers.IMPORTANCE,
     "ablation": answers.ABLATION,
@@ -29,9 +31,12 @@ VIEWS: dict[str, View] = {
     "entropy": attention.ENTROPY,
     "attention-matrix": attention.MATRIX,
     "block-similarity": tokens.SIMILARITY,
-    "patches": model.PATCHES,
     "positions": model.POSITIONS,
     "filters": model.FILTERS,
+    "story": story.STORY,
+    "input": model.SEEN,
+    "patches": model.PATCHES,
+    "architecture": story.ARCHITECTURE,
     "shapes": model.SHAPES,
     "card": model.CARD,
     "trust": maps.TRUST,

@@ -2,7 +2,7 @@
 
 import torch
 
-from vitreous.figures.kinds import Map, Matrix
+from vitreous.figures.kinds import At, Map, Matrix
 from vitreous.inside import representations
 from vitreous.inside.capture import capture
 from vitreous.views.inspection import Inspection
@@ -28,7 +28,29 @@ def norms(inspection: Inspection) -> Map:
     found = [representations.token_norms(one.float(), layout).cpu() for one in inspection.outputs]
     values = torch.stack(found).flatten(1).numpy()  # [blocks n]
     title = "Norm of the tokens after {block}"
-    return Map(values, layout.grid, title, axes=("block",), at={"block": inspection.block}, label="norm")
+    at: At = {"block": inspection.block}
+    return Map(values, layout.grid, title, axes=("block",), at=at, label="norm", **inspection.left_out)
+
+
+def patch_similarity(inspection: Inspection) -> Map:
+    """The cosine similarity of every patch with every other, after each block."""
+    layout = inspection.vit.layout
+    rows, columns = layout.grid
+    row, column = inspection.query_patch or (rows // 2, columns // 2)
+    return Map(
+        representations.patch_similarity(inspection.outputs, layout).cpu().numpy(),  # [blocks n n]
+        layout.grid,
+        "Similarity of the {query} with every patch, after {block}",
+        axes=("block", "query"),
+        at={"block": inspection.block, "query": row * columns + column},
+        names={"query": [f"patch {divmod(i, columns)}" for i in range(layout.patches)]},
+        label="cosine similarity",
+        limits=(0.0, 1.0),
+        panels=("block",),
+        symmetric=True,
+        **inspection.left_out,
+        says="After {block}, the {query} is most similar to {peak} ({number}).",
+    )
 
 
 def similarity(inspection: Inspection) -> Matrix:
@@ -45,7 +67,6 @@ COLOURS = View(
     "to the model.",
     "Colours mean nothing by themselves and cannot be compared between images or blocks.",
     colours,
-    tab="Tokens",
 )
 NORMS = View(
     "Norm of tokens",
@@ -53,12 +74,17 @@ NORMS = View(
     "registers have fewer.",
     "Length is not importance: the next norm removes most of it.",
     norms,
-    tab="Tokens",
+)
+PATCH_SIMILARITY = View(
+    "Similarity of patches",
+    "Point at a patch: patches that the model represents alike light up, block by block; a click holds the patch.",
+    "Alike to the model need not be alike to the eye; negative similarity is drawn as none.",
+    patch_similarity,
+    group="Where",
 )
 SIMILARITY = View(
     "Similarity of blocks",
     "How similar the inputs of any two blocks are (linear CKA of their normed tokens): bright squares are blocks that change little.",
     "Measured on the tokens of this one image; the output of the last block is not among them.",
     similarity,
-    tab="Matrices",
 )

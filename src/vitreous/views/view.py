@@ -8,6 +8,14 @@ from vitreous.figures.kinds import Result, Results
 from vitreous.models.vit import ViT
 from vitreous.views.inspection import Inspection
 
+Group = Literal["Why", "Where", "Inside", "Model"]
+GROUPS: dict[Group, str] = {
+    "Why": "evidence for a class",
+    "Where": "who attends to what",
+    "Inside": "blocks, heads, tokens",
+    "Model": "architecture, input, trust",
+}
+"""The page's tabs, and what each holds."""
 Need = Literal["image", "vit", "classes", "positions"]
 
 
@@ -22,8 +30,8 @@ class View:
     """What it does not show."""
     compute: Callable[[Inspection], Result | Results]
     """A result of one of the kinds in `figures/kinds.py`, or several by name."""
-    tab: str = ""
-    """The page's tab that shows it, perhaps with other views; by default one of its own."""
+    group: Group = "Inside"
+    """The page's tab that shows it."""
     needs: frozenset[Need] = frozenset({"image", "vit"})
     """What there must be: an `image`, a `vit` (not a ResNet), `classes` (a classifier), learned `positions`."""
     slow: bool = False

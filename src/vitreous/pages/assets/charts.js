@@ -4,9 +4,9 @@ import { make, number, percent } from "./dom.js";
 import { gradient, paint } from "./colours.js";
 
 const LARGE = [560, 260], PHONE = [350, 230], SMALL = [200, 150]; // so that words are as large everywhere
-const LEFT = 56, RIGHT = 22, TOP = 12, BOTTOM = 34;
+const LEFT = 56, TOP = 12, BOTTOM = 34;
 
-function frame({ label, low, high, steps, names, title, unit = "", small = false }) {
+function frame({ label, low, high, steps, names, title, unit = "", small = false, right: RIGHT = 22 }) {
   const [WIDE, TALL] = small ? SMALL : matchMedia("(max-width: 40rem)").matches ? PHONE : LARGE;
   const x = (i) => LEFT + ((WIDE - LEFT - RIGHT) * (steps > 1 ? i / (steps - 1) : 0.5));
   const y = (value) => TOP + (TALL - TOP - BOTTOM) * (1 - (value - low) / (high - low || 1));
@@ -17,7 +17,7 @@ function frame({ label, low, high, steps, names, title, unit = "", small = false
   }
   for (const i of places(steps, WIDE / 40, Boolean(names))) svg.append(make("text", { x: x(i), y: TALL - BOTTOM + 18, "text-anchor": "middle" }, names ? names[i] : String(i)));
   svg.append(make("text", { x: (LEFT + WIDE - RIGHT) / 2, y: TALL - 2, "text-anchor": "middle", class: "axis" }, label));
-  return { svg, x, y, right: WIDE - RIGHT };
+  return { svg, x, y, right: WIDE - RIGHT, bottom: TALL - BOTTOM };
 }
 
 // Which of many steps are named: all, or every second, third, …; where they are shares of a whole, its quarters
@@ -66,15 +66,28 @@ export function dots(values, layers, heads, { title, label = "block", unit = "",
   return svg;
 }
 
-// lines: [{ name, values, quiet, strong }]
+// lines: [{ name, values, quiet, strong, dashed, colour, at }]; each is named at its right end, or at step `at`
 export function lines(series, { title, label, names = null, low = 0, high = 1 }) {
   const steps = series[0].values.length;
-  const { svg, x, y } = frame({ label, low, high, steps, names, title });
-  for (const { name, values, quiet, strong, dashed } of series) {
+  const longest = Math.max(...series.map(({ name }) => name.length));
+  const { svg, x, y, right, bottom } = frame({ label, low, high, steps, names, title, right: 18 + 6.4 * Math.min(longest, 22) });
+  const ends = [];
+  for (const { name, values, quiet, strong, dashed, colour } of series) {
     const points = [...values].map((value, i) => `${x(i)},${y(value)}`).join(" ");
-    const line = make("polyline", { points, class: `line${quiet ? " quiet" : ""}${strong ? " strong" : ""}${dashed ? " dashed" : ""}` });
+    const classes = `line${quiet ? " quiet" : ""}${strong ? " strong" : ""}${dashed ? " dashed" : ""}${colour === undefined ? "" : ` line-${colour} own`}`;
+    const line = make("polyline", { points, class: classes });
     line.append(make("title", {}, name));
     svg.append(line);
+    ends.push({ name, classes, from: y(values[values.length - 1]) });
+  }
+  let above = -Infinity;
+  ends.sort((a, b) => a.from - b.from);
+  for (const end of ends) above = end.to = Math.max(end.from, above + 13);
+  let below = bottom + 13; // names that would leave the chart at the bottom move up
+  for (const end of ends.reverse()) below = end.to = Math.min(end.to, below - 13);
+  for (const { name, classes, from, to } of ends) {
+    svg.append(make("line", { x1: right + 1, x2: right + 7, y1: from, y2: to, class: "grid" }));
+    svg.append(make("text", { x: right + 9, y: to + 4, class: `end ${classes.replace("line ", "")}` }, name.length > 22 ? `${name.slice(0, 21)}…` : name));
   }
   return svg;
 }

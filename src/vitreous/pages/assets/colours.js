@@ -1,4 +1,5 @@
-// Numbers to colours: matplotlib's magma for what grows from nothing, red and blue for what has a sign.
+// Numbers to colours. Over an image one accent colour covers more where there is more (`tint`; `tints` has blue below zero),
+// so that the image stays as it is where there is nothing; without an image magma, or red and blue (`heat`, `signed`).
 
 const MAGMA = "000004 0a0822 1d1147 36106b 51127c 6a1c81 832681 9c2e7f b73779 d0416f e75263 f56b5c fc8961 fea772 fec488 fde2a3 fcfdbf".split(" ");
 const SIGNED = "053061 175290 2a71b2 3f8ec0 6bacd1 9bc9e0 c2ddec e0ecf3 f7f6f6 fbe5d8 fbccb4 f5aa89 e48066 d05548 ba2832 930e26 67001f".split(" ");
@@ -15,10 +16,14 @@ function table(stops) {
 }
 
 const TABLES = { heat: table(MAGMA), signed: table(SIGNED) };
+const MORE = [255, 20, 120], LESS = [0, 105, 255];
+
+// How much of the image a share of the scale covers: little values let it through; the ramp beside it is drawn alike
+const cover = (share) => share ** 1.6;
 
 // Values [rows × columns] as an ImageData of one pixel each. `peak` maps to the brightest colour (signed: to either end),
 // `low` to the darkest.
-export function paint(values, columns, { kind = "heat", peak = null, low = 0, alpha = 1, fade = false } = {}) {
+export function paint(values, columns, { kind = "heat", peak = null, low = 0, alpha = 1, without = null } = {}) {
   const rows = values.length / columns;
   const image = new ImageData(columns, rows);
   let largest = peak;
@@ -29,22 +34,32 @@ export function paint(values, columns, { kind = "heat", peak = null, low = 0, al
   const colours = TABLES[kind];
   for (let i = 0; i < values.length; i++) {
     const share = Math.min(1, Math.max(-1, (values[i] - low) / (largest - low || 1)));
+    if (without?.has(i)) continue;
+    if (!colours) {
+      const colour = share < 0 && kind === "tints" ? LESS : MORE;
+      for (let c = 0; c < 3; c++) image.data[4 * i + c] = colour[c];
+      image.data[4 * i + 3] = 255 * alpha * cover(kind === "tints" ? Math.abs(share) : Math.max(0, share));
+      continue;
+    }
     const at = 3 * Math.round(255 * (kind === "signed" ? (share + 1) / 2 : Math.max(0, share)));
     for (let c = 0; c < 3; c++) image.data[4 * i + c] = colours[at + c];
-    const weight = fade ? 0.25 + 0.75 * Math.sqrt(Math.abs(share)) : 1;
-    image.data[4 * i + 3] = 255 * alpha * weight;
+    image.data[4 * i + 3] = 255 * alpha;
   }
   return image;
 }
 
 // Where the scale ends: a few patches that draw everybody's eyes (artefacts often do) must not darken all others
-export function robust(values) {
-  const sorted = Float32Array.from(values, Math.abs).sort();
+export function robust(values, without = null) {
+  const sorted = Float32Array.from(without?.size ? values.filter((_, i) => !without.has(i)) : values, Math.abs).sort();
   return sorted[Math.floor(0.97 * (sorted.length - 1))] || sorted.at(-1);
 }
 
 // A scale bar's colours as a CSS gradient
 export function gradient(kind) {
+  if (!TABLES[kind]) {
+    const stops = [...Array(17).keys()].map((i) => (kind === "tints" ? i / 8 - 1 : i / 16));
+    return `linear-gradient(to right, ${stops.map((share) => `rgb(${(share < 0 ? LESS : MORE).join(" ")} / ${cover(Math.abs(share)).toFixed(3)})`).join(", ")})`;
+  }
   const colours = TABLES[kind];
   const stops = [...Array(9).keys()].map((i) => {
     const place = 3 * Math.round((255 * i) / 8);

@@ -21,5 +21,5 @@ export function percent(value) {
 
 export function number(value) {
   const size = Math.abs(value);
-  return size >= 100 ? value.toFixed(0) : size >= 1 ? value.toFixed(1) : size >= 0.01 || size === 0 ? value.toFixed(2) : value.toExponential(0);
+  return size >= 100 ? value.toFixed(0) : size >= 1 ? value.toFixed(1) : size === 0 ? "0" : size >= 0.01 ? value.toFixed(2) : value.toExponential(0);
 }

@@ -74,8 +74,8 @@ async function look() {
       return { payload, source };
     }));
     if (asked !== mine) return;
-    const { view, block, head, query } = found[0].payload.header.start;
-    if (!viewers.length) state.start({ view, block: block ?? 0, head: head ?? "mean", query });
+    const { view, block, head, query, class: target } = found[0].payload.header.start;
+    if (!viewers.length) state.start({ view, block: block ?? 0, head: head ?? "mean", query, class: target });
     viewers.splice(0).forEach((viewer) => viewer.destroy());
     at("viewer").replaceChildren();
     for (const { payload, source } of found) {

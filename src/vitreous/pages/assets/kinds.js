@@ -1,12 +1,14 @@
 // Each kind of result that a view may compute (figures/kinds.py), drawn: `KINDS[kind](viewer, result)` makes elements once,
 // and their `update(values)` is called whenever the reader moves.
 
+import { crop, diagram } from "./architecture.js";
 import { cells, dots, lines, matrix, ranking, scale } from "./charts.js";
 import { robust } from "./colours.js";
 import { make, number, percent } from "./dom.js";
 import { imageOf } from "./mosaic.js";
 import { slice } from "./payload.js";
-import { fill, thumbnail } from "./stage.js";
+import { fill, overlay, thumbnail } from "./stage.js";
+import { Story } from "./story.js";
 
 const count = (n) => [...Array(n).keys()];
 const pressed = (button, on) => button.setAttribute("aria-pressed", String(on));
@@ -36,10 +38,19 @@ export function readMap(payload, result, picked) {
 }
 
 // How a map's values become colours
-export function rangeOf(result, values) {
-  if (result.limits) return { kind: result.signed ? "signed" : "heat", peak: result.limits[1], low: result.signed ? 0 : result.limits[0] };
-  if (result.signed) return { kind: "signed", peak: null, low: 0 };
-  return { kind: "heat", peak: robust(values), low: result.from_zero ? 0 : Math.min(...values) };
+export function rangeOf(result, values, without = null) {
+  const kind = result.signed ? "tints" : "tint";
+  if (result.limits) return { kind, peak: result.limits[1], low: result.signed ? 0 : result.limits[0], without };
+  const counted = without?.size ? values.filter((_, i) => !without.has(i)) : values;
+  if (result.signed) return { kind, peak: counted.reduce((most, value) => Math.max(most, Math.abs(value)), 0), low: 0, without };
+  return { kind, peak: robust(counted), low: result.from_zero ? 0 : counted.reduce((a, b) => Math.min(a, b), Infinity), without };
+}
+
+// The patches that a map's colours leave out: artifacts, from the block on in which they are
+export function leftOut(result, values) {
+  if (!result.outliers?.length || values.outliers === "shown") return null;
+  if (result.axes.includes("block") && values.block < result.outliers_from) return null;
+  return new Set(result.outliers);
 }
 
 function slider(label, { max, value, oninput, text }) {
@@ -74,7 +85,7 @@ export function controls(viewer, results) {
     parts.push(back);
     updates.push((values) => pressed(back, (viewer.pointed(values) ?? 0) < viewer.prefix));
   }
-  if (axes.includes("class")) {
+  if (axes.includes("class") && !results.some((result) => result.kind === "map")) {
     const classes = names.class.map((label, i) => make("button", { class: "chip", onclick: () => state.set({ class: header.classes[i].index }) }, label));
     parts.push(make("div", { class: "chips", role: "group", "aria-label": "Class" }, classes));
     updates.push((values) => classes.forEach((button, i) => pressed(button, i === Math.min(viewer.classAt(values), classes.length - 1))));
@@ -90,12 +101,12 @@ function panels(viewer, result) {
     const canvas = thumbnail(columns, rows);
     return { canvas, button: make("button", { class: "tile", "aria-label": name, onclick: choose }, canvas, make("span", {}, text)) };
   };
-  const paint = (canvas, values) => fill(canvas, values, rangeOf(result, values));
+  const paint = (canvas, heat, values) => fill(canvas, heat, rangeOf(result, heat, leftOut(result, values)));
   if (result.panels.length === 2) {
     const tiles = count(viewer.depth).flatMap((block) => count(viewer.heads).map((head) => ({ block, head, ...tile(`block ${block}, head ${head}`, `${block}.${head}`, () => state.set({ block, head })) })));
     const element = make("div", { class: "tiles", role: "group", "aria-label": "Blocks and heads", style: { "grid-template-columns": `repeat(${viewer.heads}, minmax(1.6rem, 4.5rem))` } }, tiles.map((each) => each.button));
     const update = (values) => tiles.forEach(({ canvas, button, block, head }) => {
-      paint(canvas, readMap(payload, result, viewer.picked(result, { ...values, block, head })));
+      paint(canvas, readMap(payload, result, viewer.picked(result, { ...values, block, head })), { ...values, block });
       pressed(button, values.block === block && values.head === head);
     });
     return { element: make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Blocks and heads" }, element), update };
@@ -105,7 +116,7 @@ function panels(viewer, result) {
     const canvas = make("canvas", { class: "matrix", width: columns * (columns + 2) - 2, height: rows * (rows + 2) - 2, role: "img", "aria-label": result.title });
     const one = thumbnail(columns, rows);
     for (const index of count(rows * columns)) {
-      paint(one, slice(payload, result.array, index));
+      paint(one, slice(payload, result.array, index), {});
       canvas.getContext("2d").drawImage(one, (index % columns) * (columns + 2), Math.floor(index / columns) * (rows + 2));
     }
     return { element: make("div", {}, canvas), update() {} };
@@ -115,29 +126,58 @@ function panels(viewer, result) {
   return {
     element: make("div", { class: axis === "head" ? "tiles" : "tiles narrow", role: "group", "aria-label": `${axis}s` }, tiles.map((each) => each.button)),
     update: (values) => tiles.forEach(({ canvas, button, index }) => {
-      paint(canvas, readMap(payload, result, viewer.picked(result, { ...values, [axis]: index })));
+      const moved = { ...values, [axis]: index };
+      paint(canvas, readMap(payload, result, viewer.picked(result, moved)), moved);
       pressed(button, values[axis] === index);
       button.classList.toggle("gone", axis === "head" && viewer.off.has(`${values.block}.${index}`));
     }),
   };
 }
 
+// The map itself is on the image; here are its title, and small maps of the other classes, blocks or heads
 function map(viewer, result) {
-  const tiles = result.panels.length ? panels(viewer, result) : null;
-  const title = make("p", { class: "key" }), ramp = make("div");
+  const several = result.axes.includes("class") && result.names.class.length > 1;
+  const tiles = result.panels.length ? panels(viewer, result) : several ? byClass(viewer, result) : null;
+  const title = make("p", { class: "key" });
+  const own = result.panels.length && !result.limits && result.panels[0] !== "query" ? ". Each small map has its own scale" : "";
   return {
-    element: make("div", {}, title, result.colours ? null : ramp, tiles?.element),
+    element: make("div", {}, title, tiles?.element),
     update(values) {
-      title.textContent = viewer.title(result, values);
+      title.textContent = viewer.title(result, values) + own;
       tiles?.update(values);
-      if (result.colours) return;
-      const shown = readMap(viewer.payload, result, viewer.picked(result, values));
-      const { kind, peak, low } = rangeOf(result, shown);
-      const text = result.label === "attention" || result.label.startsWith("share") ? percent : number;
-      const far = peak ?? Math.max(...shown.map(Math.abs));
-      ramp.replaceChildren(kind === "signed" ? scale(kind, `−${text(far)}`, `${text(far)} ${result.label}`) : scale(kind, text(low), `${text(far)} or more ${result.label}`));
     },
   };
+}
+
+// One small image for each class, with the class's map over it
+function byClass(viewer, result) {
+  const [rows, columns] = result.grid;
+  const small = new OffscreenCanvas(columns, rows);
+  const tiles = result.names.class.map((name, i) => {
+    const canvas = make("canvas", { width: 128, height: Math.round(128 * viewer.stage.ratio), class: "small smooth", "aria-hidden": "true" });
+    const { index } = viewer.header.classes[i];
+    return { i, index, canvas, button: make("button", { class: "tile", onclick: () => viewer.state.set({ class: index }) }, canvas, make("span", {}, name)) };
+  });
+  let last = null;
+  return {
+    element: make("div", { class: "tiles", role: "group", "aria-label": "Class" }, tiles.map((each) => each.button)),
+    update(values) {
+      tiles.forEach(({ button, i }) => pressed(button, i === viewer.picked(result, values).class));
+      if (last === values.outliers + values.opacity) return;
+      last = values.outliers + values.opacity;
+      const without = leftOut(result, values);
+      for (const { canvas, i } of tiles) {
+        const heat = readMap(viewer.payload, result, { ...viewer.picked(result, values), class: i });
+        overlay(canvas.getContext("2d"), { x: 0, y: 0, width: canvas.width, height: canvas.height }, viewer.image, small, { values: heat, columns, opacity: values.opacity, ...rangeOf(result, heat, without) });
+      }
+    },
+  };
+}
+
+// The scale of a map's colours in words and a ramp, for under the image
+export function legend(result, { kind, peak, low }) {
+  const text = result.label === "attention" || result.label.startsWith("share") ? percent : number;
+  return kind === "tints" ? scale(kind, `−${text(peak)}`, `${text(peak)} ${result.label}`) : scale(kind, text(low), `${text(peak)}${result.limits ? "" : " or more"} ${result.label}`);
 }
 
 function drawMatrix(viewer, result) {
@@ -248,6 +288,25 @@ function steps(viewer, result) {
   };
 }
 
+// Two charts: the answers while the strongest patches are hidden, and while they are shown alone
+function removal(viewer, result) {
+  const drawn = make("div");
+  let last = null;
+  return {
+    element: make("div", {}, make("p", { class: "key" }, result.title), drawn),
+    update(values) {
+      const row = Math.min(viewer.classAt(values), result.names.class.length - 1);
+      if (row === last) return;
+      last = row;
+      drawn.replaceChildren(...[["hidden", "patches hidden, the strongest first"], ["alone", "patches shown alone, the strongest first"]].map(([array, label]) => {
+        const { data, shape: [, steps, answers] } = viewer.payload.array(result[array]);
+        const series = count(Math.min(5, answers)).map((i) => ({ name: result.labels[i], colour: i, strong: i === row, values: Float32Array.from({ length: steps }, (_, step) => data[(row * steps + step) * answers + i]) }));
+        return lines(series, { title: `Probability of ${result.names.class[row]} and other answers by ${label}`, label, names: result.counts.map(String) });
+      }));
+    },
+  };
+}
+
 function drawLines(viewer, result) {
   const charts = result.panels.map((panel) => {
     const { data, shape: [, length] } = viewer.payload.array(panel.array);
@@ -293,4 +352,4 @@ function table(viewer, result) {
   return { element: make("div", {}, make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": result.title }, make("table", { class: "plain" }, rows))), update() {} };
 }
 
-export const KINDS = { map, matrix: drawMatrix, dots: drawDots, bars, steps, lines: drawLines, tiles, table };
+export const KINDS = { map, matrix: drawMatrix, dots: drawDots, bars, steps, removal, lines: drawLines, tiles, crop, diagram, story: (viewer, result) => new Story(viewer, result, KINDS), table };

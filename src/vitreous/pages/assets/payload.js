@@ -21,8 +21,9 @@ export class Payload {
     if (!this.kept.has(name)) {
       const entry = this.header.arrays[name];
       const count = entry.shape.reduce((a, b) => a * b, 1);
-      const data = new TYPES[entry.type](this.buffer, this.start + entry.offset, count);
-      this.kept.set(name, { data, shape: entry.shape, scale: this.has(`${name}.scale`) ? this.array(`${name}.scale`).data : null });
+      const from = this.start + entry.offset;
+      if (entry.symmetric) this.kept.set(name, whole(new Int8Array(this.buffer, from), entry));
+      else this.kept.set(name, { data: new TYPES[entry.type](this.buffer, from, count), shape: entry.shape, scale: this.has(`${name}.scale`) ? this.array(`${name}.scale`).data : null });
     }
     return this.kept.get(name);
   }
@@ -31,6 +32,20 @@ export class Payload {
     const entry = this.header.files[name];
     return entry ? new Blob([new Uint8Array(this.buffer, this.start + entry.offset, entry.length)], { type }) : null;
   }
+}
+
+// Symmetric matrices from their upper halves; the diagonal is 1
+function whole(half, { shape, symmetric }) {
+  const size = shape.at(-1), count = shape.slice(0, -2).reduce((a, b) => a * b, 1);
+  const data = new Int8Array(count * size * size);
+  for (let matrix = 0, from = 0; matrix < count; matrix++) {
+    for (let row = 0; row < size; row++) {
+      const at = (matrix * size + row) * size;
+      data[at + row] = symmetric;
+      for (let column = row + 1; column < size; column++) data[at + column] = data[(matrix * size + column) * size + row] = half[from++];
+    }
+  }
+  return { data, shape, scale: new Float32Array(count * size).fill(1 / symmetric) };
 }
 
 // from the text that a report carries: base64 of gzip

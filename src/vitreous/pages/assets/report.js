@@ -18,8 +18,9 @@ async function start() {
     const part = parts[wanted] ?? parts[0];
     const payload = await fromText(part.textContent);
     if (number !== wanted) return;
-    const { view, block, head, query } = payload.header.start;
-    if (viewer === null) state.start({ view, block: block ?? 0, head: head ?? "mean", query });
+    const { view, block, head, query, class: target } = payload.header.start;
+    if (viewer === null) state.start({ view, block: block ?? 0, head: head ?? "mean", query, class: target });
+    else if (!payload.header.classes.some((each) => each.index === state.values.class)) state.set({ class: target });
     const made = await Viewer.create(payload, state, { ablate: null });
     if (number !== wanted) return made.destroy();
     viewer?.destroy();

@@ -15,7 +15,7 @@ export class Stage {
       { class: "stage", tabindex: "0", role: "application", "aria-roledescription": "image of patches", "aria-label": label, "aria-describedby": describedBy },
       this.canvas,
     );
-    this.element.style.aspectRatio = `1 / ${this.ratio}`;
+    this.element.style.setProperty("--ratio", this.ratio); // height by width
     this.element.addEventListener("pointermove", (event) => this.hover(event));
     this.element.addEventListener("pointerdown", (event) => this.click(event));
     this.element.addEventListener("keydown", (event) => this.key(event));
@@ -65,7 +65,7 @@ export class Stage {
     if (this.shown) this.draw(this.shown);
   }
 
-  // { values [patches] or null, colours [patches × 3] or null, kind, peak, low, opacity, query }
+  // { values [patches] or null, colours [patches × 3] or null, kind, peak, low, opacity, query, outliers, without, removed }
   draw(shown) {
     this.shown = shown;
     this.current = shown.query;
@@ -74,36 +74,42 @@ export class Stage {
 }
 
 // Draw image, heat map and the chosen patch onto a canvas of any size: the stage, or an image to be saved.
-export function render(canvas, image, small, { rows, columns, prefix }, { values, colours, kind = "heat", peak = null, low = 0, opacity = 0.6, query = null }) {
+export function render(canvas, image, small, { rows, columns, prefix }, shown) {
+  const { query = null, outliers = null, removed = null } = shown;
   const context = canvas.getContext("2d");
   const { width, height } = canvas;
-  overlay(context, { x: 0, y: 0, width, height }, image, small, { values, colours, columns, kind, peak, low, opacity });
-  if (query !== null && query >= prefix) {
-    const patch = query - prefix;
-    const x = ((patch % columns) * width) / columns;
-    const y = (Math.floor(patch / columns) * height) / rows;
-    const line = Math.max(2, width / 240);
+  overlay(context, { x: 0, y: 0, width, height }, image, small, { ...shown, columns });
+  const edges = (patch) => {
+    const [left, top] = [Math.round(((patch % columns) * width) / columns), Math.round((Math.floor(patch / columns) * height) / rows)];
+    return [left, top, Math.round((((patch % columns) + 1) * width) / columns) - left, Math.round(((Math.floor(patch / columns) + 1) * height) / rows) - top];
+  };
+  if (removed) {
+    context.fillStyle = `rgb(${removed.colour.join(" ")})`;
+    for (let patch = 0; patch < rows * columns; patch++) if (removed.gone.has(patch)) context.fillRect(...edges(patch));
+  }
+  const line = Math.max(2, width / 240);
+  const outline = ([x, y, wide, high], dashes) => {
     for (const [colour, extra] of [["rgb(0 0 0 / .65)", line], ["#fff", 0]]) {
       context.strokeStyle = colour;
-      context.lineWidth = line + extra;
-      context.strokeRect(x, y, width / columns, height / rows);
+      context.lineWidth = (dashes.length ? line / 2 : line) + extra;
+      context.setLineDash(dashes);
+      context.strokeRect(x + line, y + line, wide - 2 * line, high - 2 * line);
     }
-  }
+    context.setLineDash([]);
+  };
+  for (const patch of outliers ?? []) outline(edges(patch), [2 * line, 2 * line]);
+  if (query !== null && query >= prefix) outline(edges(query - prefix), []);
 }
 
 // An image in a box of a canvas, and over it heat [patches] or colours [patches × 3]; `small` has a pixel for each patch.
-export function overlay(context, { x, y, width, height }, image, small, { values = null, colours = null, columns, kind = "heat", peak = null, low = 0, opacity = 0.6 }) {
+export function overlay(context, { x, y, width, height }, image, small, { values = null, colours = null, columns, kind = "tint", peak = null, low = 0, opacity = 0.6, without = null }) {
   context.globalAlpha = 1;
   if (image) {
     context.imageSmoothingEnabled = image.width >= width / 4;
     context.drawImage(image, x, y, width, height);
   } else context.clearRect(x, y, width, height);
   if (!values && !colours) return;
-  if (values && kind === "heat") {
-    context.fillStyle = `rgb(0 0 0 / ${0.45 * opacity})`; // a darker image lets the bright patches speak
-    context.fillRect(x, y, width, height);
-  }
-  small.getContext("2d").putImageData(colours ? solid(colours, columns, opacity) : paint(values, columns, { kind, peak, low, alpha: opacity, fade: kind === "heat" }), 0, 0);
+  small.getContext("2d").putImageData(colours ? solid(colours, columns, opacity) : paint(values, columns, { kind, peak, low, alpha: opacity, without }), 0, 0);
   context.imageSmoothingEnabled = false;
   context.drawImage(small, x, y, width, height);
 }

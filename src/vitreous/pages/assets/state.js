@@ -1,9 +1,9 @@
 // What the page shows: everything on it is drawn from these values, and the address bar holds them, so that any view can
 // be linked to.
 
-const WORDS = { view: String, block: Number, head: (text) => (isNaN(text) ? text : Number(text)), query: Number, class: Number, image: Number, opacity: Number, epoch: Number };
+const WORDS = { view: String, block: Number, head: (text) => (isNaN(text) ? text : Number(text)), query: Number, class: Number, image: Number, opacity: Number, epoch: Number, step: Number, count: Number, way: String, outliers: String };
 
-export const DEFAULTS = { view: null, block: 0, head: "mean", query: null, class: null, image: 0, opacity: 0.65, hover: null };
+export const DEFAULTS = { view: null, block: 0, head: "mean", query: null, class: null, image: 0, opacity: 0.85, step: 0, count: null, way: "hide", outliers: null, hover: null };
 
 export class State {
   constructor(defaults) {
@@ -30,6 +30,7 @@ export class State {
       const value = WORDS[name](text);
       if (typeof value === "number" && !(value >= 0)) continue;
       if (typeof value === "number" && name !== "opacity" && !Number.isInteger(value)) continue;
+      if (name === "way" && !["hide", "show"].includes(value)) continue;
       if (name === "head" && typeof value === "string" && !["mean", "max"].includes(value)) continue;
       found[name] = value;
     }

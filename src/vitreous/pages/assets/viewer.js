@@ -1,8 +1,9 @@
-// One model and one image on the page: the image, the predictions, and the tabs beside it. Tabs, their views and all words
-// come from the payload; `kinds.js` draws each kind of result.
+// One model and one image on the page: the image, the answer and its evidence (headline.js), and the views in their groups.
+// Groups, views and all words come from the payload; `kinds.js` draws each kind of result.
 
-import { make, percent } from "./dom.js";
-import { KINDS, controls, rangeOf, readMap } from "./kinds.js";
+import { make, number, percent } from "./dom.js";
+import { Headline } from "./headline.js";
+import { KINDS, controls, leftOut, legend, rangeOf, readMap } from "./kinds.js";
 import { Stage, render } from "./stage.js";
 
 
@@ -30,8 +31,7 @@ export class Viewer {
     this.id = ++count;
     this.off = new Set();
     this.news = "";
-    this.tabs = new Map();
-    for (const view of views) this.tabs.set(view.tab, [...(this.tabs.get(view.tab) ?? []), view]);
+    this.groups = new Map(Object.keys(this.header.groups).map((group) => [group, views.filter((view) => view.group === group)]).filter(([, found]) => found.length));
     this.build();
     this.watcher = (values) => this.update(values);
     state.watch(this.watcher);
@@ -99,7 +99,7 @@ export class Viewer {
   // --- the elements --------------------------------------------------------------------------------------------------
 
   build() {
-    const { model, image } = this.header;
+    const { model, image, artifacts } = this.header;
     const name = image?.name || "Image";
     this.stage = new Stage(this, this.image, {
       choose: (hover) => this.state.set({ hover, from: this }),
@@ -109,48 +109,45 @@ export class Viewer {
     });
     this.stage.element.addEventListener("pointerleave", () => this.state.set({ hover: null }));
     this.said = make("p", { class: "said", id: `said-${this.id}`, "aria-live": "polite" });
+    this.legend = make("div", { class: "legend-line" });
     this.opacity = make("input", { type: "range", min: 0, max: 100, "aria-label": "Opacity of the heat map" });
     this.opacity.addEventListener("input", () => this.state.set({ opacity: Number(this.opacity.value) / 100 }));
     const save = make("button", { class: "chip", onclick: () => this.save() }, "Save as PNG");
-    this.answers = make("ol", { class: "answers", "aria-label": "Predictions" });
+    this.outliers = artifacts ? make("button", { class: "chip", title: artifacts.said, onclick: () => this.state.set({ outliers: this.state.values.outliers === "shown" ? null : "shown" }) }, "Colour them too") : null;
+    const [many, rest] = artifacts ? [`${artifacts.patches.length} artifact${artifacts.patches.length > 1 ? "s" : ""} left out of the colours`, artifacts.said] : [];
+    this.artifacts = artifacts ? make("details", { class: "artifacts" }, make("summary", {}, many), make("p", {}, rest), this.outliers) : null;
+    this.headline = new Headline(this);
     this.list = make("div", { class: "tabs", role: "tablist", "aria-label": "Views" });
     this.panel = make("div", { class: "panel", role: "tabpanel", id: `panel-${this.id}`, tabindex: "-1" });
     this.buttons = new Map();
-    for (const [tab, views] of this.tabs) {
-      const button = make("button", { role: "tab", id: `tab-${this.id}-${this.buttons.size}`, "aria-controls": `panel-${this.id}`, onclick: () => this.state.set({ view: views[0].name }) }, tab);
+    for (const [group, views] of this.groups) {
+      const button = make("button", { role: "tab", id: `tab-${this.id}-${this.buttons.size}`, "aria-controls": `panel-${this.id}`, "aria-label": group, onclick: () => this.state.set({ view: this.opens(views).name }) }, make("b", {}, group), make("small", {}, this.header.groups[group]));
       button.addEventListener("keydown", (event) => this.step(event));
-      this.buttons.set(tab, button);
+      this.buttons.set(group, button);
       this.list.append(button);
     }
-    const predictions = this.header.predictions.length ? [make("h2", { class: "quiet" }, "Predictions"), this.answers] : null;
-    const stage = this.hasStage ? [this.stage.element, this.said, make("div", { class: "controls under" }, make("label", { class: "slider" }, make("span", {}, "Heat map"), this.opacity), save)] : null;
-    const left = stage || predictions ? make("div", { class: "left" }, stage, predictions) : null;
-    const right = make("div", { class: "right" }, this.list, this.panel);
-    this.element = make("article", { class: left ? "viewer" : "viewer alone", "aria-label": `${model.name}: ${name}` }, left, right);
-    this.fillAnswers(this.header.predictions);
+    const under = make("div", { class: "controls under" }, make("label", { class: "slider" }, make("span", {}, "Colours"), this.opacity), save);
+    const told = this.header.views.find((view) => view.name === "story");
+    this.story = told ? make("nav", { class: "story-line", "aria-label": "Step by step" }, make("span", {}, "Step by step"), told.results[0].steps.map((step, i) => make("button", { title: step.title, "aria-label": `Step ${i}: ${step.title}`, onclick: () => this.state.set({ view: "story", step: i }) }, String(i)))) : null;
+    const left = this.hasStage ? make("div", { class: "left" }, this.stage.element, this.legend, this.said, this.story, under, this.artifacts) : null;
+    const views = make("div", { class: "views" }, this.list, this.headline.element, this.panel);
+    this.element = make("article", { class: left ? "viewer" : "viewer alone", "aria-label": `${model.name}: ${name}` }, this.headline.head, left, views);
   }
 
-  fillAnswers(predictions, before = null) {
-    const explained = new Set(this.header.views.some((view) => view.name === "relevance") ? this.header.classes.map((each) => each.index) : []);
-    this.answers.replaceChildren(
-      ...predictions.slice(0, 6).map((each) => {
-        const was = before?.find((other) => other.index === each.index);
-        const change = was ? each.probability - was.probability : 0;
-        const inside = [make("span", { class: "name" }, each.class_name), make("span", { class: "track", "aria-hidden": "true" }, make("span", { class: "bar", style: { width: `${100 * each.probability}%` } })), make("span", { class: "value" }, percent(each.probability), before ? make("small", {}, ` ${change >= 0 ? "+" : "−"}${Math.abs(100 * change).toFixed(1)}`) : null)];
-        return make("li", {}, explained.has(each.index) ? make("button", { class: "answer", "data-class": each.index, title: `Show the evidence for ${each.class_name}`, onclick: () => this.state.set({ view: "relevance", class: each.index }) }, inside) : make("div", { class: "answer" }, inside));
-      }),
-    );
+  // the view that a group opens with: the one the page opened with, or its first
+  opens(views) {
+    return views.find((view) => view.name === this.header.start.view) ?? views[0];
   }
 
   // a view's panel: chips for the other views of its tab, its results one below the other, how to read it
   show(view) {
-    const siblings = this.tabs.get(view.tab);
+    const siblings = this.groups.get(view.group);
     const chips = siblings.map((each) => make("button", { class: "chip", "aria-pressed": String(each === view), onclick: () => this.state.set({ view: each.name }) }, each.title));
     const moves = controls(this, view.results);
     this.parts = [moves, ...view.results.map((result) => KINDS[result.kind](this, result))];
-    const words = make("div", { class: "sentences" }, make("h3", {}, view.title), make("p", {}, view.read), make("p", { class: "beware" }, view.beware));
-    this.panel.replaceChildren(...(siblings.length > 1 ? [make("div", { class: "chips", role: "group", "aria-label": "Views of this tab" }, chips)] : []), ...this.parts.map((part) => part.element ?? ""), words);
-    const tab = this.buttons.get(view.tab);
+    const words = make("div", { class: "sentences" }, make("h3", { class: siblings.length > 1 ? "visually-hidden" : null }, view.title), make("p", {}, view.read), make("p", { class: "beware" }, view.beware));
+    this.panel.replaceChildren(...(siblings.length > 1 ? [make("div", { class: "chips", role: "group", "aria-label": `${view.group}: views` }, chips)] : []), words, ...this.parts.map((part) => part.element ?? ""));
+    const tab = this.buttons.get(view.group);
     this.panel.setAttribute("aria-labelledby", tab.id);
     for (const button of this.buttons.values()) {
       button.setAttribute("aria-selected", String(button === tab));
@@ -160,12 +157,12 @@ export class Viewer {
 
   step(event) {
     const names = [...this.buttons.keys()];
-    const at = names.indexOf(this.view.tab);
+    const at = names.indexOf(this.view.group);
     const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: names.length - 1 }[event.key];
     if (to === undefined) return;
     event.preventDefault();
     const name = names[(to + names.length) % names.length];
-    this.state.set({ view: this.tabs.get(name)[0].name });
+    this.state.set({ view: this.opens(this.groups.get(name)).name });
     this.buttons.get(name).focus();
   }
 
@@ -184,18 +181,30 @@ export class Viewer {
     }
     this.opacity.value = Math.round(100 * values.opacity);
     this.shown = this.mapOf(view);
-    this.drawn = this.read(this.shown, values);
-    if (this.hasStage) this.stage.draw({ opacity: values.opacity, ...this.drawn });
+    const told = this.parts.find((part) => part.overlay)?.overlay(values);
+    this.drawn = told ?? this.read(this.shown, values);
+    this.headline.update(values);
+    const removed = this.headline.removed(values);
+    if (this.hasStage) this.stage.draw({ opacity: values.opacity, ...this.drawn, removed, ...(removed && values.way === "show" ? { values: null, colours: null } : {}) });
+    this.legend.replaceChildren(this.drawn.values ? legend(this.shown ?? { label: this.drawn.label }, this.drawn) : "");
+    if (this.outliers) {
+      const has = Boolean(this.drawn.outliers);
+      this.artifacts.hidden = !has;
+      this.outliers.setAttribute("aria-pressed", String(values.outliers === "shown"));
+    }
+    this.story?.querySelectorAll("button").forEach((button, i) => button.setAttribute("aria-pressed", String(view.name === "story" && i === (values.step ?? 0))));
     for (const part of this.parts) part.update(values);
     this.say(values);
     this.took = performance.now() - begun; // how long a hover takes to answer: measured by the tests
   }
 
-  // what a view lays over the image: its map; of views about blocks or heads, their attention
+  // what a view lays over the image: its map; of views about blocks or heads, their attention; of answers, the evidence
   mapOf(view) {
     const own = view.results.find((result) => result.kind === "map");
     const byHead = view.results.some((each) => ["dots", "steps"].includes(each.kind) || each.positions || (each.kind === "matrix" && (each.rows === "block" || each.prefix !== null)));
-    return own ?? (byHead ? this.attention : null);
+    if (own || byHead) return own ?? this.attention;
+    const answers = view.results.some((each) => each.kind === "removal" || each.logits);
+    return answers ? this.header.views.flatMap((each) => each.results).find((each) => each.kind === "map" && each.axes.includes("class")) ?? null : null;
   }
 
   read(result, values) {
@@ -207,15 +216,25 @@ export class Viewer {
       return { colours: data.subarray(size * values.block, size * (values.block + 1)), query };
     }
     const heat = readMap(this.payload, result, this.picked(result, values));
-    return { values: heat, query, ...rangeOf(result, heat) };
+    const without = leftOut(result, values), outliers = leftOut(result, { ...values, outliers: null });
+    return { values: heat, query, outliers, ...rangeOf(result, heat, without) };
   }
 
   say(values) {
-    const { values: heat } = this.drawn;
-    if (!heat || !this.shown.says) return void (this.said.textContent = "");
-    let best = 0;
-    for (let i = 1; i < heat.length; i++) if (heat[i] > heat[best]) best = i;
-    const words = this.fill(this.shown.says, this.shown, values).replace("{peak}", `the ${this.tokenName(this.prefix + best)}`).replace("{value}", percent(heat[best]));
+    const { values: heat, without } = this.drawn;
+    if (!heat || !this.shown?.says) return void (this.said.textContent = "");
+    const text = this.shown.label === "attention" || this.shown.label.startsWith("share") ? percent : number;
+    const pointed = this.pointed(values);
+    if (!this.shown.axes.includes("query") && !("query" in this.shown.at) && pointed !== null && pointed >= this.prefix) {
+      const value = heat[pointed - this.prefix], rank = heat.reduce((above, other) => above + (other > value), 1);
+      const name = this.tokenName(pointed);
+      return void (this.said.textContent = `${name[0].toUpperCase()}${name.slice(1)}: ${text(value)} ${this.shown.label}, number ${rank} of ${heat.length}.`);
+    }
+    const { query } = this.picked(this.shown, values);
+    const own = this.shown.limits && query !== null ? query - (this.shown.prefix ?? 0) : -1; // a patch is like itself
+    let best = own === 0 ? 1 : 0;
+    for (let i = 0; i < heat.length; i++) if (i !== own && !without?.has(i) && (heat[i] > heat[best] || without?.has(best))) best = i;
+    const words = this.fill(this.shown.says, this.shown, values).replace("{peak}", `the ${this.tokenName(this.prefix + best)}`).replace("{value}", percent(heat[best])).replace("{number}", number(heat[best]));
     this.said.textContent = words[0].toUpperCase() + words.slice(1);
   }
 
@@ -248,7 +267,7 @@ export class Viewer {
     const mine = (this.asked = Symbol("asked"));
     if (!this.off.size) {
       this.news = "";
-      this.fillAnswers(this.header.predictions);
+      this.headline.show(this.header.predictions);
     } else {
       this.news = "Asking the model …";
       this.state.set({ tick: performance.now() });
@@ -257,7 +276,7 @@ export class Viewer {
         if (this.asked !== mine) return;
         const [first, now] = [this.header.predictions[0], predictions[0]];
         this.news = now.index === first.index ? `Without ${this.off.size} head${this.off.size > 1 ? "s" : ""} it still answers ${now.class_name}: ${percent(now.probability)} instead of ${percent(first.probability)}.` : `Without ${this.off.size} head${this.off.size > 1 ? "s" : ""} it answers ${now.class_name} instead of ${first.class_name}.`;
-        this.fillAnswers(predictions, this.header.predictions);
+        this.headline.show(predictions, this.header.predictions);
       } catch (error) {
         if (this.asked !== mine) return;
         this.news = error.message;
@@ -288,6 +307,7 @@ export class Viewer {
 
   destroy() {
     clearInterval(this.timer);
+    clearInterval(this.headline.timer);
     this.state.listeners.delete(this.watcher);
     this.element.remove();
   }

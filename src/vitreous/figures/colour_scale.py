@@ -1,4 +1,4 @@
-"""How numbers become colours, and the slim bar beside a map that says how."""
+"""Colour scales: how numbers become colours, and the slim bar beside a map that says how."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,9 +10,8 @@ from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from vitreous.figures.shapes import Bytes, Floats
-from vitreous.figures.style import DIVERGING, FAINT, HEAT, MUTED
-from vitreous.figures.text import SMALL, TINY, elide, line_height, text_width
+from vitreous.figures.checks import Bytes, Floats
+from vitreous.figures.style import DIVERGING, FAINT, HEAT, MUTED, SMALL, TINY, elide, line_height, text_width
 
 _BAR, _GAP, _TICK = 0.09, 0.1, 0.05  # inches: the bar, the space before it, the space before its numbers
 SHORTEST_BAR = 1.1
@@ -93,12 +92,21 @@ class Scale:
 
 
 def scale_of(
-    values: Floats, label: str = "", diverging: bool = False, limits: tuple[float, float] | None = None
+    values: Floats,
+    label: str = "",
+    diverging: bool = False,
+    limits: tuple[float, float] | None = None,
+    *,
+    from_zero: bool = True,
+    clipped: bool = False,
 ) -> Scale:
-    """The scale that shows all of `values`: least to most, or even on both sides of zero if diverging.
+    """The scale that shows all of `values`: from zero to the largest, or even on both sides of zero if diverging.
 
-    >>> scale_of(np.array([0.0, 3.0])).high, scale_of(np.array([-2.0, 1.0]), diverging=True).high
-    (3.0, 2.0)
+    Without `from_zero` it begins at the smallest. `clipped` ends it where the page does, at the 97th percentile, so
+    that a few large values do not darken all others.
+
+    >>> scale_of(np.array([2.0, 3.0])).low, scale_of(np.array([-2.0, 1.0]), diverging=True).high
+    (0.0, 2.0)
     """
     if limits is not None:
         low, high = limits
@@ -107,6 +115,8 @@ def scale_of(
         return Scale(float(low), float(high), label, diverging)
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    if clipped and finite.size:
+        high = float(np.sort(finite)[int(0.97 * (finite.size - 1))]) or high
     largest = max(abs(low), abs(high))
     if largest < 1e-300:  # all zero, or no number at all
         low, high = (-1.0, 1.0) if diverging else (0.0, 1.0)
@@ -114,14 +124,15 @@ def scale_of(
         low, high = -largest, largest
     elif high - low < 1e-6 * largest:  # constant: the middle colour, zero being at one end
         low, high = min(0.0, 2 * low), max(0.0, 2 * high)
-    elif 0 < low < 0.05 * high:  # nearly from zero: say so
+    elif low > 0 and (from_zero or low < 0.05 * high):  # nearly from zero: say so
         low = 0.0
     return Scale(low, high, label, diverging)
 
 
 def own_scales(label: str = "") -> Scale:
-    """The bar for maps of which each has a scale of its own: it can say low and high, but no numbers."""
-    return Scale(0.0, 1.0, label, ends=("low", "high"))
+    """The bar for maps of which each has a scale of its own, from zero to its 97th percentile: it says so in words."""
+    words = "own scale for each tile, to its 97th percentile"
+    return Scale(0.0, 1.0, f"{label}, {words}" if label else words, ends=("0", "high"))
 
 
 def round_ticks(low: float, high: float, *, most: int = 4, whole: bool = False) -> dict[float, str]:

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from vitreous.figures.colour_scale import own_scales, round_ticks, scale_of, short_numbers
 from vitreous.figures.matrix import fit_both, fit_columns, fit_rows
-from vitreous.figures.scale import own_scales, round_ticks, scale_of, short_numbers
-from vitreous.figures.text import elide, percent, text_width, wrap
+from vitreous.figures.style import elide, percent, text_width, wrap
 
 WORDS = st.text("abc wxyz,MW.é", max_size=60)
 
@@ -63,9 +63,17 @@ def test_percent():
     assert [percent(share) for share in (0, 0.0004, 0.05, 0.999, 1)] == ["0 %", "< 0.1 %", "5.0 %", "99.9 %", "100 %"]
 
 
-def test_a_scale_that_nearly_begins_at_zero_does():
-    assert scale_of(np.array([0.001, 1.0])).low == 0
-    assert scale_of(np.array([0.5, 1.0])).low == 0.5
+def test_a_scale_begins_at_zero_unless_asked_otherwise():
+    assert scale_of(np.array([0.5, 1.0])).low == 0
+    assert scale_of(np.array([0.5, 1.0]), from_zero=False).low == 0.5
+    assert scale_of(np.array([0.001, 1.0]), from_zero=False).low == 0
+    assert scale_of(np.array([-0.5, 1.0])).low == -0.5
+
+
+def test_a_clipped_scale_ends_where_the_pages_does():
+    values = np.array([100.0, *np.linspace(0, 1, 99)])
+    assert scale_of(values, clipped=True).high == np.sort(values)[96]
+    assert scale_of(np.array([0.0] * 99 + [1.0]), clipped=True).high == 1  # else all would be dark
 
 
 @pytest.mark.parametrize("values", [[], [np.nan], [0.0, 0.0], [3.0], [-3.0], [1.0, 1.0 + 1e-12]])
@@ -77,7 +85,8 @@ def test_every_scale_has_a_width(values):
 
 
 def test_a_bar_for_many_scales_has_words_for_numbers():
-    assert list(own_scales().ticks.values()) == ["low", "high"]
+    assert list(own_scales().ticks.values()) == ["0", "high"]
+    assert own_scales("attention").label.startswith("attention, own scale for each tile")
 
 
 def test_numbers_are_thinned_and_words_turned():

@@ -1,4 +1,4 @@
-"""Arrays are checked at the door, with errors that state the expected and the received shape."""
+"""Checks of the arrays that figures take, with errors that state the expected and the received shape."""
 
 from collections.abc import Sequence
 

@@ -1,0 +1,196 @@
+// The first screen beside the image: the answer, the evidence for it in one sentence, the slider that hides patches or shows
+// them alone, the next answers as bars, and a box that finds any class.
+
+import { make, percent } from "./dom.js";
+
+const SHOWN = 5;
+const STEP = 90; // milliseconds a step when patches are hidden one after the other
+
+export class Headline {
+  constructor(viewer) {
+    this.viewer = viewer;
+    const { header, state } = viewer;
+    this.removal = header.views.flatMap((view) => view.results).find((result) => result.kind === "removal") ?? null;
+    const [first] = header.predictions;
+    const image = header.image?.name ? ` · ${header.image.name}` : "";
+    const words = first ? [make("strong", {}, first.class_name), " ", make("span", {}, percent(first.probability))] : [make("strong", {}, header.image?.name || header.model.name)];
+    this.proof = make("p", { class: "proof", "aria-live": "polite" });
+    this.verdict = make("p", { class: "verdict" });
+    this.head = make("div", { class: "head" }, make("h2", { class: "answer-line" }, words), make("p", { class: "sub", title: header.model.summary }, `${header.model.name}${first ? image : ""}`), this.removal ? [this.proof, this.verdict] : null);
+    this.bars = make("ol", { class: "answers", "aria-label": "Predictions" });
+    const parts = [];
+    if (this.removal) {
+      this.ways = ["hide", "show"].map((way) => make("button", { class: "chip", onclick: () => state.set({ way, count: state.values.count === null ? null : this.steps - 1 - state.values.count }) }, { hide: "Hide", show: "Show alone" }[way]));
+      this.slider = make("input", { type: "range", min: 0, max: this.steps - 1, step: 1, "aria-label": "Patches, the strongest first" });
+      this.slider.addEventListener("input", () => state.set({ count: Number(this.slider.value) }));
+      this.amount = make("output");
+      this.again = make("button", { class: "chip do", onclick: () => this.act() });
+      parts.push((this.remove = make("div", { class: "remove" }, make("span", { class: "chips", role: "group", "aria-label": "Strongest patches" }, this.ways), this.slider, this.amount, this.again)));
+    }
+    if (first) parts.push(this.bars, (this.finder = this.search()));
+    this.element = first ? make("div", { class: "evidence" }, parts) : null;
+    this.show(header.predictions);
+  }
+
+  get steps() {
+    return this.removal.counts.length;
+  }
+
+  // the box that finds a class among all names
+  search() {
+    const { header, state } = this.viewer;
+    const { classNames: names } = header;
+    this.found = make("p", { class: "found", role: "status" });
+    if (!names) return this.found;
+    const list = make("datalist", { id: `classes-${this.viewer.id}` });
+    const box = make("input", { type: "search", list: list.id, placeholder: `Find any of ${names.length} classes`, "aria-label": "Find a class", autocomplete: "off" });
+    box.addEventListener("focus", () => list.childElementCount || list.append(...names.map((name) => make("option", { value: name }))), { once: true });
+    const ask = () => {
+      const wanted = box.value.trim().toLowerCase();
+      if (!wanted) return void (this.found.textContent = "");
+      const exact = names.findIndex((name) => name.toLowerCase() === wanted);
+      const index = exact >= 0 ? exact : names.findIndex((name) => name.toLowerCase().includes(wanted));
+      if (index < 0) return void (this.found.textContent = `No class is called “${box.value.trim()}”.`);
+      this.say(index);
+    };
+    box.addEventListener("change", ask);
+    box.addEventListener("search", ask);
+    return make("div", { class: "search" }, box, list, this.found);
+  }
+
+  // a class that was asked for: its probability, and its evidence where the page holds it
+  say(index) {
+    const { header, payload, state, source } = this.viewer;
+    const name = header.classNames[index];
+    const { data } = payload.array("probabilities");
+    const rank = data.reduce((above, value) => above + (value > data[index]), 1);
+    const held = header.classes.some((each) => each.index === index);
+    this.found.textContent = `“${name}” has ${percent(data[index])}, answer ${rank} of ${data.length}.`;
+    if (held) return this.choose(index);
+    if (source.explain) return source.explain(index);
+    this.found.textContent += ` This page holds the evidence for ${header.classes.map((each) => each.class_name).join(", ")}; for this class: vitreous explain --target "${name}".`;
+  }
+
+  choose(index) {
+    const { viewer } = this;
+    const here = viewer.view?.results.some((result) => result.axes?.includes("class"));
+    const other = viewer.header.views.find((view) => view.results.some((result) => result.kind === "map" && result.axes.includes("class")));
+    viewer.state.set({ class: index, count: null, ...(here || !other ? {} : { view: other.name }) });
+  }
+
+  // --- bars ----------------------------------------------------------------------------------------------------------
+
+  // the first answers; beside them what changed since `before`
+  show(predictions, before = null) {
+    this.predictions = predictions;
+    const explained = new Set(this.viewer.header.classes.map((each) => each.index));
+    const asked = this.viewer.state.values.class;
+    const shown = predictions.slice(0, SHOWN);
+    const extra = predictions.find((each) => each.index === asked);
+    if (extra && !shown.includes(extra)) shown[SHOWN - 1] = extra;
+    this.rows = shown.map((each) => {
+      const was = before?.find((other) => other.index === each.index);
+      const change = was ? each.probability - was.probability : 0;
+      const bar = make("span", { class: "bar", style: { width: `${100 * each.probability}%` } });
+      const value = make("span", { class: "value" }, percent(each.probability), before ? make("small", {}, ` ${change >= 0 ? "+" : "−"}${Math.abs(100 * change).toFixed(1)}`) : null);
+      const inside = [make("span", { class: "name" }, each.class_name), make("span", { class: "track", "aria-hidden": "true" }, bar), value];
+      const button = explained.has(each.index) ? make("button", { class: "answer", "data-class": each.index, title: `Show the evidence for ${each.class_name}`, onclick: () => this.choose(each.index) }, inside) : make("div", { class: "answer" }, inside);
+      return { each, bar, value, button };
+    });
+    this.bars.replaceChildren(...this.rows.map(({ button }) => make("li", {}, button)));
+    this.moved = false;
+  }
+
+  // --- hiding patches ------------------------------------------------------------------------------------------------
+
+  // hide what the sentence tells of, or bring everything back
+  act() {
+    const { state } = this.viewer;
+    clearInterval(this.timer);
+    if (state.values.count !== null) return state.set({ count: null });
+    const last = this.removal.chosen[this.row ?? 0];
+    if (matchMedia("(prefers-reduced-motion: reduce)").matches) return state.set({ way: "hide", count: last });
+    let step = 0;
+    this.timer = setInterval(() => {
+      state.set({ way: "hide", count: ++step });
+      if (step >= last) clearInterval(this.timer);
+    }, STEP);
+  }
+
+  // patches that are hidden, and their colour; or null
+  removed({ way, count }) {
+    if (!this.removal || this.row === null || count === null || this.viewer.view.group !== "Why") return null;
+    const step = Math.min(count, this.steps - 1);
+    const { data, shape: [, patches] } = this.viewer.payload.array(this.removal.order);
+    const order = data.subarray(this.row * patches, (this.row + 1) * patches);
+    const amount = this.removal.counts[step];
+    return { gone: new Set(way === "hide" ? order.subarray(0, amount) : order.subarray(amount)), colour: this.removal.colour };
+  }
+
+  probability(index, way, step) {
+    const { data, shape: [, steps, answers] } = this.viewer.payload.array(way === "hide" ? this.removal.hidden : this.removal.alone);
+    const at = this.removal.answers.indexOf(index);
+    return at < 0 ? null : data[(this.row * steps + step) * answers + at];
+  }
+
+  update(values) {
+    if (!this.element) return;
+    const { view, header } = this.viewer;
+    const why = view.group === "Why" || this.viewer.groups.size === 1;
+    const heads = view.results.some((result) => result.kind === "matrix" && result.columns === "head"); // switched off, they change the bars
+    this.element.hidden = !why && !heads;
+    for (const part of [this.remove, this.finder]) if (part) part.hidden = !why;
+    const at = this.viewer.classAt(values);
+    const asked = header.classes[at];
+    for (const { button, each } of this.rows) if (button.tagName === "BUTTON") button.setAttribute("aria-pressed", String(each.index === asked.index));
+    if (!this.removal) return;
+    this.row = at < this.removal.names.class.length ? at : null;
+    const ready = this.row !== null;
+    const { way } = values;
+    const step = values.count === null || !why ? null : Math.min(values.count, this.steps - 1);
+    this.ways.forEach((button, i) => { button.setAttribute("aria-pressed", String(["hide", "show"][i] === way)); button.disabled = !ready; });
+    this.slider.disabled = this.again.disabled = !ready;
+    this.again.textContent = step === null ? "Try it" : "Whole image";
+    this.slider.value = step ?? (way === "hide" ? 0 : this.steps - 1);
+    const patches = this.removal.counts.at(-1);
+    this.amount.textContent = `${this.removal.counts[Number(this.slider.value)]} of ${patches} patches`;
+    if (!ready) {
+      this.proof.replaceChildren(`Hiding was tested for ${this.removal.names.class.join(", ")}.`);
+      this.verdict.textContent = `For “${asked.class_name}”: vitreous explain --target "${asked.class_name}".`;
+    } else {
+      const told = step ?? this.removal.chosen[this.row];
+      this.sentence(asked, step === null ? "hide" : way, told);
+      this.verdict.textContent = step === null || (way === "hide" && step === this.removal.chosen[this.row]) ? this.judged(asked) : this.instead(way, told);
+    }
+    this.verdict.classList.toggle("failed", ready && !this.removal.passed[this.row]);
+    if (ready && step !== null) {
+      for (const { each, bar, value } of this.rows) {
+        const now = this.probability(each.index, way, step);
+        bar.style.width = `${100 * (now ?? 0)}%`;
+        value.textContent = now === null ? "" : percent(now);
+      }
+      this.moved = true;
+    } else if (this.moved) this.show(this.predictions);
+  }
+
+  sentence(asked, way, step) {
+    const whole = this.probability(asked.index, "hide", 0), now = this.probability(asked.index, way, step);
+    const words = { count: this.removal.counts[step], patches: this.removal.counts.at(-1), class: asked.class_name, whole: percent(whole), moves: now > whole ? "rises" : now < whole ? "falls" : "goes" };
+    const text = (way === "hide" ? this.removal.hide : this.removal.show).replace(/\{(count|patches|class|whole|moves)\}/g, (_, name) => words[name]);
+    const [before, after] = text.split("{now}");
+    this.proof.replaceChildren(before, make("b", {}, percent(now)), after);
+  }
+
+  // whether the map did better than patches chosen without it
+  judged() {
+    const words = { count: this.removal.counts[this.removal.chosen[this.row]], random: percent(this.removal.random[this.row]), centre: percent(this.removal.centre[this.row]) };
+    return this.removal[this.removal.passed[this.row] ? "good" : "bad"].replace(/\{(count|random|centre)\}/g, (_, name) => words[name]);
+  }
+
+  // what the model answers with these patches hidden or alone
+  instead(way, step) {
+    const [name, probability] = this.removal.best[this.row][way === "hide" ? 0 : 1][step];
+    const { class_name: first } = this.viewer.header.predictions[0];
+    return name === first ? `The answer is still “${name}”.` : `The answer becomes “${name}”, ${percent(probability)}.`;
+  }
+}

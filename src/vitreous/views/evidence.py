@@ -1,0 +1,116 @@
+"""The test of a map on its own image: hide the patches it marks, or show them alone, and ask the model again."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitreous.figures.kinds import Removal
+from vitreous.inside.faithfulness import centre_map, probabilities_without, random_map
+from vitreous.models.vit import ViT
+from vitreous.views.inspection import Choice, Inspection
+from vitreous.views.maps import heat_map
+from vitreous.views.view import IMAGE_CLASSES, View
+
+SHARES = (0.0, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
+"""Shares of the patches that are hidden, or shown alone."""
+CLASSES = 3
+"""Classes whose evidence is tested: the target, and the likeliest others."""
+ANSWERS = 10
+"""Classes whose probabilities the page follows."""
+DRAWS = 8
+"""Random choices of patches that a map is compared with."""
+LOST = 0.1
+"""A class is lost when this share of its probability is left."""
+PLAIN = 0.25
+"""The share of patches that is told where a class is not lost with half of them hidden."""
+
+
+def evidence(inspection: Inspection) -> Removal:
+    """Probabilities while the strongest patches are hidden or shown alone, for the likeliest classes."""
+    name = "relevance" if isinstance(inspection.model, ViT) else "CAM"
+    classes = inspection.classes[:CLASSES]
+    maps = torch.stack([heat_map(name, inspection.with_choice(Choice(target=index))) for index in classes])  # [m r c]
+    if artifacts := inspection.artifacts:  # the page does not colour them: they are the last to be hidden
+        maps.flatten(1)[:, list(artifacts.patches)] = -torch.inf
+    grid, patches = (maps.shape[1], maps.shape[2]), maps[0].numel()
+    if patches < 2:
+        raise ValueError(f"hiding patches needs at least 2 of them, got {patches}")
+    order = maps.flatten(1).argsort(dim=1, descending=True, stable=True)  # [m n]
+    counts = sorted({round(share * patches) for share in SHARES})
+    ask = _Asker(inspection)
+    first = torch.stack([_first(order, count, grid) for count in counts[1:-1]], dim=1)  # [m s-2 r c]
+    everything = torch.ones(1, *grid, dtype=torch.bool)
+    ends = ask(torch.cat([everything, ~everything]))  # the whole image, and nothing of it
+    middle = ask(torch.cat([~first, first]).flatten(0, 1)).unflatten(0, (2, *first.shape[:2]))  # [2 m s-2 classes]
+    whole, nothing = (end.expand(2, len(classes), 1, -1) for end in ends)
+    found = torch.cat([whole, middle, nothing], dim=2)  # [2 m s classes]
+    found[1] = torch.cat([nothing[1], middle[1], whole[1]], dim=1)
+    own = found[0, range(len(classes)), :, classes]  # [m s]
+    chosen = [_telling(line, counts) for line in own]
+    random, centre, passed = [], [], []
+    for number, (index, step) in enumerate(zip(classes, chosen, strict=True)):
+        rivals = [random_map(grid, seed) for seed in range(DRAWS)] + [centre_map(grid)]
+        ranked = torch.stack(rivals).flatten(1).argsort(dim=1, descending=True, stable=True)
+        left = ask(~_first(ranked, counts[step], grid))[:, index]
+        random.append(left[:-1].mean().item())
+        centre.append(left[-1].item())
+        passed.append(bool((own[number, step] < left).all()))
+    likely = inspection.logits.argsort(descending=True, stable=True)[:ANSWERS].tolist()
+    answers = [*classes, *(index for index in likely if index not in classes)]
+    label = inspection.model.card.label
+    best = [[[(label(i), p) for p, i in zip(*map(Tensor.tolist, found[way, m].max(dim=-1)), strict=True)]
+             for way in range(2)] for m in range(len(classes))]  # fmt: skip
+    red, green, blue = inspection.pixels.reshape(-1, 3).mean(axis=0).round().astype(int).tolist()
+    return Removal(
+        counts,
+        order.numpy().astype(np.int32),
+        found[0][..., answers].numpy(),
+        found[1][..., answers].numpy(),
+        best,
+        {"class": [label(index) for index in classes]},
+        answers,
+        [label(index) for index in answers],
+        chosen,
+        np.array(random),
+        np.array(centre),
+        passed,
+        (red, green, blue),
+        title=f"What is left of an answer when the strongest patches of its {name} map are hidden",
+    )
+
+
+class _Asker:
+    """The model's probabilities for one image with patches in its mean colour."""
+
+    def __init__(self, inspection: Inspection) -> None:
+        self.model, self.x = inspection.model, inspection.x
+
+    def __call__(self, kept: Tensor) -> Tensor:
+        return probabilities_without(self.model, self.x, kept, baseline="mean").cpu()
+
+
+def _first(order: Tensor, count: int, grid: tuple[int, int]) -> Tensor:
+    """Masks of the first `count` patches of each order `[m n]`: `[m r c]`."""
+    return (order.argsort(dim=1) < count).view(-1, *grid)
+
+
+def _telling(line: Tensor, counts: list[int]) -> int:
+    """The step to tell of a class's probabilities `[s]`: where it is lost, with up to half of the patches hidden.
+
+    >>> _telling(torch.tensor([0.8, 0.6, 0.1, 0.0]), [0, 10, 20, 100])
+    2
+    """
+    patches = counts[-1]
+    lost = [step for step, count in enumerate(counts) if count <= patches / 2 and line[step] < LOST * line[0]]
+    return lost[0] if lost else min(range(1, len(counts)), key=lambda step: abs(counts[step] - PLAIN * patches))
+
+
+EVIDENCE = View(
+    "Hide and show",
+    "The probability of an answer while the strongest patches of its map are hidden, and while they alone are shown; hidden "
+    "patches take the image's mean colour.",
+    "An image with holes is unlike any that the model was trained on, so a fall is a sign of evidence and no proof of it.",
+    evidence,
+    group="Why",
+    needs=IMAGE_CLASSES,
+)
