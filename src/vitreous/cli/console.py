@@ -39,7 +39,6 @@ def say_doubts(console: Console, model: Model) -> None:
     """Print what makes a model's answers doubtful; what is merely assumed each time, `vitreous doctor` prints."""
     report = model.card.report
     lines = [f"re-initialised {key}: it has learned nothing yet" for key in report.reinitialised]
-    lines += [f"not used: {key}" for key in report.unexpected]
     lines += [f"{key} holds {count} NaN or infinite values" for key, count in report.nonfinite.items()]
     if guessed := [name for name in report.assumed if name != "class names"]:
         lines.append(f"assumed {' and '.join(guessed)}: `vitreous doctor --model {model.card.name}` says why")
