@@ -185,6 +185,11 @@ def timm_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[A
         theirs = structure(vars(entry.config))
         differing.append((entry, [f for f in STRUCTURE if f not in assume and theirs[f] != mine[f]]))
     found = [entry for entry, fields in differing if not fields and entry.unsupported not in assume]
+    for name in ("qkv_bias", "final_norm"):  # models without them are known, and so is the accident
+        if not (shapes[name] or name in assume or (name == "final_norm" and shapes["fc_norm"])):
+            raise CheckpointError(
+                f"its tensors say {name}=False: a part is missing; if not, pass --assume {name}=False"
+            )
     if not found:
         same = [pair for pair in differing if _sizes(pair[0]) == sizes and not pair[0].unsupported]
         nearest, fields = min(same or differing, key=lambda pair: len(pair[1]))
@@ -197,8 +202,12 @@ def timm_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[A
     entries = sized or found
     if stranger := next((entry for entry in entries if entry.unsupported), None):
         _refuse_look_alike(stranger, next((entry for entry in entries if not entry.unsupported), None))
+    for name in ("qkv_bias", "final_norm"):  # models without them are known, and so is the accident
+        if not (shapes[name] or name in assume or (name == "final_norm" and shapes["fc_norm"])):
+            text = f"its tensors say {name}=False: a part is missing; if not, pass --assume {name}=False"
+            raise CheckpointError(text)
     unseen = ("activation", "norm_eps", "pool", *STRUCTURE, *(("heads",) if sized else ()))
-    allowed: Allowed = {name: tuple({getattr(e.config, name): None for e in entries}) for name in unseen}
+    allowed: Allowed = {name: tuple(sorted({getattr(e.config, name) for e in entries})) for name in unseen}
     allowed["head_bias"] = (True,)
     allowed["distillation_head"] = (shapes["distillation_token"] and shapes["classes"] > 0,)
     return allowed, entries[0].name

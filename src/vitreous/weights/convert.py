@@ -95,8 +95,6 @@ def check_exact(converted: ConvertedCheckpoint, wanted: Preprocess, to: str) -> 
         if normalise(name, fields[name], fields) not in [normalise(name, value, fields) for value in values]:
             raise ValueError(f"{to} cannot hold this model: it would have {name}={values[0]}, not {fields[name]}")
     if replace(found, crop_rounding=wanted.crop_rounding) != wanted:
-        raise ValueError(
-            f"{to} cannot hold this preprocessing: it would be {found.describe()}, not {wanted.describe()}"
-        )
+        raise ValueError(f"{to} cannot hold the preprocessing {wanted.describe()}: it would be {found.describe()}")
     if found != wanted and (wanted.cover or wanted.resize != wanted.size):
         sidecar["vitreous"] = {"crop_rounding": wanted.crop_rounding}

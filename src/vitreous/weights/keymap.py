@@ -88,6 +88,13 @@ def to_ours(tensors: Mapping[str, Tensor], rules: Sequence[Rule]) -> tuple[Tenso
             found[r.ours.format(**match.groupdict())] = r.transform.read([tensors[name] for name in names])
             used.update(names)
             break
+    for key in set(tensors) - used:  # a part of several, without the first
+        for theirs in (theirs for _, theirs in spellings if len(theirs) > 1):
+            match = next((m for template in theirs[1:] if (m := pattern(template).fullmatch(key))), None)
+            if match is not None:
+                raise CheckpointError(
+                    f"the checkpoint has {key} but not {theirs[0].format(**match.groupdict())}: it is incomplete"
+                )
     return found, [key for key in tensors if key not in used]
 
 
