@@ -185,11 +185,6 @@ def timm_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[A
         theirs = structure(vars(entry.config))
         differing.append((entry, [f for f in STRUCTURE if f not in assume and theirs[f] != mine[f]]))
     found = [entry for entry, fields in differing if not fields and entry.unsupported not in assume]
-    for name in ("qkv_bias", "final_norm"):  # models without them are known, and so is the accident
-        if not (shapes[name] or name in assume or (name == "final_norm" and shapes["fc_norm"])):
-            raise CheckpointError(
-                f"its tensors say {name}=False: a part is missing; if not, pass --assume {name}=False"
-            )
     if not found:
         same = [pair for pair in differing if _sizes(pair[0]) == sizes and not pair[0].unsupported]
         nearest, fields = min(same or differing, key=lambda pair: len(pair[1]))
