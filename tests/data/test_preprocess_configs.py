@@ -274,11 +274,13 @@ def test_hugging_face_at_another_image_size_keeps_the_recipe():
 
 
 def test_a_config_without_a_fixed_size_needs_the_models():
-    for config in ({"size": {"shortest_edge": 40}}, {"do_resize": False}):
-        with pytest.raises(ValueError, match="pass image_size"):
-            from_huggingface(config)
-        assert from_huggingface(config, image_size=32).size == (32, 32)
-    assert from_huggingface({"do_resize": False}, image_size=32).resize is None
+    config = {"size": {"shortest_edge": 40}}
+    with pytest.raises(ValueError, match="pass image_size"):
+        from_huggingface(config)
+    assert from_huggingface(config, image_size=32).size == (32, 32)
+    with pytest.raises(ValueError, match="neither resizes nor crops"):
+        from_huggingface({"do_resize": False}, image_size=32)
+    assert from_huggingface({"do_resize": False, "do_center_crop": True, "crop_size": 32}).resize is None
 
 
 @pytest.mark.parametrize(

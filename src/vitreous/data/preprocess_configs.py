@@ -68,6 +68,8 @@ def from_huggingface(
     """
     config, kind = _huggingface_config(preprocessor_config)
     resize = _huggingface_size(config["size"], kind) if config.get("do_resize", True) else None
+    if resize is None and not config.get("do_center_crop"):
+        raise ValueError("the preprocessor config neither resizes nor crops: images of any size would reach the model")
     if config.get("do_center_crop"):
         size = square("crop_size", _huggingface_size(config.get("crop_size", 224)))
     elif isinstance(resize, tuple):
@@ -143,6 +145,8 @@ _HARMLESS = ("do_convert_rgb", "processor_class", "data_format", "input_data_for
 def _huggingface_config(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """Return the config with defaults filled in, and the kind of its image processor."""
     config = given.get("image_processor", given)  # processor_config.json holds it a level deeper
+    if null := [name for name in _READ if name in config and config[name] is None]:
+        raise ValueError(f"the preprocessor config has {null[0]}=null: give it a value, or leave it out")
     config = {name: value for name, value in config.items() if value is not None}
     # ViTImageProcessorFast, ViTFeatureExtractor → ViT; the oldest configs, which name nothing, are ViT's
     name = config.get("image_processor_type", config.get("feature_extractor_type", "ViT"))

@@ -173,6 +173,13 @@ def known_heads(shapes: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(sorted({config.heads for config in same if structure(vars(config)) == mine}))
 
 
+def known_depths(shapes: Mapping[str, Any]) -> str:
+    """Return the depths of known models of this width if none has the file's own; else nothing."""
+    configs = [entry.config for entry in known_architectures().values()]
+    same = {c.depth for c in configs if (c.width, c.mlp_width) == (shapes["width"], shapes["mlp_width"])}
+    return "" if shapes["depth"] in same else " or ".join(str(depth) for depth in sorted(same))
+
+
 def timm_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[Allowed, str]:
     """Return what the known models with a file's tensors agree on, and the name of one that has its sizes too.
 

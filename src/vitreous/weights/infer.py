@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.weights.architectures import STRUCTURE, known_heads, normalise
+from vitreous.weights.architectures import STRUCTURE, known_depths, known_heads, normalise
 from vitreous.weights.card import LoadReport
 from vitreous.weights.keymap import Allowed, Format, Tensors
 from vitreous.weights.safety import CheckpointError
@@ -151,7 +151,14 @@ def infer_config(
     if set(STRUCTURE) - {"prefix_positions"} <= set(stated) and set(UNSEEN) <= set(values):
         return ViTConfig(**values), reasons
 
+    if source == "config.json" and "classes" not in stated and "classes" not in assume:
+        raise CheckpointError("config.json does not say which head the model has: pass --assume classes=N, 0 for none")
     known, like = format.known(shapes, assume)
+    if "depth" not in stated and "depth" not in assume and (depths := known_depths(shapes)):
+        raise CheckpointError(
+            f"it has {shapes['depth']} blocks, and known models of width {shapes['width']} have {depths}: blocks are "
+            f"missing; if not, pass --assume depth={shapes['depth']}"
+        )
     known = {name: allowed for name, allowed in known.items() if name not in stated}
     _compare(shapes, known, like or f"the format {format.name}", assume)
     for name in UNSEEN:

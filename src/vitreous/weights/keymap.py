@@ -85,7 +85,11 @@ def to_ours(tensors: Mapping[str, Tensor], rules: Sequence[Rule]) -> tuple[Tenso
             names = [template.format(**match.groupdict()) for template in theirs]
             if absent := [name for name in names if name not in tensors]:
                 raise CheckpointError(f"the checkpoint has {key} but not {', '.join(absent)}: it is incomplete")
-            found[r.ours.format(**match.groupdict())] = r.transform.read([tensors[name] for name in names])
+            try:
+                found[r.ours.format(**match.groupdict())] = r.transform.read([tensors[name] for name in names])
+            except (RuntimeError, IndexError) as error:
+                shapes = ", ".join(f"{name} {tuple(tensors[name].shape)}" for name in names)
+                raise CheckpointError(f"the shapes of {shapes} do not fit together: get it again") from error
             used.update(names)
             break
     for key in set(tensors) - used:  # a part of several, without the first

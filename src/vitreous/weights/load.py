@@ -122,6 +122,9 @@ def _load_vit(
     report = LoadReport(format=format.name, tensors=len(tensors), stored_as=data_types(tensors))
     report.assumed |= own.get("assumed", {})
     report.ignored += _ignorable(unmatched, format)
+    for key in unmatched:
+        if key.endswith("mask_token") and theirs[key].shape[-1:] != tensors["cls_token"].shape[-1:]:
+            raise CheckpointError(f"{key} should be as wide as the class token, got {tuple(theirs[key].shape)}")
     if "config" in own:
         trained, report.assumed = _overrule(own_config(own), assume, report.assumed)
     else:

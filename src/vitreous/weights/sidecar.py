@@ -91,9 +91,12 @@ def _preprocessing(
     if files.weights_enum is not None:
         return from_torchvision(files.weights_enum.transforms())
     if files.preprocessor is not None:
-        return from_huggingface(read_json(files.preprocessor), image_size=size)
+        preprocess = from_huggingface(read_json(files.preprocessor), image_size=size)
+        if isinstance(preprocess.resize, int) and not read_json(files.preprocessor).get("do_center_crop", True):
+            report.assumed["preprocessing"] = f"{preprocess.describe()} (its own has no fixed size: a crop is added)"
+        return preprocess
     pretrained = sidecar.get("pretrained_cfg") or sidecar
-    if "mean" in pretrained and "std" in pretrained:
+    if "architecture" in sidecar or ("mean" in pretrained and "std" in pretrained):  # else timm's own defaults
         return from_timm(dict(pretrained), image_size=size)
     if report.format.startswith("torchvision"):
         if (member := torchvision_weights(files.weights[0].name)) is not None:

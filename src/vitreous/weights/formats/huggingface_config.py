@@ -55,10 +55,6 @@ HARMLESS = (
         "license",
         "task_specific_params",
     ),
-    *("hidden_dropout_prob", "attention_probs_dropout_prob", "attention_dropout", "dropout", "drop_path_rate"),
-    *("initializer_range", "initializer_factor", "encoder_stride", "use_mask_token", "mask_ratio", "norm_pix_loss"),
-    *("decoder_num_attention_heads", "decoder_hidden_size", "decoder_num_hidden_layers", "decoder_intermediate_size"),
-    *("stage_names", "out_features", "out_indices", "apply_layernorm", "reshape_hidden_states"),
     # what earlier versions wrote into every config: outputs, generation, tokens
     *("return_dict", "output_attentions", "output_hidden_states", "output_scores", "return_dict_in_generate"),
     *("torchscript", "use_bfloat16", "tf_legacy_loss", "use_cache", "is_decoder", "is_encoder_decoder"),
@@ -79,6 +75,13 @@ HARMLESS = (
     *("suppress_tokens", "begin_suppress_tokens", "gradient_checkpointing", "vocab_size"),
     *("decoder_start_token_id", "task_specific_params"),
 )
+HARMLESS_NUMBERS = (
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "attention_dropout", "dropout", "drop_path_rate"),
+    *("initializer_range", "initializer_factor", "mask_ratio", "encoder_stride", "logit_scale_init_value"),
+    *("decoder_num_attention_heads", "decoder_hidden_size", "decoder_num_hidden_layers", "decoder_intermediate_size"),
+)
+HARMLESS_FLAGS = ("use_mask_token", "norm_pix_loss", "apply_layernorm", "reshape_hidden_states")
+STAGES = ("stage_names", "out_features", "out_indices")  # of transformers' backbone classes
 HEADLESS = ("Model", "ForMaskedImageModeling", "ForPreTraining", "Backbone")
 FAMILIES = ("ViT", "DeiT", "ViTMAE", "ViTMSN", "IJepa", "Dinov2", "Dinov2WithRegisters")
 
@@ -127,7 +130,7 @@ def read_clip_config(sidecar: Mapping[str, Any]) -> Allowed:
     task = _task(sidecar, ("CLIPVision", "CLIP"))
     if kind == "clip":
         known = ("vision_config", "text_config", "vision_config_dict", "text_config_dict", "projection_dim")
-        check_fields(sidecar, (*known, "logit_scale_init_value", *HARMLESS), "config.json")
+        check_fields(sidecar, (*known, *HARMLESS, *HARMLESS_NUMBERS), "config.json")
         vision = sidecar.get("vision_config") or {}
         older = sidecar.get("vision_config_dict") or {}
         if differing := [name for name in older if name in vision and older[name] != vision[name]]:
@@ -193,8 +196,26 @@ def _shared(values: Mapping[str, Any]) -> Allowed:
 def _read_fields(section: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that are read, with their defaults; raise for one that is not known."""
     pruned = isinstance(section, Mapping) and section.get("pruned_heads")
-    check_fields(section, (*defaults, *HARMLESS, *(() if pruned else ("pruned_heads",))), "config.json")
+    typed = (*HARMLESS_NUMBERS, *HARMLESS_FLAGS, *STAGES, *(() if pruned else ("pruned_heads",)))
+    check_fields(section, (*defaults, *HARMLESS, *typed), "config.json")
+    for name, kinds in (*((n, (int, float)) for n in HARMLESS_NUMBERS), *((n, (bool,)) for n in HARMLESS_FLAGS)):
+        if name in section and type(section[name]) not in kinds:  # transformers refuses it too
+            raise CheckpointError(f"config.json has {name}={section[name]!r:.40}, expected a number or a flag")
+    _check_stages(section, section.get("num_hidden_layers", defaults["num_hidden_layers"]))
     return dict(defaults) | {name: section[name] for name in defaults if name in section}
+
+
+def _check_stages(section: Mapping[str, Any], depth: Any) -> None:
+    """Raise for stages of a backbone class that a model of this depth does not have."""
+    stages = ["stem", *(f"stage{n + 1}" for n in range(depth if type(depth) is int and depth < 10_000 else 0))]
+    features, numbers = section.get("out_features"), section.get("out_indices")
+    named = stages if features is None else features
+    fits = section.get("stage_names") in (None, stages) and isinstance(named, list) and set(named) <= set(stages)
+    if fits and numbers is not None:
+        valid = isinstance(numbers, list) and all(type(n) is int and -len(stages) <= n < len(stages) for n in numbers)
+        fits = valid and (features is None or [stages[n] for n in numbers] == features)
+    if not fits:
+        raise CheckpointError("config.json names stages (stage_names, out_features, out_indices) that it does not have")
 
 
 def _task(sidecar: Mapping[str, Any], families: tuple[str, ...]) -> str | None:
@@ -210,8 +231,12 @@ def _task(sidecar: Mapping[str, Any], families: tuple[str, ...]) -> str | None:
 
 
 def _labels(sidecar: Mapping[str, Any]) -> int:
-    by_index = sidecar.get("id2label")
-    return len(by_index) if isinstance(by_index, Mapping) else int(sidecar.get("num_labels", 2))
+    by_index, count = sidecar.get("id2label"), sidecar.get("num_labels", 2)
+    if isinstance(by_index, Mapping) and sidecar.get("num_labels", len(by_index)) != len(by_index):
+        raise CheckpointError(f"config.json contradicts itself: num_labels={count!r:.40}, id2label has {len(by_index)}")
+    if type(count) is not int:
+        raise CheckpointError(f"num_labels must be a whole number, got {count!r:.40}")
+    return len(by_index) if isinstance(by_index, Mapping) else count
 
 
 def _pair(value: Any) -> tuple[int, int]:

@@ -45,14 +45,14 @@ FIELDS = (  # read here or in sidecar.py
 )
 PRETRAINED_FIELDS = (  # read here or in sidecar.py
     *("input_size", "test_input_size", "fixed_input_size", "interpolation", "crop_pct", "test_crop_pct", "crop_mode"),
-    *("mean", "std", "num_classes", "label_names", "label_descriptions", "labels"),
+    *("mean", "std", "num_classes", "label_names", "label_descriptions"),
 )
 HARMLESS = (  # where the weights come from, and names of layers for timm's own surgery
     *("url", "file", "hf_hub_id", "hf_hub_filename", "source", "architecture", "tag", "custom_load", "state_dict"),
     *("min_input_size", "pool_size", "test_pool_size", "first_conv", "classifier", "label_offset"),
     *("license", "description", "origin_url", "paper_name", "paper_ids", "notes"),
-    *("vitreous", "model_type", "transformers_version", "torch_dtype", "dtype", "initializer_range", "do_pooling"),
 )
+WRAPPER = ("vitreous", "model_type", "transformers_version", "torch_dtype", "dtype", "initializer_range", "do_pooling")
 
 
 def read_config(sidecar: Mapping[str, Any]) -> Allowed:
@@ -63,8 +63,11 @@ def read_config(sidecar: Mapping[str, Any]) -> Allowed:
     if name not in timm_arguments() or "unsupported" in timm_arguments()[name]:
         raise CheckpointError(f"its config says architecture={name!r:.60}, which is not a supported one of timm's")
     legacy = pretrained is sidecar
-    check_fields(sidecar, (*FIELDS, *HARMLESS, *(PRETRAINED_FIELDS if legacy else ())), "config.json")
-    check_fields(pretrained, (*PRETRAINED_FIELDS, *HARMLESS, *(FIELDS if legacy else ())), "pretrained_cfg")
+    if legacy:  # the oldest files have all fields at one level
+        check_fields(sidecar, (*PRETRAINED_FIELDS, *HARMLESS, "num_features", "labels"), "config.json")
+    else:
+        check_fields(sidecar, (*FIELDS, *HARMLESS, *WRAPPER), "config.json")
+        check_fields(pretrained, (*PRETRAINED_FIELDS, *HARMLESS), "pretrained_cfg")
     arguments = dict(timm_arguments()[name])
     given = dict(sidecar.get("model_args") or {})
     size = pretrained.get("input_size", (3, 224, 224))
