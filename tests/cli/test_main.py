@@ -207,7 +207,7 @@ def test_good_images_are_answered_and_bad_ones_listed(folder, image, tmp_path, c
         (["classify", "--model", "vit_bse_patch16_224"], "vit_base_patch16_224"),
         (["classify", "--device", "cuda:9"], "--device cpu"),
         (["classify", "--batch-size", "0"], "must be at least 1"),
-        (["classify", "--norm-eps", "-1"], "norm_eps must not be negative"),
+        (["classify", "--assume", "norm_eps=-1"], "norm_eps must not be negative"),
         (["classify", "absent.png"], "absent.png: no such file or folder"),
         (["classify", "empty"], "empty: no images in this folder"),
         (["explain", "--views", "atention-maps"], "did you mean attention-maps"),

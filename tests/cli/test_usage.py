@@ -29,5 +29,5 @@ def test_a_flag_like_no_other_gets_no_hint(capsys):
 
 def test_a_value_that_looks_like_no_choice_lists_the_choices_as_the_help_does(capsys):
     with pytest.raises(SystemExit):
-        main(["classify", "--pool", "max"])
-    assert "--pool is one of token, mean, token+mean, got 'max' (vitreous" in capsys.readouterr().err
+        main(["classify", "--statistics", "max"])
+    assert "--statistics is one of half, imagenet, clip, unit, got 'max' (vitreous" in capsys.readouterr().err

@@ -92,7 +92,7 @@ def to_ours(tensors: Mapping[str, Tensor], rules: Sequence[Rule]) -> tuple[Tenso
                 raise CheckpointError(f"the shapes of {shapes} do not fit together: get it again") from error
             used.update(names)
             break
-    for key in set(tensors) - used:  # a part of several, without the first
+    for key in (key for key in tensors if key not in used):  # a part of several, without the first
         for theirs in (theirs for _, theirs in spellings if len(theirs) > 1):
             match = next((m for template in theirs[1:] if (m := pattern(template).fullmatch(key))), None)
             if match is not None:
