@@ -37,22 +37,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+for part in (".", "support"):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / part))
+from originals import difference as output_difference  # noqa: E402
+from originals import fill_with_noise, outputs_of_transformers, photo  # noqa: E402
+
 MODULES = (
     *("vision_transformer", "deit", "eva", "beit", "vision_transformer_hybrid", "vision_transformer_relpos"),
     *("vision_transformer_sam", "naflexvit", "cait", "xcit"),
 )
 FORMS = ("folder", "bare", "named")
 RESULTS = ("exact", "wrong", "refused", "crash")
-TOLERANCE = 5e-5  # of the standard deviation of the outputs; rounding alone stays under 1e-5
 MEMORY = 16 << 30  # address space of a worker: a runaway case fails alone
 LARGE = 500_000_000  # parameters; larger models are loaded one at a time
-
-# Layers that write into the residual stream, in the names of all libraries: their numbers are small.
-RESIDUAL = re.compile(
-    r"embed|cls_token|reg_token|dist_token|register|class_token|norm_pre|pre_layrnorm|ln_pre|conv_proj|conv1\.|"
-    r"attn\.proj|out_proj|o_proj|attention\.output\.dense|(?<!attention)\.output\.dense|mlp\.fc2|mlp\.w3|weights_out|"
-    r"down_proj|c_proj|mlp\.3\."
-)
 
 
 @dataclass(frozen=True)
@@ -67,35 +64,10 @@ class Outcome:
     reason: str = ""
 
 
-def fill_with_noise(tensors: dict[str, Tensor], seed: int = 0) -> None:
-    """Fill every tensor in place: activations near 1 inside a branch, tokens near 0.01 in the residual stream."""
-    generator = torch.Generator().manual_seed(seed)
-    for name, tensor in tensors.items():
-        if not tensor.is_floating_point():
-            continue
-        small = 0.01 if RESIDUAL.search(name) else 1.0
-        noise = torch.empty(tensor.shape).normal_(generator=generator)
-        if tensor.dim() >= 2 and "token" not in name and "pos" not in name:
-            noise *= 1.5 * small * tensor[0].numel() ** -0.5  # 1.5: where the kinds of GELU differ
-        elif name.endswith("bias") or tensor.dim() >= 2:
-            noise *= 0.3 * small
-        else:  # the scale of a norm or of a branch
-            noise = (1 + 0.2 * noise) * (0.02 if re.search("norm_pre|pre_layrnorm|ln_pre", name) else 1.0)
-        tensor.copy_(noise)
-
-
 @contextlib.contextmanager
 def in_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="coverage-") as name:
         yield Path(name)
-
-
-def compare(ours: Tensor, theirs: Tensor) -> str:
-    """Return how two outputs differ; nothing if they are the same."""
-    if ours.shape != theirs.shape:
-        return f"output {list(ours.shape)} instead of {list(theirs.shape)}"
-    difference = (ours - theirs).abs().max().item() / max(theirs.std().item(), 1e-12)
-    return "" if difference < TOLERANCE else f"outputs differ by {difference:.1g} of their deviation"
 
 
 def attempt(path: Path, reference: Any) -> tuple[str, str]:
@@ -170,7 +142,6 @@ def whole_state_dict(model: nn.Module | None, whole: nn.Module) -> dict[str, Ten
 
 def differs_from_timm(model: Any, with_preprocessing: bool, ours: Any) -> str:
     """Return how our model differs from timm's; nothing if it does not."""
-    from PIL import Image
     from timm.data import create_transform, resolve_data_config
 
     if model is None:
@@ -182,13 +153,11 @@ def differs_from_timm(model: Any, with_preprocessing: bool, ours: Any) -> str:
     image = torch.randn(1, *settings["input_size"], generator=torch.Generator().manual_seed(1))
     ours.blocks = ours.blocks[:2]
     with torch.no_grad():
-        if found := compare(ours(image), model(image)):
+        if found := output_difference(ours(image), model(image)):
             return found
     if not with_preprocessing:
         return ""
-    pixels = torch.randint(0, 256, (300, 420, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
-    photo = Image.fromarray(pixels.numpy()).resize((500, 380), Image.Resampling.BICUBIC)
-    difference = (ours.card.preprocess(photo) - create_transform(**settings)(photo)).abs().max().item()
+    difference = (ours.card.preprocess(photo()) - create_transform(**settings)(photo())).abs().max().item()
     return "" if difference < 0.03 else f"preprocessing differs by {difference:.2g}"
 
 
@@ -301,30 +270,6 @@ def build_transformers(name: str) -> nn.Module:
     return model
 
 
-def transformers_outputs(model: Any, image: Tensor) -> Tensor:
-    """Return what the original makes of an image: logits, embedding, pooled output or the tokens themselves."""
-    with torch.no_grad():
-        if hasattr(model, "get_image_features"):
-            out = model.get_image_features(pixel_values=image)
-        elif "MAE" in type(model).__name__:
-            encoder = getattr(model, "vit", model)
-            encoder.config.mask_ratio = 0.0
-            patches = torch.arange((image.shape[-1] // encoder.config.patch_size) ** 2).float().expand(len(image), -1)
-            out = encoder(image, noise=patches)
-        elif "MaskedImageModeling" in type(model).__name__:
-            out = model.base_model(image)  # the decoder is for pre-training alone
-        else:
-            out = model(image)
-    if isinstance(out, Tensor):
-        return out
-    if maps := getattr(out, "feature_maps", None):
-        return maps[-1].flatten(2).transpose(1, 2)  # [b n d]
-    for name in ("logits", "image_embeds", "pooler_output", "last_hidden_state"):
-        if isinstance(getattr(out, name, None), Tensor):
-            return getattr(out, name)
-    raise TypeError(f"{type(model).__name__} returns {list(out.keys())}")
-
-
 def cover_transformers(name: str, forms: tuple[str, ...]) -> list[Outcome]:
     import transformers
 
@@ -339,9 +284,9 @@ def cover_transformers(name: str, forms: tuple[str, ...]) -> list[Outcome]:
 
     def reference(ours: Any) -> str:
         image = torch.randn(2, ours.config.channels, *ours.config.size, generator=torch.Generator().manual_seed(1))
-        theirs = transformers_outputs(model, image)
+        theirs = outputs_of_transformers(model, image)
         with torch.no_grad():
-            return compare(
+            return output_difference(
                 ours.forward_features(image)[:, -theirs.shape[1] :] if theirs.dim() == 3 else ours(image), theirs
             )
 
