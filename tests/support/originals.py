@@ -152,16 +152,15 @@ SMALL_TRANSFORMERS = {
     "hidden_size": 48,
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
-    "intermediate_size": 96,
     "image_size": 32,
     "patch_size": 8,
-    "projection_dim": 20,
 }
 
 
 def write_transformers(kind: str, suffix: str, extra: dict[str, Any], processor: str, folder: Path) -> None:
     """Write a folder as `save_pretrained` does, with a preprocessor beside it."""
-    config = getattr(transformers, f"{kind}Config")(**SMALL_TRANSFORMERS | extra)
+    hidden = {"mlp_ratio": 2} if "Dinov2" in kind else {"intermediate_size": 96}
+    config = getattr(transformers, f"{kind}Config")(**SMALL_TRANSFORMERS | hidden | extra)
     if "Classification" in suffix:
         config.num_labels = 7
     model = getattr(transformers, kind + suffix)(config)
@@ -371,10 +370,10 @@ TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "transformers vit": ("ViT", "ForImageClassification", {}, "ViT"),
     "transformers vit pooler": ("ViT", "Model", {}, ""),
     "transformers deit": ("DeiT", "ForImageClassificationWithTeacher", {}, ""),
-    "transformers dinov2": ("Dinov2", "ForImageClassification", {"mlp_ratio": 2}, "Bit"),
+    "transformers dinov2": ("Dinov2", "ForImageClassification", {}, "Bit"),
     "transformers dinov2 swiglu": ("Dinov2", "Model", {"use_swiglu_ffn": True}, ""),
-    "transformers dinov2 registers": ("Dinov2WithRegisters", "ForImageClassification", {"mlp_ratio": 2}, ""),
-    "transformers clip": ("CLIPVision", "ModelWithProjection", {}, "CLIP"),
+    "transformers dinov2 registers": ("Dinov2WithRegisters", "ForImageClassification", {}, ""),
+    "transformers clip": ("CLIPVision", "ModelWithProjection", {"projection_dim": 20}, "CLIP"),
     "transformers mae": ("ViTMAE", "Model", {}, ""),
     "transformers msn": ("ViTMSN", "ForImageClassification", {}, ""),
     "transformers ijepa": ("IJepa", "Model", {}, ""),

@@ -85,6 +85,18 @@ def test_weights_of_a_folder_are_preferred_in_order(tmp_path: Path) -> None:
         (folder / name).unlink()
 
 
+@pytest.mark.parametrize("name", ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"])
+def test_openclips_weights_come_with_its_own_config(tmp_path: Path, name: str) -> None:
+    folder = write(tmp_path / "clip", name, "config.json", "open_clip_config.json")
+    assert fetch(folder).config == folder / "open_clip_config.json"
+
+
+def test_a_peft_adapter_is_refused_in_one_line(tmp_path: Path) -> None:
+    folder = write(tmp_path / "lora", "adapter_config.json", "adapter_model.safetensors")
+    with pytest.raises(ValueError, match=r"holds a PEFT adapter, not a model: merge it into its base .*$"):
+        fetch(folder)
+
+
 @pytest.mark.parametrize("name", ["vit.safetensors", "vit.pth", "vit.pt", "vit.npz"])
 def test_a_single_weights_file_of_any_name_will_do(tmp_path: Path, name: str) -> None:
     folder = write(tmp_path / "vit", name, "config.json", "notes.txt")

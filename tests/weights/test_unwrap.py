@@ -80,6 +80,8 @@ def test_two_unknown_containers_are_not_guessed_between():
         ("_orig_mod.", "module."),
         ("module.", "model.", "backbone."),
         ("base_model.", "model."),
+        ("_forward_module.", "model."),
+        ("timm_model.",),
         ("image_encoder.",),
         ("teacher.backbone.",),
     ],
@@ -115,6 +117,30 @@ def test_dino_keeps_the_backbone_and_reports_the_projection_head():
     assert list(found.tensors) == PLAIN_NAMES
     assert found.wrappers == ("teacher", "backbone.")
     assert found.ignored == ("student", *head)
+
+
+@pytest.mark.parametrize("head", ["fc.weight", "head.weight", "classifier.1.bias", "text.token_embedding.weight"])
+def test_a_backbone_is_not_loaded_without_the_head_beside_it(head):
+    with pytest.raises(CheckpointError, match=f"{head} beside it, which would be lost"):
+        unwrap(weights("backbone.") | {head: torch.ones(1)})
+
+
+@pytest.mark.parametrize("part", ["dino_head.mlp.0.weight", "ibot_head.last_layer.weight_g", "criterion.center"])
+def test_what_only_training_needs_may_lie_beside_a_backbone(part):
+    found = unwrap(weights("backbone.") | {part: torch.ones(1)})
+    assert list(found.tensors) == PLAIN_NAMES
+    assert found.ignored == (part,)
+
+
+def test_lora_matrices_are_not_read_without_the_weights_that_they_change():
+    names = ("base_model.model.blocks.0.attn.qkv.lora_A.weight", "base_model.model.blocks.0.attn.qkv.lora_B.weight")
+    with pytest.raises(CheckpointError, match="holds LoRA matrices .* merge them"):
+        unwrap({name: torch.ones(1) for name in names})
+
+
+def test_the_counter_of_averaged_weights_is_left_out():
+    average = torch.optim.swa_utils.AveragedModel(torch.nn.Linear(2, 2))
+    assert list(unwrap(average.state_dict()).tensors) == ["weight", "bias"]
 
 
 def test_in_a_flat_file_the_teachers_backbone_is_preferred():

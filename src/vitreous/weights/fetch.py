@@ -24,7 +24,7 @@ from vitreous.weights.names import GOOGLE_BUCKET, SAFE_FILE_NAME, SUFFIXES, TORC
 # The weights of a folder or a Hub repository, preferred ones first; else the only file with one of LOOSE_SUFFIXES.
 FOLDER_FILES = (
     *("model.safetensors", "model.safetensors.index.json", "open_clip_model.safetensors"),
-    *("pytorch_model.bin", "pytorch_model.bin.index.json"),
+    *("pytorch_model.bin", "pytorch_model.bin.index.json", "open_clip_pytorch_model.bin"),
 )
 LOOSE_SUFFIXES = (".safetensors", ".pth", ".pt", ".npz", ".safetensors.index.json", ".bin.index.json")
 SHARD = re.compile(r"-\d{5}-of-\d{5}\.")
@@ -96,6 +96,11 @@ def choose_weights(names: Collection[str], owner: str) -> str:
     for preferred in FOLDER_FILES:
         if preferred in names:
             return preferred
+    if "adapter_config.json" in names:
+        raise ValueError(
+            f"{owner} holds a PEFT adapter, not a model: merge it into its base with peft's merge_and_unload(), save "
+            "that with save_pretrained() and load it"
+        )
     loose = sorted(name for name in names if name.endswith(LOOSE_SUFFIXES) and not SHARD.search(name))
     if len(loose) == 1:
         return loose[0]
@@ -221,7 +226,8 @@ def _gather(
     same_stem = chosen.rpartition(".")[0] + ".json"
     weights = [name for name in names if name.endswith(SUFFIXES)]
     only_model = chosen in FOLDER_FILES or chosen.endswith(".index.json") or weights == [chosen]
-    config = "config.json" if only_model and "config.json" in names else None
+    usual = "open_clip_config.json" if chosen.startswith("open_clip_") else "config.json"
+    config = usual if only_model and usual in names else None
     if chosen not in FOLDER_FILES and same_stem in names and same_stem != chosen:
         config = same_stem
     preprocessor = "preprocessor_config.json" if only_model and "preprocessor_config.json" in names else None

@@ -5,7 +5,8 @@ its student. `unwrap` takes the content of the file and returns the tensors and,
 the wrappers it removed and of the tensors it ignored.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,13 +31,20 @@ NOT_WEIGHTS = (
 # Removed when every tensor's name begins with one, as often as one fits.
 # `encoder.` is not here: torchvision's and Hugging Face's own names begin with it.
 PREFIXES = (
-    "module.",  # DistributedDataParallel
+    "module.",  # DistributedDataParallel, AveragedModel
     "_orig_mod.",  # torch.compile
+    "_forward_module.",  # Lightning Fabric, DeepSpeed
     "model.",  # Lightning, timm's feature wrappers
+    "timm_model.",  # transformers' TimmWrapper
     *("base_model.", "teacher.backbone.", "student.backbone.", "backbone.", "image_encoder."),
 )
-# One of these may prefix a Vision Transformer that is stored together with a projection head used in training only.
+# One of these may prefix a Vision Transformer that is stored together with parts used in training only.
 BACKBONES = ("teacher.backbone.", "student.backbone.", "backbone.", "model.", "net.", "network.")
+# Parts beside a backbone that its features do not need: a head beside it would be the model's answer, and is none.
+BESIDE_BACKBONE = re.compile(
+    r"(student|teacher|momentum_encoder|ema)\.|((student|teacher)\.)?(dino_head|ibot_head|projector|projection_head|predictor"
+    r"|decoder|mask_token|head\.mlp\d?|head\.last_layer\d?|\w*(loss|criterion|metrics?)\w*|n_averaged)(\.|$)"
+)
 MAX_NESTING = 8  # containers inside one another
 
 Known = dict[tuple[int, Any], bool]
@@ -130,16 +138,29 @@ def _from_training_run(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torc
 
 def _without_prefixes(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], list[str], list[str]]:
     """Return the tensors under shorter names, the prefixes removed, and the tensors ignored."""
+    if lora := next((name for name in tensors if ".lora_A." in name), None):
+        raise CheckpointError(
+            f"holds LoRA matrices ({lora}), not merged into the weights that they change: merge them with peft's "
+            "merge_and_unload() and load the model that this saves"
+        )
     prefixes, ignored = list[str](), list[str]()
+    if "n_averaged" in tensors and _shared_prefix(tensors.keys() - {"n_averaged"}) == "module.":  # AveragedModel
+        tensors = {name: tensor for name, tensor in tensors.items() if name != "n_averaged"}
     while len(prefixes) < MAX_NESTING and (prefix := _shared_prefix(tensors) or _backbone_prefix(tensors)):
-        ignored += [name for name in tensors if not name.startswith(prefix)]
+        beside = [name for name in tensors if not name.startswith(prefix)]
+        if lost := [name for name in beside if not BESIDE_BACKBONE.match(name)]:
+            raise CheckpointError(
+                f"has a backbone under {prefix} and {_join_names(lost)} beside it, which would be lost: save them as "
+                "one model, or the backbone alone"
+            )
+        ignored += beside
         tensors = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
         prefixes.append(prefix)
     return tensors, prefixes, ignored
 
 
-def _shared_prefix(tensors: Mapping[str, torch.Tensor]) -> str | None:
-    return next((p for p in PREFIXES if all(name.startswith(p) and name != p for name in tensors)), None)
+def _shared_prefix(names: Collection[str]) -> str | None:
+    return next((p for p in PREFIXES if all(name.startswith(p) and name != p for name in names)), None)
 
 
 def _backbone_prefix(tensors: Mapping[str, torch.Tensor]) -> str | None:
