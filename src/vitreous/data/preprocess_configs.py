@@ -1,6 +1,7 @@
 """Read other libraries' preprocessing configs into a `Preprocess`.
 
-timm has a `pretrained_cfg`, Hugging Face a `preprocessor_config.json`, torchvision a transform.
+timm has a `pretrained_cfg`, Hugging Face a `preprocessor_config.json`, OpenCLIP a `preprocess_cfg`, torchvision a
+transform.
 """
 
 import math
@@ -84,6 +85,27 @@ def from_huggingface(
         size=size, resize=resize, mean=mean, std=std, interpolation=interpolation, crop_rounding="down"
     )
     return preprocess if image_size is None else preprocess.with_size(image_size)
+
+
+def from_open_clip(preprocess_cfg: Mapping[str, Any], image_size: int | tuple[int, int]) -> Preprocess:
+    """Read OpenCLIP's `preprocess_cfg` for a model of `image_size`; what it leaves out is OpenAI's.
+
+    >>> from_open_clip({"interpolation": "bicubic", "resize_mode": "squash"}, 224).describe()[:31]
+    'squash to 224×224 (bicubic), me'
+    """
+    usual = {"mean": CLIP_MEAN, "std": CLIP_STD, "interpolation": "bicubic", "resize_mode": "shortest", "mode": "RGB"}
+    config = usual | dict(preprocess_cfg)
+    if unknown := sorted(config.keys() - usual.keys() - {"size", "fill_color"}):
+        raise ValueError(f"preprocess_cfg has the field {unknown[0]}, which is not known to be harmless")
+    one_of("resize_mode", config["resize_mode"], ("shortest", "squash"))  # `longest` pads, which is not supported
+    one_of("mode", config["mode"], ("RGB",))
+    if "size" in config and square("size", config["size"]) != square("image_size", image_size):
+        raise ValueError(
+            f"preprocess_cfg says size={config['size']}, the model takes {image_size}: get both files again"
+        )
+    crop_mode = "squash" if config["resize_mode"] == "squash" else "center"
+    timms = {name: config[name] for name in ("mean", "std", "interpolation")}
+    return from_timm(timms | {"crop_pct": 1.0, "crop_mode": crop_mode}, image_size=image_size)
 
 
 def from_torchvision(transforms: Any) -> Preprocess:

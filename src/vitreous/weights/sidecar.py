@@ -11,7 +11,7 @@ from runpy import run_path
 from typing import Any
 
 from vitreous.data.preprocess import CLIP_MEAN, CLIP_STD, HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
-from vitreous.data.preprocess_configs import from_huggingface, from_timm, from_torchvision
+from vitreous.data.preprocess_configs import from_huggingface, from_open_clip, from_timm, from_torchvision
 from vitreous.weights.card import LoadReport
 from vitreous.weights.fetch import CheckpointFiles
 from vitreous.weights.names import TORCHVISION_MODELS
@@ -95,6 +95,8 @@ def _preprocessing(
         if isinstance(preprocess.resize, int) and not read_json(files.preprocessor).get("do_center_crop", True):
             report.assumed["preprocessing"] = f"{preprocess.describe()} (its own has no fixed size: a crop is added)"
         return preprocess
+    if "model_cfg" in sidecar:
+        return from_open_clip(sidecar.get("preprocess_cfg") or {}, image_size=size)
     pretrained = sidecar.get("pretrained_cfg") or sidecar
     if "architecture" in sidecar or ("mean" in pretrained and "std" in pretrained):  # else timm's own defaults
         return from_timm(dict(pretrained), image_size=size)

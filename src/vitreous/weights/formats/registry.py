@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from vitreous.weights.formats import clip, google, huggingface, timm, torchvision
+from vitreous.weights.formats import clip, google, huggingface, open_clip, pretraining, timm, torchvision
 from vitreous.weights.keymap import Format
 from vitreous.weights.safety import CheckpointError
 
@@ -16,10 +16,16 @@ FORMATS: dict[str, Format] = {  # tried in this order: specific formats before g
         torchvision.TORCHVISION,
         clip.HUGGINGFACE_CLIP_CLASSIFIER,
         clip.HUGGINGFACE_CLIP,
-        clip.OPENAI_CLIP,
+        open_clip.OPEN_CLIP,
+        open_clip.OPEN_CLIP_TIMM,
         huggingface.DINOV2_REGISTERS,
         huggingface.DINOV2,
         huggingface.VIT,
+        pretraining.MAE,
+        pretraining.MOCO_V3,
+        pretraining.IBOT,
+        pretraining.DINOV2_REGISTERS_TRAINING,
+        pretraining.DINOV2_TRAINING,
         timm.DINOV2_REGISTERS,
         timm.DINOV2,
         timm.TIMM,
