@@ -17,6 +17,7 @@ transformers' models state all their sizes in config.json, so they are built sma
 
 import argparse
 import contextlib
+import fcntl
 import inspect
 import json
 import os
@@ -50,6 +51,7 @@ FORMS = ("folder", "bare", "named")
 RESULTS = ("exact", "wrong", "refused", "crash")
 MEMORY = 16 << 30  # address space of a worker: a runaway case fails alone
 LARGE = 500_000_000  # parameters; larger models are loaded one at a time
+LOCK = Path(tempfile.gettempdir()) / f"coverage-{os.getuid()}.lock"
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,9 @@ def cover_architecture(module: str, tags: list[str], forms: tuple[str, ...]) -> 
         alike[str([settings.get(key) for key in ("num_classes", "input_size", "global_pool")])].append(tag)
     for group in alike.values():
         model, whole = build_timm(group[0])
-        with in_folder() as folder:
+        with in_folder() as folder, LOCK.open("w") as lock:
+            if sum(p.numel() for p in whole.parameters()) > LARGE:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
             (folder / "hub").mkdir()
             stored = folder / "hub" / "pytorch_model.bin"
             torch.save(whole_state_dict(model, whole), stored)
@@ -314,32 +318,20 @@ def start_worker() -> None:
     warnings.filterwarnings("ignore")
 
 
-def is_large(tag: str) -> bool:
-    import timm
-
-    with torch.device("meta"):
-        return sum(p.numel() for p in timm.create_model(tag).parameters()) > LARGE
-
-
-def cover(only: str, libraries: list[str], forms: tuple[str, ...], processes: int) -> list[Outcome]:
-    """Return the outcomes of every case whose name matches `only`."""
-    outcomes: list[Outcome] = []
-    for alone in (False, True):  # large models last, and one at a time
-        with ProcessPoolExecutor(1 if alone else processes, initializer=start_worker) as pool:
-            jobs = []
-            if "transformers" in libraries and not alone:
-                names = [name for name in transformers_classes() if re.search(only, name)]
-                jobs += [pool.submit(cover_transformers, name, forms) for name in names]
-            for module, architectures in timm_tags().items() if "timm" in libraries else ():
-                for tags in architectures.values():
-                    matching = [tag for tag in tags if re.search(only, tag)]
-                    if matching and is_large(matching[0]) == alone:
-                        jobs.append(pool.submit(cover_architecture, module, matching, forms))
-            for number, job in enumerate(jobs):
-                outcomes += job.result()
-                if sys.stderr.isatty():
-                    print(f"\r{number + 1} of {len(jobs)}", end="", file=sys.stderr)
-    return outcomes
+def cover(only: str, libraries: list[str], forms: tuple[str, ...], processes: int) -> Iterator[Outcome]:
+    """Yield the outcomes of every case whose name matches `only`."""
+    with ProcessPoolExecutor(processes, initializer=start_worker) as pool:
+        jobs = []
+        if "transformers" in libraries:
+            names = [name for name in transformers_classes() if re.search(only, name)]
+            jobs += [pool.submit(cover_transformers, name, forms) for name in names]
+        for module, architectures in timm_tags().items() if "timm" in libraries else ():
+            for tags in architectures.values():
+                if matching := [tag for tag in tags if re.search(only, tag)]:
+                    jobs.append(pool.submit(cover_architecture, module, matching, forms))
+        for number, job in enumerate(jobs):
+            yield from job.result()
+            print(f"\r{number + 1} of {len(jobs)}", end="", file=sys.stderr, flush=True)
 
 
 def summarise(outcomes: list[Outcome]) -> Iterator[str]:
@@ -373,7 +365,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--json", type=Path, help="write every outcome to this file")
     given = parser.parse_args()
-    outcomes = cover(given.only, given.library, tuple(given.forms), given.processes)
+    outcomes = list(cover(given.only, given.library, tuple(given.forms), given.processes))
     print(*summarise(outcomes), sep="\n")
     if given.json:
         given.json.write_text(json.dumps([asdict(each) for each in outcomes], indent=1))
