@@ -275,6 +275,6 @@ def test_embed_killed_on_two_processes_and_resumed_gives_each_image_once(model, 
         said, _ = process.communicate(timeout=120)
         if processes == 2:
             assert before + 4 <= len(list(parts.glob("part-*"))) < 94, said  # neither before the work nor after it
-    assert "1500 images in 94 parts" in said
+    assert "1,500 images in 94 parts" in said
     assert rows(parts) == whole  # the same names and the same bits
     assert not list(parts.glob(".*"))
