@@ -29,7 +29,7 @@ def test_a_run_shows_its_accuracy_and_folder_and_loads_its_model(zoo):
     assert str(run.folder) == "out"
     assert run.accuracy == run.result["top1"] == RunFolder("out").read_result()["top1"]
     first, second = repr(run).splitlines()
-    assert first.endswith(f"{run.accuracy:.2%} of {run.result['images']} held-out images after 1 epochs")
+    assert first.endswith(f"{run.accuracy:.2%} of {run.result['images']} held-out images after 1 epoch")
     assert second == "out"
     assert run.model is run.model
     assert run.model.card.class_names == ("cat", "dog", "owl")

@@ -27,12 +27,12 @@ TINY = ["--model", "vit_pico_patch2_8", "--epochs", "2", "--batch-size", "8", "-
 TINY += ["--device", "cpu", "--snapshots", "0"]
 
 
-def make_folder(folder, classes=("cat", "dog"), each=8, seed=0):
+def make_folder(folder, classes=("cat", "dog"), each=8, seed=0, size=8):
     chance = np.random.default_rng(seed)
     for label, name in enumerate(classes):
         (folder / name).mkdir(parents=True)
         for i in range(each):
-            pixels = chance.integers(0, 120, (8, 8, 3)) + 100 * label
+            pixels = chance.integers(0, 120, (size, size, 3)) + 100 * label
             Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{i}.png")
     return folder
 
@@ -184,10 +184,10 @@ def test_a_folder_without_a_recipe_gets_a_model_that_suits_its_images(tmp_path, 
     make_folder(tmp_path / "zoo", each=400)
     main(["train", "--data", "zoo", "--epochs", "1", "--device", "cpu", "--snapshots", "0"])
     err = capsys.readouterr().err
-    assert re.search(r"\d+ training images of about 8×8 px: vit_pico_patch2_8 at 8 px for 1 epochs", err)
-    assert "1 epochs of 9 steps of 64 images: about " in err
+    assert re.search(r"\d+ training images of about 8×8 px: vit_pico_patch2_8 at 8 px for 1 epoch ", err)
+    assert "1 epoch of 10 steps of 64 images: about " in err
     config = RunFolder("runs/zoo").read_config()
-    assert (config.image_size, config.channels, config.data) == (8, 1, "zoo")  # noise of one colour
+    assert (config.image_size, config.channels, config.data) == (8, 3, "zoo")
 
 
 @pytest.mark.parametrize("words", [["digits"], ["cifar10"], ["--model", "vit_pico_patch2_8"]])
@@ -196,11 +196,16 @@ def test_photographs_are_not_shrunk_to_a_few_pixels(words, tmp_path, capsys):
         (tmp_path / "photos" / name).mkdir(parents=True)
         for i in range(3):
             Image.new("RGB", (400, 300), (90 * i, 30, 60)).save(tmp_path / "photos" / name / f"{i}.jpg")
-    err = fails(["train", *words, "--data", "photos", "--device", "cpu", "--no-compile"], capsys)
+    err = fails(["train", *words, "--data", "photos", "--device", "cpu"], capsys)
     assert re.search(r"images of about 400×300 px become (8×8|32×32) px for vit_", err)
     assert "vitreous finetune --data photos" in err
     assert not Path("runs").exists()
-    main(["train", *words, "--data", "photos", "--image-size", "8", *TINY])
+
+
+def test_photographs_are_shrunk_if_that_is_asked_for(tmp_path, capsys):
+    make_folder(tmp_path / "zoo", size=200)
+    main(["train", "digits", "--data", "zoo", "--image-size", "8", *TINY])
+    assert "held-out images" in capsys.readouterr().out
 
 
 def test_unequal_classes_are_said_before_and_after(tmp_path, capsys):

@@ -16,7 +16,7 @@ from vitreous.runtime.distributed import this_rank
 from vitreous.training.config import TrainConfig
 from vitreous.training.data_check import typical_image
 from vitreous.training.held_out import AnswerRecorder
-from vitreous.training.listeners import Listener, ProgressDisplay, TensorBoard
+from vitreous.training.listeners import Listener, ProgressDisplay, TensorBoard, plural
 from vitreous.training.loop import Stopped
 from vitreous.training.loop import train as run_training
 from vitreous.training.recipes import (
@@ -61,11 +61,9 @@ class TrainingRun:
         return load(self.folder / "model")
 
     def __repr__(self) -> str:
-        result, config = self.result, self.config
-        return (
-            f"{config.model} on {config.data}: {self.accuracy:.2%} of {result['images']:,} held-out images after "
-            f"{result['epochs']} epochs\n{self.folder}"
-        )
+        held_out, epochs = plural(self.result["images"], "held-out image"), plural(self.result["epochs"], "epoch")
+        name = f"{self.config.model} on {self.config.data}"
+        return f"{name}: {self.accuracy:.2%} of {held_out} after {epochs}\n{self.folder}"
 
 
 class RunPageWriter(Listener):
@@ -136,7 +134,7 @@ def _suited_to(settings: dict[str, Any], data_root: str | Path | None) -> tuple[
     config = config.with_settings(**settings)
     return config, (
         f"{len(images):,} training images of about {width}×{height} px: {config.model} at {config.image_size} px for "
-        f"{config.epochs} epochs (--model, --image-size and --epochs change that)"
+        f"{plural(config.epochs, 'epoch')} (--model, --image-size and --epochs change that)"
     )
 
 

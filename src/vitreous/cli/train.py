@@ -147,6 +147,7 @@ def _call(command: Callable[[], TrainingRun], data_root: Path | None, as_json: b
 
     from vitreous.cli.console import messages, print_json
     from vitreous.runtime.distributed import this_rank
+    from vitreous.training.listeners import plural
     from vitreous.training.loop import Stopped
 
     console, first = messages(), this_rank().first
@@ -165,8 +166,8 @@ def _call(command: Callable[[], TrainingRun], data_root: Path | None, as_json: b
         print_json(run.result, indent=None)
         return
     result = run.result
-    epochs = f"{result['epochs']} epoch{'s' * (result['epochs'] != 1)}"
-    print(f"{run.accuracy:.2%} of {result['images']:,} held-out images after {epochs}")
+    held_out, epochs = plural(result["images"], "held-out image"), plural(result["epochs"], "epoch")
+    print(f"{run.accuracy:.2%} of {held_out} after {epochs}")
     if "balanced" in result:
         print(f"{result['balanced']:.2%} balanced: the mean over classes, which are of unequal size")
         worst = sorted(result["classes"].items(), key=lambda found: found[1][0] / found[1][1])[:SHOWN_CLASSES]

@@ -100,7 +100,7 @@ class AnswerRecorder(Listener):
 
 def write_answers(path: Path, answers: HeldOutAnswers) -> Path:
     """Write an npz file, atomically."""
-    arrays = {field.name: np.array(getattr(answers, field.name)) for field in fields(answers)}
+    arrays: dict[str, Any] = {field.name: np.array(getattr(answers, field.name)) for field in fields(answers)}
 
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file:

@@ -109,8 +109,11 @@ class ProgressDisplay(Listener):
         self.started = time.monotonic()
         self.first_step = parts.state.epoch * parts.steps_per_epoch + parts.state.step
         if (seconds := expected_seconds(parts)) is not None:
-            steps = f"{config.epochs} epochs of {parts.steps_per_epoch} steps of {parts.config.batch_size} images"
-            self.log(f"{steps}: about {duration(seconds)}" + (" more" if self.first_step else ""))
+            steps = f"{plural(parts.steps_per_epoch, 'step')} of {plural(int(parts.config.batch_size), 'image')}"
+            self.log(
+                f"{plural(config.epochs, 'epoch')} of {steps}: about {duration(seconds)}"
+                + (" more" if self.first_step else "")
+            )
         self._task("training", config.epochs * parts.steps_per_epoch)
 
     def step(self, parts: TrainingParts, seconds: float) -> None:
@@ -144,6 +147,15 @@ def expected_seconds(parts: TrainingParts) -> float | None:
     evaluations = -(-config.epochs // config.evaluate_every) - done // config.evaluate_every
     share = len(parts.test_data) / int(config.batch_size) / parts.world.world_size / 3
     return parts.step_seconds * (steps + evaluations * share)
+
+
+def plural(count: int, noun: str) -> str:
+    """Count a noun.
+
+    >>> plural(1, "epoch"), plural(2000, "step")
+    ('1 epoch', '2,000 steps')
+    """
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def duration(seconds: float) -> str:
