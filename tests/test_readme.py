@@ -22,6 +22,9 @@ def commands(page):
         for part in line.split("&&"):
             if found := re.match(r"\s*(?:(?:srun )?torchrun .* -m )?(vitreous .*)", part):
                 yield found[1].split("#")[0].strip()
+    if page.name == "README.md":  # its table has a command in each row
+        rows = "\n".join(line for line in page.read_text().splitlines() if line.startswith("|"))
+        yield from re.findall(r"`(vitreous [^`]+)`", rows)
 
 
 @pytest.mark.parametrize("line", sorted({line for page in PAGES for line in commands(page)}))
@@ -45,6 +48,14 @@ def test_every_link_leads_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), target
+
+
+def test_the_readme_can_be_read_in_a_few_minutes_and_its_table_leads_to_every_guide():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 170
+    assert [
+        guide.name for guide in (ROOT / "docs/guides").glob("*.md") if f"docs/guides/{guide.name}" not in text
+    ] == []
 
 
 def test_the_two_commands_that_ci_runs_are_there():
