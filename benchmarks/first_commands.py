@@ -68,7 +68,7 @@ COMMANDS: list[tuple[str, int]] = [
     ("vitreous explain cat.png --target cathedral", 2),
     ("vitreous explain cat.png --views relevance --figures figures", 0),
     ("vitreous explain cat.png --views rollout --trust", 0),
-    ("vitreous explain cat.png --views relevance --target tench --trust", 0),
+    ("vitreous explain cat.png --views relevance --target tench --trust", 2),
     ("vitreous explain cat.png --views atention-maps", 2),
     ("vitreous explain notes.txt", 2),
     ("vitreous explore cat.png", 2),
@@ -84,7 +84,7 @@ COMMANDS: list[tuple[str, int]] = [
     ("vitreous train --epochs 1", 0),
     ("vitreous train photos", 2),
     # others
-    ("vitreous compare vit_pico_patch2_8 resnet18_small --data digits --epochs 1 --seeds 0 1 --skip-compiled", 0),
+    ("vitreous compare vit_pico_patch2_8 resnet18_small --data digits --epochs 1 --seeds 2 --skip-compiled", 0),
     ("vitreous compare", 2),
     ("vitreous convert packaged out --to huggingface", 0),
     ("vitreous benchmark --seconds 1 --against ''", 0),

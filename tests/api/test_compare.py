@@ -43,7 +43,11 @@ def test_the_table_holds_the_results_of_the_runs(study):
         results = [json.loads((folder / f"runs/{row['model']}-seed{i}/result.json").read_text()) for i in (0, 1)]
         assert row["accuracies"] == pytest.approx([result["top1"] for result in results], abs=1e-6)
         assert row["accuracy"] == pytest.approx(np.mean(row["accuracies"]))
-        assert (row["start"], row["interval_over"], row["epochs"]) == ("from scratch", "seeds", 2)
+        assert (row["start"], row["interval_over"], row["epochs"]) == (
+            "from scratch",
+            "images",
+            2,
+        )  # two seeds are too few
         assert row["learning"] == row["parameters"]
         assert row["memory"] is None
         assert row["joules"] is None
@@ -128,6 +132,12 @@ def test_a_missing_dataset_is_reported_and_the_rest_goes_on(named, tmp_path):
     assert len(links) == 2
     assert all((tmp_path / "study" / link).is_file() for link in links)
     assert str(tmp_path) not in json.loads((tmp_path / "study/comparison.json").read_text())["command"]
+
+
+def test_a_study_that_ran_nothing_is_an_error_and_writes_no_page(named, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nothing was run: .*gone: .*run this once with a network"):
+        compare(study="two", data=tmp_path / "gone", seeds=1, device="cpu", output=tmp_path / "study")
+    assert list((tmp_path / "study").rglob("*.html")) == []
 
 
 def test_one_dataset_of_a_study_can_be_chosen(named, tmp_path):

@@ -1,13 +1,17 @@
 """With `--json`, standard output is one JSON value and nothing else, for every command that a program may call."""
 
 import inspect
+import io
 import json
 
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 
 from conftest import noise
+from vitreous.cli import console as module
+from vitreous.cli.console import Estimate
 from vitreous.cli.main import COMMANDS, main
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights import hub
@@ -83,3 +87,18 @@ def test_nan_is_null(files, capsys, monkeypatch, tmp_path):
     main(["evaluate", "--data", "zoo", "--model", str(tmp_path / "nan"), "--json"])
     message = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert message["loss"] is None
+
+
+def test_a_log_gets_a_line_with_an_estimate_now_and_then(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    log = io.StringIO()
+    estimate = Estimate(Console(file=log, soft_wrap=True), "trust")
+    for done in range(1, 11):
+        clock[0] += 3.0
+        estimate(done, 10)
+    assert log.getvalue().splitlines() == ["trust: 2 of 10, about 24 s left", "trust: 7 of 10, about 9 s left"]
+    estimate(1, 10)  # once more from the start: the estimate begins anew
+    clock[0] += 40.0
+    estimate(2, 10)
+    assert log.getvalue().splitlines()[-1] == "trust: 2 of 10, about 160 s left"

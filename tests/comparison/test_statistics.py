@@ -81,7 +81,7 @@ def test_a_verdict_needs_both_the_seeds_and_the_images():
     (shaky,) = compare_pairs({"a": rows(0.90, 0.70, 0.99), "b": rows(0.80, 0.81, 0.81)}, scratch)
     assert shaky.verdict == ""
     assert shaky.p_images < 0.05
-    assert "interval over seeds holds zero" in shaky.reason
+    assert "interval over seeds holds zero; 30 seeds like these would do" in shaky.reason
     (few,) = compare_pairs({"a": rows(0.9, 0.9, 1.0, images=10), "b": rows(0.7, 0.7, 0.8, images=10)}, scratch)
     assert few.verdict == ""
     assert "test over images" in few.reason
@@ -91,6 +91,9 @@ def test_no_verdict_of_one_seed_or_of_different_starts():
     better, worse = rows(0.9), rows(0.5)
     (alone,) = compare_pairs({"a": better, "b": worse}, {"a": "from scratch", "b": "from scratch"})
     assert (alone.verdict, alone.half_width) == ("", None)
-    assert alone.reason.startswith("one seed: no verdict")
+    assert alone.reason == "one seed: no verdict, because the spread over seeds is unknown; 3 seeds would do"
+    (two,) = compare_pairs({"a": rows(0.9, 0.7), "b": rows(0.5, 0.6)}, {"a": "from scratch", "b": "from scratch"})
+    assert (two.verdict, two.half_width) == ("", None)
+    assert two.reason.startswith("two seeds: no verdict")
     (unlike,) = compare_pairs({"a": rows(0.9, 0.9), "b": rows(0.5, 0.5)}, {"a": "fine-tuned", "b": "from scratch"})
     assert (unlike.verdict, unlike.reason) == ("", "different starts: no verdict")

@@ -82,3 +82,13 @@ def test_after_torch_is_there_an_interrupt_is_an_exception_again():
     in_a_thread.start()
     in_a_thread.join()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_terminal_shows_at_once_that_the_command_has_begun(terminal, monkeypatch):
+    stream = io.StringIO()
+    stream.isatty = lambda: terminal
+    monkeypatch.setattr(sys, "stderr", stream)
+    with startup.starting_line():
+        assert stream.getvalue() == ("starting …" if terminal else "")
+    assert stream.getvalue().rpartition("\r")[2] == ""  # a terminal's line is empty again, a log has none

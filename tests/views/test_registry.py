@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from conftest import VIT_TI, noise
+from conftest import CHELSEA, VIT_TI, noise
 from vitreous.api import explain as api
 from vitreous.cli.main import main
 from vitreous.data import images
@@ -178,6 +178,28 @@ def test_an_image_is_opened_when_its_turn_comes(folder, photo, tmp_path, monkeyp
     words = ["explain", str(tmp_path), "--model", folder, "-o", str(tmp_path / "out.html"), "--views", "patches"]
     main(words)
     assert seen == ["1.png", "computed", "2.png", "computed"]
+
+
+def test_trust_of_a_class_that_the_model_does_not_see_is_an_error_and_writes_no_page(tmp_path, capsys):
+    words = ["explain", CHELSEA, "--views", "predictions", "--trust", "--target", "tench"]
+    with pytest.raises(SystemExit) as stop:
+        main([*words, "-o", str(tmp_path / "out.html")])
+    assert stop.value.code == 2
+    assert "such as Egyptian cat" in capsys.readouterr().err
+    assert not (tmp_path / "out.html").exists()
+
+
+def test_slow_views_say_how_far_they_have_come(photo):
+    steps = []
+    inspection = Inspection(build("torchvision"), photo)
+    inspection.progress = lambda done, total: steps.append((done, total))
+    VIEWS["ablation"].results(inspection)
+    depth = inspection.vit.config.depth
+    assert steps == [(layer + 1, depth) for layer in range(depth)]
+    steps.clear()
+    VIEWS["trust"].results(inspection)
+    done, total = steps[-1]
+    assert done == total > 100
 
 
 @pytest.mark.slow

@@ -127,6 +127,9 @@ def compare(
         title, datasets = "", [job.compare(folder, models, budget)]
     else:
         title, datasets = _run_named(study, folder, data, settings, job)
+        if all("missing" in dataset.table for dataset in datasets):
+            reasons = "; ".join(f"{dataset.table['data']}: {dataset.table['missing']}" for dataset in datasets)
+            raise FileNotFoundError(f"nothing was run: {reasons}")
     command = repeat_command(["--study", study] if study else models, data, settings, seeds)
     comparison = Comparison(folder, title, command, tuple(dataset.table for dataset in datasets))
     with locked(folder / "gathering", job.say):  # a second process writes the same again
@@ -192,7 +195,6 @@ def _run_named(
             found = job.compare(own, part.models, budget, part.quoted)
         except OSError as error:
             missing = f"{without_folders(' '.join(str(error).split()))}. {part.get}"
-            job.say(f"{label}: {missing}")
             datasets.append(ComparedDataset({"data": label, "missing": missing, "quoted": part.quoted}))
             continue
         rows = [{**row, "pages": [f"{own.name}/{page}" for page in row["pages"]]} for row in found.table["rows"]]

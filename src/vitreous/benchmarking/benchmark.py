@@ -7,6 +7,7 @@ import gc
 import html
 import platform
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -173,12 +174,13 @@ def run_benchmark(
         limits = {name: product for name, (product, _) in ceilings.items()}
         calls |= {name: call for name, (_, call) in ceilings.items()}
         note("timing")
+        begun = time.monotonic()
         times = interleave(
             calls,
             seconds=seconds,
             rounds=rounds,
             synchronize=lambda: synchronize(setting.device),
-            note=lambda done: note(f"round {done}"),
+            note=lambda done: note(f"round {done}, about {max(seconds - time.monotonic() + begun, 0):.0f} s left"),
         )
     torch.compiler.reset()  # the next setting needs its own
     summaries = {name: summarise(each) for name, each in times.items()}

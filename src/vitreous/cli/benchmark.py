@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from vitreous.cli.console import messages, print_json
+from vitreous.cli.console import Estimate, messages, print_json
 from vitreous.cli.options import Device, Number, OutputFolder, Switch, optional
 
 Names = Annotated[tuple[str, ...], optional("NAME …")]
@@ -48,7 +48,7 @@ def benchmark(
     from vitreous.api.benchmark import benchmark as run
 
     console = messages()
-    with console.status("benchmark") as status:
+    with Estimate(console, "benchmark") as estimate:
         found = run(
             models,
             batch_size=batch_size,
@@ -59,7 +59,7 @@ def benchmark(
             train=train,
             seconds=seconds,
             device=device,
-            note=status.update,
+            note=estimate.say,
             on_result=lambda result: None if json else print(result, flush=True),
         )
     for warning in (line for result in found.results for line in result.warnings):

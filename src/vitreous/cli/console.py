@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,6 +78,46 @@ def check_writable(output: Path) -> None:
         raise ValueError(f"{output} is a folder: name a file with -o")
     if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise ValueError(f"{folder} cannot be written to: choose another folder with -o")
+
+
+class Estimate:
+    """Show how far slow work has come and how long it will take: live on a terminal, else by a line now and then."""
+
+    FIRST, INTERVAL = 5.0, 15.0
+    """Seconds until the first line of a log, and between two."""
+
+    def __init__(self, console: Console, what: str) -> None:
+        self.console, self.what = console, what
+        self.status = console.status(what)
+        self.since = self.called = time.monotonic()
+        self.due, self.done = self.since + self.FIRST, 0
+
+    def __enter__(self) -> Self:
+        self.status.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.status.stop()
+
+    def begin(self, what: str) -> None:
+        """Begin with the next part of the work; estimates count from here."""
+        self.what, self.since, self.done = what, time.monotonic(), 0
+        self.status.update(what)
+
+    def __call__(self, done: int, total: int) -> None:
+        """Show that `done` of `total` steps are done."""
+        if done <= self.done:  # once more from the start
+            self.since = self.called
+        self.done, self.called = done, time.monotonic()
+        left = (self.called - self.since) / done * (total - done)
+        self.say(f"{done:,} of {total:,}, about {math.ceil(left)} s left")
+
+    def say(self, text: str) -> None:
+        """Show a line of progress; a log gets one only if the last is some seconds old."""
+        self.status.update(f"{self.what}: {text}")
+        if not self.console.is_terminal and time.monotonic() >= self.due:
+            self.due = time.monotonic() + self.INTERVAL
+            self.console.print(f"{self.what}: {text}", style="dim", markup=False)
 
 
 def print_json(value: object, indent: int | None = 2) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from vitreous.cli.console import messages, print_json, say_problems
+from vitreous.cli.console import Estimate, messages, print_json, say_problems
 from vitreous.cli.inputs import find_inputs
 from vitreous.cli.options import Device, Folder, Images, ModelOptions, Number, SharedModel, Switch, optional
 
@@ -102,8 +102,9 @@ def explain(
         if not pages:
             options.say_packaged(console, model)
         name = each.inspection.name
-        with console.status(f"computing the views of {name or 'the model'}"):
-            pages.append(each.page())
+        with Estimate(console, f"computing the views of {name or 'the model'}") as estimate:
+            each.inspection.progress = estimate
+            pages.append(each.page(estimate.begin))
         answers.append({"image": name or None, "answer": each.summary or None})
         if each.summary and not json:
             print(f"{name}: {each.summary}")

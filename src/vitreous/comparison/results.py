@@ -90,8 +90,9 @@ def _row(runs: Sequence[Run], model: Model, correct: NDArray[np.bool_]) -> dict[
     mean, half = seed_interval(accuracies)
     if half is not None:
         low, high = mean - half, mean + half
-    else:  # of one seed: over images
-        low, high = binomtest(int(correct.sum()), correct.size).proportion_ci(method="wilson")
+    else:  # too few seeds: over images
+        images = correct.shape[1]
+        low, high = binomtest(round(mean * images), images).proportion_ci(method="wilson")
     memory = [int(result.get("memory") or 0) for result in results]
     energy = [meter["joules"] for meter in meters]
     return {

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -27,7 +28,7 @@ from vitreous.pages.run import write_run_page
 from vitreous.predict.pipeline import decode_batches, to_device
 from vitreous.runtime.device import pick_device
 from vitreous.runtime.files import write_atomic
-from vitreous.training.listeners import Listener, ProgressDisplay
+from vitreous.training.listeners import Listener, ProgressDisplay, duration
 from vitreous.training.loop import train
 from vitreous.training.run_folder import LockedError, RunFolder
 from vitreous.training.setup import open_data
@@ -54,25 +55,35 @@ def finish_runs(
 ) -> None:
     """Train the runs of a study until every one is done, by this process or another."""
     waiting = False
+    took: list[float] = []
     while left := [run for run in study.runs() if not run.done]:
         progress = False
         for run in left:
             if run.done or held(run.folder):  # another process may have taken it meanwhile
                 continue
             others = [each.folder for each in study.runs() if each.folder != run.folder]
+            begun, remaining = time.monotonic(), [each for each in study.runs() if not each.done]
+            number = f"run {len(study.runs()) - len(remaining) + 1} of {len(study.runs())}"
+            if took:
+                number += f", about {duration(sum(took) / len(took) * len(remaining))} left"
             try:
-                finish(run, data_root, listeners, say, others)
+                finish(run, data_root, listeners, partial(_say_after, number, say), others)
             except LockedError:  # taken a moment before
                 pass
             except ValueError as error:
                 raise ValueError(f"{run.entrant.label}, seed {run.config.seed}: {error}") from error
             else:
                 progress = True
+                took.append(time.monotonic() - begun)
         if not progress:
             if not waiting:
                 say(f"{len(left)} run(s) are held by other processes: waiting for them")
             waiting = True
             time.sleep(pause)
+
+
+def _say_after(prefix: str, say: Callable[[str], object], line: str) -> None:
+    say(f"{prefix}: {line}")
 
 
 def finish(

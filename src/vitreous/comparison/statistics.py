@@ -14,11 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 
 LEVEL = 0.95
 """Confidence of the intervals; a test is significant below 1 - `LEVEL`."""
+ENOUGH_SEEDS = 3
+"""Seeds from which on an interval over seeds is stated: of two, Student's t is wider than any difference."""
+MOST_SEEDS = 100
+"""Seeds up to which a study is advised to go on."""
 DIFFERENT_STARTS = "different starts: no verdict"
 
 
 def seed_interval(values: ArrayLike, level: float = LEVEL) -> tuple[float, float | None]:
-    """The mean over seeds and the half width of its interval (Student's t); None for the width of a single seed.
+    """The mean over seeds and the half width of its interval (Student's t); None for the width of one or two seeds.
 
     >>> mean, half = seed_interval([0.90, 0.92, 0.94])
     >>> round(mean, 4), round(half, 4)
@@ -28,7 +32,7 @@ def seed_interval(values: ArrayLike, level: float = LEVEL) -> tuple[float, float
 
     values = np.asarray(values, dtype=float)
     mean, count = float(values.mean()), len(values)
-    if count < 2:
+    if count < ENOUGH_SEEDS:
         return mean, None
     return mean, float(t.ppf((1 + level) / 2, count - 1) * values.std(ddof=1) / np.sqrt(count))
 
@@ -79,6 +83,21 @@ def seeds_test(differences: ArrayLike) -> float:
         return float(mean == 0)
     # not `ttest_1samp`, which warns of differences that are equal but for rounding
     return float(2 * t.sf(abs(mean) / spread * np.sqrt(len(values)), len(values) - 1))
+
+
+def seeds_needed(differences: ArrayLike, level: float = LEVEL) -> int | None:
+    """How many seeds would exclude zero from the interval, if they differed as these do; None for more than 100.
+
+    >>> seeds_needed([0.01, 0.02, 0.03]), seeds_needed([0.01, -0.01, 0.001])
+    (4, None)
+    """
+    from scipy.stats import t
+
+    values = np.asarray(differences, dtype=float)
+    mean, spread = abs(float(values.mean())), float(values.std(ddof=1))
+    counts = np.arange(max(len(values), ENOUGH_SEEDS), MOST_SEEDS + 1)
+    enough = counts[t.ppf((1 + level) / 2, counts - 1) * spread / np.sqrt(counts) < mean]
+    return int(enough[0]) if len(enough) else None
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -143,9 +162,12 @@ def _compare_pair(
     if not same_start:
         reason = DIFFERENT_STARTS
     elif half is None:
-        reason = "one seed: no verdict, because the spread over seeds is unknown"
+        count = "one seed" if len(by_seed) == 1 else "two seeds"
+        reason = f"{count}: no verdict, because the spread over seeds is unknown; {ENOUGH_SEEDS} seeds would do"
     elif abs(difference) <= half:
-        reason = f"no verdict: {points} apart, and the interval over seeds holds zero"
+        needed = seeds_needed(by_seed)
+        advice = f"{needed} seeds like these would do" if needed else f"{MOST_SEEDS} seeds like these would not do"
+        reason = f"no verdict: {points} apart, and the interval over seeds holds zero; {advice}"
     elif p_values[0] >= 1 - LEVEL:
         reason = f"no verdict: {points} apart, and the test over images does not confirm it"
     elif p_values[2] >= 1 - LEVEL:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from vitreous.comparison.statistics import DIFFERENT_STARTS
+from vitreous.comparison.statistics import DIFFERENT_STARTS, ENOUGH_SEEDS
 from vitreous.pages.run_snapshots import percent
 from vitreous.training.listeners import duration
 
@@ -16,12 +16,12 @@ def interval(row: Row) -> str:
     >>> interval({"interval": [0.97, 0.99], "interval_over": "seeds"})
     '± 1.00 over seeds'
     >>> interval({"interval": [0.97, 0.99], "interval_over": "images"})
-    '97.00 to 99.00 over images (one seed)'
+    '97.00 to 99.00 over images (3 seeds would give one over seeds)'
     """
     low, high = (100 * end for end in row["interval"])
     if row["interval_over"] == "seeds":
         return f"± {(high - low) / 2:.2f} over seeds"
-    return f"{low:.2f} to {high:.2f} over images (one seed)"
+    return f"{low:.2f} to {high:.2f} over images ({ENOUGH_SEEDS} seeds would give one over seeds)"
 
 
 def count(number: float | None) -> str:

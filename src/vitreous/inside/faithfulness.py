@@ -33,11 +33,13 @@ def curves(
     steps: int = 28,
     baseline: str | Tensor = "blur",
     batch_size: int = 32,
+    progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> tuple[Tensor, Tensor]:
     """Compute a class's probability while a map's patches are deleted, and while they are inserted: `[… s+1]` each.
 
     `x` is one image `[1 c H W]`, `maps` any number of its maps `[… rows columns]`. The highest patches come first,
     equal ones row by row. Deleted patches show `baseline`: the blurred image, its mean colour, black, or a tensor.
+    `progress` gets how many of the masked images have run, and of how many.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 2))
     >>> deletion, insertion = curves(model, torch.randn(1, 3, 4, 4), torch.rand(5, 2, 2), steps=4, baseline="mean")
@@ -57,7 +59,7 @@ def curves(
     counts = [round(step * ranks[0].numel() / steps) for step in range(1, steps)]
     first = ranks[:, None] < torch.tensor(counts, device=x.device)[:, None, None]  # [m s-1 rows columns]
     kept = torch.cat([~first, first]).flatten(0, 1)  # after deletion, then after insertion
-    found = _remaining(model, x, kept, empty, batch_size)[:, chosen[0]]
+    found = _remaining(model, x, kept, empty, batch_size, progress)[:, chosen[0]]
     middle = found.view(2, *shape, steps - 1)
     full, none = (end.expand(*shape, 1) for end in (whole, nothing))
     return torch.cat([full, middle[0], none], dim=-1), torch.cat([none, middle[1], full], dim=-1)
@@ -77,9 +79,20 @@ def probabilities_without(
     return _remaining(model, x, kept.to(x.device), _empty(model, x, baseline, kept.shape[-2:]), batch_size)
 
 
-def _remaining(model: nn.Module, x: Tensor, kept: Tensor, empty: Tensor, batch_size: int) -> Tensor:
+def _remaining(
+    model: nn.Module,
+    x: Tensor,
+    kept: Tensor,
+    empty: Tensor,
+    batch_size: int,
+    progress: Callable[[int, int], object] = lambda done, total: None,
+) -> Tensor:
     """Probabilities `[k classes]` where patches that are not in `kept` `[k rows columns]` show `empty`."""
-    found = [model(torch.where(_enlarged(masks, x), x, empty)) for masks in kept.split(batch_size) if len(masks)]
+    found = []
+    for start in range(0, len(kept), batch_size):
+        masks = kept[start : start + batch_size]
+        found.append(model(torch.where(_enlarged(masks, x), x, empty)))
+        progress(start + len(masks), len(kept))
     return torch.cat(found or [model(x)[:0]]).float().softmax(dim=-1)
 
 

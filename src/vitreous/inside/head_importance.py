@@ -3,6 +3,8 @@
 Michel, Levy & Neubig (2019), "Are Sixteen Heads Really Better than One?".
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -32,11 +34,17 @@ def head_importance(model: nn.Module, x: Tensor, target: Target = None) -> Tenso
 
 
 @torch.no_grad()
-def ablate_heads(model: nn.Module, x: Tensor, target: int | None = None) -> Tensor:
+def ablate_heads(
+    model: nn.Module,
+    x: Tensor,
+    target: int | None = None,
+    progress: Callable[[int, int], object] = lambda done, total: None,
+) -> Tensor:
     """Measure how a class's logit changes without each head: `[layers heads]`, negative if the head raises it.
 
     `x` is one image `[1 c h w]`; `target` is a class, by default the predicted one. Blocks before the head's are run
-    once; from the head's block on, all heads of a layer run as one batch.
+    once; from the head's block on, all heads of a layer run as one batch. `progress` gets how many layers are done,
+    and of how many.
     """
     if len(x) != 1:
         raise ValueError(f"expected one image [1 c h w], got {tuple(x.shape)}")
@@ -58,4 +66,5 @@ def ablate_heads(model: nn.Module, x: Tensor, target: int | None = None) -> Tens
                 tokens = block(tokens)
             changed = model.forward_head(model.norm(tokens))
         effect[layer] = (changed[:, target] - logits[0, target]).cpu()
+        progress(layer + 1, depth)
     return effect

@@ -146,9 +146,9 @@ class Explanation:
         payload.header["start"]["view"] = next((name for name in OPENING if name in views), next(iter(views)))
         return payload
 
-    def page(self) -> tuple[str, Payload]:
+    def page(self, progress: Progress = lambda view: None) -> tuple[str, Payload]:
         """The image's name and its payload: one image of a report."""
-        return short_name(self.inspection.name) or "the model", self.payload()
+        return short_name(self.inspection.name) or "the model", self.payload(progress)
 
     def html(self) -> str:
         """The interactive page, whole."""

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
+from vitreous.runtime.distributed import this_rank
+
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as in shells: 128 + SIGINT."""
 
@@ -27,7 +29,7 @@ def with_torch(command: Callable[..., Any]) -> Callable[..., Any]:
     def start(*words: Any, **flags: Any) -> Any:
         gc.disable()
         try:
-            with exit_on_interrupt():
+            with exit_on_interrupt(), starting_line():
                 import torch  # noqa: F401
         finally:
             gc.enable()
@@ -35,6 +37,19 @@ def with_torch(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(*words, **flags)
 
     return start
+
+
+@contextmanager
+def starting_line() -> Iterator[None]:
+    """Show on a terminal that the command has begun: importing torch takes a second or two."""
+    shown = sys.stderr.isatty() and this_rank().first
+    if shown:
+        print("starting …", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if shown:
+            print("\r          \r", end="", file=sys.stderr, flush=True)
 
 
 @contextmanager

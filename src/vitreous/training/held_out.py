@@ -104,7 +104,7 @@ def write_answers(path: Path, answers: HeldOutAnswers) -> Path:
 
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # its stub takes the arrays for flags
+            np.savez_compressed(file, **arrays)
 
     return write_atomic(path, write)
 

@@ -61,7 +61,7 @@ def importance(inspection: Inspection) -> Matrix:
 
 def ablation(inspection: Inspection) -> Results:
     """The heads that change the logit most when they are switched off, and all of them as a matrix."""
-    effect = ablate_heads(inspection.vit, inspection.x, inspection.target)  # [blocks heads]
+    effect = ablate_heads(inspection.vit, inspection.x, inspection.target, inspection.progress)  # [blocks heads]
     order = effect.abs().flatten().argsort(descending=True)[:RANKED].tolist()
     positions = [divmod(i, effect.shape[1]) for i in order]
     title = f"Switched off, a head changes the logit of {inspection.target_label}"

@@ -1,6 +1,6 @@
 """An inspection: a model in front of an image, and what one wants to know of it, computed when first asked for."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -60,6 +60,8 @@ class Inspection:
     def __init__(self, model: Model, image: Image | None = None, choice: Choice | None = None, name: str = "") -> None:
         self.model, self.name, self.choice = model.eval(), name, choice or Choice()
         self.image = image
+        self.progress: Callable[[int, int], object] = lambda done, total: None
+        """Gets how far a slow view has come, and of how much."""
         self._check()
 
     def _check(self) -> None:

@@ -53,6 +53,8 @@ MAPS: dict[str, Callable[[Inspection], Tensor]] = {  # → [rows columns]
     "CAM": _cam,
     "integrated gradients": _integrated,
 }
+UNSEEN = 1e-3
+"""Probability below which deleting patches measures nothing."""
 BASELINES = ("random", "centre")
 """Maps that know nothing of the model: a good map beats both."""
 
@@ -111,12 +113,20 @@ def similarity_to_random_weights(found: dict[str, Tensor], inspection: Inspectio
 def curves(found: dict[str, Tensor], inspection: Inspection, baseline: str = "blur") -> tuple[Tensor, Tensor]:
     """Deletion and insertion curves of all maps: `[maps steps+1]` each, on the CPU."""
     maps, model, x = torch.stack(list(found.values())), inspection.model, inspection.x
-    deletion, insertion = faithfulness.curves(model, x, maps, inspection.target, baseline=baseline)
+    deletion, insertion = faithfulness.curves(
+        model, x, maps, inspection.target, baseline=baseline, progress=inspection.progress
+    )
     return deletion.cpu(), insertion.cpu()
 
 
 def trust(inspection: Inspection) -> Results:
     """Deletion and insertion curves of all maps, and how similar they stay with random weights."""
+    if (probability := inspection.logits.softmax(dim=-1)[inspection.target].item()) < UNSEEN:
+        best = inspection.model.card.label(int(inspection.logits.argmax()))
+        raise ValueError(
+            f"the model gives {inspection.target_label} a probability of {probability:.1g} in this image, so that no "
+            f"patch can lower it: measure trust for a class that it sees, such as {best}"
+        )
     found = comparable(inspection)
     deletion, insertion = curves(found, inspection)
     missing = "blurred"
