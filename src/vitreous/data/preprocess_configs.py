@@ -172,6 +172,8 @@ def _huggingface_config(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     config = {name: value for name, value in config.items() if value is not None}
     # ViTImageProcessorFast, ViTFeatureExtractor → ViT; the oldest configs, which name nothing, are ViT's
     name = config.get("image_processor_type", config.get("feature_extractor_type", "ViT"))
+    if name == "":
+        raise ValueError("the preprocessor config names no image_processor_type: get it again")
     kind = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", str(name))
     config = {**_HUGGINGFACE.get(kind, {}), **config}
     if missing := [name for name in ("size", "resample", "image_mean", "image_std") if name not in config]:

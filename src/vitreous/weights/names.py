@@ -22,7 +22,6 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from vitreous.runtime.http import check_address
-from vitreous.weights.unsupported import unsupported_family
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".npz", ".ckpt", ".tar", ".index.json")  # suffixes of weights files
 
@@ -165,6 +164,8 @@ def _parse_hub(text: str) -> ParsedName:
     elif re.fullmatch(r"[a-z0-9_]+\.[a-z0-9_]+", repository):
         repository = f"timm/{repository}"
     elif not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", repository, re.ASCII):
+        from vitreous.weights.unsupported import unsupported_family  # not at the top: it needs torch
+
         if (family := unsupported_family(bare)) is not None:
             raise ValueError(f"{text!r} is a {family}, which is not supported")
         close = difflib.get_close_matches(bare, [*DEFAULT_TAGS, *TORCHVISION_MODELS, *PACKAGED], n=3)

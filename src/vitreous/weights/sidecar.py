@@ -91,8 +91,12 @@ def _preprocessing(
     if files.weights_enum is not None:
         return from_torchvision(files.weights_enum.transforms())
     if files.preprocessor is not None:
-        preprocess = from_huggingface(read_json(files.preprocessor), image_size=size)
-        if isinstance(preprocess.resize, int) and not read_json(files.preprocessor).get("do_center_crop", True):
+        stated = read_json(files.preprocessor)
+        kinds = [stated.get(name) for name in ("image_processor_type", "feature_extractor_type", "image_processor")]
+        if not any(kinds) and report.format != "huggingface":  # only the oldest ViTs name no processor
+            raise CheckpointError(f"{files.preprocessor.name} names no image_processor_type: get it again")
+        preprocess = from_huggingface(stated, image_size=size)
+        if isinstance(preprocess.resize, int) and not stated.get("do_center_crop", True):
             report.assumed["preprocessing"] = f"{preprocess.describe()} (its own has no fixed size: a crop is added)"
         return preprocess
     if "model_cfg" in sidecar:
@@ -109,6 +113,8 @@ def _preprocessing(
         if channels != len(mean):
             mean, std, family = (0.5,) * channels, (0.5,) * channels, f"a model of {channels} channel(s)"
         settings = {"mean": mean, "std": std, "crop_pct": 0.9, "input_size": (channels, *size)}
+        if report.format == "huggingface":  # transformers' ViTImageProcessor
+            settings |= {"crop_pct": 1.0, "crop_mode": "squash", "interpolation": "bilinear"}
         preprocess = from_timm(settings)
     report.assumed["preprocessing"] = f"{preprocess.describe()} (usual for {family})"
     return preprocess

@@ -80,6 +80,7 @@ HARMLESS_NUMBERS = (
     *("initializer_range", "initializer_factor", "mask_ratio", "encoder_stride", "logit_scale_init_value"),
     *("decoder_num_attention_heads", "decoder_hidden_size", "decoder_num_hidden_layers", "decoder_intermediate_size"),
 )
+DTYPES = (None, "auto", "float32", "float16", "bfloat16", "float64")
 HARMLESS_FLAGS = ("use_mask_token", "norm_pix_loss", "apply_layernorm", "reshape_hidden_states")
 STAGES = ("stage_names", "out_features", "out_indices")  # of transformers' backbone classes
 HEADLESS = ("Model", "ForMaskedImageModeling", "ForPreTraining", "Backbone")
@@ -201,6 +202,13 @@ def _read_fields(section: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
     for name, kinds in (*((n, (int, float)) for n in HARMLESS_NUMBERS), *((n, (bool,)) for n in HARMLESS_FLAGS)):
         if name in section and type(section[name]) not in kinds:  # transformers refuses it too
             raise CheckpointError(f"config.json has {name}={section[name]!r:.40}, expected a number or a flag")
+    for name, default in defaults.items():
+        value, kind = section.get(name, default), int if default is None else type(default)
+        fits = type(value) in ((int, float) if kind is float else (kind,)) or (value is None and default is None)
+        if not fits and not (name in ("image_size", "patch_size") and isinstance(value, list)):
+            raise CheckpointError(f"config.json has {name}={value!r:.40}, expected one of type {kind.__name__}")
+    if (dtype := section.get("dtype", section.get("torch_dtype"))) not in DTYPES:
+        raise CheckpointError(f"config.json has dtype={dtype!r:.40}, expected one of {', '.join(map(str, DTYPES))}")
     _check_stages(section, section.get("num_hidden_layers", defaults["num_hidden_layers"]))
     return dict(defaults) | {name: section[name] for name in defaults if name in section}
 
