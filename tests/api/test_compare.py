@@ -43,11 +43,7 @@ def test_the_table_holds_the_results_of_the_runs(study):
         results = [json.loads((folder / f"runs/{row['model']}-seed{i}/result.json").read_text()) for i in (0, 1)]
         assert row["accuracies"] == pytest.approx([result["top1"] for result in results], abs=1e-6)
         assert row["accuracy"] == pytest.approx(np.mean(row["accuracies"]))
-        assert (row["start"], row["interval_over"], row["epochs"]) == (
-            "from scratch",
-            "images",
-            2,
-        )  # two seeds are too few
+        assert (row["start"], row["interval_over"], row["epochs"]) == ("from scratch", "images", 2)
         assert row["learning"] == row["parameters"]
         assert row["memory"] is None
         assert row["joules"] is None

@@ -1,5 +1,6 @@
 """A cold start imports what it needs and no more."""
 
+import io
 import os
 import signal
 import subprocess
@@ -8,23 +9,25 @@ import threading
 
 import pytest
 
+from vitreous.runtime import startup
 from vitreous.runtime.startup import exit_on_interrupt
 from vitreous.weights.sidecar import imagenet_names
 
 SCRIPT = """
 import sys
 from vitreous.cli.main import main
-sys.argv = ["vitreous", "classify", "--json"]
-main()
+main(sys.argv[1:])
 print([name for name in ("torchvision", "torch._dynamo", "sympy", "matplotlib", "pyarrow") if name in sys.modules],
       file=sys.stderr)
 """
 
 
 @pytest.mark.slow
-def test_classify_starts_without_torchvision_and_compilers():
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120)
-    assert '"class_name": "cat"' in done.stdout
+@pytest.mark.parametrize("words", [["classify", "--json"], ["explain"]])
+def test_classify_and_explain_start_without_torchvision_and_compilers(words, tmp_path):
+    words = [sys.executable, "-c", SCRIPT, *words]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert "Egyptian cat" in done.stdout
     assert done.stderr.strip().splitlines()[-1] == "[]"
 
 
