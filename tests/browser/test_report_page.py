@@ -163,7 +163,7 @@ def test_the_first_screen_says_what_where_and_why(chromium, report):
 
 def test_the_slider_hides_the_strongest_patches_and_the_bars_follow(watched, report):
     page = watched.open(report)
-    page.get_by_label("Patches, the strongest first").fill("6")
+    page.get_by_label("Patches, the strongest first").fill("4")
     settle(page)
     gone = page.evaluate("[...vitreous.viewer.stage.shown.removed.gone]")
     inspection = Inspection(load(), samples()["chelsea"])

@@ -86,7 +86,6 @@ def test_every_scale_has_a_width(values):
 
 def test_a_bar_for_many_scales_has_words_for_numbers():
     assert list(own_scales().ticks.values()) == ["0", "high"]
-    assert own_scales("attention").label.startswith("attention, own scale for each tile")
 
 
 def test_numbers_are_thinned_and_words_turned():

@@ -133,8 +133,11 @@ def test_a_footer_names_model_and_image_and_leaves_the_rest_in_its_place():
 def test_panels_of_attention_say_what_goes_to_the_class_token():
     result = RESULTS["one panel axis"]
     share = 100 * result.values[1, 2, 2, 0]
-    captions = [text.get_text() for axes in draw(result, IMAGE).axes for text in axes.texts]
-    assert f"head 2: {share:.1f} % to class token" in captions
+    figure = draw(result, IMAGE)
+    assert f"head 2 · {share:.1f} %" in [text.get_text() for axes in figure.axes for text in axes.texts]
+    notes = " ".join(text.get_text() for text in figure.texts)
+    assert "Own scale for each tile, from 0 to its 97th percentile." in notes
+    assert "the share that goes to the class token" in notes
 
 
 def test_predictions_have_indices_and_a_strip_of_all_classes():

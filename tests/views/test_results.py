@@ -229,3 +229,33 @@ def test_models_of_other_number_formats_are_explained(dtype, model, photo):
     assert len(explanation.compute()) > 15
     assert not explanation.skipped
     assert explanation.payload().to_bytes()
+
+
+@pytest.mark.parametrize(
+    ("areas", "similarity", "said"),
+    [
+        (
+            {"relevance": (0.1, 0.6), "CAM": (0.2, 0.5), "random": (0.4, 0.2), "centre": (0.3, 0.3)},
+            {"relevance": 0.1, "CAM": 0.2},
+            "Relevance is the most faithful here.",
+        ),
+        (
+            {"relevance": (0.1, 0.6), "CAM": (0.5, 0.1), "rollout": (0.6, 0.1), "random": (0.4, 0.3)},
+            {"relevance": 0.1},
+            "Relevance is the most faithful here; CAM and rollout are no better than random patches.",
+        ),
+        (
+            {"relevance": (0.5, 0.3), "random": (0.4, 0.2), "centre": (0.1, 0.6)},
+            {"relevance": 0.1},
+            "No map is better than the centre here: none of them finds what the answer rests on.",
+        ),
+        (
+            {"attention": (0.1, 0.6), "centre": (0.3, 0.3)},
+            {"attention": 0.83},
+            "Attention is the most faithful here. But its map is much the same with random weights (rank correlation "
+            "0.83): be careful.",
+        ),
+    ],
+)
+def test_the_verdict_names_the_best_map_and_those_that_fail(areas, similarity, said):
+    assert maps.verdict(areas, similarity) == said

@@ -130,9 +130,8 @@ def scale_of(
 
 
 def own_scales(label: str = "") -> Scale:
-    """The bar for maps of which each has a scale of its own, from zero to its 97th percentile: it says so in words."""
-    words = "own scale for each tile, to its 97th percentile"
-    return Scale(0.0, 1.0, f"{label}, {words}" if label else words, ends=("0", "high"))
+    """The bar for maps of which each has a scale of its own, from zero to its 97th percentile: no other numbers fit."""
+    return Scale(0.0, 1.0, label, ends=("0", "high"))
 
 
 def round_ticks(low: float, high: float, *, most: int = 4, whole: bool = False) -> dict[float, str]:

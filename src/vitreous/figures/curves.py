@@ -69,11 +69,13 @@ def draw_faithfulness(
     *,
     title: str = "",
     plain: Sequence[str] = (),
+    note: str = "",
 ) -> Figure:
     """Methods by name: the class's probability as the patches they rank highest are deleted, and as they are inserted.
 
     `curves` holds (deletion y `[n]`, insertion y `[n]`), over 0 to 100 % of the patches; `areas` the areas under both.
     Under each panel the methods are ranked, the best first. Those named in `plain` are drawn in grey: what to beat.
+    `note` stands below.
 
     >>> curves = {"rollout": ([0.9, 0.3, 0.1], [0.1, 0.6, 0.9]), "random": ([0.9, 0.6, 0.1], [0.1, 0.4, 0.9])}
     >>> figure = draw_faithfulness(curves, {"rollout": (0.4, 0.55), "random": (0.55, 0.45)})
@@ -98,7 +100,11 @@ def draw_faithfulness(
         ("Deletion: lower is better", "patches deleted (%)"),
         ("Insertion: higher is better", "patches inserted (%)"),
     )
-    with new_figure(WIDTH, under + (len(lines) + 1) * _ROW, title) as card:
+    notes = wrap(note, WIDTH, SMALL, lines=3)
+    bottom = under + (len(lines) + 1) * _ROW + 0.08
+    with new_figure(WIDTH, bottom + len(notes) * _ROW, title) as card:
+        for number, text in enumerate(notes):
+            card.write(0, bottom + number * _ROW, text, size=SMALL, color=INK, va="top")
         for side, (name, xlabel) in enumerate(panels):
             left = side * (wide + gap)
             axes = _chart(card, (left, CAPTION, wide, tall), (0, 100), (low, high), xlabel, "" if side else ylabel)

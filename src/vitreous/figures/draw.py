@@ -55,6 +55,25 @@ def _map(result: Map, image: Bytes | None) -> Figure:
         scale: dict[str, Any] = {"label": result.label, "diverging": result.signed, "limits": result.limits}
         scale |= {"from_zero": result.from_zero, "outliers": result.left_out()}
         return draw_map(image, result.shown(), title=title, **scale)
+    with footer_of_figures(*_notes(result)):
+        return _panels(result, image, title)
+
+
+def _notes(result: Map) -> list[str]:
+    """What is to be said under several maps of one figure."""
+    notes = [] if result.limits else ["Own scale for each tile, from 0 to its 97th percentile."]
+    if result.prefix and len(result.panels) == 1:
+        notes.append(f"In percent: the share that goes to the {_before(result)}, which no tile shows.")
+    if result.outliers:
+        notes.append("Outlined or grey: artifact tokens, left out of the scales.")
+    return [" ".join(notes)]
+
+
+def _before(result: Map) -> str:
+    return "class token" if result.prefix == 1 else f"{result.prefix} tokens before the patches"
+
+
+def _panels(result: Map, image: Bytes, title: str) -> Figure:
     if len(result.panels) == 2:
         heats = result.shown(result.panels)
         first, second = result.panels
@@ -84,9 +103,7 @@ def _prefix_shares(result: Map) -> np.ndarray:
     values = select(result.values, result.axes, result.at, result.panels, result.prefix)
     if not result.prefix:
         return np.full(len(values), "", dtype=object)
-    tokens = "class token" if result.prefix == 1 else f"first {result.prefix} tokens"
-    shares = values[..., : result.prefix].sum(axis=-1)
-    return np.array([f": {percent(share)} to {tokens}" for share in shares], dtype=object)
+    return np.array([f" · {percent(share)}" for share in values[..., : result.prefix].sum(axis=-1)], dtype=object)
 
 
 def _matrix(result: Matrix, image: Bytes | None) -> Figure:
@@ -127,6 +144,7 @@ def _lines(result: Lines, image: Bytes | None) -> Figure:
         {name: (deletion.areas[name], insertion.areas[name]) for name in deletion.areas},
         title=result.title,
         plain=result.baselines,
+        note=result.verdict,
     )
 
 

@@ -310,6 +310,8 @@ class Lines:
     title: str
     baselines: tuple[str, ...] = ()
     """Lines that any good one should beat: drawn in grey."""
+    verdict: str = ""
+    """What they say, in a sentence or two."""
 
     kind = "lines"
 

@@ -52,7 +52,7 @@ def draw_map(
 ) -> Figure:
     """The image, the heat over it, and the heat alone with its scale: uint8 `[height width 3]`, `[rows columns]`.
 
-    Patches in `outliers` are outlined, grey, and left out of the scale.
+    Patches in `outliers` are outlined, without colour, and left out of the scale.
 
     >>> figure = draw_map(np.zeros((32, 32, 3), np.uint8), np.eye(4), title="Rollout", label="attention")
     >>> len(figure.axes)  # three panels and a colour bar
@@ -66,7 +66,7 @@ def draw_map(
     with new_figure(2 * slot + width + scale.room, CAPTION + max(height, SHORTEST_BAR), title) as card:
         left, middle, right = (card.place(i * slot, CAPTION, width, height) for i in range(3))
         _show(left, small, image.shape)
-        _lay_over(middle, _grey(small, diverging), image.shape, heat, scale)
+        _lay_over(middle, _grey(small, diverging), image.shape, heat, scale, outliers)
         right.imshow(heat, cmap=scale.colours, norm=scale.norm, interpolation="nearest", aspect="auto")
         for axes, name in ((left, "Image"), (middle, "Overlay"), (right, "Map")):
             caption(axes, name)
@@ -89,7 +89,7 @@ def draw_maps(
 ) -> Figure:
     """Several maps `[n rows columns]` over one image under their names, each with its own scale or all with `limits`.
 
-    `marked` outlines one patch in all of them; `outliers` are patches of each that are grey and left out of its scale.
+    `marked` outlines one patch in all of them; `outliers` are patches of each that are left out of its scale.
 
     >>> figure = draw_maps(np.zeros((32, 32, 3), np.uint8), np.ones((2, 4, 4)), ["head 0", "head 1"], marked=(0, 3))
     >>> len(figure.axes)  # two panels and a colour bar
@@ -117,7 +117,7 @@ def draw_maps(
             caption(axes, elide(name, across - _GAP, SMALL))
             heat = _without(heat, left_out[number])
             scale = scale_of(heat, clipped=True) if limits is None else bar
-            _lay_over(axes, grey, image.shape, heat, scale)
+            _lay_over(axes, grey, image.shape, heat, scale, left_out[number])
             _outline(axes, image.shape, heat.shape, left_out[number])
             if marked is not None:
                 _outline(axes, image.shape, heat.shape, [marked[0] * heat.shape[1] + marked[1]])
@@ -292,15 +292,17 @@ def _outline(axes: Axes, size: tuple[int, ...], grid: tuple[int, ...], patches: 
         outline(axes, column * wide - 0.5, row * high - 0.5, wide, high)
 
 
-def _lay_over(axes: Axes, grey: Bytes, size: tuple[int, ...], heat: Floats, scale: Scale) -> None:
-    """The heat on the grey image: it covers more where there is more of it."""
+def _lay_over(
+    axes: Axes, grey: Bytes, size: tuple[int, ...], heat: Floats, scale: Scale, bare: Sequence[int] = ()
+) -> None:
+    """The heat on the grey image: it covers more where there is more of it, and nothing at the patches in `bare`."""
     _show(axes, grey, size)
     missing = np.isnan(heat)
     heat = np.where(missing, (scale.low + scale.high) / 2 if scale.diverging else scale.low, heat)
     share = np.clip((heat - scale.low) / (scale.high - scale.low), 0, 1)
     cover = 0.08 + 0.8 * np.abs(2 * share - 1) ** 0.6 if scale.diverging else 0.36 + 0.42 * share
-    where = _extent(size)
-    look: dict[str, Any] = {"interpolation": "nearest", "aspect": "auto", "extent": where}
+    cover.flat[list(bare)], missing.flat[list(bare)] = 0.0, False
+    look: dict[str, Any] = {"interpolation": "nearest", "aspect": "auto", "extent": _extent(size)}
     axes.imshow(heat, cmap=scale.colours, norm=scale.norm, alpha=cover, **look)
     if missing.any():
         axes.imshow(np.where(missing[..., None], to_rgba(MISSING), 0.0), **look)

@@ -161,13 +161,13 @@ def style() -> Iterator[None]:
         yield
 
 
-_FOOTER: ContextVar[str] = ContextVar("footer", default="")
+_FOOTER: ContextVar[tuple[str, ...]] = ContextVar("footer", default=())
 
 
 @contextmanager
-def footer_of_figures(text: str) -> Iterator[None]:
-    """A line at the bottom of every card made inside the `with`, such as the model and the image."""
-    token = _FOOTER.set(text)
+def footer_of_figures(*texts: str) -> Iterator[None]:
+    """Lines at the bottom of every card made inside the `with`, above those of a `with` around it."""
+    token = _FOOTER.set((*filter(None, texts), *_FOOTER.get()))
     try:
         yield
     finally:
@@ -178,8 +178,8 @@ class Sheet(Figure):
     """A white card with a title; its body is measured in inches from the body's top left corner."""
 
     def __init__(self, width: float, height: float, title: str = "") -> None:
-        footer = elide(_FOOTER.get(), max(width, 3.0), TINY)
-        below = 0.08 + line_height(TINY) if footer else 0.0
+        notes = [line for text in _FOOTER.get() for line in wrap(text, max(width, 3.0), TINY, lines=3)]
+        below = 0.08 + len(notes) * line_height(TINY) if notes else 0.0
         width = max(width, min(0.6 * text_width(title, TITLE, "bold"), WIDTH))  # two lines hold the title
         lines = wrap(title, width, TITLE, "bold", lines=2)
         self.top = PADDING + (len(lines) * line_height(TITLE) + 0.08 if lines else 0)
@@ -188,8 +188,9 @@ class Sheet(Figure):
         for number, line in enumerate(lines):
             top = PADDING - self.top + number * line_height(TITLE)
             self.write(0, top, line, size=TITLE, weight="bold", va="top")
-        if footer:
-            self.write(0, height + 0.08, footer, size=TINY, color=MUTED, va="top")
+        for number, line in enumerate(notes):
+            down = height + 0.08 + number * line_height(TINY)
+            self.write(0, down, line, size=TINY, color=MUTED, va="top")
 
     def place(self, left: float, top: float, width: float, height: float) -> Axes:
         """Axes with their corner at (left, top) of the body, all in inches, snapped to whole pixels."""

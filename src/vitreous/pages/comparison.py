@@ -141,7 +141,8 @@ class ComparedDataset:
         colours = [list(rows).index(pair[side]) % COLOURS for side in OPPOSITE]
         names = {side: rows[pair[side]]["name"] for side in OPPOSITE}
         strips = [self._strip(side, pair, models, names) for side in OPPOSITE]
-        return {**names, "bars": _bars(gaps, *colours), "strips": strips}
+        ahead = {"one": any(gap > 0 for _, gap in gaps), "other": any(gap < 0 for _, gap in gaps)}
+        return {**names, "bars": _bars(gaps, *colours), "ahead": ahead, "strips": strips}
 
     def _strip(
         self, side: str, pair: Mapping[str, Any], models: Mapping[str, Model], names: Mapping[str, str]

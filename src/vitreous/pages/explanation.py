@@ -4,6 +4,7 @@
 sends the same `payload`. The page's script draws the same results, so that no view is computed twice.
 """
 
+import base64
 import html as html_text
 import io
 from collections.abc import Callable, Sequence
@@ -48,6 +49,8 @@ NAMED = 10
 """Classes that the page lists."""
 EXACT = 4096
 """Numbers up to which an array goes to the page as it is; larger ones as bytes with a scale."""
+THUMBNAIL = 96
+"""Pixels of the longer side of an image in the strip of a page of several."""
 OPENING = ("relevance", "cam", "attention-rows")
 """What the page opens with: the first of these that there is, or else its first view."""
 
@@ -133,6 +136,9 @@ class Explanation:
         payload = Payload(_header(self.inspection))
         if self.inspection.image is not None:
             payload.add_bytes("image", _encoded(self.inspection.backdrop))
+            small = pillow.fromarray(self.inspection.backdrop)
+            small.thumbnail((THUMBNAIL, THUMBNAIL))
+            payload.thumbnail = _encoded(np.asarray(small))
         if payload.header["predictions"]:
             payload.add("probabilities", self.inspection.logits.softmax(dim=-1))
         computed = self.compute(progress)
@@ -191,7 +197,11 @@ def save_report(path: str | Path, pages: Sequence[tuple[str, Payload]], model: M
 def report(pages: Sequence[tuple[str, Payload]], model: Model) -> str:
     """The page of several images of one model, shown one at a time."""
     title = short_name(model.card.name)
-    body = render("explanation.html", title=title, summary=describe_model(model), images=len(pages) > 1)
+    images = [
+        (name, base64.b64encode(payload.thumbnail).decode(), next(iter(payload.header["predictions"]), None))
+        for name, payload in pages
+    ]
+    body = render("explanation.html", title=title, images=images if len(images) > 1 else [])
     return scripted_page(title, body, "report.js", pages)
 
 
@@ -281,7 +291,7 @@ FIELDS: dict[type, str] = {
     Bars: "names label limits positions indices",
     Steps: "axes steps answers names",
     Removal: "counts best names answers labels chosen passed colour hide show good bad",
-    Lines: "baselines",
+    Lines: "baselines verdict",
     Tiles: "grid shares",
     Crop: "box captions",
     Diagram: "",

@@ -21,6 +21,8 @@ class Payload:
     header: dict[str, Any] = field(default_factory=dict)
     parts: list[bytes] = field(default_factory=list)
     length: int = 0
+    thumbnail: bytes = b""
+    """A small copy of the image for a page of several, as WebP."""
     known: dict[int, tuple[str, np.ndarray]] = field(default_factory=dict)
     """Arrays that `add_once` has appended."""
 

@@ -11,7 +11,7 @@ from vitreous.views.inspection import Choice, Inspection
 from vitreous.views.maps import heat_map
 from vitreous.views.view import IMAGE_CLASSES, View
 
-SHARES = (0.0, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
+SHARES = (0.0, 0.02, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
 """Shares of the patches that are hidden, or shown alone."""
 CLASSES = 3
 """Classes whose evidence is tested: the target, and the likeliest others."""

@@ -55,6 +55,8 @@ MAPS: dict[str, Callable[[Inspection], Tensor]] = {  # → [rows columns]
 }
 UNSEEN = 1e-3
 """Probability below which deleting patches measures nothing."""
+ALIKE = 0.5
+"""Rank correlation with the map of random weights from which on a map hardly depends on what was learned."""
 BASELINES = ("random", "centre")
 """Maps that know nothing of the model: a good map beats both."""
 
@@ -119,6 +121,32 @@ def curves(found: dict[str, Tensor], inspection: Inspection, baseline: str = "bl
     return deletion.cpu(), insertion.cpu()
 
 
+def verdict(areas: dict[str, tuple[float, float]], similarity: dict[str, float]) -> str:
+    """Say which map is the most faithful, which are no better than a baseline, and whether the best passes the check.
+
+    `areas` are those under deletion and insertion; a map's score is insertion less deletion.
+
+    >>> verdict({"CAM": (0.2, 0.6), "rollout": (0.5, 0.4), "centre": (0.3, 0.5)}, {"CAM": 0.1, "rollout": 0.9})
+    'CAM is the most faithful here; rollout is no better than the centre.'
+    """
+    scores = {name: insertion - deletion for name, (deletion, insertion) in areas.items()}
+    known = {name: scores.pop(name) for name in BASELINES if name in scores}
+    bar = max(known, key=lambda name: known[name])
+    words = {"random": "random patches", "centre": "the centre"}
+    best = max(scores, key=lambda name: scores[name])
+    if scores[best] <= known[bar]:
+        return f"No map is better than {words[bar]} here: none of them finds what the answer rests on."
+    weak = [name for name, score in scores.items() if score <= known[bar]]
+    listed = ", ".join(weak[:-1]) + " and " + weak[-1] if len(weak) > 1 else "".join(weak)
+    said = f"{best} is the most faithful here"
+    said += f"; {listed} {'are' if len(weak) > 1 else 'is'} no better than {words[bar]}." if weak else "."
+    if similarity.get(best, 0.0) > ALIKE:
+        said += (
+            f" But its map is much the same with random weights (rank correlation {similarity[best]:.2f}): be careful."
+        )
+    return f"{said[0].upper()}{said[1:]}" if best.islower() else said
+
+
 def trust(inspection: Inspection) -> Results:
     """Deletion and insertion curves of all maps, and how similar they stay with random weights."""
     if (probability := inspection.logits.softmax(dim=-1)[inspection.target].item()) < UNSEEN:
@@ -134,11 +162,15 @@ def trust(inspection: Inspection) -> Results:
         deletion, insertion = curves(found, inspection, baseline="mean")
         missing = "in the mean colour"
     similarity = similarity_to_random_weights(found, inspection)
+    areas = {
+        name: (faithfulness.area(deletion[i]).item(), faithfulness.area(insertion[i]).item())
+        for i, name in enumerate(found)
+    }
 
     def panel(title: str, label: str, values: Tensor, better: str) -> LinePanel:
-        areas = {name: faithfulness.area(line).item() for name, line in zip(found, values, strict=True)}
         series = {name: line.numpy() for name, line in zip(found, values, strict=True)}
-        return LinePanel(title, label, series, areas, better)  # type: ignore[arg-type]
+        under = {name: pair[better == "higher"] for name, pair in areas.items()}
+        return LinePanel(title, label, series, under, better)  # type: ignore[arg-type]
 
     return {
         "": Lines(
@@ -148,6 +180,7 @@ def trust(inspection: Inspection) -> Results:
             ),
             f"Which map finds what makes it {inspection.target_label}? Missing patches are shown {missing}",
             BASELINES,
+            verdict(areas, similarity),
         ),
         "sanity": Bars(
             list(similarity),

@@ -66,8 +66,8 @@ export function dots(values, layers, heads, { title, label = "block", unit = "",
   return svg;
 }
 
-// lines: [{ name, values, quiet, strong, dashed, colour, at }]; each is named at its right end, or at step `at`
-export function lines(series, { title, label, names = null, low = 0, high = 1 }) {
+// lines: [{ name, values, quiet, strong, dashed, colour }]; each is named at the right, in the order of their ends or of step `at`
+export function lines(series, { title, label, names = null, low = 0, high = 1, at = null }) {
   const steps = series[0].values.length;
   const longest = Math.max(...series.map(({ name }) => name.length));
   const { svg, x, y, right, bottom } = frame({ label, low, high, steps, names, title, right: 18 + 6.4 * Math.min(longest, 22) });
@@ -78,15 +78,16 @@ export function lines(series, { title, label, names = null, low = 0, high = 1 })
     const line = make("polyline", { points, class: classes });
     line.append(make("title", {}, name));
     svg.append(line);
-    ends.push({ name, classes, from: y(values[values.length - 1]) });
+    ends.push({ name, classes, from: y(values[at ?? values.length - 1]), end: y(values[values.length - 1]) });
   }
   let above = -Infinity;
   ends.sort((a, b) => a.from - b.from);
   for (const end of ends) above = end.to = Math.max(end.from, above + 13);
   let below = bottom + 13; // names that would leave the chart at the bottom move up
   for (const end of ends.reverse()) below = end.to = Math.min(end.to, below - 13);
-  for (const { name, classes, from, to } of ends) {
-    svg.append(make("line", { x1: right + 1, x2: right + 7, y1: from, y2: to, class: "grid" }));
+  for (const { name, classes, from, end, to } of ends) {
+    const start = at === null ? right + 1 : x(at);
+    svg.append(make("line", { x1: start, x2: right + 7, y1: at === null ? end : from, y2: to, class: at === null ? "grid" : "lead" }));
     svg.append(make("text", { x: right + 9, y: to + 4, class: `end ${classes.replace("line ", "")}` }, name.length > 22 ? `${name.slice(0, 21)}…` : name));
   }
   return svg;

@@ -308,14 +308,19 @@ function removal(viewer, result) {
 }
 
 function drawLines(viewer, result) {
+  const quiet = (name) => result.baselines.includes(name);
+  const colours = result.panels[0].names.filter((name) => !quiet(name));
   const charts = result.panels.map((panel) => {
     const { data, shape: [, length] } = viewer.payload.array(panel.array);
-    const series = panel.names.map((name, i) => ({ name, values: data.subarray(i * length, (i + 1) * length), quiet: result.baselines.includes(name), dashed: result.baselines.includes(name), strong: name === "relevance" }));
-    return [make("h3", { class: "sub" }, panel.title), lines(series, { title: panel.title, label: panel.label, names: count(length).map((i) => percent(i / (length - 1))) })];
+    const series = panel.names.map((name, i) => ({ name, values: data.subarray(i * length, (i + 1) * length), quiet: quiet(name), dashed: quiet(name), ...(quiet(name) ? {} : { colour: colours.indexOf(name) }) }));
+    // all lines meet at the end: they are named where half of the patches are gone
+    return [make("h3", { class: "sub" }, panel.title), lines(series, { title: panel.title, label: panel.label, names: count(length).map((i) => percent(i / (length - 1))), at: Math.round(length / 4) })];
   });
+  const best = result.panels.map(({ areas, better }) => (better === "lower" ? Math.min(...areas) : Math.max(...areas)));
   const head = make("tr", {}, make("th", { scope: "col" }, "area under the curve"), result.panels.map((panel) => make("th", { scope: "col" }, panel.title)));
-  const rows = result.panels[0].names.map((name, i) => make("tr", {}, make("th", { scope: "row" }, name), result.panels.map((panel) => make("td", {}, number(panel.areas[i])))));
-  return { element: make("div", {}, make("p", { class: "key" }, `${result.title}. Bold: relevance. Dashed: maps that know nothing of the model.`), charts, make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Areas" }, make("table", { class: "plain" }, head, rows))), update() {} };
+  const cell = (panel, i, k) => (panel.areas[i] === best[k] ? make("td", { class: "best" }, `${panel.areas[i].toFixed(3)} best`) : make("td", {}, panel.areas[i].toFixed(3)));
+  const rows = result.panels[0].names.map((name, i) => make("tr", {}, make("th", { scope: "row" }, quiet(name) ? `${name} (baseline)` : name), result.panels.map((panel, k) => cell(panel, i, k))));
+  return { element: make("div", {}, make("p", { class: "told" }, result.verdict), make("p", { class: "key" }, `${result.title}. Dashed: maps that know nothing of the model.`), charts, make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Areas" }, make("table", { class: "plain" }, head, rows))), update() {} };
 }
 
 function tiles(viewer, result) {

@@ -30,8 +30,8 @@ async function start() {
     document.documentElement.dataset.ready = String(wanted);
   };
   if (parts.length > 1) {
-    const buttons = parts.map((part, i) => make("button", { class: "chip", onclick: () => state.set({ image: i }) }, part.dataset.name));
-    document.getElementById("images").replaceChildren(...buttons);
+    const buttons = [...document.querySelectorAll("#images button")];
+    buttons.forEach((button, i) => button.addEventListener("click", () => state.set({ image: i, count: null, query: null, hover: null })));
     state.watch((values) => buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(i === values.image))));
   }
   state.watch((values) => show(values.image).catch(fail));

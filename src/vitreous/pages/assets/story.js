@@ -74,6 +74,11 @@ export class Story {
     return { values: null, query: ["patches", "embedding"].includes(drawing) ? query : null };
   }
 
+  // what a saved image calls itself
+  title() {
+    return `Step ${this.at}: ${this.result.steps[this.at].title}`;
+  }
+
   step(values) {
     return Math.min(values.step ?? 0, this.result.steps.length - 1);
   }

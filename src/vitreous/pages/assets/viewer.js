@@ -285,8 +285,9 @@ export class Viewer {
     this.state.set({ tick: performance.now() });
   }
 
+  // what is on the image now, with its title, what is hidden, its scale, and the names of model and image
   async save() {
-    const width = 1024, height = Math.round(width * this.stage.ratio), band = 84;
+    const width = 1024, height = Math.round(width * this.stage.ratio), band = 132;
     const canvas = new OffscreenCanvas(width, height);
     render(canvas, this.image, this.stage.small, this.stage, this.stage.shown);
     const whole = new OffscreenCanvas(width, height + band);
@@ -294,13 +295,20 @@ export class Viewer {
     context.fillStyle = "#fff";
     context.fillRect(0, 0, width, height + band);
     context.drawImage(canvas, 0, 0);
-    context.fillStyle = "#1b1f24";
-    context.font = "600 22px system-ui, sans-serif";
-    context.fillText(`${this.shown ? this.title(this.shown, this.state.values) : this.view.title} · ${this.header.model.name}`, 20, height + 34, width - 40);
-    context.font = "18px system-ui, sans-serif";
-    context.fillText(this.said.textContent, 20, height + 64, width - 40);
+    const write = (text, down, font, colour = "#17191d") => {
+      context.font = font;
+      context.fillStyle = colour;
+      context.fillText(text, 20, height + down, width - 40);
+    };
+    const { drawn, shown, stage } = this;
+    const title = shown && drawn.values ? this.title(shown, this.state.values) : this.view.name === "story" ? this.parts.at(-1).title() : this.view.title;
+    write(stage.shown.removed ? this.headline.proof.textContent : title, 36, "600 24px system-ui, sans-serif");
+    const scaled = stage.shown.values ? this.legend.textContent && [...this.legend.querySelectorAll("span:not(.ramp)")].map((each) => each.textContent).join(" to ") : "";
+    if (scaled) write(`Colours: ${scaled}${drawn.without?.size ? `; ${drawn.without.size} artifacts left out` : ""}`, 68, "18px system-ui, sans-serif");
+    const named = [this.header.model.name, this.header.image?.name, this.header.predictions[0] && `${this.header.predictions[0].class_name} ${percent(this.header.predictions[0].probability)}`];
+    write(named.filter(Boolean).join(" · "), 100, "18px system-ui, sans-serif", "#5b626b");
     const blob = await whole.convertToBlob({ type: "image/png" });
-    const link = make("a", { href: URL.createObjectURL(blob), download: `${this.view.name}.png` });
+    const link = make("a", { href: URL.createObjectURL(blob), download: `${this.header.image?.name.replace(/\.[a-z]+$/i, "") || "model"}-${shown?.array && drawn.values ? shown.array.split("/")[0] : this.view.name}.png` });
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
   }
