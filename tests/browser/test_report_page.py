@@ -236,6 +236,49 @@ def test_the_view_is_saved_as_png(watched, report):
     assert Path(download.value.path()).read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_saved_image_is_named_for_what_it_shows(watched, report):
+    """The logit lens shows attention on the image: so does what is saved from it."""
+    page = watched.open(report + "#view=lens")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save as PNG").click()
+    assert download.value.suggested_filename == "chelsea-attention-rows.png"
+
+
+def test_the_story_computes_the_models_own_attention(watched, report, attention):
+    page = watched.open(report + "#view=story&step=4")
+    block = page.evaluate("vitreous.viewer.view.results[0].block")
+    page.mouse.move(*centre(page, 3, 5))
+    settle(page)
+    truth = attention[block, 0, 1 + 3 * 8 + 5]
+    assert np.abs(drawn(page) - truth[1:]).max() < 0.02 * truth.max()  # queries and keys are stored in bytes
+    for step in range(8):
+        page.get_by_role("button", name=re.compile(f"^Step {step}: ")).click()
+        settle(page)
+        assert page.locator(".story-body h3").inner_text().startswith(f"{step} ")
+    assert watched.complaints == []
+
+
+def test_a_printed_page_begins_with_the_answer_and_has_no_blank_one(watched, report):
+    page = watched.open(report)
+    printed = page.pdf(format="A4")
+    assert len(re.findall(rb"/Type\s*/Page\b(?!s)", printed)) <= 2
+
+
+def test_several_images_have_thumbnails_with_their_answers(watched, tmp_path):
+    for name in ("chelsea", "rocket"):
+        samples()[name].save(tmp_path / f"{name}.png")
+    paths = [str(tmp_path / f"{name}.png") for name in ("chelsea", "rocket")]
+    main(["explain", *paths, "-o", str(tmp_path / "two.html"), "--views", "relevance,evidence", "--device", "cpu"])
+    page = watched.open((tmp_path / "two.html").as_uri())
+    assert page.locator(".thumb").count() == 2
+    assert page.locator(".thumb img").evaluate_all("all => all.every((each) => each.naturalWidth > 0)")
+    page.locator(".thumb").nth(1).click()
+    until(page, "vitreous.viewer.header.image.name === 'rocket.png'")
+    assert page.locator(".thumb").nth(1).get_attribute("aria-pressed") == "true"
+    assert page.locator("h2 strong").inner_text() in page.locator(".thumb").nth(1).inner_text()
+    assert watched.complaints == []
+
+
 def test_play_goes_through_the_blocks(watched, report):
     page = watched.open(report + "#view=attention-rows")
     page.get_by_role("button", name="Play").click()

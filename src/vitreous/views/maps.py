@@ -194,8 +194,8 @@ def trust(inspection: Inspection) -> Results:
 
 RELEVANCE = View(
     "Relevance for a class",
-    "Attention weighted by its gradient and carried through all blocks: bright patches are those whose attention raises the "
-    "logit of the class.",
+    "The coloured patches are those whose attention raises the logit of the class: attention weighted by its gradient, through "
+    "all blocks.",
     "Only evidence for the class is kept; evidence against it is cut off. A map exists even when the model is wrong: compare "
     "the trust view.",
     relevance_maps,

@@ -110,8 +110,8 @@ PATCHES = View(
 )
 POSITIONS = View(
     "Position embeddings",
-    "Each tile belongs to one patch and shows the cosine similarity of its position embedding to every other. Red crosses mean "
-    "that the model has learned rows and columns.",
+    "Each tile belongs to one patch and shows the cosine similarity of its position embedding to every other: crosses mean that "
+    "the model has learned rows and columns.",
     "Similarity of embeddings says what the model can tell apart, not how it uses it.",
     positions,
     needs=frozenset({"vit", "positions"}),
