@@ -152,6 +152,9 @@ def run(line: str, program: str) -> tuple[int, float, str, str]:
         wrong.append("traceback")
     if not shown:
         wrong.append("silence")
+    asked = not done.returncode and "classify" in line and "cat." in line and "cifar10" not in line
+    if asked and ("Egyptian cat" not in output or "chelsea" in output):  # samples in place of the image
+        wrong.append("a wrong answer")
     if done.returncode and written:
         wrong.append(f"wrote {written[0]} all the same")
     if done.returncode and line.count("vitreous ") == 1 and len(done.stderr.splitlines()) > 2:
