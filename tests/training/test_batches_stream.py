@@ -102,8 +102,8 @@ def test_the_number_of_images_can_be_set(shards):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"repeats": 2}, "repeats and validation do not work"),
-        ({"validation": 0.1}, "repeats and validation do not work"),
+        ({"repeats": 2}, "repeats, validation and balance do not work"),
+        ({"validation": 0.1}, "repeats, validation and balance do not work"),
         ({"epoch_images": 0}, "at least 1"),
         ({"stream": False, "epoch_images": 8}, "needs stream"),
     ],

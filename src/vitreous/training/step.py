@@ -128,6 +128,8 @@ class TrainStep:
                 if seconds > SLOW_STEP and device.type == "cpu" and not self.config.compile:
                     break
         self.state.restore_copy(before)
+        for optimiser in self.state.optimisers if self.graph is None else ():  # a graph writes to its gradients
+            optimiser.zero_grad(set_to_none=True)
         return seconds
 
     def capture(self, batch: Batch) -> None:
