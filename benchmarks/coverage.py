@@ -365,10 +365,12 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--json", type=Path, help="write every outcome to this file")
     given = parser.parse_args()
-    outcomes = list(cover(given.only, given.library, tuple(given.forms), given.processes))
+    outcomes = []
+    for each in cover(given.only, given.library, tuple(given.forms), given.processes):
+        outcomes.append(each)
+        if given.json:  # as it goes: a whole run takes a while
+            given.json.write_text(json.dumps([asdict(each) for each in outcomes], indent=1))
     print(*summarise(outcomes), sep="\n")
-    if given.json:
-        given.json.write_text(json.dumps([asdict(each) for each in outcomes], indent=1))
     sys.exit(any(each.result in ("wrong", "crash") for each in outcomes))
 
 

@@ -5,6 +5,7 @@ reads them back with the library that defines the format, strictly: weights that
 error here. A bare file may be right for several models, such as one with a head and one without: any may read it.
 """
 
+import inspect
 import json
 import re
 from collections.abc import Callable
@@ -91,6 +92,7 @@ class Base:
     original: Callable[[Path], Original]
     weights: str = "model.safetensors"  # the file that `load` is given, if there is no config
     config: tuple[str, ...] = ("config.json",)
+    assume: dict[str, Any] = field(default_factory=dict)  # what no file of this format states
     large: bool = field(default=False, kw_only=True)  # takes about a second to load
 
 
@@ -172,10 +174,10 @@ def write_transformers(kind: str, suffix: str, extra: dict[str, Any], processor:
         getattr(transformers, f"{processor}ImageProcessor")(size=size, **crop).save_pretrained(folder)
 
 
-def read_transformers(folder: Path) -> Original:
-    """Read a folder as transformers does; weights that it would draw at random are an error."""
-    stated = json.loads((folder / "config.json").read_text())
-    owner = getattr(transformers, stated["architectures"][0])
+def read_transformers(kind: str, folder: Path) -> Original:
+    """Read a folder as transformers does, with the class `kind` if its config names none; random weights fail."""
+    stated = json.loads((folder / "config.json").read_text()).get("architectures") or [kind]
+    owner = getattr(transformers, stated[0])
     model, loading = owner.from_pretrained(folder, output_loading_info=True)
     missing = [name for name in loading["missing_keys"] if "mask_token" not in name]  # which inference does not use
     if drawn := [*missing, *loading["mismatched_keys"]]:
@@ -185,7 +187,7 @@ def read_transformers(folder: Path) -> Original:
     size = (sides, sides) if isinstance(sides, int) else tuple(sides)
     preprocess = None
     if (folder / "preprocessor_config.json").exists():
-        processor = transformers.AutoImageProcessor.from_pretrained(folder)
+        processor = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
         preprocess = lambda image: processor(image, return_tensors="pt")["pixel_values"][0]  # noqa: E731
         size = tuple(preprocess(photo()).shape[1:])
     return Original(size, partial(outputs_of_transformers, model), preprocess)
@@ -194,7 +196,7 @@ def read_transformers(folder: Path) -> Original:
 def outputs_of_transformers(model: Any, image: Tensor) -> Tensor:
     """Return logits, embedding, pooled output or the tokens themselves, whichever the class is for."""
     resize = {}
-    if "interpolate_pos_encoding" in type(model).forward.__code__.co_varnames:
+    if "interpolate_pos_encoding" in inspect.signature(model.forward).parameters:
         resize = {"interpolate_pos_encoding": True}
     if hasattr(model, "get_image_features"):
         out = model.get_image_features(pixel_values=image)
@@ -391,9 +393,9 @@ def _torchvision(headless: bool) -> nn.Module:
     return model
 
 
-def _bare(builds: tuple[Build, ...], to: Any, back: Any, size: int, weights: str, *, large: bool = False) -> Base:
+def _bare(builds: tuple[Build, ...], to: Any, back: Any, size: int, weights: str, **options: Any) -> Base:
     read = partial(read_npz, builds, size) if weights.endswith("npz") else partial(read_strictly, builds, back, size)
-    return Base(partial(write_renamed, builds[0], to, weights), partial(read, weights), weights, (), large=large)
+    return Base(partial(write_renamed, builds[0], to, weights), partial(read, weights), weights, (), **options)
 
 
 TINY = tuple(_timm("vit_tiny_patch16_224", img_size=64, num_classes=classes) for classes in (7, 0))
@@ -401,13 +403,18 @@ REGISTERS = tuple(_timm(f"vit_small_patch14_{kind}dinov2", img_size=70) for kind
 CLIP = (_timm("vit_base_patch32_clip_quickgelu_224", num_classes=512),)
 BASES: dict[str, Base] = {
     **{name: Base(partial(write_timm, *given, 7), read_timm) for name, given in TIMM.items()},
-    **{name: Base(partial(write_transformers, *given), read_transformers) for name, given in TRANSFORMERS.items()},
+    **{
+        name: Base(partial(write_transformers, *given), partial(read_transformers, given[0] + given[1]))
+        for name, given in TRANSFORMERS.items()
+    },
     "vitreous": Base(write_own, read_own),
     "bare timm": _bare(TINY, None, None, 64, "checkpoint.safetensors"),
     "google": _bare(TINY, to_npz, None, 64, "checkpoint.npz"),
     "torchvision": _bare(
         (partial(_torchvision, False), partial(_torchvision, True)), None, None, 224, "checkpoint.pth", large=True
     ),
-    "openai clip": _bare(CLIP, to_openai, checkpoint_filter_fn, 224, "openai-ViT-B-32.pth", large=True),
+    "openai clip": _bare(
+        CLIP, to_openai, checkpoint_filter_fn, 224, "ViT-B-32.pth", assume={"activation": "quick_gelu"}, large=True
+    ),
     "dinov2": _bare(REGISTERS, to_dinov2, from_dinov2, 70, "checkpoint.pth", large=True),
 }

@@ -155,6 +155,8 @@ _HUGGINGFACE: dict[str, dict[str, Any]] = {
     "Siglip": {"size": _SQUASH, "resample": 3, **_HALVES},
 }
 
+_USUAL = {"do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True}  # of all
+
 # Fields that are read, and fields that do not change the pixels of an RGB image. Any other that is not false or null
 # could be a step that `Preprocess` does not have, such as do_pad or do_flip_channel_order.
 _READ = (
@@ -167,15 +169,20 @@ _HARMLESS = ("do_convert_rgb", "processor_class", "data_format", "input_data_for
 def _huggingface_config(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """Return the config with defaults filled in, and the kind of its image processor."""
     config = given.get("image_processor", given)  # processor_config.json holds it a level deeper
-    if null := [name for name in _READ if name in config and config[name] is None]:
-        raise ValueError(f"the preprocessor config has {null[0]}=null: give it a value, or leave it out")
+    named = config.get("image_processor_type", "ViTImageProcessor")
+    if not re.fullmatch(r"\w+(ImageProcessor|FeatureExtractor)(Fast|Pil)?", str(named)):
+        raise ValueError(f"image_processor_type has to be a name such as ViTImageProcessor, got {named!r:.40}")
+    nulls = [name for name, value in config.items() if value is None]
     config = {name: value for name, value in config.items() if value is not None}
     # ViTImageProcessorFast, ViTFeatureExtractor → ViT; the oldest configs, which name nothing, are ViT's
     name = config.get("image_processor_type", config.get("feature_extractor_type", "ViT"))
     if name == "":
         raise ValueError("the preprocessor config names no image_processor_type: get it again")
     kind = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", str(name))
-    config = {**_HUGGINGFACE.get(kind, {}), **config}
+    usual = _USUAL | _HUGGINGFACE.get(kind, {})
+    if unclear := [name for name in nulls if usual.get(name)]:  # null: the default in some versions, off in others
+        raise ValueError(f"the preprocessor config has {unclear[0]}=null: give it a value, or leave it out")
+    config = {**usual, **config}
     if missing := [name for name in ("size", "resample", "image_mean", "image_std") if name not in config]:
         known = f"the defaults of {kind} are unknown, only those known are of {', '.join(_HUGGINGFACE)}"
         raise ValueError(f"the preprocessor config lacks {', '.join(missing)}: add them ({known})")

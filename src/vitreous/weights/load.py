@@ -20,6 +20,7 @@ from vitreous.weights.architectures import find_architecture, states, timm_model
 from vitreous.weights.assume import check_assumptions
 from vitreous.weights.card import Card, LoadReport
 from vitreous.weights.fetch import CheckpointFiles, fetch
+from vitreous.weights.formats.pretraining import MAE
 from vitreous.weights.formats.registry import recognise
 from vitreous.weights.infer import MAX_PATCHES, build_vit, data_types, infer_config
 from vitreous.weights.keymap import Allowed, Format, Tensors, pattern, to_ours
@@ -122,9 +123,11 @@ def _load_vit(
     report = LoadReport(format=format.name, tensors=len(tensors), stored_as=data_types(tensors))
     report.assumed |= own.get("assumed", {})
     report.ignored += _ignorable(unmatched, format)
-    for key in unmatched:
-        if key.endswith("mask_token") and theirs[key].shape[-1:] != tensors["cls_token"].shape[-1:]:
-            raise CheckpointError(f"{key} should be as wide as the class token, got {tuple(theirs[key].shape)}")
+    token = tensors.get("cls_token", torch.empty(0))
+    for key in unmatched if format is not MAE else ():  # whose mask token is its decoder's
+        shape = theirs[key].shape
+        if key.endswith("mask_token") and (shape.numel(), *shape[-1:]) != (token.numel(), *token.shape[-1:]):
+            raise CheckpointError(f"{key} should be as wide as the class token, got {tuple(shape)}")
     if "config" in own:
         trained, report.assumed = _overrule(own_config(own), assume, report.assumed)
     else:

@@ -108,9 +108,12 @@ def read_config(sidecar: Mapping[str, Any]) -> Allowed:
         "pool": ("mean",) if ijepa else ("token",),
     }
     task = _task(sidecar, FAMILIES)
+    _check_backbone(sidecar, task, values["num_hidden_layers"])
     teacher = task == "ForImageClassificationWithTeacher"
     pooler = values.get("pooler_output_size") or values["hidden_size"]
     allowed["representation_size"] = (0, pooler) if "pooler_act" in values and task in ("Model", None) else (0,)
+    if type(pooler) is not int:
+        raise CheckpointError(f"pooler_output_size must be a whole number, got {pooler!r:.40}")
     if values.get("pooler_act", "tanh") != "tanh" and task in ("Model", None):
         raise CheckpointError(f"pooler_act={values['pooler_act']!r:.40} is not supported: expected tanh")
     allowed["distillation_head"] = (teacher,) if task else (True, False)
@@ -224,6 +227,19 @@ def _check_stages(section: Mapping[str, Any], depth: Any) -> None:
         fits = valid and (features is None or [stages[n] for n in numbers] == features)
     if not fits:
         raise CheckpointError("config.json names stages (stage_names, out_features, out_indices) that it does not have")
+
+
+def _check_backbone(sidecar: Mapping[str, Any], task: str | None, depth: int) -> None:
+    """Raise for a backbone class that gives anything but the normalised tokens of the last block."""
+    last = sidecar.get("out_features") in (None, [f"stage{depth}"]) and sidecar.get("out_indices") in (
+        None,
+        [depth],
+        [-1],
+    )
+    if task == "Backbone" and not (last and sidecar.get("apply_layernorm", True)):
+        raise CheckpointError(
+            "a backbone class that gives other than the last block's normalised tokens is not supported"
+        )
 
 
 def _task(sidecar: Mapping[str, Any], families: tuple[str, ...]) -> str | None:

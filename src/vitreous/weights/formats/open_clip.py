@@ -91,6 +91,13 @@ def take_trunk(tensors: Tensors) -> Tensors:
     return {names.get(key, key.removeprefix("visual.trunk.")): tensor for key, tensor in tensors.items()}
 
 
+def known_towers(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[Allowed, str]:
+    """Return the choices of OpenAI's and OpenCLIP's towers, which always have a projection."""
+    if not shapes["classes"] and "classes" not in assume:
+        raise CheckpointError("it has no projection (visual.proj): it is incomplete; if not, pass --assume classes=0")
+    return OPENAI_CLIP.known(shapes, assume)
+
+
 def _pair(value: Any) -> tuple[int, int]:
     sides = tuple(value) if isinstance(value, list | tuple) else (value, value)
     if len(sides) != 2 or not all(type(side) is int for side in sides):
@@ -98,7 +105,9 @@ def _pair(value: Any) -> tuple[int, int]:
     return sides[0], sides[1]
 
 
-OPEN_CLIP = replace(OPENAI_CLIP, ignored=(*OPENAI_CLIP.ignored, "text.text.*"), read_config=read_config)
+OPEN_CLIP = replace(
+    OPENAI_CLIP, ignored=(*OPENAI_CLIP.ignored, "text.text.*"), read_config=read_config, known=known_towers
+)
 OPEN_CLIP_TIMM = replace(
     TIMM,
     name="clip-timm",
