@@ -25,6 +25,8 @@ class Payload:
     """A small copy of the image for a page of several, as WebP."""
     known: dict[int, tuple[str, np.ndarray]] = field(default_factory=dict)
     """Arrays that `add_once` has appended."""
+    files: dict[bytes, dict[str, int]] = field(default_factory=dict)
+    """Where the files lie that `add_bytes` has appended."""
 
     def __post_init__(self) -> None:
         self.header |= {"arrays": {}, "files": {}}
@@ -71,6 +73,9 @@ class Payload:
         >>> payload.header["arrays"]["cosine"]
         {'type': 'int8', 'shape': [2, 2], 'offset': 0, 'symmetric': 50}
         """
+        known = self.known.setdefault(id(values), (name, values))  # keeps the array, so that its id stays its own
+        if known[0] != name:
+            return known[0]
         size = values.shape[-1]
         upper = np.rint(values[..., *np.triu_indices(size, 1)] * steps).astype(np.int8)
         self.add(name, upper)
@@ -78,9 +83,11 @@ class Payload:
         return name
 
     def add_bytes(self, name: str, data: bytes) -> None:
-        """Append a file as it is."""
-        self.header["files"][name] = {"offset": self.length, "length": len(data)}
-        self._raw(data)
+        """Append a file as it is, unless it is there already."""
+        if data not in self.files:
+            self.files[data] = {"offset": self.length, "length": len(data)}
+            self._raw(data)
+        self.header["files"][name] = self.files[data]
 
     def _raw(self, data: bytes) -> None:
         self.parts.append(data)
@@ -94,4 +101,4 @@ class Payload:
 
     def to_text(self) -> str:
         """Compressed, and in letters that an HTML file can hold."""
-        return base64.b64encode(gzip.compress(self.to_bytes(), 6, mtime=0)).decode()
+        return base64.b64encode(gzip.compress(self.to_bytes(), 9, mtime=0)).decode()

@@ -28,6 +28,8 @@ POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"
 )
+COMMENT = re.compile(r"^ *//.*\n", re.MULTILINE)
+"""Lines of a script that are only for its readers: a report does not carry them."""
 IMPORTED = re.compile(r'from "\./([a-z]+\.js)"')
 
 
@@ -71,7 +73,7 @@ def import_map(script: str) -> str:
     while wanted:
         name = wanted.pop()
         if name not in texts:
-            texts[name] = (ASSETS / name).read_text(encoding="utf-8")
+            texts[name] = COMMENT.sub("", (ASSETS / name).read_text(encoding="utf-8"))
             wanted += IMPORTED.findall(texts[name])
     imports = {}
     for name, text in sorted(texts.items()):

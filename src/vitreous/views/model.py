@@ -12,7 +12,7 @@ from vitreous.views.inspection import Inspection
 from vitreous.views.view import ANY, VIT, View
 from vitreous.weights.inspect import inspect
 
-LARGEST_SIDE = 480
+LARGEST_SIDE = 400
 """Pixels of the original image's longer side on the page."""
 COMPONENTS = 28
 """Principal components, as many as the paper's figure 7 shows."""
@@ -59,6 +59,7 @@ def positions(inspection: Inspection) -> Results:
             label="cosine similarity",
             signed=True,
             limits=(-1.0, 1.0),
+            symmetric=True,
             panels=("query",) if every else (),
             over_image=False,
             says="How similar the position of the {query} is to every other.",

@@ -29,7 +29,7 @@ def norms(inspection: Inspection) -> Map:
     values = torch.stack(found).flatten(1).numpy()  # [blocks n]
     title = "Norm of the tokens after {block}"
     at: At = {"block": inspection.block}
-    return Map(values, layout.grid, title, axes=("block",), at=at, label="norm", **inspection.left_out)
+    return Map(values, layout.grid, title, axes=("block",), at=at, label="norm", from_zero=False, **inspection.left_out)
 
 
 def patch_similarity(inspection: Inspection) -> Map:

@@ -49,9 +49,9 @@ export function paint(values, columns, { kind = "heat", peak = null, low = 0, al
 }
 
 // Where the scale ends: a few patches that draw everybody's eyes (artefacts often do) must not darken all others
-export function robust(values, without = null) {
+export function robust(values, without = null, share = 0.97) {
   const sorted = Float32Array.from(without?.size ? values.filter((_, i) => !without.has(i)) : values, Math.abs).sort();
-  return sorted[Math.floor(0.97 * (sorted.length - 1))] || sorted.at(-1);
+  return sorted[Math.floor(share * (sorted.length - 1))] || sorted.at(-1);
 }
 
 // A scale bar's colours as a CSS gradient

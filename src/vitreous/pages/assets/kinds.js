@@ -221,8 +221,9 @@ function drawMatrix(viewer, result) {
       const found = transform(read(picked), columns, result.scale);
       if (byHead) drawn.replaceChildren(cells(found, rows, columns, { title: words, kind: result.signed ? "signed" : "heat", choose, chosen: { layer: values.block, head: values.head }, off: live ? viewer.off : null, describe: (block, head, value) => `block ${block}, head ${head}: ${number(value)}` }));
       else {
-        const low = result.prefix === null ? 0 : Math.min(...rowsOf(found, columns, Math.min)), peak = result.prefix === null ? 1 : Math.max(...rowsOf(found, columns, Math.max));
-        drawn.replaceChildren(matrix(found, columns, { title: words, low, peak, down: result.rows, across: result.columns }), result.prefix === null ? "" : scale("heat", number(low), `${number(peak)}${result.scale === "log" ? " (powers of ten)" : ""}`));
+        const tokens = result.prefix !== null, raw = tokens && result.scale === "raw";
+        const low = !tokens || raw ? 0 : Math.min(...rowsOf(found, columns, Math.min)), peak = !tokens ? 1 : raw ? robust(found, null, 0.99) : Math.max(...rowsOf(found, columns, Math.max));
+        drawn.replaceChildren(matrix(found, columns, { title: words, low, peak, down: result.rows, across: result.columns }), result.prefix === null ? "" : scale("heat", number(low), `${number(peak)}${raw ? " or more" : result.scale === "log" ? " (powers of ten)" : ""}`));
       }
     },
   };
@@ -320,7 +321,7 @@ function drawLines(viewer, result) {
   const head = make("tr", {}, make("th", { scope: "col" }, "area under the curve"), result.panels.map((panel) => make("th", { scope: "col" }, panel.title)));
   const cell = (panel, i, k) => (panel.areas[i] === best[k] ? make("td", { class: "best" }, `${panel.areas[i].toFixed(3)} best`) : make("td", {}, panel.areas[i].toFixed(3)));
   const rows = result.panels[0].names.map((name, i) => make("tr", {}, make("th", { scope: "row" }, quiet(name) ? `${name} (baseline)` : name), result.panels.map((panel, k) => cell(panel, i, k))));
-  return { element: make("div", {}, make("p", { class: "told" }, result.verdict), make("p", { class: "key" }, `${result.title}. Dashed: maps that know nothing of the model.`), charts, make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Areas" }, make("table", { class: "plain" }, head, rows))), update() {} };
+  return { element: make("div", {}, make("p", { class: "told" }, result.verdict), make("p", { class: "key" }, `${result.title}. Dashed: maps that know nothing of the model.`), charts.flat(), make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Areas" }, make("table", { class: "plain" }, head, rows))), update() {} };
 }
 
 function tiles(viewer, result) {
