@@ -203,7 +203,7 @@ export class Viewer {
     const own = view.results.find((result) => result.kind === "map");
     const byHead = view.results.some((each) => ["dots", "steps"].includes(each.kind) || each.positions || (each.kind === "matrix" && (each.rows === "block" || each.prefix !== null)));
     if (own || byHead) return own ?? this.attention;
-    const answers = view.results.some((each) => each.kind === "removal" || each.logits);
+    const answers = view.results.some((each) => ["removal", "lines"].includes(each.kind) || each.logits);
     return answers ? this.header.views.flatMap((each) => each.results).find((each) => each.kind === "map" && each.axes.includes("class")) ?? null : null;
   }
 
