@@ -22,8 +22,8 @@ def main(model: str) -> None:
         path = Path(folder) / "page.html"
         explain(samples()["chelsea"], model, name="chelsea").save(path)
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-        page = browser.new_page(viewport={"width": 1280, "height": 860})
-        page.goto(f"{path.as_uri()}#block=5")
+        page = browser.new_page(viewport={"width": 1280, "height": 700})
+        page.goto(f"{path.as_uri()}#view=attention-rows&block=5")
         page.wait_for_selector("html[data-ready]")
         box = page.locator(".stage").bounding_box()
         assert box is not None

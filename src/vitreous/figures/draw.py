@@ -31,6 +31,8 @@ from vitreous.figures.matrix import draw_blocks_heads, draw_matrix, draw_similar
 from vitreous.figures.style import footer_of_figures, percent
 from vitreous.figures.tiles import draw_filters, draw_similarity_one, draw_similarity_tiles
 
+ARTIFACTS = "Outlined or grey: artifact tokens, left out of the colours."
+
 
 def draw(result: Result, image: Bytes | None = None, *, footer: str = "") -> Figure:
     """Draw a result; `image`, uint8 `[H W 3]`, is what heat is laid over; `footer` names model and image.
@@ -54,7 +56,8 @@ def _map(result: Map, image: Bytes | None) -> Figure:
     if not result.panels:
         scale: dict[str, Any] = {"label": result.label, "diverging": result.signed, "limits": result.limits}
         scale |= {"from_zero": result.from_zero, "outliers": result.left_out()}
-        return draw_map(image, result.shown(), title=title, **scale)
+        with footer_of_figures(ARTIFACTS if result.left_out() else ""):
+            return draw_map(image, result.shown(), title=title, **scale)
     with footer_of_figures(*_notes(result)):
         return _panels(result, image, title)
 
@@ -65,7 +68,7 @@ def _notes(result: Map) -> list[str]:
     if result.prefix and len(result.panels) == 1:
         notes.append(f"In percent: the share that goes to the {_before(result)}, which no tile shows.")
     if result.outliers:
-        notes.append("Outlined or grey: artifact tokens, left out of the scales.")
+        notes.append(ARTIFACTS)
     return [" ".join(notes)]
 
 
