@@ -126,7 +126,8 @@ def _load_vit(
     token = tensors.get("cls_token", torch.empty(0))
     for key in unmatched if format is not MAE else ():  # whose mask token is its decoder's
         shape = theirs[key].shape
-        if key.endswith("mask_token") and (shape.numel(), *shape[-1:]) != (token.numel(), *token.shape[-1:]):
+        masks = key in ("mask_token", "embeddings.mask_token") and "cls_token" in tensors
+        if masks and (shape.numel(), *shape[-1:]) != (token.numel(), *token.shape[-1:]):
             raise CheckpointError(f"{key} should be as wide as the class token, got {tuple(shape)}")
     if "config" in own:
         trained, report.assumed = _overrule(own_config(own), assume, report.assumed)

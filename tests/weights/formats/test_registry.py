@@ -33,6 +33,12 @@ KEYS = {
     "dinov2": ["patch_embed.proj.weight", "mask_token", "blocks.0.norm1.weight"],
     "dinov2-registers": ["patch_embed.proj.weight", "mask_token", "register_tokens", "blocks.0.norm1.weight"],
     "timm": ["patch_embed.proj.weight", "blocks.0.norm1.weight"],
+    "clip-timm": ["visual.trunk.patch_embed.proj.weight"],
+    "mae": ["patch_embed.proj.weight", "mask_token", "decoder_embed.weight", "blocks.0.norm1.weight"],
+    "moco-v3": ["base_encoder.patch_embed.proj.weight"],
+    "ibot": ["patch_embed.proj.weight", "masked_embed", "blocks.0.norm1.weight"],
+    "dinov2-training": ["patch_embed.proj.weight", "mask_token", "blocks.0.0.norm1.weight"],
+    "dinov2-registers-training": ["patch_embed.proj.weight", "register_tokens", "blocks.0.0.norm1.weight"],
 }
 
 
