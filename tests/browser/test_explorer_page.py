@@ -115,7 +115,7 @@ def test_heads_switched_off_change_what_the_model_says(watched, home):
 def test_two_models_move_in_step(watched, home):
     page = watched.open(f"{home}#view=attention-rows")
     page.select_option("#second", "fresh")
-    until(page, "document.documentElement.dataset.ready === '2'")
+    until(page, "document.documentElement.dataset.ready === '2'", 60)
     box = page.locator(".stage").first.bounding_box()
     page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 0.3 * box["height"])
     settle(page)
@@ -128,7 +128,7 @@ def test_two_models_move_in_step(watched, home):
 def test_two_models_with_other_patches_mean_the_same_place(watched, home):
     page = watched.open(home)
     page.select_option("#second", "coarse")
-    until(page, "document.documentElement.dataset.ready === '2'")
+    until(page, "document.documentElement.dataset.ready === '2'", 60)
     page.set_viewport_size({"width": 1300, "height": 1400})
     boxes = [stage.bounding_box() for stage in page.locator(".stage").all()]
     for across, down in ((0.6, 0.3), (0.01, 0.99), (0.99, 0.01)):
@@ -171,7 +171,7 @@ def test_two_real_models_stand_side_by_side(watched, real, shared):
     page.set_viewport_size({"width": 1300, "height": 1400})
     page.set_input_files("#file", shared / "data/santorini.png")
     page.select_option("#second", "ViT-Ti")
-    until(page, "document.documentElement.dataset.ready === '2'", patience=60)
+    until(page, "document.documentElement.dataset.ready === '2'", 60)
     box = page.locator(".stage").last.bounding_box()
     page.mouse.move(box["x"] + 0.99 * box["width"], box["y"] + 0.99 * box["height"])
     settle(page)
@@ -186,14 +186,16 @@ def test_a_slow_answer_says_what_is_being_worked_out_and_who_is_before(watched, 
     page = watched.open(home)
     go_on = threading.Event()
 
-    payload = Explanation.payload
+    fill = Explanation._fill
 
-    def slowly(explanation, progress):
+    def slowly(explanation, payload, progress):
+        stages = fill(explanation, payload, progress)
+        yield next(stages)
         progress("relevance")
         go_on.wait(20)
-        return payload(explanation, progress)
+        yield from stages
 
-    monkeypatch.setattr(Explanation, "payload", slowly)
+    monkeypatch.setattr(Explanation, "_fill", slowly)
     try:
         page.select_option("#second", "fresh")
         said = "document.getElementById('said').textContent"
@@ -204,7 +206,7 @@ def test_a_slow_answer_says_what_is_being_worked_out_and_who_is_before(watched, 
         until(page, "document.getElementById('seconds').textContent.trim() === '1 s'")
     finally:
         go_on.set()
-    until(page, "document.documentElement.dataset.ready === '2'")
+    until(page, "document.documentElement.dataset.ready === '2'", 60)
     assert page.evaluate(said) == ""
     assert watched.complaints == []
     assert watched.outside(home) == []
@@ -214,3 +216,37 @@ def test_the_api_page_lists_what_there_is(watched, home):
     page = watched.open(home + "api")
     assert page.get_by_text("POST /api/explain").is_visible()
     assert watched.outside(home) == []
+
+
+def test_image_and_answers_are_there_before_the_maps_are(watched, home, monkeypatch):
+    page = watched.open(home)
+    before = page.locator(".answer-line").inner_text()
+    answers, maps = threading.Event(), threading.Event()
+    fill = Explanation._fill
+
+    def slowly(explanation, payload, progress):
+        stages = fill(explanation, payload, progress)
+        answers.wait(20)
+        yield next(stages)
+        maps.wait(20)
+        yield from stages
+
+    monkeypatch.setattr(Explanation, "_fill", slowly)
+    try:
+        page.get_by_role("button", name="coffee").click()
+        until(page, "document.querySelector('.stage .coming')?.naturalWidth === 600")  # the image, before any answer
+        assert page.locator(".slot.waiting .answer-line").inner_text() == before
+        assert page.evaluate("getComputedStyle(document.querySelector('.views')).opacity") < "0.9"
+        answers.set()
+        until(page, "globalThis.vitreous.viewer.header.image.name === 'coffee'")
+        assert page.locator(".slot.waiting").count() == 0
+        assert page.locator(".answer-line").inner_text() != before
+        assert page.get_by_text("Being worked out").is_visible()
+        assert page.locator(".tabs button.pending").count() == 4
+    finally:
+        answers.set()
+        maps.set()
+    until(page, "document.documentElement.dataset.ready === '1'", 60)
+    assert page.locator(".pending").count() == 0
+    assert page.locator(".proof").inner_text()
+    assert watched.complaints == []

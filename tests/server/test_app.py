@@ -209,3 +209,60 @@ def test_explore_loads_models_in_the_precision_asked_for(monkeypatch):
     main(["explore", *SMALL, "--precision", "bf16", "--device", "cpu", "--port", "0"])
     main(["explore", *SMALL, "--device", "cpu", "--port", "0"])
     assert [model.cls_token.dtype for model in served] == [torch.bfloat16, torch.float32]
+
+
+def parts(body):
+    """The parts of a response in stages: header and block of each."""
+    found = []
+    while body:
+        length = int.from_bytes(body[:4], "little")
+        part, body = body[4 : 4 + length], body[4 + length :]
+        size = int.from_bytes(part[:4], "little")
+        found.append((json.loads(part[4 : 4 + size]), part[4 + size :]))
+    return found
+
+
+def test_parts_come_in_stages_and_hold_what_the_whole_holds(client, image):
+    whole = client.post("/api/explain", params={"model": "small", "name": "mine"}, content=image).content
+    staged = client.post("/api/explain", params={"model": "small", "name": "mine", "stages": True}, content=image)
+    assert staged.status_code == 200
+    (first, _), *rest = parts(staged.content)
+    expected = header(whole)
+    assert first["predictions"] == expected["predictions"]
+    assert first["image"]["name"] == "mine"
+    assert all(view["results"] == [] for view in first["views"])
+    names = [part["views"][0]["name"] for part, _ in rest]
+    assert names[:4] == ["predictions", "attention-rows", "relevance", "evidence"]
+    assert set(names) == {view["name"] for view in first["views"]}
+    by_name = {part["views"][0]["name"]: part["views"][0] for part, _ in rest}
+    assert [by_name[view["name"]] for view in expected["views"]] == expected["views"]
+    block = whole[4 + int.from_bytes(whole[:4], "little") :]
+    for part, data in parts(staged.content):
+        for name, entry in part["arrays"].items():
+            where, size = expected["arrays"][name]["offset"], np.dtype(entry["type"]).itemsize
+            there = entry["offset"] - part["from"]
+            length = size * (int(np.prod(entry["shape"])) if "symmetric" not in entry else 1)
+            assert data[there : there + length] == block[where : where + length], name
+
+
+def test_an_error_after_the_answers_is_a_part_of_its_own(client, image, monkeypatch):
+    from vitreous.pages.explanation import Explanation
+
+    def fails(explanation, name):
+        raise ValueError("too large")
+
+    monkeypatch.setattr(Explanation, "results", fails)
+    monkeypatch.setattr(
+        Explanation, "named", property(lambda self: {"predictions"}, lambda self, value: None), raising=False
+    )
+    answer = client.post("/api/explain", params={"model": "small", "stages": True}, content=image)
+    found = parts(answer.content)
+    assert found[0][0]["predictions"]
+    assert found[-1][0]["error"] == "too large"
+
+
+@pytest.mark.parametrize("body", [b"", b"not an image"])
+def test_what_is_no_image_is_refused_before_the_first_part(client, body):
+    answer = client.post("/api/explain", params={"model": "small", "stages": True}, content=body)
+    assert answer.status_code == 400
+    assert len(answer.json()["detail"].splitlines()) == 1

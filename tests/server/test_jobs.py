@@ -237,3 +237,17 @@ def test_memory_goes_back_once_when_nobody_has_asked_for_a_while(monkeypatch):
         assert jobs.timer is None  # an explorer that ends has no thread for it any more
 
     run(go())
+
+
+def test_a_quick_job_does_not_wait_for_a_long_one():
+    async def ask():
+        jobs, open_ = JobQueue(), threading.Event()
+        long = asyncio.ensure_future(jobs.run("a", lambda cancel: open_.wait(5)))
+        await asyncio.sleep(0.05)
+        found = await asyncio.wait_for(jobs.run("b", lambda cancel: 7, quick=True), 2)
+        assert not long.done()
+        open_.set()
+        await long
+        return found
+
+    assert asyncio.run(ask()) == 7

@@ -7,7 +7,7 @@ sends the same `payload`. The page's script draws the same results, so that no v
 import base64
 import html as html_text
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -53,6 +53,10 @@ THUMBNAIL = 96
 """Pixels of the longer side of an image in the strip of a page of several."""
 OPENING = ("relevance", "cam", "attention-rows")
 """What the page opens with: the first of these that there is, or else its first view."""
+EARLY = ("predictions", "attention-rows", "relevance", "evidence")
+"""What is computed first, so that a page that is sent in stages shows it soon."""
+LATE = ("integrated-gradients",)
+"""What is computed last, since it takes longest."""
 
 Progress = Callable[[str], object]
 Format = Literal["png", "svg", "pdf"]
@@ -100,13 +104,18 @@ class Explanation:
         found = {}
         for name, view in self.views.items():
             progress(view.title)
-            try:
-                found[name] = self.results(name)
-            except ValueError as error:
-                if name in self.named:
-                    raise
-                self.skipped[name] = str(error)
+            if (results := self._computed(name)) is not None:
+                found[name] = results
         return found
+
+    def _computed(self, name: str) -> dict[str, Result] | None:
+        try:
+            return self.results(name)
+        except ValueError as error:
+            if name in self.named:
+                raise
+            self.skipped[name] = str(error)
+            return None
 
     def map(self, name: str = "relevance") -> np.ndarray:
         """A view's heat map as an array `[rows columns]`, such as that of `relevance`, `rollout` or `cam`."""
@@ -133,24 +142,45 @@ class Explanation:
 
     def payload(self, progress: Progress = lambda view: None) -> Payload:
         """Compute all chosen views and pack them for the page."""
-        payload = Payload(_header(self.inspection))
+        payload = Payload()
+        for _ in self._fill(payload, progress):
+            pass
+        return payload
+
+    def stages(self, progress: Progress = lambda view: None) -> Iterator[bytes]:
+        """Pack the page a part at a time: image and answers first, then each view as soon as it is computed."""
+        payload = Payload()
+        return (payload.drain(header) for header in self._fill(payload, progress))
+
+    def _fill(self, payload: Payload, progress: Progress) -> Iterator[dict[str, Any]]:
+        """Fill a payload, and yield what each stage adds to its header."""
+        header = _header(self.inspection)
         if self.inspection.image is not None:
             payload.add_bytes("image", _encoded(self.inspection.backdrop))
             small = pillow.fromarray(self.inspection.backdrop)
             small.thumbnail((THUMBNAIL, THUMBNAIL))
             payload.thumbnail = _encoded(np.asarray(small))
-        if payload.header["predictions"]:
+        if header["predictions"]:
             payload.add("probabilities", self.inspection.logits.softmax(dim=-1))
-        computed = self.compute(progress)
-        views = {name: view for name, view in self.views.items() if name in computed}
-        payload.header["views"] = [
-            {field: getattr(view, field) for field in ("title", "read", "beware")}
-            | {"name": name, "group": view.group}
-            | {"results": [_pack(payload, name, part, result) for part, result in computed[name].items()]}
-            for name, view in views.items()
-        ]
-        payload.header["start"]["view"] = next((name for name in OPENING if name in views), next(iter(views)))
-        return payload
+        entries: dict[str, dict[str, Any]] = {
+            name: {field: getattr(view, field) for field in ("title", "read", "beware")}
+            | {"name": name, "group": view.group, "results": []}
+            for name, view in self.views.items()
+        }
+        header["start"]["view"] = next((name for name in OPENING if name in entries), next(iter(entries)))
+        payload.header |= header
+        yield header | {"views": list(entries.values())}
+        middle = [name for name in entries if name not in (*EARLY, *LATE)]
+        for name in filter(entries.__contains__, (*EARLY, *middle, *LATE)):
+            progress(self.views[name].title)
+            if (found := self._computed(name)) is not None:
+                entries[name]["results"] = [_pack(payload, name, part, result) for part, result in found.items()]
+            yield {"views": [entries[name]]}
+        payload.header["views"] = [entry for name, entry in entries.items() if name not in self.skipped]
+        header["start"]["view"] = next(
+            (name for name in OPENING if name in entries and name not in self.skipped),
+            next((name for name in entries if name not in self.skipped), None),
+        )
 
     def page(self, progress: Progress = lambda view: None) -> tuple[str, Payload]:
         """The image's name and its payload: one image of a report."""

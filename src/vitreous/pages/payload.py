@@ -99,6 +99,24 @@ class Payload:
         head += b" " * (-(len(head) + 4) % 8)
         return len(head).to_bytes(4, "little") + head + b"".join(self.parts)
 
+    def drain(self, header: dict[str, Any]) -> bytes:
+        """Return what was appended since the last call as a payload of its own, with `header`; its bytes are let go.
+
+        >>> payload = Payload()
+        >>> payload.add("first", np.zeros(2))
+        >>> _ = payload.drain({})
+        >>> payload.add("second", np.ones(1))
+        >>> payload.drain({"stage": 1})[4:]
+        b'{"stage":1,"from":8,"arrays":{"second":{"type":"float32","shape":[1],"offset":8}},"files":{}}       \\x00\\x00\\x80?\\x00\\x00\\x00\\x00'
+        """
+        self._raw(b"\0" * (-self.length % 8))
+        begin = self.length - sum(map(len, self.parts))
+        part = Payload(header | {"from": begin})
+        for kind in ("arrays", "files"):
+            part.header[kind] = {n: entry for n, entry in self.header[kind].items() if entry["offset"] >= begin}
+        part.parts, self.parts = self.parts, []
+        return part.to_bytes()
+
     def to_text(self) -> str:
         """Compressed, and in letters that an HTML file can hold."""
         return base64.b64encode(gzip.compress(self.to_bytes(), 9, mtime=0)).decode()

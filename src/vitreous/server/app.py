@@ -12,7 +12,7 @@ from typing import Any
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi import Path as InPath
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
@@ -22,9 +22,10 @@ from vitreous.data.samples import FILES as SAMPLES
 from vitreous.data.samples import samples
 from vitreous.inside.intervene import intervene
 from vitreous.models.vit import ViT
-from vitreous.pages.explanation import Explanation, predictions
+from vitreous.pages.explanation import predictions
 from vitreous.pages.render import ASSETS
 from vitreous.server.jobs import CancelToken, JobCancelled, JobQueue, ServerBusy
+from vitreous.server.parts import Parts
 from vitreous.views.inspection import Inspection
 
 FILES = {path.name: path for path in sorted(ASSETS.iterdir()) if path.suffix in (".js", ".css", ".html")}
@@ -60,8 +61,9 @@ class ClassScore(BaseModel):
     logit: float
 
 
+BYTES = "application/octet-stream"
 BINARY = {"type": "string", "format": "binary"}
-IMAGE = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": BINARY}}}}
+IMAGE = {"requestBody": {"required": True, "content": {BYTES: {"schema": BINARY}}}}
 
 
 def error_responses(**reasons: str) -> dict[int | str, dict[str, Any]]:
@@ -90,9 +92,9 @@ def create_app(models: Mapping[str, ViT], jobs: JobQueue) -> FastAPI:
             raise HTTPException(404, f"no model is called {name!r}: there are {', '.join(models)}")
         return models[name]
 
-    async def compute(request: Request, client: str, function: Any) -> Any:
+    async def compute(request: Request, client: str, function: Any, *, quick: bool = False) -> Any:
         try:
-            return await jobs.run(client, function, request.is_disconnected)
+            return await jobs.run(client, function, request.is_disconnected, quick=quick)
         except ServerBusy as error:
             raise busy(error) from error
         except JobCancelled as error:
@@ -153,7 +155,7 @@ def create_app(models: Mapping[str, ViT], jobs: JobQueue) -> FastAPI:
     @app.post(
         "/api/explain",
         response_class=Response,
-        responses={200: {"content": {"application/octet-stream": {"schema": BINARY}}}, **UPLOAD},
+        responses={200: {"content": {BYTES: {"schema": BINARY}}}, **UPLOAD},
         openapi_extra=IMAGE,
     )
     async def explain(
@@ -161,15 +163,18 @@ def create_app(models: Mapping[str, ViT], jobs: JobQueue) -> FastAPI:
         model: str = Query(description="one of /api/models", json_schema_extra=named),
         name: str = Query("image", max_length=200, description="what to call the image"),
         client: str = Query("", max_length=64, description="a newer request of the same client cancels its older one"),
+        stages: bool = Query(False, description="send parts as they are ready, each after its length in four bytes"),
     ) -> Response:
-        """Explain the image in the body (JPEG, PNG, WebP, …); payload.js describes the layout of the response."""
+        """Explain the image in the body (JPEG, PNG, WebP, …); payload.js describes the layout of the response.
+
+        With `stages` the first part holds the image and the answers, and each further one a view.
+        """
         asked, body = model_named(model), await image_in(request)
-
-        def run(cancel: CancelToken) -> bytes:
-            inspection = Inspection(asked, read_image(body), name=name)
-            return Explanation(inspection).payload(cancel.check).to_bytes()
-
-        return Response(await compute(request, client, run), media_type="application/octet-stream")
+        parts = Parts(asked, body, name)
+        if not stages:
+            return Response(await compute(request, client, parts.whole), media_type=BYTES)
+        first = await compute(request, client, parts.first, quick=True)
+        return StreamingResponse(parts.stream(first, jobs, client), media_type=BYTES)
 
     @app.post("/api/ablate", response_model=list[ClassScore], responses=UPLOAD, openapi_extra=IMAGE)
     async def ablate(

@@ -1,5 +1,6 @@
 """Run inference off the event loop: a few jobs at once, a bounded queue, and no work for a client that has gone.
 
+Quick jobs (one forward pass) have a thread of their own, so that an answer does not wait for somebody else's maps.
 A newer job of the same page cancels its older one, and a client that disconnects cancels its own: the forward pass
 checks a cancel token between layers. After some idle seconds, freed memory is returned to the system.
 """
@@ -51,14 +52,27 @@ class CancelToken(Hook):
         return value
 
 
+class Lane:
+    """A few threads, and how many of them are free."""
+
+    def __init__(self, threads: int) -> None:
+        self.pool = ThreadPoolExecutor(threads, thread_name_prefix="vitreous-explore")
+        self.free = asyncio.Semaphore(threads)
+
+    def release(self, done: "asyncio.Future[Any]") -> None:
+        self.free.release()
+        if not done.cancelled():
+            done.exception()  # retrieved, even if nobody waits for it any more
+
+
 class JobQueue:
     """A bounded queue of jobs in front of a few threads."""
 
     def __init__(
         self, *, threads: int = 1, max_waiting: int = 32, max_wait: float = 30.0, idle_seconds: float = IDLE_SECONDS
     ) -> None:
-        self.pool = ThreadPoolExecutor(threads, thread_name_prefix="vitreous-explore")
-        self.free = asyncio.Semaphore(threads)
+        self.lane, self.quick = Lane(threads), Lane(1)
+        self.pool = self.lane.pool
         self.max_waiting, self.max_wait, self.idle_seconds = max_waiting, max_wait, idle_seconds
         self.timer: asyncio.TimerHandle | None = None
         """Fires when there has been no job for `idle_seconds`."""
@@ -71,10 +85,15 @@ class JobQueue:
         self.closed = False
 
     async def run(
-        self, client: str, function: Callable[[CancelToken], Output], disconnected: Disconnected = None
+        self,
+        client: str,
+        function: Callable[[CancelToken], Output],
+        disconnected: Disconnected = None,
+        *,
+        quick: bool = False,
     ) -> Output:
         """Run `function(cancel)` on a thread; raise `ServerBusy` or `JobCancelled` if there is no result."""
-        cancel = CancelToken()
+        cancel, lane = CancelToken(), self.quick if quick else self.lane
         if client and (older := self.latest.get(client)) is not None:
             older.set()
         self.check_capacity()
@@ -83,8 +102,8 @@ class JobQueue:
         self.active.add(cancel)
         self._stop_timer()
         try:
-            await self._wait_for_thread(cancel, disconnected)
-            return await self._compute(function, cancel, disconnected)
+            await self._wait_for_thread(lane, cancel, disconnected)
+            return await self._compute(lane, function, cancel, disconnected)
         finally:
             self.active.discard(cancel)
             if self.latest.get(client) is cancel:
@@ -108,10 +127,10 @@ class JobQueue:
             return {"before": self.waiting.index(cancel) + len(self.active) - len(self.waiting)}
         return {"doing": cancel.doing}
 
-    async def _wait_for_thread(self, cancel: CancelToken, disconnected: Disconnected) -> None:
+    async def _wait_for_thread(self, lane: Lane, cancel: CancelToken, disconnected: Disconnected) -> None:
         """Let a job wait for a free thread, first come, first served."""
         self.waiting.append(cancel)
-        turn = asyncio.ensure_future(self.free.acquire())
+        turn = asyncio.ensure_future(lane.free.acquire())
         end = asyncio.get_running_loop().time() + self.max_wait
         try:
             while True:
@@ -126,21 +145,21 @@ class JobQueue:
                     return
         except BaseException:
             if not turn.cancel():  # the thread was ours already: pass it on
-                self.free.release()
+                lane.free.release()
             raise
         finally:
             self.waiting.remove(cancel)
 
     async def _compute(
-        self, function: Callable[[CancelToken], Output], cancel: CancelToken, disconnected: Disconnected
+        self, lane: Lane, function: Callable[[CancelToken], Output], cancel: CancelToken, disconnected: Disconnected
     ) -> Output:
         def job() -> Output:
             cancel.check()
             with activate(cancel):
                 return function(cancel)
 
-        future = asyncio.get_running_loop().run_in_executor(self.pool, job)
-        future.add_done_callback(self._release_thread)
+        future = asyncio.get_running_loop().run_in_executor(lane.pool, job)
+        future.add_done_callback(lane.release)
         try:
             while True:
                 await asyncio.wait({future}, timeout=POLL_SECONDS)
@@ -157,11 +176,6 @@ class JobQueue:
         finally:
             del future  # its error refers to this frame: a cycle that would keep the image and everything made of it
 
-    def _release_thread(self, done: "asyncio.Future[Any]") -> None:
-        self.free.release()
-        if not done.cancelled():
-            done.exception()  # retrieved, even if nobody waits for it any more
-
     def _stop_timer(self) -> None:
         if self.timer is not None:
             self.timer.cancel()
@@ -173,4 +187,5 @@ class JobQueue:
         self._stop_timer()
         for cancel in list(self.active):
             cancel.set()
-        self.pool.shutdown(wait=False, cancel_futures=True)
+        for lane in (self.lane, self.quick):
+            lane.pool.shutdown(wait=False, cancel_futures=True)

@@ -1,7 +1,7 @@
 // The explorer: images come from the user, payloads from the server. One viewer, or two in step on the same image.
 
 import { make } from "./dom.js";
-import { Payload } from "./payload.js";
+import { address, ask, parts } from "./server.js";
 import { DEFAULTS, State } from "./state.js";
 import { Viewer } from "./viewer.js";
 
@@ -10,24 +10,9 @@ const POLL = 500; // milliseconds between two questions how far the server is
 const client = [...crypto.getRandomValues(new Uint32Array(4))].map((word) => word.toString(16)).join(""); // randomUUID wants https
 const at = (id) => document.getElementById(id);
 const state = new State(DEFAULTS);
-const viewers = [];
+const slots = []; // the places of one or two models
 let image = null; // { name, blob }
 let asked = null; // an AbortController for the newest question
-
-async function ask(path, body = null, signal = null) {
-  const response = await fetch(path, body ? { method: "POST", body, signal, headers: { "Content-Type": "application/octet-stream" } } : { signal });
-  if (response.ok) return response;
-  const text = await response.text();
-  let said = text;
-  try {
-    said = JSON.parse(text).detail ?? text;
-  } catch { /* not JSON: as it is */ }
-  throw new Error(typeof said === "string" ? said : JSON.stringify(said));
-}
-
-function address(path, values) {
-  return `${path}?${new URLSearchParams(values)}`;
-}
 
 // What is being done, for eye and ear; the seconds are for the eye alone, or they would be read aloud one by one
 function tell(text, seconds = "", wrong = false) {
@@ -55,38 +40,86 @@ async function follow(name, models, finished) {
   }
 }
 
+// The place of one model: the viewer of what was asked last; while the next answer is worked out, the old one is dimmed
+class Slot {
+  constructor(index) {
+    Object.assign(this, { index, viewer: null, element: make("section", { class: "slot", hidden: true }) });
+    at("viewer").append(this.element);
+  }
+
+  get client() {
+    return `${client}-${this.index}`;
+  }
+
+  // the new image at once, over what was there; the browser has it already
+  preview({ name, blob }) {
+    const url = URL.createObjectURL(blob);
+    const picture = make("img", { class: "coming", src: url, alt: name });
+    picture.addEventListener("load", () => URL.revokeObjectURL(url));
+    this.element.querySelector(".coming")?.remove();
+    this.element.hidden = false;
+    this.element.classList.add("waiting");
+    this.element.setAttribute("aria-busy", "true");
+    if (!this.viewer) this.element.replaceChildren(make("article", { class: "viewer" }, make("div", { class: "head" }, make("h2", { class: "answer-line" }, make("span", {}, "…")), make("p", { class: "sub" }, name)), make("div", { class: "left" }, make("div", { class: "stage empty" }))));
+    this.element.querySelector(".stage").append(picture);
+  }
+
+  // ask for an image's page, and show each part as it comes
+  async look(model, { name, blob }, signal, several) {
+    const response = await ask(address("/api/explain", { model, name, client: this.client, stages: true }), blob, signal);
+    let viewer = null;
+    for await (const part of parts(response)) {
+      if (signal.aborted) return;
+      if (viewer) viewer.receive(part);
+      else viewer = await this.open(part, model, blob, several);
+    }
+    this.element.removeAttribute("aria-busy");
+  }
+
+  // the first part: the image and its answers
+  async open(payload, model, blob, several) {
+    const { header } = payload;
+    header.model.name = model;
+    for (const view of header.views) view.pending = true;
+    const { view, block, head, query, class: target } = header.start;
+    if (!globalThis.vitreous) state.start({ view, block: block ?? 0, head: head ?? "mean", query, class: target });
+    const source = { ablate: async (off) => (await ask(address("/api/ablate", { model, off: off.join(","), client: this.client }), blob)).json() };
+    const viewer = await Viewer.create(payload, state, source);
+    this.viewer?.destroy();
+    this.viewer = viewer;
+    this.element.classList.remove("waiting");
+    this.element.setAttribute("aria-label", model);
+    this.element.replaceChildren(...(several ? [make("h2", { class: "quiet" }, model)] : []), viewer.element);
+    const viewers = slots.map((slot) => slot.viewer).filter(Boolean);
+    globalThis.vitreous = { viewer: viewers[0], viewers, state };
+    return viewer;
+  }
+
+  clear() {
+    this.viewer?.destroy();
+    this.viewer = null;
+    this.element.hidden = true;
+    this.element.replaceChildren();
+  }
+}
+
 async function look() {
   if (!image) return;
   asked?.abort(); // nobody waits for what was asked before
   const mine = (asked = new AbortController());
   const names = [at("first").value, at("second").value].filter(Boolean);
+  const { name } = image;
   let over = false;
-  tell(`Looking at ${image.name} …`);
-  follow(image.name, names, () => over || asked !== mine);
+  tell(`Looking at ${name} …`);
+  follow(name, names, () => over || asked !== mine);
   document.documentElement.removeAttribute("data-ready");
-  const { name, blob } = image;
+  at("viewer").classList.toggle("two", names.length > 1);
+  slots.forEach((slot, i) => (names[i] ? slot.preview(image) : slot.clear()));
   try {
-    const found = await Promise.all(names.map(async (model, slot) => {
-      const response = await ask(address("/api/explain", { model, name, client: `${client}-${slot}` }), blob, mine.signal);
-      const payload = new Payload(await response.arrayBuffer());
-      payload.header.model.name = model;
-      const source = { ablate: async (off) => (await ask(address("/api/ablate", { model, off: off.join(","), client: `${client}-${slot}` }), blob)).json() };
-      return { payload, source };
-    }));
+    await Promise.all(names.map((model, i) => slots[i].look(model, image, mine.signal, names.length > 1)));
     if (asked !== mine) return;
-    const { view, block, head, query, class: target } = found[0].payload.header.start;
-    if (!viewers.length) state.start({ view, block: block ?? 0, head: head ?? "mean", query, class: target });
-    viewers.splice(0).forEach((viewer) => viewer.destroy());
-    at("viewer").replaceChildren();
-    for (const { payload, source } of found) {
-      const viewer = await Viewer.create(payload, state, source);
-      viewers.push(viewer);
-      at("viewer").append(found.length > 1 ? make("section", { "aria-label": payload.header.model.name }, make("h2", { class: "quiet" }, payload.header.model.name), viewer.element) : viewer.element);
-    }
-    at("viewer").classList.toggle("two", found.length > 1);
     tell("");
-    globalThis.vitreous = { viewer: viewers[0], viewers, state };
-    document.documentElement.dataset.ready = String(found.length);
+    document.documentElement.dataset.ready = String(names.length);
   } catch (error) {
     if (asked === mine) tell(`${name}: ${error.message}`, "", true);
   } finally {
@@ -110,6 +143,8 @@ async function sample(name) {
 }
 
 async function start() {
+  at("viewer").replaceChildren();
+  slots.push(new Slot(0), new Slot(1));
   state.set(state.read(), false);
   const [models, samples] = await Promise.all(["/api/models", "/api/samples"].map(async (path) => (await ask(path)).json()));
   for (const { name } of models) {

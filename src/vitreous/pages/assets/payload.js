@@ -12,6 +12,17 @@ export class Payload {
     this.kept = new Map();
   }
 
+  // what came later of the same page: its arrays lie in a buffer of their own, counted from the first payload's start
+  add(part) {
+    const home = { buffer: part.buffer, start: part.start - part.header.from };
+    for (const kind of ["arrays", "files"]) {
+      for (const [name, entry] of Object.entries(part.header[kind])) {
+        this.header[kind][name] = { ...entry, home };
+        this.kept.delete(name);
+      }
+    }
+  }
+
   has(name) {
     return name in this.header.arrays;
   }
@@ -21,16 +32,18 @@ export class Payload {
     if (!this.kept.has(name)) {
       const entry = this.header.arrays[name];
       const count = entry.shape.reduce((a, b) => a * b, 1);
-      const from = this.start + entry.offset;
-      if (entry.symmetric) this.kept.set(name, whole(new Int8Array(this.buffer, from), entry));
-      else this.kept.set(name, { data: new TYPES[entry.type](this.buffer, from, count), shape: entry.shape, scale: this.has(`${name}.scale`) ? this.array(`${name}.scale`).data : null });
+      const { buffer, start } = entry.home ?? this;
+      const from = start + entry.offset;
+      if (entry.symmetric) this.kept.set(name, whole(new Int8Array(buffer, from), entry));
+      else this.kept.set(name, { data: new TYPES[entry.type](buffer, from, count), shape: entry.shape, scale: this.has(`${name}.scale`) ? this.array(`${name}.scale`).data : null });
     }
     return this.kept.get(name);
   }
 
   file(name, type) {
     const entry = this.header.files[name];
-    return entry ? new Blob([new Uint8Array(this.buffer, this.start + entry.offset, entry.length)], { type }) : null;
+    const { buffer, start } = entry?.home ?? this;
+    return entry ? new Blob([new Uint8Array(buffer, start + entry.offset, entry.length)], { type }) : null;
   }
 }
 

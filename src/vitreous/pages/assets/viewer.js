@@ -20,21 +20,59 @@ export class Viewer {
   constructor(payload, state, source, image) {
     Object.assign(this, { payload, state, source, image, header: payload.header });
     const { model, views } = this.header;
-    const maps = views.flatMap((view) => view.results).filter((result) => result.kind === "map");
+    const maps = this.maps;
     [this.rows, this.columns] = model.grid ?? maps[0]?.grid ?? [1, 1];
     this.prefix = model.prefix?.length ?? 0;
     this.tokens = this.prefix + this.rows * this.columns;
     this.depth = model.depth ?? 1;
     this.heads = model.heads ?? 1;
-    this.attention = maps.find((result) => result.axes.includes("block") && result.axes.includes("head")) ?? null;
     this.hasStage = image !== null || maps.length > 0;
     this.id = ++count;
     this.off = new Set();
     this.news = "";
+    this.chips = new Map();
     this.groups = new Map(Object.keys(this.header.groups).map((group) => [group, views.filter((view) => view.group === group)]).filter(([, found]) => found.length));
     this.build();
     this.watcher = (values) => this.update(values);
     state.watch(this.watcher);
+  }
+
+  get maps() {
+    return this.header.views.flatMap((view) => view.results).filter((result) => result.kind === "map");
+  }
+
+  get attention() {
+    return this.maps.find((result) => result.axes.includes("block") && result.axes.includes("head")) ?? null;
+  }
+
+  // --- what comes later ----------------------------------------------------------------------------------------------
+
+  // a part of the payload: the results of a view, or none where this model or image cannot give it
+  receive(part) {
+    this.payload.add(part);
+    for (const { name, results } of part.header.views) {
+      const view = this.header.views.find((each) => each.name === name);
+      const siblings = this.groups.get(view.group);
+      Object.assign(view, { results, pending: false });
+      if (!results.length) {
+        this.header.views.splice(this.header.views.indexOf(view), 1);
+        siblings.splice(siblings.indexOf(view), 1);
+        this.chips.get(name)?.remove();
+      } else this.chips.get(name)?.classList.remove("pending");
+      this.buttons.get(view.group)?.classList.toggle("pending", siblings.some((each) => each.pending));
+      if (view === this.view) this.view = null; // shown anew
+      if (results.some((result) => result.kind === "removal")) this.proves();
+      if (name === "story" && results.length && this.story.childElementCount === 1) this.story.append(...this.steps(view));
+    }
+    this.state.set({ tick: performance.now() });
+  }
+
+  // the headline once more: the evidence has come, or the answers have changed
+  proves() {
+    const { head, element } = this.headline;
+    this.headline = new Headline(this);
+    head.replaceWith(this.headline.head);
+    element?.replaceWith(this.headline.element);
   }
 
   // --- what is chosen ------------------------------------------------------------------------------------------------
@@ -121,17 +159,22 @@ export class Viewer {
     this.panel = make("div", { class: "panel", role: "tabpanel", id: `panel-${this.id}`, tabindex: "-1" });
     this.buttons = new Map();
     for (const [group, views] of this.groups) {
-      const button = make("button", { role: "tab", id: `tab-${this.id}-${this.buttons.size}`, "aria-controls": `panel-${this.id}`, "aria-label": group, onclick: () => this.state.set({ view: this.opens(views).name }) }, make("b", {}, group), make("small", {}, this.header.groups[group]));
+      const button = make("button", { role: "tab", class: views.some((view) => view.pending) ? "pending" : null, id: `tab-${this.id}-${this.buttons.size}`, "aria-controls": `panel-${this.id}`, "aria-label": group, onclick: () => this.state.set({ view: this.opens(views).name }) }, make("b", {}, group), make("small", {}, this.header.groups[group]));
       button.addEventListener("keydown", (event) => this.step(event));
       this.buttons.set(group, button);
       this.list.append(button);
     }
     const under = make("div", { class: "controls under" }, make("label", { class: "slider" }, make("span", {}, "Colours"), this.opacity), save);
     const told = this.header.views.find((view) => view.name === "story");
-    this.story = told ? make("nav", { class: "story-line", "aria-label": "Step by step" }, make("span", {}, "Step by step"), told.results[0].steps.map((step, i) => make("button", { title: step.title, "aria-label": `Step ${i}: ${step.title}`, onclick: () => this.state.set({ view: "story", step: i }) }, String(i)))) : null;
+    this.story = told ? make("nav", { class: "story-line", "aria-label": "Step by step" }, make("span", {}, "Step by step"), told.results.length ? this.steps(told) : null) : null;
     const left = this.hasStage ? make("div", { class: "left" }, this.stage.element, this.legend, this.said, this.story, under, this.artifacts) : null;
     const views = make("div", { class: "views" }, this.list, this.headline.element, this.panel);
     this.element = make("article", { class: left ? "viewer" : "viewer alone", "aria-label": `${model.name}: ${name}` }, this.headline.head, left, views);
+  }
+
+  // the buttons of the story's steps
+  steps(told) {
+    return told.results[0].steps.map((step, i) => make("button", { title: step.title, "aria-label": `Step ${i}: ${step.title}`, onclick: () => this.state.set({ view: "story", step: i }) }, String(i)));
   }
 
   // the view that a group opens with: the one the page opened with, or its first
@@ -142,10 +185,11 @@ export class Viewer {
   // a view's panel: chips for the other views of its tab, its results one below the other, how to read it
   show(view) {
     const siblings = this.groups.get(view.group);
-    const chips = siblings.map((each) => make("button", { class: "chip", "aria-pressed": String(each === view), onclick: () => this.state.set({ view: each.name }) }, each.title));
+    const chips = siblings.map((each) => make("button", { class: each.pending ? "chip pending" : "chip", "aria-pressed": String(each === view), onclick: () => this.state.set({ view: each.name }) }, each.title));
+    this.chips = new Map(siblings.map((each, i) => [each.name, chips[i]]));
     const moves = controls(this, view.results);
     this.parts = [moves, ...view.results.map((result) => KINDS[result.kind](this, result))];
-    const words = make("div", { class: "sentences" }, make("h3", { class: siblings.length > 1 ? "visually-hidden" : null }, view.title), make("p", {}, view.read), make("p", { class: "beware" }, view.beware));
+    const words = make("div", { class: "sentences" }, make("h3", { class: siblings.length > 1 ? "visually-hidden" : null }, view.title), make("p", {}, view.read), make("p", { class: "beware" }, view.beware), view.pending ? make("p", { class: "pending", role: "status" }, "Being worked out …") : null);
     this.panel.replaceChildren(...(siblings.length > 1 ? [make("div", { class: "chips", role: "group", "aria-label": `${view.group}: views` }, chips)] : []), words, ...this.parts.map((part) => part.element ?? ""));
     const tab = this.buttons.get(view.group);
     this.panel.setAttribute("aria-labelledby", tab.id);
