@@ -186,3 +186,47 @@ def test_a_replacement_of_the_wrong_shape_is_refused(model, x):
         intervene(model, replace={"pooled": lambda value: value[:, 1:]}),
     ):
         model(x)
+
+
+def without_tokens(model, x, patches):
+    """The equations with fewer tokens: removed after the positions were added, so that the others keep theirs."""
+    gone = {model.layout.prefix + patch for patch in patches}
+    z = model.embed(x)
+    z = z[:, [i for i in range(z.shape[1]) if i not in gone]]
+    for block in model.blocks:
+        z = block(z)
+    return model.forward_head(model.norm(z))
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        {},
+        {"pool": "mean", "class_token": False, "fc_norm": True, "final_norm": False},
+        {"pool": "token+mean", "registers": 3},
+        {"distillation_token": True, "distillation_head": True},
+    ],
+)
+def test_patches_off_equal_a_forward_without_their_tokens(x, family):
+    model = noise(ViT(ViTConfig(**SMALL | family))).requires_grad_(False)
+    patches = [0, 5, 6, 15]
+    with intervene(model, patches_off=patches), capture(model) as seen:
+        off = model(x)
+    torch.testing.assert_close(off, without_tokens(model, x, patches), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(off, model(x), atol=1e-3)
+    assert not seen.stack("attention")[..., [model.layout.prefix + patch for patch in patches]].any()
+
+
+def test_patches_off_and_heads_off_act_together(model, x):
+    with intervene(model, patches_off=[3], heads_off=[(1, 2)]):
+        both = model(x)
+    with intervene(model, heads_off=[(1, 2)]):
+        torch.testing.assert_close(both, without_tokens(model, x, [3]), rtol=1e-4, atol=1e-5)
+
+
+def test_patches_that_do_not_exist_or_all_of_them_cannot_be_removed(model):
+    with pytest.raises(ValueError, match="patch"), intervene(model, patches_off=[16]):
+        pass
+    with pytest.raises(ValueError, match="all 16 patches are to be removed: leave at least one"):
+        with intervene(model, patches_off=range(16)):
+            pass

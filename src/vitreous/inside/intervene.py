@@ -3,8 +3,9 @@
     with intervene(model, heads_off=[(11, 3)]):
         logits = model(x)                      # without head 3 of block 11
 
-A head is switched off by zeroing its output (`mixed`); attention is knocked out before the softmax; any internal of the
-glossary can be replaced. Only a layer whose scores or attention are changed leaves the fused kernel.
+A head is switched off by zeroing its output (`mixed`); attention is knocked out before the softmax; a patch is removed
+by forbidding all attention to its token, and leaving it out of a mean over patches; any internal of the glossary can be
+replaced. Only a layer whose scores or attention are changed leaves the fused kernel.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -63,9 +64,16 @@ class _Intervention(Hook):
     """The hook that changes internals."""
 
     def __init__(
-        self, model: ViT, head_weights: Tensor | None, knock_outs: Sequence[KnockOut], changes: Mapping[str, Change]
+        self,
+        model: ViT,
+        head_weights: Tensor | None,
+        knock_outs: Sequence[KnockOut],
+        changes: Mapping[str, Change],
+        tokens_off: Sequence[int] = (),
     ) -> None:
         self.head_weights, self.changes = head_weights, changes
+        self.tokens_off = list(tokens_off)
+        self.patches_left = [i for i in range(model.layout.prefix, model.layout.tokens) if i not in set(tokens_off)]
         self.layers = {
             id(module): layer for layer, block in enumerate(model.blocks) for module in (block, block.attn, block.mlp)
         }
@@ -88,6 +96,9 @@ class _Intervention(Hook):
             return value
         if name == "scores" and layer in self.blocked:
             value = value.masked_fill(self.blocked[layer].to(value.device), float("-inf"))
+        if name == "tokens" and self.tokens_off:  # then the mean over all patches is that over those which are left
+            value = value.clone()
+            value[:, self.tokens_off] = value[:, self.patches_left].mean(dim=1, keepdim=True)
         full = name if layer is None else full_name(name, layer)
         if (change := self.changes.get(full)) is not None:
             value = apply(full, change, value)
@@ -110,13 +121,15 @@ def intervene(
     model: nn.Module,
     *,
     heads_off: Iterable[tuple[int, int]] = (),
+    patches_off: Iterable[int] = (),
     head_weights: Tensor | None = None,
     knock_out: KnockOut | Sequence[KnockOut] = (),
     replace: Mapping[str, Change] | None = None,
 ) -> Iterator[None]:
     """Change internals of `model` inside the `with`; afterwards the model is as before.
 
-    `heads_off` are (layer, head) pairs. `head_weights`, `[layers heads]` or `[b layers heads]`, multiplies each head's
+    `heads_off` are (layer, head) pairs. `patches_off` are patches counted row by row: the other tokens and the logits
+    are those of a forward pass without these patches' tokens, while all shapes stay. `head_weights`, `[layers heads]` or `[b layers heads]`, multiplies each head's
     output, with a leading `b` for each image separately. `knock_out` forbids attention between tokens. `replace` maps
     full names of the glossary to a tensor, such as the activation of another image, or to a function of the value.
 
@@ -140,5 +153,11 @@ def intervene(
     if strange := set(replace or ()) - known:
         raise ValueError(f"no internal is called {', '.join(sorted(strange))}: see inside/glossary.py")
     knocks = [knock.within(plain) for knock in ([knock_out] if isinstance(knock_out, KnockOut) else knock_out)]
-    with activate(_Intervention(plain, head_weights, knocks, replace or {})), plain_running(compiled):
+    layout = plain.layout
+    gone = sorted({layout.prefix + within(patch, layout.patches, "patch") for patch in patches_off})
+    if len(gone) == layout.patches:
+        raise ValueError(f"all {len(gone)} patches are to be removed: leave at least one")
+    if gone:
+        knocks.append(KnockOut(keys=gone))
+    with activate(_Intervention(plain, head_weights, knocks, replace or {}, gone)), plain_running(compiled):
         yield

@@ -106,8 +106,8 @@ class Payload:
         >>> payload.add("first", np.zeros(2))
         >>> _ = payload.drain({})
         >>> payload.add("second", np.ones(1))
-        >>> payload.drain({"stage": 1})[4:]
-        b'{"stage":1,"from":8,"arrays":{"second":{"type":"float32","shape":[1],"offset":8}},"files":{}}       \\x00\\x00\\x80?\\x00\\x00\\x00\\x00'
+        >>> len(payload.drain({})), payload.parts
+        (96, [])
         """
         self._raw(b"\0" * (-self.length % 8))
         begin = self.length - sum(map(len, self.parts))
