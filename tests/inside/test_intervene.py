@@ -227,6 +227,6 @@ def test_patches_off_and_heads_off_act_together(model, x):
 def test_patches_that_do_not_exist_or_all_of_them_cannot_be_removed(model):
     with pytest.raises(ValueError, match="patch"), intervene(model, patches_off=[16]):
         pass
-    with pytest.raises(ValueError, match="all 16 patches are to be removed: leave at least one"):
-        with intervene(model, patches_off=range(16)):
-            pass
+    every = intervene(model, patches_off=range(16))
+    with pytest.raises(ValueError, match="all 16 patches are to be removed: leave at least one"), every:
+        pass

@@ -266,3 +266,61 @@ def test_what_is_no_image_is_refused_before_the_first_part(client, body):
     answer = client.post("/api/explain", params={"model": "small", "stages": True}, content=body)
     assert answer.status_code == 400
     assert len(answer.json()["detail"].splitlines()) == 1
+
+
+def test_removed_patches_change_answers_and_maps_as_intervene_does(client, model, image):
+    params = {"model": "small", "gone": "0,5", "off": "1.0"}
+    found = header(client.post("/api/explain", params=params, content=image).content)
+    with intervene(model, heads_off=[(1, 0)], patches_off=[0, 5]):
+        best = classify(Image.open(io.BytesIO(image)), model, device="cpu").best
+    assert found["predictions"][0]["probability"] == pytest.approx(best.probability, abs=1e-5)
+    staged = parts(client.post("/api/explain", params=params | {"stages": True}, content=image).content)
+    assert staged[0][0]["predictions"] == found["predictions"]
+    part, data = next(each for each in staged if "attention-rows" in each[0]["arrays"])
+    entry = part["arrays"]["attention-rows"]
+    values = np.frombuffer(data, entry["type"], int(np.prod(entry["shape"])), entry["offset"] - part["from"])
+    attention = values.reshape(entry["shape"])
+    assert not attention[..., [1, 6]].any()
+    assert attention[..., 2].any()
+
+
+def test_blurred_patches_are_seen_in_the_image_and_nowhere_else(model):
+    from vitreous.server.parts import blurred
+
+    seen = Image.fromarray(np.random.default_rng(1).integers(0, 256, (32, 32, 3), dtype=np.uint8))
+    before, after = np.asarray(seen), np.asarray(blurred(seen, (4, 4), [5]))
+    changed = (before != after).any(axis=2)
+    assert changed[8:16, 8:16].all()
+    assert changed.sum() == 64
+    assert after[8:16, 8:16].std() < 0.3 * before[8:16, 8:16].std()
+
+
+def test_blur_asks_with_the_blurred_image_and_all_tokens(client, model, image):
+    asked = {"model": "small", "gone": "5"}
+    removed, blurry, plain = (
+        header(client.post("/api/explain", params=params, content=image).content)["predictions"]
+        for params in (asked, asked | {"way": "blur"}, {"model": "small"})
+    )
+    assert blurry not in (removed, plain)
+
+
+def test_classes_are_explained_in_the_order_asked_for(client, image):
+    found = header(client.post("/api/explain", params={"model": "small", "classes": "3"}, content=image).content)
+    assert found["start"]["class"] == 3
+    assert found["classes"][0] == {"index": 3, "class_name": "d"}
+    assert len(found["classes"]) == 5
+    two = header(client.post("/api/explain", params={"model": "small", "classes": "4,1"}, content=image).content)
+    assert [each["index"] for each in two["classes"]] == [4, 1]
+    relevance = next(view for view in two["views"] if view["name"] == "relevance")
+    assert relevance["results"][0]["names"]["class"] == ["e", "b"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"gone": "16"}, {"gone": "x"}, {"gone": ",".join(map(str, range(16)))}, {"classes": "5"},
+              {"classes": "-1"}, {"gone": "16", "way": "blur"}, {"off": "9.0"}],
+)  # fmt: skip
+def test_what_does_not_exist_cannot_be_asked_for(client, image, wrong):
+    for stages in (False, True):
+        answer = client.post("/api/explain", params={"model": "small", "stages": stages} | wrong, content=image)
+        assert answer.status_code == 400
+        assert len(answer.json()["detail"].splitlines()) == 1

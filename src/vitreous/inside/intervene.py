@@ -129,9 +129,10 @@ def intervene(
     """Change internals of `model` inside the `with`; afterwards the model is as before.
 
     `heads_off` are (layer, head) pairs. `patches_off` are patches counted row by row: the other tokens and the logits
-    are those of a forward pass without these patches' tokens, while all shapes stay. `head_weights`, `[layers heads]` or `[b layers heads]`, multiplies each head's
-    output, with a leading `b` for each image separately. `knock_out` forbids attention between tokens. `replace` maps
-    full names of the glossary to a tensor, such as the activation of another image, or to a function of the value.
+    are those of a forward pass without these patches' tokens, while all shapes stay. `head_weights`, `[layers heads]`
+    or `[b layers heads]`, multiplies each head's output, with a leading `b` for each image separately. `knock_out`
+    forbids attention between tokens. `replace` maps full names of the glossary to a tensor, such as the activation of
+    another image, or to a function of the value.
 
     >>> from vitreous.models.variants import variant
     >>> model = ViT(variant("vit_femto_patch4_32")).eval()

@@ -8,7 +8,7 @@ import io
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi import Path as InPath
@@ -25,8 +25,8 @@ from vitreous.models.vit import ViT
 from vitreous.pages.explanation import predictions
 from vitreous.pages.render import ASSETS
 from vitreous.server.jobs import CancelToken, JobCancelled, JobQueue, ServerBusy
-from vitreous.server.parts import Parts
-from vitreous.views.inspection import Inspection
+from vitreous.server.parts import Parts, Question
+from vitreous.views.inspection import EXPLAINED, Inspection
 
 FILES = {path.name: path for path in sorted(ASSETS.iterdir()) if path.suffix in (".js", ".css", ".html")}
 TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
@@ -163,14 +163,19 @@ def create_app(models: Mapping[str, ViT], jobs: JobQueue) -> FastAPI:
         model: str = Query(description="one of /api/models", json_schema_extra=named),
         name: str = Query("image", max_length=200, description="what to call the image"),
         client: str = Query("", max_length=64, description="a newer request of the same client cancels its older one"),
+        classes: str = Query("", max_length=200, description="classes to explain, such as 497,663"),
+        off: str = Query("", max_length=32_000, description="heads to switch off, such as 7.0,7.3: block, dot, head"),
+        gone: str = Query("", max_length=32_000, description="patches to remove, such as 0,17: counted row by row"),
+        way: Literal["tokens", "blur"] = Query("tokens", description="remove the patches' tokens, or blur the patches"),
         stages: bool = Query(False, description="send parts as they are ready, each after its length in four bytes"),
     ) -> Response:
         """Explain the image in the body (JPEG, PNG, WebP, …); payload.js describes the layout of the response.
 
         With `stages` the first part holds the image and the answers, and each further one a view.
         """
-        asked, body = model_named(model), await image_in(request)
-        parts = Parts(asked, body, name)
+        explained, patches = parse_indices(classes, "classes"), parse_indices(gone, "patches")
+        question = Question(model_named(model), explained[:EXPLAINED], parse_heads(off), patches, way == "blur")
+        parts = Parts(question, await image_in(request), name)
         if not stages:
             return Response(await compute(request, client, parts.whole), media_type=BYTES)
         first = await compute(request, client, parts.first, quick=True)
@@ -222,6 +227,18 @@ def parse_heads(text: str) -> list[tuple[int, int]]:
         raise HTTPException(
             400, f"heads are written block.head with commas between, such as 7.0,7.3: got {text[:40]!r}"
         ) from error
+
+
+def parse_indices(text: str, what: str) -> list[int]:
+    """Parse numbers with commas between, `3,17`.
+
+    >>> parse_indices("3,17", "patches")
+    [3, 17]
+    """
+    parts = [part for part in text.split(",") if part]
+    if not all(part.isascii() and part.isdigit() and len(part) < 8 for part in parts):
+        raise HTTPException(400, f"{what} are numbers with commas between, such as 3,17: got {text[:40]!r}")
+    return [int(part) for part in parts]
 
 
 def describe(name: str, model: ViT) -> dict[str, Any]:

@@ -1,33 +1,94 @@
-"""A page sent in parts: image and answers at once, then each view as soon as it is computed."""
+"""A page sent in parts: image and answers at once, then each view as soon as it is computed.
+
+A question may change what is looked at: heads switched off, patches removed or blurred, and the classes to explain.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import ImageFilter
+from PIL.Image import Image
+from PIL.Image import fromarray as from_array
 
 from vitreous.data.images import read_image
+from vitreous.inside.intervene import intervene
 from vitreous.models.vit import ViT
 from vitreous.pages.explanation import Explanation
 from vitreous.pages.payload import Payload
 from vitreous.server.jobs import CancelToken, JobCancelled, JobQueue, ServerBusy
-from vitreous.views.inspection import Inspection
+from vitreous.views.inspection import Choice, Inspection
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of a model: the classes to explain, and what is taken from it or from the image."""
+
+    model: ViT
+    classes: Sequence[int] = ()
+    """Classes to explain, the target first; one alone is joined by the likeliest others, none is the prediction."""
+    heads_off: Sequence[tuple[int, int]] = ()
+    patches_off: Sequence[int] = ()
+    """Patches counted row by row."""
+    blur: bool = False
+    """Blur these patches in the image, instead of removing their tokens."""
+
+    def changes(self) -> AbstractContextManager[None]:
+        """The intervention under which the model is asked."""
+        return intervene(self.model, heads_off=self.heads_off, patches_off=() if self.blur else self.patches_off)
+
+    def explanation(self, body: bytes, name: str) -> Explanation:
+        count = self.model.config.classes
+        if strange := [index for index in self.classes if not 0 <= index < count]:
+            raise ValueError(f"there is no class {strange[0]}: this model has 0 to {count - 1}")
+        choice = Choice(target=self.classes[0]) if self.classes else None
+        inspection = Inspection(self.model, read_image(body), choice, name=name)
+        if len(self.classes) > 1:
+            inspection.classes = list(dict.fromkeys(self.classes))
+        if self.blur and self.patches_off:
+            grid = self.model.layout.grid
+            backdrop = from_array(inspection.backdrop)
+            inspection.view = blurred(inspection.view, grid, self.patches_off)
+            inspection.backdrop = np.asarray(blurred(backdrop, grid, self.patches_off))
+        return Explanation(inspection)
+
+
+def blurred(image: Image, grid: tuple[int, int], patches: Sequence[int]) -> Image:
+    """Blur some patches of an image, as widely as a patch is wide."""
+    (rows, columns), (width, height) = grid, image.size
+    soft = image.filter(ImageFilter.GaussianBlur((width / columns, height / rows)))
+    found = image.copy()
+    for patch in patches:
+        if not 0 <= patch < rows * columns:
+            raise ValueError(f"there is no patch {patch}: this model has 0 to {rows * columns - 1}")
+        row, column = divmod(patch, columns)
+        edges = (column * width, row * height, (column + 1) * width, (row + 1) * height)
+        left, top, right, bottom = (edge // side for edge, side in zip(edges, (columns, rows) * 2, strict=True))
+        found.paste(soft.crop((left, top, right, bottom)), (left, top))
+    return found
 
 
 class Parts:
     """The parts of one image's page, in two jobs: a quick one for the first part, another for the rest."""
 
-    def __init__(self, model: ViT, body: bytes, name: str) -> None:
-        self.model, self.body, self.name = model, body, name
+    def __init__(self, question: Question, body: bytes, name: str) -> None:
+        self.question, self.body, self.name = question, body, name
         self.stages: Iterator[bytes] = iter(())
         self.cancel = CancelToken()
 
     def whole(self, cancel: CancelToken) -> bytes:
         """Compute everything: one payload."""
-        return self._explanation().payload(cancel.check).to_bytes()
+        with self.question.changes():
+            return self.question.explanation(self.body, self.name).payload(cancel.check).to_bytes()
 
     def first(self, cancel: CancelToken) -> bytes:
         """Compute the answers: the first part."""
         self.cancel = cancel
-        self.stages = self._explanation().stages(lambda step: self.cancel.check(step))
-        return next(self.stages)
+        self.stages = self.question.explanation(self.body, self.name).stages(lambda step: self.cancel.check(step))
+        with self.question.changes():
+            return next(self.stages)
 
     async def stream(self, first: bytes, jobs: JobQueue, client: str) -> AsyncIterator[bytes]:
         """Send every part with its length before it; an error after the first part is a part that says so."""
@@ -37,8 +98,9 @@ class Parts:
 
         def rest(cancel: CancelToken) -> None:
             self.cancel = cancel
-            for part in self.stages:
-                loop.call_soon_threadsafe(ready.put_nowait, part)
+            with self.question.changes():
+                for part in self.stages:
+                    loop.call_soon_threadsafe(ready.put_nowait, part)
 
         task = asyncio.ensure_future(jobs.run(client, rest))
         task.add_done_callback(lambda _: ready.put_nowait(None))
@@ -52,9 +114,6 @@ class Parts:
             yield framed(Payload({"error": str(error)}).to_bytes())
         finally:
             task.cancel()  # the client has gone: the job ends at its next layer
-
-    def _explanation(self) -> Explanation:
-        return Explanation(Inspection(self.model, read_image(self.body), name=self.name))
 
 
 def framed(part: bytes) -> bytes:
