@@ -48,7 +48,7 @@ def test_the_target_and_the_choice_are_heeded(model):
 
 def test_a_model_alone_has_views_too(model):
     found = vitreous.explain(model=model)
-    assert list(found.compute()) == ["positions", "filters", "shapes", "card"]
+    assert list(found.compute()) == ["positions", "filters", "architecture", "shapes", "card"]
 
 
 def test_a_class_that_does_not_exist_is_an_error_with_the_nearest_names(model):

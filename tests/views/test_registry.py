@@ -174,7 +174,7 @@ def test_an_image_is_opened_when_its_turn_comes(folder, photo, tmp_path, monkeyp
     seen = []
     read, page = images.read_image, Explanation.page
     monkeypatch.setattr(api, "read_image", lambda path: (seen.append(Path(path).name), read(path))[1])
-    monkeypatch.setattr(Explanation, "page", lambda explanation: (seen.append("computed"), page(explanation))[1])
+    monkeypatch.setattr(Explanation, "page", lambda self, progress: (seen.append("computed"), page(self))[1])
     words = ["explain", str(tmp_path), "--model", folder, "-o", str(tmp_path / "out.html"), "--views", "patches"]
     main(words)
     assert seen == ["1.png", "computed", "2.png", "computed"]

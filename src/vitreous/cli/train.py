@@ -60,9 +60,9 @@ def _train(chosen: str, typed: frozenset[str], named: bool) -> Callable[..., Non
         data_root: Folder = None,
         json: Switch = False,
     ) -> None:
-        """Train a model from scratch: `vitreous train [RECIPE] [--any-field VALUE]`; `vitreous recipes` lists recipes.
+        """Train a model from scratch by a recipe, with any field of it as a flag.
 
-        `vitreous train --data FOLDER` chooses model and image size for the images. After an interruption, run the same
+        With `--data FOLDER` and no recipe, model and image size follow the images. After an interruption, run the same
         command again to resume.
 
         Args:

@@ -14,7 +14,6 @@ from typing import Literal
 import numpy as np
 
 from vitreous.figures.checks import Floats
-from vitreous.figures.style import percent
 
 Axis = Literal["class", "block", "head", "query"]
 At = Mapping[Axis, int | None]
@@ -413,3 +412,16 @@ class Table:
 Result = Map | Matrix | Dots | Bars | Steps | Removal | Lines | Tiles | Crop | Diagram | Story | Table
 Results = Mapping[str, Result]
 """Results by what sets them apart within the view; one alone has the name ''."""
+
+
+def percent(share: float) -> str:
+    """A share of 1 in percent, with as many digits as help.
+
+    >>> percent(0.9312), percent(0.0312), percent(0.0001), percent(1.0), percent(float("nan"))
+    ('93.1 %', '3.1 %', '< 0.1 %', '100 %', '–')
+    """
+    if share != share:
+        return "–"
+    if 0 < share < 0.001:
+        return "< 0.1 %"
+    return f"{100 * share:.1f} %".replace("100.0", "100").replace("-", "−") if share else "0 %"

@@ -117,19 +117,6 @@ def wrap(text: str, width: float, size: float = BODY, weight: str = "normal", li
     return [*broken, elide(" ".join(words), width, size, weight)] if words else broken
 
 
-def percent(share: float) -> str:
-    """A share of 1 in percent, with as many digits as help.
-
-    >>> percent(0.9312), percent(0.0312), percent(0.0001), percent(1.0), percent(float("nan"))
-    ('93.1 %', '3.1 %', '< 0.1 %', '100 %', '–')
-    """
-    if share != share:
-        return "–"
-    if 0 < share < 0.001:
-        return "< 0.1 %"
-    return f"{100 * share:.1f} %".replace("100.0", "100").replace("-", "−") if share else "0 %"
-
-
 _LOCK = threading.RLock()  # matplotlib's settings belong to the whole process: one drawing at a time
 
 

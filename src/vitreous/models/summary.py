@@ -48,11 +48,14 @@ def describe(model: Model) -> str:
 
 def count_flops(model: Model) -> int:
     """Count the floating-point operations of a forward pass of one image: two for each multiply-add of a product."""
-    with torch.device("meta"):
-        copy = type(model)(model.config).eval().to("meta")  # type: ignore[arg-type]  # sine positions are real
-        counter = FlopCounter()
-        with counter, torch.no_grad():
-            copy(torch.zeros(1, model.config.channels, *model.config.size))
+    like, training = next(model.parameters()), model.training
+    image = torch.zeros(1, model.config.channels, *model.config.size, device=like.device, dtype=like.dtype)
+    counter = FlopCounter()
+    try:  # a real pass: torch's meta device imports its compiler
+        with counter, torch.inference_mode():
+            model.eval()(image)
+    finally:
+        model.train(training)
     return counter.total
 
 
