@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from vitreous.figures.checks import Floats, array_of, labels_of
 from vitreous.figures.colour_scale import round_ticks
+from vitreous.figures.kinds import percent
 from vitreous.figures.style import (
     ABOVE,
     ACCENT,
@@ -33,7 +34,6 @@ from vitreous.figures.style import (
     elide,
     line_height,
     new_figure,
-    percent,
     text_width,
     tidy,
     wrap,

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from vitreous.figures.checks import Bytes, array_of, check_place, colours_of
 from vitreous.figures.colour_scale import SHORTEST_BAR, Scale
+from vitreous.figures.kinds import percent
 from vitreous.figures.matrix import fit_both, fit_rows, new_cells
 from vitreous.figures.style import (
     DPI,
@@ -25,7 +26,6 @@ from vitreous.figures.style import (
     line_height,
     new_figure,
     outline,
-    percent,
     text_width,
 )
 
