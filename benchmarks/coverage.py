@@ -130,14 +130,21 @@ def build_timm(tag: str) -> tuple[nn.Module | None, nn.Module]:
 
 
 def whole_state_dict(model: nn.Module | None, whole: nn.Module) -> dict[str, Tensor]:
-    """Return tensors under all names of the whole model; blocks after the first two share the numbers of those."""
+    """Return tensors under all names of the whole model; blocks after the first two share the numbers of those.
+
+    Sixteen blocks at most share one copy: a file that claims far more numbers than it holds is refused as a bomb.
+    """
     numbers = model.state_dict() if model is not None else {}
+    copies: dict[tuple[str, int], Tensor] = {}
     found = {}
     for name, empty in whole.state_dict().items():
-        first = re.sub(r"\bblocks\.(\d+)\.", lambda m: f"blocks.{int(m[1]) % 2}.", name)
+        number = int(match[1]) if (match := re.search(r"\bblocks\.(\d+)\.", name)) else 0
+        first = re.sub(r"\bblocks\.\d+\.", f"blocks.{number % 2}.", name)
         tensor = numbers.get(name, numbers.get(first))
         if tensor is None or tensor.shape != empty.shape:
             tensor = torch.full((1,) * empty.dim(), 0.01, dtype=empty.dtype).expand(empty.shape)
+        elif number >= 16:
+            tensor = copies.setdefault((first, number // 16), tensor.clone())
         found[name] = tensor
     return found
 
