@@ -79,6 +79,7 @@ def test_an_image_of_ones_own_is_looked_at(watched, home):
     page = watched.open(f"{home}#view=attention-rows")
     page.set_input_files("#file", files=[image()])
     until(page, "globalThis.vitreous?.viewer.header.image.name === 'mine.png'")
+    until(page, "document.documentElement.dataset.ready === '1'", 60)
     box = page.locator(".stage").bounding_box()
     page.mouse.move(box["x"] + 10, box["y"] + 10)
     settle(page)
@@ -103,7 +104,7 @@ def test_heads_switched_off_change_what_the_model_says(watched, home):
     before = page.locator(".answer .value").first.inner_text()
     for head in range(4):
         page.locator(f"button.cell[title^='block 7, head {head}:']").click()
-        until(page, f"vitreous.viewer.off.size === {head + 1} && !vitreous.viewer.news.includes('Asking')")
+        until(page, f"vitreous.viewer.off.size === {head + 1} && !vitreous.viewer.news.includes('Asking')", 60)
     settle(page)
     assert page.locator(".answer .value").first.inner_text() != before
     assert "Without 4 heads" in page.locator(".news").inner_text()
@@ -158,7 +159,7 @@ def test_a_real_model_looks_at_an_upload_and_loses_heads(watched, real, model, s
     settle(page)
     for head in range(3):
         page.locator(f"button.cell[title^='block 5, head {head}:']").click()
-        until(page, f"vitreous.viewer.off.size === {head + 1} && !vitreous.viewer.news.includes('Asking')", 30)
+        until(page, f"vitreous.viewer.off.size === {head + 1} && !vitreous.viewer.news.includes('Asking')", 60)
     settle(page)
     assert "Without 3 heads" in page.locator(".news").inner_text()
     assert page.locator(".answer .value").first.inner_text() != before
@@ -234,11 +235,13 @@ def test_image_and_answers_are_there_before_the_maps_are(watched, home, monkeypa
     monkeypatch.setattr(Explanation, "_fill", slowly)
     try:
         page.get_by_role("button", name="coffee").click()
-        until(page, "document.querySelector('.stage .coming')?.naturalWidth === 600")  # the image, before any answer
+        until(
+            page, "document.querySelector('.stage .coming')?.naturalWidth === 600", 60
+        )  # the image, before any answer
         assert page.locator(".slot.waiting .answer-line").inner_text() == before
         assert page.evaluate("getComputedStyle(document.querySelector('.views')).opacity") < "0.9"
         answers.set()
-        until(page, "globalThis.vitreous.viewer.header.image.name === 'coffee'")
+        until(page, "globalThis.vitreous.viewer.header.image.name === 'coffee'", 60)
         assert page.locator(".slot.waiting").count() == 0
         assert page.locator(".answer-line").inner_text() != before
         assert page.get_by_text("Being worked out").is_visible()
@@ -250,3 +253,126 @@ def test_image_and_answers_are_there_before_the_maps_are(watched, home, monkeypa
     assert page.locator(".pending").count() == 0
     assert page.locator(".proof").inner_text()
     assert watched.complaints == []
+
+
+def press(page, name):
+    page.get_by_role("button", name=name, exact=True).click()
+
+
+def ready(page, models=1):
+    until(page, f"document.documentElement.dataset.ready === '{models}' && !document.querySelector('.pending')", 60)
+
+
+def test_patches_are_clicked_away_and_brought_back(watched, home):
+    page = watched.open(home)
+    before = page.locator(".answer .value").first.inner_text()
+    page.get_by_role("button", name="Click patches away").click()
+    box = page.locator(".stage").bounding_box()
+    page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 0.3 * box["height"])
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + 0.3 * box["height"], steps=12)
+    page.mouse.up()
+    assert page.evaluate("[...vitreous.viewer.edits.gone]") == [18, 19, 20, 21]
+    until(page, "vitreous.viewer.news.includes('Without 4 patches')", 60)
+    ready(page)
+    assert page.locator(".answer .value small").count() == 5  # the difference to before
+    attention = "[...vitreous.viewer.read(vitreous.viewer.attention, {...vitreous.state.values, hover: null}).values]"
+    assert [value for i, value in enumerate(page.evaluate(attention)) if i in (18, 19, 20, 21)] == [0, 0, 0, 0]
+    press(page, "blurred")
+    until(page, "vitreous.viewer.news.includes('With 4 patches blurred')", 60)
+    ready(page)
+    assert all(page.evaluate(attention))
+    press(page, "Undo")
+    until(page, "vitreous.viewer.news.includes('Without 4 patches')", 60)
+    press(page, "Everything back")
+    until(page, "vitreous.viewer.news === ''", 60)
+    settle(page)
+    assert page.locator(".answer .value").first.inner_text() == before
+    assert page.locator(".answer .value small").count() == 0
+    assert watched.complaints == []
+
+
+def test_heads_off_change_the_maps_too(watched, home):
+    page = watched.open(f"{home}#view=importance")
+    by_class = "vitreous.viewer.maps.find((each) => each.axes[0] === 'class')"
+    heat = f"[...vitreous.viewer.read({by_class}, vitreous.state.values).values]"
+    before = page.evaluate(heat)
+    page.locator("button.cell[title^='block 3, head 1:']").click()
+    until(page, "vitreous.viewer.news.includes('Without 1 head')", 60)
+    ready(page)
+    assert page.evaluate(heat) != before
+    press(page, "Undo")
+    until(page, "vitreous.viewer.news === ''", 60)
+    assert page.evaluate(heat) == before
+
+
+def test_the_address_holds_image_model_class_and_view_and_back_works(watched, home):
+    page = watched.open(home)
+    page.get_by_role("button", name="coffee").click()
+    until(page, "vitreous.viewer.header.image.name === 'coffee' && document.documentElement.dataset.ready", 60)
+    page.select_option("#first", "fresh")
+    until(page, "vitreous.viewer.header.model.name === 'fresh' && document.documentElement.dataset.ready", 60)
+    page.get_by_role("tab", name="Where").click()
+    until(page, "location.hash.includes('view=attention-rows')")
+    assert page.evaluate("location.hash") == "#view=attention-rows&sample=coffee&model=fresh"
+    again = watched.context.new_page()  # the same address in another tab
+    again.goto(page.evaluate("location.href"))
+    until(
+        again, "globalThis.vitreous?.viewer.header.model.name === 'fresh' && document.documentElement.dataset.ready", 60
+    )
+    assert again.evaluate("vitreous.viewer.header.image.name") == "coffee"
+    assert again.evaluate("vitreous.viewer.view.name") == "attention-rows"
+    page.go_back()
+    until(page, "vitreous.viewer.view.name === 'relevance'")
+    page.go_back()
+    until(page, "vitreous.viewer.header.model.name === 'packaged'", 60)
+    page.go_back()
+    until(page, "vitreous.viewer.header.image.name === 'chelsea'", 60)
+    assert watched.complaints == []
+
+
+def test_any_class_can_be_asked_for_and_every_map_follows(watched, home):
+    page = watched.open(home)
+    held = page.evaluate("vitreous.viewer.header.classes.map((each) => each.index)")
+    asked = next(index for index in range(10) if index not in held)
+    name = page.evaluate(f"vitreous.viewer.header.classNames[{asked}]")
+    page.get_by_label("Find a class").fill(name)
+    page.get_by_label("Find a class").press("Enter")
+    until(page, f"vitreous.viewer.header.classes[0].index === {asked} && document.documentElement.dataset.ready", 60)
+    until(page, f"location.hash.includes('class={asked}')")
+    titles = page.evaluate("vitreous.viewer.maps.filter((each) => each.names.class).map((each) => each.names.class[0])")
+    assert len(titles) >= 3
+    assert set(titles) == {name}
+    assert name in page.locator(".proof").inner_text()
+
+
+def test_several_files_are_kept_at_hand(watched, home):
+    page = watched.open(home)
+    other = image() | {"name": "other.png"}
+    text = {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"no image"}
+    page.set_input_files("#file", files=[image(), text, other])
+    until(page, "vitreous.viewer.header.image.name === 'mine.png'", 60)
+    assert page.locator(".thumb").count() == 5
+    page.get_by_role("button", name="other.png").click()
+    until(page, "vitreous.viewer.header.image.name === 'other.png'", 60)
+    until(page, "location.hash.includes('image=1')")
+    page.go_back()
+    until(page, "vitreous.viewer.header.image.name === 'mine.png'", 60)
+    assert watched.complaints == []
+
+
+def test_a_phone_has_nothing_beside_its_screen(chromium, home):
+    phone = Watched(chromium, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    page = phone.open(home)
+    page.get_by_role("button", name="Click patches away").tap()
+    page.locator(".stage").tap()
+    until(page, "vitreous.viewer.news.includes('Without 1 patch')", 60)
+    for group in ("Why", "Where", "Inside", "Model"):
+        page.get_by_role("tab", name=group).tap()
+        settle(page)
+        assert page.evaluate("document.documentElement.scrollWidth") == 390, group
+    page.select_option("#second", "fresh")
+    ready(page, 2)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert phone.complaints == []
+    phone.context.close()

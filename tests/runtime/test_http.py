@@ -11,6 +11,7 @@ from urllib.request import Request
 import pytest
 from loopback_hub import LoopbackFiles
 
+from vitreous.runtime import http
 from vitreous.runtime.http import CheckedRedirects, is_private, read_address
 
 DATA = bytes(range(256)) * 8
@@ -121,3 +122,42 @@ def test_a_redirect_to_somewhere_as_safe_is_followed():
 def test_which_addresses_are_private():
     assert all(is_private(host) for host in ("10.0.0.1", "::1", "fe80::1", "169.254.169.254", "a.localhost"))
     assert not any(is_private(host) for host in ("8.8.8.8", "example.org"))
+
+
+def read_public(url: str) -> bytes:
+    return read_address(url, limit=1 << 20, seconds=10, expected="the image", public=True)
+
+
+def test_this_machine_and_its_network_are_not_fetched_for_a_page(files, monkeypatch):
+    with pytest.raises(ValueError, match="127.0.0.1 is an address of this machine or its network"):
+        read_public(f"{files.url}/cat.jpg")
+
+    for url in ("file:///etc/passwd", "ftp://example.org/cat.jpg", "https:///cat.jpg", "cat.jpg"):
+        with pytest.raises(ValueError, match="begins with https:// or http://"):
+            read_public(url)
+
+
+def test_a_name_is_looked_up_once_and_all_its_addresses_are_checked(files, monkeypatch):
+    answers = [["93.184.215.14", "10.0.0.1"], ["192.168.0.7"], ["::1"]]
+    looked_up = []
+
+    def look_up(host, port, **options):
+        looked_up.append(host)
+        return [
+            (http.socket.AF_INET, http.socket.SOCK_STREAM, 6, "", (each, port)) for each in answers[len(looked_up) - 1]
+        ]
+
+    monkeypatch.setattr(http.socket, "getaddrinfo", look_up)
+    for count in (1, 2, 3):
+        with pytest.raises(ValueError, match="cats.example is an address of this machine or its network"):
+            read_public("http://cats.example/cat.jpg")
+        assert len(looked_up) == count
+
+
+def test_a_redirect_is_checked_again_when_it_is_connected_to(files, monkeypatch):
+    monkeypatch.setattr(http, "is_public", lambda address: address == "127.0.0.1")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # a proxy would reach whatever it likes
+    assert read_public(f"{files.url}/cat.jpg") == DATA
+    files.redirects["/moved.jpg"] = f"{files.url}/cat.jpg".replace("127.0.0.1", "127.0.0.2")
+    with pytest.raises(ValueError, match="127.0.0.2 is an address of this machine or its network"):
+        read_public(f"{files.url}/moved.jpg")

@@ -149,7 +149,7 @@ def test_every_answer_forbids_what_the_page_does_not_need(client):
 
 def test_the_api_describes_itself_without_outside_files(client):
     message = client.get("/openapi.json").json()
-    names = {"models", "samples", "samples/{name}", "explain", "ablate", "progress"}
+    names = {"models", "samples", "samples/{name}", "explain", "ablate", "progress", "fetch"}
     assert set(message["paths"]) == {f"/api/{name}" for name in names}
     assert "http" not in client.get("/api").text.replace("http-equiv", "")
     assert client.get("/docs").status_code == 404
@@ -324,3 +324,32 @@ def test_what_does_not_exist_cannot_be_asked_for(client, image, wrong):
         answer = client.post("/api/explain", params={"model": "small", "stages": stages} | wrong, content=image)
         assert answer.status_code == 400
         assert len(answer.json()["detail"].splitlines()) == 1
+
+
+def test_an_address_is_fetched_for_this_machine_alone_and_only_if_it_is_an_image(model, image, monkeypatch):
+    import vitreous.server.app as module
+
+    found = {"https://example.org/cat.png": image, "https://example.org/page": b"<html>"}
+    asked = []
+
+    def read(url, **limits):
+        asked.append((url, limits["public"], limits["limit"]))
+        return found[url]
+
+    monkeypatch.setattr(module, "read_address", read)
+    with client_of(model) as client:
+        assert client.post("/api/fetch?url=https://example.org/cat.png").status_code == 404
+        assert asked == []
+    app = SecurityMiddleware(create_app({"small": model}, JobQueue(), fetches=True), allowed_hosts("127.0.0.1", 8137))
+    with TestClient(app, base_url=HOME) as client:
+        assert client.post("/api/fetch?url=https://example.org/cat.png").content == image
+        assert asked == [("https://example.org/cat.png", True, 20 * 2**20)]
+        page = client.post("/api/fetch?url=https://example.org/page")
+        assert page.status_code == 400
+        assert "<html>" not in page.text
+        foreign = client.post("/api/fetch?url=https://example.org/cat.png", headers={"origin": "https://evil.example"})
+        assert foreign.status_code == 403
+        monkeypatch.undo()
+        own = client.post("/api/fetch?url=http://127.0.0.1:8137/api/samples/coffee")
+        assert own.status_code == 400
+        assert "only public ones are fetched" in own.json()["detail"]

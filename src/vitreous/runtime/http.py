@@ -7,6 +7,7 @@ answer, or a broken transfer), `ValueError` (wrong bytes, or an address that is 
 import http.client
 import io
 import ipaddress
+import socket
 import ssl
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from email.message import Message
 from typing import Any, BinaryIO
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
 
 CHUNK = 1 << 20  # bytes read at a time
 TIMEOUT = 30.0  # seconds without a byte before a download is aborted
@@ -49,13 +50,20 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def read_address(url: str, *, limit: int, seconds: float, expected: str, timeout: float = TIMEOUT) -> bytes:
+def read_address(
+    url: str, *, limit: int, seconds: float, expected: str, timeout: float = TIMEOUT, public: bool = False
+) -> bytes:
     """Return what `url` answers, at most `limit` bytes within `seconds`; plain http is allowed, as for web images.
 
-    `expected` says in errors what should have been there.
+    `expected` says in errors what should have been there. `public`: every connection, also of a redirect, goes to a
+    public address, and to none of this machine or its network.
     """
+    if public and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
+        raise ValueError(f"expected an address that begins with https:// or http://, got {url[:80]!r}")
     target = io.BytesIO()
-    stream_address(url, target, expected=expected, limit=limit, seconds=seconds, timeout=timeout, plain=True)
+    stream_address(
+        url, target, expected=expected, limit=limit, seconds=seconds, timeout=timeout, plain=True, public=public
+    )
     return target.getvalue()
 
 
@@ -68,6 +76,7 @@ def stream_address(
     seconds: float | None = None,
     timeout: float = TIMEOUT,
     plain: bool = False,
+    public: bool = False,
     begin: Callable[[int | None], Callable[[int], object]] = lambda total: lambda count: None,
 ) -> None:
     """Write the answer of `url` to `target`, and raise unless it is complete, within `limit` bytes and in `seconds`.
@@ -81,7 +90,9 @@ def stream_address(
             check_address(url)
         spelled = quote(url, safe="%/:=&?~#+!$,;'@()*[]")  # spaces and letters beyond ASCII
         request = Request(spelled, headers={"User-Agent": "vitreous"})  # noqa: S310  the scheme is checked
-        with build_opener(CheckedRedirects(plain)).open(request, timeout=timeout) as answer:
+        # a proxy would look names up by itself
+        handlers = (ProxyHandler({}), PublicHTTPHandler(), PublicHTTPSHandler()) if public else ()
+        with build_opener(CheckedRedirects(plain), *handlers).open(request, timeout=timeout) as answer:
             total = _announced(answer.headers)
             if answer.headers.get_content_type() == "text/html":  # a login page, or a page about the file
                 raise ValueError(f"{url} answered with a web page: expected {expected} itself")
@@ -150,3 +161,67 @@ def is_private(host: str) -> bool:
         return not ipaddress.ip_address(host).is_global
     except ValueError:  # a name, not a number
         return host == "localhost" or host.endswith(".localhost")
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address belongs to the public internet, also behind the prefixes that hide an IPv4 address.
+
+    >>> [is_public(each) for each in ("93.184.215.14", "10.0.0.1", "::ffff:127.0.0.1", "64:ff9b::a00:1", "224.0.0.1")]
+    [True, False, False, False, False]
+    """
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is not None:
+            return is_public(str(found.ipv4_mapped))
+        hidden = ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")  # NAT64, 6to4, Teredo
+        if any(found in ipaddress.ip_network(network) for network in hidden):
+            return False
+    return found.is_global and not found.is_multicast
+
+
+def connect_public(host: str, port: int, timeout: float | None) -> socket.socket:
+    """Connect to a public address of `host`; the name is looked up once, and what was checked is connected to."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for *_, address in found:
+        if not is_public(str(address[0])):
+            raise ValueError(f"{host} is an address of this machine or its network: only public ones are fetched")
+    error: OSError | None = None
+    for family, kind, protocol, _, address in found:
+        opened = socket.socket(family, kind, protocol)
+        opened.settimeout(timeout)
+        try:
+            opened.connect(address)
+            return opened
+        except OSError as failed:
+            opened.close()
+            error = failed
+    raise error or OSError(f"no address is known for {host}")
+
+
+class PublicHTTP(http.client.HTTPConnection):
+    """A connection to a public address."""
+
+    def connect(self) -> None:
+        self.sock = connect_public(self.host, self.port, self.timeout)
+
+
+class PublicHTTPS(http.client.HTTPSConnection):
+    """The same, encrypted."""
+
+    def connect(self) -> None:
+        context = ssl.create_default_context()
+        self.sock = context.wrap_socket(connect_public(self.host, self.port, self.timeout), server_hostname=self.host)
+
+
+class PublicHTTPHandler(HTTPHandler):
+    """urllib's way to a connection, for public addresses alone."""
+
+    def http_open(self, req: Request) -> http.client.HTTPResponse:
+        return self.do_open(PublicHTTP, req)
+
+
+class PublicHTTPSHandler(HTTPSHandler):
+    """The same, encrypted."""
+
+    def https_open(self, req: Request) -> http.client.HTTPResponse:
+        return self.do_open(PublicHTTPS, req)

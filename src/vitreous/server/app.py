@@ -4,6 +4,7 @@ An image is the raw body of a request and stays in memory; the models are those 
 same page data that a report contains; switching heads off runs the model again and has an address of its own.
 """
 
+import asyncio
 import io
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -24,14 +25,18 @@ from vitreous.inside.intervene import intervene
 from vitreous.models.vit import ViT
 from vitreous.pages.explanation import predictions
 from vitreous.pages.render import ASSETS
+from vitreous.runtime.http import read_address
 from vitreous.server.jobs import CancelToken, JobCancelled, JobQueue, ServerBusy
 from vitreous.server.parts import Parts, Question
+from vitreous.server.security import MAX_BODY_BYTES
 from vitreous.views.inspection import EXPLAINED, Inspection
 
 FILES = {path.name: path for path in sorted(ASSETS.iterdir()) if path.suffix in (".js", ".css", ".html")}
 TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
 SAMPLE_NAMES: list[Any] = [file.partition(".")[0] for file in SAMPLES]
 MAX_HEADS_OFF = 4096
+MAX_DOWNLOADS = 2
+FETCH_SECONDS = 15.0
 
 
 class ErrorMessage(BaseModel):
@@ -82,8 +87,11 @@ UPLOAD = error_responses(
 )
 
 
-def create_app(models: Mapping[str, ViT], jobs: JobQueue) -> FastAPI:
-    """Create the explorer's application; `SecurityMiddleware` goes in front of it."""
+def create_app(models: Mapping[str, ViT], jobs: JobQueue, *, fetches: bool = False) -> FastAPI:
+    """Create the explorer's application; `SecurityMiddleware` goes in front of it.
+
+    `fetches`: it fetches images of the web, which it should do for the user of its own machine alone.
+    """
     app = FastAPI(title="vitreous explore", version=__version__, docs_url=None, redoc_url=None)
     named = {"enum": list(models)}
 
@@ -198,12 +206,48 @@ def create_app(models: Mapping[str, ViT], jobs: JobQueue) -> FastAPI:
 
         return JSONResponse(await compute(request, client and f"{client}/ablate", run))
 
+    downloads = asyncio.Semaphore(MAX_DOWNLOADS)
+
+    @app.post(
+        "/api/fetch",
+        response_class=Response,
+        responses={
+            200: {"content": {BYTES: {"schema": BINARY}}},
+            **error_responses(s400="no image there", s404="nothing there, or not fetched for others", s503="busy"),
+        },
+    )
+    async def fetch(url: str = Query(max_length=4000, description="an image's address: https or http")) -> Response:
+        """Fetch an image of the web from a public address; only an explorer that serves its own machine does."""
+        if not fetches:
+            raise HTTPException(404, "this explorer fetches no addresses: save the image and drop the file")
+        if downloads.locked():
+            raise HTTPException(503, "busy: other images are being fetched; try again", headers={"Retry-After": "5"})
+        async with downloads:
+            try:
+                body = await asyncio.to_thread(fetch_image, url)
+            except FileNotFoundError as error:
+                raise HTTPException(404, str(error)) from error
+            except ImageError as error:
+                raise HTTPException(400, f"{url[:200]}: {error.reason}") from error
+            except (ValueError, OSError) as error:
+                raise HTTPException(400, str(error)) from error
+        return Response(body, media_type=BYTES)
+
     @app.get("/api/progress", response_model=dict[str, int | str], responses=error_responses())
     async def progress(client: str = Query(max_length=64, description="as in /api/explain")) -> JSONResponse:
         """Report a client's newest job: how many are `before` it, or what it is `doing`; {} if there is none."""
         return JSONResponse(jobs.progress(client))
 
     return app
+
+
+def fetch_image(url: str) -> bytes:
+    """Read an image of the web, at most as large as an upload may be."""
+    body = read_address(
+        url, limit=MAX_BODY_BYTES, seconds=FETCH_SECONDS, expected="the image", timeout=5.0, public=True
+    )
+    read_image(body)  # what is no image is not passed on
+    return body
 
 
 def busy(error: ServerBusy) -> HTTPException:

@@ -39,7 +39,8 @@ class RunningExplorer:
         share_heap()  # before the threads that share it
         jobs = JobQueue()
         hosts = None if is_any(host) else allowed_hosts(host, port)
-        self._server = ExplorerServer(settings(SecurityMiddleware(create_app(models, jobs), hosts, self.token)), jobs)
+        app = create_app(models, jobs, fetches=self.token is None)
+        self._server = ExplorerServer(settings(SecurityMiddleware(app, hosts, self.token)), jobs)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(sockets,), name="vitreous-server", daemon=True)
         self._thread.start()

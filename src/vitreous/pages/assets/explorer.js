@@ -1,17 +1,20 @@
 // The explorer: images come from the user, payloads from the server. One viewer, or two in step on the same image.
 
 import { make } from "./dom.js";
+import { Images } from "./images.js";
 import { address, ask, parts } from "./server.js";
 import { DEFAULTS, State } from "./state.js";
 import { Viewer } from "./viewer.js";
 
-const MOST = 20 * 2 ** 20;
 const POLL = 500; // milliseconds between two questions how far the server is
 const client = [...crypto.getRandomValues(new Uint32Array(4))].map((word) => word.toString(16)).join(""); // randomUUID wants https
 const at = (id) => document.getElementById(id);
-const state = new State(DEFAULTS);
+const state = new State({ ...DEFAULTS, sample: null, image: null, model: null, beside: "" }, ["view", "class", "sample", "image", "model", "beside"]);
 const slots = []; // the places of one or two models
-let image = null; // { name, blob }
+let images = null; // where images come from
+let models = []; // what the server says of each
+let image = null; // { name, blob }: the one that is looked at
+let shown = {}; // what of the state the page shows
 let asked = null; // an AbortController for the newest question
 
 // What is being done, for eye and ear; the seconds are for the eye alone, or they would be read aloud one by one
@@ -64,26 +67,50 @@ class Slot {
     this.element.querySelector(".stage").append(picture);
   }
 
+  // the class that is asked for, where this model has it: another model's classes may be others
+  target(model) {
+    const [own, first] = [model, shown.model].map((name) => models.find((each) => each.name === name));
+    const { class: asked } = state.values;
+    return asked !== null && own.classifier && own.classes === first.classes && asked < own.classes ? asked : null;
+  }
+
   // ask for an image's page, and show each part as it comes
-  async look(model, { name, blob }, signal, several) {
-    const response = await ask(address("/api/explain", { model, name, client: this.client, stages: true }), blob, signal);
+  look(model, { name, blob }, signal, several) {
+    this.question = { model, name, blob };
+    this.loading = this.receive({ classes: this.target(model) }, signal, several);
+    return this.loading;
+  }
+
+  async receive(values, signal, several) {
     let viewer = null;
-    for await (const part of parts(response)) {
+    for await (const part of this.ask(values, signal)) {
       if (signal.aborted) return;
       if (viewer) viewer.receive(part);
-      else viewer = await this.open(part, model, blob, several);
+      else viewer = await this.open(part, several);
     }
     this.element.removeAttribute("aria-busy");
   }
 
+  async *ask(values, signal) {
+    const { model, name, blob } = this.question;
+    yield* parts(await ask(address("/api/explain", { model, name, client: this.client, stages: true, ...values }), blob, signal));
+  }
+
+  // ask again without some heads or patches; only the newest question is answered
+  ablate(values) {
+    this.changing?.abort();
+    this.changing = new AbortController();
+    return this.ask(values, this.changing.signal);
+  }
+
   // the first part: the image and its answers
-  async open(payload, model, blob, several) {
-    const { header } = payload;
+  async open(payload, several) {
+    const { header } = payload, { model } = this.question;
     header.model.name = model;
     for (const view of header.views) view.pending = true;
     const { view, block, head, query, class: target } = header.start;
     if (!globalThis.vitreous) state.start({ view, block: block ?? 0, head: head ?? "mean", query, class: target });
-    const source = { ablate: async (off) => (await ask(address("/api/ablate", { model, off: off.join(","), client: this.client }), blob)).json() };
+    const source = { ablate: (values) => this.ablate(values), loaded: () => this.loading, explain: (index) => state.set({ class: index }) };
     const viewer = await Viewer.create(payload, state, source);
     this.viewer?.destroy();
     this.viewer = viewer;
@@ -107,7 +134,8 @@ async function look() {
   if (!image) return;
   asked?.abort(); // nobody waits for what was asked before
   const mine = (asked = new AbortController());
-  const names = [at("first").value, at("second").value].filter(Boolean);
+  const names = [shown.model, shown.beside].filter(Boolean);
+  slots.forEach((slot) => slot.changing?.abort());
   const { name } = image;
   let over = false;
   tell(`Looking at ${name} …`);
@@ -127,47 +155,53 @@ async function look() {
   }
 }
 
-function take(blob, name) {
-  if (!blob) return;
-  if (blob.size > MOST) {
-    tell(`${name} has ${(blob.size / 2 ** 20).toFixed(0)} MB: 20 are the most, make it smaller first`, "", true);
-    return;
-  }
-  image = { blob, name };
-  state.set({ query: null, hover: null, class: null });
-  look();
-}
-
-async function sample(name) {
-  take(await (await ask(`/api/samples/${encodeURIComponent(name)}`)).blob(), name);
+// Show what the state says: another image, another model, a class whose evidence has not been asked for
+async function showState(values) {
+  const { sample, image: index, model, beside, class: asked } = values;
+  at("first").value = model;
+  at("second").value = beside;
+  const other = sample !== shown.sample || index !== shown.image;
+  const viewer = slots[0].viewer;
+  const unheld = asked !== null && asked !== shown.class && viewer && !viewer.header.classes.some((each) => each.index === asked);
+  if (!other && model === shown.model && beside === shown.beside && !unheld) return;
+  shown = { sample, image: index, model, beside, class: asked };
+  images.mark(index ?? sample);
+  if (other) image = index === null ? await images.sample(sample) : images.own[index];
+  if (shown.sample === sample && shown.image === index) await look();
 }
 
 async function start() {
   at("viewer").replaceChildren();
   slots.push(new Slot(0), new Slot(1));
-  state.set(state.read(), false);
-  const [models, samples] = await Promise.all(["/api/models", "/api/samples"].map(async (path) => (await ask(path)).json()));
+  const [known, samples] = await Promise.all(["/api/models", "/api/samples"].map(async (path) => (await ask(path)).json()));
+  models = known;
   for (const { name } of models) {
     at("first").append(make("option", { value: name }, name));
     at("second").append(make("option", { value: name }, name));
   }
-  at("samples").replaceChildren(...samples.map((name) => make("button", { class: "chip", onclick: () => sample(name) }, name)));
-  at("first").addEventListener("change", look);
-  at("second").addEventListener("change", look);
-  at("file").addEventListener("change", () => take(at("file").files[0], at("file").files[0]?.name));
-  addEventListener("paste", (event) => {
-    const file = [...event.clipboardData.files].find((each) => each.type.startsWith("image/"));
-    if (file) take(file, file.name || "pasted image");
+  const fresh = { query: null, hover: null, class: null, count: null };
+  images = new Images(samples, {
+    strip: at("samples"),
+    choose: ({ sample = null, image: index = null }) => state.set({ sample, image: index, ...fresh }),
+    tell: (text, wrong = false) => tell(text, "", wrong),
   });
-  for (const kind of ["dragenter", "dragover"]) addEventListener(kind, (event) => { event.preventDefault(); at("drop").classList.add("over"); });
-  addEventListener("dragleave", (event) => { if (!event.relatedTarget) at("drop").classList.remove("over"); });
-  addEventListener("drop", (event) => {
-    event.preventDefault();
-    at("drop").classList.remove("over");
-    const file = event.dataTransfer.files[0];
-    if (file) take(file, file.name);
-  });
-  if (samples.length) await sample(samples[0]);
+  images.listen({ file: at("file"), drop: at("drop"), camera: at("camera") });
+  at("first").addEventListener("change", () => state.set({ model: at("first").value, ...fresh }));
+  at("second").addEventListener("change", () => state.set({ beside: at("second").value }));
+  state.start({ sample: samples[0], model: models[0].name });
+  state.watch((values) => showState(withKnown(values, samples)).catch((error) => tell(error.message, "", true)));
+}
+
+// An address may name what this explorer does not have: then its first image and model
+function withKnown(values, samples) {
+  const has = (name) => models.some((each) => each.name === name);
+  return {
+    ...values,
+    sample: values.image !== null && images.own[values.image] ? null : samples.includes(values.sample) ? values.sample : samples[0],
+    image: images.own[values.image] ? values.image : null,
+    model: has(values.model) ? values.model : models[0].name,
+    beside: has(values.beside) ? values.beside : "",
+  };
 }
 
 start().catch((error) => tell(error.message, "", true));

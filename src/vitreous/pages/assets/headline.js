@@ -10,7 +10,7 @@ export class Headline {
   constructor(viewer) {
     this.viewer = viewer;
     const { header, state } = viewer;
-    this.removal = header.views.flatMap((view) => view.results).find((result) => result.kind === "removal") ?? null;
+    this.removal = header.views.filter((view) => !view.pending).flatMap((view) => view.results).find((result) => result.kind === "removal") ?? null;
     const [first] = header.predictions;
     const image = header.image?.name ? ` · ${header.image.name}` : "";
     const words = first ? [make("strong", {}, first.class_name), " ", make("span", {}, percent(first.probability))] : [make("strong", {}, header.image?.name || header.model.name)];
@@ -29,7 +29,7 @@ export class Headline {
     }
     if (first) parts.push(this.bars, (this.finder = this.search()));
     this.element = first ? make("div", { class: "evidence" }, parts) : null;
-    this.show(header.predictions);
+    this.show(header.predictions, viewer.before);
   }
 
   get steps() {
@@ -94,7 +94,7 @@ export class Headline {
       const bar = make("span", { class: "bar", style: { width: `${100 * each.probability}%` } });
       const value = make("span", { class: "value" }, percent(each.probability), before ? make("small", {}, ` ${change >= 0 ? "+" : "−"}${Math.abs(100 * change).toFixed(1)}`) : null);
       const inside = [make("span", { class: "name" }, each.class_name), make("span", { class: "track", "aria-hidden": "true" }, bar), value];
-      const button = explained.has(each.index) ? make("button", { class: "answer", "data-class": each.index, title: `Show the evidence for ${each.class_name}`, onclick: () => this.choose(each.index) }, inside) : make("div", { class: "answer" }, inside);
+      const button = explained.has(each.index) || this.viewer.source.explain ? make("button", { class: "answer", "data-class": each.index, title: `Show the evidence for ${each.class_name}`, onclick: () => (explained.has(each.index) ? this.choose(each.index) : this.viewer.source.explain(each.index)) }, inside) : make("div", { class: "answer" }, inside);
       return { each, bar, value, button };
     });
     this.bars.replaceChildren(...this.rows.map(({ button }) => make("li", {}, button)));
@@ -156,7 +156,8 @@ export class Headline {
     this.amount.textContent = `${this.removal.counts[Number(this.slider.value)]} of ${patches} patches`;
     if (!ready) {
       this.proof.replaceChildren(`Hiding was tested for ${this.removal.names.class.join(", ")}.`);
-      this.verdict.textContent = `For “${asked.class_name}”: vitreous explain --target "${asked.class_name}".`;
+      const { explain } = this.viewer.source;
+      this.verdict.replaceChildren(explain ? make("button", { class: "link", onclick: () => explain(asked.index) }, `Test it for “${asked.class_name}”`) : `For “${asked.class_name}”: vitreous explain --target "${asked.class_name}".`);
     } else {
       const told = step ?? this.removal.chosen[this.row];
       this.sentence(asked, step === null ? "hide" : way, told);
@@ -170,7 +171,7 @@ export class Headline {
         value.textContent = now === null ? "" : percent(now);
       }
       this.moved = true;
-    } else if (this.moved) this.show(this.predictions);
+    } else if (this.moved) this.show(this.predictions, this.viewer.before);
   }
 
   sentence(asked, way, step) {

@@ -1,12 +1,14 @@
 // What the page shows: everything on it is drawn from these values, and the address bar holds them, so that any view can
 // be linked to.
 
-const WORDS = { view: String, block: Number, head: (text) => (isNaN(text) ? text : Number(text)), query: Number, class: Number, image: Number, opacity: Number, epoch: Number, step: Number, count: Number, way: String, outliers: String };
+const WORDS = { view: String, block: Number, head: (text) => (isNaN(text) ? text : Number(text)), query: Number, class: Number, image: Number, opacity: Number, epoch: Number, step: Number, count: Number, way: String, outliers: String, sample: String, model: String, beside: String };
 
 export const DEFAULTS = { view: null, block: 0, head: "mean", query: null, class: null, image: 0, opacity: 0.85, step: 0, count: null, way: "hide", outliers: null, hover: null };
 
 export class State {
-  constructor(defaults) {
+  // a change of one of `pushed` is a step that the browser's Back undoes
+  constructor(defaults, pushed = []) {
+    this.pushed = pushed;
     this.defaults = { ...defaults };
     this.values = { ...defaults };
     this.listeners = new Set();
@@ -14,6 +16,7 @@ export class State {
     addEventListener("hashchange", () => {
       if (location.hash && !location.hash.includes("=")) return; // a place on the page, not a view of it
       this.set({ ...this.defaults, ...this.read() }, false);
+      this.reached = this.step;
     });
   }
 
@@ -21,6 +24,11 @@ export class State {
   start(values) {
     this.defaults = { ...this.defaults, ...values };
     this.set({ ...values, ...this.read() }, false);
+    this.reached = this.step;
+  }
+
+  get step() {
+    return JSON.stringify(this.pushed.map((name) => this.values[name]));
   }
 
   read() {
@@ -60,7 +68,9 @@ export class State {
     this.timer = setTimeout(() => {
       const kept = Object.entries(this.values).filter(([name, value]) => name in WORDS && value !== null && value !== this.defaults[name]);
       const text = new URLSearchParams(kept.map(([name, value]) => [name, String(value)])).toString();
-      history.replaceState(null, "", text ? `#${text}` : location.pathname + location.search);
+      const further = this.reached !== undefined && this.reached !== this.step;
+      this.reached = this.step;
+      history[further ? "pushState" : "replaceState"](null, "", text ? `#${text}` : location.pathname + location.search);
     }, 150);
   }
 

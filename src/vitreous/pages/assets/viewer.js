@@ -2,6 +2,7 @@
 // Groups, views and all words come from the payload; `kinds.js` draws each kind of result.
 
 import { make, number, percent } from "./dom.js";
+import { Edits } from "./edits.js";
 import { Headline } from "./headline.js";
 import { KINDS, controls, leftOut, legend, rangeOf, readMap } from "./kinds.js";
 import { Stage, render } from "./stage.js";
@@ -11,7 +12,7 @@ let count = 0;
 const STEP = 700; // milliseconds a block when playing
 
 export class Viewer {
-  // `source.ablate` is null in a report; in the explorer it asks the server
+  // `source.ablate` is null in a report; in the explorer it asks the server again, without some heads or patches
   static async create(payload, state, source) {
     const image = payload.header.files.image ? await createImageBitmap(payload.file("image")) : null;
     return new Viewer(payload, state, source, image);
@@ -28,8 +29,7 @@ export class Viewer {
     this.heads = model.heads ?? 1;
     this.hasStage = image !== null || maps.length > 0;
     this.id = ++count;
-    this.off = new Set();
-    this.news = "";
+    this.before = null; // the answers before a change
     this.chips = new Map();
     this.groups = new Map(Object.keys(this.header.groups).map((group) => [group, views.filter((view) => view.group === group)]).filter(([, found]) => found.length));
     this.build();
@@ -39,6 +39,15 @@ export class Viewer {
 
   get maps() {
     return this.header.views.flatMap((view) => view.results).filter((result) => result.kind === "map");
+  }
+
+  // heads that are switched off
+  get off() {
+    return this.edits?.off ?? new Set();
+  }
+
+  get news() {
+    return this.edits?.news ?? "";
   }
 
   get attention() {
@@ -154,6 +163,7 @@ export class Viewer {
     this.outliers = artifacts ? make("button", { class: "chip", title: artifacts.said, onclick: () => this.state.set({ outliers: this.state.values.outliers === "shown" ? null : "shown" }) }, "Colour them too") : null;
     const [many, rest] = artifacts ? [`${artifacts.patches.length} artifact${artifacts.patches.length > 1 ? "s" : ""} left out of the colours`, artifacts.said] : [];
     this.artifacts = artifacts ? make("details", { class: "artifacts" }, make("summary", {}, many), make("p", {}, rest), this.outliers) : null;
+    this.edits = this.source.ablate ? new Edits(this) : null;
     this.headline = new Headline(this);
     this.list = make("div", { class: "tabs", role: "tablist", "aria-label": "Views" });
     this.panel = make("div", { class: "panel", role: "tabpanel", id: `panel-${this.id}`, tabindex: "-1" });
@@ -167,7 +177,7 @@ export class Viewer {
     const under = make("div", { class: "controls under" }, make("label", { class: "slider" }, make("span", {}, "Colours"), this.opacity), save);
     const told = this.header.views.find((view) => view.name === "story");
     this.story = told ? make("nav", { class: "story-line", "aria-label": "Step by step" }, make("span", {}, "Step by step"), told.results.length ? this.steps(told) : null) : null;
-    const left = this.hasStage ? make("div", { class: "left" }, this.stage.element, this.legend, this.said, this.story, under, this.artifacts) : null;
+    const left = this.hasStage ? make("div", { class: "left" }, this.stage.element, this.legend, this.said, this.edits?.element, this.story, under, this.artifacts) : null;
     const views = make("div", { class: "views" }, this.list, this.headline.element, this.panel);
     this.element = make("article", { class: left ? "viewer" : "viewer alone", "aria-label": `${model.name}: ${name}` }, this.headline.head, left, views);
   }
@@ -228,8 +238,9 @@ export class Viewer {
     const told = this.parts.find((part) => part.overlay)?.overlay(values);
     this.drawn = told ?? this.read(this.shown, values);
     this.headline.update(values);
-    const removed = this.headline.removed(values);
-    if (this.hasStage) this.stage.draw({ opacity: values.opacity, ...this.drawn, removed, ...(removed && values.way === "show" ? { values: null, colours: null } : {}) });
+    const tried = this.headline.removed(values), removed = tried ?? this.edits?.removed ?? null;
+    this.edits?.update();
+    if (this.hasStage) this.stage.draw({ opacity: values.opacity, ...this.drawn, removed, ...(tried && values.way === "show" ? { values: null, colours: null } : {}) });
     this.legend.replaceChildren(this.drawn.values ? legend(this.shown ?? { label: this.drawn.label }, this.drawn) : "");
     if (this.outliers) {
       const has = Boolean(this.drawn.outliers);
@@ -296,37 +307,12 @@ export class Viewer {
     this.playButton.textContent = this.timer ? "Pause" : "Play";
   }
 
-  async toggle(block, head) {
-    const key = `${block}.${head}`;
-    this.off.has(key) ? this.off.delete(key) : this.off.add(key);
-    await this.ask();
+  toggle(block, head) {
+    return this.edits.change(() => this.edits.toggle(this.edits.off, `${block}.${head}`));
   }
 
-  async clear() {
-    this.off.clear();
-    await this.ask();
-  }
-
-  async ask() {
-    const mine = (this.asked = Symbol("asked"));
-    if (!this.off.size) {
-      this.news = "";
-      this.headline.show(this.header.predictions);
-    } else {
-      this.news = "Asking the model …";
-      this.state.set({ tick: performance.now() });
-      try {
-        const predictions = await this.source.ablate([...this.off]);
-        if (this.asked !== mine) return;
-        const [first, now] = [this.header.predictions[0], predictions[0]];
-        this.news = now.index === first.index ? `Without ${this.off.size} head${this.off.size > 1 ? "s" : ""} it still answers ${now.class_name}: ${percent(now.probability)} instead of ${percent(first.probability)}.` : `Without ${this.off.size} head${this.off.size > 1 ? "s" : ""} it answers ${now.class_name} instead of ${first.class_name}.`;
-        this.headline.show(predictions, this.header.predictions);
-      } catch (error) {
-        if (this.asked !== mine) return;
-        this.news = error.message;
-      }
-    }
-    this.state.set({ tick: performance.now() });
+  clear() {
+    return this.edits.change(() => this.edits.off.clear());
   }
 
   // what is on the image now, with its title, what is hidden, its scale, and the names of model and image

@@ -1,0 +1,185 @@
+// What is taken away before the model is asked again: heads switched off, patches removed or blurred. Each step can be
+// undone; answers and maps are those of the changed model, and the answers show the difference to before.
+
+import { make, percent } from "./dom.js";
+
+export class Edits {
+  constructor(viewer) {
+    Object.assign(this, { viewer, off: new Set(), gone: new Set(), way: "tokens", past: [], news: "", base: null, removing: false });
+    this.remove = make("button", { class: "chip", "aria-pressed": "false", onclick: () => this.switch() }, "Click patches away");
+    this.ways = [["tokens", "without their tokens"], ["blur", "blurred"]].map(([way, text]) => [way, make("button", { class: "chip", onclick: () => this.change(() => (this.way = way), this.gone.size) }, text)]);
+    this.undo = make("button", { class: "chip", onclick: () => this.back() }, "Undo");
+    this.all = make("button", { class: "chip", onclick: () => this.clear() }, "Everything back");
+    this.told = make("p", { class: "told", role: "status" });
+    this.more = make("span", { class: "chips", role: "group", "aria-label": "How patches are removed" }, this.ways.map(([, button]) => button));
+    this.element = make("div", { class: "edits" }, make("span", { class: "chips" }, this.remove, this.undo, this.all), this.more, this.told);
+    this.listen();
+  }
+
+  // --- what is changed -----------------------------------------------------------------------------------------------
+
+  change(act, asks = true) {
+    this.past.push({ off: [...this.off], gone: [...this.gone], way: this.way });
+    act();
+    return asks ? this.ask() : this.show();
+  }
+
+  toggle(set, key) {
+    set.has(key) ? set.delete(key) : set.add(key);
+  }
+
+  back() {
+    const last = this.past.pop();
+    if (!last) return;
+    Object.assign(this, { off: new Set(last.off), gone: new Set(last.gone), way: last.way });
+    return this.ask();
+  }
+
+  clear() {
+    return this.change(() => { this.off.clear(); this.gone.clear(); });
+  }
+
+  // --- clicking patches away -----------------------------------------------------------------------------------------
+
+  switch() {
+    this.removing = !this.removing;
+    this.show();
+  }
+
+  listen() {
+    const { stage, prefix } = this.viewer;
+    let painting = null; // "away" or "back" while the pointer is down
+    const paint = (event) => {
+      const token = stage.at(event);
+      if (token === null) return;
+      const patch = token - prefix;
+      painting ??= this.gone.has(patch) ? "back" : "away";
+      painting === "away" ? this.gone.add(patch) : this.gone.delete(patch);
+      this.show();
+    };
+    stage.element.addEventListener("pointerdown", (event) => {
+      if (!this.removing) return;
+      event.stopImmediatePropagation();
+      stage.element.focus({ preventScroll: true });
+      stage.element.setPointerCapture(event.pointerId);
+      this.past.push({ off: [...this.off], gone: [...this.gone], way: this.way });
+      paint(event);
+    }, true);
+    stage.element.addEventListener("pointermove", (event) => painting && paint(event));
+    stage.element.addEventListener("pointerup", () => {
+      if (painting) this.ask();
+      painting = null;
+    });
+    stage.element.addEventListener("keydown", (event) => {
+      const { query } = this.viewer.state.values;
+      if (!this.removing || !["Enter", " "].includes(event.key) || query === null || query < prefix) return;
+      event.preventDefault();
+      this.change(() => this.toggle(this.gone, query - prefix));
+    });
+  }
+
+  // patches to leave out of the drawing; blurred ones are blurred in the image itself
+  get removed() {
+    if (!this.gone.size || (this.way === "blur" && !this.asking)) return null;
+    return { gone: this.gone, colour: [128, 128, 128] };
+  }
+
+  // --- asking --------------------------------------------------------------------------------------------------------
+
+  async ask() {
+    const { viewer } = this;
+    const mine = (this.asked = Symbol("asked"));
+    this.asking = true;
+    this.news = "Asking the model …";
+    this.show();
+    try {
+      await viewer.source.loaded();
+      if (this.asked !== mine) return;
+      this.base ??= this.keep();
+      if (!this.off.size && !this.gone.size) return this.restore();
+      let first = true;
+      for await (const part of viewer.source.ablate({ off: [...this.off].join(","), gone: [...this.gone].join(","), way: this.way, classes: viewer.header.classes.map((each) => each.index).join(",") })) {
+        if (this.asked !== mine) return;
+        if (first) await this.answered(part);
+        else viewer.receive(part);
+        first = false;
+      }
+    } catch (error) {
+      if (this.asked === mine && error.name !== "AbortError") this.news = error.message;
+    } finally {
+      if (this.asked === mine) this.asking = false;
+      this.show();
+    }
+  }
+
+  // the answers of the changed model; its views follow
+  async answered(part) {
+    const { viewer, base } = this;
+    viewer.payload.add(part);
+    viewer.header.predictions = part.header.predictions;
+    viewer.before = base.predictions;
+    await this.picture(this.gone.size && this.way === "blur" ? await createImageBitmap(part.file("image")) : base.image);
+    for (const view of viewer.header.views) view.pending = true;
+    viewer.view = null;
+    viewer.buttons.forEach((button) => button.classList.add("pending"));
+    this.asking = false;
+    this.news = this.sentence(base.predictions[0], part.header.predictions[0]);
+    viewer.proves();
+    this.show();
+  }
+
+  sentence(first, now) {
+    const many = (count, word) => (count ? `${count} ${word}${count > 1 ? "s" : ""}` : "");
+    const without = [many(this.off.size, "head"), this.way === "tokens" ? many(this.gone.size, "patch").replace("patchs", "patches") : ""].filter(Boolean).join(" and ");
+    const blurred = this.way === "blur" && this.gone.size ? `${this.gone.size} patch${this.gone.size > 1 ? "es" : ""} blurred` : "";
+    const words = [without && `without ${without}`, blurred && `with ${blurred}`].filter(Boolean).join(" and ");
+    const start = words[0].toUpperCase() + words.slice(1);
+    if (!now) return `${start}: the maps have changed.`;
+    return now.index === first.index ? `${start} it still answers ${now.class_name}: ${percent(now.probability)} instead of ${percent(first.probability)}.` : `${start} it answers ${now.class_name} (${percent(now.probability)}) instead of ${first.class_name}.`;
+  }
+
+  // --- as it was before any change -----------------------------------------------------------------------------------
+
+  keep() {
+    const { header, image } = this.viewer;
+    return { arrays: { ...header.arrays }, files: { ...header.files }, predictions: header.predictions, image, views: header.views.map((view) => [view, view.results]) };
+  }
+
+  restore() {
+    const { viewer, base } = this;
+    const { header } = viewer;
+    Object.assign(header, { arrays: { ...base.arrays }, files: { ...base.files }, predictions: base.predictions });
+    header.views.splice(0, Infinity, ...base.views.map(([view, results]) => Object.assign(view, { results, pending: false })));
+    for (const [group, views] of viewer.groups) views.splice(0, Infinity, ...header.views.filter((view) => view.group === group));
+    viewer.payload.kept.clear();
+    viewer.before = null;
+    viewer.view = null;
+    viewer.buttons.forEach((button) => button.classList.remove("pending"));
+    this.picture(base.image);
+    this.news = "";
+    viewer.proves();
+  }
+
+  picture(image) {
+    this.viewer.image = this.viewer.stage.image = image;
+  }
+
+  // --- drawing -------------------------------------------------------------------------------------------------------
+
+  show() {
+    this.viewer.state.set({ tick: performance.now() });
+  }
+
+  update() {
+    const changed = this.off.size + this.gone.size > 0;
+    this.remove.setAttribute("aria-pressed", String(this.removing));
+    this.viewer.stage.element.classList.toggle("removing", this.removing);
+    this.more.hidden = !this.removing && !this.gone.size;
+    this.undo.hidden = this.undo.disabled = !this.past.length;
+    this.all.hidden = !changed;
+    for (const [way, button] of this.ways) button.setAttribute("aria-pressed", String(this.way === way));
+    this.told.hidden = Boolean(this.viewer.panel.querySelector(".news")); // it stands there already
+    const hint = this.removing && !changed ? "Click patches, or drag over them; with the arrow keys, Enter removes the patch that is chosen." : "";
+    if (this.told.textContent !== (this.news || hint)) this.told.textContent = this.news || hint;
+  }
+}
