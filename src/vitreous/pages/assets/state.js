@@ -62,16 +62,19 @@ export class State {
     });
   }
 
+  // a step at once, anything else when the reader has stopped moving
   write() {
     if (location.protocol === "about:") return; // inside a notebook's output a page has no address of its own
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => {
-      const kept = Object.entries(this.values).filter(([name, value]) => name in WORDS && value !== null && value !== this.defaults[name]);
-      const text = new URLSearchParams(kept.map(([name, value]) => [name, String(value)])).toString();
-      const further = this.reached !== undefined && this.reached !== this.step;
-      this.reached = this.step;
-      history[further ? "pushState" : "replaceState"](null, "", text ? `#${text}` : location.pathname + location.search);
-    }, 150);
+    if (this.reached !== undefined && this.reached !== this.step) this.record("pushState");
+    else this.timer = setTimeout(() => this.record("replaceState"), 150);
+  }
+
+  record(method) {
+    this.reached = this.step;
+    const kept = Object.entries(this.values).filter(([name, value]) => name in WORDS && value !== null && value !== this.defaults[name]);
+    const text = new URLSearchParams(kept.map(([name, value]) => [name, String(value)])).toString();
+    history[method](null, "", text ? `#${text}` : location.pathname + location.search);
   }
 
   watch(listener) {
