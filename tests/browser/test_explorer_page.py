@@ -376,3 +376,62 @@ def test_a_phone_has_nothing_beside_its_screen(chromium, home):
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     assert phone.complaints == []
     phone.context.close()
+
+
+def test_an_address_dropped_from_another_tab_is_fetched_by_the_server(watched, home):
+    page = watched.open(home)
+    asked = []
+
+    def answer(route):
+        asked.append(route.request.url)
+        route.fulfill(body=image()["buffer"], content_type="application/octet-stream")
+
+    page.route("**/api/fetch?**", answer)
+    page.evaluate(
+        """() => {
+            const dataTransfer = new DataTransfer();
+            dataTransfer.setData("text/uri-list", "https://cats.example/a/tabby%20cat.png?size=3");
+            document.body.dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
+        }"""
+    )
+    until(page, "vitreous.viewer.header.image.name === 'tabby cat.png'", 60)
+    assert [url.partition("?")[2] for url in asked] == [
+        "url=https%3A%2F%2Fcats.example%2Fa%2Ftabby%2520cat.png%3Fsize%3D3"
+    ]
+    assert watched.complaints == []
+    assert watched.outside(home) == []
+
+
+def test_an_address_of_this_machine_is_not_fetched_and_the_page_says_so(watched, home):
+    page = watched.open(home)
+    page.evaluate(
+        """(text) => {
+            const clipboardData = new DataTransfer();
+            clipboardData.setData("text/plain", text);
+            document.body.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true }));
+        }""",
+        f"{home}api/samples/coffee",
+    )
+    until(page, "document.getElementById('said').textContent.includes('only public ones are fetched')", 60)
+    assert page.locator("#status").get_attribute("class") == "status wrong"
+
+
+def test_the_camera_gives_an_image_and_is_switched_off(watched, home):
+    page = watched.page
+    page.add_init_script(
+        """navigator.mediaDevices.getUserMedia = async () => {
+            const canvas = document.createElement("canvas");
+            canvas.width = canvas.height = 64;
+            const context = canvas.getContext("2d");
+            setInterval(() => { context.fillStyle = "#c33"; context.fillRect(0, 0, 64, 64); }, 30);
+            return (globalThis.stream = canvas.captureStream());
+        };"""
+    )
+    watched.open(home)
+    page.get_by_role("button", name="Take a photo").click()
+    until(page, "document.querySelector('dialog video')?.videoWidth === 64", 60)
+    press(page, "Take it")
+    until(page, "vitreous.viewer.header.image.name === 'photo' && vitreous.viewer.header.image.size[0] === 64", 60)
+    assert page.locator("dialog").count() == 0
+    assert page.evaluate("stream.getTracks().map((track) => track.readyState)") == ["ended"]
+    assert watched.complaints == []

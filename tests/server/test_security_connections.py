@@ -1,6 +1,7 @@
 """A real server on loopback and clients that misbehave: they dawdle, send without end, never read, speak nonsense."""
 
 import contextlib
+import io
 import json
 import logging
 import socket
@@ -9,10 +10,12 @@ import time
 from typing import ClassVar
 
 import pytest
+from PIL import Image
 
 from conftest import noise
 from vitreous.data.preprocess import HALF, Preprocess
 from vitreous.models.vit import ViT, ViTConfig
+from vitreous.pages.explanation import Explanation
 from vitreous.server.app import create_app
 from vitreous.server.jobs import JobQueue
 from vitreous.server.security import REJECTED_BODY, REQUEST, UNREAD, SecurityMiddleware, TimedConnection
@@ -272,3 +275,70 @@ def test_two_explorers_run_beside_each_other_and_do_not_answer_for_each_other(mo
         assert answers(other)
         assert status(send(one, head(other))[0]) == 421
         assert json.loads(send(one, head(one))[0].partition(b"\r\n\r\n")[2])[0]["name"] == "small"
+
+
+@pytest.fixture
+def endless(monkeypatch):
+    """Views that take for ever, until their job is cancelled; `steps` counts the checks."""
+    steps = []
+
+    def fill(explanation, payload, progress):
+        yield {"predictions": [], "views": []}
+        while True:
+            steps.append(1)
+            progress("a view without end")
+            time.sleep(0.01)
+
+    monkeypatch.setattr(Explanation, "_fill", fill)
+    return steps
+
+
+def staged(port, client):
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(file, "PNG")
+    connection = socket.create_connection(("127.0.0.1", port))
+    line = f"POST /api/explain?model=small&stages=true&client={client}"
+    connection.sendall(head(port, line, f"Content-Length: {len(file.getvalue())}") + file.getvalue())
+    connection.settimeout(10)
+    assert status(connection.recv(4096)) == 200  # the first part is on its way
+    return connection
+
+
+def until(condition, patience=10.0):
+    end = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_client_that_leaves_between_two_parts_frees_its_work(model, endless):
+    with running(model) as (port, server, guard):
+        connection = staged(port, "a")
+        until(lambda: endless and server.jobs.active)
+        connection.close()
+        until(lambda: not server.jobs.active and guard.total_bytes == 0)
+        time.sleep(0.1)
+        count = len(endless)
+        time.sleep(0.1)
+        assert len(endless) == count
+
+
+def test_a_newer_image_of_a_page_ends_the_parts_of_the_older_one(model, endless):
+    with running(model) as (port, server, _), staged(port, "a") as first:
+        until(lambda: endless)
+        with staged(port, "a"):
+            heard = b""
+            with contextlib.suppress(TimeoutError):
+                while b"a newer request took its place" not in heard and (more := first.recv(4096)):
+                    heard += more
+            assert b"a newer request took its place" in heard
+            assert len(server.jobs.active) <= 1
+
+
+def test_the_server_ends_at_once_between_two_parts(model, endless):
+    with running(model) as (port, server, _), staged(port, "a"):
+        until(lambda: endless)
+        begun = time.monotonic()
+        server.should_exit = True
+        until(lambda: not server.server_state.connections)
+        assert time.monotonic() - begun < 5

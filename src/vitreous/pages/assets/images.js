@@ -106,8 +106,8 @@ export class Images {
       canvas.getContext("2d").drawImage(video, 0, 0);
       const blob = await canvas.convertToBlob({ type: "image/jpeg", quality: 0.92 });
       dialog.close();
-      this.take([new File([blob], "camera", { type: blob.type })]);
-    } }, "Take the picture");
+      this.take([new File([blob], "photo", { type: blob.type })]);
+    } }, "Take it");
     const dialog = make("dialog", { class: "camera", "aria-label": "Camera" }, video, make("p", { class: "chips" }, shoot, make("button", { class: "chip", onclick: () => dialog.close() }, "Cancel")));
     dialog.addEventListener("close", () => { stream.getTracks().forEach((track) => track.stop()); dialog.remove(); });
     document.body.append(dialog);
