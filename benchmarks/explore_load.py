@@ -75,14 +75,19 @@ class Load:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=90)
         try:
             connection.request(method, path, body)
+            begun = time.monotonic()
             answer = connection.getresponse()
+            answer.read(4)
+            if "stages" in path and answer.status == 200:
+                self.waited["stages, first part"].append(time.monotonic() - begun)
             answer.read()
             return answer.status
         finally:
             connection.close()
 
     def upload(self, number: int, path: str) -> int:
-        return self.ask("POST", f"/api/{path}?model=packaged:cifar10&client=c{number}", self.image)
+        path, stages = ("explain", "&stages=true") if path == "stages" else (path, "")
+        return self.ask("POST", f"/api/{path}?model=packaged:cifar10&client=c{number}{stages}", self.image)
 
     def begin(self) -> None:
         for _ in range(240):  # until it listens
@@ -95,8 +100,8 @@ class Load:
             self.upload(0, "explain")
 
     def client(self, number: int, end: float) -> None:
-        """A third look at pages and lists, a third ask for whole pages, a third for heads switched off."""
-        kind, turn = ("light", "explain", "ablate")[number % 3], number
+        """A quarter each: pages and lists, whole pages, pages in stages as a browser asks, heads switched off."""
+        kind, turn = ("light", "explain", "stages", "ablate")[number % 4], number
         while time.monotonic() < end:
             begun = time.monotonic()
             try:
