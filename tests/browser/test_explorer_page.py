@@ -435,3 +435,20 @@ def test_the_camera_gives_an_image_and_is_switched_off(watched, home):
     assert page.locator("dialog").count() == 0
     assert page.evaluate("stream.getTracks().map((track) => track.readyState)") == ["ended"]
     assert watched.complaints == []
+
+
+def test_answers_stay_and_the_page_says_why_where_maps_cannot_be_had(watched, home, monkeypatch):
+    page = watched.open(home)
+    fill = Explanation._fill
+
+    def breaks(explanation, payload, progress):
+        yield next(fill(explanation, payload, progress))
+        raise ValueError("too much is asked of this machine")
+
+    monkeypatch.setattr(Explanation, "_fill", breaks)
+    page.get_by_role("button", name="coffee").click()
+    until(page, "document.getElementById('status').textContent.includes('coffee: too much is asked')", 60)
+    assert page.get_by_text("Not worked out: too much is asked of this machine").is_visible()
+    assert page.get_by_text("Being worked out").count() == 0
+    assert page.locator(".answer .name").count() == 5
+    assert page.locator("[aria-busy]").count() == 0

@@ -91,6 +91,8 @@ export class Edits {
     const mine = (this.asked = Symbol("asked"));
     this.asking = true;
     this.news = "Asking the model …";
+    viewer.failed = null;
+    viewer.element.classList.remove("failed");
     this.show();
     try {
       await viewer.source.loaded();
@@ -105,7 +107,9 @@ export class Edits {
         first = false;
       }
     } catch (error) {
-      if (this.asked === mine && error.name !== "AbortError") this.news = error.message;
+      if (this.asked !== mine || error.name === "AbortError") return;
+      this.news = error.message;
+      viewer.fail(error.message);
     } finally {
       if (this.asked === mine) this.asking = false;
       this.show();

@@ -83,12 +83,18 @@ class Slot {
 
   async receive(values, signal, several) {
     let viewer = null;
-    for await (const part of this.ask(values, signal)) {
-      if (signal.aborted) return;
-      if (viewer) viewer.receive(part);
-      else viewer = await this.open(part, several);
+    try {
+      for await (const part of this.ask(values, signal)) {
+        if (signal.aborted) return;
+        if (viewer) viewer.receive(part);
+        else viewer = await this.open(part, several);
+      }
+    } catch (error) {
+      if (!signal.aborted) viewer?.fail(error.message);
+      throw error;
+    } finally {
+      if (!signal.aborted) this.element.removeAttribute("aria-busy");
     }
-    this.element.removeAttribute("aria-busy");
   }
 
   async *ask(values, signal) {

@@ -59,9 +59,10 @@ export class Images {
 
   // an image's address, dropped or pasted: this page may ask its own server alone, which fetches it
   async fetch(url) {
-    const name = decodeURIComponent(new URL(url).pathname.split("/").pop()) || new URL(url).hostname;
-    this.tell(`Fetching ${name} …`);
+    this.tell(`Fetching ${url} …`);
     try {
+      const { pathname, hostname } = new URL(url);
+      const name = decodeURIComponent(pathname.split("/").pop().replace(/%(?![0-9a-f]{2})/gi, "%25")) || hostname;
       const blob = await (await ask(address("/api/fetch", { url }), " ")).blob();
       this.take([new File([blob], name, { type: blob.type })]);
     } catch (error) {

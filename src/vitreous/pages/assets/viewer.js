@@ -76,6 +76,14 @@ export class Viewer {
     this.state.set({ tick: performance.now() });
   }
 
+  // nothing more comes: say so where something was awaited
+  fail(message) {
+    this.failed = message;
+    this.element.classList.add("failed");
+    this.view = null; // shown anew
+    this.state.set({ tick: performance.now() });
+  }
+
   // the headline once more: the evidence has come, or the answers have changed
   proves() {
     const { head, element } = this.headline;
@@ -199,7 +207,7 @@ export class Viewer {
     this.chips = new Map(siblings.map((each, i) => [each.name, chips[i]]));
     const moves = controls(this, view.results);
     this.parts = [moves, ...view.results.map((result) => KINDS[result.kind](this, result))];
-    const words = make("div", { class: "sentences" }, make("h3", { class: siblings.length > 1 ? "visually-hidden" : null }, view.title), make("p", {}, view.read), make("p", { class: "beware" }, view.beware), view.pending ? make("p", { class: "pending", role: "status" }, "Being worked out …") : null);
+    const words = make("div", { class: "sentences" }, make("h3", { class: siblings.length > 1 ? "visually-hidden" : null }, view.title), make("p", {}, view.read), make("p", { class: "beware" }, view.beware), view.pending ? make("p", { class: "pending", role: "status" }, this.failed ? `Not worked out: ${this.failed}` : "Being worked out …") : null);
     this.panel.replaceChildren(...(siblings.length > 1 ? [make("div", { class: "chips", role: "group", "aria-label": `${view.group}: views` }, chips)] : []), words, ...this.parts.map((part) => part.element ?? ""));
     const tab = this.buttons.get(view.group);
     this.panel.setAttribute("aria-labelledby", tab.id);
