@@ -1,5 +1,6 @@
 """A real server on loopback and clients that misbehave: they dawdle, send without end, never read, speak nonsense."""
 
+import asyncio
 import contextlib
 import io
 import json
@@ -18,6 +19,7 @@ from vitreous.models.vit import ViT, ViTConfig
 from vitreous.pages.explanation import Explanation
 from vitreous.server.app import create_app
 from vitreous.server.jobs import JobQueue
+from vitreous.server.parts import Parts, Question
 from vitreous.server.security import REJECTED_BODY, REQUEST, UNREAD, SecurityMiddleware, TimedConnection
 from vitreous.server.serve import ExplorerServer, allowed_hosts, listen, settings
 from vitreous.weights.card import Card
@@ -342,3 +344,22 @@ def test_the_server_ends_at_once_between_two_parts(model, endless):
         server.should_exit = True
         until(lambda: not server.server_state.connections)
         assert time.monotonic() - begun < 5
+
+
+def test_an_older_request_between_its_jobs_does_not_end_the_newer_one(model):
+    async def ask():
+        jobs, quick = JobQueue(), threading.Event()
+        older, newer = (Parts(Question(model), b"", "image") for _ in range(2))
+        jobs.newest["a"] = older
+        stream = older.stream(b"first", jobs, "a")
+        await anext(stream)
+        jobs.newest["a"] = newer
+        first = asyncio.ensure_future(jobs.run("a", lambda cancel: quick.wait(5) and cancel.event.is_set(), quick=True))
+        await asyncio.sleep(0.05)
+        rest = [part async for part in stream]
+        quick.set()
+        return rest, await first
+
+    rest, cancelled = asyncio.run(ask())
+    assert b"a newer request took its place" in rest[0]
+    assert not cancelled

@@ -184,6 +184,7 @@ def create_app(models: Mapping[str, ViT], jobs: JobQueue, *, fetches: bool = Fal
         explained, patches = parse_indices(classes, "classes"), parse_indices(gone, "patches")
         question = Question(model_named(model), explained[:EXPLAINED], parse_heads(off), patches, way == "blur")
         parts = Parts(question, await image_in(request), name)
+        jobs.newest[client] = parts
         if not stages:
             return Response(await compute(request, client, parts.whole), media_type=BYTES)
         first = await compute(request, client, parts.first, quick=True)

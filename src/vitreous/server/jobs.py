@@ -10,6 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from torch import Tensor, nn
 
@@ -80,6 +81,8 @@ class JobQueue:
         """Jobs without a thread, the oldest first."""
         self.latest: dict[str, CancelToken] = {}
         """The newest job of each client."""
+        self.newest: WeakValueDictionary[str, Any] = WeakValueDictionary()
+        """The newest request of each client, which may take several jobs: only its own next job is run."""
         self.active: set[CancelToken] = set()
         """All jobs, waiting or running."""
         self.closed = False

@@ -93,6 +93,9 @@ class Parts:
     async def stream(self, first: bytes, jobs: JobQueue, client: str) -> AsyncIterator[bytes]:
         """Send every part with its length before it; an error after the first part is a part that says so."""
         yield framed(first)
+        if client and jobs.newest.get(client) is not self:  # its next job would cancel the newer request's first
+            yield framed(Payload({"error": "a newer request took its place"}).to_bytes())
+            return
         ready: asyncio.Queue[bytes | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
