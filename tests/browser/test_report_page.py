@@ -166,7 +166,7 @@ def test_the_slider_hides_the_strongest_patches_and_the_bars_follow(watched, rep
     page.get_by_label("Patches, the strongest first").fill("4")
     settle(page)
     gone = page.evaluate("[...vitreous.viewer.stage.shown.removed.gone]")
-    inspection = Inspection(load(), samples()["chelsea"])
+    inspection = Inspection(load("packaged:cifar10"), samples()["chelsea"])
     heat = heat_map("relevance", inspection).flatten()
     heat[list(inspection.artifacts.patches)] = -torch.inf
     assert gone == heat.argsort(descending=True, stable=True)[: len(gone)].tolist()
@@ -199,7 +199,7 @@ def test_pointing_at_a_patch_shows_its_similarity_with_every_patch(watched, repo
     page = watched.open(report + "#view=similarity&block=3")
     page.mouse.move(*centre(page, 2, 5))
     settle(page)
-    inspection = Inspection(load(), samples()["chelsea"])
+    inspection = Inspection(load("packaged:cifar10"), samples()["chelsea"])
     truth = patch_similarity(inspection.outputs[3], inspection.vit.layout)[2 * 8 + 5].numpy()
     assert np.abs(drawn(page) - truth).max() <= 0.0101
     page.mouse.down()
