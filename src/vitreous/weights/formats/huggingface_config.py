@@ -40,10 +40,22 @@ MODEL_TYPES: dict[str, dict[str, Any]] = {  # model_type → the fields that are
     "ijepa": USUAL | MLP | POOLER,
     "dinov2": USUAL | DINO | {"patch_size": 14},
     "dinov2_with_registers": USUAL | DINO | {"num_register_tokens": 4},
-    "clip_vision_model": {key: value for key, value in USUAL.items() if key != "qkv_bias"}
-    | MLP
-    | {"patch_size": 32, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "projection_dim": 512},
+    "flava_image_model": USUAL | MLP | {"pooler_act": "tanh"},
 }
+CLIP = {key: value for key, value in USUAL.items() if key != "qkv_bias"} | MLP
+CLIP |= {"patch_size": 32, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "projection_dim": 512}
+CLIPS = {  # model_type → the name in its classes; the tower alone is `<model_type>_vision_model`
+    "clip": "CLIP",
+    "metaclip_2": "MetaClip2",
+    "chinese_clip": "ChineseCLIP",
+    "altclip": "AltCLIP",
+    "clipseg": "CLIPSeg",
+    "git": "Git",
+}
+CLIPSEG_DECODER = (
+    *("extract_layers", "reduce_dim", "decoder_attention_dropout", "decoder_hidden_act", "conditional_layer"),
+    "use_complex_transposed_convolution",
+)
 HARMLESS = (
     *("architectures", "model_type", "id2label", "label2id", "num_labels", "problem_type", "finetuning_task"),
     *("transformers_version", "torch_dtype", "dtype", "_name_or_path", "name_or_path", "_commit_hash", "vitreous"),
@@ -81,16 +93,16 @@ HARMLESS_NUMBERS = (
     *("decoder_num_attention_heads", "decoder_hidden_size", "decoder_num_hidden_layers", "decoder_intermediate_size"),
 )
 DTYPES = (None, "auto", "float32", "float16", "bfloat16", "float64")
-HARMLESS_FLAGS = ("use_mask_token", "norm_pix_loss", "apply_layernorm", "reshape_hidden_states")
+HARMLESS_FLAGS = ("use_mask_token", "mask_token", "norm_pix_loss", "apply_layernorm", "reshape_hidden_states")
 STAGES = ("stage_names", "out_features", "out_indices")  # of transformers' backbone classes
 HEADLESS = ("Model", "ForMaskedImageModeling", "ForPreTraining", "Backbone")
-FAMILIES = ("ViT", "DeiT", "ViTMAE", "ViTMSN", "IJepa", "Dinov2", "Dinov2WithRegisters")
+FAMILIES = ("ViT", "DeiT", "ViTMAE", "ViTMSN", "IJepa", "Dinov2", "Dinov2WithRegisters", "FlavaImage")
 
 
 def read_config(sidecar: Mapping[str, Any]) -> Allowed:
     """Read our fields from the `config.json` of a ViT, DeiT, ViT-MAE, ViT-MSN, I-JEPA or DINOv2."""
     kind = sidecar.get("model_type")
-    if kind not in MODEL_TYPES or kind == "clip_vision_model":
+    if kind not in MODEL_TYPES:
         raise _unsupported_kind(kind)
     values = _read_fields(sidecar, MODEL_TYPES[kind])
     allowed = _shared(values)
@@ -121,26 +133,29 @@ def read_config(sidecar: Mapping[str, Any]) -> Allowed:
         allowed["classes"] = (0,)
     elif task:
         allowed["classes"] = (_labels(sidecar),)
-    if dino and task != "Model":  # the class token and the mean of the patches, side by side
+    if dino and task not in HEADLESS:  # the class token and the mean of the patches, side by side
         allowed["pool"] = ("token+mean",) if task == "ForImageClassification" else ("token", "token+mean")
     return allowed
 
 
 def read_clip_config(sidecar: Mapping[str, Any]) -> Allowed:
     """Read our fields from a CLIP's `config.json`; a complete CLIP has the vision tower's one level deeper."""
-    kind, vision = sidecar.get("model_type"), sidecar
-    if kind not in ("clip", "clip_vision_model"):
-        raise _unsupported_kind(kind)
-    task = _task(sidecar, ("CLIPVision", "CLIP"))
-    if kind == "clip":
+    kind, vision = str(sidecar.get("model_type")), sidecar
+    family = kind.removesuffix("_vision_model")
+    if family not in CLIPS or kind == "git":
+        raise _unsupported_kind(sidecar.get("model_type"))
+    task = _task(sidecar, (f"{CLIPS[family]}Vision", CLIPS[family]))
+    whole = kind == family
+    if whole:
         known = ("vision_config", "text_config", "vision_config_dict", "text_config_dict", "projection_dim")
+        known += CLIPSEG_DECODER if kind == "clipseg" else ()
         check_fields(sidecar, (*known, *HARMLESS, *HARMLESS_NUMBERS), "config.json")
         vision = sidecar.get("vision_config") or {}
         older = sidecar.get("vision_config_dict") or {}
         if differing := [name for name in older if name in vision and older[name] != vision[name]]:
             raise CheckpointError(f"config.json says two things of {differing[0]}: get it again")
         vision = older | vision
-    values = _read_fields(vision, MODEL_TYPES["clip_vision_model"])
+    values = _read_fields(vision, CLIP | ({"patch_size": 16} if family == "git" else {}))
     classifier = task == "ForImageClassification"
     allowed = _shared(values) | {
         "class_token": (True,),
@@ -158,10 +173,9 @@ def read_clip_config(sidecar: Mapping[str, Any]) -> Allowed:
         "final_norm": (not classifier,),
         "pool": ("mean",) if classifier else ("token",),
     }
-    whole = kind == "clip"
     if classifier:
         allowed["classes"] = (_labels(sidecar),)
-    elif task == "ModelWithProjection" or (task == "Model" and whole and sidecar["architectures"] == ["CLIPModel"]):
+    elif task == "ModelWithProjection" or (task == "Model" and whole and "Vision" not in sidecar["architectures"][0]):
         allowed["classes"] = (sidecar.get("projection_dim", 512) if whole else values["projection_dim"],)
     elif task == "Model":
         allowed["classes"] = (0,)
@@ -274,5 +288,5 @@ def _pair(value: Any) -> tuple[int, int]:
 def _unsupported_kind(kind: Any) -> CheckpointError:
     if kind is None:
         return CheckpointError("config.json names no model_type: get it again, or load the weights without it")
-    known = ", ".join((*MODEL_TYPES, "clip"))
+    known = ", ".join((*MODEL_TYPES, *CLIPS))
     return CheckpointError(f"the family {kind!r:.40} is not supported: of transformers' models, {known} are")
