@@ -148,8 +148,8 @@ def read_clip_config(sidecar: Mapping[str, Any]) -> Allowed:
     whole = kind == family
     if whole:
         known = ("vision_config", "text_config", "vision_config_dict", "text_config_dict", "projection_dim")
-        known += CLIPSEG_DECODER if kind == "clipseg" else ()
-        check_fields(sidecar, (*known, *HARMLESS, *HARMLESS_NUMBERS), "config.json")
+        decoder = CLIPSEG_DECODER if kind == "clipseg" else ()
+        check_fields(sidecar, (*known, *decoder, *HARMLESS, *HARMLESS_NUMBERS), "config.json")
         vision = sidecar.get("vision_config") or {}
         older = sidecar.get("vision_config_dict") or {}
         if differing := [name for name in older if name in vision and older[name] != vision[name]]:
