@@ -111,7 +111,7 @@ def tensor_mutants(base: Base, folder: Path, rng: random.Random, count: int) -> 
     for number in dict.fromkeys((blocks[-1], blocks[0], rng.choice(blocks))):
         gone = lambda held, number=number: {n: t for n, t in held.items() if not _in_block(n, number)}  # noqa: E731
         yield Mutant("block dropped", f"block {number}", on(gone))
-    for suffix in {name.replace("/", ".").rpartition(".")[2] for name in names}:
+    for suffix in sorted({name.replace("/", ".").rpartition(".")[2] for name in names}):
         groups = {name.replace(block_number(name), "*", 1) if block_number(name) else name for name in names}
         group = rng.choice(sorted(g for g in groups if g.endswith(suffix)))
         head, _, tail = group.partition("*")

@@ -24,6 +24,14 @@ def test_a_grid_that_is_not_square_is_asked_for(tmp_path):
     assert load(tmp_path / "mine.pth", assume={"heads": 4, "image_size": (24, 48)}).config.grid == (3, 6)
 
 
+def test_patches_that_are_not_square_are_asked_for(tmp_path):
+    model = timm.create_model("vit_base_patch16_224", **SMALL | {"patch_size": (8, 4), "img_size": (32, 16)})
+    torch.save(model.state_dict(), tmp_path / "mine.pth")
+    with pytest.raises(ValueError, match="--assume patch_size=8x4"):
+        load(tmp_path / "mine.pth", assume={"heads": 4})
+    assert load(tmp_path / "mine.pth", assume={"heads": 4, "patch_size": (8, 4)}).config.grid == (4, 4)
+
+
 X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(5))
 
 

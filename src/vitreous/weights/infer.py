@@ -159,6 +159,11 @@ def infer_config(
             f"it has {shapes['depth']} blocks, and known models of width {shapes['width']} have {depths}: blocks are "
             f"missing; if not, pass --assume depth={shapes['depth']}"
         )
+    if len(set(shapes["patch_size"])) > 1 and "patch_size" not in {*stated, *assume}:
+        raise CheckpointError(
+            f"its patches are {_sides(shapes['patch_size'])}, and those of all known models are square: it is damaged; "
+            f"if not, pass --assume patch_size={'x'.join(map(str, shapes['patch_size']))}"
+        )
     known = {name: allowed for name, allowed in known.items() if name not in stated}
     _compare(shapes, known, like or f"the format {format.name}", assume)
     for name in UNSEEN:
