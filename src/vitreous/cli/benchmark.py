@@ -1,4 +1,4 @@
-"""`vitreous benchmark`."""
+"""`vitreous benchmark`: time Vitreous beside other libraries on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`vitreous classify`."""
+"""`vitreous classify`: print the classes of images, or write them to a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`vitreous compare`."""
+"""`vitreous compare`: train several models with one budget and compare them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`vitreous doctor`."""
+"""`vitreous doctor`: print what was loaded and assumed, and check the preprocessing."""
 
 from __future__ import annotations
 

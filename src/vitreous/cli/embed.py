@@ -1,4 +1,4 @@
-"""`vitreous embed`."""
+"""`vitreous embed`: write the features of images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`vitreous evaluate`."""
+"""`vitreous evaluate`: print the accuracy on labelled images."""
 
 from __future__ import annotations
 

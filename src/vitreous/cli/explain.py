@@ -1,4 +1,4 @@
-"""`vitreous explain`."""
+"""`vitreous explain`: write the interactive page and figures of an image."""
 
 from __future__ import annotations
 

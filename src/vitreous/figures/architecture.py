@@ -60,7 +60,7 @@ def draw_architecture(diagram: Diagram) -> Figure:
 
 
 def draw_story(steps: Sequence[StoryStep], *, title: str = "") -> Figure:
-    """Numbered steps, each with its sentence, its equation and its shapes.
+    """Draw the steps of a model's story: numbered, each with its sentence, its equation and its shapes.
 
     >>> step = StoryStep("Image", "The image is cropped.", "x", (("image", "224 × 224 × 3"),), "image")
     >>> [text.get_text() for text in draw_story([step]).texts][:2]

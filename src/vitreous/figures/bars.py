@@ -91,7 +91,7 @@ def draw_predictions(
 
 
 def _strip(card: Sheet, probabilities: Floats, top: float) -> None:
-    """The probability of every class as a thin line over its index."""
+    """Draw a strip below the bars of predictions: the probability of every class over its index."""
     count = len(probabilities)
     card.write(0, top, f"all {count} classes, by index", size=SMALL, color=MUTED, va="top")
     axes = card.place(0, top + 0.2, WIDTH, 0.42)

@@ -1,4 +1,4 @@
-"""Charts: a number for each head by depth, and how faithful explanations are."""
+"""Charts: a number for each head by depth, how faithful maps are, and answers as patches are hidden."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -126,7 +126,7 @@ def draw_faithfulness(
 def draw_removal(
     counts: Sequence[int], hidden: ArrayLike, alone: ArrayLike, names: Sequence[str], *, title: str = "", note: str = ""
 ) -> Figure:
-    """Probabilities `[steps answers]` with the strongest patches hidden, and with them shown alone; a sentence below.
+    """Draw curves of the probabilities `[steps answers]` with the strongest patches hidden, and with them shown alone.
 
     >>> figure = draw_removal([0, 5, 10], [[0.9], [0.2], [0.0]], [[0.0], [0.8], [0.9]], ["dome"])
     >>> [line.get_ydata().tolist() for line in figure.axes[0].lines]

@@ -236,7 +236,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Removal:
-    """What the model answers while the strongest patches of a map are hidden, and while they are shown alone."""
+    """A kind of result: the answers while the strongest patches of a map are hidden, and while they are shown alone."""
 
     counts: Sequence[int]
     """How many patches: `[steps]`, from none to all."""

@@ -102,7 +102,7 @@ def known_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[
 
 
 def known_dinov2_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[Allowed, str]:
-    """Return the choices of transformers' DINOv2, with and without registers."""
+    """Return the models that a bare file with the keys of transformers' DINOv2 may be, with and without registers."""
     return library_models(
         layer_scale=(1e-5,),
         swiglu=(True, False),
