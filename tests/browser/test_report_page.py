@@ -265,15 +265,15 @@ def test_a_printed_page_begins_with_the_answer_and_has_no_blank_one(watched, rep
 
 
 def test_several_images_have_thumbnails_with_their_answers(watched, tmp_path):
-    for name in ("chelsea", "rocket"):
+    for name in ("chelsea", "coffee"):
         samples()[name].save(tmp_path / f"{name}.png")
-    paths = [str(tmp_path / f"{name}.png") for name in ("chelsea", "rocket")]
+    paths = [str(tmp_path / f"{name}.png") for name in ("chelsea", "coffee")]
     main(["explain", *paths, "-o", str(tmp_path / "two.html"), "--views", "relevance,evidence", "--device", "cpu"])
     page = watched.open((tmp_path / "two.html").as_uri())
     assert page.locator(".thumb").count() == 2
     assert page.locator(".thumb img").evaluate_all("all => all.every((each) => each.naturalWidth > 0)")
     page.locator(".thumb").nth(1).click()
-    until(page, "vitreous.viewer.header.image.name === 'rocket.png'")
+    until(page, "vitreous.viewer.header.image.name === 'coffee.png'")
     assert page.locator(".thumb").nth(1).get_attribute("aria-pressed") == "true"
     assert page.locator("h2 strong").inner_text() in page.locator(".thumb").nth(1).inner_text()
     assert watched.complaints == []
@@ -356,8 +356,8 @@ def test_a_view_that_is_added_appears_everywhere(watched, tmp_path, monkeypatch,
     monkeypatch.setitem(VIEWS, "self-attention", View(*words, self_attention))
     main(["views"])
     assert "self-attention" in capsys.readouterr().out
-    words = ["explain", CHELSEA, *SMALL, "--device", "cpu", "-o"]
-    main([*words, str(tmp_path / "report.html"), "--figures", str(tmp_path / "figures")])
+    command = ["explain", CHELSEA, *SMALL, "--device", "cpu", "-o"]
+    main([*command, str(tmp_path / "report.html"), "--figures", str(tmp_path / "figures")])
     assert (tmp_path / "figures/self-attention.png").read_bytes().startswith(b"\x89PNG")
     page = watched.open((tmp_path / "report.html").as_uri())
     page.get_by_role("tab", name="Inside").click()
@@ -366,7 +366,7 @@ def test_a_view_that_is_added_appears_everywhere(watched, tmp_path, monkeypatch,
     assert "Attention of tokens to themselves" in page.locator(".panel").inner_text()
     assert page.locator("button.cell").count() == 8 * 4
     assert all(sentence in page.locator(".sentences").inner_text() for sentence in words)
-    main([*words, str(tmp_path / "one.html"), "--views", "self-attention"])
+    main([*command, str(tmp_path / "one.html"), "--views", "self-attention"])
     page = watched.open((tmp_path / "one.html").as_uri())
     assert page.locator("[role=tab] b").all_inner_texts() == ["Inside"]
     assert page.locator("h3").inner_text() == "Attention to oneself"

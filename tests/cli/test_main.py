@@ -237,7 +237,7 @@ def test_good_images_are_answered_and_bad_ones_listed(folder, image, tmp_path, c
         (["classify", "--precision", "half"], "--precision is one of fp32, bf16, fp16, int8, fp8, got 'half'"),
         (["classify", "--image-size", "x"], "--image-size expects HEIGHT [WIDTH], got ['x']"),
         (["convert"], "convert needs IN, OUT and --to {timm,"),
-        (["evaluate", "here"], "evaluate needs --data NAME|FOLDER, and takes no here (vitreous"),
+        (["evaluate", "here"], "evaluate needs --data NAME|FOLDER|CSV, and takes no here (vitreous"),
         (["evaluate", "--data", "empty", "--probe", "knn", "--fast"], "leave --fast, --merge and --precision out"),
         (["--json", "classify"], "the command comes before --json"),
     ],

@@ -49,15 +49,13 @@ class ModelOptions:
     resize: Text = None
     """Another resizing convention: google, timm, torchvision, huggingface, dinov2 or dinov2-registers."""
     assume: Assume = ()
-    """What the files do not say, or say wrongly, such as heads=6, pool=mean or architecture=vit_base_patch16_224; may
-    be repeated."""
+    """What the files do not say, or say wrongly, such as heads=6 or pool=mean; may be repeated."""
     statistics: Annotated[Literal["half", "imagenet", "clip", "unit"] | None, optional("{half,imagenet,clip,unit}")] = (
         None
     )
     """Normalise images by these statistics instead of the checkpoint's own."""
     fit: Annotated[Literal["crop", "squash", "pad"] | None, optional("{crop,squash,pad}")] = None
-    """Images whose sides are not the model's: crop the centre, squash all of it, or pad it with black edges; without
-    it, what the checkpoint was trained with."""
+    """Crop, squash or pad images of other sides than the model's; by default as it was trained."""
 
     def load(self, console: Console | None = None) -> Model:
         """Load the model, and print on `console` what makes its answers doubtful."""
