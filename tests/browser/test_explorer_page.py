@@ -239,7 +239,7 @@ def test_image_and_answers_are_there_before_the_maps_are(watched, home, monkeypa
             page, "document.querySelector('.stage .coming')?.naturalWidth === 600", 60
         )  # the image, before any answer
         assert page.locator(".slot.waiting .answer-line").inner_text() == before
-        assert page.evaluate("getComputedStyle(document.querySelector('.views')).opacity") < "0.9"
+        until(page, "getComputedStyle(document.querySelector('.slot.waiting .views')).opacity === '0.35'")  # it fades
         answers.set()
         until(page, "globalThis.vitreous.viewer.header.image.name === 'coffee'", 60)
         assert page.locator(".slot.waiting").count() == 0
