@@ -80,7 +80,7 @@ COMMANDS: list[tuple[str, int]] = [
     ("vitreous finetune --data shapes --epochs 1", 0),
     ("vitreous finetune shapes", 2),
     ("vitreous finetune --data labels.csv --epochs 1", 0),
-    ("vitreous train --data shapes --epochs 1", 0),
+    ("vitreous train --data shapes --epochs 1", 2),
     ("vitreous train --epochs 1", 0),
     ("vitreous train photos", 2),
     # others
