@@ -45,7 +45,7 @@ class Comparison:
         return "\n\n".join(as_text(table) for table in self.tables)
 
     def to_dict(self) -> dict[str, Any]:
-        """What `comparison.json` holds."""
+        """Return the results of a comparison as `comparison.json` holds them."""
         return {"title": self.title, "command": self.command, "tables": list(self.tables)}
 
     def __repr__(self) -> str:
@@ -149,6 +149,7 @@ class _Job:
     compiled: bool
 
     def say(self, line: str) -> None:
+        """Pass a message of a comparison on to the user."""
         Listeners(self.listeners).log(line)
 
     def compare(
@@ -165,6 +166,7 @@ class _Job:
 
 
 def _in_words(table: Mapping[str, Any]) -> ComparedDataset:
+    """Format the verdicts and tables of all datasets of a study as text."""
     if "missing" in table:
         return ComparedDataset(table)
     return ComparedDataset(table, cells(table["rows"]), verdicts(table), [evidence(pair) for pair in table["pairs"]])
@@ -212,7 +214,7 @@ def folder_name(names: Sequence[str]) -> str:
 
 
 def repeat_command(first: Sequence[str], data: str | None, settings: Mapping[str, Any], seeds: int) -> str:
-    """The command that repeats a study; local paths are cut to their last part.
+    """Write the command that repeats a study; local paths are cut to their last part.
 
     >>> repeat_command(["resnet18", "B/16"], "/home/me/pets", {"epochs": 3, "learning_rates": (0.1, 0.2)}, 2)
     "vitreous compare resnet18 B/16 --data '…/pets' --epochs 3 --learning-rates 0.1 0.2 --seeds 2"

@@ -89,13 +89,13 @@ class BenchmarkResult:
         return f"{self.model}, {kind}, batch {self.batch}, {self.precision}, {self.device}"
 
     def cells(self) -> list[list[str]]:
-        """The benchmark's table as text: a header, and a row for each contender."""
+        """Format a benchmark's table as text: a header, and a row for each contender."""
         memory = any(row.memory is not None for row in self.rows)
         header = ["", "images/s", "ms", "spread", "× peer", "of limit", "error", *(["GiB"] if memory else [])]
         return [header, *(_cells(row, memory) for row in self.rows)]
 
     def notes(self) -> list[str]:
-        """The lines below a benchmark's table: the limit, how to read it, and what was left out."""
+        """Write the lines below a benchmark's table: the limit, how to read it, and what was left out."""
         rounds = min((row.rounds for row in self.rows), default=0)
         limit = f"limit: {self.ceiling / 1e9:,.0f} GFLOP/s (product {self.ceiling_product})"
         return [

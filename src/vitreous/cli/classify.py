@@ -146,6 +146,6 @@ def _print_tables(answers: list[Answer]) -> None:
 
 
 def _bar(share: float, width: int = 20) -> str:
-    """A bar of block characters, in eighths of one."""
+    """Draw a probability as a bar of block characters, in eighths of one."""
     eighths = round(share * width * 8)
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()

@@ -129,7 +129,8 @@ def explain(
 def _find(
     asked: tuple[str, ...], clipboard: bool, model: str | None, console: Console
 ) -> tuple[list[tuple[str, ImageLike | None]], list[ImageError]]:
-    """Images by name, and errors of paths that lead to none. A checkpoint without an image has views too."""
+    """List the images to explain by name, and the errors of paths that lead to none; a checkpoint alone has views too.
+    """
     from vitreous.data.images import image_name
     from vitreous.data.samples import samples
 
@@ -140,7 +141,7 @@ def _find(
 
 
 def _check_writable(output: Path, figures: Path | None) -> None:
-    """Report a path that cannot be written before the work rather than after it."""
+    """Raise if the report or a figure's folder cannot be written, before the work rather than after it."""
     if output.is_dir():
         raise ValueError(f"{output} is a folder: name the report's file, such as {output / 'report.html'}")
     if figures is not None and figures.exists() and not figures.is_dir():
@@ -155,7 +156,7 @@ def _check_writable(output: Path, figures: Path | None) -> None:
 
 
 def _numbers(text: str | None) -> tuple[int, ...] | None:
-    """`0-7` or `0,3,5` as numbers."""
+    """Parse the numbers of blocks or heads that a flag names, `0-7` or `0,3,5`."""
     if text is None:
         return None
     found: list[int] = []

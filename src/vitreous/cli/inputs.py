@@ -52,7 +52,7 @@ def read_clipboard() -> list[ImageLike]:
 
 
 def is_piped() -> bool:
-    """Whether standard input is a file or a pipe, rather than a terminal or nothing."""
+    """Return whether standard input is a file or a pipe, rather than a terminal or nothing."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (AttributeError, OSError, ValueError):  # closed, or replaced by something that is no file

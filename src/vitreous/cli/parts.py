@@ -21,7 +21,7 @@ INTERVAL = 60.0
 
 
 def is_folder(output: Path) -> bool:
-    """Whether `-o` names a folder of parts: a name without a suffix, or an existing folder."""
+    """Return whether `-o` names a folder of parts: a name without a suffix, or an existing folder."""
     return not output.suffix or output.is_dir()
 
 

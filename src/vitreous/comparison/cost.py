@@ -197,7 +197,7 @@ def joules(device: torch.device) -> float | None:
 
 @lru_cache(maxsize=1)
 def _nvml() -> Any:
-    """NVIDIA's management library, which comes with the driver; through ctypes, for two calls need no package."""
+    """Load NVIDIA's management library, which reads a GPU's energy; through ctypes, for two calls need no package."""
     try:
         library = ctypes.CDLL(NVML)
     except OSError:

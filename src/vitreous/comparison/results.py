@@ -119,13 +119,13 @@ def _row(runs: Sequence[Run], model: Model, correct: NDArray[np.bool_]) -> dict[
 
 
 def _by_class(correct: NDArray[np.bool_], labels: NDArray[np.int64], classes: int) -> list[float | None]:
-    """Accuracy of each class over all seeds; None for a class without images."""
+    """Compute the accuracy of each class over all seeds; None for a class without images."""
     each = correct.mean(axis=0)
     return [float(each[labels == i].mean()) if (labels == i).any() else None for i in range(classes)]
 
 
 def _curve(runs: Sequence[Run]) -> dict[str, Any]:
-    """Accuracy on the test images over training, by seed, and the seconds until then, averaged over seeds."""
+    """List the accuracy on the test images over training, by seed, and the seconds until then, averaged over seeds."""
     evaluated = [[row for row in RunFolder(run.folder).read_metrics() if "test_top1" in row] for run in runs]
     by_epoch = [{row["epoch"]: row for row in rows} for rows in evaluated]
     epochs = [epoch for epoch in by_epoch[0] if all(epoch in rows for rows in by_epoch)]

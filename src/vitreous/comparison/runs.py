@@ -109,7 +109,7 @@ def finish(
 
 
 def held(folder: Path) -> bool:
-    """Whether another process works on a study's run at this moment."""
+    """Return whether another process works on a study's run at this moment."""
     if not (folder / "config.json").is_file():
         return False
     try:

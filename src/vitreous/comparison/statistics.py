@@ -22,7 +22,7 @@ DIFFERENT_STARTS = "different starts: no verdict"
 
 
 def seed_interval(values: ArrayLike, level: float = LEVEL) -> tuple[float, float | None]:
-    """The mean over seeds and the half width of its interval (Student's t); None for the width of one or two seeds.
+    """Compute the mean over seeds and its interval's half width (Student's t); no width for one or two seeds.
 
     >>> mean, half = seed_interval([0.90, 0.92, 0.94])
     >>> round(mean, 4), round(half, 4)
@@ -38,7 +38,7 @@ def seed_interval(values: ArrayLike, level: float = LEVEL) -> tuple[float, float
 
 
 def images_test(one: ArrayLike, other: ArrayLike) -> float:
-    """Test over images, exact, paired and two-sided: correct answers `[s n]` of two models → p.
+    """Test two models over images, exact, paired and two-sided: correct answers `[s n]` of both → p.
 
     If the models were alike, each image's difference (how many seeds of one are correct, less those of the other)
     could as well have the other sign. The distribution of the sum over all choices of sign is computed exactly,
@@ -68,7 +68,7 @@ def images_test(one: ArrayLike, other: ArrayLike) -> float:
 
 
 def seeds_test(differences: ArrayLike) -> float:
-    """Paired t test over seeds: `[s]` differences → p that their mean is zero; 1 for a single seed.
+    """Test two models over seeds by a paired t test: `[s]` differences → p that their mean is zero; 1 for one seed.
 
     >>> round(seeds_test([0.01, 0.02, 0.03]), 4), seeds_test([0.1])
     (0.0742, 1.0)
@@ -86,7 +86,7 @@ def seeds_test(differences: ArrayLike) -> float:
 
 
 def seeds_needed(differences: ArrayLike, level: float = LEVEL) -> int | None:
-    """How many seeds would exclude zero from the interval, if they differed as these do; None for more than 100.
+    """Count the seeds that would exclude zero from the interval if they differed as these do; None above 100.
 
     >>> seeds_needed([0.01, 0.02, 0.03]), seeds_needed([0.01, -0.01, 0.001])
     (4, None)

@@ -11,7 +11,7 @@ Row = Mapping[str, Any]
 
 
 def interval(row: Row) -> str:
-    """A cell of the table: the accuracy's interval, and whether it is over seeds or over images.
+    """Write a cell of the comparison's table: the accuracy's interval, and whether it is over seeds or over images.
 
     >>> interval({"interval": [0.97, 0.99], "interval_over": "seeds"})
     '± 1.00 over seeds'
@@ -25,7 +25,7 @@ def interval(row: Row) -> str:
 
 
 def count(number: float | None) -> str:
-    """A cell of the table: a large number in three digits.
+    """Write a cell of the comparison's table: a large number in three digits.
 
     >>> count(54_218), count(11_173_962), count(1.11e9), count(None)
     ('54.2 k', '11.2 M', '1.11 G', 'unknown')
@@ -39,7 +39,7 @@ def count(number: float | None) -> str:
 
 
 def energy(row: Row) -> str:
-    """A cell of the table: the energy of a training run, or why it is unknown.
+    """Write a cell of the comparison's table: the energy of a training run, or why it is unknown.
 
     >>> energy({"joules": 5400.0, "joules_why": ""}), energy({"joules": None, "joules_why": "no counter"})
     ('5.4 kJ', 'unknown: no counter')
@@ -50,12 +50,12 @@ def energy(row: Row) -> str:
 
 
 def memory(row: Row) -> str:
-    """A cell of the table: peak memory of an update on a GPU."""
+    """Write a cell of the comparison's table: peak memory of an update on a GPU."""
     return "unknown" if row["memory"] is None else f"{row['memory'] / 2**20:,.0f} MiB"
 
 
 def rate(number: float | None, why: str = "") -> str:
-    """A cell of the table: images per second, or why there is no such number.
+    """Write a cell of the comparison's table: images per second, or why there is no such number.
 
     >>> rate(12345.6), rate(None, "no C++ compiler here")
     ('12,346', 'none: no C++ compiler here')
@@ -84,7 +84,7 @@ QUOTED = "the report's own figure (quoted)"
 
 
 def cells(rows: Sequence[Row]) -> dict[str, list[str]]:
-    """The table with measures down and models across: name of the measure → a cell for each model."""
+    """Write the comparison's table, measures down and models across: name of the measure → a cell for each model."""
     lines = {name: [spell(row) for row in rows] for name, spell in MEASURES.items()}
     if all(row["quoted"] is None for row in rows):
         return lines
@@ -94,7 +94,7 @@ def cells(rows: Sequence[Row]) -> dict[str, list[str]]:
 
 
 def verdicts(table: Mapping[str, Any]) -> list[str]:
-    """A sentence for each pair; one for all pairs that began differently."""
+    """Write the verdict on each pair of models in a sentence; one for all pairs that began differently."""
     known = [pair for pair in table["pairs"] if pair["reason"] != DIFFERENT_STARTS]
     sentences = [f"{pair['reason']} ({evidence(pair)})" for pair in known]
     if table["alike"]:
@@ -103,7 +103,7 @@ def verdicts(table: Mapping[str, Any]) -> list[str]:
 
 
 def evidence(pair: Mapping[str, Any]) -> str:
-    """The numbers behind a verdict, in words.
+    """Write the numbers behind a verdict in words.
 
     >>> pair = {"difference": 0.0125, "half_width": 0.004, "p_images": 0.0002, "p_seeds": 0.01, "p_corrected": 0.01}
     >>> evidence(pair)
@@ -121,7 +121,7 @@ def evidence(pair: Mapping[str, Any]) -> str:
 
 
 def p_value(p: float) -> str:
-    """A p-value in two digits, for the words behind a verdict.
+    """Write a p-value in two digits, for the words behind a verdict.
 
     >>> p_value(0.0312), p_value(3e-9), p_value(1.0)
     ('p = 0.031', 'p below 0.0001', 'p = 1')
@@ -130,7 +130,7 @@ def p_value(p: float) -> str:
 
 
 def as_text(table: Mapping[str, Any]) -> str:
-    """The table of one dataset for a terminal, or why nothing was run."""
+    """Format the comparison of one dataset for a terminal, or say why nothing was run."""
     if "missing" in table:
         return f"{table['data']}: nothing was run. {table['missing']}"
     names = [row["name"] for row in table["rows"]]

@@ -36,7 +36,7 @@ class ArchiveError(ValueError):
 
 
 def is_archive(name: str | Path) -> bool:
-    """Whether a file's name is that of a zip or tar archive.
+    """Return whether a file's name is that of a zip or tar archive.
 
     >>> is_archive("photos.tar.gz"), is_archive("photos.ZIP"), is_archive("notes.gz")
     (True, True, False)
@@ -173,7 +173,7 @@ def _clean(name: str) -> str:
 
 
 def _is_hidden(name: str) -> bool:
-    """Whether it is hidden or macOS's own, as `__MACOSX/._cat.jpg` is."""
+    """Return whether an archive's member is hidden or macOS's own, as `__MACOSX/._cat.jpg` is."""
     parts = [part for part in name.split("/") if part not in (".", "..")]
     return any(part.startswith(".") or part == "__MACOSX" for part in parts)
 

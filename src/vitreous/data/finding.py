@@ -48,7 +48,7 @@ def open_images(images: Images) -> tuple[list[ImageLike], bool]:
 
 
 def _is_several(image: str | Path) -> bool:
-    """Whether a name stands for several images: a folder, an archive or a pattern."""
+    """Return whether a name stands for several images: a folder, an archive or a pattern."""
     path = Path(os.path.expanduser(image))
     if is_web_address(str(image)):
         return False
@@ -71,7 +71,7 @@ def find_images(paths: Iterable[str | Path]) -> tuple[list[Path], list[ImageErro
 
 
 def find_names(paths: Iterable[str | Path]) -> tuple[list[str], list[ImageError]]:
-    """As `find_images`, with strings for paths: millions fit into memory, at some hundred bytes an image.
+    """Find images as `find_images` does, with strings for paths: millions fit into memory, at some hundred bytes each.
 
     URLs and `-`, standard input, are names of images too.
     """
@@ -149,7 +149,7 @@ def _members(archive: Path, asked: str, given: str) -> list[str]:
 
 
 def _wanted(match: Path, pattern: Path) -> bool:
-    """Whether a match counts: hidden files only by a pattern that spells out a dot, as in a shell."""
+    """Return whether a match of a pattern counts: hidden files only if it spells out a dot, as in a shell."""
     return any(part.startswith(".") for part in pattern.parts) or not any(part.startswith(".") for part in match.parts)
 
 

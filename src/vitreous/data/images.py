@@ -129,7 +129,7 @@ def image_name(source: object, default: str = "image") -> str:
 
 
 def is_web_address(text: str) -> bool:
-    """Whether a text is an address of the web rather than a path.
+    """Return whether a text is an address of the web rather than a path.
 
     >>> is_web_address("https://example.org/cat.jpg"), is_web_address("photos/cat.jpg")
     (True, False)
@@ -138,14 +138,14 @@ def is_web_address(text: str) -> bool:
 
 
 def is_image_like(source: object) -> bool:
-    """Whether `read_image` takes it."""
+    """Return whether a value is of a kind that `read_image` takes."""
     known = (str, Path, bytes, bytearray, memoryview, Image.Image, np.ndarray)
     is_file = hasattr(source, "read") and not isinstance(source, io.TextIOBase)
     return isinstance(source, known) or is_file or is_tensor(source)
 
 
 def is_tensor(source: object) -> bool:
-    """Whether it is a torch tensor; torch is not imported for this."""
+    """Return whether a value is a torch tensor; torch is not imported for this."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(source, torch.Tensor)
 
@@ -204,7 +204,7 @@ def _open_stream(source: str | Path | bytes | BinaryIO, name: str) -> AbstractCo
 
 
 def read_standard_input() -> bytes:
-    """Return all of standard input, which has to be an image piped into the command."""
+    """Read the image that was piped into the command: all of standard input."""
     if sys.stdin is None or sys.stdin.isatty():
         raise ImageError("standard input", "nothing is piped in: `vitreous classify - < photo.jpg` reads an image")
     data: bytes = sys.stdin.buffer.read(LIMIT_BYTES + 1)
@@ -371,7 +371,7 @@ def count_scans(stream: ReadLimitedFile) -> int:
 
 
 def is_slow_ppm(image: Image.Image) -> bool:
-    """Whether it is a PGM or PPM, not decoded yet, whose maximum is not 255 or 65535: Pillow loops over it in Python.
+    """Return whether an image is a PGM or PPM with a maximum other than 255 or 65535: Pillow loops over it in Python.
 
     Microscopes write such files (10 or 12 bits).
     """
@@ -379,7 +379,7 @@ def is_slow_ppm(image: Image.Image) -> bool:
 
 
 def load_ppm(image: Image.Image) -> Image.Image:
-    """Decode such an image at once, to Pillow's values: scaled to 8 bits, or to 16 if it has more (L, RGB and I)."""
+    """Decode a PGM or PPM of any maximum at once, to Pillow's values: 8 bits, or 16 if it has more (L, RGB and I)."""
     assert isinstance(image, ImageFile.ImageFile)
     assert image.fp is not None
     _, _, offset, arguments = image.tile[0]

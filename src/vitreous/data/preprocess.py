@@ -110,7 +110,7 @@ class Preprocess:
         return self.pixels_of(self.view(image))
 
     def pixels_of(self, view: Image.Image) -> Tensor:
-        """As `pixels`, from a `view`: uint8 `[c h w]`."""
+        """Return the pixels of an image that is resized and cropped already, a `view`: uint8 `[c h w]`."""
         pixels = torch.from_numpy(np.array(view))  # [h w c], or [h w] when grey
         return pixels.view(*self.size, -1).permute(2, 0, 1).contiguous()  # [c h w]
 
@@ -260,12 +260,12 @@ class Preprocess:
 
 
 def is_count(value: object) -> bool:
-    """Whether it is an integer above 0."""
+    """Return whether a preprocessing field is an integer above 0."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) > 0
 
 
 def pair(name: str, value: Any) -> tuple[int, int]:
-    """Check height and width; raise a `ValueError` that names the field."""
+    """Check the height and width in a preprocessing field; raise a `ValueError` that names the field."""
     if not isinstance(value, (tuple, list)) or len(value) != 2 or not all(is_count(side) for side in value):
         one = " (or one length for the shorter side, or null)" if name == "resize" else ""
         raise ValueError(f"{name} has to be height and width in whole pixels above 0{one}, got {value!r}")
@@ -273,12 +273,12 @@ def pair(name: str, value: Any) -> tuple[int, int]:
 
 
 def square(name: str, size: Any) -> tuple[int, int]:
-    """Check height and width; one number means both."""
+    """Check the height and width in a preprocessing field; one number means both."""
     return (int(size), int(size)) if is_count(size) else pair(name, size)
 
 
 def colours(name: str, values: Any) -> tuple[float, ...]:
-    """Check a number for each colour; raise a `ValueError` that names the field."""
+    """Check the numbers of each colour (mean or std) in a preprocessing field; raise a `ValueError` that names it."""
     is_list = isinstance(values, (tuple, list)) and 0 < len(values) < 1000
     if not is_list or not all(isinstance(x, Real) and not isinstance(x, bool) and math.isfinite(x) for x in values):
         raise ValueError(f"{name} has to be 3 numbers (red, green, blue), or 1 for grey, got {values!r:.80}")
@@ -286,6 +286,6 @@ def colours(name: str, values: Any) -> tuple[float, ...]:
 
 
 def one_of(name: str, value: object, known: tuple[str, ...]) -> None:
-    """Raise for a word that is not known."""
+    """Raise for a preprocessing field whose word is not known."""
     if value not in known:
         raise ValueError(f"{name} has to be one of {', '.join(known)}, got {value!r}")

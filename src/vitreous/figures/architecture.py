@@ -32,7 +32,7 @@ _WIDE, _NARROW = 2.6, 1.5  # inches: a box of the whole, a box of a block
 
 
 def draw_architecture(diagram: Diagram) -> Figure:
-    """The parts of a model with the shape that leaves each; beside them one block, pre-norm and post-norm.
+    """Draw the parts of a model with the shape that leaves each; beside them one block, pre-norm and post-norm.
 
     >>> image, norm, attention, mlp = (Part(name, "", "5 × 8") for name in ("image", "norm", "attention", "MLP"))
     >>> figure = draw_architecture(Diagram([image], (norm, attention, norm, mlp), "Model"))
@@ -91,7 +91,7 @@ def draw_story(steps: Sequence[StoryStep], *, title: str = "") -> Figure:
 def _block(
     axes: Axes, left: float, title: str, parts: Sequence[Part], jumps: Sequence[tuple[int, int]], faint: bool = False
 ) -> None:
-    """A block's parts one below the other; a jump leads past those between its two ends."""
+    """Draw a block's parts one below the other; a jump leads past those between its two ends."""
     middle = left + _NARROW / 2
     for number, line in enumerate(wrap(title, _NARROW + 0.2, SMALL, lines=2)):
         axes.text(left, 0.02 + number * line_height(SMALL), line, size=SMALL, color=MUTED if faint else INK, va="top")
@@ -114,6 +114,7 @@ def _block(
 def _box(
     axes: Axes, left: float, top: float, width: float, part: Part, *, strong: bool = False, faint: bool = False
 ) -> None:
+    """Draw one part of a model as a box with its name."""
     edge = ACCENT if strong else FAINT
     shape = FancyBboxPatch(
         (left, top), width, _BOX, "round,pad=0,rounding_size=0.06", fc=PAPER if faint else TRACK, ec=edge
@@ -134,6 +135,7 @@ def _box(
 
 
 def _arrow(axes: Axes, begin: tuple[float, float], end: tuple[float, float], colour: str = MUTED) -> None:
+    """Draw an arrow from one part of a model to the next."""
     axes.add_patch(
         FancyArrowPatch(
             begin, end, arrowstyle="-|>", mutation_scale=6, color=colour, linewidth=0.9, shrinkA=0, shrinkB=0

@@ -52,7 +52,7 @@ def draw_predictions(
     indices: Sequence[int] | None = None,
     everything: ArrayLike | None = None,
 ) -> Figure:
-    """Classes in the order given, each with its index, its probability `[n]` as a bar, and its logit `[n]`.
+    """Draw classes in the order given, each with its index, its probability `[n]` as a bar, and its logit `[n]`.
 
     `everything` are the probabilities of all classes `[classes]`, for a strip below.
 
@@ -111,7 +111,7 @@ def draw_lens(
     *,
     title: str = "",
 ) -> Figure:
-    """The logit lens: after each block the best class and its probability `[steps]`, and the final class's `[steps]`.
+    """Draw the logit lens: after each block the best class, its probability `[steps]`, and the final class's `[steps]`.
 
     The curve runs down beside the rows. Rows that already say `target_label` stand out.
 
@@ -160,7 +160,7 @@ def draw_ranking(
     label: str = "",
     limits: tuple[float, float] | None = None,
 ) -> Figure:
-    """Things in the order given, each with its signed value `[n]`: red bars above zero, blue ones below.
+    """Draw a ranking, each thing with its signed value `[n]`: red bars above zero, blue ones below.
 
     Bars run over the values' own range, or over `limits`.
 
@@ -191,7 +191,7 @@ def draw_ranking(
 
 
 def _rows(card: Sheet, left: float, top: float, width: float, row: float, count: int) -> Axes:
-    """Bare axes beside a table: row i of the table is y = i, the first on top."""
+    """Make bare axes beside a table: row i of the table is y = i, the first on top."""
     axes = card.place(left, top, width, count * row)
     tidy(axes)
     axes.spines[:].set_visible(False)
@@ -200,13 +200,13 @@ def _rows(card: Sheet, left: float, top: float, width: float, row: float, count:
 
 
 def _bars(axes: Axes, shares: Floats, colours: Sequence[str]) -> None:
-    """Bars on pale tracks that show what the whole would be."""
+    """Draw a table's bars on pale tracks that show what the whole would be."""
     axes.barh(range(len(colours)), [1.0] * len(colours), height=0.5, color=TRACK)
     axes.barh(range(len(colours)), shares, height=0.5, color=list(colours))
 
 
 def _curve(axes: Axes, shares: Floats) -> None:
-    """A probability by depth, running down."""
+    """Draw the probability of a class by depth, running down beside the logit lens."""
     axes.set_xlim(0, 1)
     axes.set_xticks([0, 0.5, 1], ["0", "50 %", "100 %"])
     axes.grid(axis="x", color=TRACK, linewidth=0.8)
@@ -217,10 +217,12 @@ def _curve(axes: Axes, shares: Floats) -> None:
 
 
 def _header(card: Sheet, left: float, text: str, **options: str) -> None:
+    """Write the name of a table's column."""
     card.write(left, 0, text, size=SMALL, color=MUTED, va="top", **options)
 
 
 def _signed(value: float, decimals: int) -> str:
+    """Write a number with its sign, for a ranking."""
     return "–" if np.isnan(value) else f"{value:z.{decimals}f}".replace("-", "−")
 
 
@@ -228,7 +230,7 @@ _TABLE_ROW, _TABLE_GAP = 0.25, 0.4  # inches of a row, and between the columns
 
 
 def draw_table(rows: Sequence[tuple[str, str]], *, title: str = "") -> Figure:
-    """Rows of a name and its value, values in a fixed-width face so that digits stand under digits.
+    """Draw rows of a name and its value, values in a fixed-width face so that digits stand under digits.
 
     >>> figure = draw_table([("patches", "196 × 768"), ("with class token", "197 × 768")], title="Shapes")
     >>> [text.get_text() for text in figure.texts]
@@ -294,6 +296,7 @@ def draw_speeds(panels: Sequence[Panel], *, title: str = "", note: str = "") -> 
 
 
 def _speed_panel(card: Sheet, panel: Panel, rates: Floats, top: float, left: float, header: float) -> None:
+    """Draw the bars of one benchmark's speeds, and its ceiling as a line."""
     count = len(rates)
     names = labels_of("names", panel.names, count)
     shares = [percent(rate / panel.ceiling) for rate in rates]

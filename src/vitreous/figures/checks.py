@@ -10,7 +10,7 @@ Bytes = NDArray[np.uint8]
 
 
 def array_of(name: str, values: ArrayLike, shape: str) -> Floats:
-    """Numbers of the shape that `shape` spells, as floats; a word that occurs twice must mean the same length.
+    """Check an array's shape as `shape` spells it, and return floats; a word that occurs twice means the same length.
 
     Infinities become NaN: a drawing has one way to say "no number here".
 
@@ -30,7 +30,7 @@ def array_of(name: str, values: ArrayLike, shape: str) -> Floats:
 
 
 def image_of(image: ArrayLike) -> Bytes:
-    """An image as the figures take it: uint8 `[height width 3]`."""
+    """Check an image as the figures take it: uint8 `[height width 3]`."""
     array = np.asarray(image)
     if array.dtype != np.uint8:
         raise ValueError(
@@ -42,7 +42,7 @@ def image_of(image: ArrayLike) -> Bytes:
 
 
 def colours_of(name: str, values: ArrayLike, shape: str) -> Floats:
-    """Colours in 0..1, from floats in that range or from uint8."""
+    """Check colours, floats in 0..1 or uint8, and return them in 0..1."""
     array = np.asarray(values)
     floats = array_of(name, array, shape)
     if array.dtype == np.uint8:
@@ -54,7 +54,7 @@ def colours_of(name: str, values: ArrayLike, shape: str) -> Floats:
 
 
 def labels_of(name: str, labels: Sequence[str], count: int) -> list[str]:
-    """One label for each of `count` things."""
+    """Check that there is one label for each of `count` things."""
     if isinstance(labels, str) or len(labels) != count:
         got = repr(labels) if isinstance(labels, str) else len(labels)
         raise ValueError(f"{name} must be {count} strings, got {got}")
@@ -62,12 +62,13 @@ def labels_of(name: str, labels: Sequence[str], count: int) -> list[str]:
 
 
 def check_place(name: str, place: tuple[int, int], grid: Sequence[int]) -> None:
-    """A (row, column) must lie in the grid."""
+    """Raise unless a (row, column) lies in the grid of patches."""
     if len(place) != 2 or not all(0 <= at < side for at, side in zip(place, grid, strict=True)):
         raise ValueError(f"{name} must be a (row, column) in a grid of {grid[0]}×{grid[1]}, got {place}")
 
 
 def _check(name: str, got: tuple[int, ...], shape: str) -> None:
+    """Raise for an array whose shape is not the expected one."""
     words = shape.split()
     lengths: dict[str, int] = {word: int(word) for word in words if word.isdecimal()}
     fits = len(words) == len(got) and all(got)
@@ -76,4 +77,5 @@ def _check(name: str, got: tuple[int, ...], shape: str) -> None:
 
 
 def _spell(shape: tuple[int, ...]) -> str:
+    """Write a shape as errors have it."""
     return f"[{' '.join(map(str, shape))}]"

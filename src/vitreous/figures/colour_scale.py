@@ -39,7 +39,7 @@ class Scale:
         return Normalize(self.low, self.high)
 
     def paint(self, values: Floats) -> Bytes:
-        """Numbers `[…]` to colours `[… 4]`; grey where there is none."""
+        """Turn numbers `[…]` into colours `[… 4]`; grey where there is none."""
         painted: Bytes = self.colours(self.norm(np.ma.masked_invalid(values)), bytes=True)
         return painted
 
@@ -100,7 +100,7 @@ def scale_of(
     from_zero: bool = True,
     clipped: bool = False,
 ) -> Scale:
-    """The scale that shows all of `values`: from zero to the largest, or even on both sides of zero if diverging.
+    """Choose the colour scale that shows all of `values`: from zero, or even on both sides of zero if diverging.
 
     Without `from_zero` it begins at the smallest. `clipped` ends it where the page does, at the 97th percentile, so
     that a few large values do not darken all others.
@@ -130,12 +130,12 @@ def scale_of(
 
 
 def own_scales(label: str = "") -> Scale:
-    """The bar for maps of which each has a scale of its own, from zero to its 97th percentile: no other numbers fit."""
+    """Make the colour bar of maps that each have a scale of their own, from zero to their 97th percentile."""
     return Scale(0.0, 1.0, label, ends=("0", "high"))
 
 
 def round_ticks(low: float, high: float, *, most: int = 4, whole: bool = False) -> dict[float, str]:
-    """Round places from `low` to `high`, about `most` of them, and how each is written.
+    """Choose about `count` round ticks of a colour bar from `low` to `high`, and how each is written.
 
     >>> round_ticks(0.0, 0.031)
     {0.0: '0', 0.01: '0.01', 0.02: '0.02', 0.03: '0.03'}
@@ -148,7 +148,7 @@ def round_ticks(low: float, high: float, *, most: int = 4, whole: bool = False) 
 
 
 def short_numbers(values: Sequence[float]) -> list[str]:
-    """Numbers as short as they can be while their steps show, all with the same decimals.
+    """Write a colour bar's numbers as short as they can be while their steps show, all with the same decimals.
 
     >>> short_numbers([0, 0.005, 0.01])
     ['0', '0.005', '0.010']

@@ -36,7 +36,7 @@ _DASHES = ("-", "--", ":")
 
 
 def draw_heads(values: ArrayLike, *, label: str, ceiling: float | None = None, title: str = "") -> Figure:
-    """A number for each head `[blocks heads]` as a dot over its block, the mean as a line, and perhaps a ceiling.
+    """Draw a number for each head `[blocks heads]` as a dot over its block, the mean as a line, perhaps a ceiling.
 
     >>> len(draw_heads(np.random.rand(12, 3) * 100, label="mean attention distance (px)").axes[0].lines)
     1
@@ -71,7 +71,7 @@ def draw_faithfulness(
     plain: Sequence[str] = (),
     note: str = "",
 ) -> Figure:
-    """Methods by name: the class's probability as the patches they rank highest are deleted, and as they are inserted.
+    """Draw the faithfulness of maps: the class's probability as the highest patches are deleted, and inserted.
 
     `curves` holds (deletion y `[n]`, insertion y `[n]`), over 0 to 100 % of the patches; `areas` the areas under both.
     Under each panel the methods are ranked, the best first. Those named in `plain` are drawn in grey: what to beat.
@@ -159,7 +159,7 @@ def draw_removal(
 
 
 def _mean(values: Floats) -> Floats:
-    """Over the heads that have a number."""
+    """Compute the mean over the heads that have a number."""
     counts = np.isfinite(values).sum(axis=1)
     return np.where(counts, np.nansum(values, axis=1) / np.maximum(counts, 1), np.nan)
 
@@ -173,7 +173,7 @@ def _chart(
     ylabel: str,
     whole: bool = False,
 ) -> Axes:
-    """Axes with ticks and names, in a box (left, top, width, height) that holds the numbers on the left too."""
+    """Make a chart's axes with ticks and names, in a box (left, top, width, height) that holds its numbers too."""
     left, top, width, height = box
     beside = _beside(y_limits, ylabel)
     axes = card.place(left + beside, top, width - beside, height)
@@ -189,18 +189,19 @@ def _chart(
 
 
 def _beside(limits: tuple[float, float], ylabel: str) -> float:
-    """Inches to the left of a chart for its numbers and its name."""
+    """Measure the inches to the left of a chart for its numbers and its name."""
     widest = max(text_width(text, SMALL) for text in round_ticks(*limits, most=6).values())
     return widest + 0.08 + (_ROW + 0.04 if ylabel else 0)
 
 
 def _end(y: Floats) -> float:
+    """Return the last point of a line that has a number."""
     finite = y[np.isfinite(y)]
     return float(finite[-1]) if len(finite) else 0.0
 
 
 def _name_ends(axes: Axes, names: Sequence[str], ends: Sequence[float], colours: Sequence[str], tall: float) -> None:
-    """Names to the right of the axes, each as near to its line's end as the others let it."""
+    """Write the names of lines to the right of a chart, each as near to its line's end as the others let it."""
     low, high = axes.get_ylim()
     wanted = [float(np.clip((end - low) / (high - low), 0, 1)) * tall for end in ends]
     for name, place, colour in zip(names, spread(wanted, _ROW, tall), colours, strict=True):
@@ -218,7 +219,7 @@ def _name_ends(axes: Axes, names: Sequence[str], ends: Sequence[float], colours:
 
 
 def spread(wanted: Sequence[float], gap: float, top: float) -> list[float]:
-    """Places from 0 to `top`, at least `gap` apart, as near to the wanted ones as can be (least squares).
+    """Move labels from 0 to `top` at least `gap` apart, as near to the wanted heights as can be (least squares).
 
     >>> spread([1.0, 1.0, 5.0], gap=1.0, top=5.0)
     [0.5, 1.5, 5.0]

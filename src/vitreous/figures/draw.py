@@ -64,7 +64,7 @@ def _map(result: Map, image: Bytes | None) -> Figure:
 
 
 def _notes(result: Map) -> list[str]:
-    """What is to be said under several maps of one figure."""
+    """Write what is to be said under several maps of one figure."""
     notes = [] if result.limits else ["Own scale for each tile, from 0 to its 97th percentile."]
     if result.prefix and len(result.panels) == 1:
         notes.append(f"In percent: the share that goes to the {_before(result)}, which no tile shows.")
@@ -103,7 +103,7 @@ def _panels(result: Map, image: Bytes, title: str) -> Figure:
 
 
 def _prefix_shares(result: Map) -> np.ndarray:
-    """What each panel's map does not show: the share of attention that goes to tokens before the patches."""
+    """Write below each panel the share of attention that goes to tokens before the patches, which no map shows."""
     values = select(result.values, result.axes, result.at, result.panels, result.prefix)
     if not result.prefix:
         return np.full(len(values), "", dtype=object)

@@ -50,7 +50,7 @@ def draw_map(
     from_zero: bool = True,
     outliers: Sequence[int] = (),
 ) -> Figure:
-    """The image, the heat over it, and the heat alone with its scale: uint8 `[height width 3]`, `[rows columns]`.
+    """Draw the image, the heat over it, and the heat alone with its scale: uint8 `[height width 3]`, `[rows columns]`.
 
     Patches in `outliers` are outlined, without colour, and left out of the scale.
 
@@ -87,7 +87,7 @@ def draw_maps(
     limits: tuple[float, float] | None = None,
     outliers: Sequence[Sequence[int]] = (),
 ) -> Figure:
-    """Several maps `[n rows columns]` over one image under their names, each with its own scale or all with `limits`.
+    """Draw several maps `[n rows columns]` over one image under their names, each with its own scale or `limits`.
 
     `marked` outlines one patch in all of them; `outliers` are patches of each that are left out of its scale.
 
@@ -128,7 +128,7 @@ def draw_maps(
 
 
 def draw_overlay(image: ArrayLike, heat: ArrayLike | None = None) -> Figure:
-    """A small image `[height width 3]` under a map `[rows columns]`, or bare; no card and no margin.
+    """Draw a small image `[height width 3]` under a map `[rows columns]`, or bare; no card and no margin.
 
     >>> len(draw_overlay(np.zeros((32, 32, 3), np.uint8), np.random.rand(4, 4)).axes)
     1
@@ -158,7 +158,7 @@ def draw_grid(
     axis_names: tuple[str, str] = ("block", "head"),
     outliers: Sequence[Sequence[int]] = (),
 ) -> Figure:
-    """Many tiny maps `[n m rows columns]`, such as those of every head in every block, each with a scale of its own.
+    """Draw many tiny maps `[n m rows columns]`, such as those of every head in every block, each with its own scale.
 
     `outliers` are patches of each row of tiles that are grey and left out of the scales.
 
@@ -176,7 +176,7 @@ def draw_grid(
 
 
 def draw_patches(image: ArrayLike, grid: tuple[int, int], *, title: str = "") -> Figure:
-    """The image with its grid, and cut into its rows × columns patches: what the model reads.
+    """Draw the image with its grid, and cut into its rows × columns patches: what the model reads.
 
     >>> len(draw_patches(np.zeros((32, 32, 3), np.uint8), grid=(4, 4)).axes)
     2
@@ -212,7 +212,7 @@ def draw_crop(
     *,
     title: str = "",
 ) -> Figure:
-    """The image with the part that the model gets outlined, beside what it gets; `box` in shares of the image's sides.
+    """Draw the image with the part that the model gets outlined, beside what it gets; `box` in shares of the sides.
 
     >>> len(draw_crop(np.zeros((30, 40, 3), np.uint8), (0.1, 0, 0.9, 1), np.zeros((16, 16, 3), np.uint8)).axes)
     2
@@ -240,7 +240,7 @@ def draw_crop(
 
 
 def draw_colours(image: ArrayLike, rgb: ArrayLike, *, title: str = "") -> Figure:
-    """The image beside one colour for each patch, such as three principal components: `[rows columns 3]` in 0..1.
+    """Draw the image beside one colour for each patch, such as three principal components: `[rows columns 3]` in 0..1.
 
     >>> len(draw_colours(np.zeros((32, 32, 3), np.uint8), np.random.rand(4, 4, 3)).axes)
     2
@@ -260,7 +260,7 @@ def draw_colours(image: ArrayLike, rgb: ArrayLike, *, title: str = "") -> Figure
 
 
 def _panel(image: Bytes, columns: int, room: float, cells: int = 1, tallest: float = 3.4) -> tuple[float, float]:
-    """Width and height in inches of each of `columns` panels in the image's proportions.
+    """Compute width and height in inches of each of `columns` panels in the image's proportions.
 
     A whole number of pixels for each of `cells` columns of patches makes all cells of a map equal.
     """
@@ -272,14 +272,14 @@ def _panel(image: Bytes, columns: int, room: float, cells: int = 1, tallest: flo
 
 
 def _show(axes: Axes, image: Bytes, size: tuple[int, ...], interpolation: str = "") -> None:
-    """An image, perhaps a smaller copy, at the coordinates of its `size` (height, width) in pixels."""
+    """Draw an image, perhaps a smaller copy, at the coordinates of its `size` (height, width) in pixels."""
     smooth = _TINY <= max(size[:2]) <= _FINEST / 2  # pixels of a digit stay visible, those of a photograph do not
     interpolation = interpolation or ("bicubic" if smooth else "auto")
     axes.imshow(image, extent=_extent(size), aspect="auto", interpolation=interpolation)
 
 
 def _without(heat: Floats, outliers: Sequence[int]) -> Floats:
-    """A map `[rows columns]` with no number at some of its patches."""
+    """Blank some patches of a map `[rows columns]`, which then have no number."""
     kept = heat.copy()
     kept.flat[list(outliers)] = np.nan
     return kept
@@ -295,7 +295,7 @@ def _outline(axes: Axes, size: tuple[int, ...], grid: tuple[int, ...], patches: 
 def _lay_over(
     axes: Axes, grey: Bytes, size: tuple[int, ...], heat: Floats, scale: Scale, bare: Sequence[int] = ()
 ) -> None:
-    """The heat on the grey image: it covers more where there is more of it, and nothing at the patches in `bare`."""
+    """Draw the heat on the grey image: it covers more where there is more of it, and nothing at patches in `bare`."""
     _show(axes, grey, size)
     missing = np.isnan(heat)
     heat = np.where(missing, (scale.low + scale.high) / 2 if scale.diverging else scale.low, heat)
@@ -309,7 +309,7 @@ def _lay_over(
 
 
 def _shrink(image: Bytes) -> Bytes:
-    """As many pixels of a large image as a panel can show."""
+    """Resize a large image to as many pixels as a panel can show."""
     height, width, _ = image.shape
     step = min(max(height, width) // _FINEST, height, width)
     if step < 2:
@@ -320,7 +320,7 @@ def _shrink(image: Bytes) -> Bytes:
 
 
 def _grey(image: Bytes, pale: bool) -> Bytes:
-    """The image without colours; pale under signed heat, which has white for zero."""
+    """Take the colours out of the image under a heat map; pale under signed heat, which has white for zero."""
     grey = image @ np.array([0.299, 0.587, 0.114])
     grey = 0.65 * grey + 0.35 * 255 if pale else grey
     shown: Bytes = grey.astype(np.uint8)[..., None].repeat(3, axis=2)

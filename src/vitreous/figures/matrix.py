@@ -42,7 +42,7 @@ SCALES = {
 
 
 def draw_matrix(matrix: ArrayLike, *, prefix: int = 1, scale: MatrixScale = "raw", title: str = "") -> Figure:
-    """An attention matrix `[tokens tokens]`: row q is the attention of query token q.
+    """Draw an attention matrix `[tokens tokens]`: row q is the attention of query token q.
 
     A thin line parts the first `prefix` tokens (class, registers) from the patches. `scale` only names what was done to
     the values.
@@ -67,7 +67,7 @@ def draw_matrix(matrix: ArrayLike, *, prefix: int = 1, scale: MatrixScale = "raw
 
 
 def draw_blocks_heads(values: ArrayLike, *, title: str = "", label: str = "", diverging: bool = False) -> Figure:
-    """A number for each head of each block `[blocks heads]`, the first block on top; written out where it fits.
+    """Draw a number for each head of each block `[blocks heads]`, the first block on top; written out where it fits.
 
     >>> figure = draw_blocks_heads([[0.1, 0.2], [0.3, 0.4]], label="importance")
     >>> [text.get_text() for text in figure.axes[0].texts]
@@ -94,7 +94,7 @@ def draw_blocks_heads(values: ArrayLike, *, title: str = "", label: str = "", di
 
 
 def draw_similarity(values: ArrayLike, labels: Sequence[str], *, title: str = "", label: str = "similarity") -> Figure:
-    """How alike n things are `[n n]`, such as the features of blocks by centred kernel alignment; 0 to 1 by default.
+    """Draw how alike n things are `[n n]`, such as blocks' features by centred kernel alignment; 0 to 1 by default.
 
     >>> figure = draw_similarity(np.eye(3), ["embedding", "block 0", "block 1"], label="CKA")
     >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
@@ -110,7 +110,7 @@ def draw_similarity(values: ArrayLike, labels: Sequence[str], *, title: str = ""
 
 
 def _fixed(values: Floats) -> list[str]:
-    """Numbers with the same few decimals, two digits of the largest showing; nothing where there is none."""
+    """Write numbers in a matrix's cells with the same few decimals; nothing where there is none."""
     largest = np.nanmax(np.abs(values), initial=0)
     decimals = int(np.clip(1 - np.floor(np.log10(largest)), 0, 9)) if largest else 0
     return ["" if np.isnan(value) else f"{value:z.{decimals}f}".replace("-", "−") for value in values.ravel()]
@@ -126,7 +126,7 @@ def new_cells(
     axis_names: tuple[str, str] = ("", ""),
     title: str = "",
 ) -> Iterator[tuple[Sheet, Axes]]:
-    """A card with `values` `[rows columns]` in cells of `cell` (width, height) inches; row 0 is on top.
+    """Make a card with `values` `[rows columns]` in cells of `cell` (width, height) inches; row 0 is on top.
 
     The axes count in cells: the middle of row 2, column 5 is at x = 5, y = 2.
     """
@@ -151,7 +151,7 @@ def new_cells(
 
 
 def _snap(size: float, most: float = np.inf) -> float:
-    """Whole pixels for a cell make all cells equal; cells of a pixel or three are smoothed anyway."""
+    """Round a cell's side to whole pixels, which makes all cells equal; cells of a pixel or three are smoothed."""
     return min(round(size * DPI), np.floor(most * DPI)) / DPI if min(size, most) * DPI >= 4 else min(size, most)
 
 
@@ -169,7 +169,7 @@ class Labels:
     room: float
 
     def write(self, axis: Axis, centres: Sequence[float], title: str = "") -> None:
-        """Label an axis at the middle of each of its cells."""
+        """Write a matrix's labels on an axis, each at the middle of its cell."""
         rotation = 90 if self.turned else 0
         axis.set_ticks(list(centres)[:: self.every], self.texts[:: self.every], rotation=rotation)
         axis.set_tick_params(length=0, pad=_GAP * 72, labelsize=TINY, labelcolor=MUTED)
@@ -179,7 +179,7 @@ class Labels:
 
 
 def fit_rows(labels: Sequence[str], pitch: float, title: str = "") -> Labels:
-    """Labels to the left of rows that are `pitch` inches apart."""
+    """Fit labels to the left of a matrix's rows that are `pitch` inches apart."""
     texts = [elide(label, _LONGEST, TINY) for label in labels]
     widest = max(text_width(text, TINY) for text in texts)
     room = _GAP + widest + (line_height(SMALL) + 0.05 if title else 0)
@@ -187,7 +187,7 @@ def fit_rows(labels: Sequence[str], pitch: float, title: str = "") -> Labels:
 
 
 def fit_columns(labels: Sequence[str], pitch: float, title: str = "") -> Labels:
-    """Labels under columns that are `pitch` inches apart; words that do not fit are turned, numbers are thinned."""
+    """Fit labels under columns that are `pitch` inches apart; words that do not fit are turned, numbers are thinned."""
     texts = [elide(label, _LONGEST, TINY) for label in labels]
     widest = max(text_width(text, TINY) for text in texts) + 0.08
     turned = widest > pitch and not all(text.isdigit() for text in texts)
@@ -199,7 +199,7 @@ def fit_columns(labels: Sequence[str], pitch: float, title: str = "") -> Labels:
 def fit_both(
     rows: Sequence[str], columns: Sequence[str], pitch: tuple[float, float], row_title: str = "", column_title: str = ""
 ) -> tuple[Labels, Labels]:
-    """Both, for cells of `pitch` (width, height) inches; the same steps on both sides of a square."""
+    """Fit the labels of a matrix's rows and columns for cells of `pitch` (width, height) inches; a square's match."""
     beside, below = fit_rows(rows, pitch[1], row_title), fit_columns(columns, pitch[0], column_title)
     every = max(beside.every, below.every)
     return (replace(beside, every=every), replace(below, every=every)) if len(rows) == len(columns) else (beside, below)

@@ -58,19 +58,19 @@ _HAN = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "PingFang 
 
 @lru_cache(maxsize=1)
 def families() -> list[str]:
-    """The one face that comes with matplotlib everywhere; for what it lacks, faces that this computer has."""
+    """List the fonts: the one that comes with matplotlib and, for what it lacks, those that this computer has."""
     installed = set(get_font_names())
     return ["DejaVu Sans", *(name for name in _HAN if name in installed)]
 
 
 def line_height(size: float) -> float:
-    """Inches from one line to the next."""
+    """Measure the inches from one line of text to the next."""
     return 1.3 * size / 72
 
 
 @lru_cache(maxsize=4096)
 def text_width(text: str, size: float = BODY, weight: str = "normal", family: str = "") -> float:
-    """Inches that one line of text takes.
+    """Measure the inches that one line of text takes.
 
     >>> 0.6 < text_width("Hello world") < 0.8
     True
@@ -80,7 +80,7 @@ def text_width(text: str, size: float = BODY, weight: str = "normal", family: st
 
 
 def elide(text: str, width: float, size: float = BODY, weight: str = "normal", family: str = "") -> str:
-    """One line of text, cut with an ellipsis to fit `width` inches, between words where that loses little.
+    """Cut one line of text with an ellipsis to fit `width` inches, between words where that loses little.
 
     >>> elide("Maltese dog, Maltese terrier, Maltese", 1.6)
     'Maltese dog, Maltese…'
@@ -101,7 +101,7 @@ def elide(text: str, width: float, size: float = BODY, weight: str = "normal", f
 
 
 def wrap(text: str, width: float, size: float = BODY, weight: str = "normal", lines: int = 2) -> list[str]:
-    """Text broken between words into at most `lines` lines of `width` inches; the last is elided.
+    """Break text between words into at most `lines` lines of `width` inches; the last is elided.
 
     >>> wrap("Attention of the class token", 1.5, lines=2)
     ['Attention of the class', 'token']
@@ -122,7 +122,7 @@ _LOCK = threading.RLock()  # matplotlib's settings belong to the whole process: 
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Matplotlib's settings for the drawings here, whatever the user's own are; they come back afterwards.
+    """Apply the figures' matplotlib settings inside the `with`, whatever the user's own are.
 
     >>> with style():
     ...     matplotlib.rcParams["font.size"]
@@ -153,7 +153,7 @@ _FOOTER: ContextVar[tuple[str, ...]] = ContextVar("footer", default=())
 
 @contextmanager
 def footer_of_figures(*texts: str) -> Iterator[None]:
-    """Lines at the bottom of every card made inside the `with`, above those of a `with` around it."""
+    """Write lines at the bottom of every card made inside the `with`, above those of a `with` around it."""
     token = _FOOTER.set((*filter(None, texts), *_FOOTER.get()))
     try:
         yield
@@ -188,26 +188,26 @@ class Sheet(Figure):
         return axes
 
     def write(self, left: float, top: float, text: str, **options: Any) -> Text:
-        """A line of text at (left, top) of the body in inches."""
+        """Write a line of text at (left, top) of the card's body in inches."""
         across, down = self.get_size_inches()
         return self.text((left + PADDING) / across, 1 - (top + self.top) / down, text, **options)
 
     def rule(self, top: float) -> None:
-        """A thin line across the body."""
+        """Draw a thin line across the card's body."""
         across, down = self.get_size_inches()
         height = 1 - (top + self.top) / down
         ends = [PADDING / across, 1 - PADDING / across]
         self.add_artist(Line2D(ends, [height, height], color=FAINT, linewidth=0.6))
 
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
-        """Notebooks show a card as it is, without pyplot."""
+        """Show a card in a notebook as it is, without pyplot."""
         across, down = self.get_size_inches()
         return encode(self), {"width": round(across * 100), "height": round(down * 100)}
 
 
 @contextmanager
 def new_figure(width: float, height: float, title: str = "") -> Iterator[Sheet]:
-    """A card with a body of `width` × `height` inches under its title, to be filled inside the `with`.
+    """Make a card with a body of `width` × `height` inches under its title, to be filled inside the `with`.
 
     >>> with new_figure(WIDTH, 2.0, "Title") as card:
     ...     axes = card.place(0, 0, 2.0, 2.0)
@@ -219,7 +219,7 @@ def new_figure(width: float, height: float, title: str = "") -> Iterator[Sheet]:
 
 
 def frame(axes: Axes) -> None:
-    """Around an image or a heat map: a thin line, no ticks."""
+    """Draw a thin line around an image or a heat map, without ticks."""
     axes.set_xticks([])
     axes.set_yticks([])
     for spine in axes.spines.values():
@@ -227,7 +227,7 @@ def frame(axes: Axes) -> None:
 
 
 def tidy(axes: Axes) -> None:
-    """A chart: small muted ticks, and a base line."""
+    """Give a chart's axes small muted ticks and a base line."""
     for side, spine in axes.spines.items():
         spine.set(visible=side == "bottom", color=FAINT, linewidth=0.8)
     axes.tick_params(length=0, labelsize=SMALL, labelcolor=MUTED, pad=4)
@@ -235,7 +235,7 @@ def tidy(axes: Axes) -> None:
 
 
 def caption(axes: Axes, text: str) -> Text:
-    """The line above a panel that names it, flush with its left edge."""
+    """Write the line above a panel that names it, flush with its left edge."""
     return axes.annotate(
         text,
         (0, 1),
@@ -250,14 +250,14 @@ def caption(axes: Axes, text: str) -> Text:
 
 
 def outline(axes: Axes, left: float, top: float, width: float, height: float) -> None:
-    """A square that shows on any colour: white on a wider dark line."""
+    """Draw a square that shows on any colour: white on a wider dark line."""
     for colour, linewidth in ((INK, 2.2), (PAPER, 1.0)):
         square = Rectangle((left, top), width, height, fill=False, edgecolor=colour, linewidth=linewidth, clip_on=False)
         axes.add_patch(square).set_joinstyle("miter")
 
 
 def encode(figure: Figure, format: Literal["png", "svg", "pdf"] = "png", dpi: int = DPI) -> bytes:
-    """The figure as a file's bytes: equal figures give equal bytes, for no date or random name goes in.
+    """Encode a figure as a file's bytes: equal figures give equal bytes, for no date or random name goes in.
 
     >>> with new_figure(1.0, 1.0) as card:
     ...     _ = card.write(0, 0, "hello")

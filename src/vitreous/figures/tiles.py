@@ -33,7 +33,7 @@ _SMALLEST = 0.13  # inches: a row that can still be labelled
 
 
 def mosaic(tiles: Bytes, gap: int) -> Bytes:
-    """Tiles `[n m h w c]` side by side with `gap` pale pixels between them: `[n·h + … m·w + … c]`.
+    """Put tiles `[n m h w c]` side by side with `gap` pale pixels between them: `[n·h + … m·w + … c]`.
 
     >>> mosaic(np.zeros((2, 3, 4, 4, 3), np.uint8), gap=1).shape
     (9, 14, 3)
@@ -55,7 +55,7 @@ def draw_tiles(
     *,
     largest: float = 1.1,
 ) -> Figure:
-    """Painted tiles `[n m h w 4]` in rows and columns with labels, as large as the card allows up to `largest` inches.
+    """Draw painted tiles `[n m h w 4]` in rows and columns with labels, as large as fits, up to `largest` inches.
 
     The axes count in pixels of the mosaic, and at the usual resolution each of those is one pixel of the figure.
     """
@@ -87,7 +87,7 @@ COSINE = Scale(-1.0, 1.0, "cosine similarity", diverging=True)
 
 
 def draw_similarity_tiles(similarity: ArrayLike, *, title: str = "") -> Figure:
-    """One tile for each place, in its place: that place's cosine similarity with all, `[rows columns rows columns]`.
+    """Draw each position's cosine similarity with all as a tile, in its place: `[rows columns rows columns]`.
 
     >>> import numpy as np
     >>> len(draw_similarity_tiles(np.ones((3, 4, 3, 4))).axes)
@@ -101,7 +101,7 @@ def draw_similarity_tiles(similarity: ArrayLike, *, title: str = "") -> Figure:
 
 
 def draw_similarity_one(similarity: ArrayLike, place: tuple[int, int], *, title: str = "") -> Figure:
-    """One place's cosine similarity with all, `[rows columns]`, enlarged, the place itself outlined.
+    """Draw one position's cosine similarity with all, `[rows columns]`, enlarged, the position itself outlined.
 
     >>> import numpy as np
     >>> len(draw_similarity_one(np.ones((3, 4)), place=(0, 3)).axes)
@@ -119,7 +119,7 @@ def draw_similarity_one(similarity: ArrayLike, place: tuple[int, int], *, title:
 
 
 def draw_filters(filters: ArrayLike, explained: Sequence[float] | None = None, *, title: str = "") -> Figure:
-    """Filters `[n height width 3]`, or grey `[n height width 1]`, scaled to 0..1, numbered from 1 in reading order.
+    """Draw filters `[n height width 3]`, or grey `[n height width 1]`, scaled to 0..1, numbered in reading order.
 
     `explained` is the share of the variance, 0 to 1, that each component explains.
 

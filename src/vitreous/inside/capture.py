@@ -50,7 +50,7 @@ class Internals(Mapping[str, Tensor]):
         return f"<table><tr><th>internal</th><th>shape</th><th>type</th></tr>{rows}</table>"
 
     def _rows(self) -> list[tuple[str, str, str]]:
-        """Name, shape and type of each recorded tensor; with its device if that is not the CPU."""
+        """List name, shape and type of each recorded tensor; with its device if that is not the CPU."""
         rows = []
         for name, value in self._values.items():
             device = "" if value.device.type == "cpu" else f", {value.device}"
@@ -181,7 +181,7 @@ def read_out(q: Tensor, k: Tensor, identity: Tensor) -> Tensor:
 
 
 def padded_identity(k: Tensor) -> Tensor:
-    """The identity `[t t]` for `read_out`, with columns up to a multiple of 8, which the kernel wants."""
+    """Make the identity `[t t]` for `read_out`, with columns up to a multiple of 8, which the kernel wants."""
     tokens = k.shape[-2]
     return torch.eye(tokens, tokens + -tokens % 8, device=k.device, dtype=k.dtype)
 

@@ -87,7 +87,7 @@ def _remaining(
     batch_size: int,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> Tensor:
-    """Probabilities `[k classes]` where patches that are not in `kept` `[k rows columns]` show `empty`."""
+    """Compute the probabilities `[k classes]` where patches that are not in `kept` `[k rows columns]` show `empty`."""
     found = []
     for start in range(0, len(kept), batch_size):
         masks = kept[start : start + batch_size]

@@ -51,7 +51,7 @@ def signed(components: Tensor) -> Tensor:
 
 
 def _images(filters: Tensor) -> Tensor:
-    """Filters `[count c p q]` to `[count p q c]`, each stretched to 0…1; a filter of one value is grey."""
+    """Turn filters `[count c p q]` to images `[count p q c]`, each stretched to 0…1; a filter of one value is grey."""
     low, high = filters.amin(dim=(1, 2, 3), keepdim=True), filters.amax(dim=(1, 2, 3), keepdim=True)
     stretched = torch.where(high > low, (filters - low) / (high - low), 0.5)
     return stretched.permute(0, 2, 3, 1)

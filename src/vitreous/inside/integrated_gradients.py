@@ -51,7 +51,7 @@ def integrated_gradients(
 
 
 def _nodes(steps: int, rule: str) -> tuple[Tensor, Tensor]:
-    """Quadrature nodes on 0 … 1 and their weights: `[steps]` each."""
+    """Compute quadrature nodes on 0 … 1 and their weights: `[steps]` each."""
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
     if rule == "midpoint":
@@ -79,7 +79,7 @@ def to_patches(pixels: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 def black(model: nn.Module) -> Tensor:
-    """The baseline of a black image after the model's preprocessing: `[c 1 1]`."""
+    """Make the baseline of integrated gradients, a black image after the model's preprocessing: `[c 1 1]`."""
     preprocess = getattr(getattr(model, "card", None), "preprocess", None)
     if preprocess is None:
         raise ValueError("this model has no preprocessing (model.card is not set): pass a tensor as baseline")

@@ -50,7 +50,7 @@ class KnockOut:
         )
 
     def forbidden(self, heads: int, tokens: int) -> Tensor:
-        """True where attention is forbidden: `[h t t]`."""
+        """Mark where attention is forbidden: boolean `[h t t]`."""
         parts = []
         for chosen, count in ((self.heads, heads), (self.queries, tokens), (self.keys, tokens)):
             part = torch.full((count,), chosen is None)

@@ -53,7 +53,7 @@ def gradient_attention(model: nn.Module, x: Tensor, target: Target = None, *, la
 def _weighted_attention(
     model: nn.Module, x: Tensor, target: Target, layers: Sequence[int] | None = None
 ) -> Iterator[Tensor]:
-    """(∇A ⊙ A)⁺ averaged over heads, `[b t t]`, from the last of the chosen layers to the first."""
+    """Yield (∇A ⊙ A)⁺ averaged over heads, `[b t t]`, from the last of the chosen layers to the first."""
     plain, _ = underneath(model)
     names = ["norm1", "v", "mixed"]
     with differentiable(x) as x, capture(model, names, layers=layers, gradients=True) as internals:

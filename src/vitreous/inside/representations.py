@@ -95,7 +95,7 @@ def _centred(layer: Tensor) -> Tensor:
 
 
 def _hsic(x: Tensor, y: Tensor, unbiased: bool) -> Tensor:
-    """Hilbert-Schmidt independence criterion of centred features `[n d]`, up to a factor that cancels in CKA.
+    """Compute the Hilbert-Schmidt independence criterion of centred features `[n d]`, up to a factor that CKA cancels.
 
     The unbiased one uses K = x xᵀ and L = y yᵀ without their diagonals; neither matrix is formed.
     """

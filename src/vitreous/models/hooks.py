@@ -26,7 +26,7 @@ class Hook:
         return value
 
     def changes_attention(self, module: nn.Module) -> bool:
-        """Whether it changes this module's scores or attention, so that the fused kernel cannot be used."""
+        """Return whether a hook changes a module's scores or attention, so that the fused kernel cannot be used."""
         return False
 
     def on_attention(self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None) -> None:
@@ -50,7 +50,7 @@ def activate(added: Hook) -> Iterator[None]:
 
 
 def hooks_active() -> bool:
-    """Whether a hook is active, which needs the whole network to run. Compiled graphs call no hooks."""
+    """Return whether a hook is active, which needs the whole network to run. Compiled graphs call no hooks."""
     return not torch.compiler.is_compiling() and bool(HOOKS.get())
 
 
@@ -66,7 +66,7 @@ def hook(module: nn.Module, name: str, value: Tensor) -> Tensor:
 def hooked_attention(
     module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float = 0.0
 ) -> Tensor | None:
-    """Attention with an explicit matrix where a hook changes it, `[b h t k]`; None leaves it to the fused kernel."""
+    """Compute attention by an explicit matrix where a hook changes it, `[b h t k]`; None: the fused kernel does it."""
     if torch.compiler.is_compiling() or not (hooks := HOOKS.get()):
         return None
     if not any(each.changes_attention(module) for each in hooks):

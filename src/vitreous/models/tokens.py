@@ -47,14 +47,14 @@ class TokenLayout:
         return int(self.class_token) if self.distillation_token else None
 
     def index(self, row: int, column: int) -> int:
-        """Index of the token of the patch at this row and column."""
+        """Return the index of the token of the patch at this row and column."""
         rows, columns = self.grid
         if not (0 <= row < rows and 0 <= column < columns):
             raise ValueError(f"patch ({row}, {column}) lies outside the {rows}×{columns} grid")
         return self.prefix + row * columns + column
 
     def patch(self, index: int) -> tuple[int, int] | None:
-        """Row and column of a token, or None if the token is not a patch."""
+        """Return row and column of a token, or None if the token is not a patch."""
         if not 0 <= index < self.tokens:
             raise ValueError(f"token {index} does not exist: this model has tokens 0 to {self.tokens - 1}")
         return None if index < self.prefix else divmod(index - self.prefix, self.grid[1])

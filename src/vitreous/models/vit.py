@@ -213,7 +213,7 @@ class PatchEmbedding(nn.Module):
         return hook(self, "patches", self.project(x))
 
     def project(self, x: Tensor) -> Tensor:
-        """Images of any whole number of patches: `[b c H W]` → `[b n d]`."""
+        """Project images of any whole number of patches to tokens: `[b c H W]` → `[b n d]`."""
         (b, c, height, width), (p, q) = x.shape, self.patch
         x = x.reshape(b, c, height // p, p, width // q, q)
         x = x.permute(0, 2, 4, 1, 3, 5).reshape(b, height // p * (width // q), c * p * q)  # [b n cpq]
@@ -228,7 +228,7 @@ class PatchEmbedding(nn.Module):
 
 
 def sine_positions(config: ViTConfig, grid: tuple[int, int] | None = None) -> Tensor:
-    """Fixed position embeddings of a grid: `[1 t d]`, or `[1 n d]` without slots for the prefix tokens.
+    """Compute fixed position embeddings of a grid: `[1 t d]`, or `[1 n d]` without slots for the prefix tokens.
 
     1-D numbers the tokens as "Attention is All You Need" does; 2-D has half of the width for rows, half for columns.
     """
@@ -243,7 +243,7 @@ def sine_positions(config: ViTConfig, grid: tuple[int, int] | None = None) -> Te
 
 
 def sines(positions: int, width: int) -> Tensor:
-    """Sines and cosines of each position, from high to low frequency: `[positions width]`."""
+    """Compute sines and cosines of each position, from high to low frequency: `[positions width]`."""
     rates = 10_000.0 ** (-torch.arange(0, width, 2) / width)
     angles = torch.arange(positions)[:, None] * rates  # [positions width/2]
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)  # [positions width]
@@ -400,7 +400,7 @@ class ViT(nn.Module):
                 nn.init.trunc_normal_(value, std=std)
 
     def embed(self, x: Tensor) -> Tensor:
-        """Images to the first block's input: z₀ = [x_class; x_p E] + E_pos, eq. 1."""
+        """Turn images into the first block's input: z₀ = [x_class; x_p E] + E_pos, eq. 1."""
         return self.assemble(self.patch_embed(x), self.pos_embed)
 
     def assemble(self, x: Tensor, positions: Tensor | None) -> Tensor:
@@ -414,7 +414,7 @@ class ViT(nn.Module):
         return hook(self, "embedding", self.norm_pre(self.pos_drop(x)))
 
     def forward_features(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Images to the last block's normalised tokens: `[b t d]`.
+        """Turn images into the last block's normalised tokens: `[b t d]`.
 
         `mask` is a boolean `[t t]`, or broadcastable to `[b h t t]`: True where a row's token may attend to a column's.
         """
@@ -424,7 +424,7 @@ class ViT(nn.Module):
         return hook(self, "tokens", self.norm(x))
 
     def pool(self, tokens: Tensor) -> Tensor:
-        """What the head reads: `[b t d]` → `[b d]`, or `[b 2d]` for "token+mean"."""
+        """Pool the tokens that the head reads: `[b t d]` → `[b d]`, or `[b 2d]` for "token+mean"."""
         parts = []
         if "token" in self.config.pool:
             parts.append(tokens[:, 0])  # y = LN(z_L⁰), eq. 4
@@ -433,7 +433,7 @@ class ViT(nn.Module):
         return hook(self, "pooled", self.fc_norm(torch.cat(parts, dim=-1)))
 
     def forward_head(self, tokens: Tensor) -> Tensor:
-        """Normalised tokens `[b t d]` to logits `[b classes]`."""
+        """Turn normalised tokens `[b t d]` into logits `[b classes]`."""
         logits: Tensor = self.head(self.pool(tokens))
         if self.head_dist is not None:  # DeiT averages the logits of its two heads
             logits = (logits + self.head_dist(self.fc_norm(tokens[:, 1]))) / 2
@@ -443,13 +443,13 @@ class ViT(nn.Module):
         return hook(self, "logits", self.forward_head(self.forward_features(x, mask)))
 
     def features(self, x: Tensor) -> Tensor:
-        """Images to pooled features, without the head: `[b feature_width]`."""
+        """Turn images into pooled features, without the head: `[b feature_width]`."""
         return self.pool(self.forward_features(x))
 
     def get_intermediate_layers(
         self, x: Tensor, n: int | list[int] = 1, *, reshape: bool = False, norm: bool = False
     ) -> list[Tensor]:
-        """The tokens after chosen blocks: the last `n`, or those numbered in a list. Each `[b t d]`.
+        """Return the tokens after chosen blocks: the last `n`, or those numbered in a list. Each `[b t d]`.
 
         With `reshape` the patches alone, laid out as `[b d rows columns]`; with `norm` after the final layer norm.
         """

@@ -98,7 +98,7 @@ class ComparedDataset:
         return str(self.table.get("missing", ""))
 
     def sentences(self) -> list[str]:
-        """The verdicts with a capital, unless they begin with a model's name."""
+        """Write the verdicts with a capital, unless they begin with a model's name."""
         names = tuple(row["name"] for row in self.table["rows"])
         return [line if line.startswith(names) else _capital(line) for line in self.verdicts]
 
@@ -106,7 +106,7 @@ class ComparedDataset:
         return sorted({device for row in self.table["rows"] for device in row["devices"]})
 
     def best(self) -> int | None:
-        """The index of the model that wins every verdict on it; None if there is none."""
+        """Return the index of the model that wins every verdict on it; None if there is none."""
         for number, row in enumerate(self.table["rows"]):
             own = [pair for pair in self.table["pairs"] if row["model"] in (pair["one"], pair["other"])]
             if own and all(pair["verdict"] == row["model"] for pair in own):
@@ -114,7 +114,7 @@ class ComparedDataset:
         return None
 
     def charts(self) -> dict[str, Markup]:
-        """Accuracy over epochs and over seconds; nothing if a run was evaluated only once."""
+        """Draw accuracy over epochs and over seconds; nothing if a run was evaluated only once."""
         names = {row["model"]: row["name"] for row in self.table["rows"]}
         curves = {names[label]: curve for label, curve in self.table["curves"].items()}
         if any(len(curve["epochs"]) < 2 for curve in curves.values()):
@@ -126,7 +126,7 @@ class ComparedDataset:
         }
 
     def drawn_pairs(self) -> Iterator[dict[str, Any]]:
-        """The pairs that are shown, one by one, drawn with the models of the first seed."""
+        """Draw the pairs of models that the comparison's page shows, one by one, with the models of the first seed."""
         pairs = list(zip(self.table["pairs"], self.evidence, strict=True))
         if len(pairs) > PAIRS:
             first = self.table["rows"][0]["model"]
@@ -147,7 +147,7 @@ class ComparedDataset:
     def _strip(
         self, side: str, pair: Mapping[str, Any], models: Mapping[str, Model], names: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Images that one side gets right and the other wrong, each with both answers and both maps."""
+        """Draw images that one model gets right and the other wrong, each with both answers and both maps."""
         found, sides = pair["disagreements"][side], (side, OPPOSITE[side])
         answering = {each: (names[each], models[pair[each]]) for each in sides}  # the model that is right comes first
         return {
@@ -159,7 +159,7 @@ class ComparedDataset:
         }
 
     def _tile(self, answering: Mapping[str, tuple[str, Model]], found: Mapping[str, Any]) -> dict[str, Any]:
-        """One image, then each model's answer with its map."""
+        """Draw one image on which two models disagree, then each model's answer with its map."""
         assert self.image is not None
         image, drawings, answers = self.image(found["image"]), [], []
         for key, (name, model) in answering.items():
@@ -178,7 +178,7 @@ class ComparedDataset:
 
 
 def curve_lines(curves: Mapping[str, Mapping[str, Any]], over: Literal["epochs", "seconds"]) -> list[Line]:
-    """Accuracy on held-out images by model: the mean over seeds as a line, from worst to best seed as a band.
+    """Prepare the accuracy by model as lines: the mean over seeds, and from worst to best seed as a band.
 
     >>> curve_lines({"vit": {"epochs": [1], "top1": [[0.5], [0.7]]}}, "epochs")
     [Line(label='vit', x=[1], y=[60.0], low=[50.0], high=[70.0])]
@@ -194,7 +194,7 @@ def curve_lines(curves: Mapping[str, Mapping[str, Any]], over: Literal["epochs",
 def class_gaps(
     names: Sequence[str], one: Sequence[float | None], other: Sequence[float | None]
 ) -> list[tuple[str, float]]:
-    """The accuracy of one model less the other's, in points, by class; of many classes those that differ most.
+    """Compute the accuracy of one model less the other's, in points, by class; of many classes those that differ most.
 
     >>> class_gaps(["cat", "dog", "owl"], [0.5, 0.9, None], [0.75, 0.8, None])
     [('dog', 10.0), ('cat', -25.0)]
@@ -206,7 +206,7 @@ def class_gaps(
 
 
 def _bars(gaps: Sequence[tuple[str, float]], right: int, left: int) -> list[dict[str, Any]]:
-    """Bars to both sides of a middle line: position and width in percent, and the colour of the better model."""
+    """Prepare bars to both sides of a middle line: position and width in percent, and the better model's colour."""
     scale = max((abs(gap) for _, gap in gaps), default=0.0) or 1.0
     bars = []
     for name, gap in gaps:
@@ -223,14 +223,14 @@ def _capital(sentence: str) -> str:
 
 
 def evidence_map(model: Model, x: Tensor, target: int) -> Tensor:
-    """The evidence for a class, by relevance through all layers or Grad-CAM: `[b c H W]` → `[b rows columns]`."""
+    """Compute the evidence for a class, by relevance or Grad-CAM: `[b c H W]` → `[b rows columns]`."""
     if isinstance(model, ViT):
         return relevance(model, x, target)
     return grad_cam(model, x, target, layer=stage(model, min(x.shape[-2:])))
 
 
 def stage(model: ResNet, side: int) -> int:
-    """The last stage whose map is not too coarse for images of `side` pixels, from 0 to 3.
+    """Choose a ResNet's last stage whose Grad-CAM is not too coarse for images of `side` pixels, from 0 to 3.
 
     >>> from vitreous.models.resnet import resnet_config
     >>> small, usual = ResNet(resnet_config("resnet18_small")), ResNet(resnet_config("resnet18"))

@@ -118,18 +118,18 @@ class Explanation:
             return None
 
     def map(self, name: str = "relevance") -> np.ndarray:
-        """A view's heat map as an array `[rows columns]`, such as that of `relevance`, `rollout` or `cam`."""
+        """Return a view's heat map as an array `[rows columns]`, such as that of `relevance`, `rollout` or `cam`."""
         for result in self.results(name).values():
             if isinstance(result, Map) and not result.colours:
                 return result.shown()
         raise ValueError(f"the view {name!r} is no heat map: try relevance, rollout, cam or attention-rows")
 
     def figures(self, name: str) -> dict[str, "Figure"]:
-        """A view's figures by name; one alone has the name ''."""
+        """Draw a view's figures by name; one alone has the name ''."""
         return {part: self.figure(name, part) for part in self.results(name)}
 
     def figure(self, name: str, part: str | None = None) -> "Figure":
-        """One figure of a view: its first, or the one called `part`."""
+        """Draw one figure of a view: its first, or the one called `part`."""
         from vitreous.figures.draw import draw  # imported late: the page needs no matplotlib
 
         results = self.results(name)
@@ -183,11 +183,11 @@ class Explanation:
         )
 
     def page(self, progress: Progress = lambda view: None) -> tuple[str, Payload]:
-        """The image's name and its payload: one image of a report."""
+        """Return the image's name and its payload: one image of a report."""
         return short_name(self.inspection.name) or "the model", self.payload(progress)
 
     def html(self) -> str:
-        """The interactive page, whole."""
+        """Render the interactive page, whole."""
         return report([self.page()], self.inspection.model)
 
     def save(self, path: str | Path) -> Path:
@@ -213,7 +213,7 @@ class Explanation:
         return written
 
     def _repr_html_(self) -> str:
-        """The page itself, in a frame of its own."""
+        """Show the interactive page in a notebook, in a frame of its own."""
         text = html_text.escape(self.html(), quote=True)
         style = "width: 100%; height: 760px; border: 1px solid #ccc; border-radius: 6px"
         return f'<iframe srcdoc="{text}" style="{style}" sandbox="allow-scripts allow-downloads"></iframe>'
@@ -225,7 +225,7 @@ def save_report(path: str | Path, pages: Sequence[tuple[str, Payload]], model: M
 
 
 def report(pages: Sequence[tuple[str, Payload]], model: Model) -> str:
-    """The page of several images of one model, shown one at a time."""
+    """Render the page of several images of one model, shown one at a time."""
     title = short_name(model.card.name)
     images = [
         (name, base64.b64encode(payload.thumbnail).decode(), next(iter(payload.header["predictions"]), None))
@@ -236,7 +236,7 @@ def report(pages: Sequence[tuple[str, Payload]], model: Model) -> str:
 
 
 def describe_model(model: Model) -> str:
-    """The model in a line: family, size, parameters."""
+    """Describe the model in a line of the page: family, size, parameters."""
     parameters = sum(p.numel() for p in model.parameters())
     config = model.config
     size = f"{config.depth} layers"
@@ -247,7 +247,7 @@ def describe_model(model: Model) -> str:
 
 
 def predictions(inspection: Inspection) -> tuple[Prediction, ...]:
-    """The most probable classes, best first; none where there is no image or no classifier."""
+    """List the most probable classes, best first; none where there is no image or no classifier."""
     if inspection.image is None or inspection.model.card.head != "classifier":
         return ()
     return top_classes(inspection.logits, inspection.model.card.label, NAMED)
@@ -285,7 +285,7 @@ def _header(inspection: Inspection) -> dict[str, Any]:
 
 
 def _describe_image(inspection: Inspection, image: pillow.Image) -> dict[str, Any]:
-    """The image's name and size, the part of it that the model sees (left, top, right, bottom), and the steps."""
+    """Describe the image for the page: name, size, the part that the model sees (left, top, right, bottom), steps."""
     preprocess = inspection.model.card.preprocess
     crop = [round(end, 2) for end in preprocess.crop_box(image.width, image.height)]
     size = [image.width, image.height]
@@ -293,7 +293,7 @@ def _describe_image(inspection: Inspection, image: pillow.Image) -> dict[str, An
 
 
 def _artifacts(inspection: Inspection) -> dict[str, Any] | None:
-    """Which patches are artifacts, and the sentence that says so."""
+    """List which patches are artifacts, and write the sentence that says so."""
     if inspection.image is None or not (found := inspection.artifacts):
         return None
     count = len(found.patches)
@@ -307,7 +307,7 @@ def _artifacts(inspection: Inspection) -> dict[str, Any] | None:
 
 
 def _encoded(pixels: np.ndarray) -> bytes:
-    """A small image without loss, a large one as WebP."""
+    """Encode a small image without loss, a large one as WebP."""
     file = io.BytesIO()
     options: dict[str, Any] = {"format": "WEBP", "quality": 88} if max(pixels.shape) > 64 else {"format": "PNG"}
     pillow.fromarray(pixels).save(file, **options)
@@ -332,7 +332,7 @@ FIELDS: dict[type, str] = {
 
 
 def _pack(payload: Payload, view: str, part: str, result: Result) -> dict[str, Any]:
-    """A result as the page reads it: words in the header, arrays in the block of bytes."""
+    """Pack a view's result as the page reads it: words in the header, arrays in the block of bytes."""
     name = f"{view}/{part}" if part else view
     entry: dict[str, Any] = {"part": part, "kind": result.kind, "title": result.title}
     entry |= {field: getattr(result, field) for field in FIELDS[type(result)].split()}

@@ -94,7 +94,7 @@ class Payload:
         self.length += len(data)
 
     def to_bytes(self) -> bytes:
-        """Length of the header as four bytes, the header, then the block (aligned to 8)."""
+        """Write the payload as bytes: length of the header as four bytes, the header, then the block (aligned to 8)."""
         head = json.dumps(self.header, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
         head += b" " * (-(len(head) + 4) % 8)
         return len(head).to_bytes(4, "little") + head + b"".join(self.parts)
@@ -118,5 +118,5 @@ class Payload:
         return part.to_bytes()
 
     def to_text(self) -> str:
-        """Compressed, and in letters that an HTML file can hold."""
+        """Write the payload compressed, and in letters that an HTML file can hold."""
         return base64.b64encode(gzip.compress(self.to_bytes(), 9, mtime=0)).decode()

@@ -52,7 +52,7 @@ def render(template: str, **values: Any) -> Markup:
 def scripted_page(
     title: str, body: str, script: str, payloads: Sequence[tuple[str, Payload]] = (), styles: Sequence[str] = ()
 ) -> str:
-    """A whole page that one of the modules draws: `page.css` and what `styles` adds, the body, and its data."""
+    """Render a whole page that one of the modules draws: `page.css` and what `styles` adds, the body, and its data."""
     page = render(
         "interactive.html",
         title=title,
@@ -67,7 +67,7 @@ def scripted_page(
 
 
 def import_map(script: str) -> str:
-    """Names of a module, and of all that it imports, to their text, as JSON that a page can hold."""
+    """Map the names of a script, and of all that it imports, to their text, as JSON that a page can hold."""
     texts: dict[str, str] = {}
     wanted = [script]
     while wanted:
@@ -83,7 +83,7 @@ def import_map(script: str) -> str:
 
 
 def figure_image(figure: "Figure", alt: str) -> Markup:
-    """A figure as an `img` that holds its own bytes; `alt` says in words what it shows."""
+    """Render a figure as an `img` that holds its own bytes; `alt` says in words what it shows."""
     from vitreous.figures.style import encode  # imported late: a page without figures needs no matplotlib
 
     data = base64.b64encode(encode(figure)).decode()
@@ -130,5 +130,5 @@ def line_chart(
 
 
 def _numbers(values: Sequence[float]) -> list[float | None]:
-    """Infinite and undefined values become gaps in the line."""
+    """Turn infinite and undefined values of a line chart into gaps in the line."""
     return [value if math.isfinite(value) else None for value in values]

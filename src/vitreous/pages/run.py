@@ -110,7 +110,7 @@ def summary(config: TrainConfig, rows: Sequence[Row] = ()) -> str:
 
 
 def _numbers(config: TrainConfig, rows: Sequence[Row], result: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """The main numbers, in large type: accuracy, epochs, time."""
+    """Write a run's main numbers, in large type: accuracy, epochs, time."""
     last = next((row for row in reversed(rows) if "test_top1" in row), None)
     held_out = "held-out images" if not config.validation else "training images held out for validation"
     numbers = []
@@ -126,7 +126,7 @@ def _numbers(config: TrainConfig, rows: Sequence[Row], result: Mapping[str, Any]
 
 
 def time_to_accuracy(rows: Sequence[Row], levels: Sequence[float] = LEVELS) -> list[tuple[float, int, float]]:
-    """When each level was first reached on held-out images: (level, epoch, seconds); others are left out.
+    """List when each level was first reached on held-out images: (level, epoch, seconds); others are left out.
 
     >>> time_to_accuracy([{"epoch": 1, "seconds": 2.0, "test_top1": 0.65}, {"epoch": 2, "seconds": 4.0}])
     [(0.5, 1, 2.0), (0.6, 1, 2.0)]
@@ -170,7 +170,7 @@ def held_out_section(answers: HeldOutAnswers) -> dict[str, Any]:
 
 
 def _data_uri(pixels: NDArray[np.uint8]) -> str:
-    """An image `[h w c]` as an address that holds its own bytes."""
+    """Encode an image `[h w c]` as an address that holds its own bytes."""
     file = io.BytesIO()
     fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(file, "PNG")
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
@@ -198,7 +198,7 @@ class MetricChart:
 
 
 def curves(rows: Sequence[Row], config: TrainConfig) -> list[MetricChart]:
-    """Loss, accuracy and learning rate by epoch."""
+    """Prepare the run page's charts: loss, accuracy and learning rate by epoch."""
     if not rows:
         return []
     return [
@@ -234,7 +234,7 @@ def curves(rows: Sequence[Row], config: TrainConfig) -> list[MetricChart]:
 
 
 def column(rows: Sequence[Row], name: str, factor: float = 1.0) -> tuple[list[float], list[float]]:
-    """The epochs that have a number of this name, and the numbers.
+    """Select a metric's epochs and numbers from a run's rows.
 
     >>> column([{"epoch": 1, "loss": 2.0}, {"epoch": 2, "loss": 1.0, "top1": 0.5}], "top1", 100)
     ([2], [50.0])
@@ -249,7 +249,7 @@ def _lines(rows: Sequence[Row], factor: float = 1.0, **names: str) -> list[Line]
 
 
 def _schedule(config: TrainConfig) -> str:
-    """The learning rate's schedule, as the end of a sentence.
+    """Describe the learning rate's schedule, as the end of a sentence.
 
     >>> _schedule(TrainConfig(epochs=9, warmup=1))
     ': it grows for 1 epoch, then follows half a cosine.'
@@ -289,7 +289,7 @@ def _settings(config: TrainConfig) -> list[tuple[str, str, str, str]]:
 
 @cache
 def config_docs() -> dict[str, str]:
-    """The docstring of each field of `TrainConfig`; empty if its source is not installed.
+    """Read the docstring of each field of `TrainConfig`; empty if its source is not installed.
 
     >>> config_docs()["epochs"]
     'Passes over the training images.'
@@ -299,7 +299,7 @@ def config_docs() -> dict[str, str]:
 
 
 def spell(value: object) -> str:
-    """A setting in words; local paths are cut to their last part, because pages and results may be shared.
+    """Write a setting of a run in words; local paths are cut to their last part, because pages may be shared.
 
     >>> spell(None), spell(True), spell((0.4, 1.0)), spell(0.001), spell("/home/me/images")
     ('none', 'yes', '0.4 to 1', '0.001', '…/images')

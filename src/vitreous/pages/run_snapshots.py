@@ -110,7 +110,7 @@ def views_of(payload: Payload) -> list[SnapshotView]:
 
 
 def moment(epoch: int, row: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A moment's epoch, name and caption; `row` is its line of metrics.
+    """Describe a snapshot's moment: epoch, name and caption; `row` is its line of metrics.
 
     >>> moment(0, None)["caption"], moment(12, {"test_top1": 0.9125, "test_loss": 0.307})["caption"]
     ('before training', 'epoch 12 · 91.25 % held out · loss 0.307')
@@ -126,7 +126,7 @@ def moment(epoch: int, row: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def percent(share: float) -> str:
-    """A share of 1, to a hundredth of a percent; only all is 100 %.
+    """Write a share of 1, to a hundredth of a percent; only all is 100 %.
 
     >>> percent(0.98765), percent(0.99998), percent(1.0)
     ('98.77 %', '99.99 %', '100 %')
@@ -135,7 +135,7 @@ def percent(share: float) -> str:
 
 
 def limits(values: NDArray[Any]) -> tuple[float, float]:
-    """Axis limits with a margin: from 0, unless all values lie so close together that they would look like one.
+    """Choose axis limits with a margin: from 0, unless all values lie so close together that they would look like one.
 
     >>> limits(np.array([1.0, 10.0])), limits(np.array([3.0, 4.0]))
     ((0.0, 10.8), (2.9, 4.1))
@@ -148,12 +148,12 @@ def limits(values: NDArray[Any]) -> tuple[float, float]:
 
 
 def _finite(values: NDArray[Any] | None) -> NDArray[Any] | None:
-    """The array, or None if it is empty or holds an infinite or undefined value."""
+    """Return a snapshot's array, or None if it is empty or holds an infinite or undefined value."""
     return values if values is not None and values.size and np.isfinite(values).all() else None
 
 
 def _distinct(arrays: Sequence[NDArray[Any] | None]) -> tuple[list[int | None], list[NDArray[Any]]]:
-    """Index of each array among the distinct ones, and the distinct ones in the order of their first appearance.
+    """Find equal snapshots: each array's index among the distinct ones, and these in order of first appearance.
 
     >>> one, two = np.zeros(2), np.ones(2)
     >>> _distinct([one, one.copy(), None, two])[0]

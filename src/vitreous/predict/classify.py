@@ -141,7 +141,7 @@ def classify_each(
     compute: Compute | None = None,
     fit: Fit | None = None,
 ) -> Iterator[Answer | ImageError]:
-    """As `classify`, one answer at a time and in order; an unreadable image gives its error.
+    """Classify images one answer at a time and in order; an unreadable image gives its error.
 
     `compute` returns logits `[b classes]` of pixels, uint8 `[b c h w]`, in place of the plain model: such as what
     `optimize` returns.

@@ -284,7 +284,7 @@ def open_unseen(
 
 
 def _is_same_data(name: str | Path, used: dict[str, Any], train_images: int, model: Model) -> bool:
-    """Whether a model was trained on this data: by its path, or by its name and number if it was moved since."""
+    """Return whether a model was trained on this data: by its path, or by its name and number if it was moved since."""
     before, now = (os.path.realpath(str(path)) for path in (used.get("data"), name))
     share = used.get("validation") or 0
     learned = train_images - (max(1, round(share * train_images)) if share else 0)

@@ -88,7 +88,7 @@ class PartsFolder:
         return range(rank.rank, len(self), rank.world_size)
 
     def is_complete(self, number: int) -> bool:
-        """Whether the part can be read and has all its rows, by the footer of the file."""
+        """Return whether the part can be read and has all its rows, by the footer of the file."""
         try:
             found = pyarrow.parquet.read_metadata(self.path(number))
         except (OSError, pyarrow.ArrowInvalid):

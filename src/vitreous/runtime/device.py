@@ -81,7 +81,7 @@ def cores() -> int:
 
 
 def lacks_compiler(device: torch.device) -> bool:
-    """Whether `torch.compile` cannot work because there is no C++ compiler, which it needs for CPU kernels."""
+    """Return whether `torch.compile` cannot work because there is no C++ compiler, which it needs for CPU kernels."""
     if device.type != "cpu":
         return False
     try:

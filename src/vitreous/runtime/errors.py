@@ -59,7 +59,7 @@ def _message(error: Exception) -> str:
 
 
 def is_peer_loss(error: Exception) -> bool:
-    """Whether the error only says that another process has ended."""
+    """Return whether the error only says that another process has ended."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     return isinstance(error, RuntimeError) and ("DistError" in kinds or "gloo" in str(error))
 

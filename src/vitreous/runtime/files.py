@@ -48,7 +48,7 @@ def cache_folder(cache_dir: str | Path | None = None) -> Path:
 
 
 def short_name(name: str) -> str:
-    """The last part of a path or a name: local paths are not written to files that may be shared.
+    """Return the last part of a path or a name: local paths are not written to files that may be shared.
 
     >>> short_name("runs/digits/"), short_name("google/vit-base-patch16-224")
     ('digits', 'vit-base-patch16-224')

@@ -39,7 +39,7 @@ def check_address(url: str) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address belongs to this machine alone.
+    """Return whether an address belongs to this machine alone.
 
     >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, True, True, False)
@@ -152,7 +152,7 @@ class CheckedRedirects(HTTPRedirectHandler):
 
 
 def is_private(host: str) -> bool:
-    """Whether an address is this machine's or of a private network, as far as its spelling says so.
+    """Return whether an address is this machine's or of a private network, as far as its spelling says so.
 
     >>> is_private("192.168.0.7"), is_private("localhost"), is_private("example.org")
     (True, True, False)
@@ -164,7 +164,7 @@ def is_private(host: str) -> bool:
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address belongs to the public internet, also behind the prefixes that hide an IPv4 address.
+    """Return whether an IP address belongs to the public internet, also behind the prefixes that hide an IPv4 address.
 
     >>> [is_public(each) for each in ("93.184.215.14", "10.0.0.1", "::ffff:127.0.0.1", "64:ff9b::a00:1", "224.0.0.1")]
     [True, False, False, False, False]

@@ -36,7 +36,7 @@ class Question:
     """Blur these patches in the image, instead of removing their tokens."""
 
     def changes(self) -> AbstractContextManager[None]:
-        """The intervention under which the model is asked."""
+        """Make the intervention under which the model is asked."""
         return intervene(self.model, heads_off=self.heads_off, patches_off=() if self.blur else self.patches_off)
 
     def explanation(self, body: bytes, name: str) -> Explanation:
@@ -120,7 +120,7 @@ class Parts:
 
 
 def framed(part: bytes) -> bytes:
-    """A part after its length.
+    """Write a part of a page after its length.
 
     >>> framed(b"part")
     b'\\x04\\x00\\x00\\x00part'

@@ -98,7 +98,7 @@ class SecurityMiddleware:
             self.total_bytes -= body.size
 
     def _check(self, scope: Message, headers: dict[str, str]) -> tuple[int, str] | None:
-        """Status and message for a request that is rejected."""
+        """Return status and message for a request that is rejected; None for one that is allowed."""
         host = headers.get("host", "").lower()
         if self.hosts is not None and host not in self.hosts:
             return 421, "this address is not served here"

@@ -152,7 +152,7 @@ def _reason(error: OSError, host: str, port: int) -> str:
 
 
 def is_any(host: str) -> bool:
-    """Whether the server's `host` stands for every address of this machine, so that its names cannot be listed."""
+    """Return whether the server's `host` stands for every address of this machine: its names cannot be listed."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:

@@ -175,7 +175,7 @@ class FreePool(nn.Module):
 
 
 def stride(model: ViT | ResNet) -> Size:
-    """The pixels that a dynamic size goes in steps of: a ViT's patch size, the product of a ResNet's strides."""
+    """Return the pixels that a dynamic size goes in steps of: a ViT's patch size, the product of a ResNet's strides."""
     config = model.config
     if isinstance(config, ViTConfig):
         return config.patch

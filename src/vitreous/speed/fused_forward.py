@@ -62,7 +62,8 @@ def _hidden(mlp: MLP, x: Tensor, fused_gelu: bool) -> Tensor:
 
 
 def fits(network: nn.Module) -> bool:
-    """Whether `fused_forward` supports a folded network: GELU, biases everywhere, a head that reads the class token."""
+    """Return whether `fused_forward` supports a folded network: GELU, biases, a head that reads the class token.
+    """
     return rows_read(network) is not None and all(_fits(block) for block in network.blocks)  # type: ignore[union-attr]
 
 
@@ -78,7 +79,7 @@ def _fits(block: Any) -> bool:
 
 
 def fits_own_attention(network: Any) -> bool:
-    """Whether our attention kernel supports a network: heads of a supported width, no norms of queries and keys."""
+    """Return whether our attention kernel supports a network: heads of a known width, no norms of queries and keys."""
     attention = network.blocks[0].attn
     return network.config.width // attention.heads in (16, 32, 64, 128) and isinstance(attention.q_norm, nn.Identity)
 
@@ -100,7 +101,7 @@ def mix(attention: Any, qkv: Tensor, b: int) -> Tensor:
 
 
 def onednn_available() -> bool:
-    """Whether this torch has oneDNN and its fused linear layers."""
+    """Return whether this torch has oneDNN and its fused linear layers."""
     operations = torch.ops.mkldnn
     wanted = ("_linear_pointwise", "_reorder_linear_weight")
     return torch.backends.mkldnn.is_available() and all(hasattr(operations, name) for name in wanted)

@@ -17,13 +17,13 @@ PROGRAMS = 64
 
 
 def has_triton(device: torch.device) -> bool:
-    """Whether a device runs the operations as Triton kernels."""
+    """Return whether a device runs the operations as Triton kernels."""
     return device.type == "cuda" and find_spec("triton") is not None
 
 
 @torch.library.custom_op("vitreous::dense_gelu", mutates_args=())
 def dense_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """`gelu(x Wᵀ + b)` for `[r d]` → `[r m]`; on CUDA GELU is computed inside the product, by its tanh form."""
+    """Compute `gelu(x Wᵀ + b)` for `[r d]` → `[r m]`; on CUDA GELU is computed inside the product, by its tanh form."""
     if x.is_cuda and hasattr(torch, "_addmm_activation"):
         return torch._addmm_activation(bias, x, weight.t(), use_gelu=True)
     return F.gelu(F.linear(x, weight, bias), approximate="tanh")
@@ -36,7 +36,7 @@ def _(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 @torch.library.custom_op("vitreous::add_dense", mutates_args=("x",))
 def add_dense(x: Tensor, y: Tensor, weight: Tensor) -> None:
-    """`x += y Wᵀ`: the residual is added while the product is in registers, before it is rounded."""
+    """Add a product to a residual, `x += y Wᵀ`, while it is in registers, before it is rounded."""
     x.addmm_(y, weight.t())
 
 
@@ -123,5 +123,5 @@ def _(x: Tensor) -> Tensor:
 
 
 def _sums(x: Tensor) -> Tensor:
-    """`[r c]` → `[parts c]`."""
+    """Sum columns by parts, in place of a Triton kernel: `[r c]` → `[parts c]`."""
     return torch.stack([part.sum(0) for part in x.split(PROGRAMS)])

@@ -88,7 +88,7 @@ class Bf16Attention(Attention):
     """Attention whose products of queries, keys and values are bf16, which is more exact than int8."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """`[b t d]` → `[b t d]`."""
+        """Compute attention in bf16 inside an int8 network: `[b t d]` → `[b t d]`."""
         b, t, d = x.shape
         if mask is not None or t > MAX_TOKENS:
             return super().forward(x, mask)
@@ -111,7 +111,7 @@ def padded(rows: Tensor, count: int) -> Tensor:
 
 
 def fits(layer: nn.Linear) -> bool:
-    """Whether the layer's device has an int8 kernel for its sides."""
+    """Return whether a linear layer's device has an int8 kernel for its sides."""
     return not layer.weight.is_cuda or not (layer.in_features % MULTIPLE or layer.out_features % MULTIPLE)
 
 
@@ -129,7 +129,7 @@ def to_int8(network: nn.Module) -> None:
 
 
 def multiplies_bf16(device: torch.device) -> bool:
-    """Whether this is a CPU with instructions for bf16 products, which int8 networks use in attention."""
+    """Return whether this is a CPU with instructions for bf16 products, which int8 networks use in attention."""
     return device.type == "cpu" and bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
 
 
@@ -163,7 +163,7 @@ def _(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
 
 @cache
 def packed_available() -> bool:
-    """Whether this CPU and this torch compute int8 products exactly: some CPUs sum them in 16 bits."""
+    """Return whether this CPU and this torch compute int8 products exactly: some CPUs sum them in 16 bits."""
     x, weight = torch.full((4, 64), 255, dtype=torch.uint8), torch.full((64, 16), 127, dtype=torch.int8)
     try:
         out = packed_product(x, weight, torch.ones(16))

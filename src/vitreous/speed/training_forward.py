@@ -59,13 +59,13 @@ def _whole(block: Any, x: Tensor) -> Tensor:
 
 
 def _is_random(model: ViT) -> bool:
-    """Whether blocks use random numbers, which must be the same when they are recomputed."""
+    """Return whether blocks use random numbers, which must be the same when they are recomputed."""
     config = model.config
     return bool(config.dropout or config.attention_dropout or config.stochastic_depth)
 
 
 def _plain(block: Any) -> bool:
-    """Whether the functions below support a block: GELU, linear layers with biases, no hooks on them."""
+    """Return whether the fused training functions support a block: GELU, linear layers with biases, no hooks."""
     if not isinstance(block, TransformerBlock):
         return False
     mlp, attention = block.mlp, block.attn

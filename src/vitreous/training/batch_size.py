@@ -78,7 +78,7 @@ def largest(fits: Callable[[int], bool], limit: int) -> int:
 
 
 def fits_memory(model: Model, config: TrainConfig, device: torch.device, batch: int) -> bool:
-    """Whether a step with `batch` images fits into memory: compute one on a copy of the model."""
+    """Return whether a training step with `batch` images fits into memory: compute one on a copy of the model."""
     trial = copy.deepcopy(model)
     view = model.card.preprocess
     try:
@@ -102,7 +102,7 @@ def fits_memory(model: Model, config: TrainConfig, device: torch.device, batch: 
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether the error is about memory; on a CPU torch has no own class for it."""
+    """Return whether an error is about running out of memory; on a CPU torch has no own class for it."""
     return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 

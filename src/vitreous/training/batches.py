@@ -154,7 +154,7 @@ class BatchSource:
         return torch.stack([self._view(i) for i in indices]).to(self.device)
 
     def _error(self, i: int) -> str:
-        """Why an image cannot be read; empty if it can."""
+        """Return why a training image cannot be read; empty if it can."""
         try:
             read_image(self.data.image(i))
         except ImageError as error:

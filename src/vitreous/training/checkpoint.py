@@ -77,7 +77,7 @@ class TrainingState:
         return found
 
     def is_finite(self) -> bool:
-        """Whether every weight that this rank holds is finite."""
+        """Return whether every weight that this rank holds is finite."""
         held = [local(weight.detach()) for weight in self.model.parameters()]
         largest = torch._foreach_norm([weight for weight in held if weight.numel()], float("inf"))
         return bool(torch.isfinite(torch.stack(largest)).all())
@@ -224,7 +224,7 @@ def remove_incomplete(folder: Path) -> None:
 
 
 def _sidecars(folder: Path) -> list[Path]:
-    """The `.json` of each checkpoint, newest first."""
+    """List the `.json` of each checkpoint, newest first."""
     return sorted((p for p in folder.glob("step-*.json") if re.fullmatch(r"step-\d{9}", p.stem)), reverse=True)
 
 

@@ -72,7 +72,7 @@ def check_images_left(train: ImageDataset, test: ImageDataset, unreadable: Seque
 
 
 def are_unequal(labels: Sequence[int]) -> bool:
-    """Whether the largest class has at least twice the images of the smallest one.
+    """Return whether the largest class has at least twice the images of the smallest one.
 
     >>> are_unequal([0, 0, 1]), are_unequal([0, 0, 0, 1, 1])
     (True, False)
@@ -104,7 +104,7 @@ def find_copies(train: ImageDataset, test: ImageDataset) -> list[tuple[int, int]
 
 
 def _size(image: object) -> int:
-    """The bytes of a file; 0 if it cannot be read, or is none."""
+    """Return the bytes of an image's file; 0 if it cannot be read, or is none."""
     try:
         return image.stat().st_size if isinstance(image, Path) else 0
     except OSError:
@@ -112,6 +112,7 @@ def _size(image: object) -> int:
 
 
 def _hash(image: object) -> bytes:
+    """Hash an image's file, to find copies."""
     assert isinstance(image, Path)
     with image.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()

@@ -27,19 +27,19 @@ class Listener:
         """Receive a message of one line."""
 
     def decoding(self, dataset: str, total: int, done: int) -> None:
-        """Images of a dataset have been decoded: `done` of `total`."""
+        """Receive how many images of a dataset have been decoded: `done` of `total`."""
 
     def begin(self, parts: TrainingParts, config: TrainConfig, folder: RunFolder) -> None:
-        """Everything is set up and the first step comes next or, in a resumed run, the next one."""
+        """Receive that everything is set up and the first step comes next or, in a resumed run, the next one."""
 
     def step(self, parts: TrainingParts, seconds: float) -> None:
-        """Steps have been done; called about twice a second."""
+        """Receive that steps of a run have been done; called about twice a second."""
 
     def epoch(self, row: dict[str, Any], parts: TrainingParts) -> None:
-        """An epoch is done; `row` is its line of metrics.jsonl."""
+        """Receive that an epoch is done; `row` is its line of metrics.jsonl."""
 
     def end(self, result: dict[str, Any], folder: RunFolder) -> None:
-        """The run is done; model and result are written."""
+        """Receive that the run is done; model and result are written."""
 
 
 class Listeners(Listener):
@@ -159,7 +159,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in the usual units.
+    """Write a time of a run in the usual units.
 
     >>> duration(4.26), duration(38.2), duration(260), duration(7270)
     ('4.3 s', '38 s', '4 min 20 s', '2 h 01 min')

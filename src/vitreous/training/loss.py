@@ -83,7 +83,7 @@ class Teacher(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        """The student's input `[b c h w]` → logits `[b classes]`."""
+        """Compute the teacher's answer: the student's input `[b c h w]` → logits `[b classes]`."""
         x = x * self.scale + self.offset
         if x.shape[-2:] != self.size:
             x = F.interpolate(x, self.size, mode="bicubic", antialias=True)
@@ -109,7 +109,7 @@ class Objective(nn.Module):
         self.class_weights = class_weights
 
     def forward(self, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Images `[b c h w]` and targets `[b classes]` → the mean loss, and logits `[b classes]`.
+        """Compute the training loss: images `[b c h w]`, targets `[b classes]` → mean loss, and logits `[b classes]`.
 
         If the model has a distillation head, that head learns from the teacher and the class head from the labels.
         """

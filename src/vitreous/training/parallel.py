@@ -19,7 +19,7 @@ from vitreous.weights.load import Model
 
 
 def is_sharded(config: TrainConfig, world: World) -> bool:
-    """Whether each rank holds only a shard of the weights."""
+    """Return whether each rank holds only a shard of the weights."""
     return world.distributed and config.parallel == "fsdp"
 
 

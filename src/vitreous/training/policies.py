@@ -21,22 +21,22 @@ def _names(model: Model) -> list[str]:
 
 
 def full(model: Model, argument: str) -> list[str]:
-    """All parameters."""
+    """Train all parameters."""
     return _names(model)
 
 
 def head(model: Model, argument: str) -> list[str]:
-    """The head; the rest is a fixed feature extractor."""
+    """Train the head; the rest is a fixed feature extractor."""
     return [name for name in _names(model) if HEAD.match(name)]
 
 
 def attention(model: Model, argument: str) -> list[str]:
-    """The attention layers and the head (Touvron et al., 2022)."""
+    """Train the attention layers and the head (Touvron et al., 2022)."""
     return [name for name in _names(model) if HEAD.match(name) or re.match(r"blocks\.\d+\.attn\.(qkv|proj)\.", name)]
 
 
 def last(model: Model, argument: str) -> list[str]:
-    """The last N blocks, the final norm and the head."""
+    """Train the last N blocks, the final norm and the head."""
     depth = model.config.depth
     if not argument.isdecimal() or not 1 <= int(argument) <= depth:
         raise ValueError(f"last:N takes a number of blocks from 1 to {depth}, got {'last:' + argument!r}")
@@ -45,7 +45,7 @@ def last(model: Model, argument: str) -> list[str]:
 
 
 def lora(model: Model, argument: str) -> list[str]:
-    """Low-rank updates to the attention layers, and the head."""
+    """Train low-rank updates (LoRA) to the attention layers, and the head."""
     return [name for name in _names(model) if HEAD.match(name) or ".lora_" in name]
 
 
@@ -116,5 +116,5 @@ def layer_index(name: str, depth: int) -> int:
 
 
 def has_weight_decay(name: str, parameter: nn.Parameter) -> bool:
-    """Whether weight decay applies to a parameter: to matrices; not to norms, biases, tokens and positions."""
+    """Return whether weight decay applies to a parameter: to matrices; not to norms, biases, tokens and positions."""
     return parameter.dim() > 1 and not name.endswith(("_token", "pos_embed"))

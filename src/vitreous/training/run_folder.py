@@ -88,7 +88,7 @@ class RunFolder:
         return config
 
     def is_free(self) -> bool:
-        """Whether a new run may begin here; files of a run that was killed before it began do not count."""
+        """Return whether a new run may begin here; files of a run that was killed before it began do not count."""
         kept = self.path.iterdir() if self.path.exists() else ()
         return all(path.name == LOCK or TEMPORARY.fullmatch(path.name) for path in kept)
 

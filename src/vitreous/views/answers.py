@@ -17,7 +17,7 @@ RANKED = 16
 
 
 def predictions(inspection: Inspection) -> Bars:
-    """The likeliest classes, with probability and logit."""
+    """List the likeliest classes, with probability and logit."""
     found = top_classes(inspection.logits, inspection.model.card.label, SHOWN)
     return Bars(
         [each.class_name for each in found],
@@ -30,7 +30,7 @@ def predictions(inspection: Inspection) -> Bars:
 
 
 def lens(inspection: Inspection) -> Steps:
-    """The best class after each block, and how the classes in question grow."""
+    """Compute the logit lens: the best class after each block, and how the classes in question grow."""
     probabilities = logit_lens(inspection.vit, inspection.x)[:, 0].float().softmax(dim=-1).cpu()  # [blocks+1 classes]
     best, index = probabilities.max(dim=-1)
     label = inspection.model.card.label
@@ -45,7 +45,7 @@ def lens(inspection: Inspection) -> Steps:
 
 
 def importance(inspection: Inspection) -> Matrix:
-    """The slope of a class's logit for every head: the target's, and those of the likeliest other classes."""
+    """Compute the slope of a class's logit for every head: the target's, and those of the likeliest other classes."""
     found = [head_importance(inspection.vit, inspection.x, i).float().cpu() for i in inspection.classes]
     return Matrix(
         torch.stack(found).numpy(),  # [class blocks heads]
@@ -60,7 +60,7 @@ def importance(inspection: Inspection) -> Matrix:
 
 
 def ablation(inspection: Inspection) -> Results:
-    """The heads that change the logit most when they are switched off, and all of them as a matrix."""
+    """Rank the heads that change the logit most when they are switched off, and show all of them as a matrix."""
     effect = ablate_heads(inspection.vit, inspection.x, inspection.target, inspection.progress)  # [blocks heads]
     order = effect.abs().flatten().argsort(descending=True)[:RANKED].tolist()
     positions = [divmod(i, effect.shape[1]) for i in order]

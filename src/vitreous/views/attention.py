@@ -22,7 +22,7 @@ SCALES: dict[MatrixScale, str] = {
 
 
 def _map(inspection: Inspection, title: str, panels: tuple[Axis, ...], **options: object) -> Map:
-    """Attention of every query, or of the chosen one where a model is too large to keep all."""
+    """Make the view of every query's attention, or of the chosen one's where a model is too large to keep all."""
     axes: tuple[Axis, ...] = ("block", "head", "query") if inspection.keeps_attention else ("block", "head")
     return Map(
         inspection.attention,
@@ -41,12 +41,12 @@ def _map(inspection: Inspection, title: str, panels: tuple[Axis, ...], **options
 
 
 def rows(inspection: Inspection) -> Map:
-    """One query's attention in one block, head by head."""
+    """Show one query's attention in one block, head by head."""
     return _map(inspection, "Attention of the {query}, {block}", ("head",), chosen=tuple(inspection.heads))
 
 
 def maps(inspection: Inspection) -> Results:
-    """One query's attention through all blocks, and in every head of each."""
+    """Show one query's attention through all blocks, and in every head of each."""
     return {
         "": _map(inspection, "Attention of the {query} through the blocks, mean over heads", ("block",)),
         "heads": _map(inspection, "Attention of the {query}, every block and head", ("block", "head")),
@@ -54,7 +54,7 @@ def maps(inspection: Inspection) -> Results:
 
 
 def matrix(inspection: Inspection) -> Results:
-    """One block's matrix, of one head or their mean, on up to three scales."""
+    """Show one block's attention matrix, of one head or their mean, on up to three scales."""
     if not inspection.keeps_attention:
         raise ValueError("the attention matrices of a model this large do not fit a page")
     head, scale = inspection.choice.head, inspection.choice.scale
@@ -76,26 +76,26 @@ def matrix(inspection: Inspection) -> Results:
 
 
 def _by_block(inspection: Inspection, measure: Callable[[Tensor], Tensor]) -> Tensor:
-    """A measure of every block's attention `[heads t t]`: `[blocks heads]`."""
+    """Apply a measure to every block's attention `[heads t t]`: `[blocks heads]`."""
     return torch.stack([measure(one) for one in inspection.each_attention()])
 
 
 def distance(inspection: Inspection) -> Dots:
-    """How far each head of each block attends, in pixels."""
+    """Show how far each head of each block attends, in pixels."""
     layout, patch = inspection.vit.layout, inspection.vit.config.patch
     values = _by_block(inspection, lambda one: attention.mean_distance(one, layout, patch))
     return Dots(values.numpy(), "How far heads attend", label="mean attention distance (px)", unit=" px")
 
 
 def entropy(inspection: Inspection) -> Dots:
-    """How widely each head of each block attends, in nats."""
+    """Show how widely each head of each block attends, in nats."""
     values = _by_block(inspection, attention.entropy)
     ceiling = log(inspection.vit.layout.tokens)
     return Dots(values.numpy(), "How widely heads attend", label="entropy (nats)", ceiling=ceiling)
 
 
 def rollout_map(inspection: Inspection) -> Map:
-    """Rollout of every query, or of the chosen one where a model is too large to keep all."""
+    """Show rollout of every query, or of the chosen one where a model is too large to keep all."""
     choice, layout = inspection.choice, inspection.vit.layout
     axes: tuple[Axis, ...] = ("query",) if inspection.keeps_attention else ()
     if inspection.keeps_attention:
@@ -120,7 +120,7 @@ def rollout_map(inspection: Inspection) -> Map:
 
 
 def describe_rollout(inspection: Inspection) -> str:
-    """The options chosen for rollout, where they are not the defaults."""
+    """Describe the options chosen for rollout, where they are not the defaults."""
     choice, default = inspection.choice, Choice()
     words = [] if choice.query is None else [f"of the {inspection.query_name}"]
     words += [f"{choice.fusion} over heads"] if choice.fusion != default.fusion else []

@@ -28,7 +28,7 @@ PLAIN = 0.25
 
 
 def evidence(inspection: Inspection) -> Removal:
-    """Probabilities while the strongest patches are hidden or shown alone, for the likeliest classes."""
+    """Compute the probabilities of likely classes while a map's strongest patches are hidden or shown alone."""
     name = "relevance" if isinstance(inspection.model, ViT) else "CAM"
     classes = inspection.classes[:CLASSES]
     maps = torch.stack([heat_map(name, inspection.with_choice(Choice(target=index))) for index in classes])  # [m r c]
@@ -82,7 +82,7 @@ def evidence(inspection: Inspection) -> Removal:
 
 
 def passes(now: float, rival: float, whole: float) -> bool:
-    """Whether a class keeps clearly less than with the best of other choices of patches hidden.
+    """Return whether hiding a map's patches leaves a class clearly less than the best of other choices of patches.
 
     >>> passes(0.04, 0.6, whole=0.67), passes(0.59, 0.6, whole=0.67)
     (True, False)
@@ -101,12 +101,12 @@ class _Asker:
 
 
 def _first(order: Tensor, count: int, grid: tuple[int, int]) -> Tensor:
-    """Masks of the first `count` patches of each order `[m n]`: `[m r c]`."""
+    """Mask the first `count` patches of each order `[m n]`: `[m r c]`."""
     return (order.argsort(dim=1) < count).view(-1, *grid)
 
 
 def _telling(line: Tensor, counts: list[int]) -> int:
-    """The step to tell of a class's probabilities `[s]`: where it is lost, with up to half of the patches hidden.
+    """Choose the step to tell of a class's probabilities `[s]`: where it is lost, with up to half of them hidden.
 
     >>> _telling(torch.tensor([0.8, 0.6, 0.1, 0.0]), [0, 10, 20, 100])
     2

@@ -79,7 +79,8 @@ class Inspection:
                     raise ValueError(f"{what} {value} does not exist: this model has {what} 0 to {count - 1}")
 
     def with_choice(self, choice: Choice, model: Model | None = None) -> "Inspection":
-        """The same image with another choice, or in front of another model; it is not resized once more for that."""
+        """Return the same image with another choice, or in front of another model, without resizing it again.
+        """
         other = Inspection(model or self.model, self.image, choice, self.name)
         if self.image is not None and other.model.card.preprocess == self.model.card.preprocess:
             other.view = self.view
@@ -230,7 +231,7 @@ class Inspection:
         return found if kept else found[:, :, 0]
 
     def each_attention(self) -> Iterator[Tensor]:
-        """The attention of each block in turn, `[heads t t]`, on the CPU."""
+        """Yield the attention of each block in turn, `[heads t t]`, on the CPU."""
         if self.keeps_attention:
             yield from torch.from_numpy(self.attention)
             return

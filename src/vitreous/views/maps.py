@@ -62,12 +62,12 @@ BASELINES = ("random", "centre")
 
 
 def heat_map(name: str, inspection: Inspection) -> Tensor:
-    """One map, on the CPU: `[rows columns]`."""
+    """Compute one heat map by the name of its method, on the CPU: `[rows columns]`."""
     return MAPS[name](inspection).detach().float().cpu()
 
 
 def _class_maps(inspection: Inspection, found: list[Tensor], title: str, label: str, signed: bool = False) -> Map:
-    """Maps of the target, and of as many of the other likely classes as were computed."""
+    """Make the view of a method's maps for the target, and for the other likely classes that were computed."""
     rows, columns = found[0].shape
     return Map(
         torch.stack(found).flatten(1).numpy(),
@@ -83,18 +83,18 @@ def _class_maps(inspection: Inspection, found: list[Tensor], title: str, label: 
 
 
 def _evidence(name: str, title: str, label: str, *, signed: bool = False) -> Callable[[Inspection], Map]:
-    """A view of one map for the target class."""
+    """Make the view of one method's map for the target class."""
     return lambda i: _class_maps(i, [heat_map(name, i)], title, label, signed)
 
 
 def relevance_maps(inspection: Inspection) -> Map:
-    """Relevance for the target, and for the likeliest other classes."""
+    """Show relevance for the target, and for the likeliest other classes."""
     found = [heat_map("relevance", inspection.with_choice(Choice(target=i))) for i in inspection.classes]
     return _class_maps(inspection, found, "Relevance for {class}", "relevance")
 
 
 def comparable(inspection: Inspection) -> dict[str, Tensor]:
-    """Every map of the inspection's class with its default options, and the two baselines."""
+    """Compute every map of the inspection's class with its default options, and the two baselines."""
     default = inspection.with_choice(Choice(target=inspection.target))  # whatever block or query is shown
     found = {name: heat_map(name, default) for name in (MAPS if isinstance(inspection.model, ViT) else ("CAM",))}
     rows, columns = next(iter(found.values())).shape
@@ -113,7 +113,7 @@ def similarity_to_random_weights(found: dict[str, Tensor], inspection: Inspectio
 
 
 def curves(found: dict[str, Tensor], inspection: Inspection, baseline: str = "blur") -> tuple[Tensor, Tensor]:
-    """Deletion and insertion curves of all maps: `[maps steps+1]` each, on the CPU."""
+    """Compute deletion and insertion curves of all maps: `[maps steps+1]` each, on the CPU."""
     maps, model, x = torch.stack(list(found.values())), inspection.model, inspection.x
     deletion, insertion = faithfulness.curves(
         model, x, maps, inspection.target, baseline=baseline, progress=inspection.progress
@@ -148,7 +148,7 @@ def verdict(areas: dict[str, tuple[float, float]], similarity: dict[str, float])
 
 
 def trust(inspection: Inspection) -> Results:
-    """Deletion and insertion curves of all maps, and how similar they stay with random weights."""
+    """Show deletion and insertion curves of all maps, and how similar the maps stay with random weights."""
     if (probability := inspection.logits.softmax(dim=-1)[inspection.target].item()) < UNSEEN:
         best = inspection.model.card.label(int(inspection.logits.argmax()))
         raise ValueError(

@@ -19,7 +19,7 @@ COMPONENTS = 28
 
 
 def seen(inspection: Inspection) -> Crop:
-    """The original image with the part that the model gets outlined, and what the model gets."""
+    """Show the original image with the part that the model gets outlined, and what the model gets."""
     assert inspection.image is not None
     image, preprocess = inspection.image, inspection.model.card.preprocess
     small = image.convert("RGB")
@@ -35,13 +35,13 @@ def seen(inspection: Inspection) -> Crop:
 
 
 def patches(inspection: Inspection) -> Tiles:
-    """The image as the model gets it, cut into patches."""
+    """Show the image as the model gets it, cut into patches."""
     rows, columns = grid = inspection.vit.layout.grid
     return Tiles(inspection.pixels[None], f"{rows} × {columns} patches", grid=grid)
 
 
 def positions(inspection: Inspection) -> Results:
-    """The similarity of every position to every other, and of the chosen or the middle one enlarged."""
+    """Show the similarity of every position to every other, and of the chosen or the middle one enlarged."""
     layout = inspection.vit.layout
     similarity = position_similarity(inspection.vit).float().cpu().numpy()  # [r c r c]
     rows, columns = layout.grid
@@ -72,7 +72,7 @@ def positions(inspection: Inspection) -> Results:
 
 
 def filters(inspection: Inspection) -> Tiles:
-    """A ViT's principal components, or a ResNet's first filters."""
+    """Show a ViT's principal components of its filters, or a ResNet's first filters."""
     if not isinstance(inspection.model, ViT):
         images = embedding_filters.first_filters(inspection.model.conv1.weight)
         return Tiles(images.cpu().numpy(), "Filters of the first convolution")
@@ -83,12 +83,12 @@ def filters(inspection: Inspection) -> Tiles:
 
 
 def shapes(inspection: Inspection) -> Table:
-    """The shape of the tensor at each step."""
+    """List the shape of the tensor at each step."""
     return Table(trace(inspection.vit), "Shapes at each step")
 
 
 def card(inspection: Inspection) -> Table:
-    """What was loaded, from where, and what was assumed; local paths stay out, for pages are shared."""
+    """List what was loaded, from where, and what was assumed; local paths stay out, for pages are shared."""
     sections = inspect(inspection.model).sections.values()
     rows = [(label, text) for lines in sections for label, text in lines if label != "file"]
     return Table([(label, short_name(text) if label == "name" else text) for label, text in rows], "About the model")

@@ -44,7 +44,7 @@ VIEWS: dict[str, View] = {
 
 
 def choose_views(names: str | Sequence[str], inspection: Inspection) -> dict[str, View]:
-    """The views asked for, by name: `all`, or names with commas between, or a list of them.
+    """Choose the views asked for by name: `all`, or names with commas between, or a list of them.
 
     `all` leaves out what the inspection cannot give and what is slow; a name that cannot be given is an error.
     """

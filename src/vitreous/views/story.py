@@ -18,7 +18,7 @@ def _times(*sides: int) -> str:
 
 
 def _tokens(model: ViT) -> str:
-    """The tokens in front of the patches, in words; empty where there are none."""
+    """Name the tokens in front of the patches in words; empty where there are none."""
     layout = model.layout
     names = [f"a {layout.name(i)} token" for i in range(layout.prefix - layout.registers)]
     names += [f"{layout.registers} registers"] if layout.registers else []
@@ -32,7 +32,7 @@ def _reads(model: ViT) -> str:
 
 
 def architecture(inspection: Inspection) -> Diagram:
-    """The parts of the model from image to answer with the shape that leaves each, and one block enlarged."""
+    """Show the parts of the model from image to answer with the shape that leaves each, and one block enlarged."""
     model = inspection.vit
     config, layout = model.config, model.layout
     (height, width), (p, q), d = config.size, config.patch, config.width
@@ -66,7 +66,7 @@ def architecture(inspection: Inspection) -> Diagram:
 
 @torch.inference_mode()
 def story(inspection: Inspection) -> Story:
-    """Eight steps of the image through the model, with the numbers that the page draws."""
+    """Tell the image's way through the model in eight steps, with the numbers that the page draws."""
     model = inspection.vit
     config, layout = model.config, model.layout
     block = min(max(config.depth // 2 - 1, 0), max(inspection.artifacts.block - 1, 0) or config.depth)

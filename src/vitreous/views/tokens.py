@@ -10,7 +10,7 @@ from vitreous.views.view import View
 
 
 def colours(inspection: Inspection) -> Map:
-    """The three main directions of the tokens after each block, as red, green and blue."""
+    """Show the three main directions of the tokens after each block as red, green and blue."""
     layout = inspection.vit.layout
     with torch.inference_mode():  # normed, or a few very long tokens would decide the colours
         found = [
@@ -23,7 +23,7 @@ def colours(inspection: Inspection) -> Map:
 
 
 def norms(inspection: Inspection) -> Map:
-    """The norm of each token after each block."""
+    """Show the norm of each token after each block."""
     layout = inspection.vit.layout
     found = [representations.token_norms(one.float(), layout).cpu() for one in inspection.outputs]
     values = torch.stack(found).flatten(1).numpy()  # [blocks n]
@@ -33,7 +33,7 @@ def norms(inspection: Inspection) -> Map:
 
 
 def patch_similarity(inspection: Inspection) -> Map:
-    """The cosine similarity of every patch with every other, after each block."""
+    """Show the cosine similarity of every patch with every other, after each block."""
     layout = inspection.vit.layout
     rows, columns = layout.grid
     row, column = inspection.query_patch or (rows // 2, columns // 2)
@@ -54,7 +54,7 @@ def patch_similarity(inspection: Inspection) -> Map:
 
 
 def similarity(inspection: Inspection) -> Matrix:
-    """Linear CKA of what any two blocks read."""
+    """Show the linear CKA of what any two blocks read."""
     with torch.inference_mode(), capture(inspection.vit, "norm1") as captured:  # normed, as above
         inspection.vit(inspection.x)
     values = representations.layer_similarity(captured.stack("norm1").float()).cpu().numpy()

@@ -38,7 +38,7 @@ class View:
     """Whether it takes many forward passes, and so has to be asked for by name."""
 
     def missing(self, inspection: Inspection) -> str | None:
-        """Why this view cannot be computed of an inspection, or None."""
+        """Return why this view cannot be computed of an inspection, or None."""
         if "vit" in self.needs and not isinstance(inspection.model, ViT):
             return "a ResNet has no tokens"
         if "image" in self.needs and inspection.image is None:

@@ -112,7 +112,7 @@ def _one_line(text: str) -> str:
 
 
 def _finish(loaded: object, file_bytes: int) -> RawCheckpoint:
-    """Unwrap, and check that tied weights do not use the bytes of the file too many times."""
+    """Unwrap a file's tensors, and check that tied weights do not use its bytes too many times."""
     found = unwrap(loaded)
     total = sum(tensor.numel() * tensor.itemsize for tensor in found.tensors.values())
     if total > max(MAX_EXPANSION * file_bytes, ALWAYS_ALLOWED):

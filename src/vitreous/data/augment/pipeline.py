@@ -31,7 +31,7 @@ def allow_crc32_in_graph() -> None:
 
 
 def soft_targets(labels: Tensor, classes: int, smoothing: float = 0.0) -> Tensor:
-    """One-hot targets, with `smoothing` of each spread over all classes: int64 `[b]` → float32 `[b k]`.
+    """Turn labels into one-hot targets with label smoothing: int64 `[b]` → float32 `[b k]`.
 
     >>> soft_targets(torch.tensor([1]), 2, 0.5)
     tensor([[0.2500, 0.7500]])
@@ -107,7 +107,7 @@ class Augment(nn.Module):
         allow_crc32_in_graph()
 
     def forward(self, pixels: Tensor, labels: Tensor, rng: CounterRandom) -> tuple[Tensor, Tensor]:
-        """uint8 `[b c H W]`, int64 `[b]` → float32 normalised `[b c h w]`, float32 targets `[b k]`."""
+        """Augment a batch: uint8 `[b c H W]`, int64 `[b]` → float32 normalised `[b c h w]`, float32 targets `[b k]`."""
         images = self.plain(self.vary(pixels, rng))
         if self.erasing:
             box, erased = draw_erasure(rng, self.size, self.erasing)
@@ -116,7 +116,7 @@ class Augment(nn.Module):
         return self.mix(images, targets, rng) if self.mix is not None else (images, targets)
 
     def vary(self, pixels: Tensor, rng: CounterRandom) -> Tensor:
-        """Crop, shift, mirror and apply the policy: uint8 `[b c H W]` → uint8 `[b c h w]`."""
+        """Crop, shift, mirror and apply the policy of augmentation: uint8 `[b c H W]` → uint8 `[b c h w]`."""
         if self.crop is not None:
             box = draw_crop(rng, (pixels.shape[2], pixels.shape[3]), self.crop)
             pixels = crop_and_resize(pixels, box, self.size)

@@ -106,7 +106,7 @@ def multiply_add(x: Tensor, factor: Tensor | float, addend: Tensor) -> Tensor:
 
 
 def to_bytes(x: Tensor) -> Tensor:
-    """Truncate to integers from 0 to 255, as torchvision."""
+    """Truncate pixel values to integers from 0 to 255, as torchvision."""
     return x.clamp_(0, 255).to(torch.uint8)
 
 
@@ -134,7 +134,7 @@ def count_darker(pixels: Tensor) -> Tensor:
 
 @torch.library.custom_op("vitreous::count_by_sorting", mutates_args=())
 def count_by_sorting(pixels: Tensor) -> Tensor:
-    """Do `count_darker` by sorting. Opaque to the compiler: torch 2.11's makes a broken kernel of it."""
+    """Count a channel's darker pixels by sorting. Opaque to the compiler: torch 2.11's makes a broken kernel of it."""
     tones = torch.arange(256, dtype=torch.uint8, device=pixels.device).repeat(len(pixels), 1)
     return torch.searchsorted(pixels.sort(1).values, tones)
 
@@ -226,7 +226,7 @@ class RandomOperations(nn.Module):
         return pixels
 
     def apply_rows(self, pixels: Tensor, rows: Tensor) -> Tensor:
-        """Apply each image's row; large batches are split into pieces."""
+        """Apply each image's drawn operation; large batches are split into pieces."""
         piece = PIECE_ON_CPU if pixels.device.type == "cpu" else PIECE
         share = max(1, piece // pixels[0].numel())
         if len(pixels) <= share:
@@ -241,7 +241,7 @@ class RandomOperations(nn.Module):
         return self.blend(self.change_tones(pixels, grey, rows), grey, rows)
 
     def move_pixels(self, pixels: Tensor, rows: Tensor) -> Tensor:
-        """Shear, translate and rotate, by one look-up."""
+        """Shear, translate and rotate images by one look-up."""
         source = self.frames[self.frame[rows]].long()[:, None]  # [b 1 p]
         flat = pixels.flatten(2)  # [b c p]
         moved = flat.gather(2, source.clamp(min=0).expand(flat.shape))

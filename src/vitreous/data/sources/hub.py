@@ -22,7 +22,7 @@ PREFIX = "hf:"
 
 
 def is_hub_name(name: str | Path) -> bool:
-    """Whether a name may be one of the Hub's: it begins with `hf:`, or looks like `org/name` and is no local path.
+    """Return whether a name may be one of the Hub's: it begins with `hf:`, or is `org/name` and no local path.
 
     >>> is_hub_name("hf:mnist"), is_hub_name("uoft-cs/cifar10"), is_hub_name("pics/"), is_hub_name("/data/pics")
     (True, True, False, False)

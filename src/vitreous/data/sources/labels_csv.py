@@ -150,7 +150,7 @@ def _read(table: Path) -> tuple[list[str], list[Mapping[str, Any]]]:
 
 
 def _has_labels(table: Path) -> bool:
-    """Whether a table has columns of images and labels, by its first line: captions and boxes are other tables."""
+    """Return whether a table has columns of images and labels, by its first line: captions and boxes are others."""
     if not table.is_file():
         return False
     with table.open(encoding="utf-8-sig", errors="replace") as file:

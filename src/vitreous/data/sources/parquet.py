@@ -251,7 +251,7 @@ def _features(file: Path) -> Mapping[str, Any]:
 
 
 def _is_binary(kind: Any) -> bool:
-    """Whether a column, or the field `bytes` of a struct, holds bytes."""
+    """Return whether a column, or the field `bytes` of a struct, holds bytes."""
     import pyarrow as pa
 
     kinds = [field.type for field in kind if field.name == "bytes"] if pa.types.is_struct(kind) else [kind]

@@ -37,7 +37,7 @@ class _Unused:
 
 
 def _plain_dict(*_: object) -> dict[Any, Any]:
-    """Placeholder for defaultdict: a dict without a factory."""
+    """Stand in for a pickle's defaultdict: a dict without a factory."""
     return {}
 
 
