@@ -1,4 +1,4 @@
-"""`benchmark`: time ViTs beside other libraries and the hardware's limit, and save the result as JSON and figures."""
+"""`benchmark` and its result: time ViTs beside other libraries and the hardware's limit; save JSON and figures."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass

@@ -1,4 +1,4 @@
-"""`compare`: models, images and a budget in; a table, a page and a folder out."""
+"""`compare` and its result: train several models on the same images with one budget; a table, a page, a folder."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""`explain`: a model in front of an image → an explanation that shows, draws and saves itself."""
+"""`explain`: put a model in front of an image, or of each of several; the explanation shows and saves itself."""
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
@@ -76,6 +76,7 @@ def explain_each(
 def _each(
     images: Iterable[tuple[str, ImageLike | None]], model: Model, views: str | Sequence[str], choice: Choice
 ) -> Iterator[Explanation | ImageError]:
+    """Yield the explanation of each image, or the error of one that cannot be read."""
     for name, image in images:
         try:
             opened = None if image is None else read_image(image)

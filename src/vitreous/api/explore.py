@@ -1,4 +1,4 @@
-"""`explore`: open the explorer, a web page that looks into models on any image."""
+"""`explore`: load models and open the explorer, a web page that looks into them on any image."""
 
 from __future__ import annotations
 

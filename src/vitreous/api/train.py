@@ -1,4 +1,4 @@
-"""`train` and `finetune`: a recipe or a checkpoint and images in; a run's folder with its model and page out."""
+"""`train` and `finetune`: a recipe or a checkpoint and images in; `TrainingRun`, a folder with model and page, out."""
 
 import time
 from collections.abc import Sequence
@@ -67,7 +67,7 @@ class TrainingRun:
 
 
 class RunPageWriter(Listener):
-    """Write the run's page after the first epoch, now and then, and when the run ends."""
+    """Write a training run's page after the first epoch, now and then, and when the run ends."""
 
     def begin(self, parts: TrainingParts, config: TrainConfig, folder: RunFolder) -> None:
         self.folder, self.written = folder, -PAGE_SECONDS

@@ -1,4 +1,4 @@
-"""Run a benchmark: contenders and the hardware's limit (the ceiling) in one process, in turns; the table of results.
+"""Run a benchmark: check contenders' logits, time them in turns beside the ceiling, measure memory, format the table.
 
 Logits are compared before anything is timed: a contender that computes something else raises an error.
 """
@@ -85,6 +85,7 @@ class BenchmarkResult:
 
     @property
     def title(self) -> str:
+        """The title of a benchmark's table: model, task, batch size, precision and device."""
         kind = "training step" if self.task == "training" else "inference"
         return f"{self.model}, {kind}, batch {self.batch}, {self.precision}, {self.device}"
 
@@ -125,6 +126,7 @@ class BenchmarkResult:
 
 
 def _cells(row: BenchmarkRow, memory: bool) -> list[str]:
+    """Format one contender's row of a benchmark's table."""
     cells = [
         row.name,
         f"{row.images_per_second:,.1f}",
@@ -274,7 +276,7 @@ def images(setting: Setting) -> Tensor:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Describe the hardware, versions and date of a benchmark."""
+    """Describe the hardware, library versions and date of a benchmark."""
     versions = {}
     for library in ("torch", "timm", "torchvision", "transformers", "onnxruntime", "openvino"):
         try:
@@ -325,6 +327,7 @@ def _build(
 
 
 def _forward(run: Compute, x: Tensor, setting: Setting) -> Tensor:
+    """Run a contender once, as the benchmark times it: with gradients for a training step."""
     if setting.train:  # with gradients, so that what is compiled here is what a step runs
         with torch.autocast(setting.device.type, setting.dtype, enabled=setting.precision != "fp32"):
             return run(x).detach()
@@ -333,6 +336,7 @@ def _forward(run: Compute, x: Tensor, setting: Setting) -> Tensor:
 
 
 def _call(run: Compute, module: nn.Module | None, x: Tensor, setting: Setting) -> Call:
+    """Make the call that is timed for a contender: a forward pass, or a training step."""
     if setting.train:
         assert module is not None
         return training_step(run, module, x, setting)

@@ -1,4 +1,4 @@
-"""`CONTENDERS`: the libraries and modes that a benchmark times, each a call from images to logits `[b classes]`.
+"""`CONTENDERS`: libraries (timm, torchvision, transformers, onnxruntime, OpenVINO, ours) and modes to benchmark.
 
 All have the same random weights, under their own library's names, so that all must give the same logits and none needs
 a download. A library that is not installed, or does not support the model, is left out with a reason.
@@ -28,12 +28,12 @@ from vitreous.weights.formats.torchvision import to_torchvision
 
 
 class LeftOut(Exception):
-    """Why a contender cannot be timed here."""
+    """The reason why a contender of a benchmark cannot be timed here."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all contenders run: network, batch size, device and precision."""
+    """The setting that all contenders of a benchmark run in: network, batch size, device and precision."""
 
     config: ViTConfig
     batch: int
@@ -50,7 +50,7 @@ class Setting:
 
 @dataclass
 class Material:
-    """What contenders are built from; the modes of a library share one module, so that it is in memory once."""
+    """The models that contenders are built from; modes of a library share one module, so that it is in memory once."""
 
     setting: Setting
     folder: Path
@@ -104,7 +104,7 @@ def random_model(config: ViTConfig, seed: int = 0) -> ViT:
 
 
 def needs(*libraries: str) -> None:
-    """Leave a contender out if a library is not installed."""
+    """Leave a benchmark's contender out if its library is not installed."""
     for library in libraries:
         if find_spec(library) is None:
             raise LeftOut(f"{library} is not installed: pip install {library}")
@@ -181,7 +181,7 @@ def logits_only_model(material: Material) -> Compute:
 
 
 def plain(library: str) -> Callable[[Material], Compute]:
-    """Build the contender that runs a library's own forward pass."""
+    """Build the contender that runs a library's own forward pass, uncompiled."""
     return lambda material: material.module(library)
 
 
@@ -192,17 +192,17 @@ def transformers_logits(material: Material) -> Compute:
 
 
 def compiled(build: Callable[[Material], Compute], mode: str = "default") -> Callable[[Material], Compute]:
-    """Compile a contender by `torch.compile`."""
+    """Build the contender that runs a library's model compiled by `torch.compile`."""
     return lambda material: torch.compile(build(material), dynamic=False, mode=mode)
 
 
 def graph(build: Callable[[Material], Compute]) -> Callable[[Material], Compute]:
-    """Compile a contender and replay it as a CUDA graph: for small batches, where launching kernels takes the time."""
+    """Build the contender that replays a compiled model as a CUDA graph: for small batches, where launches cost."""
     return on_cuda(compiled(build, "reduce-overhead"))
 
 
 def on_cuda(build: Callable[[Material], Compute]) -> Callable[[Material], Compute]:
-    """Leave a contender out without CUDA."""
+    """Leave a benchmark's contender out without CUDA."""
 
     def start(material: Material) -> Compute:
         if material.setting.device.type != "cuda":

@@ -1,4 +1,4 @@
-"""The measured limit (ceiling): the rate at which this device multiplies matrices in a number format.
+"""The measured limit (ceiling, roofline): the rate at which this device multiplies matrices in a number format.
 
 A ViT is mostly matrix products, so its products' time is a lower bound of its own. The ceiling is the highest rate
 among large squares and the shapes of the ViT's layers, timed among the contenders in the same rounds.

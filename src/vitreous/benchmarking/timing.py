@@ -1,4 +1,4 @@
-"""Time several calls in turns: a slow moment of the machine affects all alike, and medians ignore it."""
+"""Time several calls in turns: a slow moment of the machine affects all alike; medians, spread, noise, load."""
 
 import os
 import statistics

@@ -1,4 +1,4 @@
-"""What commands print: results on standard output, remarks and progress on standard error."""
+"""Print what commands say: results on standard output; remarks, problems, progress and estimates on standard error."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def print_json(value: object, indent: int | None = 2) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """
+    """Replace NaN and infinity in a value for JSON by null.
     >>> _finite({"loss": float("nan"), "top": (1, float("inf"))})
     {'loss': None, 'top': [1, None]}
     """

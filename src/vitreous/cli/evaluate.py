@@ -102,6 +102,7 @@ def evaluate(
 
 
 def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
+    """Print the figures of an evaluation, as lines or as JSON."""
     from vitreous.predict.evaluate import format_summary
 
     if as_json:

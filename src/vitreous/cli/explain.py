@@ -129,8 +129,7 @@ def explain(
 def _find(
     asked: tuple[str, ...], clipboard: bool, model: str | None, console: Console
 ) -> tuple[list[tuple[str, ImageLike | None]], list[ImageError]]:
-    """List the images to explain by name, and the errors of paths that lead to none; a checkpoint alone has views too.
-    """
+    """List the images to explain by name, and errors of paths that name none; a checkpoint alone has views too."""
     from vitreous.data.images import image_name
     from vitreous.data.samples import samples
 

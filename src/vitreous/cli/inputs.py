@@ -1,4 +1,4 @@
-"""The images that a command is given: names, the clipboard, what is piped in, or none."""
+"""Find the images that a command is given: names, the clipboard, what is piped to standard input, or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: `vitreous COMMAND …`.
+"""`main` and `COMMANDS`: run `vitreous COMMAND …`, parse its flags, wrap its help, complete words in the shell.
 
 `COMMANDS` pairs each command with a function; tyro turns its parameters into flags and its docstring into `--help`.
 Nothing heavy is imported before a command runs. A user's mistake is one line and exit code 2; `--debug` anywhere on
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(words: Sequence[str]) -> None:
-    """Read the words after the command as its flags, and call it."""
+    """Read the words after a command as its flags, and call it."""
     command = words[0]
     if command not in COMMANDS:
         raise ValueError(f"{_unknown(command)} (vitreous alone lists all commands)")
@@ -145,7 +145,7 @@ def parse(words: Sequence[str], commands: Mapping[str, Callable[..., Any]]) -> N
 
 
 def joined_lines(text: str) -> str:
-    """Put each argument of a docstring on one line: tyro keeps a line break before anything but a letter.
+    """Put each argument of a command's docstring on one line: tyro keeps a line break before anything but a letter.
 
     >>> joined_lines("Say it.\\n\\n    Args:\\n        a: One\\n            two.\\n        b: Three.")
     'Say it.\\n\\nArgs:\\n    a: One two.\\n    b: Three.'
@@ -155,7 +155,7 @@ def joined_lines(text: str) -> str:
 
 
 def wrapped(text: str, width: int) -> str:
-    """Wrap what a docstring says before its arguments to the terminal's width; tyro wraps the flags' texts alone.
+    """Wrap what a command's docstring says before its arguments to the terminal's width; tyro wraps the flags' alone.
 
     >>> print(wrapped("Say it all.\\n\\n    And more\\n    words.\\n\\n    Args:\\n        a: One.", 12))
     Say it all.
@@ -169,6 +169,7 @@ def wrapped(text: str, width: int) -> str:
 
 
 def _unknown(command: str) -> str:
+    """Write the error for an unknown command, with the nearest ones."""
     if command.startswith("-"):
         return f"the command comes before {command}, as in vitreous classify {command}"
     close = difflib.get_close_matches(command, COMMANDS, n=2)

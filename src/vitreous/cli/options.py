@@ -1,4 +1,4 @@
-"""Flags that several commands share: the model's, images, device, precision, output."""
+"""Define the flags that several commands share: the model and how it is loaded, images, device, precision, output."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MODEL = (
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Which model, and what its files do not say."""
+    """The flags that name a model, and say what its files do not."""
 
     model: Annotated[str | None, tyro.conf.arg(help=MODEL), optional("NAME")] = None
     revision: Text = None
@@ -58,7 +58,7 @@ class ModelOptions:
     """Crop, squash or pad images of other sides than the model's; by default as it was trained."""
 
     def load(self, console: Console | None = None) -> Model:
-        """Load the model, and print on `console` what makes its answers doubtful."""
+        """Load the model that the flags name, and print on `console` what makes its answers doubtful."""
         from dataclasses import replace
 
         from vitreous.data.preprocess import STATISTICS

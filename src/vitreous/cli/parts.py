@@ -1,4 +1,4 @@
-"""`classify -o FOLDER` and `embed -o FOLDER`: progress and messages of a folder of parts."""
+"""`classify -o FOLDER` and `embed -o FOLDER`: show the progress of a folder of Parquet parts, and sum it up."""
 
 from __future__ import annotations
 

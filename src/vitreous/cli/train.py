@@ -1,4 +1,4 @@
-"""`vitreous train` and `vitreous finetune`.
+"""`vitreous train` and `vitreous finetune`: flags from a recipe or a policy, resuming a run, and printing its result.
 
 Every field of `TrainConfig` is a flag. Its default is the recipe's value, so that the recipe (for `finetune`, the
 policy) must be read from the command line before the flags are parsed: `choose` does that. The public functions get
@@ -30,7 +30,7 @@ Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
 
 
 def choose(words: Sequence[str]) -> dict[str, Callable[..., Any]]:
-    """Return the two commands, with the defaults of the recipe and the policy on this command line."""
+    """Return the commands train and finetune, with the defaults of the recipe and the policy on this command line."""
     named = words[:1] == ["train"] and len(words) > 1 and not words[1].startswith("-")
     recipe = words[1] if named else "digits"
     find_recipe(recipe)
@@ -41,7 +41,7 @@ def choose(words: Sequence[str]) -> dict[str, Callable[..., Any]]:
 
 
 def typed_fields(words: Sequence[str]) -> frozenset[str]:
-    """Return the fields of `TrainConfig` that a command line sets.
+    """List the fields of `TrainConfig` that a command line sets.
 
     >>> sorted(typed_fields(["train", "--resume", "run", "--epochs=60", "--no-compile", "--save-every", "9"]))
     ['compile', 'epochs', 'save_every']
@@ -52,6 +52,8 @@ def typed_fields(words: Sequence[str]) -> frozenset[str]:
 
 
 def _train(chosen: str, typed: frozenset[str], named: bool) -> Callable[..., None]:
+    """Make the command train, whose flags have the defaults of the chosen recipe."""
+
     def train(
         recipe: Name = chosen,
         config: Flags = RECIPES[chosen].config,
@@ -88,6 +90,8 @@ def _train(chosen: str, typed: frozenset[str], named: bool) -> Callable[..., Non
 
 
 def _finetune(default: TrainConfig, typed: frozenset[str]) -> Callable[..., None]:
+    """Make the command finetune, whose flags have the defaults of the chosen policy."""
+
     def finetune(
         config: Flags = default,
         output: Folder = None,
@@ -120,7 +124,7 @@ def _finetune(default: TrainConfig, typed: frozenset[str]) -> Callable[..., None
 
 
 def _typed(config: TrainConfig, typed: frozenset[str]) -> dict[str, Any]:
-    """Return the fields that the command line sets, with their values."""
+    """Return the settings of training that the command line sets, with their values."""
     return {name: getattr(config, name) for name in sorted(typed)}
 
 
@@ -142,7 +146,7 @@ def _resumed(folder: Path, output: Path | None, config: TrainConfig, typed: froz
 
 
 def _call(command: Callable[[], TrainingRun], data_root: Path | None, as_json: bool) -> None:
-    """Run the command, and print its result or how to resume it."""
+    """Run the command train or finetune, and print its result or how to resume it."""
     import shlex
 
     from vitreous.cli.console import messages, print_json

@@ -1,4 +1,4 @@
-"""What a command takes: its flags without `None` in the help, and one line that says what a rejected line lacks.
+"""Show what a command takes: flags without `None` in the help; turn tyro's error about a rejected line into one line.
 
 tyro hands what it rejects to a hook as an object (`tyro._errors`, from 1.0.14 on). The module is private: where another
 tyro has no such hook, or an event that is not listed here, tyro prints its own box and exits with the same code, 2.
@@ -38,7 +38,7 @@ def one_line_errors(command: str, flags: Flags) -> AbstractContextManager[None]:
 
 
 def describe(event: Any, command: str, flags: Flags) -> str | None:
-    """Describe a `tyro._errors.ParseErrorEvent`; None for one that is not known here."""
+    """Describe tyro's error about a command line (`ParseErrorEvent`) in a line; None for one that is not known here."""
     argument = getattr(event, "argument", None)
     name = "" if argument is None else argument.display_name()
     match type(event).__name__:

@@ -1,4 +1,4 @@
-"""What a model costs: images per second, eager and compiled, epochs per minute, and the energy of a training run.
+"""Measure what a model costs: images per second, eager and compiled, epochs that fit into minutes, energy.
 
 Speeds are measured with every model in turn, round by round, so that a slow moment hits all of them alike.
 A budget of minutes counts updates and evaluations on the held-out images. Decoding and compiling come before: they
@@ -44,7 +44,7 @@ METER = "meter.json"
 
 @dataclass(frozen=True)
 class Speed:
-    """A model's speed: images per second through the forward pass alone."""
+    """A model's speed in a comparison: images per second through the forward pass alone."""
 
     eager: float
     compiled: float | None
@@ -124,6 +124,8 @@ def compile_problem(error: Exception) -> str:
 
 
 def _call(model: Callable[[Tensor], Tensor], x: Tensor, device: torch.device, precision: str) -> Callable[[], object]:
+    """Make the forward pass of a study's model that is timed."""
+
     def call() -> None:
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             model(x)
@@ -236,6 +238,7 @@ class Meter(Listener):
         write_json(folder.path / METER, values)
 
     def _check_crowded(self) -> None:
+        """Note that energy is unknown if another run used the device at the same time."""
         if not self.why and self.crowded():
             self.why = "another run used the device at the same time"
 

@@ -1,4 +1,4 @@
-"""The models of a study: the budget they share, how each one begins, and the training config that it gets.
+"""`Entrant` and `Budget`: the models of a study, how each begins, and the training config that the budget gives it.
 
 `MODEL` or `MODEL@POLICY`: `vit_micro_patch4_32`, `resnet18_small`, `torchvision:vit_b_16@attention`. A variant's name,
 and `resnet18` to `resnet152_small`, begin from scratch; anything else is a checkpoint for `load`, and is fine-tuned.
@@ -75,7 +75,7 @@ def with_epochs(config: TrainConfig, epochs: int) -> TrainConfig:
 
 @dataclass(frozen=True)
 class Entrant:
-    """One model of a study."""
+    """One model of a study: its name, weights, policy and recipe."""
 
     label: str
     """The name that was asked for; it stands in every table."""
@@ -202,6 +202,7 @@ def configure(budget: Budget, entrants: Sequence[Entrant]) -> list[TrainConfig]:
 
 
 def _configure(common: TrainConfig, entrant: Entrant, size: int, rate: float | None) -> TrainConfig:
+    """Change the shared config of a study for one model: size, batch, learning rate, weights."""
     own: dict[str, Any] = {"model": entrant.model, "pretrained": entrant.pretrained, "policy": entrant.policy}
     batch = 256 if common.batch_size == "auto" else common.batch_size
     if entrant.kind == "ResNet":

@@ -82,6 +82,7 @@ def display_names(labels: Sequence[str]) -> dict[str, str]:
 
 
 def _row(runs: Sequence[Run], model: Model, correct: NDArray[np.bool_]) -> dict[str, Any]:
+    """Gather the numbers of one model of a study over its seeds: accuracy, cost, devices."""
     from scipy.stats import binomtest
 
     results = [RunFolder(run.folder).read_result() or {} for run in runs]

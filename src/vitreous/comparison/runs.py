@@ -1,4 +1,4 @@
-"""Work through a study: train every run that is neither done nor held by another process, and keep its predictions.
+"""Work through a study: train each run that is neither done nor held by another process, and predict its test images.
 
 Any number of processes may work on one study: each takes the next run whose folder is free. A process that finds all
 remaining runs held waits for them, and takes one over if its holder is killed; then it goes on to the table.
@@ -83,6 +83,7 @@ def finish_runs(
 
 
 def _say_after(prefix: str, say: Callable[[str], object], line: str) -> None:
+    """Pass a run's message on after the name of the run."""
     say(f"{prefix}: {line}")
 
 

@@ -1,4 +1,4 @@
-"""What may be concluded from a study: intervals over seeds, an exact paired test over images, verdicts.
+"""Compute what a study shows: intervals over seeds, exact paired tests over images, Holm's correction, verdicts.
 
 Two things are random in a comparison. Another seed gives other weights: the interval over seeds (Student's t) measures
 that. Other test images give another accuracy: the test over images measures that. A verdict needs both to agree.
@@ -115,7 +115,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two models against each other; differences are the first's accuracy less the second's."""
+    """Two models of a study against each other; differences are the first's accuracy less the second's."""
 
     one: str
     other: str
@@ -154,6 +154,7 @@ def compare_pairs(correct: Mapping[str, NDArray[np.bool_]], starts: Mapping[str,
 def _compare_pair(
     pair: tuple[str, str], by_seed: NDArray[np.float64], p_values: tuple[float, float, float], same_start: bool
 ) -> Pair:
+    """Compare two models: difference, interval, tests and verdict."""
     one, other = pair
     difference, half = seed_interval(by_seed)
     better, worse = (one, other) if difference > 0 else (other, one)

@@ -1,4 +1,4 @@
-"""A study: models × seeds on one dataset, in a folder that can be resumed; and `STUDIES`, those known by name.
+"""`Study`: models × seeds on one dataset, in a locked folder that can be resumed; and `STUDIES`, those known by name.
 
 study.json                 the request, and the config that each model got
 runs/MODEL-seed0/ …        ordinary runs of `train`, each with its predictions.npz and meter.json
@@ -133,6 +133,8 @@ def read_study(folder: Path, asked: dict[str, Any] | None = None) -> Study:
 
 
 def _check_same(folder: Path, before: dict[str, Any], asked: dict[str, Any]) -> None:
+    """Raise if a study's folder holds another request, with the differences."""
+
     def spell(value: Any) -> str:
         return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
@@ -187,12 +189,14 @@ WEIGHTS = "torchvision downloads weights and datasets on first use, into ~/.cach
 
 
 def _fine_tuned(data: str, quoted: float, epochs: int) -> StudyPart:
+    """Make one dataset's part of the named study of fine-tuned models."""
     # as report 004 states: attention layers and head learn, batch 64, warm-up and cosine; the epochs are ours
     budget = Budget(data=data, recipe="pets", epochs=epochs, batch_size=64)
     return StudyPart((VIT, RESNET), budget, {VIT: quoted}, WEIGHTS)
 
 
 def _from_scratch(data: str, recipe: str, quoted: float) -> StudyPart:
+    """Make one dataset's part of the named study of models trained from scratch."""
     # as report 001 states: its small ViT, 32 px, 20 epochs, batch 64, cosine from 1e-3, shifts up to 5 %
     budget = Budget(data=data, recipe=recipe, epochs=20, batch_size=64)
     models = ("vit_femto_patch4_32", "resnet18_small")

@@ -1,4 +1,4 @@
-"""The table of a comparison in words, cell by cell, with its verdicts. The terminal and the page show the same."""
+"""Write the table of a comparison in words, cell by cell, with verdicts and p-values, for terminal and page."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -78,6 +78,7 @@ def _open(archive: Path) -> "_Archive":
 
 @lru_cache(maxsize=2)
 def _opened(archive: Path, size: int, changed: int, process: int) -> "_Archive":
+    """Open an archive by its kind; cached until the file changes."""
     try:
         if archive.suffix.lower() == ".zip":
             return _Zip(archive)
@@ -103,10 +104,13 @@ class _Archive:
             raise ArchiveError(f"damaged in the archive ({error}): download it again") from error
 
     def unpack(self, member: str) -> bytes:
+        """Unpack one member of an archive to bytes."""
         raise NotImplementedError
 
 
 class _Zip(_Archive):
+    """A zip archive: its list of entries is read with limits."""
+
     def __init__(self, archive: Path) -> None:
         self.file = zipfile.ZipFile(cast(Any, _LimitedReads(archive.open("rb"))))
         entries = self.file.infolist()
@@ -209,16 +213,19 @@ class _LimitedStream(io.RawIOBase):
 
 
 def _read_limited(stream: BinaryIO) -> bytes:
+    """Read an archive's member up to the limit of bytes."""
     data = stream.read(LIMIT_BYTES + 1)
     _check_bytes(len(data))
     return data
 
 
 def _check_bytes(size: int) -> None:
+    """Raise for an archive's member that unpacks to too many bytes."""
     if size > LIMIT_BYTES:
         raise ArchiveError(f"unpacks to more than {LIMIT_BYTES / 2**20:,.0f} MiB: make it smaller first")
 
 
 def _check_entries(count: int) -> None:
+    """Raise for an archive with too many entries."""
     if count > LIMIT_ENTRIES:
         raise ArchiveError(f"has more than {LIMIT_ENTRIES:,} entries: unpack it to a folder first")

@@ -10,6 +10,7 @@ BAND = 1 << 22  # pixels of 16 or 32 bits that are converted to 8 bits at a time
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
+    """Convert an image of any mode to 8-bit RGB, transparency on white."""
     wide = image.mode == "F" or image.mode.startswith("I")
     if wide or not image.has_transparency_data:
         return (_to_eight_bits(image) if wide else image).convert("RGB")
@@ -41,7 +42,7 @@ def _to_eight_bits(image: Image.Image) -> Image.Image:
 
 
 def _range(image: Image.Image, bands: list[tuple[int, int]]) -> tuple[float, float]:
-    """Find the smallest and the largest finite value; 0 and 0 where there is none."""
+    """Find the smallest and the largest finite value of an image; 0 and 0 where there is none."""
     low, high = np.inf, -np.inf
     for top, bottom in bands:
         values = np.asarray(image.crop((0, top, image.width, bottom)))
@@ -53,6 +54,7 @@ def _range(image: Image.Image, bands: list[tuple[int, int]]) -> tuple[float, flo
 
 
 def _scaled(values: npt.NDArray[Any], mode: str, low: float, high: float) -> npt.NDArray[Any]:
+    """Scale the values of a 16- or 32-bit image to 0..255 by its mode and range."""
     if mode.startswith("I;16"):
         return values / np.float32(257)  # 65535 is 257 × 255
     if mode == "I" and low >= 0 and high <= 65535:

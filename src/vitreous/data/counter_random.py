@@ -1,4 +1,4 @@
-"""Counter-based random numbers: each is a hash of a seed, an epoch, an image's index and a purpose.
+"""`CounterRandom`: random numbers that are hashes of seed, epoch, image index and purpose; the order of an epoch.
 
 `CounterRandom.of(seed, epoch, indices).uniform("flip")` is the same number for the same image in the same epoch, on
 every device, in every batch, on every rank and after every restart. There is no state to save.

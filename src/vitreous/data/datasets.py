@@ -1,4 +1,4 @@
-"""`DATASETS`, `open_dataset` and `open_split`: labelled images by name, from a folder, a table or the Hub."""
+"""`DATASETS`, `open_dataset`, `open_split`: labelled images by name, folder, table or from the Hub; some held out."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def folder_source(folder: Path) -> DatasetSource:
 
 
 def fingerprint_files(folder: Path, paths: Sequence[Path]) -> str:
-    """Return a text that changes whenever a file is added, removed, renamed or written; no file is opened.
+    """Hash a dataset's files: the text changes if one is added, removed, renamed or written; no file is opened.
 
     The folder's path counts too: two folders unpacked from archives may agree in all names, sizes and times.
     """
@@ -151,6 +151,7 @@ def fingerprint_files(folder: Path, paths: Sequence[Path]) -> str:
 
 
 def _name_of(paths: Sequence[Path], i: int) -> str:
+    """Name an image of a folder by its path."""
     return str(paths[i])
 
 
@@ -182,6 +183,7 @@ def digits(root: Path, split: str) -> ImageDataset:
 
 
 def _from_pixels(pixels: Any, i: int) -> Image:
+    """Make an image from a dataset's array of pixels."""
     from PIL.Image import fromarray
 
     return fromarray(pixels[i])
@@ -229,15 +231,18 @@ def _file_torchvision(found: Any, i: int) -> Path | None:
 
 
 def _from_torchvision(found: Any, i: int) -> Image | Path:
+    """Return an image of torchvision's dataset, as its file if it has one."""
     return _file_torchvision(found, i) or found[i][0]
 
 
 def _name_torchvision(found: Any, title: str, i: int) -> str:
+    """Name an image of torchvision's dataset, by its file or its number."""
     path = _file_torchvision(found, i)
     return f"{title} #{i}" if path is None else str(path)
 
 
 def _splits(**names: str) -> dict[str, dict[str, Any]]:
+    """Spell out torchvision's arguments for each split."""
     return {split: {"split": name, "download": True} for split, name in names.items()}
 
 
@@ -259,7 +264,7 @@ DATASETS: dict[str, Callable[[Path, str], ImageDataset]] = {
 def divide(
     data: ImageDataset, keys: Sequence[str], held_out: float = 0.2, seed: int = 0
 ) -> tuple[ImageDataset, ImageDataset]:
-    """Divide by a hash of each image's key, class by class: a new image does not move the others.
+    """Divide a dataset by a hash of each image's key, class by class: a new image does not move the others.
 
     Each class with two images or more has at least one on each side; a single image is a train image. (Only an image
     that was moved for that may move back when its class grows.)
@@ -284,7 +289,7 @@ def divide(
 
 
 def _draw(key: str, seed: int) -> float:
-    """Hash the key and the seed to a number in [0, 1), the same on every machine."""
+    """Hash an image's key and the seed to a number in [0, 1), the same on every machine."""
     text = unicodedata.normalize("NFC", key)  # macOS may spell é as two characters
     data = hashlib.blake2b(f"{seed}\0{text}".encode("utf-8", "surrogateescape"), digest_size=8).digest()
     return (int.from_bytes(data, "big") >> 11) * 2.0**-53
@@ -305,7 +310,7 @@ def _same_classes(datasets: list[ImageDataset]) -> list[ImageDataset]:
 
 
 def _check_learnable(data: ImageDataset, source: DatasetSource) -> None:
-    """Require images of at least two classes, and in a folder of every class."""
+    """Require images of at least two classes in a dataset, and in a folder of every class."""
     seen = set(data.labels)
     if len(seen) < 2 and (source.folder is None or len(data.class_names) < 2):
         only = data.class_names[next(iter(seen))]
@@ -317,7 +322,7 @@ def _check_learnable(data: ImageDataset, source: DatasetSource) -> None:
 
 
 def _matched(train_set: ImageDataset, test_set: ImageDataset, source: DatasetSource, test: str) -> ImageDataset:
-    """Return the test images with the classes of the train images, in their order."""
+    """Return the test images with the classes of the training images, in their order."""
     seen = {train_set.class_names[label] for label in set(train_set.labels)}
     asked = [test_set.class_names[label] for label in sorted(set(test_set.labels))]
     if unknown := [name for name in asked if name not in seen]:

@@ -93,7 +93,7 @@ def decode(
 def _fill(
     pixels: np.ndarray, data: ImageDataset, preprocess: Preprocess, progress: Callable[[int], object]
 ) -> dict[int, str]:
-    """Decode all images; return the indices of those that cannot be read, with the reasons."""
+    """Decode all images of a dataset; return the indices of those that cannot be read, with the reasons."""
     problems: dict[int, str] = {}
     for i, view in enumerate(prefetch(partial(_view, data, preprocess), range(len(data)), waiting=256)):
         if isinstance(view, ImageError):
@@ -106,7 +106,7 @@ def _fill(
 
 
 def _view(data: ImageDataset, preprocess: Preprocess, i: int) -> np.ndarray | ImageError:
-    """Decode one image to `[c h w]`; the error if it cannot be read."""
+    """Decode one image of a dataset to `[c h w]`; the error if it cannot be read."""
     try:
         view = np.asarray(preprocess.view(read_image(data.image(i))))
     except ImageError as error:
@@ -129,13 +129,14 @@ def unreadable(problems: list[ImageError], data: ImageDataset) -> ValueError:
 
 
 def _key(data: ImageDataset, preprocess: Preprocess) -> str:
+    """Hash a dataset and its preprocessing to the name of the cached array of pixels."""
     seen = {k: v for k, v in preprocess.to_dict().items() if k not in ("mean", "std")}
     text = json.dumps([data.fingerprint, len(preprocess.mean), seen], sort_keys=True)
     return f"{Path(data.name).name[:64]}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
 
 def _open(path: Path, shape: tuple[int, ...]) -> Tensor | None:
-    """Open the cached array; None if there is none of this shape (a truncated file is decoded again)."""
+    """Open a dataset's cached array of pixels; None if there is none of this shape (a truncated one is made again)."""
     try:
         pixels = np.load(path, mmap_mode="c")  # copy on write: torch wants an array that it could write to
     except (OSError, ValueError, EOFError):
@@ -144,7 +145,7 @@ def _open(path: Path, shape: tuple[int, ...]) -> Tensor | None:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove partial files of killed processes: those not written to for a day."""
+    """Remove partial caches of killed processes: those not written to for a day."""
     for path in folder.glob("*.partial"):
         with suppress(FileNotFoundError):  # another process sweeps too
             if time.time() - path.stat().st_mtime > 24 * 3600:
@@ -152,7 +153,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _check_space(folder: Path, size: int) -> None:
-    """Check the free space: writing to a memory-mapped file on a full disk kills the process."""
+    """Check the free space for decoded pixels: writing to a memory-mapped file on a full disk kills the process."""
     free = shutil.disk_usage(folder).free
     if free < size + (64 << 20):
         raise OSError(

@@ -104,6 +104,7 @@ def split_pattern(path: Path) -> tuple[Path, Path] | None:
 
 
 def _expand(given: str | Path, problems: list[ImageError]) -> list[str]:
+    """List the images that one name stands for: a file, a folder, a pattern, an archive, a web address."""
     if not str(given):
         raise ImageError("''", "empty path: name a file, a folder or a pattern")
     if str(given) == STDIN or is_web_address(str(given)):
@@ -198,6 +199,7 @@ def _listed(folder: str) -> list[str]:
 
 
 def _is(kind: Callable[[], bool]) -> bool:
+    """Return what a question about a path answers, False if the system raises."""
     try:
         return kind()
     except OSError:  # a link that leads to itself
@@ -217,5 +219,6 @@ _DIGITS = re.compile(r"\d+")
 
 
 def _sortable(digits: re.Match[str]) -> str:
+    """Spell a run of digits so that it sorts as a number."""
     number = str(int(digits[0]))
     return f"\0{chr(len(number))}{number}"

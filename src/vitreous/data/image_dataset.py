@@ -1,4 +1,4 @@
-"""`ImageDataset`: labelled images with class names; `DatasetSource`: the splits of a dataset before it is opened."""
+"""`ImageDataset`: labelled images with class names and a fingerprint; `DatasetSource`: its splits before opening."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ImageDataset:
         return digest([self.version(), *self.class_names, " ".join(map(str, self.labels))])
 
     def take(self, indices: Sequence[int]) -> ImageDataset:
-        """Return the dataset with these images alone.
+        """Return the dataset with some images alone, by their indices.
 
         >>> zoo = ImageDataset("zoo", ("cat", "dog"), (0, 1, 0), Path)
         >>> zoo.take([2, 1]).labels, zoo.take([2, 1]).describe(0)
@@ -81,7 +81,7 @@ class ImageDataset:
         )
 
     def spread(self, limit: int) -> ImageDataset:
-        """Return at most `limit` images, taken evenly over the whole dataset."""
+        """Return at most `limit` images of a dataset, taken evenly over all of it."""
         if limit < 1:
             raise ValueError(f"limit must be at least 1, got {limit}")
         if limit >= len(self):
@@ -129,7 +129,7 @@ def join_datasets(datasets: Iterable[ImageDataset]) -> ImageDataset:
 
 
 def digest(words: Iterable[str]) -> str:
-    """Hash words and their boundaries: ["ab", "c"] is not ["a", "bc"]."""
+    """Hash words and their boundaries to a dataset's fingerprint: ["ab", "c"] is not ["a", "bc"]."""
     state = hashlib.sha256()
     for word in words:
         data = word.encode("utf-8", "surrogateescape")  # file names may hold any bytes
@@ -139,13 +139,13 @@ def digest(words: Iterable[str]) -> str:
 
 
 def file_state(path: Path) -> str:
-    """Return a file's size and time of change, as a text."""
+    """Return an image file's size and time of change, as a text for the fingerprint."""
     status = path.stat()
     return f"{status.st_size} {status.st_mtime_ns}"
 
 
 def list_some(names: Sequence[str], limit: int = 3) -> str:
-    """List a few names for a message."""
+    """List a few names of classes or splits for a message."""
     text = ", ".join(repr(name) for name in names[:limit])
     return text if len(names) <= limit else f"{text} and {len(names) - limit} more"
 
@@ -205,10 +205,12 @@ def split_parts(split: str) -> list[str]:
 
 
 def _numbered(name: str, i: int) -> str:
+    """Name an image of a dataset by its number."""
     return f"{name} #{i}"
 
 
 def _picked(function: Callable[[int], Any], indices: tuple[int, ...], i: int) -> Any:
+    """Call a dataset's function for an image that was taken."""
     return function(indices[i])
 
 
@@ -222,8 +224,10 @@ def _joined(functions: tuple[Callable[[int], Any], ...], ends: tuple[int, ...], 
 
 
 def _version_of_taken(version: Callable[[], str], indices: tuple[int, ...]) -> str:
+    """Hash the version of a dataset of which some images were taken."""
     return digest([version(), " ".join(map(str, indices))])
 
 
 def _version_of_joined(parts: tuple[tuple[Callable[[], str], int], ...]) -> str:
+    """Hash the versions of datasets that were joined."""
     return digest(text for version, count in parts for text in (version(), str(count)))

@@ -1,4 +1,4 @@
-"""Read images as people have them.
+"""Read an image from a path, a web address, bytes, standard input, an array or a tensor: bounded, upright, RGB.
 
 A path, a URL, bytes, an open file, a Pillow image, a NumPy array or a tensor becomes an upright 8-bit RGB image; a path
 may lead into an archive (`photos.zip/cat.jpg`), and `-` is standard input. Every problem with an image is an
@@ -151,7 +151,7 @@ def is_tensor(source: object) -> bool:
 
 
 def reason_of(error: Exception, limit_pixels: int = LIMIT_PIXELS) -> str:
-    """Explain an error of the system or of Pillow to the owner of the image."""
+    """Explain why an image cannot be read, for an error of the system or of Pillow."""
     text = " ".join(str(error).split())
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return "no such file or folder: check the path"
@@ -169,6 +169,7 @@ def reason_of(error: Exception, limit_pixels: int = LIMIT_PIXELS) -> str:
 
 
 def _too_large(size: str, limit_pixels: int) -> str:
+    """Write why an image is too large."""
     return f"too large: {size}, the limit is {limit_pixels:,}; make it smaller first"
 
 
@@ -214,6 +215,7 @@ def read_standard_input() -> bytes:
 
 
 def _download(url: str) -> bytes:
+    """Download an image from the web."""
     from vitreous.runtime.http import read_address
 
     try:
@@ -234,7 +236,7 @@ def register_heif() -> bool:
 
 
 def _open_image(stream: "ReadLimitedFile", name: str) -> Image.Image:
-    """Read the header; nothing is decoded yet."""
+    """Read an image's header; nothing is decoded yet."""
     stream.seek(0)
     head = stream.read(32)
     if not head:
@@ -260,6 +262,7 @@ def _open_image(stream: "ReadLimitedFile", name: str) -> Image.Image:
 
 
 def _check_size(width: int, height: int, name: str, limit_pixels: int) -> None:
+    """Raise for an image with too many pixels."""
     if width * height > limit_pixels:
         raise ImageError(name, _too_large(f"{width}×{height} is {width * height:,} pixels", limit_pixels))
     if width * height == 0:
@@ -267,6 +270,7 @@ def _check_size(width: int, height: int, name: str, limit_pixels: int) -> None:
 
 
 def _decode(image: Image.Image, name: str, limit_pixels: int) -> Image.Image:
+    """Decode an image whose header was read, within the limits."""
     _check_size(*image.size, name, min(limit_pixels, LIMITS.get(image.format or "", limit_pixels)))
     image = load_ppm(image) if is_slow_ppm(image) else image
     image.load()
@@ -278,6 +282,7 @@ def _decode(image: Image.Image, name: str, limit_pixels: int) -> Image.Image:
 
 
 def _orientation(image: Image.Image) -> int:
+    """Read an image's orientation from its EXIF data."""
     try:
         return int(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:  # broken EXIF is no reason to reject a good image
@@ -333,6 +338,7 @@ class ReadLimitedFile:
         return self._stream.read(size)
 
     def check(self, pieces: int) -> None:
+        """Raise if a file of an image is cut into too many pieces."""
         if pieces > self._limit:
             raise ImageError(self._name, f"cut into more than {self._limit:,} pieces: save it again as PNG or JPEG")
 

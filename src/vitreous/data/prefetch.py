@@ -1,4 +1,4 @@
-"""Compute results ahead on threads, in order and bounded: images are decoded while the model computes."""
+"""Compute results ahead on threads, in order and bounded (`prefetch`), and group them into batches (`batched`)."""
 
 import os
 from collections import deque
@@ -35,7 +35,7 @@ def prefetch(
 
 
 def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Yield lists of `size` items, the last one shorter.
+    """Group items into lists of `size`, the last one shorter.
 
     >>> list(batched(range(5), 2))
     [[0, 1], [2, 3], [4]]

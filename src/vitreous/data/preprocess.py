@@ -1,4 +1,4 @@
-"""`Preprocess`: turn an image into the tensor that a checkpoint expects.
+"""`Preprocess`: resize, crop and normalise an image to the tensor that a checkpoint expects; checks of its fields.
 
 It is read from the configs of timm, Hugging Face or torchvision and saved with our checkpoints: a wrong one costs
 accuracy silently.

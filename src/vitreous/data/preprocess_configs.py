@@ -1,4 +1,4 @@
-"""Read other libraries' preprocessing configs into a `Preprocess`.
+"""Read other libraries' preprocessing configs (timm, Hugging Face, OpenCLIP, torchvision) into a `Preprocess`.
 
 timm has a `pretrained_cfg`, Hugging Face a `preprocessor_config.json`, OpenCLIP a `preprocess_cfg`, torchvision a
 transform.
@@ -130,7 +130,7 @@ def from_torchvision(transforms: Any) -> Preprocess:
 
 
 def for_channels(name: str, values: Any, channels: int) -> tuple[float, ...]:
-    """Return one value for each input channel of the model; equal values are repeated as needed."""
+    """Return mean or std for each input channel of the model; equal values are repeated as needed."""
     found = colours(name, values)
     if len(set(found)) == 1 and len(found) in (1, 3):
         found = found[:1] * channels
@@ -167,7 +167,7 @@ _HARMLESS = ("do_convert_rgb", "processor_class", "data_format", "input_data_for
 
 
 def _huggingface_config(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return the config with defaults filled in, and the kind of its image processor."""
+    """Return Hugging Face's preprocessor config with defaults filled in, and the kind of its image processor."""
     config = given.get("image_processor", given)  # processor_config.json holds it a level deeper
     named = config.get("image_processor_type", "ViTImageProcessor")
     if not re.fullmatch(r"\w+(ImageProcessor|FeatureExtractor)(Fast|Pil)?", str(named)):
@@ -192,7 +192,7 @@ def _huggingface_config(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
 
 
 def _huggingface_size(size: Any, kind: str = "") -> int | tuple[int, int]:
-    """Return one number for the shorter side, or a height and width."""
+    """Read Hugging Face's image size: one number for the shorter side, or a height and width."""
     if isinstance(size, Mapping):
         size = {name: value for name, value in size.items() if value is not None}
         if set(size) == {"shortest_edge"} and is_count(size["shortest_edge"]):
@@ -206,7 +206,7 @@ def _huggingface_size(size: Any, kind: str = "") -> int | tuple[int, int]:
 
 
 def _huggingface_colours(config: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and std for pixels from 0 to 1; another rescale factor, or none, is folded into them."""
+    """Read Hugging Face's mean and std for pixels from 0 to 1; another rescale factor, or none, is folded in."""
     factor = config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0
     share = 1.0 if math.isclose(factor * 255, 1, rel_tol=1e-6) else 1 / (factor * 255)
     if not config.get("do_normalize", True):
@@ -220,6 +220,7 @@ def _huggingface_colours(config: Mapping[str, Any]) -> tuple[tuple[float, ...], 
 
 
 def _pillow_name(resample: Any) -> str:
+    """Name the interpolation of Pillow's number."""
     names = {int(number): name for name, number in INTERPOLATIONS.items()}
     if resample not in names:
         raise ValueError(f"resample has to be one of Pillow's numbers {sorted(names)}, got {resample!r}")

@@ -1,4 +1,4 @@
-"""Sample photographs: what `classify` and `explain` show when no image is named."""
+"""The sample photographs inside scikit-image: what `classify` and `explain` show when no image is named."""
 
 from importlib import resources
 
@@ -11,7 +11,7 @@ FILES = ("chelsea.png", "coffee.png", "camera.png")
 
 
 def samples() -> dict[str, Image]:
-    """Read three photographs, by name; nothing is downloaded.
+    """Read three sample photographs, by name; nothing is downloaded.
 
     >>> list(samples())
     ['chelsea', 'coffee', 'camera']

@@ -1,4 +1,4 @@
-"""A model as boxes and arrows: its parts from image to answer, one block enlarged, and the steps of its story."""
+"""Draw a model as boxes and arrows: its parts from image to answer, one block enlarged, and the steps of its story."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tables, plain or with bars: predictions, the logit lens, rankings, speeds, and rows of a name and a value.
+"""Draw tables, plain or with bars: predictions, the logit lens, rankings, benchmark speeds, names with values.
 
 One row a thing, in the order given, the first on top.
 """

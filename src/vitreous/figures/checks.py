@@ -1,4 +1,4 @@
-"""Checks of the arrays that figures take, with errors that state the expected and the received shape."""
+"""Check the arrays that figures take, with errors that state the expected and the received shape."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Colour scales: how numbers become colours, and the slim bar beside a map that says how."""
+"""`Scale`: how numbers become colours, the round ticks, and the slim colour bar beside a map that says how."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

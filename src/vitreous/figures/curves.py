@@ -1,4 +1,4 @@
-"""Charts: a number for each head by depth, how faithful maps are, and answers as patches are hidden."""
+"""Draw charts: a number for each head by depth, deletion and insertion curves, answers as patches are hidden."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -241,6 +241,7 @@ def spread(wanted: Sequence[float], gap: float, top: float) -> list[float]:
 
 
 def _steps(name: str, y: ArrayLike) -> Floats:
+    """Check a curve of at least two points."""
     y = array_of(name, y, "n")
     if len(y) < 2:
         raise ValueError(f"{name} must have at least 2 points, before the first step and after the last, got {len(y)}")

@@ -1,4 +1,4 @@
-"""Heat maps of patches, beside and over the image they come from; the image's patches, and colours for patches.
+"""Draw heat maps of patches beside and over the image; grids of small maps, the image's patches and crop, colours.
 
 A map of 14×14 patches has 14×14 crisp cells, alone and over the photograph: a smooth map would show values that nobody
 computed. The photograph is grey, so that all colour is heat.
@@ -286,7 +286,7 @@ def _without(heat: Floats, outliers: Sequence[int]) -> Floats:
 
 
 def _outline(axes: Axes, size: tuple[int, ...], grid: tuple[int, ...], patches: Sequence[int]) -> None:
-    """Outline patches of an overlay."""
+    """Outline patches of a heat map's overlay."""
     high, wide = size[0] / grid[0], size[1] / grid[1]
     for row, column in (divmod(patch, grid[1]) for patch in patches):
         outline(axes, column * wide - 0.5, row * high - 0.5, wide, high)
@@ -328,4 +328,5 @@ def _grey(image: Bytes, pale: bool) -> Bytes:
 
 
 def _extent(size: tuple[int, ...]) -> tuple[float, float, float, float]:
+    """Return an image's extent in pixel coordinates."""
     return -0.5, size[1] - 0.5, size[0] - 0.5, -0.5

@@ -1,4 +1,4 @@
-"""Matrices of crisp cells with labelled rows and columns and a colour bar.
+"""Draw matrices of crisp cells with labelled rows and columns and a colour bar: attention, heads of blocks, similarity.
 
 Attention of every token to every token, a number for every head of every block, blocks against blocks.
 """
@@ -206,4 +206,5 @@ def fit_both(
 
 
 def _every(needed: float, pitch: float) -> int:
+    """Choose every how many rows or columns of a matrix have a label."""
     return next((step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500) if step * pitch >= needed), 1000)

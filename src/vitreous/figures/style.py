@@ -1,4 +1,4 @@
-"""One look for every figure: colours, type, words that fit their room, and the white card that everything is drawn on.
+"""The look of every figure: colours, fonts, text measured, cut and wrapped, and `Sheet`, the white card under it.
 
 A figure here is a `Sheet`: opaque, so that it reads on dark pages too, padded, and measured in inches from the top left
 corner of its body, so that panels, captions and bars line up to the pixel. `encode` turns it into PNG, SVG or PDF

@@ -1,4 +1,4 @@
-"""Many small images side by side: tiles in rows and columns, position similarity and filters (the paper's figure 7)."""
+"""Draw many small images side by side: tiles in rows and columns, position similarity, filters (figure 7)."""
 
 from collections.abc import Sequence
 

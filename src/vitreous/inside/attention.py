@@ -1,4 +1,4 @@
-"""Attention maps, attention distance, attention entropy, and attention matrices rescaled for display.
+"""Attention maps, attention distance, attention entropy, what the head reads, and matrices rescaled for display.
 
 The functions take attention as `capture` records it, of one layer or of several stacked, and return heat maps on the
 grid of patches, distances in pixels, and entropies in nats.

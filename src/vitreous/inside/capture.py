@@ -148,6 +148,7 @@ class _Recorder(Hook):
                 self.keep(prefix + "attention", scores.softmax(dim=-1))
 
     def keep(self, name: str, value: Tensor) -> None:
+        """Keep a recorded tensor, with its gradient if that was asked for."""
         if self.gradients and value.requires_grad:
             value.retain_grad()
             self.internals._values[name] = value
@@ -161,7 +162,7 @@ class _Recorder(Hook):
 
 
 def as_slice(indices: Sequence[int]) -> slice | Sequence[int]:
-    """Convert consecutive indices to a slice, which gives a view; a list would be copied to the device and block it.
+    """Convert consecutive indices of heads or tokens to a slice, a view; a list would be copied and block the device.
 
     >>> as_slice([3, 4, 5]), as_slice([2, 0])
     (slice(3, 6, None), [2, 0])

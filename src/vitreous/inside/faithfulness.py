@@ -1,4 +1,4 @@
-"""Faithfulness of heat maps: remove what a map marks, and measure how much the class's probability falls.
+"""Faithfulness of heat maps: deletion and insertion curves, baselines, sanity check by random weights, correlation.
 
 Deletion and insertion curves (Petsiuk et al., 2018), two baseline maps (random, centre), and the sanity check that a
 map should change when the weights do (Adebayo et al., 2018).
@@ -97,7 +97,7 @@ def _remaining(
 
 
 def area(curve: Tensor) -> Tensor:
-    """Compute the area under curves over 0…1, by trapezoids: `[… s+1]` → `[…]`.
+    """Compute the area under deletion and insertion curves over 0…1, by trapezoids: `[… s+1]` → `[…]`.
 
     Small is good for deletion, large for insertion.
 
@@ -108,6 +108,7 @@ def area(curve: Tensor) -> Tensor:
 
 
 def _empty(model: nn.Module, x: Tensor, baseline: str | Tensor, grid: tuple[int, ...]) -> Tensor:
+    """Make what removed patches show: the mean colour, a blur, or a given image."""
     if isinstance(baseline, Tensor):
         return baseline.to(x).expand_as(x)
     if baseline == "blur":
@@ -125,6 +126,7 @@ def _empty(model: nn.Module, x: Tensor, baseline: str | Tensor, grid: tuple[int,
 
 
 def _probability(logits: Tensor, chosen: Tensor) -> Tensor:
+    """Return the chosen class's probability from logits."""
     return logits.float().softmax(dim=-1)[:, chosen[0]]
 
 

@@ -50,6 +50,7 @@ def weighted_channels(activation: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _resnet_grad_cam(model: "ResNet", x: Tensor, target: Target, layer: int) -> Tensor:
+    """Compute Grad-CAM in a stage of a ResNet."""
     outputs: list[Tensor] = []
     stage = (model.layer1, model.layer2, model.layer3, model.layer4)[layer]
     hook = stage.register_forward_hook(lambda module, inputs, output: outputs.append(output))

@@ -1,4 +1,4 @@
-"""Similarity of position embeddings (the paper's figure 7, centre)."""
+"""Cosine similarity of position embeddings (the paper's figure 7, centre)."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""Gradient relevance: the contribution of patches to a chosen class.
+"""Gradient relevance: the contribution of patches to a chosen class, by attention times its gradient.
 
 Attention alone does not depend on a class. Attention times its gradient, where that is positive, does (Chefer, Gur &
 Wolf, 2021, "Generic Attention-model Explainability"). No parameter's `.grad` is changed; frozen models and callers

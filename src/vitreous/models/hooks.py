@@ -79,7 +79,7 @@ def hooked_attention(
 
 
 def scaled(q: Tensor) -> Tensor:
-    """Divide queries by √k, where a hook needs the scores."""
+    """Divide queries by √k, where a hook needs the attention scores."""
     result: Tensor = q * q.shape[-1] ** -0.5
     return result
 

@@ -1,4 +1,4 @@
-"""The short forward pass: logits or pooled features without the last block's work that cannot reach them.
+"""`logits_only`, the short forward pass: logits or features without the last block's work that cannot reach them.
 
 In the last block all tokens are needed as keys and values, but only the tokens that the head reads (the class token,
 and DeiT's distillation token) are needed as queries and in the MLP. On ViT-B/16 that saves 7 % of the work; logits,
@@ -82,6 +82,7 @@ def block_rows(block: Any, x: Tensor, rows: int) -> Tensor:
 
 
 def _attention_rows(attention: Attention, x: Tensor, rows: int) -> Tensor:
+    """Compute the attention of a block's first rows alone: `[b t d]` → `[b rows d]`."""
     b, t, d = x.shape
     heads, weight, bias = attention.heads, attention.qkv.weight, attention.qkv.bias
     q = F.linear(x[:, :rows], weight[:d], None if bias is None else bias[:d])

@@ -1,4 +1,4 @@
-"""Summaries of a model: its shape in one line, its FLOPs, and the tensor shapes along a forward pass."""
+"""Summaries of a model: its shape in one line, its FLOPs, and the tensor shapes traced along a forward pass."""
 
 from __future__ import annotations
 

@@ -38,6 +38,7 @@ CLIP: dict[str, Any] = {"embedding_norm": True, "patch_bias": False, "norm_eps":
 
 
 def _family() -> dict[str, ViTConfig]:
+    """Build the table of variants: timm's names and the paper's sizes."""
     found: dict[str, ViTConfig] = {}
 
     def add(name: str, size: dict[str, int], patch: int, image: int, **changes: Any) -> None:

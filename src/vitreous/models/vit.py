@@ -135,6 +135,7 @@ class ViTConfig:
             object.__setattr__(self, name, float(value))  # a file may say 1 for 1.0
 
     def _check_numbers(self) -> None:
+        """Check the numbers of a config: ranges, and what must divide what."""
         for name in ("channels", "width", "depth", "heads", "mlp_width"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -220,6 +221,7 @@ class PatchEmbedding(nn.Module):
         return F.linear(x, self.proj.weight.flatten(1), self.proj.bias)
 
     def _wrong(self, x: Tensor) -> str:
+        """Write why a batch does not fit the patch embedding."""
         takes = f"this model takes [b {self.channels} {self.size[0]} {self.size[1]}], got {list(x.shape)}"
         if x.dim() != 4 or x.shape[1] != self.channels:
             return f"{takes}: preprocess the image with model.card.preprocess and stack images to a batch"

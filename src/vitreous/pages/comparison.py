@@ -1,4 +1,4 @@
-"""`write_comparison_page`: the results of a study as one HTML file that opens anywhere.
+"""`write_comparison_page`: the results of a study as one HTML file: verdicts, charts, gaps by class, disagreements.
 
 First the verdicts, and for a study of several datasets one table of them all; then a part for each dataset: the table,
 curves, pairs of models with images on which they disagree, and what was not the same for all.
@@ -62,6 +62,7 @@ def write_comparison_page(
 
 
 def _lead(tables: Sequence[Mapping[str, Any]]) -> str:
+    """Write the opening sentence of the comparison's page."""
     if not tables:
         return "Nothing could be run: the reasons are below."
     seeds, first = tables[0]["seeds"], tables[0]
@@ -106,7 +107,7 @@ class ComparedDataset:
         return sorted({device for row in self.table["rows"] for device in row["devices"]})
 
     def best(self) -> int | None:
-        """Return the index of the model that wins every verdict on it; None if there is none."""
+        """Return the index of the model that wins every verdict of a comparison; None if there is none."""
         for number, row in enumerate(self.table["rows"]):
             own = [pair for pair in self.table["pairs"] if row["model"] in (pair["one"], pair["other"])]
             if own and all(pair["verdict"] == row["model"] for pair in own):
@@ -136,6 +137,7 @@ class ComparedDataset:
             yield self._draw_pair(pair, models) | {"evidence": _capital(evidence)}
 
     def _draw_pair(self, pair: Mapping[str, Any], models: Mapping[str, Model]) -> dict[str, Any]:
+        """Draw two models of a comparison against each other: gaps by class, and images of disagreement."""
         rows, classes = {row["model"]: row for row in self.table["rows"]}, self.table["classes"]
         gaps = class_gaps(classes["names"], *(classes["accuracy"][pair[side]] for side in OPPOSITE))
         colours = [list(rows).index(pair[side]) % COLOURS for side in OPPOSITE]
@@ -173,6 +175,7 @@ class ComparedDataset:
         return {"image": shown, "label": self._class(found["label"]), "answers": answers}
 
     def _class(self, index: int) -> str:
+        """Name a class of the compared dataset."""
         names = self.table["classes"]["names"]
         return str(names[index]) if index < len(names) else f"class {index}"
 
@@ -219,6 +222,7 @@ def _bars(gaps: Sequence[tuple[str, float]], right: int, left: int) -> list[dict
 
 
 def _capital(sentence: str) -> str:
+    """Begin a sentence with a capital."""
     return sentence[:1].upper() + sentence[1:]
 
 
@@ -242,4 +246,5 @@ def stage(model: ResNet, side: int) -> int:
 
 
 def map_name(model: Model) -> str:
+    """Name the kind of map that shows a model's evidence on the comparison's page."""
     return "relevance" if isinstance(model, ViT) else "Grad-CAM"

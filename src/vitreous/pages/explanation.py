@@ -1,4 +1,4 @@
-"""An explanation: the views of a model in front of an image, each computed once, then drawn as often as one likes.
+"""`Explanation`: the views of a model in front of an image, each computed once; packed, drawn and saved as the report.
 
 `figure` draws a view with matplotlib; `html` gives the interactive page, one file that opens from disk; the explorer
 sends the same `payload`. The page's script draws the same results, so that no view is computed twice.
@@ -109,6 +109,7 @@ class Explanation:
         return found
 
     def _computed(self, name: str) -> dict[str, Result] | None:
+        """Compute a view, or note why it was left out."""
         try:
             return self.results(name)
         except ValueError as error:
@@ -153,7 +154,7 @@ class Explanation:
         return (payload.drain(header) for header in self._fill(payload, progress))
 
     def _fill(self, payload: Payload, progress: Progress) -> Iterator[dict[str, Any]]:
-        """Fill a payload, and yield what each stage adds to its header."""
+        """Fill the payload of an explanation's page, and yield what each stage adds to its header."""
         header = _header(self.inspection)
         if self.inspection.image is not None:
             payload.add_bytes("image", _encoded(self.inspection.backdrop))
@@ -187,7 +188,7 @@ class Explanation:
         return short_name(self.inspection.name) or "the model", self.payload(progress)
 
     def html(self) -> str:
-        """Render the interactive page, whole."""
+        """Render the interactive page of an explanation, whole."""
         return report([self.page()], self.inspection.model)
 
     def save(self, path: str | Path) -> Path:
@@ -254,6 +255,7 @@ def predictions(inspection: Inspection) -> tuple[Prediction, ...]:
 
 
 def _header(inspection: Inspection) -> dict[str, Any]:
+    """Describe model, image and answers for the header of the page's payload."""
     card, choice = inspection.model.card, inspection.choice
     model: dict[str, Any] = {"name": short_name(card.name), "classifier": card.head == "classifier"}
     start: dict[str, Any] = {"view": None, "block": None, "head": choice.head, "query": choice.query, "class": None}
@@ -307,7 +309,7 @@ def _artifacts(inspection: Inspection) -> dict[str, Any] | None:
 
 
 def _encoded(pixels: np.ndarray) -> bytes:
-    """Encode a small image without loss, a large one as WebP."""
+    """Encode an image for the page: a small one without loss, a large one as WebP."""
     file = io.BytesIO()
     options: dict[str, Any] = {"format": "WEBP", "quality": 88} if max(pixels.shape) > 64 else {"format": "PNG"}
     pillow.fromarray(pixels).save(file, **options)

@@ -1,4 +1,4 @@
-"""Numbers on their way to the page: a JSON header, and one block of bytes that its arrays lie in.
+"""`Payload`: numbers on their way to the page, a JSON header and one block of bytes that its arrays lie in.
 
 Large arrays are stored as a byte a value with a scale a row, which is enough for colours. The report inlines a payload,
 the explorer sends it; `pages/assets/payload.js` reads both alike.
@@ -83,13 +83,14 @@ class Payload:
         return name
 
     def add_bytes(self, name: str, data: bytes) -> None:
-        """Append a file as it is, unless it is there already."""
+        """Append a file to a page's payload as it is, unless it is there already."""
         if data not in self.files:
             self.files[data] = {"offset": self.length, "length": len(data)}
             self._raw(data)
         self.header["files"][name] = self.files[data]
 
     def _raw(self, data: bytes) -> None:
+        """Append bytes to a payload's block."""
         self.parts.append(data)
         self.length += len(data)
 

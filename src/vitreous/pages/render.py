@@ -1,4 +1,4 @@
-"""Parts of a page to HTML: templates, whole pages in one file, figures, and charts of named lines.
+"""Render parts of a page to HTML: jinja2 templates, whole pages in one file, scripts, figures, charts of lines.
 
 A page opened from disk may load modules from `data:` addresses alone, so each file of `pages/assets/` becomes one, and
 an import map gives it the name under which the others import it. The page asks nothing of any network: its policy
@@ -35,6 +35,7 @@ IMPORTED = re.compile(r'from "\./([a-z]+\.js)"')
 
 @cache
 def _environment() -> Environment:
+    """Set up jinja2 for the page's templates."""
     return Environment(
         loader=PackageLoader("vitreous.pages"),
         autoescape=True,

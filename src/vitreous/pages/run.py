@@ -1,4 +1,4 @@
-"""`write_run_page`: the folder of a run, finished or not, to one HTML file.
+"""`write_run_page`: the folder of a run, finished or not, to one HTML file: curves, mistakes, confusions, settings.
 
 It shows what was trained and how well it does, the curves, the time to each accuracy, the mistakes on held-out images,
 the inside of the model over training (`pages/run_snapshots.py`) and every setting with its explanation.
@@ -61,7 +61,7 @@ def run_page(
     classes: int | None = None,
     answers: HeldOutAnswers | None = None,
 ) -> str:
-    """Render the page."""
+    """Render the page of a training run."""
     charts, views = curves(rows, config), [] if snapshots is None else views_of(snapshots)
     links = {chart.name: chart.title for chart in charts} | ({"time": "Time to accuracy"} if rows else {})
     held_out = None if answers is None else held_out_section(answers)
@@ -92,7 +92,7 @@ def run_page(
 
 
 def summary(config: TrainConfig, rows: Sequence[Row] = ()) -> str:
-    """Describe the run in a line; the batch size is the one used, which is smaller if there were fewer images.
+    """Describe a training run in a line; the batch size is the one used, which is smaller if there were fewer images.
 
     >>> summary(TrainConfig(epochs=20, optimizer="muon", seed=3), [{"epoch": 13}])
     'Trained from scratch for 13 of 20 epochs with muon, batches of 64, seed 3'
@@ -194,6 +194,7 @@ class MetricChart:
     unit: str = ""
 
     def draw(self) -> Markup:
+        """Draw a chart of a run's metrics."""
         return line_chart(self.lines, title=self.title, x_label="epoch", y_label=self.y_label, unit=self.unit, x_from=0)
 
 
@@ -244,6 +245,7 @@ def column(rows: Sequence[Row], name: str, factor: float = 1.0) -> tuple[list[fl
 
 
 def _lines(rows: Sequence[Row], factor: float = 1.0, **names: str) -> list[Line]:
+    """Make a chart's lines from columns of a run's metrics."""
     lines = [Line(label.replace("_", " "), *column(rows, name, factor)) for label, name in names.items()]
     return [line for line in lines if line.x]
 
@@ -265,6 +267,7 @@ def _schedule(config: TrainConfig) -> str:
 
 
 def _loss_beware(config: TrainConfig) -> str:
+    """Write what the curve of the training loss does not show."""
     mixed = config.mixup or config.cutmix
     if mixed or config.label_smoothing or config.augment != "none" or config.dropout or config.stochastic_depth:
         how = "mixed" if mixed else "augmented"
@@ -273,6 +276,7 @@ def _loss_beware(config: TrainConfig) -> str:
 
 
 def _accuracy_beware(config: TrainConfig) -> str:
+    """Write what the curve of the training accuracy does not show."""
     if config.mixup or config.cutmix:
         return "Of a mixed training image, the class with the larger share counts: the line may stay below the other. "
     return "The training line is a mean over the epoch, while the weights still moved. "
@@ -282,7 +286,7 @@ def _accuracy_beware(config: TrainConfig) -> str:
 
 
 def _settings(config: TrainConfig) -> list[tuple[str, str, str, str]]:
-    """Name, value, default and explanation of every setting."""
+    """List name, value, default and explanation of every setting of a run."""
     names, default, docs = [field.name for field in fields(config)], TrainConfig(), config_docs()
     return [(name, spell(getattr(config, name)), spell(getattr(default, name)), docs.get(name, "")) for name in names]
 

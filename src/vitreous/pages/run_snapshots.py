@@ -1,4 +1,4 @@
-"""A run's snapshots as a `Payload` that its page steps through, and the texts of each view.
+"""Pack a run's snapshots of the model's inside for its page, epoch by epoch, with the texts of each view.
 
 Arrays are called `positions/0`, `positions/1`, …; the header's `views` lists which of them each moment shows, so that
 an array that did not change from one moment to the next is stored once.
@@ -72,7 +72,7 @@ SNAPSHOT_VIEWS = (
 
 
 def snapshots_payload(snapshots: Sequence[Snapshot], rows: Sequence[Mapping[str, Any]]) -> Payload | None:
-    """Pack all that was recorded, moment by moment; None if nothing was. `rows` are the run's metrics."""
+    """Pack all snapshots of a run, moment by moment; None if nothing was recorded. `rows` are the run's metrics."""
     by_epoch = {row["epoch"]: row for row in rows}
     payload = Payload({"format": FORMAT, "moments": [moment(s.epoch, by_epoch.get(s.epoch)) for s in snapshots]})
     found: dict[str, list[int | None]] = {}
@@ -98,7 +98,7 @@ def snapshots_payload(snapshots: Sequence[Snapshot], rows: Sequence[Mapping[str,
 
 
 def views_of(payload: Payload) -> list[SnapshotView]:
-    """List the views that were recorded; their texts say so if a view did not change."""
+    """List the views that a run's snapshots recorded; their texts say so if a view did not change."""
     recorded = payload.header["views"]
     return [
         replace(view, read=f"This did not change in this run. {view.read}")
@@ -172,6 +172,7 @@ def _distinct(arrays: Sequence[NDArray[Any] | None]) -> tuple[list[int | None], 
 
 
 def _add_images(payload: Payload, snapshots: Sequence[Snapshot], maps: Sequence[NDArray[Any]]) -> None:
+    """Add the images and attention maps of snapshots to the payload."""
     last = next(s for s in reversed(snapshots) if s.images is not None)  # the same at all moments
     assert last.images is not None
     payload.add("images", last.images)

@@ -14,7 +14,7 @@ SUGGESTED = 5
 
 
 def find_class(target: int | str | None, model: Model) -> int | None:
-    """Return a class by index or name; raise a `ValueError` that suggests names, or says how to list them.
+    """Find a model's class by index or name; raise a `ValueError` that suggests names, or says how to list them.
 
     >>> from vitreous.weights.load import load
     >>> model = load("packaged:cifar10")
@@ -107,4 +107,5 @@ def match_classes(names: Sequence[str], model_names: Sequence[str] | None, class
 
 
 def _plain(name: str) -> str:
+    """Spell a class name in lower case with single spaces, to compare it."""
     return re.sub(r"[\s_-]+", " ", name).strip().lower()

@@ -1,4 +1,4 @@
-"""`classify`: images → their most probable classes."""
+"""`classify`: images → their most probable classes, as `Answers` that a notebook shows as a table."""
 
 import base64
 import html

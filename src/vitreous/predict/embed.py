@@ -1,4 +1,4 @@
-"""`embed`: images → feature vectors."""
+"""`embed`: images → feature vectors, at once or one by one."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing

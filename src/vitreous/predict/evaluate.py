@@ -1,4 +1,4 @@
-"""`evaluate`: accuracy, with its interval, and calibration on labelled images."""
+"""`evaluate`: accuracy with its interval, calibration and confusion matrix on labelled images not trained on."""
 
 import html
 import json
@@ -59,7 +59,7 @@ class Evaluation:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of images of each class that has some."""
+        """The number of images of each evaluated class that has some."""
         counts = self.confusion.sum(dim=1)
         return {self.class_names[i]: int(counts[i]) for i in counts.nonzero().flatten().tolist()}
 
@@ -86,7 +86,7 @@ class Evaluation:
         return confidence_interval(sum(self.correct), self.images)
 
     def summary(self) -> dict[str, Any]:
-        """Return the figures, rounded, for JSON."""
+        """Return the figures of an evaluation, rounded, for JSON."""
         found = {
             "top1": round(self.top1, 6),
             "top1_interval": [round(end, 6) for end in self.top1_interval],
@@ -137,7 +137,7 @@ def confidence_interval(hits: int, count: int) -> tuple[float, float]:
 
 
 def format_value(name: str, value: Any) -> str:
-    """Format a figure of a summary: shares in percent, counts with commas.
+    """Format a figure of an evaluation's summary: shares in percent, counts with commas.
 
     >>> format_value("top1", 0.7244), format_value("top1_interval", (0.68, 0.762)), format_value("images", 50000)
     ('72.44%', '68.0% to 76.2% (95 % confidence)', '50,000')
@@ -150,13 +150,13 @@ def format_value(name: str, value: Any) -> str:
 
 
 def format_summary(summary: dict[str, Any]) -> str:
-    """Format the figures of a summary, one a line."""
+    """Format the figures of an evaluation's summary, one a line."""
     return "\n".join(f"{name.replace('_', ' '):<18} {format_value(name, value)}" for name, value in summary.items())
 
 
 @dataclass
 class _Tally:
-    """The outcome of each image, in the dataset's order; every figure follows from it."""
+    """The outcome of each evaluated image, in the dataset's order; every figure follows from it."""
 
     label: list[int] = field(default_factory=list)
     predicted: list[int] = field(default_factory=list)
@@ -168,7 +168,7 @@ class _Tally:
     problems: list[ImageError] = field(default_factory=list)
 
     def add(self, logits: Tensor, label: Tensor) -> None:
-        """Add logits `[b classes]` and labels `[b]`."""
+        """Add the outcome of a batch to the evaluation: logits `[b classes]` and labels `[b]`."""
         confidence = logits.softmax(dim=-1).max(dim=-1).values
         best = logits.topk(min(5, logits.shape[-1])).indices  # [b 5]
         self.label += label.tolist()

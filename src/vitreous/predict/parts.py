@@ -80,7 +80,7 @@ class PartsFolder:
         return self.folder / f"part-{number:06d}.parquet"
 
     def span(self, number: int) -> Sequence[str]:
-        """Return the images of a part."""
+        """Return the images of one Parquet part."""
         return self.names[number * self.size : (number + 1) * self.size]
 
     def of(self, rank: Rank) -> range:
@@ -88,7 +88,7 @@ class PartsFolder:
         return range(rank.rank, len(self), rank.world_size)
 
     def is_complete(self, number: int) -> bool:
-        """Return whether the part can be read and has all its rows, by the footer of the file."""
+        """Return whether a Parquet part can be read and has all its rows, by the footer of the file."""
         try:
             found = pyarrow.parquet.read_metadata(self.path(number))
         except (OSError, pyarrow.ArrowInvalid):
@@ -96,6 +96,7 @@ class PartsFolder:
         return int(found.num_rows) == len(self.span(number))
 
     def manifest(self) -> dict[str, Any]:
+        """Describe what determines a folder of parts, for its manifest."""
         return {
             **self.about,
             "columns": {field.name: str(field.type) for field in self.schema},
@@ -127,6 +128,7 @@ class PartsFolder:
         return [number for number in self.of(rank) if not self.is_complete(number)]
 
     def _compare(self, found: dict[str, Any], expected: dict[str, Any]) -> None:
+        """Raise if a folder of parts was begun with other images, model or settings."""
         for field, difference in DIFFERENCES.items():
             then, now = found.get(field), expected.get(field)
             if then != now:
@@ -150,7 +152,7 @@ class PartsFolder:
         rows_of: Callable[[Iterable[str]], Iterator[Row]],
         columns: Callable[[list[Row]], dict[str, Any]],
     ) -> Iterator[int]:
-        """Compute and write parts; yield the number of finished images after each.
+        """Compute and write Parquet parts; yield the number of finished images after each.
 
         `rows_of` yields a row for each image, in order. It is called once for all parts, so that images are decoded
         ahead across their borders. If the batch size divides the part size no batch crosses a border: then a part has
@@ -202,7 +204,7 @@ class PartsFolder:
 
 @dataclass(frozen=True)
 class PartsJob(Generic[Row]):
-    """How to compute the rows of images, and the columns of rows."""
+    """How to compute the rows of a folder of parts, and the columns of rows."""
 
     about: dict[str, str]
     """What determines the rows: command, model, fingerprint, precision."""
@@ -268,6 +270,7 @@ def fingerprint(model: Model) -> str:
 
 
 def _about(command: str, model: Model, precision: str, merge: int) -> dict[str, str]:
+    """Describe a job of parts: command, model, precision."""
     about = {"command": command, "model": model.card.name, "fingerprint": fingerprint(model), "precision": precision}
     return about | ({"merge": str(merge)} if merge else {})
 
@@ -314,6 +317,7 @@ def write_parts(
 
 
 def _read_json(path: Path) -> dict[str, Any]:
+    """Read a manifest of parts; raise if it is damaged."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:

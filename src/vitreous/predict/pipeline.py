@@ -1,4 +1,4 @@
-"""Images to the device as bytes, and outputs back: decoding, copying and computing overlap.
+"""Decode images, copy them to the device, run the model in batches, and bring outputs back, all overlapping.
 
 Threads decode ahead (`data.prefetch`). A batch travels as uint8, a quarter of the bytes of floats, from pinned memory
 to a GPU, and is normalised on the model's device. On a GPU the next batch is on its way before the outputs of the
@@ -160,7 +160,7 @@ class PlainCompute:
 
 
 def plain_compute(model: Model, output: OutputKind, device: str = "auto", precision: str = "fp32") -> PlainCompute:
-    """Run the plain model on a device in a precision; the caller's model is not changed."""
+    """Make the function that runs the plain model on a device in a precision; the caller's model is not changed."""
     return PlainCompute(copy_to(model, device, precision), output)
 
 
@@ -191,7 +191,7 @@ def choose_compute(
     device: str = "auto",
     note: Callable[[str], object] = lambda line: None,
 ) -> Compute | None:
-    """Choose what computes logits or features; None for the plain model. `note` gets lines about the choice.
+    """Choose the function that computes logits or features; None: the plain model. `note` gets lines about the choice.
 
     `fast`, int8 and fp8 use `optimize`; `merge` merges tokens in each block. From 64 `images` on, a CPU runs batches
     in parallel and logits with packed weights even without `fast`: that needs no timing or compiling, and changes

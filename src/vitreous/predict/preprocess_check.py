@@ -1,4 +1,4 @@
-"""Check a checkpoint's preprocessing: try the plausible ones on labelled images.
+"""Check a checkpoint's preprocessing: try plausible means, stds and crops on labelled images, and test the difference.
 
 A wrong mean and std cost up to 30 points of accuracy without any error.
 """
@@ -33,7 +33,7 @@ class PreprocessTrial:
 
 @dataclass(frozen=True)
 class PreprocessCheck:
-    """All trials: the preprocessing in use, then other statistics, then other crops with the best statistics."""
+    """All trials of preprocessings: the one in use, then other statistics, then other crops with the best of these."""
 
     statistics: tuple[PreprocessTrial, ...]
     crops: tuple[PreprocessTrial, ...]
@@ -48,7 +48,7 @@ class PreprocessCheck:
         return clearly_better(self.statistics[0], self.statistics[1:]) or self.statistics[0]
 
     def verdict(self) -> list[str]:
-        """Return a sentence on the statistics and one on the crop."""
+        """Write a sentence on the preprocessing's statistics and one on its crop."""
         used, chosen = self.statistics[0], self.chosen
         if chosen is used:
             share = f"{used.top1:.1%} of {len(used.correct)} images"
@@ -64,13 +64,13 @@ class PreprocessCheck:
 
 
 def clearly_better(used: PreprocessTrial, others: Iterable[PreprocessTrial]) -> PreprocessTrial | None:
-    """Return the best of `others` if it is significantly better than `used` (p < 0.01)."""
+    """Return the preprocessing of `others` that is significantly better than the one in `used` (p < 0.01), if any."""
     best = max(others, key=lambda trial: trial.top1, default=used)
     return best if best.top1 > used.top1 and p_value(used, best) < 0.01 else None
 
 
 def p_value(one: PreprocessTrial, other: PreprocessTrial) -> float:
-    """Return the p-value of the difference between two trials on the same images (exact McNemar test)."""
+    """Return the p-value of the difference between two preprocessings on the same images (exact McNemar test)."""
     from scipy.stats import binomtest
 
     pairs = list(zip(one.correct, other.correct, strict=True))
@@ -79,7 +79,7 @@ def p_value(one: PreprocessTrial, other: PreprocessTrial) -> float:
 
 
 def compared(better: PreprocessTrial, worse: PreprocessTrial) -> str:
-    """Describe the difference between two trials."""
+    """Describe the difference in accuracy between two preprocessings."""
     count = len(better.correct)
     return f"{better.top1:.1%} against {worse.top1:.1%} of {count} images, p = {p_value(worse, better):.1g}"
 
@@ -103,6 +103,7 @@ def check_preprocess(model: Model, data: ImageDataset, batch_size: int = 16) -> 
 
 
 def _crops(preprocess: Preprocess) -> Iterator[tuple[str, Preprocess]]:
+    """List the crops to try."""
     height, width = preprocess.size
     for share in CROP_SHARES:
         if height == width:
@@ -113,7 +114,7 @@ def _crops(preprocess: Preprocess) -> Iterator[tuple[str, Preprocess]]:
 def _try(
     model: Model, data: ImageDataset, indices: list[int], candidates: dict[str, Preprocess], batch_size: int
 ) -> list[PreprocessTrial]:
-    """Run candidates that differ in mean and std alone: each image is decoded and cropped once."""
+    """Run preprocessings that differ in mean and std alone: each image is decoded and cropped once."""
     first = next(iter(candidates.values()))
     correct: dict[str, list[bool]] = {name: [] for name in candidates}
     compute = PlainCompute(model)

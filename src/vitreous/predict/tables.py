@@ -1,4 +1,4 @@
-"""Answers and features as tables: their columns, and files of them (.csv, .json, .parquet, .npz)."""
+"""Write answers and features as tables: their columns, and files of them (.csv, .json, .parquet, .npz)."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Devices and precisions by name (`auto`, `cpu`, `cuda:1`, `bf16`), and what the hardware is called."""
+"""Choose devices and precisions by name (`auto`, `cpu`, `cuda:1`, `bf16`); name the hardware; count cores and lanes."""
 
 import os
 import platform
@@ -59,7 +59,7 @@ def max_lanes() -> int:
 
 
 def device_name(device: torch.device) -> str:
-    """Return a readable name: the GPU's model, or the number of CPU threads in use."""
+    """Return a device's readable name: the GPU's model, or the number of CPU threads in use."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""Ranks and collectives: which rank this process has, and reductions and gathers over all ranks.
+"""Ranks and collectives of `torchrun`: which rank this process has; process groups; sums and gathers over ranks.
 
 `torchrun` sets the rank in the environment; a process on its own is rank 0 of 1. A process group is created only if
 there are several ranks (gloo between CPUs, NCCL between GPUs); with one rank, collectives return their input. torch is
@@ -115,7 +115,7 @@ def _cpu() -> torch.device:
 
 @dataclass(frozen=True)
 class World:
-    """The ranks of a training run. All ranks must call its methods, in the same order."""
+    """The ranks of a distributed training run. All ranks must call its methods, in the same order."""
 
     this: Rank = field(default_factory=Rank)
     """The rank of this process."""

@@ -52,14 +52,14 @@ def exit_process(code: int) -> NoReturn:
 
 
 def _message(error: Exception) -> str:
-    """Return the error's message; an error of the system, such as `[Errno 2] …`, is reworded with a hint."""
+    """Return an error's message; an error of the system, such as `[Errno 2] …`, is reworded with a hint."""
     if isinstance(error, OSError) and error.errno is not None and error.strerror and error.filename is not None:
         return f"{error.filename}: {error.strerror[:1].lower()}{error.strerror[1:]}: check the path, or choose another"
     return str(error)
 
 
 def is_peer_loss(error: Exception) -> bool:
-    """Return whether the error only says that another process has ended."""
+    """Return whether an error only says that another process of `torchrun` has ended."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     return isinstance(error, RuntimeError) and ("DistError" in kinds or "gloo" in str(error))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def write_atomic(path: Path, write: Callable[[Path], object]) -> Path:
-    """Let `write` fill a temporary file next to `path`, then rename it to `path` in one step."""
+    """Write a file atomically: `write` fills a temporary file next to `path`, which is then renamed in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     os.close(handle)

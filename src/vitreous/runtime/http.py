@@ -1,4 +1,4 @@
-"""Read http and https addresses: which are allowed, redirects checked, bytes and time bounded, errors in one line.
+"""Read http and https addresses: which are allowed or public, redirects checked, bytes and time bounded.
 
 Every error is a plain line: `FileNotFoundError` (no such file), `PermissionError` (no access), `ConnectionError` (no
 answer, or a broken transfer), `ValueError` (wrong bytes, or an address that is not allowed).
@@ -122,11 +122,13 @@ def stream_address(
 
 
 def _announced(headers: Message) -> int | None:
+    """Return the length that a web server announces, if it does."""
     length = headers.get("Content-Length", "")
     return int(length) if length.isdecimal() else None
 
 
 def _check_length(url: str, length: int | None, limit: int | None) -> None:
+    """Raise if an answer from the web is announced to be larger than the limit."""
     if length is not None and limit is not None and length > limit:
         raise ValueError(f"{url} is larger than {limit / 2**20:,.0f} MiB: download it first")
 
@@ -141,6 +143,7 @@ class CheckedRedirects(HTTPRedirectHandler):
         self.plain = plain
 
     def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Request | None:
+        """Follow a redirect of the web, or raise if it is less safe than the address that the user gave."""
         old, new = urlsplit(req.full_url), urlsplit(newurl)
         if req.type == "https" and new.scheme != "https":
             raise ValueError(f"{req.full_url} redirects to {newurl}, which is not encrypted: use another address")
@@ -206,7 +209,7 @@ class PublicHTTP(http.client.HTTPConnection):
 
 
 class PublicHTTPS(http.client.HTTPSConnection):
-    """The same, encrypted."""
+    """An encrypted connection to a public address."""
 
     def connect(self) -> None:
         context = ssl.create_default_context()
@@ -214,14 +217,14 @@ class PublicHTTPS(http.client.HTTPSConnection):
 
 
 class PublicHTTPHandler(HTTPHandler):
-    """urllib's way to a connection, for public addresses alone."""
+    """urllib's handler that connects http to public addresses alone."""
 
     def http_open(self, req: Request) -> http.client.HTTPResponse:
         return self.do_open(PublicHTTP, req)
 
 
 class PublicHTTPSHandler(HTTPSHandler):
-    """The same, encrypted."""
+    """urllib's handler that connects https to public addresses alone."""
 
     def https_open(self, req: Request) -> http.client.HTTPResponse:
         return self.do_open(PublicHTTPS, req)

@@ -1,4 +1,4 @@
-"""Start-up time: import torch with Python's garbage collector switched off.
+"""Start-up: import torch quickly (garbage collector off), show a first line meanwhile, and let Ctrl-C exit.
 
 The import creates hundreds of thousands of objects and frees none. Searching them for garbage during the import, and
 once more when the process exits, takes a quarter of the time of a short command.

@@ -1,4 +1,4 @@
-"""The explorer's web application: the page, and an API that takes images and returns page data.
+"""The explorer's web application: the page, and an API that takes images and returns answers and page data.
 
 An image is the raw body of a request and stays in memory; the models are those given at start-up. The response is the
 same page data that a report contains; switching heads off runs the model again and has an address of its own.

@@ -1,4 +1,4 @@
-"""Run inference off the event loop: a few jobs at once, a bounded queue, and no work for a client that has gone.
+"""`JobQueue`: run inference off the event loop, a few jobs at once, a bounded queue, cancelled if the client is gone.
 
 Quick jobs (one forward pass) have a thread of their own, so that an answer does not wait for somebody else's maps.
 A newer job of the same page cancels its older one, and a client that disconnects cancels its own: the forward pass
@@ -40,6 +40,7 @@ class CancelToken(Hook):
         """The step that is being computed, in words."""
 
     def set(self) -> None:
+        """Cancel a job."""
         self.event.set()
 
     def check(self, step: str = "") -> None:
@@ -61,6 +62,7 @@ class Lane:
         self.free = asyncio.Semaphore(threads)
 
     def release(self, done: "asyncio.Future[Any]") -> None:
+        """Free a thread after its job."""
         self.free.release()
         if not done.cancelled():
             done.exception()  # retrieved, even if nobody waits for it any more
@@ -156,6 +158,8 @@ class JobQueue:
     async def _compute(
         self, lane: Lane, function: Callable[[CancelToken], Output], cancel: CancelToken, disconnected: Disconnected
     ) -> Output:
+        """Run a job on a thread, and cancel it if its client disconnects."""
+
         def job() -> Output:
             cancel.check()
             with activate(cancel):
@@ -180,6 +184,7 @@ class JobQueue:
             del future  # its error refers to this frame: a cycle that would keep the image and everything made of it
 
     def _stop_timer(self) -> None:
+        """Stop the timer of the explorer's queue."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None

@@ -1,4 +1,4 @@
-"""Return memory that the C library keeps after a page was computed to the system.
+"""Return memory that the C library (glibc) keeps after a page was computed to the system.
 
 A page of a small model takes some 100 MB for a second, in pieces. All are freed, but glibc keeps what lies below a
 piece that is still in use: a resident size that looks like a leak and is none. glibc also opens a heap for every
@@ -18,7 +18,7 @@ def share_heap() -> bool:
 
 
 def give_back() -> bool:
-    """Return free memory to the system; False if the C library is not glibc."""
+    """Return the C library's free memory to the system; False if it is not glibc."""
     trim = _function("malloc_trim")
     return trim is not None and bool(trim(0))
 

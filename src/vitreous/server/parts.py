@@ -1,4 +1,4 @@
-"""A page sent in parts: image and answers at once, then each view as soon as it is computed.
+"""Send a page in parts, each view as soon as it is computed; `Question`: heads switched off, patches blurred.
 
 A question may change what is looked at: heads switched off, patches removed or blurred, and the classes to explain.
 """
@@ -40,6 +40,7 @@ class Question:
         return intervene(self.model, heads_off=self.heads_off, patches_off=() if self.blur else self.patches_off)
 
     def explanation(self, body: bytes, name: str) -> Explanation:
+        """Make the explanation that a request of the explorer asks for."""
         count = self.model.config.classes
         if strange := [index for index in self.classes if not 0 <= index < count]:
             raise ValueError(f"there is no class {strange[0]}: this model has 0 to {count - 1}")

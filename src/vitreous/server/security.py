@@ -1,4 +1,4 @@
-"""Protect the explorer: check every request before it is answered, bound every body, and time every connection.
+"""Protect the explorer: check token, host and origin of every request, bound every body, time out every connection.
 
 The explorer listens on this machine, but any web page that its user visits could try to talk to it: under a name that
 resolves to 127.0.0.1 (the `Host` header shows it), or by a form or a script (`Origin` and `Sec-Fetch-Site` show it).
@@ -117,13 +117,16 @@ class SecurityMiddleware:
         return None
 
     def size_message(self) -> str:
+        """Write how large an uploaded image may be."""
         return f"an image may have {self.max_bytes / 2**20:g} MB at the most"
 
     def _token_in_query(self, scope: Message) -> str:
+        """Read the explorer's token from a request's address."""
         query: bytes = scope.get("query_string", b"")
         return parse_qs(query.decode("latin-1")).get("token", [""])[0]
 
     def _has_token(self, scope: Message, headers: dict[str, str], token: str) -> bool:
+        """Return whether a request has the explorer's token, in its cookie or its address."""
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
         except Exception:  # a foreign cookie may be anything
@@ -145,7 +148,7 @@ class LimitedBody:
         self.end = asyncio.get_running_loop().time() + limits.max_seconds
 
     async def receive(self) -> Message:
-        """Receive the next piece; the application turns what is raised here into a response."""
+        """Receive the next piece of a request's body; the application turns what is raised here into a response."""
         limits = self.limits
         try:
             async with asyncio.timeout_at(self.end if self.more else None):
@@ -258,6 +261,7 @@ class TimedConnection(H11Protocol):
         self.timer = None if timeout is None else self.loop.call_later(timeout, self.transport.abort)
 
     def _state(self) -> str:
+        """Return what a connection waits for at this moment."""
         if self.flow.write_paused:
             return UNREAD
         if self.cycle is not None and not self.cycle.response_complete:
@@ -265,6 +269,7 @@ class TimedConnection(H11Protocol):
         return REJECTED_BODY if self.conn.their_state is h11.SEND_BODY else REQUEST
 
     def _drop_one(self) -> None:
+        """Drop the connection that has waited longest for its client."""
         others = [
             each
             for each in self.connections

@@ -1,4 +1,4 @@
-"""Serve the explorer's page from a background thread."""
+"""`RunningExplorer`: serve the explorer's page from a background thread; sockets, ports and allowed host names."""
 
 import errno
 import html
@@ -48,6 +48,7 @@ class RunningExplorer:
             time.sleep(0.01)
 
     def _run(self, sockets: list[socket.socket]) -> None:
+        """Run the server in its thread."""
         try:
             self._server.run(sockets)
         finally:
@@ -82,7 +83,7 @@ class RunningExplorer:
 
 
 def settings(app: SecurityMiddleware) -> uvicorn.Config:
-    """Configure uvicorn with our own connections, no web sockets, and no log of what clients do wrong."""
+    """Configure uvicorn for the explorer: our own connections, no web sockets, no log of what clients do wrong."""
     return uvicorn.Config(
         app,
         http=TimedConnection,
@@ -142,6 +143,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
 
 
 def _reason(error: OSError, host: str, port: int) -> str:
+    """Write why the explorer cannot open its port."""
     if error.errno == errno.EADDRINUSE:
         return f"port {port} of {host} is in use, perhaps by another explorer: try --port 0, which takes a free one"
     if error.errno == errno.EACCES:

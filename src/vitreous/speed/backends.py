@@ -42,7 +42,7 @@ WARM_UP = 3  # calls before a graph is recorded: what is tuned on first use must
 
 
 class UnsupportedBackend(Exception):
-    """Why a backend cannot run a network."""
+    """The reason why a backend cannot run a network."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,7 @@ def compiled(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
 
 
 def _compiled(network: nn.Module, function: Callable[[Any, Tensor], Tensor]) -> Compute:
+    """Compile a function of a network by `torch.compile`."""
     own = _own_code(lambda x: function(network, x))
     return torch.no_grad()(torch.compile(own, fullgraph=True, dynamic=False))
 
@@ -240,12 +241,14 @@ class BackendChoice:
     path: Path
 
     def read(self) -> str | None:
+        """Read which backend was the fastest here; None if none was remembered."""
         try:
             return str(json.loads(self.path.read_text(encoding="utf-8"))["backend"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def write(self, backend: str, seconds: dict[str, float]) -> None:
+        """Remember the fastest backend, with the seconds of all."""
         with suppress(OSError):  # no space, no permission, or on Windows an open file: it is timed again next time
             write_json(self.path, {"backend": backend, "seconds": seconds})
 

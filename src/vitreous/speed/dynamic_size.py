@@ -108,6 +108,7 @@ def axis_weights(positions: Tensor, old: int, offset: Tensor) -> Tensor:
 
 
 def _keys(x: Tensor, a: float = -0.75) -> Tensor:
+    """Compute the weights of cubic interpolation (Keys, 1981)."""
     x = x.abs()
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = (((x - 5) * x + 8) * x - 4) * a

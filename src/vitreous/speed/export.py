@@ -175,7 +175,7 @@ class FreePool(nn.Module):
 
 
 def stride(model: ViT | ResNet) -> Size:
-    """Return the pixels that a dynamic size goes in steps of: a ViT's patch size, the product of a ResNet's strides."""
+    """Return the steps in pixels of an exported dynamic size: a ViT's patch size, the product of a ResNet's strides."""
     config = model.config
     if isinstance(config, ViTConfig):
         return config.patch
@@ -214,6 +214,7 @@ def sizes(model: ViT | ResNet, dynamic_size: bool) -> list[Size]:
 
 
 def write_onnx(program: ExportedProgram, path: Path, output: str, described: str, opset: int) -> None:
+    """Write an exported program as an ONNX file."""
     written = torch.onnx.export(
         program,
         input_names=["images"],
@@ -230,6 +231,7 @@ def write_onnx(program: ExportedProgram, path: Path, output: str, described: str
 
 
 def open_onnx(path: Path) -> Compute:
+    """Open an ONNX file in onnxruntime, to check it."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -237,10 +239,12 @@ def open_onnx(path: Path) -> Compute:
 
 
 def write_torch_export(program: ExportedProgram, path: Path, output: str, described: str, opset: int) -> None:
+    """Write an exported program as torch's `.pt2` file."""
     torch.export.save(program, path, extra_files={"vitreous.json": described})
 
 
 def open_torch_export(path: Path) -> Compute:
+    """Open torch's `.pt2` file, to check it."""
     module = torch.export.load(path).module()
     return lambda x: module(x)
 

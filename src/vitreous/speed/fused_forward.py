@@ -53,6 +53,7 @@ def fused_forward(
 
 
 def _hidden(mlp: MLP, x: Tensor, fused_gelu: bool) -> Tensor:
+    """Compute the hidden layer of a fused MLP, GELU included."""
     weight, bias = mlp.fc1.weight, mlp.fc1.bias
     if fused_gelu:
         result: Tensor = dense_gelu(x, weight, bias)
@@ -62,12 +63,12 @@ def _hidden(mlp: MLP, x: Tensor, fused_gelu: bool) -> Tensor:
 
 
 def fits(network: nn.Module) -> bool:
-    """Return whether `fused_forward` supports a folded network: GELU, biases, a head that reads the class token.
-    """
+    """Return whether `fused_forward` supports a folded network: GELU, biases, a head that reads the class token."""
     return rows_read(network) is not None and all(_fits(block) for block in network.blocks)  # type: ignore[union-attr]
 
 
 def _fits(block: Any) -> bool:
+    """Return whether the fused forward pass supports a block."""
     layers = (block.attn.qkv, block.attn.proj, block.mlp.fc1, block.mlp.fc2)
     return (
         block.mlp.activation in ("gelu", "gelu_tanh")

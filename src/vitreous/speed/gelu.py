@@ -1,4 +1,4 @@
-"""GELU by a formula that a compiler can fuse: exact to 1.5e-7, without the branches of an erf from a library.
+"""GELU and the normal distribution by a formula that a compiler can fuse: exact to 1.5e-7, without the branches of erf.
 
 Abramowitz and Stegun, "Handbook of Mathematical Functions", 7.1.26, for erf; Φ(x) = (1 + erf(x / √2)) / 2 follows.
 In bf16, whose numbers are 4e-3 apart, this is equal to GELU.

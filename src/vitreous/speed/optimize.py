@@ -170,6 +170,7 @@ def resolve_output(model: Any, output: OutputKind) -> OutputKind:
 
 
 def _check(model: Any, precision: str, batch_size: int, merge: int, backends: tuple[str, ...] | None) -> None:
+    """Raise for a model, precision, batch size or backend that `optimize` does not support."""
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
     if batch_size < 1:
@@ -186,6 +187,7 @@ def _check(model: Any, precision: str, batch_size: int, merge: int, backends: tu
 
 
 def _to_fp8(network: nn.Module, forward: Forward, device: torch.device) -> nn.Module:
+    """Convert a folded network to fp8, or say why that is not supported."""
     if reason := fp8.supports(device):
         raise ValueError(reason)
     if forward.merge or not fits(network):

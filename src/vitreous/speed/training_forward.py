@@ -1,4 +1,4 @@
-"""The forward pass for training: the model's logits and gradients, with less work and fewer memory accesses.
+"""The forward pass for training (`--fused`, `--recompute`): logits and gradients with fewer memory accesses.
 
 On every device the last block computes only the tokens that the head reads (`models/last_block.py`), which changes
 logits and gradients by rounding. On a GPU, matrix products take half of a training step and memory the other half: with
@@ -54,6 +54,7 @@ def training_logits(
 
 
 def _whole(block: Any, x: Tensor) -> Tensor:
+    """Run a block as it is, for training."""
     result: Tensor = block(x).to(x.dtype)
     return result
 
@@ -79,12 +80,14 @@ def _plain(block: Any) -> bool:
 
 
 def _block(block: Any, x: Tensor) -> Tensor:
+    """Run a block for training with fused attention and MLP."""
     x = x + block.skip(block.ls1(_attention(block.attn, block.norm1(x)))).to(x.dtype)
     result: Tensor = x + block.skip(block.ls2(_mlp(block.mlp, block.norm2(x)))).to(x.dtype)
     return result
 
 
 def _attention(attention: Attention, x: Tensor) -> Tensor:
+    """Compute a block's attention for training with fused gradients."""
     b, t, d = x.shape
     weight, bias, x = _narrow(attention.qkv, x)
     q, k, v = _Queries.apply(x, weight, bias, attention.heads)  # [b h t k]
@@ -95,6 +98,7 @@ def _attention(attention: Attention, x: Tensor) -> Tensor:
 
 
 def _mlp(mlp: MLP, x: Tensor) -> Tensor:
+    """Compute a block's MLP for training; only the input of GELU is kept."""
     weight1, bias1, x = _narrow(mlp.fc1, x)
     weight2, bias2, _ = _narrow(mlp.fc2, x)
     result: Tensor = _Dense2.apply(x, weight1, bias1, weight2, bias2)

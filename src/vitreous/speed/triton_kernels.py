@@ -28,6 +28,7 @@ def _gelu_backward(  # type: ignore[no-untyped-def]
     RATE: tl.constexpr, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
+    """Compute GELU's gradient in Triton, with column sums."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     offset = row.to(tl.int64)[:, None] * columns + column[None, :]
@@ -63,6 +64,7 @@ def _pack(  # type: ignore[no-untyped-def]
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
+    """Concatenate gradients of queries, keys and values in Triton, with column sums."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     which, head = tl.program_id(1) // HEADS, tl.program_id(1) % HEADS
     image, token = (row // tokens).to(tl.int64), row % tokens
@@ -99,6 +101,7 @@ def pack(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _gelu_fp8(x, y, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Compute GELU to fp8 in Triton."""
     offset = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(x + offset, mask=offset < count, other=0.0).to(tl.float32)
     # x (1 + tanh(z)) / 2 = x / (1 + exp(-2z)); 2 log₂e √(2/π) = 2.302208
@@ -121,6 +124,7 @@ def _attend(  # type: ignore[no-untyped-def]
     qkv, out, tokens, scale,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
+    """Compute attention of one image and head in Triton, with an online softmax."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     image, head = tl.program_id(1) // HEADS, tl.program_id(1) % HEADS
     lane = tl.arange(0, WIDTH)
@@ -162,7 +166,7 @@ def attend(qkv: Tensor, images: int, heads: int) -> Tensor:
 
 
 def _on(x: Tensor) -> Any:
-    """Make the tensor's device the current one, on which Triton launches."""
+    """Make a tensor's device the current one, on which Triton launches."""
     from contextlib import nullcontext
 
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()

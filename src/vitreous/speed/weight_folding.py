@@ -1,4 +1,4 @@
-"""`fold`: merge constant factors and shifts between layers into the weights.
+"""`fold`: merge normalisation, layer norms' scales and shifts, and layer scale into the weights, for inference.
 
 A layer norm's scale and shift are folded into the linear layer after it, a layer scale into the one before it, and the
 normalisation of images into the patch embedding, so that the network takes pixels (uint8) directly. The logits differ
@@ -36,6 +36,7 @@ def fold(model: ViT, mean: tuple[float, ...] | None = None, std: tuple[float, ..
 
 
 def _fold_block(block: Any) -> None:
+    """Fold the norms and layer scales of a block into its linear layers."""
     block.norm1, block.attn.qkv = _fold_norm(block.norm1, block.attn.qkv)
     block.norm2, block.mlp.fc1 = _fold_norm(block.norm2, block.mlp.fc1)
     block.ls1 = _fold_scale(block.attn.proj, block.ls1)
@@ -68,7 +69,7 @@ def _fold_norm(norm: nn.Module, linear: nn.Module) -> tuple[nn.Module, nn.Module
 
 
 def _fold_scale(linear: nn.Module, scale: nn.Module) -> nn.Module:
-    """Fold the factor on each output into a linear layer."""
+    """Fold layer scale into the linear layer before it."""
     if not isinstance(scale, LayerScale) or type(linear) is not nn.Linear:  # LoRA adds to the weight
         return scale
     gamma = scale.gamma.double()

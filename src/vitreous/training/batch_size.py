@@ -64,7 +64,7 @@ def settle_batch_size(
 
 
 def largest(fits: Callable[[int], bool], limit: int) -> int:
-    """Return the largest of `limit`, `limit` / 2, `limit` / 4, … that fits; raise if not even 1 does.
+    """Halve a batch size from `limit` down to the largest that fits; raise if not even 1 does.
 
     >>> largest(lambda batch: batch <= 100, 1024)
     64

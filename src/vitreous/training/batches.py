@@ -1,4 +1,4 @@
-"""Batches of a dataset or a stream, on the device: resident in its memory, or decoded ahead by threads.
+"""`BatchSource`, `StreamSource`: batches of a dataset or stream, in an epoch's order; resident or decoded ahead.
 
 Both sources yield the same `Batch`: indices `[b]`, and pixels uint8 `[b c h w]`. What is random (the order, and the
 crop of an image that is decoded on the fly) is a function of (seed, epoch, index). A stream yields each image once in
@@ -44,7 +44,7 @@ STREAM_TEST_IMAGES = 50_000  # encoded test images of a stream that are kept in 
 
 @dataclass(frozen=True)
 class Batch:
-    """The images of one step, on the device."""
+    """The images and labels of one training step, on the device."""
 
     indices: Tensor
     """Indices into the dataset: int64 `[b]`."""
@@ -142,6 +142,7 @@ class BatchSource:
         return self.config.workers or default_workers(self.rank)
 
     def _read(self, i: int) -> Image:
+        """Read a training image; an error names it."""
         try:
             return read_image(self.data.image(i))
         except ImageError as error:
@@ -162,10 +163,11 @@ class BatchSource:
         return ""
 
     def _view(self, i: int) -> Tensor:
+        """Return a training image without a random crop."""
         return cropped(self._read(i), self.preprocess)
 
     def _cropped(self, epoch: int, i: int, copy: int) -> Tensor:
-        """Return one image for training."""
+        """Return one image for training, randomly cropped."""
         chance = CounterRandom.of(self.config.seed, epoch, torch.tensor([i]), copy)
         return cropped(self._read(i), self.preprocess, self.crop, chance)
 
@@ -233,17 +235,19 @@ def default_workers(rank: Rank) -> int:
 
 
 def with_margin(preprocess: Preprocess) -> Preprocess:
-    """Return the same view, larger by `MARGIN`."""
+    """Return the same preprocessing, larger by `MARGIN`, so that there is room for crops."""
     size = math.ceil(preprocess.size[0] * MARGIN), math.ceil(preprocess.size[1] * MARGIN)
     return replace(preprocess, size=size, resize=size, cover=True, pad=False)
 
 
 def _to_tensor(image: Image) -> Tensor:
+    """Turn an image into pixels, uint8 `[c h w]`."""
     pixels = np.array(image)
     return torch.from_numpy(pixels.reshape(image.height, image.width, -1).transpose(2, 0, 1).copy())  # [c h w]
 
 
 def _fits(size: int, config: TrainConfig, device: torch.device) -> bool:
+    """Return whether decoded training images fit into memory."""
     if config.resident != "auto":
         return config.resident == "yes"
     if device.type == "cuda":
@@ -353,6 +357,7 @@ class StreamSource:
                 return
 
     def _read(self, epoch: int, number: int, stream: ImageStream, row: StreamRow) -> tuple[Tensor, int]:
+        """Decode a row of a stream to a cropped image and its label."""
         image, label = stream.read(row)
         chance = CounterRandom.of(self.config.seed, epoch, self._numbers(number, 1), 0)
         return cropped(image, self.preprocess, self.config.crop, chance), label

@@ -1,4 +1,4 @@
-"""The state of a run as named tensors, and checkpoints of it: atomic, verified by hashes, the last few kept.
+"""`TrainingState`: a run's state as named tensors; write, verify, find and read its checkpoints, sharded or whole.
 
 `TrainingState` keeps apart what the ranks have in common (`tensors`, of which a rank may hold a slice) and what belongs
 to one rank (`rank_tensors`: random state and running totals). The data has no state: order and augmentation are
@@ -120,6 +120,7 @@ class TrainingState:
             seed_rank(seed, rank)
 
     def _restore_rank_tensors(self, saved: dict[str, Tensor]) -> None:
+        """Restore a rank's totals and random states from a checkpoint."""
         self.totals.copy_(saved["totals"])
         torch.set_rng_state(saved["random/cpu"])
         if self.device.type == "cuda" and "random/cuda" in saved:
@@ -229,6 +230,7 @@ def _sidecars(folder: Path) -> list[Path]:
 
 
 def _remove(path: Path) -> None:
+    """Remove a checkpoint's file or folder."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -282,7 +284,7 @@ def _read_shards(path: Path, state: TrainingState, world: World) -> list[dict[st
 
 
 def _cause(error: CheckpointException) -> Exception:
-    """Return the error of the rank that failed, such as a full disk; torch's wrapper is not an `Exception`."""
+    """Return the error of the rank that failed to write a checkpoint; torch's wrapper is not an `Exception`."""
     causes = [(rank, cause) for rank, (cause, _) in error.failures.items() if isinstance(cause, Exception)]
     for _, cause in causes:
         if isinstance(cause, OSError):

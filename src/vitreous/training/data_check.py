@@ -1,4 +1,4 @@
-"""Check a run's images before training: unreadable or copied files, unequal classes, sizes; accuracy by class."""
+"""Check a run's images before training: unreadable or copied files, unequal classes, sizes; balanced accuracy."""
 
 import hashlib
 from collections import Counter

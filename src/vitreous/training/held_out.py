@@ -1,4 +1,4 @@
-"""A run's answers to its held-out images: `HeldOutAnswers`, with confusions, accuracy by class and worst mistakes.
+"""`HeldOutAnswers`: a run's answers to its held-out images, with confusion matrix and worst mistakes.
 
 `AnswerRecorder` listens to a run and writes `held_out.npz` after each evaluation; `read_answers` reads it.
 
@@ -99,7 +99,7 @@ class AnswerRecorder(Listener):
 
 
 def write_answers(path: Path, answers: HeldOutAnswers) -> Path:
-    """Write an npz file, atomically."""
+    """Write a run's answers to its held-out images as an npz file, atomically."""
     arrays: dict[str, Any] = {field.name: np.array(getattr(answers, field.name)) for field in fields(answers)}
 
     def write(temporary: Path) -> None:

@@ -1,4 +1,4 @@
-"""Listeners of a run: `Listener` (the base), `ProgressDisplay` for a terminal with the expected time, `TensorBoard`."""
+"""Listeners of a run: `Listener` (the base), `ProgressDisplay` (bars, expected time on a terminal), `TensorBoard`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Listener:
     """Receive every event of a run and do nothing; override the events of interest."""
 
     def log(self, line: str) -> None:
-        """Receive a message of one line."""
+        """Receive a message of a run, one line."""
 
     def decoding(self, dataset: str, total: int, done: int) -> None:
         """Receive how many images of a dataset have been decoded: `done` of `total`."""
@@ -51,6 +51,8 @@ class Listeners(Listener):
             setattr(self, name, self._to_all(name))
 
     def _to_all(self, name: str) -> Callable[..., None]:
+        """Make a function that passes an event of a run to all listeners."""
+
         def call(*arguments: Any) -> None:
             for member in self.members:
                 getattr(member, name)(*arguments)
@@ -87,6 +89,7 @@ class ProgressDisplay(Listener):
             self.bars.stop()
 
     def _task(self, name: str, total: int) -> TaskID:
+        """Return the progress bar of a name, made if needed."""
         if name not in self.tasks:
             self.tasks[name] = self.bars.add_task(name, total=total, status="")
         return self.tasks[name]
@@ -150,7 +153,7 @@ def expected_seconds(parts: TrainingParts) -> float | None:
 
 
 def plural(count: int, noun: str) -> str:
-    """Count a noun.
+    """Write a number of epochs or steps with its noun.
 
     >>> plural(1, "epoch"), plural(2000, "step")
     ('1 epoch', '2,000 steps')

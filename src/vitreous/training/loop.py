@@ -1,4 +1,4 @@
-"""`train`: a config in, a run folder out. The whole of training, top to bottom.
+"""`train`: a config in, a run folder out, top to bottom; resuming, stopping on signals, the check for NaN.
 
 An unfinished run, however it ended, resumes when `train` is called again with the same config and folder. It ends with
 the same bits as a run that was never interrupted: on a CPU with the same number of threads, on CUDA with

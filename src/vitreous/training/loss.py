@@ -1,4 +1,4 @@
-"""The loss: cross-entropy with the labels and, with a teacher, with the teacher's answers (DeiT).
+"""`Objective`: the loss, cross-entropy with labels and a teacher's answers (DeiT's distillation); class weights.
 
 `Objective` is the module that a step calls, and that DDP and FSDP2 wrap. The path from images to logits is chosen once,
 by `choose_forward`.
@@ -29,7 +29,7 @@ Forward = Callable[[Model, Tensor], Tensor]
 def choose_forward(
     model: Model, device: torch.device, config: TrainConfig | None = None, *, sharded: bool = False
 ) -> Forward:
-    """Choose how images become logits: on a CPU without work that cannot reach them, on a GPU as `config` asks.
+    """Choose how images become logits in training: on a CPU without needless work, on a GPU as `config` asks.
 
     Without a config (for evaluation) its memory and speed options are off.
     """
@@ -54,11 +54,13 @@ def choose_forward(
 
 
 def _call(model: Model, x: Tensor) -> Tensor:
+    """Run a model as it is."""
     logits: Tensor = model(x)
     return logits
 
 
 def _call_channels_last(model: Model, x: Tensor) -> Tensor:
+    """Run a model with images in the memory format of a ResNet on a GPU."""
     return _call(model, x.contiguous(memory_format=torch.channels_last))  # as the weights of a ResNet on a GPU
 
 

@@ -47,12 +47,14 @@ def build_model(config: TrainConfig, data: ImageDataset | StreamedData, log: Cal
 
 
 def _check_fused(shape: ViTConfig) -> None:
+    """Raise for a model that the fused training forward does not support."""
     if unlike := [f"{name}={getattr(shape, name)}" for name, value in FUSED.items() if getattr(shape, name) != value]:
         found = ", ".join(unlike)
         raise ValueError(f"fused needs a GELU network whose layers all have biases, this one has {found}: leave it out")
 
 
 def _fresh(config: TrainConfig, data: ImageDataset | StreamedData) -> Model:
+    """Build a model with fresh weights for a run."""
     classes = len(data.class_names)
     if (known := resnet_config(config.model, classes=classes)) is not None:
         if config.channels == 1:
@@ -86,6 +88,7 @@ def _fresh(config: TrainConfig, data: ImageDataset | StreamedData) -> Model:
 
 
 def _pretrained(config: TrainConfig, data: ImageDataset | StreamedData, log: Callable[[str], object]) -> Model:
+    """Load a checkpoint for fine-tuning, with a new head for the run's classes."""
     model = load(config.model, image_size=config.image_size)
     if isinstance(model, ResNet) and config.image_size is not None:  # it takes any size, and was loaded at its own
         model.config = replace(model.config, image_size=config.image_size)
@@ -116,4 +119,5 @@ def _pretrained(config: TrainConfig, data: ImageDataset | StreamedData, log: Cal
 
 
 def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+    """Return height and width of an image size."""
     return (size, size) if isinstance(size, int) else size

@@ -58,6 +58,7 @@ class Muon(torch.optim.Optimizer):
                 self._update(parameters, max(shape), group)
 
     def _update(self, parameters: list[Tensor], longest: int, group: dict[str, Any]) -> None:
+        """Update matrices of one shape by Muon, all at once."""
         gradients = [local(parameter.grad) for parameter in parameters if parameter.grad is not None]
         for parameter in parameters:
             if "momentum_buffer" not in self.state[parameter]:

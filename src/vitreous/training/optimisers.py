@@ -1,4 +1,4 @@
-"""Optimisers (AdamW, Adam, SGD, Muon), their parameter groups by weight decay and depth, and the schedule."""
+"""Optimisers (AdamW, Adam, SGD, Muon), parameter groups by weight decay and depth, and the learning-rate schedule."""
 
 import math
 from collections.abc import Iterable
@@ -36,6 +36,7 @@ def build_optimisers(model: Model, config: TrainConfig) -> list[torch.optim.Opti
 def _groups(
     parameters: Iterable[tuple[str, nn.Parameter]], config: TrainConfig, model: Model, device: torch.device
 ) -> list[dict[str, Any]]:
+    """Group parameters by learning rate (layer decay) and weight decay."""
     depth = model.config.depth
     found: dict[tuple[float, bool], list[nn.Parameter]] = {}
     for name, parameter in parameters:
@@ -53,6 +54,7 @@ def _groups(
 
 
 def _create(kind: str, groups: list[dict[str, Any]], config: TrainConfig) -> torch.optim.Optimizer:
+    """Create an optimiser by its name."""
     device = groups[0]["params"][0].device
     if kind == "muon":
         return Muon(groups)

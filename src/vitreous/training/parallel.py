@@ -1,4 +1,4 @@
-"""One model over several processes: DDP keeps a replica on each rank, FSDP2 a shard.
+"""One model over several processes: DDP keeps a replica on each rank, FSDP2 a shard; sharded tensors.
 
 With FSDP2 parameters are `DTensor`s: a rank holds a slice of each (`local`), and `full_tensor` gathers one.
 """
@@ -56,7 +56,7 @@ def shard(module: nn.Module, model: Model, config: TrainConfig, world: World) ->
 
 
 def blocks(model: Model) -> list[nn.Module]:
-    """Return the modules that FSDP2 gathers one after the other."""
+    """Return a model's modules that FSDP2 gathers one after the other."""
     if isinstance(model, ViT):
         return list(model.blocks)
     return [block for layer in (model.layer1, model.layer2, model.layer3, model.layer4) for block in layer]

@@ -1,4 +1,4 @@
-"""Policies: which parameters learn. `POLICIES` maps a name to a function; `apply_policy` freezes all others.
+"""`POLICIES`: which parameters learn (full, head, attention, last, LoRA), which have weight decay; freeze others.
 
 A policy with a number is written `last:2`. LoRA adds small matrices to the attention layers (peft), which `merge_lora`
 adds to the weights at the end, so that the saved model is a plain ViT.
@@ -17,6 +17,7 @@ NORMS = re.compile(r"blocks\.\d+\.(norm1|norm2|attn\.[qk]_norm)\.")
 
 
 def _names(model: Model) -> list[str]:
+    """List the names of a model's parameters."""
     return [name for name, _ in model.named_parameters()]
 
 
@@ -85,6 +86,7 @@ def apply_policy(model: Model, policy: str, *, train_norms: bool = False, lora_r
 
 
 def _add_lora(model: Model, rank: int) -> None:
+    """Add LoRA's matrices to the attention layers, by peft."""
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""`RECIPES`: named configs, each with its measured result and hardware. `vitreous recipes` lists them."""
+"""`RECIPES`: named configs, each with its measured result and hardware; defaults of `finetune` and for own images."""
 
 import difflib
 import math

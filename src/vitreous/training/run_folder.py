@@ -1,4 +1,4 @@
-"""A run's folder: paths, the lock that lets one process at a time write to it, and its JSON files.
+"""`RunFolder`: a run's folder, its paths, config, result and metrics, and the lock that one writer holds.
 
 `config.json` · `model.json` · `metrics.jsonl` · `checkpoints/` · `snapshots/` · `held_out.npz` · `model/` ·
 `result.json` · `run.html`
@@ -88,7 +88,7 @@ class RunFolder:
         return config
 
     def is_free(self) -> bool:
-        """Return whether a new run may begin here; files of a run that was killed before it began do not count."""
+        """Return whether a new run may begin in a folder; files of a run killed before it began do not count."""
         kept = self.path.iterdir() if self.path.exists() else ()
         return all(path.name == LOCK or TEMPORARY.fullmatch(path.name) for path in kept)
 
@@ -124,6 +124,7 @@ class RunFolder:
                             path.rmdir()
 
     def _acquire(self) -> FileLock:
+        """Take the lock of a run's folder; raise if another process has it."""
         while True:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -157,14 +158,14 @@ class RunFolder:
             ) from error
 
     def add_metrics(self, row: dict[str, Any]) -> None:
-        """Append a line; it is on the disk when this returns."""
+        """Append a line to a run's metrics; it is on the disk when this returns."""
         with self.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Return all complete lines; a last line that was cut short does not count."""
+        """Return all complete lines of a run's metrics; a last line that was cut short does not count."""
         rows = []
         if self.metrics.is_file():
             for line in self.metrics.read_text(encoding="utf-8").splitlines():
@@ -175,14 +176,14 @@ class RunFolder:
         return rows
 
     def drop_metrics_after(self, epoch: int) -> None:
-        """Remove the lines of epochs that are not in the restored checkpoint."""
+        """Remove the metrics of epochs that are not in the restored checkpoint."""
         rows = [row for row in self.read_metrics() if row["epoch"] <= epoch]
         text = "".join(json.dumps(row) + "\n" for row in rows)
         write_atomic(self.metrics, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def free_folder(name: str, config: TrainConfig) -> RunFolder:
-    """Return `runs/NAME` or, if that holds another run or a finished one, `runs/NAME-2` and so on."""
+    """Return a new run's folder, `runs/NAME` or, if that holds another run or a finished one, `runs/NAME-2`."""
     number = 1
     while True:
         folder = RunFolder(Path("runs") / (name if number == 1 else f"{name}-{number}"))

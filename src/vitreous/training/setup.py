@@ -1,4 +1,4 @@
-"""Set up a run from its config: device, data, model, optimisers, training step and evaluation."""
+"""Set up a run from its config (`TrainingParts`): device, data, model, augmentation, teacher, optimisers, step."""
 
 import copy
 import ctypes
@@ -188,7 +188,7 @@ def keep_freed_memory() -> None:
 
 
 def open_data(config: TrainConfig, data_root: Path | None) -> tuple[ImageDataset | StreamedData, ImageDataset]:
-    """Open the training images and the test images."""
+    """Open the training images and the test images of a run."""
     if config.stream:
         return open_stream(config, data_root)
     train_data, test_data = open_split(config.data, data_root, config.held_out, train=config.train_split)

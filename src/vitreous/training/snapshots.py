@@ -1,4 +1,4 @@
-"""Snapshots of a model's internals during training, which the run's page shows over the epochs.
+"""Snapshots of a model's internals during training: which epochs and images; recorded, written, read for the page.
 
 `SnapshotRecorder` listens to a run and writes `snapshots/epoch-00012.npz`; `read_snapshots` reads them. It uses the
 copy of the model that is also evaluated, and draws no random numbers: a recorded run ends with the same bits.
@@ -133,7 +133,7 @@ def spread_over_classes(labels: Sequence[int], count: int) -> list[int]:
 
 @torch.no_grad()
 def take_snapshot(model: Model, x: Tensor, epoch: int = 0) -> Snapshot:
-    """Record a model in eval mode on images `[i c h w]`; of a ResNet, only its filters.
+    """Record a snapshot of a model in eval mode on images `[i c h w]`; of a ResNet, only its filters.
 
     >>> from vitreous.models.variants import variant
     >>> snapshot = take_snapshot(ViT(variant("vit_femto_patch4_32")).eval(), torch.randn(2, 3, 32, 32))
@@ -171,6 +171,7 @@ def _attention(model: ViT, x: Tensor) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _positions(model: ViT) -> NDArray[Any]:
+    """Compute the similarity of selected position embeddings for a snapshot."""
     rows, columns = selected_patches(model.layout.grid)
     return position_similarity(model)[rows][:, columns].half().cpu().numpy()
 
@@ -198,7 +199,7 @@ def thumbnails(pixels: Tensor, longest: int = THUMBNAIL) -> NDArray[Any]:
 
 
 def _bytes(images: Tensor) -> NDArray[Any]:
-    """Convert 0…1 to uint8."""
+    """Convert a snapshot's colours from 0…1 to uint8."""
     return (images * 255).round().to(torch.uint8).cpu().numpy()
 
 
@@ -220,6 +221,7 @@ def read_snapshots(folder: Path) -> list[Snapshot]:
 
 
 def _read(paths: Sequence[Path]) -> Iterator[Snapshot]:
+    """Read snapshots one by one; damaged files are skipped."""
     names = [field.name for field in fields(Snapshot)]
     for path in paths:
         try:

@@ -1,4 +1,4 @@
-"""One training step, from image indices to updated weights, and its CUDA graph.
+"""`TrainStep`: one training step, from image indices to updated weights and their average, and its CUDA graph.
 
 Everything that changes between steps is a tensor, so that the whole step (gather, augment, forward, backward, clip,
 optimiser, average) can be captured once as a CUDA graph and replayed: Python then only passes the image indices.
@@ -69,7 +69,7 @@ class TrainStep:
         self.graph.replay()
 
     def compute(self, batch: Batch) -> None:
-        """Compute the step on the device, from tensors alone."""
+        """Compute a training step on the device, from tensors alone."""
         state, config = self.state, self.config
         parts = config.accumulate
         set_learning_rates(state.optimisers, self.factors[0])
@@ -101,6 +101,7 @@ class TrainStep:
 
     @torch.no_grad()
     def _add_to_totals(self, loss: Tensor, logits: Tensor, targets: Tensor) -> None:
+        """Add a step's loss and correct answers to the running totals."""
         totals = self.state.totals
         totals[0] += loss.float() * len(logits)
         totals[1] += (logits.argmax(dim=-1) == targets.argmax(dim=-1)).sum()

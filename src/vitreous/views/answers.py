@@ -1,4 +1,4 @@
-"""What the model answers: its predictions, the answer after each block, and the heads that it depends on."""
+"""Views of the answers: predictions, the answer after each block (logit lens), and the heads that it depends on."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Attention: its maps, its matrix, how far and how widely heads attend, and rollout."""
+"""Views of attention: its maps, its matrix, how far and how widely heads attend, and rollout."""
 
 from collections.abc import Callable
 from math import log

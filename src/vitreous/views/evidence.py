@@ -1,4 +1,4 @@
-"""The test of a map on its own image: hide the patches it marks, or show them alone, and ask the model again."""
+"""The view that tests a map on its own image: hide the patches it marks, or show them alone, and ask again."""
 
 import numpy as np
 import torch
@@ -91,7 +91,7 @@ def passes(now: float, rival: float, whole: float) -> bool:
 
 
 class _Asker:
-    """The model's probabilities for one image with patches in its mean colour."""
+    """The model's probabilities for one image with some patches in its mean colour."""
 
     def __init__(self, inspection: Inspection) -> None:
         self.model, self.x = inspection.model, inspection.x

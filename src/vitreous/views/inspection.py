@@ -1,4 +1,4 @@
-"""An inspection: a model in front of an image, and what one wants to know of it, computed when first asked for."""
+"""`Inspection`: a model in front of an image with a `Choice` of what to show; what views need, computed once."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ EXPLAINED = 5
 
 @dataclass(frozen=True)
 class Choice:
-    """What to show."""
+    """What to show in an inspection: class, block, heads, query, options."""
 
     block: int = -1
     """The block, for views of one block; -1 is the last."""
@@ -65,6 +65,7 @@ class Inspection:
         self._check()
 
     def _check(self) -> None:
+        """Raise for a choice that the inspected model does not have."""
         config, choice = self.model.config, self.choice
         if choice.target is not None and not config.classes:
             raise ValueError("this model has no classes to explain: leave the target out")
@@ -79,8 +80,7 @@ class Inspection:
                     raise ValueError(f"{what} {value} does not exist: this model has {what} 0 to {count - 1}")
 
     def with_choice(self, choice: Choice, model: Model | None = None) -> "Inspection":
-        """Return the same image with another choice, or in front of another model, without resizing it again.
-        """
+        """Return the same image with another choice, or in front of another model, without resizing it again."""
         other = Inspection(model or self.model, self.image, choice, self.name)
         if self.image is not None and other.model.card.preprocess == self.model.card.preprocess:
             other.view = self.view

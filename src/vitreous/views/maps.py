@@ -1,4 +1,4 @@
-"""Heat maps by method: evidence for a class, and which of the maps to trust.
+"""Views of heat maps by method (`MAPS`): evidence for a class; which maps to trust (deletion, random weights).
 
 `MAPS` holds every map that a model can give of an image, and `BASELINES` two that know nothing of the model.
 """
@@ -17,6 +17,7 @@ from vitreous.views.view import IMAGE_CLASSES, VIT_CLASSES, View
 
 
 def _rollout(inspection: Inspection) -> Tensor:
+    """Compute the inspection's rollout map."""
     choice = inspection.choice
     return rollout.rollout_map(
         inspection.vit,
@@ -29,6 +30,7 @@ def _rollout(inspection: Inspection) -> Tensor:
 
 
 def _attention(inspection: Inspection) -> Tensor:
+    """Compute the inspection's attention map of one block."""
     layout, rows = inspection.vit.layout, torch.from_numpy(inspection.attention[inspection.block])
     if inspection.keeps_attention:
         rows = rows[:, layout.prefix :].mean(dim=1) if inspection.query is None else rows[:, inspection.query]
@@ -36,11 +38,13 @@ def _attention(inspection: Inspection) -> Tensor:
 
 
 def _cam(inspection: Inspection) -> Tensor:
+    """Compute the inspection's Grad-CAM map."""
     options = {"layer": inspection.block} if isinstance(inspection.model, ViT) else {}
     return grad_cam(inspection.model, inspection.x, inspection.target, **options)[0]
 
 
 def _integrated(inspection: Inspection) -> Tensor:
+    """Compute the inspection's map of integrated gradients."""
     parts = integrated_gradients.integrated_gradients(inspection.vit, inspection.x, inspection.target)
     return integrated_gradients.to_patches(parts, inspection.vit.layout.grid)[0]
 

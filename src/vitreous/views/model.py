@@ -1,4 +1,4 @@
-"""The model itself: how an image becomes tokens, the shapes on the way through it, and what was loaded."""
+"""Views of the model itself: crop, patches, positions, filters, the shapes along the way, and what was loaded."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The story of an image through a ViT in eight steps, and the architecture, both told from the model itself."""
+"""The story of an image through a ViT in eight steps, and the architecture diagram, both from the model itself."""
 
 import torch
 
@@ -14,6 +14,7 @@ STRIP = 64
 
 
 def _times(*sides: int) -> str:
+    """Write sides with × between."""
     return " × ".join(str(side) for side in sides)
 
 
@@ -26,6 +27,7 @@ def _tokens(model: ViT) -> str:
 
 
 def _reads(model: ViT) -> str:
+    """Name the tokens that the head reads."""
     return {"token": "the class token", "mean": "the mean of the patches"}.get(
         model.config.pool, "the class token and the mean of the patches"
     )

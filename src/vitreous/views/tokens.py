@@ -1,4 +1,4 @@
-"""Tokens between the blocks: as colours, by their norm, and how similar the input of blocks is."""
+"""Views of tokens between the blocks: as colours, by their norm, and how similar patches and blocks are (CKA)."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""A view: how it is computed, and the words that stand with it, whoever draws it."""
+"""`View`: how a view is computed, what it needs, and the texts that stand with it, whoever draws it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -143,14 +143,14 @@ def known_architectures() -> dict[str, Architecture]:
 
 
 def states(config: ViTConfig, sizes: bool = True) -> Allowed:
-    """Return what a config states, field by field; without `sizes`, all but the image size, channels and classes."""
+    """Return what a model's config states, by field; without `sizes`, all but image size, channels and classes."""
     unsaid = {"dropout", "attention_dropout", "stochastic_depth", "representation_size"}
     unsaid |= set() if sizes else {"image_size", "channels", "classes", "distillation_head"}
     return {name: (value,) for name, value in vars(config).items() if name not in unsaid}
 
 
 def normalise(name: str, value: Any, shapes: Mapping[str, Any]) -> Any:
-    """Return a field's value in the form in which two are compared.
+    """Return a config field's value in the form in which two are compared.
 
     Of layer scale only its presence counts, and positions of prefix tokens only if there are such tokens.
     """
@@ -162,7 +162,7 @@ def normalise(name: str, value: Any, shapes: Mapping[str, Any]) -> Any:
 
 
 def structure(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what decides which tensors a model has."""
+    """Return the fields of a config that decide which tensors a model has."""
     return {name: normalise(name, fields[name], fields) for name in STRUCTURE}
 
 
@@ -230,26 +230,31 @@ def _refuse_look_alike(stranger: Architecture, supported: Architecture | None) -
 
 
 def _sizes(entry: Architecture) -> tuple[int, ...]:
+    """Return the sizes of a known architecture."""
     return tuple(getattr(entry.config, name) for name in SIZES)
 
 
 def _pair(value: Any) -> Any:
+    """Turn a list of a config file into a tuple."""
     return tuple(value) if isinstance(value, list) else value
 
 
 def _one_of(name: str, value: object, known: Mapping[str, str]) -> str:
+    """Raise for an argument of timm's that is not one of the supported words."""
     if not isinstance(value, str) or value not in known:
         raise CheckpointError(f"timm's {name}={value!r:.60} is not supported: expected one of {', '.join(known)}")
     return known[value]
 
 
 def _bool(name: str, value: object) -> bool:
+    """Check that an argument of timm's is true or false."""
     if not isinstance(value, bool):
         raise CheckpointError(f"timm's {name} must be true or false, got {value!r:.60}")
     return value
 
 
 def _number(name: str, value: object) -> float:
+    """Check that an argument of timm's is a number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**24:
         raise CheckpointError(f"timm's {name} must be a number, got {value!r:.60}")
     return float(value)

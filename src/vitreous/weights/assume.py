@@ -35,7 +35,7 @@ def parse_assumptions(lines: Iterable[str]) -> dict[str, Any]:
 
 
 def check_assumptions(assume: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the assumptions in one form; a name that is no field, or a value of another type, is an error."""
+    """Return the user's assumptions in one form; a name that is no field, or a value of another type, is an error."""
     checked = dict(assume or {})
     if unknown := [str(name) for name in checked if name not in (*DEFAULTS, "architecture", "ignored")]:
         known = "a field of vitreous.ViTConfig, architecture or ignored"
@@ -61,6 +61,7 @@ def check_assumptions(assume: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _parse_value(name: str, text: str) -> Any:
+    """Parse the text of an assumption to the type of its field."""
     default = DEFAULTS.get(name, "")
     try:
         if name in ("image_size", "patch_size"):

@@ -1,4 +1,4 @@
-"""What a loaded model knows besides its weights: origin, preprocessing, class names, and the report of loading it."""
+"""`Card` and `LoadReport`: what a model knows besides its weights: origin, preprocessing, class names, assumptions."""
 
 import re
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ Rows = list[tuple[str, str]]  # pairs of label and text, in reading order
 
 
 def rows_to_text(rows: Rows, width: int = 16) -> str:
-    """Lay pairs of label and text out as lines.
+    """Lay pairs of label and text of a card out as lines.
 
     >>> print(rows_to_text([("family", "ViT"), ("", "no label")]))
       family          ViT
@@ -28,13 +28,13 @@ def rows_to_text(rows: Rows, width: int = 16) -> str:
 
 
 def rows_to_html(title: str, rows: Rows) -> str:
-    """Lay pairs of label and text out as an HTML table."""
+    """Lay pairs of label and text of a card out as an HTML table."""
     cells = (f"<tr><th style='text-align:left'>{escape(a)}</th><td>{escape(b)}</td></tr>" for a, b in rows)
     return f"<table><caption>{escape(title)}</caption>{''.join(cells)}</table>"
 
 
 def shorten(names: Sequence[str], limit: int = 6) -> list[str]:
-    """Return the first names of a long list, and how many more there are.
+    """Shorten a long list of tensor names: the first ones, and how many more there are.
 
     >>> shorten(["a", "b", "c"], limit=2)
     ['a', 'b', '… and 1 more']
@@ -136,7 +136,7 @@ class Card:
         }
 
     def rows(self) -> Rows:
-        """Return the most useful facts as pairs of label and text."""
+        """Return a model's most useful facts as pairs of label and text."""
         rows = [
             ("family", self.family),
             ("image size", "×".join(str(side) for side in self.preprocess.size)),

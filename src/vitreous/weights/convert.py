@@ -79,7 +79,7 @@ def convert(model: nn.Module, out: str | Path, to: str) -> list[Path]:
 
 
 def check_exact(converted: ConvertedCheckpoint, wanted: Preprocess, to: str) -> None:
-    """Read the config files back; raise for a field that they state otherwise than the model.
+    """Read a converted model's config files back; raise for a field that they state otherwise than the model.
 
     Where half a pixel goes in a crop is each library's own habit, which no file can change: the model's own is written
     to the `"vitreous"` section, which `load` reads.

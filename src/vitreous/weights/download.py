@@ -1,4 +1,4 @@
-"""Download files from a URL or from the Hugging Face Hub.
+"""Download files from a URL or from the Hugging Face Hub, with a progress bar, and check their hashes.
 
 `download` turns a URL into a complete, checked file; `list_hub_files` lists the files of a repository and
 `download_from_hub` downloads one. Every error is one plain line: `FileNotFoundError` (no such file),
@@ -89,6 +89,7 @@ def cached_hub_snapshot(repository: str, revision: str | None, cache_dir: Path |
 
 
 def _hub_cache(cache_dir: Path | None) -> Path | None:
+    """Return the folder of the Hub client's cache, if the user named one."""
     return cache_dir / "huggingface" if cache_dir else None  # None is the client's own
 
 
@@ -147,6 +148,7 @@ def _missing_folder(repository: str) -> str:
 
 
 def _check_digest(path: Path, sha256: str, *, advice: str, source: str = "") -> None:
+    """Raise if a downloaded file's SHA-256 is not the expected one."""
     if not sha256:
         return
     with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Turn a model's name or path into files on disk: find them, or download them. Nothing here reads weights.
+"""Find a model's files by name or path, or download them: weights, shards, config files. Nothing is read here.
 
 `names.parse` decides what a name means. Files of the Hub and of torchvision go to those libraries' own caches, shared
 with other programs; other downloads go to `VITREOUS_CACHE`, by default `~/.cache/vitreous`. The argument `cache_dir`
@@ -136,6 +136,7 @@ def list_shards(index: Path) -> list[str]:
 
 
 def _from_file(written: str, path: Path) -> CheckpointFiles:
+    """Find the config files of a weights file."""
     if not path.name.endswith(SUFFIXES):
         raise ValueError(f"{path} is not a weights file: expected one ending in {', '.join(SUFFIXES)}")
     if SHARD.search(path.name):
@@ -150,6 +151,7 @@ def _from_file(written: str, path: Path) -> CheckpointFiles:
 
 
 def _from_folder(written: str, folder: Path, origin: str) -> CheckpointFiles:
+    """Find the weights and config files in a folder or a run."""
     if runs.is_run(folder):
         found = runs.newest_weights(folder)
         if not found.resolve().is_relative_to(folder.resolve()):
@@ -161,6 +163,7 @@ def _from_folder(written: str, folder: Path, origin: str) -> CheckpointFiles:
 
 
 def _from_packaged(written: str, model: str) -> CheckpointFiles:
+    """Find the files of a model inside the package."""
     folder = Path(str(resources.files("vitreous"))) / "weights" / "packaged" / model
     if not folder.is_dir():
         raise FileNotFoundError(
@@ -172,6 +175,8 @@ def _from_packaged(written: str, model: str) -> CheckpointFiles:
 def _from_hub(
     written: str, repository: str, revision: str | None, cache_dir: Path | None, progress: bool
 ) -> CheckpointFiles:
+    """Find a model on the Hugging Face Hub, or in its cache."""
+
     def download_file(file_name: str, commit: str | None) -> Path:
         return download_from_hub(repository, file_name, revision=commit, cache_dir=cache_dir, progress=progress)
 
@@ -197,6 +202,7 @@ def _from_hub(
 def _from_torchvision(
     written: str, model: str, member: str | None, cache_dir: Path | None, progress: bool
 ) -> CheckpointFiles:
+    """Download torchvision's weights of a model."""
     import torch.hub
     from torchvision.models import get_model_weights
 
@@ -244,7 +250,7 @@ def _gather(
 
 
 def _find(folder: Path, file_name: str) -> Path:
-    """Return `folder / file_name`, unless it is missing or a link that leads out of the folder.
+    """Return the path of a model's file in a folder, unless it is missing or a link that leads out of the folder.
 
     A folder may come from anybody, so its links must not decide what is read. One kind of link is allowed: the Hub
     client keeps contents in `blobs`, of the repository or of the whole cache, and fills
@@ -263,6 +269,7 @@ def _find(folder: Path, file_name: str) -> Path:
 
 
 def _file_names(folder: Path) -> list[str]:
+    """List the names of the files in a folder."""
     return sorted(entry.name for entry in os.scandir(folder) if os.path.isfile(entry))  # False for a link to itself
 
 
@@ -273,4 +280,5 @@ def _file_name(url: str) -> str:
 
 
 def _list(names: list[str]) -> str:
+    """Write a list of file names for a message."""
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")

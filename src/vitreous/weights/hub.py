@@ -1,4 +1,4 @@
-"""Push a model to the Hugging Face Hub, as three files that `load("owner/name")` reads.
+"""`push`: upload a model to the Hugging Face Hub, as three files that `load` reads; repositories and tokens.
 
 `model.safetensors`, `config.json` and `README.md` are written afresh from the loaded model: no other file of a folder
 is uploaded, and of a local path only the last part is written. The files are loaded and compared before anything is
@@ -90,7 +90,7 @@ first (letters, digits, '-', '_' and '.', at most 96)
 
 
 def write_public_files(model: Model, folder: Path, repository: str, licence: str | None = None) -> list[Path]:
-    """Write the three files without local paths, then load and compare them."""
+    """Write a pushed model's three files without local paths, then load and compare them."""
     card, training = model.card, public(model.card.training)
     try:
         model.card = replace(
@@ -107,6 +107,7 @@ def write_public_files(model: Model, folder: Path, repository: str, licence: str
 
 
 def _upload(files: list[Path], repository: str, token: str, private: bool) -> PushResult:
+    """Upload files to a repository on the Hub in one commit."""
     from huggingface_hub import CommitOperationAdd, HfApi
 
     hub = HfApi(token=token, library_name="vitreous")

@@ -1,4 +1,4 @@
-"""Resolve a checkpoint's `ViTConfig` from its tensors, its config file, known models and the user; build the model.
+"""Resolve a checkpoint's `ViTConfig` from its tensors, its config file, known models and the user; build the ViT.
 
 Tensors state what their shapes show. A config file, an architecture's name or the known models of a library state which
 values each field may have (`Allowed`). A field on which two of them disagree is an error that names both, and so is a
@@ -26,7 +26,7 @@ UNSEEN = ("heads", "activation", "norm_eps", "pool")
 
 
 def from_shapes(tensors: Tensors) -> dict[str, Any]:
-    """Return every config field that follows from the keys and shapes."""
+    """Return every config field that follows from a checkpoint's keys and shapes."""
     for key in ("patch_embed.proj.weight", "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight"):
         if key not in tensors:
             raise CheckpointError(f"the checkpoint has no {key}: it is incomplete")
@@ -75,7 +75,7 @@ def from_shapes(tensors: Tensors) -> dict[str, Any]:
 
 
 def count_blocks(tensors: Mapping[str, Any]) -> int:
-    """Count the blocks in the keys; a gap in their numbers is an error."""
+    """Count the blocks in a checkpoint's keys; a gap in their numbers is an error."""
     numbers = {int(match[1]) for key in tensors if (match := re.match(r"blocks\.(\d+)\.", key))}
     if numbers != set(range(len(numbers))):
         absent = sorted(set(range(max(numbers) + 1)) - numbers)
@@ -194,6 +194,7 @@ def _compare(shapes: Mapping[str, Any], allowed: Allowed, source: str, assume: M
 
 
 def _said(name: str, value: Any, stated: Allowed, source: str) -> str:
+    """Write what the user said of a field, and what the file says otherwise."""
     allowed = stated.get(name, (value,))
     return f"{value} (as you said{'' if value in allowed else f'; {source} says {allowed[0]}'})"
 
@@ -207,11 +208,12 @@ def _question(name: str, allowed: tuple[Any, ...], shapes: Mapping[str, Any]) ->
 
 
 def _sides(size: tuple[int, int]) -> str:
+    """Write height × width."""
     return f"{size[0]}×{size[1]}"
 
 
 def build_vit(config: ViTConfig, tensors: Tensors, report: LoadReport, replaced: str | None = None) -> ViT:
-    """Build the model that `config` describes and fill it with `tensors`: no tensor may be missing or left over.
+    """Build the ViT that `config` describes from `tensors`: no tensor may be missing or left over.
 
     Keys that begin with `replaced` may be absent: they are zero in the model and listed in the report.
     """
@@ -250,5 +252,5 @@ def check_shapes(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) ->
 
 
 def data_types(tensors: Mapping[str, Tensor]) -> str:
-    """Name the number formats of tensors, such as `float16, float32`."""
+    """Name the number formats of a checkpoint's tensors, such as `float16, float32`."""
     return ", ".join(sorted({str(value.dtype).removeprefix("torch.") for value in tensors.values()}))

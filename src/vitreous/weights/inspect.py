@@ -1,4 +1,4 @@
-"""Inspect a model: its source, what loading assumed, what it costs. The function behind `vitreous doctor`."""
+"""`inspect`: a model's source, what loading assumed, its shape, cost and training; behind `vitreous doctor`."""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import PurePath
@@ -79,6 +79,7 @@ def inspect(model: Model, *, shapes: bool = False) -> ModelSummary:
 
 
 def _describe_head(model: Model) -> str:
+    """Describe a model's head in a line."""
     card, classes = model.card, model.config.classes
     if card.head == "none":
         return "none: features only"

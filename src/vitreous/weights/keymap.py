@@ -1,4 +1,4 @@
-"""Translate another library's tensor names to ours and back, by tables of key templates and tensor transforms.
+"""Translate another library's tensor names to ours and back: `Format`, key templates (`Rule`), tensor transforms.
 
 A `Rule` pairs one of our templates with one or more of theirs. In a template `{n}` is a block's number and `{p}` is
 `weight` or `bias`; the same letter means the same on both sides. `to_ours` reads with the rules and `to_theirs` writes
@@ -27,7 +27,7 @@ Allowed = dict[str, tuple[Any, ...]]  # field of `ViTConfig` â†’ the values that
 
 @dataclass(frozen=True)
 class Transform:
-    """How tensors change when read and, given the model's config, when written."""
+    """How a tensor changes when a checkpoint is read and, given the model's config, when it is written."""
 
     read: Callable[[Sequence[Tensor]], Tensor]
     write: Callable[[Tensor, ViTConfig], Sequence[Tensor]]
@@ -43,7 +43,7 @@ TABLE = Transform(lambda parts: parts[0][None], lambda x, _: [x[0]])  # [t d] â†
 
 @dataclass(frozen=True)
 class Rule:
-    """One of our templates, and theirs; `older` are other spellings that are read but never written."""
+    """One of our key templates, and theirs; `older` are other spellings that are read but never written."""
 
     ours: str
     theirs: tuple[str, ...]
@@ -52,13 +52,13 @@ class Rule:
 
 
 def rule(ours: str, *theirs: str, transform: Transform = SAME, older: Iterable[Sequence[str]] = ()) -> Rule:
-    """Return a `Rule`; an older spelling may be one string or several."""
+    """Make a `Rule` of key templates; an older spelling may be one string or several."""
     return Rule(ours, theirs, transform, tuple((o,) if isinstance(o, str) else tuple(o) for o in older))
 
 
 @cache
 def pattern(template: str) -> re.Pattern[str]:
-    """Compile a template to a regular expression.
+    """Compile a key template to a regular expression.
 
     >>> pattern("blocks.{n}.norm1.{p}").fullmatch("blocks.3.norm1.bias").groupdict()
     {'n': '3', 'p': 'bias'}
@@ -215,7 +215,7 @@ class ConvertedCheckpoint:
 
 
 def check_limits(config: ViTConfig, target: str, limits: Limits) -> None:
-    """Raise an error that names every field that the target does not support."""
+    """Raise an error that names every field of a model that the target library does not support."""
     over = [f"{name}={getattr(config, name)!r}" for name, held in limits.items() if getattr(config, name) not in held]
     if over:
         raise ValueError(f"{target} cannot hold this model: it does not support {', '.join(over)}")

@@ -1,4 +1,4 @@
-"""Load a model by name or path, with a report of what was done to it.
+"""`load`: load a model by name or path, with a report of what was resized, ignored or assumed.
 
     name ─▶ fetch ─▶ read ─▶ recognise ─▶ keymap ─▶ infer the config ─▶ resize, replace the head ─▶ ViT + Card
 
@@ -115,6 +115,7 @@ def _load_vit(
     resize: str | None,
     assume: dict[str, Any],
 ) -> ViT:
+    """Build the ViT of a checkpoint: recognise its format, resolve its config, translate its tensors."""
     format, own = recognise(raw.tensors), read_own(sidecar)
     stated, source = ({}, "") if "config" in own else _statement(format, files, sidecar, assume)
     theirs = format.prepare(dict(raw.tensors))
@@ -180,6 +181,7 @@ def _overrule(
 
 
 def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+    """Return height and width of an image size."""
     return (size, size) if isinstance(size, int) else size
 
 
@@ -211,6 +213,7 @@ def _resize(
 
 
 def _card(files: CheckpointFiles, sidecar: Mapping[str, Any], report: LoadReport, config: ViTConfig) -> Card:
+    """Make the card of a loaded model."""
     own = read_own(sidecar)
     if "preprocess" in own:
         preprocess, names = Preprocess.from_dict(own["preprocess"]), own.get("class_names")

@@ -1,4 +1,4 @@
-"""The model card: a `README.md` as the Hugging Face Hub reads it, which states what the model's files state."""
+"""Write the model card: a `README.md` as the Hugging Face Hub reads it, without local paths and secrets."""
 
 import re
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ def model_card(model: Model, name: str = "FOLDER", licence: str | None = None) -
 
 
 def public(value: object) -> object:
-    """Return a setting without local paths and secrets: the last part of a path, an address without its query.
+    """Cut local paths and secrets out of a setting: the last part of a path, an address without its query.
 
     >>> public("/home/me/images"), public("../cats/"), public("google/vit-base-patch16-224"), public(0.5)
     ('images', 'cats', 'google/vit-base-patch16-224', 0.5)
@@ -71,6 +71,7 @@ def public(value: object) -> object:
 
 
 def _exists(value: str) -> bool:
+    """Return whether a setting is a path on this machine."""
     try:
         return "/" in value and Path(value).exists()
     except OSError:  # too long for a name
@@ -86,6 +87,7 @@ def _public_training(card: Card) -> dict[str, Any]:
 
 
 def _front_matter(title: object, card: Card, training: dict[str, Any], licence: str | None) -> str:
+    """Write the model card's YAML header for the Hub."""
     from huggingface_hub import EvalResult, ModelCardData
 
     known: dict[str, Any] = {
@@ -116,6 +118,7 @@ def _base_model(training: dict[str, Any]) -> str | None:
 
 
 def _description(model: Model, card: Card, training: dict[str, Any]) -> str:
+    """Write the model card's description of the network."""
     config, count = model.config, sum(parameter.numel() for parameter in model.parameters())
     if isinstance(config, ViTConfig):
         (height, width), (rows, columns) = config.size, config.patch
@@ -141,6 +144,7 @@ def _description(model: Model, card: Card, training: dict[str, Any]) -> str:
 
 
 def _usage(card: Card, name: str) -> str:
+    """Write the model card's commands to use the model."""
     command = "classify" if card.head == "classifier" else "embed"
     note = "\n\nFOLDER is the folder of this file." if name == "FOLDER" else ""
     python = f'import vitreous\n\nmodel = vitreous.load("{name}")\n'
@@ -153,6 +157,7 @@ def _usage(card: Card, name: str) -> str:
 
 
 def _training_section(training: dict[str, Any]) -> str:
+    """Write the model card's table of training settings."""
     result = training["result"]
     settings = {key: value for key, value in training["config"].items() if key not in NOT_OF_THE_MODEL}
     rows = [f"| {key} | {_format_value(value)} |" for key, value in settings.items()]
@@ -167,6 +172,7 @@ def _training_section(training: dict[str, Any]) -> str:
 
 
 def _accuracy_section(training: dict[str, Any]) -> str:
+    """Write the model card's accuracy with its interval."""
     from scipy.stats import binomtest
 
     config, result = training["config"], training["result"]
@@ -183,6 +189,7 @@ def _accuracy_section(training: dict[str, Any]) -> str:
 
 
 def _limits_section(card: Card, training: dict[str, Any]) -> str:
+    """Write what the model card says the model does not do."""
     lines = []
     if card.head == "classifier":
         lines.append("The answer is always one of the classes above, whatever the image shows.")
@@ -196,6 +203,7 @@ def _limits_section(card: Card, training: dict[str, Any]) -> str:
 
 
 def _format_value(value: object) -> str:
+    """Write a setting of training in words for the model card."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):

@@ -83,7 +83,7 @@ class ParsedName:
 
 
 def parse(name: str | Path) -> ParsedName:
-    """Parse `name` without opening a file or using the network. A `Path` is always a path.
+    """Parse a model's `name` without opening a file or using the network. A `Path` is always a path.
 
     >>> parse("google/vit-base-patch16-224@main")
     ParsedName(kind='hub', target='google/vit-base-patch16-224', version='main')

@@ -1,4 +1,4 @@
-"""Resize position embeddings to another grid, by the convention of the library that trained them.
+"""Resize position embeddings to another grid, by the convention of the library that trained them (timm, DINOv2, …).
 
 Each library interpolates differently, and the wrong convention costs accuracy without an error. `dinov2-registers` and
 `timm` are the same formula today and keep separate names, since they belong to different code bases.

@@ -1,4 +1,4 @@
-"""Read a weights file of any origin as named tensors, safely.
+"""Read a weights file (safetensors, pickle, npz, sharded) as named tensors, safely; count its NaN and infinite values.
 
 `read` takes a path and returns the tensors and the wrappers it removed. The first bytes of a file decide its format,
 not its suffix. No code in a file is executed, and every size in it is compared with the bytes that are present before
@@ -93,7 +93,7 @@ def nonfinite(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Turn any error inside the block into one line that begins with the file's name."""
+    """Turn any error of reading a weights file into one line that begins with the file's name."""
     try:
         yield
     except CheckpointError as error:
@@ -106,7 +106,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _one_line(text: str) -> str:
-    """Make a message fit for a terminal: names in it come from the file and may be long or hold control characters."""
+    """Make a message about a weights file fit for a terminal: names in it may be long or hold control characters."""
     text = text if len(text) <= 400 else f"{text[:200]} … {text[-199:]}"
     return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
 
@@ -134,7 +134,7 @@ OTHER_FILES = {
 
 
 def _load(path: Path) -> object:
-    """Return the content of a file, still wrapped."""
+    """Return the content of a weights file, still wrapped."""
     if path.is_dir():
         raise CheckpointError("is a folder: pass the weights file inside it")
     if not path.is_file():
@@ -161,6 +161,7 @@ def _load(path: Path) -> object:
 
 
 def _load_zip(path: Path) -> object:
+    """Load a zip: NumPy arrays, TorchScript or a pickle of torch."""
     with zipfile.ZipFile(path) as archive:
         members = checked_members(archive)
         root = next(iter(members), "").split("/")[0]
@@ -204,6 +205,7 @@ def _load_old_pickle(path: Path) -> object:
 
 
 def _load_pickle(path: Path, memory_mapped: bool) -> object:
+    """Load a scanned pickle with torch's weights-only reader."""
     with SAFE_GLOBALS_LOCK, torch.serialization.safe_globals([*PLACEHOLDERS]), path.open("rb") as file:
         source = path if memory_mapped else file
         try:

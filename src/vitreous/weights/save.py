@@ -1,4 +1,4 @@
-"""Our own model folders: write them, and read their `config.json`, also of earlier versions. Every write is atomic.
+"""`save`: write our own model folders, and read their `config.json`, also of earlier versions; write safetensors.
 
 Weights are `model.safetensors` under timm's keys (`formats/timm.py`). `config.json` holds everything else under
 `"vitreous"`: the version of the layout, the model's config, preprocessing, class names, source and training.
@@ -46,7 +46,7 @@ def save(model: "ViT | ResNet", folder: str | Path) -> list[Path]:
 
 
 def write_safetensors(path: Path, tensors: Tensors) -> Path:
-    """Write tensors as safetensors; a full disk is an `OSError`, as for other files."""
+    """Write a model's tensors as safetensors; a full disk is an `OSError`, as for other files."""
 
     def write(temporary: Path) -> None:
         try:
@@ -60,12 +60,12 @@ def write_safetensors(path: Path, tensors: Tensors) -> Path:
 
 
 def write_pickle(path: Path, tensors: Tensors) -> Path:
-    """Write tensors with `torch.save`."""
+    """Write a model's tensors with `torch.save`."""
     return write_atomic(path, lambda temporary: torch.save(tensors, temporary))
 
 
 def write_npz(path: Path, tensors: Tensors) -> Path:
-    """Write tensors as NumPy arrays."""
+    """Write a model's tensors as NumPy arrays."""
     arrays = {key: value.numpy() for key, value in tensors.items()}
 
     def write(temporary: Path) -> None:
@@ -82,7 +82,7 @@ def describe_model(model: "ViT | ResNet", name: str = "") -> dict[str, Any]:
 
 
 def read_own(sidecar: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `"vitreous"` section of a config file in the present layout; empty if there is none.
+    """Return the `"vitreous"` section of our own config file in the present layout; empty if there is none.
 
     >>> read_own({"vitreous": {"version": 1, "training": {"result": {"pictures": 360}}}})["training"]
     {'result': {'images': 360}}
@@ -101,7 +101,7 @@ def read_own(sidecar: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def own_config(own: Mapping[str, Any]) -> ViTConfig:
-    """Return the config in the `"vitreous"` section."""
+    """Return the model's config in the `"vitreous"` section of our own config file."""
     stated = own.get("config")
     names = {field.name for field in fields(ViTConfig)}
     if not isinstance(stated, Mapping) or set(stated) - names:
@@ -113,7 +113,7 @@ def own_config(own: Mapping[str, Any]) -> ViTConfig:
 
 
 def upgrade_1_to_2(own: dict[str, Any]) -> dict[str, Any]:
-    """Rename what 0.1 called otherwise: all of it is in the record of the training."""
+    """Rename what version 0.1's config file called otherwise: all of it is in the record of the training."""
     training = own.get("training")
     if not isinstance(training, Mapping):
         return own

@@ -1,4 +1,4 @@
-"""Read preprocessing and class names from the config files next to the weights."""
+"""Read a checkpoint's preprocessing and class names from the config files next to the weights; ImageNet's names."""
 
 import json
 import re
@@ -63,6 +63,7 @@ def class_names(files: CheckpointFiles, sidecar: Mapping[str, Any], classes: int
 
 
 def _stated_names(files: CheckpointFiles, sidecar: Mapping[str, Any]) -> Names:
+    """Return the class names that the config files state."""
     if files.weights_enum is not None:
         return tuple(files.weights_enum.meta["categories"])
     by_index = sidecar.get("id2label")
@@ -88,6 +89,7 @@ def preprocessing(
 def _preprocessing(
     files: CheckpointFiles, sidecar: Mapping[str, Any], size: tuple[int, int], channels: int, report: LoadReport
 ) -> Preprocess:
+    """Read the preprocessing from the config files, or assume the family's usual one."""
     if files.weights_enum is not None:
         return from_torchvision(files.weights_enum.transforms())
     if files.preprocessor is not None:

@@ -1,4 +1,4 @@
-"""Families that resemble a ViT and compute something else: recognised by a name or by keys, and refused by name."""
+"""Families that resemble a ViT and compute something else: recognised by a name or by keys, and not supported."""
 
 import re
 from collections.abc import Iterable, Mapping

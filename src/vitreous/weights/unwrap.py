@@ -160,17 +160,19 @@ def _without_prefixes(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch
 
 
 def _shared_prefix(names: Collection[str]) -> str | None:
+    """Find a wrapper's prefix that all keys of a state dict share."""
     return next((p for p in PREFIXES if all(name.startswith(p) and name != p for name in names)), None)
 
 
 def _backbone_prefix(tensors: Mapping[str, torch.Tensor]) -> str | None:
+    """Find the prefix of the backbone in a state dict with other parts."""
     parts = ("cls_token", "patch_embed.", "conv_proj.", "class_token")
     found = (p for p in BACKBONES if any(name.startswith(p + part) for name in tensors for part in parts))
     return next(found, None)
 
 
 def _dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Return the plain tensor inside a parameter; raise for a type that a ViT's weights never have."""
+    """Return the plain tensor inside a parameter of a checkpoint; raise for a type that a ViT's weights never have."""
     if tensor.dtype not in READABLE or tensor.layout != torch.strided or tensor.device.type != "cpu":
         kind = f"{tensor.dtype}, {tensor.layout}, on {tensor.device.type}"
         raise CheckpointError(f"expected real numbers in {name}, got {kind}: save it dense, as float32")
@@ -178,5 +180,6 @@ def _dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _join_names(names: object) -> str:
+    """Write the keys of a container for a message."""
     shown = [str(name)[:60] for name in (names if isinstance(names, Mapping | list) else [])]
     return (", ".join(shown[:8]) + (" …" if len(shown) > 8 else "")) or "any key"

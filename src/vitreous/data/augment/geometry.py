@@ -1,4 +1,4 @@
-"""Shift, mirror, crop and erase the images of a batch, each with its own random numbers.
+"""Shift, mirror, crop (RandomResizedCrop) and erase (RandomErasing) each image of a batch with its own numbers.
 
 Shifts and mirrors copy whole pixels; only the crop, which is resized, interpolates.
 
@@ -111,7 +111,7 @@ def draw_erasure(rng: CounterRandom, size: tuple[int, int], share: float) -> tup
 
 
 def fill_box(box: Box, size: tuple[int, int]) -> Tensor:
-    """Mark the pixels in each image's box: bool `[b 1 h w]`."""
+    """Mark the pixels in each image's box, to erase or mix them: bool `[b 1 h w]`."""
     y = torch.arange(size[0], device=box[0].device)[:, None]  # [h 1]
     x = torch.arange(size[1], device=box[0].device)  # [w]
     top, left, height, width = (side[:, None, None, None] for side in box)

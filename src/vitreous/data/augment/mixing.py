@@ -36,7 +36,7 @@ def cutmix_box(kept: Tensor, x: Tensor, y: Tensor, size: tuple[int, int]) -> Box
 
 
 def mix(x: Tensor, own: Tensor, other: Tensor) -> Tensor:
-    """Add `own` times each entry and `other` times the one before it."""
+    """Add `own` times each entry of a batch and `other` times the one before it (MixUp)."""
     return x.roll(1, 0) * other + x * own
 
 

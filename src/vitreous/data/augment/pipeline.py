@@ -1,4 +1,4 @@
-"""Augment a whole batch on its device, each image with its own random numbers.
+"""`Augment`: augment a whole batch on its device, each image with its own random numbers, and smooth its labels.
 
 `Augment` turns uint8 pixels and labels into normalised images and soft targets. The result for an image depends on its
 seed, epoch and index alone, not on the batch; only MixUp and CutMix use its neighbour. Nothing waits for the device or
@@ -72,7 +72,7 @@ class Augment(nn.Module):
         mix_share: float = 1.0,
         label_smoothing: float = 0.0,
     ) -> None:
-        """Set up the options.
+        """Set up the options of augmentation.
 
         shift: the largest move as a share of the side, in whole pixels; the gap is black
         flip: mirror half of the images left-right
@@ -128,7 +128,7 @@ class Augment(nn.Module):
         return pixels if self.policy is None else self.policy(pixels, rng)
 
     def plain(self, pixels: Tensor) -> Tensor:
-        """Normalise alone, for evaluation: uint8 `[b c h w]` → float32 `[b c h w]`."""
+        """Normalise a batch alone, for evaluation: uint8 `[b c h w]` → float32 `[b c h w]`."""
         self.check_pixels(pixels)
         return (pixels.float() * (1.0 / 255.0)).sub_(self.mean).div_(self.std)  # in torchvision's order, for its bits
 

@@ -111,7 +111,7 @@ def to_bytes(x: Tensor) -> Tensor:
 
 
 def to_grey(pixels: Tensor) -> Tensor:
-    """Return the grey value of each pixel: uint8 `[b c h w]` → integers as float32 `[b h w]`."""
+    """Return the grey value of each pixel of a batch: uint8 `[b c h w]` → integers as float32 `[b h w]`."""
     if pixels.shape[1] == 1:
         return pixels[:, 0].float()
     red, green, blue = pixels.float().unbind(1)  # [b h w] each

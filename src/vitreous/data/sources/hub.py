@@ -60,7 +60,7 @@ def from_builder(builder: Any, split: str, name: str) -> ImageDataset:
 
 
 def _prepare(builder: Any, name: str) -> None:
-    """Download and convert the dataset unless the cache has it."""
+    """Download and convert a Hub dataset unless the cache has it."""
     from datasets.exceptions import DatasetsError
 
     try:
@@ -132,7 +132,7 @@ def library(name: str) -> Any:
 
 
 def _ask(repository: str) -> Exception | None:
-    """Ask for a repository, once: return a network error at once, where the library would retry for 30 s."""
+    """Ask the Hub for a dataset, once: a network error comes at once, where the library would retry for 30 s."""
     from huggingface_hub import HfApi, errors
 
     try:
@@ -154,7 +154,7 @@ def _ask(repository: str) -> Exception | None:
 
 
 def _cached(repository: str, config: str | None, cache: str | None) -> Any:
-    """Return the builder of an earlier download, None if there is none."""
+    """Return the builder of an earlier download of a Hub dataset, None if there is none."""
     from datasets.packaged_modules.cache.cache import Cache
 
     name = repository.rpartition("/")[2]
@@ -172,6 +172,7 @@ def _cached(repository: str, config: str | None, cache: str | None) -> Any:
 
 
 def _neither(name: str) -> str:
+    """Write the error for a name that is neither a folder nor on the Hub."""
     return f"{name.removeprefix(PREFIX)} is neither a folder here nor in the cache"
 
 

@@ -68,6 +68,7 @@ def table_source(name: str | Path, tables: Mapping[str | None, Path]) -> Dataset
 def _from_rows(
     title: str, class_names: tuple[str, ...], group: Sequence[tuple[Path, Row]], name: str | Path
 ) -> ImageDataset:
+    """Make a dataset from the rows of a table of labels."""
     names = tuple(image for _, (image, _, _) in group)
     paths = tuple(os.path.join(folder, image) for folder, (image, _, _) in group)
     if not any(map(_state, paths)):
@@ -90,6 +91,7 @@ def _state(path: str) -> str:
 
 
 def _version(paths: Sequence[str]) -> str:
+    """Hash the files of a table's images."""
     return digest(chain.from_iterable((os.path.abspath(path), _state(path)) for path in paths))
 
 
@@ -130,7 +132,7 @@ def read_table(table: Path) -> list[Row]:
 
 
 def _read(table: Path) -> tuple[list[str], list[Mapping[str, Any]]]:
-    """Return the columns and the rows of a .csv, .tsv or .jsonl file."""
+    """Read the columns and the rows of a .csv, .tsv or .jsonl file of labels."""
     try:
         text = table.read_text(encoding="utf-8-sig")
         if table.suffix.lower() == ".jsonl":
@@ -166,10 +168,11 @@ def _has_labels(table: Path) -> bool:
 
 
 def _column(header: Sequence[str], usual: Sequence[str]) -> str | None:
+    """Find a column of a table by its usual names."""
     found = {str(name).strip().lower(): name for name in reversed(header)}
     return next((found[name] for name in usual if name in found), None)
 
 
 def _text(value: Any) -> str:
-    """Return a cell as text; an empty cell, a missing one and a list are nothing."""
+    """Return a cell of a table of labels as text; an empty cell, a missing one and a list are nothing."""
     return "" if value is None or isinstance(value, list | dict) else str(value).strip()

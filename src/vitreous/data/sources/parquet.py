@@ -45,7 +45,7 @@ def find_parquet(name: str | Path) -> tuple[Path, ...]:
 
 
 def _in_folder(folder: Path) -> tuple[Path, ...]:
-    """List files at the top, in data/, or in train/, test/ and so on: the three layouts of the Hub."""
+    """List parquet files at the top, in data/, or in train/, test/ and so on: the three layouts of the Hub."""
     top = tuple(sorted(folder.glob("*.parquet")))
     folders = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
     if any(split_of(path) for path in top) or (top and all(path.name == "data" for path in folders)):
@@ -56,7 +56,7 @@ def _in_folder(folder: Path) -> tuple[Path, ...]:
 
 
 def split_of(path: Path) -> str | None:
-    """Return the split of a file, by its name or by its folder's.
+    """Return the split of a parquet file, by its name or by its folder's.
 
     >>> split_of(Path("data/validation-00000-of-00001.parquet")), split_of(Path("test/0000.parquet"))
     ('validation', 'test')
@@ -134,6 +134,7 @@ class _ParquetImages:
 
 
 def _version(files: tuple[Path, ...]) -> str:
+    """Hash the state of parquet files."""
     return digest(text for file in files for text in (os.path.abspath(file), file_state(file)))
 
 
@@ -151,7 +152,7 @@ class TableColumns:
 
 
 def choose_columns(features: Mapping[str, Any], title: str) -> TableColumns:
-    """Choose by the types that the Hub's `features` give, then by the usual names.
+    """Choose a table's columns of images and labels by the types in the Hub's `features`, then by the usual names.
 
     >>> choose_columns({"img": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": ["cat", "dog"]}}, "zoo")
     TableColumns(image='img', label='label', class_names=('cat', 'dog'))
@@ -176,7 +177,7 @@ def choose_columns(features: Mapping[str, Any], title: str) -> TableColumns:
 def number_labels(
     values: Sequence[Any], class_names: tuple[str, ...] | None, title: str
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Return class names, and for each value of a label column an index into them.
+    """Number the values of a label column: class names, and for each value an index into them.
 
     If the table does not name its classes, integers are their own names and words are sorted.
 
@@ -207,7 +208,7 @@ def number_labels(
 
 
 def _kind(feature: Any) -> str | None:
-    """Return a column's type; a column of bytes counts as images."""
+    """Return the type of a parquet column; a column of bytes counts as images."""
     if not isinstance(feature, Mapping):
         return None
     value = feature if "_type" in feature else feature.get("bytes", feature)
@@ -218,13 +219,14 @@ def _kind(feature: Any) -> str | None:
 
 
 def _best(found: list[str], usual: Sequence[str]) -> str | None:
+    """Choose the one column of a table that fits, or the one with a usual name."""
     if len(found) == 1:
         return found[0]
     return next((name for name in usual if name in found), None)
 
 
 def _columns(files: Sequence[Path]) -> TableColumns:
-    """Choose the columns of the first file; the others must have the same."""
+    """Choose the image and label columns of the first parquet file; the others must have the same."""
     found = [choose_columns(_features(file), file.name) for file in files]
     for file, columns in zip(files, found, strict=True):
         if columns != found[0]:
@@ -233,7 +235,7 @@ def _columns(files: Sequence[Path]) -> TableColumns:
 
 
 def _features(file: Path) -> Mapping[str, Any]:
-    """Return the columns with their types as the Hub writes them, or as the columns' own types suggest."""
+    """Return a parquet file's columns with their types as the Hub writes them, or as the columns' own types suggest."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -251,7 +253,7 @@ def _features(file: Path) -> Mapping[str, Any]:
 
 
 def _is_binary(kind: Any) -> bool:
-    """Return whether a column, or the field `bytes` of a struct, holds bytes."""
+    """Return whether a parquet column, or the field `bytes` of a struct, holds bytes."""
     import pyarrow as pa
 
     kinds = [field.type for field in kind if field.name == "bytes"] if pa.types.is_struct(kind) else [kind]
@@ -259,6 +261,7 @@ def _is_binary(kind: Any) -> bool:
 
 
 def _labels(file: Path, column: str) -> list[Any]:
+    """Read a column of labels from a parquet file."""
     import pyarrow.parquet as pq
 
     table = pq.ParquetFile(file, memory_map=True).read([column], use_threads=False)
@@ -314,6 +317,7 @@ class _Opened:
         self.cache_bytes = 0
 
     def add(self, key: tuple[int, int], column: Any, limit: int) -> None:
+        """Cache a row group, and drop those used longest ago beyond the limit of bytes."""
         self.cache[key] = column
         self.cache_bytes += column.nbytes
         while len(self.cache) > 1 and self.cache_bytes > limit:

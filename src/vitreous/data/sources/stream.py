@@ -1,4 +1,4 @@
-"""Stream datasets that are too large to keep, from the Hub or from parquet files, split by rank and worker.
+"""`ImageStream`: datasets that are too large to keep, streamed from the Hub or parquet files, split by rank and worker.
 
 `stream_dataset("org/name", "train")` is an iterable of (image, label) with class names; it needs the extra `[hub]`.
 """
@@ -45,20 +45,20 @@ class ImageStream(IterableDataset[Any]):
     """The number of images over all ranks, if the dataset states it."""
 
     def shard(self, rank: int, world_size: int) -> ImageStream:
-        """Return the part of one rank; the parts of all ranks are disjoint and make up the whole."""
+        """Return one rank's part of a stream; the parts of all ranks are disjoint and make up the whole."""
         if not 0 <= rank < world_size:
             raise ValueError(f"rank has to be from 0 to {world_size - 1}, got {rank}")
         return replace(self, rank=rank, world_size=world_size)
 
     def shuffled(self, seed: int, epoch: int = 0, buffer: int = 1000) -> ImageStream:
-        """Shuffle by seed and epoch, reproducibly; all ranks pass the same seed."""
+        """Shuffle a stream by seed and epoch, reproducibly; all ranks pass the same seed."""
         return replace(self, seed=seed, epoch=epoch, buffer=buffer)
 
     def __iter__(self) -> Iterator[tuple[Image, int]]:
         return map(self.read, self.undecoded())  # not a generator, which an error would end
 
     def undecoded(self, first: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield numbered rows for `read`, from number `first` on; earlier ones are skipped without decoding."""
+        """Yield a stream's numbered rows for `read`, from number `first` on; earlier ones are skipped undecoded."""
         from datasets.distributed import split_dataset_by_node
 
         rows = self.rows
@@ -71,7 +71,7 @@ class ImageStream(IterableDataset[Any]):
         return islice(enumerate(rows), first, None)
 
     def read(self, numbered: tuple[int, dict[str, Any]]) -> tuple[Image, int]:
-        """Decode a row of `undecoded` to an image and its class."""
+        """Decode a row of a stream to an image and its class."""
         return decode_cell(numbered[1]["image"], self._name(*numbered)), self.label(numbered)
 
     def label(self, numbered: tuple[int, dict[str, Any]]) -> int:
@@ -84,6 +84,7 @@ class ImageStream(IterableDataset[Any]):
         return label
 
     def _name(self, number: int, row: dict[str, Any]) -> str:
+        """Name a row of a stream for messages."""
         path = row["image"].get("path") if isinstance(row["image"], dict) else None
         return f"{self.name} {path or f'#{number} of this reader'}"
 
@@ -135,7 +136,7 @@ def take_first(stream: ImageStream, count: int) -> ImageDataset:
 
 
 def _spelled(split: str, have: list[str], name: str | Path) -> str:
-    """Return the split's name in this dataset."""
+    """Return a split's name as a streamed dataset spells it."""
     for spelling in SPLITS[split]:
         if spelling in have:
             return spelling

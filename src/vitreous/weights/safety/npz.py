@@ -78,6 +78,7 @@ def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Header:
 
 
 def _tensor(archive: zipfile.ZipFile, member: zipfile.ZipInfo, header: _Header) -> torch.Tensor:
+    """Read a member of an npz file as a tensor."""
     with archive.open(member) as stream:
         raw = stream.read(member.file_size)[header.start :]  # at most the stated size; zipfile compares the checksum
     is_bfloat16 = header.dtype.kind == "V"

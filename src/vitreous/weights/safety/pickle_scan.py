@@ -1,4 +1,4 @@
-"""Scan a torch pickle before anything is built from it.
+"""Scan a torch pickle before anything is built from it: allowed classes only, no tensor larger than its storage.
 
 A pickle is a list of instructions. The scan executes them on placeholders, so that it learns the name of each class the
 pickle asks for and the size of each tensor. It raises for a class outside the lists below and for a tensor larger than
@@ -85,11 +85,15 @@ SAVE_AGAIN = "save the state_dict() with torch.save as it is, or as safetensors"
 
 @dataclass(frozen=True)
 class _Global:
+    """A class or function that a pickle names."""
+
     name: str
 
 
 @dataclass(frozen=True)
 class _Storage:
+    """A tensor's storage that a pickle names."""
+
     dtype: torch.dtype
     size: int
 
@@ -168,6 +172,7 @@ class PickleScan:
         return stack.pop()
 
     def _pop(self, count: int) -> tuple[Any, ...]:
+        """Pop items off the pickle's stack."""
         if len(self.stack) < count:
             raise IndexError("the pickle pops more than it pushed")
         items = tuple(self.stack[-count:])
@@ -175,22 +180,26 @@ class PickleScan:
         return items
 
     def _pop_to_mark(self) -> tuple[Any, ...]:
+        """Pop items off the pickle's stack down to its last mark."""
         mark = self.marks.pop()
         items = tuple(self.stack[mark:])
         del self.stack[mark:]
         return items
 
     def _add_items(self, items: tuple[Any, ...]) -> None:
+        """Add items to the container on top of the pickle's stack."""
         if not isinstance(self.stack[-1], _Object):
             raise TypeError("the pickle adds items to something that is not a container")
         self.stack[-1].extend(items)
 
     def _spend(self, items: Sequence[Any], position: int) -> None:
+        """Raise if a pickle copies its own items too often."""
         self.effort += sum(len(item) for item in items if isinstance(item, list | tuple | str))
         if self.effort > 16 * position + 1024:
             raise CheckpointError("copies its own content over and over: do not trust it")
 
     def _storage(self, identity: object) -> _Storage:
+        """Check a storage that a pickle names."""
         match identity:
             case ("storage", _Global(name), str(key), str(), int(count), *rest) if name in STORAGES:
                 storage = _Storage(STORAGES[name], count * STORAGES[name].itemsize)
@@ -200,6 +209,7 @@ class PickleScan:
         raise CheckpointError("describes a tensor's storage in a form that torch never writes: fetch it again")
 
     def _call(self, function: object, arguments: object, position: int) -> _Object:
+        """Check a call in a pickle, and return a placeholder for its result."""
         if not isinstance(function, _Global) or function.name not in CALLABLE:
             raise CheckpointError("calls something other than the allowed constructors: do not trust it")
         if not isinstance(arguments, tuple):
@@ -216,6 +226,7 @@ class PickleScan:
         return _Object(function.name)
 
     def _set_state(self, target: object, state: object, position: int) -> None:
+        """Check the state that a pickle gives to an object."""
         constructor = getattr(target, "constructor", "nothing")
         self._spend((state,), position)
         if constructor == "collections.OrderedDict" and isinstance(state, _Object) and state[::2] == ["_metadata"]:
@@ -264,4 +275,5 @@ def _check_tensor(
 
 
 def _is_empty_dict(value: object) -> bool:
+    """Return whether a pickle's value is an empty dict."""
     return isinstance(value, _Object) and value.constructor == "collections.OrderedDict" and not value
