@@ -11,6 +11,7 @@ python benchmarks/explore_load.py --clients 60 --seconds 25 --rounds 6 --split
 import argparse
 import http.client
 import io
+import json
 import os
 import re
 import signal
@@ -51,18 +52,19 @@ def memory(pid: int) -> float:
 class Load:
     """One server, those who ask it, and what they saw."""
 
-    def __init__(self, port: int, split: bool = False) -> None:
+    def __init__(self, port: int, split: bool = False, model: str = "packaged:cifar10") -> None:
         words = [
             *(["-c", PROBED] if split else ["-m", "vitreous"]),
             "explore",
             "--model",
-            "packaged:cifar10",
+            model,
             "--port",
             str(port),
             "--device",
             "cpu",
         ]
         out = subprocess.PIPE if split else None
+        self.model = model
         self.port, self.server = port, subprocess.Popen([sys.executable, *words], stdout=out, text=True)
         self.found: dict[str, Counter[int | str]] = defaultdict(Counter)
         self.waited: dict[str, list[float]] = defaultdict(list)
@@ -77,17 +79,30 @@ class Load:
             connection.request(method, path, body)
             begun = time.monotonic()
             answer = connection.getresponse()
-            answer.read(4)
             if "stages" in path and answer.status == 200:
-                self.waited["stages, first part"].append(time.monotonic() - begun)
+                return self.follow(answer, begun)
             answer.read()
             return answer.status
         finally:
             connection.close()
 
+    def follow(self, answer: http.client.HTTPResponse, begun: float) -> int:
+        """Read a page in stages: when its answers and its first map come, and whether its views are refused (503)."""
+        status, number = 200, 0
+        while length := answer.read(4):
+            part = answer.read(int.from_bytes(length, "little"))
+            if number in (0, 3):  # image and answers, predictions, attention, relevance
+                kind = "answers" if number == 0 else "relevance"
+                self.waited[f"stages, {kind}"].append(time.monotonic() - begun)
+            header = json.loads(part[4 : 4 + int.from_bytes(part[:4], "little")])
+            if "error" in header:
+                status = 503 if header["error"].startswith("busy") else 409
+            number += 1
+        return status
+
     def upload(self, number: int, path: str) -> int:
         path, stages = ("explain", "&stages=true") if path == "stages" else (path, "")
-        return self.ask("POST", f"/api/{path}?model=packaged:cifar10&client=c{number}{stages}", self.image)
+        return self.ask("POST", f"/api/{path}?model={self.model}&client=c{number}{stages}", self.image)
 
     def begin(self) -> None:
         for _ in range(240):  # until it listens
@@ -118,7 +133,7 @@ class Load:
     def slow(self, number: int, end: float) -> None:
         """A byte a second: half of them of a body, a quarter of a request's head, a quarter nothing at all."""
         kind = ("body", "head", "body", "nothing")[number % 4]
-        line = "POST /api/explain?model=packaged:cifar10 HTTP/1.1"
+        line = f"POST /api/explain?model={self.model} HTTP/1.1"
         head = f"{line}\r\nHost: 127.0.0.1:{self.port}\r\nContent-Length: 200000\r\n\r\n"
         while time.monotonic() < end:
             begun = time.monotonic()
@@ -146,7 +161,7 @@ class Load:
         kind = ("told", "lying", "endless")[number % 3]
         length = {"told": "Content-Length: 99999999999", "lying": "Content-Length: 100"}
         head = (
-            f"POST /api/ablate?model=packaged:cifar10 HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n"
+            f"POST /api/ablate?model={self.model} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n"
             f"{length.get(kind, 'Transfer-Encoding: chunked')}\r\n\r\n"
         )
         piece = b"x" * 65536 if kind != "endless" else b"10000\r\n" + b"x" * 65536 + b"\r\n"
@@ -228,9 +243,10 @@ def main() -> None:
     parser.add_argument("--slow", type=int, default=0, help="connections that send a byte a second, or nothing")
     parser.add_argument("--oversized", type=int, default=0, help="connections that send more than is taken")
     parser.add_argument("--split", action="store_true", help="also ask glibc what of the server's heap is in use")
+    parser.add_argument("--model", default="packaged:cifar10")
     parser.add_argument("--port", type=int, default=8139)
     given = parser.parse_args()
-    load = Load(given.port, given.split)
+    load = Load(given.port, given.split, given.model)
     try:
         load.begin()
         sizes, rested, splits = [memory(load.server.pid)], [], [load.split()]

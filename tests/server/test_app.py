@@ -261,6 +261,19 @@ def test_an_error_after_the_answers_is_a_part_of_its_own(client, image, monkeypa
     assert found[-1][0]["error"] == "too large"
 
 
+def test_where_no_more_pages_are_taken_the_answers_come_all_the_same(model, image):
+    jobs = JobQueue(max_waiting=0)
+    client = TestClient(create_app({"small": model}, jobs))
+    (first, _), (last, _) = parts(
+        client.post("/api/explain", params={"model": "small", "stages": True}, content=image).content
+    )
+    assert first["predictions"]
+    assert last["error"] == "busy: 0 requests are waiting already; try again"
+    assert client.post("/api/ablate", params={"model": "small"}, content=image).status_code == 200
+    whole = client.post("/api/explain", params={"model": "small"}, content=image)
+    assert (whole.status_code, whole.headers["retry-after"]) == (503, "5")
+
+
 @pytest.mark.parametrize("body", [b"", b"not an image"])
 def test_what_is_no_image_is_refused_before_the_first_part(client, body):
     answer = client.post("/api/explain", params={"model": "small", "stages": True}, content=body)

@@ -126,7 +126,7 @@ def test_nothing_of_a_job_outlives_it(ending):
         del image, job
         await asyncio.sleep(0.1)
         if ending == "cancelled":
-            jobs.latest["a"].set()
+            jobs.latest["a"].cancel.set()
         try:
             await task
         except (ValueError, JobCancelled):
@@ -188,7 +188,7 @@ def test_progress_says_who_is_before_and_what_is_done():
         open_.set()
         await asyncio.gather(held, *rest)
         assert jobs.progress("0") == {}
-        assert jobs.waiting == []
+        assert jobs.lane.waiting == []
 
     run(go())
 
@@ -251,3 +251,120 @@ def test_a_quick_job_does_not_wait_for_a_long_one():
         return found
 
     assert asyncio.run(ask()) == 7
+
+
+def waiting_line(jobs, clients, done):
+    """A job that holds the one thread until the event is set, and one waiting job for each of the clients."""
+    open_ = threading.Event()
+    held = asyncio.ensure_future(jobs.run("held", lambda cancel: open_.wait(5)))
+    tasks = [held]
+    for client in clients:
+        job = jobs.run(client, lambda cancel, client=client: done.append(client))
+        tasks.append(asyncio.ensure_future(job))
+    return open_, tasks
+
+
+def test_a_quick_job_is_taken_while_the_queue_of_long_ones_is_full():
+    async def ask():
+        jobs, done = JobQueue(max_waiting=2), []
+        open_, tasks = waiting_line(jobs, "ab", done)
+        await asyncio.sleep(0.05)
+        with pytest.raises(ServerBusy):
+            jobs.check_capacity("c")
+        jobs.check_capacity("c", quick=True)
+        found = await asyncio.wait_for(jobs.run("c", lambda cancel: 7, quick=True), 2)
+        open_.set()
+        await asyncio.gather(*tasks)
+        return found
+
+    assert run(ask()) == 7
+
+
+def test_a_client_with_many_jobs_gets_one_turn_a_round():
+    async def ask():
+        jobs, done = JobQueue(), []
+        open_, tasks = waiting_line(jobs, ["", "", "", "b", "c"], done)  # without a name no job cancels another
+        await asyncio.sleep(0.05)
+        open_.set()
+        await asyncio.gather(*tasks)
+        return done
+
+    assert run(ask()) == ["", "b", "c", "", ""]
+
+
+def test_in_a_full_queue_the_client_with_most_jobs_gives_way():
+    async def ask():
+        jobs, done = JobQueue(max_waiting=3), []
+        open_, tasks = waiting_line(jobs, ["", "", ""], done)
+        await asyncio.sleep(0.05)
+        other = asyncio.ensure_future(jobs.run("b", lambda cancel: done.append("b")))
+        await asyncio.sleep(0.05)
+        with pytest.raises(ServerBusy, match="3 requests"):
+            await jobs.run("", lambda cancel: 0)
+        open_.set()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        await other
+        assert [isinstance(each, ServerBusy) for each in found] == [False, False, False, True]
+        return done
+
+    assert run(ask()) == ["", "b", ""]
+
+
+def test_the_first_turn_of_a_job_comes_before_others_are_completed():
+    async def ask():
+        jobs, order = JobQueue(), []
+
+        def turns(name):
+            def turn(cancel):
+                while order.count(name) < 3:
+                    order.append(name)
+                    time.sleep(0.05)  # the others come in
+                    if cancel.gives_way():
+                        return False
+                return True
+
+            return turn
+
+        await asyncio.gather(*(jobs.run_in_turns(name, turns(name)) for name in "ab"))
+        assert not jobs.lane.started
+        assert not jobs.active
+        return order
+
+    assert run(ask()) == ["a", "b", "a", "a", "b", "b"]
+
+
+def test_no_more_jobs_are_begun_than_may_hold_memory():
+    async def ask():
+        jobs, order = JobQueue(max_started=2), []
+
+        def turns(name):
+            def turn(cancel):
+                while order.count(name) < 2:
+                    assert len(jobs.lane.started) <= 2
+                    order.append(name)
+                    time.sleep(0.05)  # the others come in
+                    if cancel.gives_way():
+                        return False
+                return True
+
+            return turn
+
+        await asyncio.gather(*(jobs.run_in_turns(name, turns(name)) for name in "abc"))
+        return order
+
+    assert run(ask()) == ["a", "b", "a", "b", "c", "c"]
+
+
+def test_a_job_that_has_begun_may_wait_longer_than_one_that_has_not():
+    async def ask():
+        jobs, seen = JobQueue(max_wait=0.2), []
+
+        def turn(cancel):
+            seen.append(1)
+            return len(seen) == 2
+
+        first = asyncio.ensure_future(jobs.run_in_turns("a", turn))
+        await asyncio.gather(first, jobs.run("b", lambda cancel: time.sleep(0.6)))
+        return len(seen)
+
+    assert run(ask()) == 2

@@ -98,7 +98,7 @@ def test_getting_changes_nothing(client, jobs):
         client.get(path)
     for path in ("/api/explain", "/api/ablate"):
         assert client.get(path, params={"model": "small", "client": "a"}).status_code == 405
-    assert (jobs.latest, jobs.waiting, jobs.active) == ({}, [], set())
+    assert (jobs.latest, jobs.lane.waiting, jobs.active) == ({}, [], set())
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "TRACE", "PROPFIND", "X" * 500])

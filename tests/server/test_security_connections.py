@@ -291,7 +291,7 @@ def endless(monkeypatch):
             progress("a view without end")
             time.sleep(0.01)
 
-    monkeypatch.setattr(Explanation, "_fill", fill)
+    monkeypatch.setattr(Explanation, "fill", fill)
     return steps
 
 

@@ -144,16 +144,16 @@ class Explanation:
     def payload(self, progress: Progress = lambda view: None) -> Payload:
         """Compute all chosen views and pack them for the page."""
         payload = Payload()
-        for _ in self._fill(payload, progress):
+        for _ in self.fill(payload, progress):
             pass
         return payload
 
     def stages(self, progress: Progress = lambda view: None) -> Iterator[bytes]:
         """Pack the page a part at a time: image and answers first, then each view as soon as it is computed."""
         payload = Payload()
-        return (payload.drain(header) for header in self._fill(payload, progress))
+        return (payload.drain(header) for header in self.fill(payload, progress))
 
-    def _fill(self, payload: Payload, progress: Progress) -> Iterator[dict[str, Any]]:
+    def fill(self, payload: Payload, progress: Progress) -> Iterator[dict[str, Any]]:
         """Fill the payload of an explanation's page, and yield what each stage adds to its header."""
         header = _header(self.inspection)
         if self.inspection.image is not None:

@@ -6,7 +6,7 @@ same page data that a report contains; switching heads off runs the model again 
 
 import asyncio
 import io
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import asdict
 from functools import cache
 from typing import Any, Literal
@@ -100,9 +100,9 @@ def create_app(models: Mapping[str, ViT], jobs: JobQueue, *, fetches: bool = Fal
             raise HTTPException(404, f"no model is called {name!r}: there are {', '.join(models)}")
         return models[name]
 
-    async def compute(request: Request, client: str, function: Any, *, quick: bool = False) -> Any:
+    async def answered(result: Awaitable[Any]) -> Any:
         try:
-            return await jobs.run(client, function, request.is_disconnected, quick=quick)
+            return await result
         except ServerBusy as error:
             raise busy(error) from error
         except JobCancelled as error:
@@ -112,9 +112,9 @@ def create_app(models: Mapping[str, ViT], jobs: JobQueue, *, fetches: bool = Fal
         except ValueError as error:
             raise HTTPException(400, str(error)) from error
 
-    async def image_in(request: Request) -> bytes:
+    async def image_in(request: Request, client: str, *, quick: bool) -> bytes:
         try:
-            jobs.check_capacity()
+            jobs.check_capacity(client, quick=quick)
             return await request.body()
         except ServerBusy as error:
             raise busy(error) from error
@@ -183,11 +183,11 @@ def create_app(models: Mapping[str, ViT], jobs: JobQueue, *, fetches: bool = Fal
         """
         explained, patches = parse_indices(classes, "classes"), parse_indices(gone, "patches")
         question = Question(model_named(model), explained[:EXPLAINED], parse_heads(off), patches, way == "blur")
-        parts = Parts(question, await image_in(request), name)
+        parts = Parts(question, await image_in(request, client, quick=stages), name)
         jobs.newest[client] = parts
         if not stages:
-            return Response(await compute(request, client, parts.whole), media_type=BYTES)
-        first = await compute(request, client, parts.first, quick=True)
+            return Response(await answered(parts.whole(jobs, client, request.is_disconnected)), media_type=BYTES)
+        first = await answered(jobs.run(client, parts.first, request.is_disconnected, quick=True))
         return StreamingResponse(parts.stream(first, jobs, client), media_type=BYTES)
 
     @app.post("/api/ablate", response_model=list[ClassScore], responses=UPLOAD, openapi_extra=IMAGE)
@@ -198,14 +198,15 @@ def create_app(models: Mapping[str, ViT], jobs: JobQueue, *, fetches: bool = Fal
         client: str = Query("", max_length=64),
     ) -> JSONResponse:
         """Classify the image in the body with some heads switched off."""
-        asked, heads, body = model_named(model), parse_heads(off), await image_in(request)
+        asked, heads, client = model_named(model), parse_heads(off), client and f"{client}/ablate"
+        body = await image_in(request, client, quick=True)
 
         def run(cancel: CancelToken) -> list[dict[str, Any]]:
             inspection = Inspection(asked, read_image(body))
             with intervene(asked, heads_off=heads):
                 return [asdict(each) for each in predictions(inspection)]
 
-        return JSONResponse(await compute(request, client and f"{client}/ablate", run))
+        return JSONResponse(await answered(jobs.run(client, run, request.is_disconnected, quick=True)))
 
     downloads = asyncio.Semaphore(MAX_DOWNLOADS)
 

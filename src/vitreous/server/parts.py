@@ -4,9 +4,10 @@ A question may change what is looked at: heads switched off, patches removed or 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from PIL import ImageFilter
@@ -18,8 +19,12 @@ from vitreous.inside.intervene import intervene
 from vitreous.models.vit import ViT
 from vitreous.pages.explanation import Explanation
 from vitreous.pages.payload import Payload
-from vitreous.server.jobs import CancelToken, JobCancelled, JobQueue, ServerBusy
+from vitreous.server.jobs import CancelToken, Disconnected, JobCancelled, JobQueue, ServerBusy
 from vitreous.views.inspection import Choice, Inspection
+
+Output = TypeVar("Output")
+FIRST_TURN = 4
+"""Steps before a page gives way to others: image and answers, predictions, attention and relevance."""
 
 
 @dataclass(frozen=True)
@@ -72,24 +77,46 @@ def blurred(image: Image, grid: tuple[int, int], patches: Sequence[int]) -> Imag
 
 
 class Parts:
-    """The parts of one image's page, in two jobs: a quick one for the first part, another for the rest."""
+    """The parts of one image's page: a quick job for the first part, and turns of another one for the rest."""
 
     def __init__(self, question: Question, body: bytes, name: str) -> None:
         self.question, self.body, self.name = question, body, name
         self.stages: Iterator[bytes] = iter(())
         self.cancel = CancelToken()
-
-    def whole(self, cancel: CancelToken) -> bytes:
-        """Compute everything: one payload."""
-        with self.question.changes():
-            return self.question.explanation(self.body, self.name).payload(cancel.check).to_bytes()
+        self.done = 0
+        """Steps that are computed."""
 
     def first(self, cancel: CancelToken) -> bytes:
         """Compute the answers: the first part."""
         self.cancel = cancel
         self.stages = self.question.explanation(self.body, self.name).stages(lambda step: self.cancel.check(step))
         with self.question.changes():
-            return next(self.stages)
+            part = next(self.stages)
+        self.done = 1
+        return part
+
+    async def whole(self, jobs: JobQueue, client: str, disconnected: Disconnected) -> bytes:
+        """Compute everything: one payload."""
+        payload = Payload()
+        steps: Iterator[object] | None = None
+
+        def turn(cancel: CancelToken) -> bool:
+            nonlocal steps
+            steps = steps or self.question.explanation(self.body, self.name).fill(payload, cancel.check)
+            return self.advance(steps, lambda step: None, cancel)
+
+        await jobs.run_in_turns(client, turn, disconnected)
+        return payload.to_bytes()
+
+    def advance(self, steps: Iterator[Output], take: Callable[[Output], object], cancel: CancelToken) -> bool:
+        """Compute one step after the other and pass each on; return whether that was all."""
+        with self.question.changes():
+            for step in steps:
+                take(step)
+                self.done += 1
+                if self.done >= FIRST_TURN and cancel.gives_way():
+                    return False
+        return True
 
     async def stream(self, first: bytes, jobs: JobQueue, client: str) -> AsyncIterator[bytes]:
         """Send every part with its length before it; an error after the first part is a part that says so."""
@@ -100,13 +127,11 @@ class Parts:
         ready: asyncio.Queue[bytes | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
-        def rest(cancel: CancelToken) -> None:
+        def turn(cancel: CancelToken) -> bool:
             self.cancel = cancel
-            with self.question.changes():
-                for part in self.stages:
-                    loop.call_soon_threadsafe(ready.put_nowait, part)
+            return self.advance(self.stages, lambda part: loop.call_soon_threadsafe(ready.put_nowait, part), cancel)
 
-        task = asyncio.ensure_future(jobs.run(client, rest))
+        task = asyncio.ensure_future(jobs.run_in_turns(client, turn))
         task.add_done_callback(lambda _: ready.put_nowait(None))
         try:
             while (part := await ready.get()) is not None:

@@ -1,5 +1,6 @@
 """`RunningExplorer`: serve the explorer's page from a background thread; sockets, ports and allowed host names."""
 
+import contextlib
 import errno
 import html
 import ipaddress
@@ -15,9 +16,10 @@ import uvicorn
 
 from vitreous.models.vit import ViT
 from vitreous.runtime.http import is_loopback
-from vitreous.server.app import create_app
-from vitreous.server.jobs import JobQueue
+from vitreous.server.app import create_app, encoded_samples
+from vitreous.server.jobs import CancelToken, JobQueue
 from vitreous.server.memory import share_heap
+from vitreous.server.parts import Parts, Question
 from vitreous.server.security import SecurityMiddleware, TimedConnection
 
 KEEP_ALIVE = 5
@@ -46,6 +48,7 @@ class RunningExplorer:
         self._thread.start()
         while not (self._server.started or self._ended.is_set()):
             time.sleep(0.01)
+        jobs.quick.pool.submit(warm_up, self.models)  # the first answer does not wait for what only the first pays
 
     def _run(self, sockets: list[socket.socket]) -> None:
         """Run the server in its thread."""
@@ -80,6 +83,14 @@ class RunningExplorer:
         """Show a link: the page forbids other pages to embed it."""
         url = html.escape(self.url)
         return f'vitreous explorer: <a href="{url}" target="_blank" rel="noopener">{url}</a>'
+
+
+def warm_up(models: Mapping[str, ViT]) -> None:
+    """Encode the samples, and let each model answer once."""
+    body = next(iter(encoded_samples().values()))
+    for model in models.values():
+        with contextlib.suppress(ValueError):  # whoever asks such a model gets the error
+            Parts(Question(model), body, "").first(CancelToken())
 
 
 def settings(app: SecurityMiddleware) -> uvicorn.Config:
