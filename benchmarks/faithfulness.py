@@ -11,7 +11,7 @@ import argparse
 import torch
 
 from vitreous import load, open_dataset, read_image
-from vitreous.inside import faithfulness
+from vitreous.inside import faithfulness, hiding
 from vitreous.runtime.device import pick_device
 from vitreous.views import maps
 from vitreous.views.inspection import Inspection
@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--data", required=True)
     parser.add_argument("--images", type=int, default=64)
-    parser.add_argument("--baseline", default="blur", choices=faithfulness.BASELINES)
+    parser.add_argument("--baseline", default="blur", choices=hiding.BASELINES)
     options = parser.parse_args()
     device = pick_device("auto")
     model = load(options.model).to(device)

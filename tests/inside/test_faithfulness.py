@@ -106,7 +106,7 @@ def test_black_needs_a_model_that_says_what_black_is():
     [
         (2, {}, "expected one image"),
         (1, {"steps": 0}, "steps must be at least 1"),
-        (1, {"baseline": "white"}, "blur, mean, black or a tensor, got 'white'"),
+        (1, {"baseline": "white"}, "blur, mean, black, removed or a tensor, got 'white'"),
     ],
 )
 def test_options_out_of_range_are_refused(count, options, message):

@@ -10,17 +10,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.inside.gradients import Target, chosen_classes
-from vitreous.inside.integrated_gradients import black
+from vitreous.inside.hiding import HiddenPatches
 from vitreous.models.vit import ViT
 
 if TYPE_CHECKING:
     from vitreous.models.resnet import ResNet
-
-BASELINES = ("blur", "mean", "black")
 
 
 @torch.no_grad()
@@ -38,28 +35,27 @@ def curves(
     """Compute a class's probability while a map's patches are deleted, and while they are inserted: `[… s+1]` each.
 
     `x` is one image `[1 c H W]`, `maps` any number of its maps `[… rows columns]`. The highest patches come first,
-    equal ones row by row. Deleted patches show `baseline`: the blurred image, its mean colour, black, or a tensor.
-    `progress` gets how many of the masked images have run, and of how many.
+    equal ones row by row. Deleted patches show `baseline`: the blurred image, its mean colour, black, or a tensor; or
+    "removed" leaves their tokens out. `progress` gets how many of the masked images have run, and of how many.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 2))
     >>> deletion, insertion = curves(model, torch.randn(1, 3, 4, 4), torch.rand(5, 2, 2), steps=4, baseline="mean")
     >>> deletion.shape, torch.equal(deletion[:, 0], insertion[:, -1])
     (torch.Size([5, 5]), True)
     """
-    if len(x) != 1:
-        raise ValueError(f"expected one image [1 c H W], got {tuple(x.shape)}")
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
     shape = maps.shape[:-2]
-    empty = _empty(model, x, baseline, maps.shape[-2:])
-    ends = model(torch.cat([x, empty]))
-    chosen = chosen_classes(ends[:1], target)
-    whole, nothing = _probability(ends, chosen)
+    hidden = HiddenPatches(model, x, maps.shape[-2:], batch_size=batch_size)
+    everything = torch.ones(1, *maps.shape[-2:], dtype=torch.bool)
+    ends = hidden(torch.cat([everything, ~everything]), baseline)
+    chosen = int(chosen_classes(ends[:1], target))
+    whole, nothing = ends.softmax(dim=-1)[:, chosen]
     ranks = _ranks(maps.reshape(-1, *maps.shape[-2:])).to(x.device)  # [m rows columns]
     counts = [round(step * ranks[0].numel() / steps) for step in range(1, steps)]
     first = ranks[:, None] < torch.tensor(counts, device=x.device)[:, None, None]  # [m s-1 rows columns]
     kept = torch.cat([~first, first]).flatten(0, 1)  # after deletion, then after insertion
-    found = _remaining(model, x, kept, empty, batch_size, progress)[:, chosen[0]]
+    found = hidden(kept, baseline, progress).softmax(dim=-1)[:, chosen]
     middle = found.view(2, *shape, steps - 1)
     full, none = (end.expand(*shape, 1) for end in (whole, nothing))
     return torch.cat([full, middle[0], none], dim=-1), torch.cat([none, middle[1], full], dim=-1)
@@ -76,24 +72,7 @@ def probabilities_without(
     >>> probabilities_without(model, torch.randn(1, 3, 4, 4), kept).shape
     torch.Size([1, 2])
     """
-    return _remaining(model, x, kept.to(x.device), _empty(model, x, baseline, kept.shape[-2:]), batch_size)
-
-
-def _remaining(
-    model: nn.Module,
-    x: Tensor,
-    kept: Tensor,
-    empty: Tensor,
-    batch_size: int,
-    progress: Callable[[int, int], object] = lambda done, total: None,
-) -> Tensor:
-    """Compute the probabilities `[k classes]` where patches that are not in `kept` `[k rows columns]` show `empty`."""
-    found = []
-    for start in range(0, len(kept), batch_size):
-        masks = kept[start : start + batch_size]
-        found.append(model(torch.where(_enlarged(masks, x), x, empty)))
-        progress(start + len(masks), len(kept))
-    return torch.cat(found or [model(x)[:0]]).float().softmax(dim=-1)
+    return HiddenPatches(model, x, kept.shape[-2:], batch_size=batch_size)(kept, baseline).softmax(dim=-1)
 
 
 def area(curve: Tensor) -> Tensor:
@@ -107,38 +86,10 @@ def area(curve: Tensor) -> Tensor:
     return torch.trapezoid(curve, dx=1 / (curve.shape[-1] - 1))
 
 
-def _empty(model: nn.Module, x: Tensor, baseline: str | Tensor, grid: tuple[int, ...]) -> Tensor:
-    """Make what removed patches show: the mean colour, a blur, or a given image."""
-    if isinstance(baseline, Tensor):
-        return baseline.to(x).expand_as(x)
-    if baseline == "blur":
-        from torchvision.transforms.functional import gaussian_blur  # imported late: it takes a second
-
-        spreads = [side / cells for side, cells in zip(x.shape[-2:], grid, strict=True)]  # as wide as a patch
-        reach = [2 * min(round(3 * spread), side - 1) + 1 for spread, side in zip(spreads, x.shape[-2:], strict=True)]
-        result: Tensor = gaussian_blur(x, reach[::-1], spreads[::-1])  # width first
-        return result
-    if baseline == "mean":
-        return x.mean(dim=(-2, -1), keepdim=True).expand_as(x)
-    if baseline == "black":
-        return black(model).to(x).expand_as(x)
-    raise ValueError(f"baseline must be one of {', '.join(BASELINES)} or a tensor, got {baseline!r}")
-
-
-def _probability(logits: Tensor, chosen: Tensor) -> Tensor:
-    """Return the chosen class's probability from logits."""
-    return logits.float().softmax(dim=-1)[:, chosen[0]]
-
-
 def _ranks(maps: Tensor) -> Tensor:
     """Rank each patch of a map by its value: 0 is the highest."""
     order = maps.flatten(1).argsort(dim=1, descending=True, stable=True)
     return order.argsort(dim=1).view(maps.shape)
-
-
-def _enlarged(masks: Tensor, x: Tensor) -> Tensor:
-    """Enlarge masks of deleted patches `[k rows columns]` to pixels `[k 1 H W]`."""
-    return F.interpolate(masks[:, None].to(x), size=x.shape[-2:], mode="nearest-exact") > 0
 
 
 def random_map(grid: tuple[int, int], seed: int = 0) -> Tensor:

@@ -1,0 +1,138 @@
+"""Run a model on one image with patches hidden: blurred, in a plain colour, or their tokens left out.
+
+A patch embedding sees each patch alone. So a ViT's image and its blurred copy are embedded once, and a masked image is
+a choice between their tokens; leaving tokens out makes the sequence shorter, and the forward pass cheaper.
+
+Shapes:  c colours · H W pixels · m masks · n patches · t tokens · d width
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.inside.integrated_gradients import black
+from vitreous.models.last_block import read_last_block, rows_read
+from vitreous.models.vit import ViT
+
+BASELINES = ("blur", "mean", "black")
+"""What hidden patches can show."""
+REMOVED = "removed"
+"""The operator that leaves the tokens of hidden patches out, which needs a ViT."""
+
+
+class HiddenPatches:
+    """A model in front of one image `[1 c H W]`, whose patches of a `grid` can be hidden.
+
+    >>> from vitreous.models.variants import variant
+    >>> model = ViT(variant("vit_femto_patch4_32")).eval()
+    >>> hidden = HiddenPatches(model, torch.randn(1, 3, 32, 32), grid=(8, 8))
+    >>> kept = torch.rand(5, 8, 8) > 0.5
+    >>> hidden(kept, "blur").shape, hidden(kept, "removed").shape
+    (torch.Size([5, 10]), torch.Size([5, 10]))
+    """
+
+    def __init__(self, model: nn.Module, x: Tensor, grid: tuple[int, ...], *, batch_size: int = 32) -> None:
+        if len(x) != 1:
+            raise ValueError(f"expected one image [1 c H W], got {tuple(x.shape)}")
+        self.model, self.x, self.grid, self.batch_size = model, x, grid, batch_size
+        self.vit = model if isinstance(model, ViT) and model.layout.grid == tuple(grid) else None
+        self._embedded: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        kept: Tensor,
+        operator: str | Tensor = "blur",
+        progress: Callable[[int, int], object] = lambda done, total: None,
+    ) -> Tensor:
+        """Compute the logits with only some patches kept: bool `[m rows columns]` → `[m classes]`, in float32.
+
+        `operator` is what hidden patches show, or "removed"; `progress` gets how many masks have run, and of how many.
+        """
+        kept = kept.to(self.x.device).flatten(1)  # [m n]
+        removed = isinstance(operator, str) and operator == REMOVED
+        order, parts = [], []
+        for rows in self._equal_counts(kept) if removed else torch.arange(len(kept)).split(self.batch_size):
+            order.append(rows)
+            chosen = kept[rows.to(kept.device)]
+            parts.append(self._without_tokens(chosen) if removed else self._shown(chosen, operator))
+            progress(sum(map(len, order)), len(kept))
+        if not len(kept):
+            return torch.cat([self.model(self.x)[:0]]).float()
+        back = torch.cat(order).argsort().to(kept.device)
+        return torch.cat(parts).float()[back]
+
+    def _equal_counts(self, kept: Tensor) -> Iterator[Tensor]:
+        """Split masks into batches that keep equally many patches; the fewer tokens, the more masks at once."""
+        counts = kept.sum(dim=1).cpu()
+        for count in counts.unique().tolist():
+            rows = (counts == count).nonzero().flatten()
+            yield from rows.split(self.batch_size * kept.shape[1] // max(count, 1))
+
+    def _shown(self, kept: Tensor, baseline: str | Tensor) -> Tensor:
+        if self.vit is None:
+            masks = F.interpolate(kept.view(-1, 1, *self.grid).to(self.x), size=self.x.shape[-2:], mode="nearest-exact")
+            logits: Tensor = self.model(torch.where(masks > 0, self.x, self._hidden_image(baseline)))
+            return logits
+        patches = torch.where(kept[..., None], self._patches("image"), self._patches(baseline))
+        return self._blocks(self.vit.assemble(patches, self.vit.pos_embed))
+
+    def _without_tokens(self, kept: Tensor) -> Tensor:
+        """Logits of masks that keep equally many patches, whose other tokens are left out."""
+        if self.vit is None:
+            raise ValueError("only a ViT has tokens to leave out: hide patches by blur")
+        if not self.vit.config.class_token and not kept.any():
+            raise ValueError("a ViT without class token reads the mean of its patches: keep at least one")
+        tokens = self.vit.assemble(self._patches("image"), self.vit.pos_embed)[0]  # [t d]
+        prefix = kept.new_ones(len(kept), self.vit.layout.prefix)
+        chosen = torch.cat([prefix, kept], dim=1).nonzero()[:, 1].view(len(kept), -1)
+        return self._blocks(tokens[chosen])
+
+    def _patches(self, shown: str | Tensor) -> Tensor:
+        """The embedded patches of the image, or of what hidden patches show: `[1 n d]`."""
+        name = shown if isinstance(shown, str) else f"tensor {id(shown)}"
+        if name not in self._embedded:
+            assert self.vit is not None
+            self._embedded[name] = self.vit.patch_embed(self.x if name == "image" else self._hidden_image(shown))
+        return self._embedded[name]
+
+    def _hidden_image(self, baseline: str | Tensor) -> Tensor:
+        return hidden_image(self.model, self.x, baseline, self.grid)
+
+    def _blocks(self, tokens: Tensor) -> Tensor:
+        """Run the blocks and the head on embedded tokens: `[m t d]` → `[m classes]`."""
+        assert self.vit is not None
+        short = rows_read(self.vit) is not None
+        for block in self.vit.blocks[:-1] if short else self.vit.blocks:
+            tokens = block(tokens)
+        return read_last_block(self.vit, tokens) if short else self.vit.forward_head(self.vit.norm(tokens))
+
+
+def hidden_image(model: nn.Module, x: Tensor, baseline: str | Tensor, grid: tuple[int, ...]) -> Tensor:
+    """Make what hidden patches show, as large as the image: the blurred image, its mean colour, black, or a tensor."""
+    if isinstance(baseline, Tensor):
+        return baseline.to(x).expand_as(x)
+    if baseline == "blur":
+        from torchvision.transforms.functional import gaussian_blur  # imported late: it takes a second
+
+        spreads = [side / cells for side, cells in zip(x.shape[-2:], grid, strict=True)]  # as wide as a patch
+        reach = [2 * min(round(3 * spread), side - 1) + 1 for spread, side in zip(spreads, x.shape[-2:], strict=True)]
+        result: Tensor = gaussian_blur(x, reach[::-1], spreads[::-1])  # width first
+        return result
+    if baseline == "mean":
+        return x.mean(dim=(-2, -1), keepdim=True).expand_as(x)
+    if baseline == "black":
+        return black(model).to(x).expand_as(x)
+    raise ValueError(f"baseline must be one of {', '.join(BASELINES)}, {REMOVED} or a tensor, got {baseline!r}")
+
+
+def log_odds(logits: Tensor, target: int) -> Tensor:
+    """Compute the log-odds of a class against all others: `[… classes]` → `[…]`; its sigmoid is the probability.
+
+    >>> log_odds(torch.zeros(2), 0)
+    tensor(0.)
+    """
+    others = torch.arange(logits.shape[-1], device=logits.device) != target
+    return logits[..., target] - logits[..., others].logsumexp(dim=-1)
