@@ -23,7 +23,10 @@ BY_GRADIENT = {
 
 
 def explicit(model, x, target):
-    """Attention and its gradient, by autograd through a softmax that is written out: two lists of `[b h t t]`."""
+    """Attention and its gradient, by autograd through a softmax that is written out: two lists of `[b h t t]`.
+
+    And the weights `[b t]` with which the head reads the tokens: of an attention pool, (∇A ⊙ A)⁺.
+    """
     kept = {}
 
     def keep(layer):
@@ -35,24 +38,29 @@ def explicit(model, x, target):
         return change
 
     layers = range(model.config.depth)
-    with intervene(model, replace={f"blocks.{layer}.attention": keep(layer) for layer in layers}):
+    changes = {f"blocks.{layer}.attention": keep(layer) for layer in layers}
+    changes |= {"pool.attention": keep("pool")} if model.attn_pool is not None else {}
+    with intervene(model, replace=changes):
         model(x)[:, target].sum().backward()
     model.zero_grad()
-    return [kept[layer].detach() for layer in layers], [kept[layer].grad for layer in layers]
+    pool = (kept["pool"].grad * kept["pool"].detach()).clamp_min(0) if "pool" in kept else None
+    row = readout(model, pool).double().expand(len(x), -1)
+    return [kept[layer].detach() for layer in layers], [kept[layer].grad for layer in layers], row
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_relevance_against_the_papers_update_on_whole_matrices(name):
     model = family(name).double()
     x = images(model)
-    attention, gradients = explicit(model, x, target=3)
+    attention, gradients, row = explicit(model, x, target=3)
     tokens = model.layout.tokens
     total = torch.eye(tokens).double().expand(2, tokens, tokens)
     for weights, gradient in zip(attention, gradients, strict=True):
         positive = (gradient * weights).clamp_min(0).mean(dim=1)
         total = total + positive @ total  # Chefer, Gur & Wolf 2021, eq. 5 and 6
-    total = total - torch.eye(tokens)
-    expected = torch.einsum("t, b t s -> b s", readout(model).double(), total)
+    if model.attn_pool is None:  # whose query is no token
+        total = total - torch.eye(tokens)
+    expected = torch.einsum("b t, b t s -> b s", row, total)
     assert expected.abs().max() > 1e-3
     torch.testing.assert_close(relevance(model, x, 3), model.layout.to_grid(expected))
 
@@ -62,17 +70,17 @@ def test_relevance_against_the_papers_update_on_whole_matrices(name):
 def test_gradient_attention_against_autograd(name, layer):
     model = family(name).double()
     x = images(model)
-    attention, gradients = explicit(model, x, target=1)
+    attention, gradients, row = explicit(model, x, target=1)
     matrix = (attention[layer] * gradients[layer]).clamp_min(0).mean(dim=1)
-    expected = model.layout.to_grid(readout(model).double() @ matrix)
-    assert expected.max() > 1e-4
+    expected = model.layout.to_grid(torch.einsum("b t, b t s -> b s", row, matrix))
+    assert expected.max() > (1e-4 if model.attn_pool is None else 1e-6)
     torch.testing.assert_close(gradient_attention(model, x, 1, layer=layer), expected)
 
 
 def test_the_captured_attention_gradient_is_autograds():
     model = family("registers").double()
     x = images(model)
-    _, gradients = explicit(model, x, target=2)
+    _, gradients, _ = explicit(model, x, target=2)
     with capture(model, ["attention"], gradients=True) as seen:
         model(x)[:, 2].sum().backward()
     for layer, expected in enumerate(gradients):

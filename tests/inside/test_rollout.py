@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitreous.inside import rollout as module
-from vitreous.inside.attention import readout
+from vitreous.inside.attention import pooled_by, readout
 from vitreous.inside.capture import capture
 from vitreous.inside.rollout import FUSIONS, rollout, rollout_map, rollout_row
 from vitreous.models.tokens import TokenLayout
@@ -86,11 +86,12 @@ def test_discarding_treats_equals_alike():
 def test_a_models_map_is_what_its_head_reads_of_the_whole_rollout(name):
     model = family(name).double()
     x = images(model)
-    with capture(model, "attention") as seen:
+    with capture(model, ["attention", *pooled_by(model)]) as seen:
         model(x)
+    row = readout(model, seen.get("pool.attention")).double().expand(2, -1)
     for options in ({}, {"fusion": "max", "discard": 0.5}):
         whole = rollout(seen.stack("attention"), layout=model.layout, **options)
-        expected = model.layout.to_grid(readout(model).double() @ whole)
+        expected = model.layout.to_grid(torch.einsum("b t, b t s -> b s", row, whole))
         torch.testing.assert_close(rollout_map(model, x, **options), expected)
         patch = model.layout.index(2, 1)
         torch.testing.assert_close(rollout_map(model, x, query=patch, **options), model.layout.to_grid(whole[:, patch]))

@@ -13,6 +13,8 @@ FAMILIES = {
     "registers, no class token": {"class_token": False, "pool": "mean", "registers": 2},
     "token and mean": {"pool": "token+mean", "swiglu": True},
     "sine": {"position": "sine-2d", "qk_norm": True},
+    "attention pool": {"class_token": False, "pool": "attention", "registers": 1},
+    "attention pool of all tokens": {"pool": "attention", "pool_prefix": True, "pool_heads": 3, "pool_mlp_width": 30},
     "square": {"image_size": 16, "fc_norm": True},
 }
 

@@ -106,6 +106,8 @@ def look_alike(name: str, cls: str, arguments: dict[str, Any]) -> dict[str, Any]
     held |= {key: value for key, value in changes.items() if value != defaults[key]}
     if shapes["fc_norm"] or not shapes["class_token"]:
         held |= {"global_pool": "avg", "fc_norm": shapes["fc_norm"]}
+    if "attn_pool.latent" in ours:
+        held |= {"global_pool": "map"}
     if "pos_embed" in ours and ours["pos_embed"].shape[1] == theirs.patch_embed.num_patches:
         held["no_embed_class"] = True
     try:
@@ -118,6 +120,9 @@ def read_timm() -> dict[str, dict[str, Any]]:
     found = {}
     for name, cls, arguments in list(entry_points()):
         held = written(cls, arguments) or look_alike(name, cls, arguments)
+        size, patch = timm.get_pretrained_cfg(name).input_size[1], arguments.get("patch_size", 16)
+        if held is not None and "unsupported" not in held and size % patch:
+            held["img_size"] = size  # its positions do not show it
         if held is not None:
             found[name] = held
     return found

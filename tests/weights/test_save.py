@@ -68,7 +68,7 @@ def test_our_own_folder_comes_back_bit_by_bit(folder, tmp_path):
     for key, value in model.state_dict().items():
         assert torch.equal(again.state_dict()[key], value), key
     stored = json.loads((tmp_path / "config.json").read_text())["vitreous"]
-    assert (stored["version"], stored["config"]["width"]) == (2, 48)
+    assert (stored["version"], stored["config"]["width"]) == (VERSION, 48)
 
 
 def test_from_pretrained_and_save_pretrained(folder, tmp_path):
@@ -139,7 +139,7 @@ def test_an_old_model_is_saved_in_todays_layout(tmp_path):
     model = load(OLD / "trained")
     save(model, tmp_path)
     stored = json.loads((tmp_path / "config.json").read_text())["vitreous"]
-    assert stored["version"] == VERSION == 2
+    assert stored["version"] == VERSION == 3
     assert stored["training"] == model.card.training
     assert load(tmp_path).card.training == model.card.training
 

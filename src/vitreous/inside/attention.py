@@ -106,12 +106,23 @@ def attention_of(model: ViT, layer: int, normed: Tensor) -> Tensor:
     return internals[full_name("attention", layer)]
 
 
-def readout(model: ViT) -> Tensor:
+def pooled_by(model: ViT) -> tuple[str, ...]:
+    """Name the internals that say how attention pooling reads the tokens; none of a model that pools otherwise."""
+    return ("pool.attention", "pool.v", "pool.mixed") if model.attn_pool is not None else ()
+
+
+def readout(model: ViT, pooled: Tensor | None = None) -> Tensor:
     """Compute the weight of each token in what the head reads, `[t]`, summing to 1.
 
     The class token has all of it, or shares it with a distillation token that has a head, or it is spread over patches.
+    Attention pooling decides it anew for each image: given its attention `pooled`, `[b h 1 t]`, the result is `[b t]`.
     """
     layout, weights = model.layout, []
+    if model.config.pool == "attention":
+        if pooled is None:
+            raise ValueError("this model pools by attention: capture pool.attention, and pass it as `pooled`")
+        row = pooled.mean(dim=1)[:, 0]
+        return F.pad(row, (layout.tokens - row.shape[1], 0))  # tokens that are not pooled stand in front
     rows = torch.eye(layout.tokens, device=next(model.parameters()).device)
     if "token" in model.config.pool:
         weights.append(rows[layout.class_index])

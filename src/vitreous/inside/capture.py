@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from vitreous.inside.glossary import BLOCK, WHOLE, full_name
+from vitreous.inside.glossary import BLOCK, POOL, WHOLE, full_name
 from vitreous.models.hooks import Hook, activate, masked, scaled
 from vitreous.models.vit import ViT
 
@@ -118,9 +118,12 @@ class _Recorder(Hook):
             block = model.blocks[layer]
             for module in (block, block.attn, block.mlp):
                 self.prefixes[id(module)] = f"blocks.{layer}."
+        self.pool = model.attn_pool
 
     def on_value(self, module: nn.Module, name: str, value: Tensor) -> Tensor:
-        if name in self.names:
+        if module is self.pool and f"pool.{name}" in self.names:
+            self.keep(f"pool.{name}", value)
+        elif name in self.names:
             prefix = self.prefixes.get(id(module))
             if prefix is not None:  # else another model, or a layer that was not requested
                 self.keep(prefix + name, self.internals.select(value) if name in DERIVED else value)
@@ -128,6 +131,11 @@ class _Recorder(Hook):
 
     def on_attention(self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None) -> None:
         """Compute scores and attention for the requested heads and rows: `[b h q t]`."""
+        if module is self.pool and self.names & {"pool.scores", "pool.attention"}:
+            scores = masked(scaled(q) @ k.transpose(-2, -1), mask)
+            for name, value in (("pool.scores", scores), ("pool.attention", scores.softmax(dim=-1))):
+                if name in self.names:
+                    self.keep(name, value.detach())
         prefix = self.prefixes.get(id(module))
         if prefix is None or not self.names.intersection(DERIVED):
             return
@@ -217,7 +225,7 @@ def capture(
     """
     plain, compiled = underneath(model)
     wanted = {names} if isinstance(names, str) else set(names)
-    known = WHOLE.keys() | BLOCK.keys()
+    known = WHOLE.keys() | BLOCK.keys() | (POOL.keys() if plain.attn_pool is not None else set())
     if strange := wanted - known:
         raise ValueError(f"no internal is called {', '.join(sorted(strange))}; there are {', '.join(sorted(known))}")
     if gradients and "attention" in wanted:

@@ -1,4 +1,4 @@
-"""`WHOLE` and `BLOCK`: the names of a ViT's internals, with shapes and descriptions; the only list of them.
+"""`WHOLE`, `BLOCK` and `POOL`: the names of a ViT's internals, with shapes and descriptions; the only list of them.
 
 b images · t tokens · n patches · d width · h heads · k width of one head · q chosen queries · m MLP width
 """
@@ -25,6 +25,14 @@ BLOCK: dict[str, tuple[str, str]] = {
     "mlp_hidden": ("[b t m]", "hidden layer of the MLP, after the activation"),
     "mlp_output": ("[b t d]", "output of the MLP, before the residual is added"),
     "output": ("[b t d]", "tokens: the output of the block"),
+}
+POOL: dict[str, tuple[str, str]] = {  # of models whose config says pool="attention"
+    "pool.q": ("[b h 1 k]", "attention pooling: the learned query"),
+    "pool.k": ("[b h t k]", "attention pooling: keys of the tokens that are pooled"),
+    "pool.v": ("[b h t k]", "attention pooling: values of these tokens"),
+    "pool.scores": ("[b h 1 t]", "attention pooling: q kᵀ / √k, before the softmax"),
+    "pool.attention": ("[b h 1 t]", "attention pooling: the share of each token, which sum to 1"),
+    "pool.mixed": ("[b h 1 k]", "attention pooling: attention × values, for each head"),
 }
 
 

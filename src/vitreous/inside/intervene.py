@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.inside.capture import DERIVED, plain_running, underneath, within
-from vitreous.inside.glossary import BLOCK, WHOLE, full_name
+from vitreous.inside.glossary import BLOCK, POOL, WHOLE, full_name
 from vitreous.models.hooks import Hook, activate
 from vitreous.models.vit import ViT
 
@@ -78,6 +78,8 @@ class _Intervention(Hook):
             id(module): layer for layer, block in enumerate(model.blocks) for module in (block, block.attn, block.mlp)
         }
         self.whole = {id(model), id(model.patch_embed)}
+        self.pool, pooled_from = model.attn_pool, 0 if model.config.pool_prefix else model.layout.prefix
+        self.not_pooled = [token - pooled_from for token in tokens_off]
         self.blocked: dict[int, Tensor] = {}  # layer → True where attention is forbidden, [h t t]
         for knock in knock_outs:
             for layer in range(model.config.depth) if knock.layers is None else knock.layers:
@@ -85,6 +87,8 @@ class _Intervention(Hook):
                 self.blocked[layer] = self.blocked.get(layer, torch.zeros_like(forbidden)) | forbidden
 
     def changes_attention(self, module: nn.Module) -> bool:
+        if self.pool is not None and module is self.pool:
+            return bool(self.not_pooled) or any(f"pool.{name}" in self.changes for name in DERIVED)
         layer = self.layers.get(id(module))
         if layer is None:
             return False
@@ -92,8 +96,12 @@ class _Intervention(Hook):
 
     def on_value(self, module: nn.Module, name: str, value: Tensor) -> Tensor:
         layer = self.layers.get(id(module))
-        if layer is None and id(module) not in self.whole:
+        if self.pool is not None and module is self.pool:
+            name = f"pool.{name}"
+        elif layer is None and id(module) not in self.whole:
             return value
+        if name == "pool.scores":
+            value = value.index_fill(-1, torch.tensor(self.not_pooled, device=value.device).long(), float("-inf"))
         if name == "scores" and layer in self.blocked:
             value = value.masked_fill(self.blocked[layer].to(value.device), float("-inf"))
         if name == "tokens" and self.tokens_off:  # then the mean over all patches is that over those which are left
@@ -150,7 +158,8 @@ def intervene(
         head_weights = off if head_weights is None else head_weights * off
     if head_weights is not None and head_weights.shape[-2:] != (depth, heads):
         raise ValueError(f"head_weights should end in {(depth, heads)}, got {tuple(head_weights.shape)}")
-    known = WHOLE.keys() | {f"blocks.{layer}.{name}" for layer in range(depth) for name in BLOCK}
+    known = WHOLE.keys() | (POOL.keys() if plain.attn_pool is not None else set())
+    known |= {f"blocks.{layer}.{name}" for layer in range(depth) for name in BLOCK}
     if strange := set(replace or ()) - known:
         raise ValueError(f"no internal is called {', '.join(sorted(strange))}: see inside/glossary.py")
     knocks = [knock.within(plain) for knock in ([knock_out] if isinstance(knock_out, KnockOut) else knock_out)]

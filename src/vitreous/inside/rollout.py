@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vitreous.inside.attention import attention_of, readout
+from vitreous.inside.attention import attention_of, pooled_by, readout
 from vitreous.inside.capture import capture, underneath
 from vitreous.inside.glossary import full_name
 from vitreous.models.tokens import TokenLayout
@@ -134,10 +134,10 @@ def rollout_map(
     torch.Size([2, 8, 8])
     """
     plain, _ = underneath(model)
-    with capture(model, "norm1") as internals:
+    with capture(model, ["norm1", *pooled_by(plain)]) as internals:
         model(x)
     layers = (attention_of(plain, layer, internals[full_name("norm1", layer)]) for layer in reversed(internals.layers))
-    row = readout(plain)
+    row = readout(plain, internals.get("pool.attention"))
     if query is not None:
         plain.layout.patch(query)  # raises for a token that does not exist
         row = torch.eye(plain.layout.tokens, device=row.device)[query]

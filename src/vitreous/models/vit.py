@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitreous.models.attention_pool import AttentionPool
 from vitreous.models.hooks import hook, hooked_attention
 from vitreous.models.residual import LayerScale, StochasticDepth
 from vitreous.models.tokens import TokenLayout
@@ -58,8 +59,9 @@ class ViTConfig:
     """Attention heads in each block."""
     mlp_width: int = 0
     """Hidden width of each block's MLP; 0 means 4 × width, the paper's choice."""
-    pool: Literal["token", "mean", "token+mean"] = "token"
-    """What the head reads: the class token, the mean of the patches, or both side by side (DINOv2's classifier)."""
+    pool: Literal["token", "mean", "token+mean", "attention"] = "token"
+    """What the head reads: the class token, the mean of the patches, both side by side (DINOv2's classifier), or the
+    tokens pooled by attention (SigLIP)."""
     class_token: bool = True
     """Put a learned token in front of the patches."""
     distillation_token: bool = False
@@ -102,6 +104,14 @@ class ViTConfig:
     """Dropout on attention weights."""
     stochastic_depth: float = 0.0
     """Probability to skip a branch of the last block in training; it grows linearly from 0 at the first block."""
+    partial_patches: bool = False
+    """Pixels at the right and the bottom that fill no patch are left out (SigLIP: 384 pixels in patches of 14)."""
+    pool_heads: int = 0
+    """Heads of the attention pool; 0 means as many as in a block."""
+    pool_mlp_width: int = 0
+    """Hidden width of the attention pool's MLP; 0 means that of a block's."""
+    pool_prefix: bool = False
+    """Attention pooling reads the tokens in front of the patches, too (Perception Encoder)."""
 
     def __post_init__(self) -> None:
         for name in ("image_size", "patch_size"):
@@ -114,9 +124,14 @@ class ViTConfig:
             self._check_type(field.name, type(field.default), get_args(field.type))
         if not self.mlp_width:
             object.__setattr__(self, "mlp_width", 4 * self.width)
+        if self.pool == "attention":
+            object.__setattr__(self, "pool_heads", self.pool_heads or self.heads)
+            object.__setattr__(self, "pool_mlp_width", self.pool_mlp_width or self.mlp_width)
         self._check_numbers()
         if "token" in self.pool and not self.class_token:
             raise ValueError(f"pool={self.pool!r} reads the class token, but class_token=False: use pool='mean'")
+        if self.pool != "attention" and (self.pool_heads or self.pool_mlp_width or self.pool_prefix):
+            raise ValueError("pool_heads, pool_mlp_width and pool_prefix need pool='attention'")
         if self.distillation_token and not self.class_token:
             raise ValueError("distillation_token=True needs class_token=True: it stands after the class token")
         if self.distillation_head and not (self.distillation_token and self.classes and self.pool == "token"):
@@ -139,17 +154,26 @@ class ViTConfig:
         for name in ("channels", "width", "depth", "heads", "mlp_width"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("classes", "registers", "representation_size", "layer_scale", "norm_eps"):
+        for name in (
+            "classes",
+            "registers",
+            "representation_size",
+            "layer_scale",
+            "norm_eps",
+            "pool_heads",
+            "pool_mlp_width",
+        ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         for name in ("dropout", "attention_dropout", "stochastic_depth"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
-        if self.width % self.heads:
-            near = max(h for h in range(1, min(self.heads, self.width) + 1) if self.width % h == 0)
-            raise ValueError(f"width {self.width} cannot be split over {self.heads} heads: try heads={near}")
+        for name in ("heads", "pool_heads"):
+            if self.width % (heads := getattr(self, name) or 1):
+                near = max(h for h in range(1, min(heads, self.width) + 1) if self.width % h == 0)
+                raise ValueError(f"width {self.width} cannot be split over {heads} heads: try {name}={near}")
         (height, width), (patch_height, patch_width) = self.size, self.patch
-        if height % patch_height or width % patch_width:
+        if (height % patch_height or width % patch_width) and (not self.partial_patches or 0 in self.grid):
             fits = tuple(max(s // p, 1) * p for s, p in zip(self.size, self.patch, strict=True))
             raise ValueError(
                 f"image_size {height}×{width} is not a whole number of {patch_height}×{patch_width} patches: "
@@ -205,6 +229,7 @@ class PatchEmbedding(nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.size, self.patch, self.channels = config.size, config.patch, config.channels
+        self.partial = config.partial_patches
         self.proj = nn.Conv2d(config.channels, config.width, config.patch, config.patch, bias=config.patch_bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -216,6 +241,8 @@ class PatchEmbedding(nn.Module):
     def project(self, x: Tensor) -> Tensor:
         """Project images of any whole number of patches to tokens: `[b c H W]` → `[b n d]`."""
         (b, c, height, width), (p, q) = x.shape, self.patch
+        if self.partial:
+            x = x[:, :, : height // p * p, : width // q * q]
         x = x.reshape(b, c, height // p, p, width // q, q)
         x = x.permute(0, 2, 4, 1, 3, 5).reshape(b, height // p * (width // q), c * p * q)  # [b n cpq]
         return F.linear(x, self.proj.weight.flatten(1), self.proj.bias)
@@ -376,6 +403,7 @@ class ViT(nn.Module):
         rates = torch.linspace(0, config.stochastic_depth, config.depth, device="cpu").tolist()
         self.blocks = nn.ModuleList(TransformerBlock(config, rate) for rate in rates)
         self.norm = norm() if config.final_norm else nn.Identity()
+        self.attn_pool = AttentionPool(config, ACTIVATIONS[config.activation]) if config.pool == "attention" else None
         self.fc_norm = nn.LayerNorm(config.feature_width, config.norm_eps) if config.fc_norm else nn.Identity()
         self.head = MLPHead(config)
         self.head_dist = MLPHead(config) if config.distillation_head else None
@@ -392,7 +420,7 @@ class ViT(nn.Module):
                 nn.init.trunc_normal_(module.weight, std=std)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-            elif isinstance(module, nn.LayerNorm):
+            elif isinstance(module, nn.LayerNorm | AttentionPool):
                 module.reset_parameters()
             elif isinstance(module, LayerScale):
                 nn.init.constant_(module.gamma, self.config.layer_scale)
@@ -428,6 +456,8 @@ class ViT(nn.Module):
     def pool(self, tokens: Tensor) -> Tensor:
         """Pool the tokens that the head reads: `[b t d]` → `[b d]`, or `[b 2d]` for "token+mean"."""
         parts = []
+        if self.attn_pool is not None:
+            parts.append(self.attn_pool(tokens if self.config.pool_prefix else tokens[:, self.layout.prefix :]))
         if "token" in self.config.pool:
             parts.append(tokens[:, 0])  # y = LN(z_L⁰), eq. 4
         if "mean" in self.config.pool:
@@ -467,8 +497,9 @@ class ViT(nn.Module):
     def reset_classifier(self, classes: int, pool: Literal["token", "mean", "token+mean"] | None = None) -> None:
         """Replace the head by a new linear one with zero weights: `classes` outputs, or none for 0."""
         changes: dict[str, Any] = {"classes": classes, "representation_size": 0, "head_bias": True}
-        if pool is not None:
-            changes["pool"] = pool
+        if pool not in (None, self.config.pool):
+            changes |= {"pool": pool, "pool_heads": 0, "pool_mlp_width": 0, "pool_prefix": False}
+            self.attn_pool = None  # "attention" cannot be asked for: only training makes a pool
         if not classes:
             changes["distillation_head"] = False
         config = replace(self.config, **changes)

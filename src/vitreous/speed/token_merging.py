@@ -111,9 +111,14 @@ def merge(
 
 def _pooled(model: ViT, tokens: Tensor, size: Tensor | None) -> Tensor:
     """Pool as `ViT.pool` does, with each token of a mean counted as often as the patches it stands for."""
+    prefix = model.layout.prefix
+    if size is not None and model.attn_pool is not None:
+        first = 0 if model.config.pool_prefix else prefix
+        counts = size[:, first:].log().transpose(1, 2)[:, None].to(tokens.dtype)  # [b 1 1 t]
+        pooled: Tensor = model.fc_norm(model.attn_pool(tokens[:, first:], counts))
+        return pooled
     if size is None or "mean" not in model.config.pool:
         return model.pool(tokens)
-    prefix = model.layout.prefix
     weight = size[:, prefix:] / size[:, prefix:].sum(dim=1, keepdim=True)
     mean = (tokens[:, prefix:].float() * weight).sum(dim=1).to(tokens.dtype)
     parts = [tokens[:, 0]] if "token" in model.config.pool else []

@@ -119,4 +119,4 @@ def layer_index(name: str, depth: int) -> int:
 
 def has_weight_decay(name: str, parameter: nn.Parameter) -> bool:
     """Return whether weight decay applies to a parameter: to matrices; not to norms, biases, tokens and positions."""
-    return parameter.dim() > 1 and not name.endswith(("_token", "pos_embed"))
+    return parameter.dim() > 1 and not name.endswith(("_token", "pos_embed", "latent"))

@@ -28,9 +28,12 @@ def _tokens(model: ViT) -> str:
 
 def _reads(model: ViT) -> str:
     """Name the tokens that the head reads."""
-    return {"token": "the class token", "mean": "the mean of the patches"}.get(
-        model.config.pool, "the class token and the mean of the patches"
-    )
+    return {
+        "token": "the class token",
+        "mean": "the mean of the patches",
+        "token+mean": "the class token and the mean of the patches",
+        "attention": "the tokens, pooled by attention",
+    }[model.config.pool]
 
 
 def architecture(inspection: Inspection) -> Diagram:

@@ -19,7 +19,7 @@ from vitreous.models.vit import ViTConfig
 from vitreous.weights.keymap import Allowed
 from vitreous.weights.safety import CheckpointError
 
-POOLS = {"token": "token", "avg": "mean"}
+POOLS = {"token": "token", "avg": "mean", "map": "attention"}
 ACTIVATIONS = {name: name for name in ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")} | {"swish": "silu"}
 FIELDS = {  # timm's arguments that are fields of ViTConfig
     "img_size": "image_size",
@@ -37,6 +37,7 @@ FIELDS = {  # timm's arguments that are fields of ViTConfig
     "norm_eps": "norm_eps",
     "swiglu": "swiglu",
     "distilled": "distillation_token",
+    "pool_include_prefix": "pool_prefix",
 }
 COMPUTED = (
     "global_pool",
@@ -56,7 +57,6 @@ HARMLESS_VALUES: dict[str, tuple[Any, ...]] = {  # arguments that change the num
     "proj_bias": (True,),
     "scale_attn_norm": (False,),
     "scale_mlp_norm": (False,),
-    "pool_include_prefix": (False,),
     "dynamic_img_pad": (False,),
     "embed_norm_layer": (None,),
     "norm_layer": (None,),
@@ -65,7 +65,9 @@ STRUCTURE = (
     *("class_token", "distillation_token", "registers", "position", "prefix_positions", "patch_bias", "qkv_bias"),
     *("qk_norm", "swiglu", "embedding_norm", "final_norm", "fc_norm", "layer_scale"),
 )
-"""Fields that decide which tensors there are, whatever their sizes."""
+"""Fields that decide which tensors there are, whatever their sizes; of `pool` only whether it is attention."""
+UNSEEN = ("heads", "activation", "norm_eps", "pool", "pool_heads", "pool_prefix")
+"""Fields that no tensor shows (`pool` only sometimes)."""
 SIZES = ("width", "depth", "mlp_width")
 
 
@@ -100,11 +102,14 @@ def from_arguments(arguments: Mapping[str, Any]) -> ViTConfig:
     given = {FIELDS[name]: _pair(value) for name, value in arguments.items() if name in FIELDS}
     given = {name: value for name, value in given.items() if not (name == "classes" and value is None)}
     pool = _one_of("global_pool", arguments.get("global_pool", "token"), POOLS)
+    if given.get("pool_prefix") and pool != "attention":
+        raise CheckpointError(f"timm's argument pool_include_prefix=True is not supported with a pool of {pool}")
     final_norm = _bool("final_norm", arguments.get("final_norm", True))
     fc_norm = arguments.get("fc_norm")
     fc_norm = pool == "mean" if fc_norm is None else _bool("fc_norm", fc_norm)
     width = given.get("width", 768)
     hidden = int(width * _number("mlp_ratio", arguments.get("mlp_ratio", 4.0)))  # as timm rounds
+    sides, patches = (_both(given.get(name, usual)) for name, usual in (("image_size", 224), ("patch_size", 16)))
     distilled = bool(given.get("distillation_token", False))
     position = arguments.get("pos_embed", "learn")
     return ViTConfig(
@@ -118,6 +123,7 @@ def from_arguments(arguments: Mapping[str, Any]) -> ViTConfig:
         fc_norm=final_norm and fc_norm,
         layer_scale=_number("init_values", arguments.get("init_values") or 0.0),
         activation=_one_of("act_layer", arguments.get("act_layer") or "gelu", ACTIVATIONS),  # type: ignore[arg-type]
+        partial_patches=any(side % patch for side, patch in zip(sides, patches, strict=True)),
         distillation_head=distilled and given.get("classes", 1000) > 0,
     )
 
@@ -145,7 +151,9 @@ def known_architectures() -> dict[str, Architecture]:
 def states(config: ViTConfig, sizes: bool = True) -> Allowed:
     """Return what a model's config states, by field; without `sizes`, all but image size, channels and classes."""
     unsaid = {"dropout", "attention_dropout", "stochastic_depth", "representation_size"}
-    unsaid |= set() if sizes else {"image_size", "channels", "classes", "distillation_head"}
+    unsaid |= set() if sizes else {"channels", "classes", "distillation_head"}
+    if not (sizes or config.partial_patches):  # then positions do not show the size
+        unsaid |= {"image_size", "partial_patches"}
     return {name: (value,) for name, value in vars(config).items() if name not in unsaid}
 
 
@@ -163,7 +171,8 @@ def normalise(name: str, value: Any, shapes: Mapping[str, Any]) -> Any:
 
 def structure(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a config that decide which tensors a model has."""
-    return {name: normalise(name, fields[name], fields) for name in STRUCTURE}
+    found = {name: normalise(name, fields[name], fields) for name in STRUCTURE}
+    return found | {"pool": "attention" if fields.get("pool") == "attention" else "other"}
 
 
 def known_heads(shapes: Mapping[str, Any]) -> tuple[int, ...]:
@@ -190,7 +199,7 @@ def timm_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[A
     differing = []
     for entry in known_architectures().values():
         theirs = structure(vars(entry.config))
-        differing.append((entry, [f for f in STRUCTURE if f not in assume and theirs[f] != mine[f]]))
+        differing.append((entry, [f for f in mine if f not in assume and theirs[f] != mine[f]]))
     found = [entry for entry, fields in differing if not fields and entry.unsupported not in assume]
     if not found:
         same = [pair for pair in differing if _sizes(pair[0]) == sizes and not pair[0].unsupported]
@@ -208,7 +217,7 @@ def timm_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[A
         if not (shapes[name] or name in assume or (name == "final_norm" and shapes["fc_norm"])):
             text = f"its tensors say {name}=False: a part is missing; if not, pass --assume {name}=False"
             raise CheckpointError(text)
-    unseen = ("activation", "norm_eps", "pool", *STRUCTURE, *(("heads",) if sized else ()))
+    unseen = (*(name for name in UNSEEN if sized or name != "heads"), *STRUCTURE)
     allowed: Allowed = {name: tuple(sorted({getattr(e.config, name) for e in entries})) for name in unseen}
     allowed["head_bias"] = (True,)
     allowed["distillation_head"] = (shapes["distillation_token"] and shapes["classes"] > 0,)
@@ -237,6 +246,12 @@ def _sizes(entry: Architecture) -> tuple[int, ...]:
 def _pair(value: Any) -> Any:
     """Turn a list of a config file into a tuple."""
     return tuple(value) if isinstance(value, list) else value
+
+
+def _both(value: Any) -> tuple[int, int]:
+    """Return height and width; a value of another kind is `ViTConfig`'s to name."""
+    pair = value if isinstance(value, tuple) else (value, value)
+    return pair if len(pair) == 2 and all(type(side) is int and side > 0 for side in pair) else (1, 1)
 
 
 def _one_of(name: str, value: object, known: Mapping[str, str]) -> str:

@@ -15,14 +15,12 @@ import torch
 from torch import Tensor
 
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.weights.architectures import STRUCTURE, known_depths, known_heads, normalise
+from vitreous.weights.architectures import STRUCTURE, UNSEEN, known_depths, known_heads, normalise
 from vitreous.weights.card import LoadReport
 from vitreous.weights.keymap import Allowed, Format, Tensors
 from vitreous.weights.safety import CheckpointError
 
 MAX_PATCHES = 65_536
-UNSEEN = ("heads", "activation", "norm_eps", "pool")
-"""Fields that no tensor shows (`pool` only sometimes)."""
 
 
 def from_shapes(tensors: Tensors) -> dict[str, Any]:
@@ -66,6 +64,10 @@ def from_shapes(tensors: Tensors) -> dict[str, Any]:
         "classes": 0 if head is None else head.shape[0],
         "representation_size": 0 if hidden is None else hidden.shape[0],
     }
+    if "attn_pool.mlp.fc1.weight" in tensors:
+        known |= {"pool": "attention", "pool_mlp_width": tensors["attn_pool.mlp.fc1.weight"].shape[0]}
+    else:
+        known |= {"pool_heads": 0, "pool_mlp_width": 0, "pool_prefix": False}
     if head is not None:
         known["head_bias"] = "head.bias" in tensors
     first = hidden if hidden is not None else head
@@ -135,7 +137,9 @@ def infer_config(
     size = assume.get("image_size", stated.get("image_size", (None,))[0])
     said = "the user" if "image_size" in assume else source
     grid, shapes["prefix_positions"] = trained_grid(tensors, shapes, size, said)
-    shapes["image_size"] = (grid[0] * shapes["patch_size"][0], grid[1] * shapes["patch_size"][1])
+    shapes["image_size"] = size or (grid[0] * shapes["patch_size"][0], grid[1] * shapes["patch_size"][1])
+    whole = all(side % patch == 0 for side, patch in zip(shapes["image_size"], shapes["patch_size"], strict=True))
+    shapes["partial_patches"] = not whole
     for name, value in assume.items():
         if name in shapes and normalise(name, shapes[name], shapes) != normalise(name, value, shapes):
             raise CheckpointError(f"you assume {name}={value}, but its tensors say {name}={shapes[name]}")

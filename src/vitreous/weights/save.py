@@ -25,7 +25,7 @@ from vitreous.weights.safety import CheckpointError
 if TYPE_CHECKING:
     from vitreous.models.resnet import ResNet
 
-VERSION = 2  # the layout that is written; 0.1 wrote 1
+VERSION = 3  # the layout that is written; 0.1 wrote 1 and 2
 
 
 def save(model: "ViT | ResNet", folder: str | Path) -> list[Path]:
@@ -125,5 +125,15 @@ def upgrade_1_to_2(own: dict[str, Any]) -> dict[str, Any]:
     return own | {"training": upgraded}
 
 
-UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: upgrade_1_to_2}
+def upgrade_2_to_3(own: dict[str, Any]) -> dict[str, Any]:
+    """State the fields that ViTs had no choice of: those after `stochastic_depth` in `ViTConfig`."""
+    if not isinstance(config := own.get("config"), Mapping) or "patch_size" not in config:
+        return own
+    known = fields(ViTConfig)
+    first = [field.name for field in known].index("stochastic_depth") + 1
+    added: dict[str, Any] = {field.name: field.default for field in known[first:]}
+    return own | {"config": added | dict(config)}
+
+
+UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: upgrade_1_to_2, 2: upgrade_2_to_3}
 """How a `"vitreous"` section of one version becomes one of the next."""

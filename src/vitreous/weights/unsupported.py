@@ -17,8 +17,8 @@ UNSUPPORTED: dict[str, tuple[str, str]] = {  # family: (pattern of its keys, pat
         r"^eva([-\d]|$)|eva02",
     ),
     "BEiT": (r"relative_position_bias_table|attn\.q_bias$", r"beit"),
-    "SigLIP": (r"attn_pool\.(latent|probe)|vision_model\.head\.probe|MAPHead_0/probe", r"siglip"),
-    "Perception Encoder": (r"attn_pool\.(?!latent|probe)", r"vit_pe_|^pe_"),
+    "SigLIP": (r"vision_model\.head\.probe|MAPHead_0/probe", r"siglip"),
+    "Perception Encoder": (r"attn_pool\.(attn|probe|layernorm)", r"vit_pe_|^pe_"),
     "hybrid ViT with a convolutional stem": (
         r"patch_embed\.(backbone|conv)|conv_root/kernel|conv_proj\.conv_bn_relu",
         r"vit_.*_(r26|r50|r_s16|resnet)|hybrid",

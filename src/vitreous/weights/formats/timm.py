@@ -17,6 +17,7 @@ from vitreous.weights.keymap import (
     Allowed,
     ConvertedCheckpoint,
     Format,
+    Limits,
     adapted,
     check_fields,
     check_limits,
@@ -27,10 +28,13 @@ from vitreous.weights.keymap import (
 from vitreous.weights.safety import CheckpointError
 
 LAYERS = ("patch_embed.proj", "norm_pre", "norm", "fc_norm", "head", "head_dist")
+POOL = ("q", "kv", "proj", "norm", "mlp.fc1", "mlp.fc2")
+POOLS = {"token": "token", "mean": "avg", "attention": "map"}
 BLOCK = ("norm1", "attn.qkv", "attn.q_norm", "attn.k_norm", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
 
 RULES = (
-    *(rule(name, name) for name in ("cls_token", "dist_token", "reg_token", "pos_embed")),
+    *(rule(name, name) for name in ("cls_token", "dist_token", "reg_token", "pos_embed", "attn_pool.latent")),
+    *(rule(f"attn_pool.{name}.{{p}}", f"attn_pool.{name}.{{p}}") for name in POOL),
     *(rule(f"{name}.{{p}}", f"{name}.{{p}}") for name in LAYERS),
     rule("head.hidden.{p}", "head.hidden.{p}", older=["pre_logits.fc.{p}"]),  # timm before 0.8
     *(rule(f"blocks.{{n}}.{name}.{{p}}", f"blocks.{{n}}.{name}.{{p}}") for name in BLOCK),
@@ -77,7 +81,7 @@ def read_config(sidecar: Mapping[str, Any]) -> Allowed:
     if pretrained.get("fixed_input_size"):
         usual["img_size"] = list(size[1:])
     config = from_arguments(usual | arguments | given)
-    implied = {"global_pool": {"mean": "avg"}.get(config.pool, config.pool), "num_features": config.width}
+    implied = {"global_pool": POOLS[config.pool], "num_features": config.width}
     for field, value in implied.items():
         if sidecar.get(field, value) not in (None, value):
             raise CheckpointError(
@@ -156,8 +160,10 @@ def architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
         arguments |= {
             "class_token": config.class_token,
             "reg_tokens": config.registers,
-            "global_pool": {"token": "token", "mean": "avg"}[config.pool],
+            "global_pool": POOLS[config.pool],
         }
+        if config.pool_prefix:
+            arguments["pool_include_prefix"] = True
     return name, arguments
 
 
@@ -165,7 +171,9 @@ def to_timm(model: ViT) -> ConvertedCheckpoint:
     """Convert to timm: its keys are ours, and `config.json` names the entry point that builds the model."""
     tensors, config = adapted(model, prefix_positions=None)
     patch_bias = not config.embedding_norm  # CLIP's ViTs have none
-    limits = {"representation_size": (0,), "pool": ("token", "mean"), "patch_bias": (patch_bias,)}
+    limits: Limits = {"representation_size": (0,), "pool": tuple(POOLS), "patch_bias": (patch_bias,)}
+    if config.pool == "attention":
+        limits |= {"pool_heads": (config.heads,), "pool_mlp_width": (config.mlp_width,)}
     check_limits(config, "timm", limits)
     if config.distillation_token:
         check_limits(
@@ -179,7 +187,7 @@ def to_timm(model: ViT) -> ConvertedCheckpoint:
         "architecture": name,
         "num_classes": config.classes,
         "num_features": config.width,
-        "global_pool": {"token": "token", "mean": "avg"}[config.pool],
+        "global_pool": POOLS[config.pool],
         "pretrained_cfg": {
             "num_classes": config.classes,
             "input_size": [config.channels, *config.size],
