@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 
-from vitreous.inside.filters import first_filters, principal_filters, signed
+from vitreous.inside.filters import first_filters, principal_filters
+from vitreous.inside.representations import with_sign
 
 
 def test_against_scikit_learn():
@@ -35,7 +36,7 @@ def test_the_sign_does_not_depend_on_the_sign_of_the_filters():
     ours, _ = principal_filters(weight, count=3)
     mirrored, _ = principal_filters(-weight, count=3)
     torch.testing.assert_close(ours, mirrored, rtol=0, atol=1e-4)
-    found = signed(torch.randn(20, 9))
+    found = with_sign(torch.randn(20, 9))
     assert torch.equal(found.amax(dim=1), found.abs().amax(dim=1))
 
 

@@ -222,7 +222,7 @@ def test_trust_and_ablation_are_drawn_when_asked_for(folder, photo, tmp_path):
         (["--heads", "a-b"], "heads are numbers such as 0-7"),
         (["--heads", "2-0"], "which is none"),
         (["--views", ","], "no view was named"),
-        (["-o", "."], "is a folder: name the report's file"),
+        (["-o", "."], "is a folder: name a file with -o"),
     ],
 )
 def test_a_wrong_choice_is_one_line_and_nothing_is_written(words, message, folder, photo, tmp_path, capsys):

@@ -8,11 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vitreous.cli.console import check_writable, count, messages, notes, print_json, say_problems
+from vitreous.cli.console import count, messages, notes, print_json, say_problems
 from vitreous.cli.inputs import find_inputs
 from vitreous.cli.options import Device, Images, ModelOptions, Precision, SharedModel, Switch, optional
 from vitreous.cli.parts import is_folder, write_folder
 from vitreous.runtime.distributed import this_rank
+from vitreous.runtime.files import check_writable_file
 
 if TYPE_CHECKING:
     from vitreous.data.images import ImageError
@@ -74,7 +75,7 @@ def classify(
         from vitreous.predict.tables import ANSWER_FILES, check_file
 
         check_file(output, ANSWER_FILES, "answers")
-        check_writable(output)
+        check_writable_file(output)
     pick_device(device)  # checked before the model is loaded
     found, problems = find_inputs(images, clipboard, console)
     if not found and not problems:

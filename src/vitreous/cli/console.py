@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import Console
 
     from vitreous.data.images import ImageError
@@ -69,15 +66,6 @@ def count(number: int, word: str) -> str:
     ('1 image', '1,200 images')
     """
     return f"{number:,} {word}{'s' * (number != 1)}"
-
-
-def check_writable(output: Path) -> None:
-    """Raise if a file cannot be written, before the work rather than after it."""
-    folder = output.expanduser().resolve().parent
-    if output.is_dir():
-        raise ValueError(f"{output} is a folder: name a file with -o")
-    if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK)):
-        raise ValueError(f"{folder} cannot be written to: choose another folder with -o")
 
 
 class Estimate:

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import tyro
 
-from vitreous.cli.console import check_writable, count, messages, notes, print_json, say_problems
+from vitreous.cli.console import count, messages, notes, print_json, say_problems
 from vitreous.cli.inputs import find_inputs
 from vitreous.cli.options import Device, Images, ModelOptions, Precision, SharedModel, Switch
 from vitreous.cli.parts import is_folder, write_folder
 from vitreous.runtime.distributed import this_rank
+from vitreous.runtime.files import check_writable_file
 
 
 def embed(
@@ -60,7 +61,7 @@ def embed(
         raise ValueError(f"several processes write a folder of parts, not one file: say -o {output.with_suffix('')}")
     console = messages()
     if not is_folder(output):
-        check_writable(output)
+        check_writable_file(output)
     found, problems = find_inputs(images, clipboard, console)
     if not found and not problems:
         raise ValueError("name the images to embed: files, folders, globs, archives or URLs")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,6 +11,7 @@ import tyro
 from vitreous.cli.console import Estimate, messages, print_json, say_problems
 from vitreous.cli.inputs import find_inputs
 from vitreous.cli.options import Device, Folder, Images, ModelOptions, Number, SharedModel, Switch, optional
+from vitreous.runtime.files import check_writable_file, check_writable_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -77,7 +77,9 @@ def explain(
     from vitreous.views.inspection import Choice
 
     console = messages()
-    _check_writable(output, figures)
+    check_writable_file(output)
+    if figures is not None:
+        check_writable_folder(figures, "--figures")
     model = options.load(console).to(pick_device(device))
     choice = Choice(
         block=block,
@@ -137,21 +139,6 @@ def _find(
     if found or problems:
         return [(image_name(image), image) for image in found], problems
     return ([("", None)] if model is not None else [("chelsea", samples()["chelsea"])]), []
-
-
-def _check_writable(output: Path, figures: Path | None) -> None:
-    """Raise if the report or a figure's folder cannot be written, before the work rather than after it."""
-    if output.is_dir():
-        raise ValueError(f"{output} is a folder: name the report's file, such as {output / 'report.html'}")
-    if figures is not None and figures.exists() and not figures.is_dir():
-        raise ValueError(f"{figures} is a file: --figures expects a folder")
-    for folder in (output.parent, figures):
-        if folder is None:
-            continue
-        existing = next((each for each in (folder, *folder.parents) if each.exists()), folder)
-        if existing.is_file() or not os.access(existing, os.W_OK):
-            reason = "is a file, not a folder" if existing.is_file() else "cannot be written to"
-            raise ValueError(f"{existing} {reason}: choose another path")
 
 
 def _numbers(text: str | None) -> tuple[int, ...] | None:

@@ -75,7 +75,7 @@ def _notes(result: Map) -> list[str]:
 
 
 def _before(result: Map) -> str:
-    """Name the tokens before the patches."""
+    """Name the tokens before the patches, in the note under a figure."""
     return "class token" if result.prefix == 1 else f"{result.prefix} tokens before the patches"
 
 

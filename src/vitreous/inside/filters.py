@@ -9,6 +9,8 @@ Shapes:  d filters · c colours · p q height and width of a filter
 import torch
 from torch import Tensor
 
+from vitreous.inside.representations import with_sign
+
 
 @torch.no_grad()
 def principal_filters(weight: Tensor, count: int = 28) -> tuple[Tensor, Tensor]:
@@ -26,7 +28,7 @@ def principal_filters(weight: Tensor, count: int = 28) -> tuple[Tensor, Tensor]:
     _, spread, components = torch.linalg.svd(filters, full_matrices=False)
     count = min(count, len(filters) - 1, filters.shape[1])  # centring removes one
     shares = spread.square() / spread.square().sum()
-    return _images(signed(components[:count]).unflatten(1, weight.shape[1:])), shares[:count]
+    return _images(with_sign(components[:count]).unflatten(1, weight.shape[1:])), shares[:count]
 
 
 @torch.no_grad()
@@ -37,17 +39,6 @@ def first_filters(weight: Tensor) -> Tensor:
     torch.Size([64, 7, 7, 3])
     """
     return _images(weight.to(torch.promote_types(weight.dtype, torch.float32)))
-
-
-def signed(components: Tensor) -> Tensor:
-    """Flip the sign of components `[count d]` so that the largest weight of each is positive.
-
-    >>> signed(torch.tensor([[0.6, -0.8], [0.8, 0.6]]))
-    tensor([[-0.6000,  0.8000],
-            [ 0.8000,  0.6000]])
-    """
-    largest = components.gather(1, components.abs().argmax(dim=1, keepdim=True))
-    return components * torch.where(largest < 0, -1.0, 1.0).to(components)
 
 
 def _images(filters: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vitreous.inside.filters import signed
 from vitreous.models.tokens import TokenLayout
 
 
@@ -32,11 +31,22 @@ def principal_colours(tokens: Tensor, layout: TokenLayout) -> Tensor:
     flat = patches.flatten(0, 2)
     flat = flat - flat.mean(dim=0)
     _, directions = torch.linalg.eigh(flat.mT @ flat)  # columns, the largest variance last
-    colours = flat @ signed(directions.mT[-3:].flip(0)).mT  # [brc 3]
+    colours = flat @ with_sign(directions.mT[-3:].flip(0)).mT  # [brc 3]
     low, high = colours.amin(dim=0), colours.amax(dim=0)
     visible = high - low > 1e-4 * (high - low).amax()  # a component without variance is rounding: grey
     result: Tensor = torch.where(visible, (colours - low) / (high - low), 0.5).unflatten(0, patches.shape[:3])
     return result
+
+
+def with_sign(components: Tensor) -> Tensor:
+    """Give principal components `[count d]` a sign: the largest weight of each becomes positive.
+
+    >>> with_sign(torch.tensor([[0.6, -0.8], [0.8, 0.6]]))
+    tensor([[-0.6000,  0.8000],
+            [ 0.8000,  0.6000]])
+    """
+    largest = components.gather(1, components.abs().argmax(dim=1, keepdim=True))
+    return components * torch.where(largest < 0, -1.0, 1.0).to(components)
 
 
 def token_norms(tokens: Tensor, layout: TokenLayout) -> Tensor:

@@ -1,4 +1,4 @@
-"""Files and paths: atomic writes, the cache folder, and paths shortened for files that may be shared."""
+"""Files and paths: writability checks, atomic writes, the cache folder, and paths shortened for shared files."""
 
 import json
 import os
@@ -6,6 +6,21 @@ import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+
+
+def check_writable_file(path: Path) -> None:
+    """Raise if a file cannot be written, before the work rather than after it."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name a file with -o")
+    check_writable_folder(path.expanduser().parent, "-o")
+
+
+def check_writable_folder(folder: Path, flag: str) -> None:
+    """Raise if nothing can be written to a folder that `flag` named; the folder may not exist yet."""
+    existing = next((each for each in (folder, *folder.parents) if each.exists()), folder)
+    if existing.is_file() or not os.access(existing, os.W_OK):
+        reason = "is a file, not a folder" if existing.is_file() else "cannot be written to"
+        raise ValueError(f"{existing} {reason}: choose another folder with {flag}")
 
 
 def write_atomic(path: Path, write: Callable[[Path], object]) -> Path:

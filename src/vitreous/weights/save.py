@@ -1,4 +1,4 @@
-"""`save`: write our own model folders, and read their `config.json`, also of earlier versions; write safetensors.
+"""`save`: write our own model folders and read their `config.json`, also of 0.1; write safetensors, pickle and npz files.
 
 Weights are `model.safetensors` under timm's keys (`formats/timm.py`). `config.json` holds everything else under
 `"vitreous"`: the version of the layout, the model's config, preprocessing, class names, source and training.
@@ -65,7 +65,7 @@ def write_pickle(path: Path, tensors: Tensors) -> Path:
 
 
 def write_npz(path: Path, tensors: Tensors) -> Path:
-    """Write a model's tensors as NumPy arrays."""
+    """Write a model's tensors to an npz file."""
     arrays = {key: value.numpy() for key, value in tensors.items()}
 
     def write(temporary: Path) -> None:
