@@ -1,4 +1,4 @@
-"""`save`: write our own model folders and read their `config.json`, also of 0.1; write safetensors, pickle and npz files.
+"""`save`: write our own model folders and read their `config.json`, also of 0.1; write safetensors, pickle, npz files.
 
 Weights are `model.safetensors` under timm's keys (`formats/timm.py`). `config.json` holds everything else under
 `"vitreous"`: the version of the layout, the model's config, preprocessing, class names, source and training.
