@@ -58,7 +58,7 @@ def test_a_runs_page_goes_from_moment_to_moment(fox, tmp_path):
     fox.until("return document.querySelector('.now').textContent === 'epoch 1'")
     assert fox.run("return document.querySelectorAll('.plot svg path.curve').length") == 3
     seen = fox.run(
-        """const { mosaic } = vitreous.views.filters, { x, y, width, height } = mosaic.place(4);
+        """const { mosaic } = vitreous.views.filters, { x, y, width, height } = mosaic.position(4);
         return [...mosaic.canvas.getContext("2d").getImageData(x + width / 2, y + height / 2, 1, 1).data]"""
     )
     expected = np.random.default_rng(1).integers(0, 256, (9, 3, 3, 3))[4, 1, 1]

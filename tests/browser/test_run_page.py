@@ -68,7 +68,7 @@ def middle(page, view, tile, row, column):
     return page.evaluate(
         """([view, tile, row, column]) => {
           const { mosaic } = vitreous.views[view];
-          const { x, y, width, height } = mosaic.place(tile);
+          const { x, y, width, height } = mosaic.position(tile);
           const [rows, columns] = view === "positions" ? [3, 4] : [4, 4];
           const place = [x + ((column + 0.5) / columns) * width, y + ((row + 0.5) / rows) * height];
           return [...mosaic.canvas.getContext("2d").getImageData(...place, 1, 1).data];

@@ -4,8 +4,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from vitreous.figures.colour_scale import own_scales, round_ticks, scale_of, short_numbers
-from vitreous.figures.kinds import percent
 from vitreous.figures.matrix import fit_both, fit_columns, fit_rows
+from vitreous.figures.selection import percent
 from vitreous.figures.style import elide, text_width, wrap
 
 WORDS = st.text("abc wxyz,MW.é", max_size=60)

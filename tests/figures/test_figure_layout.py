@@ -42,7 +42,7 @@ CASES = {
     "tiles": lambda: tiles.draw_similarity_tiles(RANDOM.random((14, 14, 14, 14)), title=LONG),
     "tiles of 37": lambda: tiles.draw_similarity_tiles(np.ones((37, 37, 37, 37)), title="x"),
     "one tile": lambda: tiles.draw_similarity_tiles(np.ones((1, 1, 1, 1))),
-    "one place": lambda: tiles.draw_similarity_one([[1.0]], (0, 0)),
+    "one position": lambda: tiles.draw_similarity_one([[1.0]], (0, 0)),
     "filters": lambda: tiles.draw_filters(RANDOM.random((28, 16, 16, 3)), explained=[1 / 28] * 28, title=LONG),
     "many filters": lambda: tiles.draw_filters(RANDOM.random((150, 4, 4, 3)), explained=[1 / 150] * 150, title="x"),
     "distance": lambda: curves.draw_heads(RANDOM.random((48, 25)) * 200, label="distance (px)", title=LONG),

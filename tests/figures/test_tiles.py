@@ -73,7 +73,7 @@ def test_the_own_place_is_outlined():
     [
         (lambda: draw_similarity_tiles(np.ones((2, 3, 3, 2))), r"\[rows columns rows columns\], got \[2 3 3 2\]"),
         (lambda: draw_similarity_one(np.ones(4), (0, 0)), r"similarity must have shape \[rows columns\], got \[4\]"),
-        (lambda: draw_similarity_one(np.ones((2, 2)), (0, 2)), r"place must be .* 2×2, got \(0, 2\)"),
+        (lambda: draw_similarity_one(np.ones((2, 2)), (0, 2)), r"position must be .* 2×2, got \(0, 2\)"),
     ],
 )
 def test_wrong_similarities_are_refused_with_what_was_expected_and_what_came(draw, message):

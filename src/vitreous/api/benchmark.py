@@ -85,8 +85,8 @@ def benchmark(
     >>> [row.name for row in sorted(found.results[0].rows, key=lambda row: row.name)]
     ['vitreous', 'vitreous, whole network']
     """
-    where = pick_device(device)
-    small = where.type == "cpu"
+    chosen = pick_device(device)
+    small = chosen.type == "cpu"
     names = [models] if isinstance(models, str) else list(models)
     names = names or ["vit_tiny_patch16_224" if small else "vit_base_patch16_224"]
     configs = {name: variant(name) for name in names}
@@ -96,10 +96,10 @@ def benchmark(
         raise ValueError(f"{headless[0]} has no head, so no logits to compare: name a variant that classifies")
     modes = tuple(modes) or (("eager",) if small else ("eager", "compiled"))
     contenders = select_contenders(tuple(against), modes, train, tuple(also))
-    precision = precision or ("bf16" if where.type == "cuda" else "fp32")
+    precision = precision or ("bf16" if chosen.type == "cuda" else "fp32")
     load, results = load_average(), []
     for name, config in configs.items():
-        setting = Setting(config, batch_size or (8 if small else 256), where, precision, train)
+        setting = Setting(config, batch_size or (8 if small else 256), chosen, precision, train)
 
         def noted(line: str, name: str = name) -> None:
             note(f"{name}: {line}")
@@ -107,4 +107,4 @@ def benchmark(
         result = run_benchmark(name, setting, contenders, seconds=seconds, load=load, note=noted)
         on_result(result)
         results.append(result)
-    return Benchmark(results, environment(where))
+    return Benchmark(results, environment(chosen))

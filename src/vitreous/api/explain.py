@@ -82,7 +82,7 @@ def _each(
             opened = None if image is None else read_image(image)
             inspection = Inspection(model, opened, choice, name)
             if opened is not None:
-                _ = inspection.view  # preprocessing refuses some images
+                _ = inspection.view  # preprocessing rejects some images
             explanation = Explanation(inspection, views)
         except ImageError as error:
             yield error if error.name == name else ImageError(name, error.reason)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vitreous.cli.console import count, messages, notes, print_json, say_problems
+from vitreous.cli.console import count, messages, notes, print_json, say_packaged, say_problems
 from vitreous.cli.inputs import find_inputs
 from vitreous.cli.options import Device, Images, ModelOptions, Precision, SharedModel, Switch, optional
 from vitreous.cli.parts import is_folder, write_folder
@@ -91,7 +91,7 @@ def classify(
     if output is not None and in_parts:
         from vitreous.predict.parts import classify_job
 
-        options.say_packaged(console, model)
+        say_packaged(console, options.model, model)
         job = classify_job(model, top=top, compute=compute, merge=merge, **sizes)
         write_folder(output, found, problems, job, part_size, console, json)
         return
@@ -101,7 +101,7 @@ def classify(
     rows = list(results)
     answers = [row for row in rows if not isinstance(row, ImageError)]
     if answers:
-        options.say_packaged(console, model)
+        say_packaged(console, options.model, model)
     if output is not None:
         from vitreous.predict.tables import write_answers
 

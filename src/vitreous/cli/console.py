@@ -44,6 +44,13 @@ def say_doubts(console: Console, model: Model) -> None:
         console.print(line, style="dim", markup=False)
 
 
+def say_packaged(console: Console, named: str | None, model: Model) -> None:
+    """Print which model answers, if none was `named`."""
+    if named is None:
+        text = f"model: {model.card.name} (ViT-Ti/16, {model.config.classes:,} classes of ImageNet)"
+        console.print(text, style="dim", markup=False)
+
+
 def notes(console: Console) -> Callable[[str], None]:
     """Make a function that prints a line in grey."""
     return lambda line: console.print(line, style="dim", markup=False)

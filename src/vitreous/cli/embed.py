@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from vitreous.cli.console import count, messages, notes, print_json, say_problems
+from vitreous.cli.console import count, messages, notes, print_json, say_packaged, say_problems
 from vitreous.cli.inputs import find_inputs
 from vitreous.cli.options import Device, Images, ModelOptions, Precision, SharedModel, Switch
 from vitreous.cli.parts import is_folder, write_folder
@@ -69,7 +69,7 @@ def embed(
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
     compute = choose_compute(model, "features", fast=fast, merge=merge, images=len(found), note=notes(console), **sizes)
     if found:
-        options.say_packaged(console, model)
+        say_packaged(console, options.model, model)
     if is_folder(output):
         from vitreous.predict.parts import embed_job
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from vitreous.cli.console import Estimate, messages, print_json, say_problems
+from vitreous.cli.console import Estimate, messages, print_json, say_packaged, say_problems
 from vitreous.cli.inputs import find_inputs
 from vitreous.cli.options import Device, Folder, Images, ModelOptions, Number, SharedModel, Switch, optional
 from vitreous.runtime.files import check_writable_file, check_writable_folder
@@ -102,7 +102,7 @@ def explain(
             problems.append(each)
             continue
         if not pages:
-            options.say_packaged(console, model)
+            say_packaged(console, options.model, model)
         name = each.inspection.name
         with Estimate(console, f"computing the views of {name or 'the model'}") as estimate:
             each.inspection.progress = estimate

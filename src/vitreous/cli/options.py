@@ -85,11 +85,5 @@ class ModelOptions:
             say_doubts(console, model)
         return model
 
-    def say_packaged(self, console: Console, model: Model) -> None:
-        """Print which model answers, if none was named."""
-        if self.model is None:
-            text = f"model: {model.card.name} (ViT-Ti/16, {model.config.classes:,} classes of ImageNet)"
-            console.print(text, style="dim", markup=False)
-
 
 SharedModel = Annotated[ModelOptions, tyro.conf.arg(name="")]  # flags without a prefix

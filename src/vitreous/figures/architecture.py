@@ -42,7 +42,7 @@ def draw_architecture(diagram: Diagram) -> Figure:
     rows = max(len(diagram.whole), 7)
     height = 0.3 + rows * _STEP
     with new_figure(WIDTH, height, diagram.title) as card:
-        axes = card.place(0, 0, WIDTH, height)
+        axes = card.axes_at(0, 0, WIDTH, height)
         axes.set(xlim=(0, WIDTH), ylim=(height, 0))
         axes.set_axis_off()
         for number, part in enumerate(diagram.whole):
@@ -76,12 +76,12 @@ def draw_story(steps: Sequence[StoryStep], *, title: str = "") -> Figure:
                 card.rule(top - 0.06)
             card.write(0, top, str(number), color=ACCENT, weight="bold", va="top")
             card.write(left, top, step.title, weight="bold", va="top")
-            for place, line in enumerate(lines):
-                down = top + line_height(BODY) + place * line_height(SMALL)
+            for i, line in enumerate(lines):
+                down = top + line_height(BODY) + i * line_height(SMALL)
                 card.write(left, down, line, size=SMALL, color=MUTED, va="top")
             card.write(middle, top, elide(step.equation, WIDTH - middle, SMALL), size=SMALL, color=INK, va="top")
-            for place, (name, shape) in enumerate(step.shapes, start=1):
-                down = top + place * line_height(SMALL) + 0.03
+            for i, (name, shape) in enumerate(step.shapes, start=1):
+                down = top + i * line_height(SMALL) + 0.03
                 card.write(middle, down, name, size=TINY, color=MUTED, va="top")
                 card.write(WIDTH, down, shape, size=TINY, color=INK, va="top", ha="right", family=MONO)
             top += row

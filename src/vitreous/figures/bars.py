@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from vitreous.figures.checks import Floats, array_of, labels_of
 from vitreous.figures.colour_scale import round_ticks
-from vitreous.figures.kinds import percent
+from vitreous.figures.selection import percent
 from vitreous.figures.style import (
     ABOVE,
     ACCENT,
@@ -94,11 +94,11 @@ def _strip(card: Sheet, probabilities: Floats, top: float) -> None:
     """Draw a strip below the bars of predictions: the probability of every class over its index."""
     count = len(probabilities)
     card.write(0, top, f"all {count} classes, by index", size=SMALL, color=MUTED, va="top")
-    axes = card.place(0, top + 0.2, WIDTH, 0.42)
+    axes = card.axes_at(0, top + 0.2, WIDTH, 0.42)
     tidy(axes)
     axes.vlines(range(count), 0, probabilities, color=ACCENT, linewidth=1.0 if count > 200 else 3.0)
     axes.set(xlim=(-0.5, count - 0.5), ylim=(0, float(np.nanmax(probabilities, initial=0)) * 1.05 or 1), yticks=[])
-    ticks = round_ticks(0, count - 1, most=8, whole=True)
+    ticks = round_ticks(0, count - 1, count=8, whole=True)
     axes.set_xticks(list(ticks), list(ticks.values()))
 
 
@@ -192,7 +192,7 @@ def draw_ranking(
 
 def _rows(card: Sheet, left: float, top: float, width: float, row: float, count: int) -> Axes:
     """Make bare axes beside a table: row i of the table is y = i, the first on top."""
-    axes = card.place(left, top, width, count * row)
+    axes = card.axes_at(left, top, width, count * row)
     tidy(axes)
     axes.spines[:].set_visible(False)
     axes.set(xticks=[], yticks=[], ylim=(count - 0.5, -0.5))

@@ -61,10 +61,10 @@ def labels_of(name: str, labels: Sequence[str], count: int) -> list[str]:
     return [str(label) for label in labels]
 
 
-def check_place(name: str, place: tuple[int, int], grid: Sequence[int]) -> None:
-    """Raise unless a (row, column) lies in the grid of patches."""
-    if len(place) != 2 or not all(0 <= at < side for at, side in zip(place, grid, strict=True)):
-        raise ValueError(f"{name} must be a (row, column) in a grid of {grid[0]}×{grid[1]}, got {place}")
+def check_position(name: str, position: tuple[int, int], grid: Sequence[int]) -> None:
+    """Raise unless a position (row, column) lies in the grid of patches."""
+    if len(position) != 2 or not all(0 <= at < side for at, side in zip(position, grid, strict=True)):
+        raise ValueError(f"{name} must be a (row, column) in a grid of {grid[0]}×{grid[1]}, got {position}")
 
 
 def _check(name: str, got: tuple[int, ...], shape: str) -> None:

@@ -64,10 +64,10 @@ class Scale:
         figure = axes.figure
         assert isinstance(figure, Figure)
         across, down = figure.get_size_inches()
-        place = axes.get_position()
-        height = height or (3.0 if place.height * down > 6.5 else max(place.height * down, SHORTEST_BAR))
-        bottom = place.y1 - height / down
-        bar = figure.add_axes((place.x1 + _GAP / across, bottom, _BAR / across, height / down))
+        box = axes.get_position()
+        height = height or (3.0 if box.height * down > 6.5 else max(box.height * down, SHORTEST_BAR))
+        bottom = box.y1 - height / down
+        bar = figure.add_axes((box.x1 + _GAP / across, bottom, _BAR / across, height / down))
         steps = np.linspace(self.low, self.high, 256)[:, None]
         bar.imshow(
             steps, cmap=self.colours, norm=self.norm, origin="lower", aspect="auto", extent=(0, 1, self.low, self.high)
@@ -84,9 +84,9 @@ class Scale:
             spine.set(color=FAINT, linewidth=0.6)
         if self.label:
             label = elide(self.label, height, SMALL)
-            left = place.x1 + (self.room - line_height(SMALL) / 2) / across
+            left = box.x1 + (self.room - line_height(SMALL) / 2) / across
             figure.text(
-                left, (bottom + place.y1) / 2, label, size=SMALL, color=MUTED, rotation=90, ha="center", va="center"
+                left, (bottom + box.y1) / 2, label, size=SMALL, color=MUTED, rotation=90, ha="center", va="center"
             )
         return bar
 
@@ -134,7 +134,7 @@ def own_scales(label: str = "") -> Scale:
     return Scale(0.0, 1.0, label, ends=("0", "high"))
 
 
-def round_ticks(low: float, high: float, *, most: int = 4, whole: bool = False) -> dict[float, str]:
+def round_ticks(low: float, high: float, *, count: int = 4, whole: bool = False) -> dict[float, str]:
     """Choose about `count` round ticks of a colour bar from `low` to `high`, and how each is written.
 
     >>> round_ticks(0.0, 0.031)
@@ -142,9 +142,9 @@ def round_ticks(low: float, high: float, *, most: int = 4, whole: bool = False) 
     """
     slack = 1e-9 * (high - low)
     steps = [1, 2, 5, 10] if whole else [1, 2, 2.5, 5, 10]
-    found = MaxNLocator(most, steps=steps, integer=whole, min_n_ticks=1).tick_values(low, high)
-    places = [float(place) for place in found if low - slack <= place <= high + slack]
-    return dict(zip(places, short_numbers(places), strict=True))
+    found = MaxNLocator(count, steps=steps, integer=whole, min_n_ticks=1).tick_values(low, high)
+    ticks = [float(tick) for tick in found if low - slack <= tick <= high + slack]
+    return dict(zip(ticks, short_numbers(ticks), strict=True))
 
 
 def short_numbers(values: Sequence[float]) -> list[str]:
@@ -160,8 +160,8 @@ def short_numbers(values: Sequence[float]) -> list[str]:
     if -4 <= exponent < 6:
         exponent = 0
     scaled = [value / 10.0**exponent for value in values]
-    places = sorted(set(scaled))
-    step = min((b - a for a, b in pairwise(places)), default=max(map(abs, scaled), default=1.0))
+    distinct = sorted(set(scaled))
+    step = min((b - a for a, b in pairwise(distinct)), default=max(map(abs, scaled), default=1.0))
     decimals = next((d for d in range(10) if all(abs(round(v, d) - v) <= 0.01 * step for v in scaled)), 9)
     power = f"×10{str(exponent).translate(_SUPERSCRIPT)}" if exponent else ""
     texts = (f"{value:z.{decimals}f}" for value in scaled)

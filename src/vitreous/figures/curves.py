@@ -150,9 +150,9 @@ def draw_removal(
                 axes.plot(counts, line, color=PALETTE[number % len(PALETTE)], linewidth=1.6, clip_on=False)
         for number, name in enumerate(names):
             row, column = divmod(number, columns)
-            place = column * WIDTH / columns, under + row * _ROW
+            corner = column * WIDTH / columns, under + row * _ROW
             text = f"● {elide(name, WIDTH / columns - 0.3, SMALL)}"
-            card.write(*place, text, size=SMALL, color=PALETTE[number % len(PALETTE)], va="top")
+            card.write(*corner, text, size=SMALL, color=PALETTE[number % len(PALETTE)], va="top")
         for number, line in enumerate(notes):
             card.write(0, under + (rows + number) * _ROW + 0.08, line, size=SMALL, color=INK, va="top")
     return card
@@ -176,10 +176,10 @@ def _chart(
     """Make a chart's axes with ticks and names, in a box (left, top, width, height) that holds its numbers too."""
     left, top, width, height = box
     beside = _beside(y_limits, ylabel)
-    axes = card.place(left + beside, top, width - beside, height)
+    axes = card.axes_at(left + beside, top, width - beside, height)
     tidy(axes)
     axes.grid(axis="y", color=TRACK, linewidth=0.8)  # faint lines to read values by
-    x_ticks, y_ticks = round_ticks(*x_limits, most=12 if whole else 8, whole=whole), round_ticks(*y_limits, most=6)
+    x_ticks, y_ticks = round_ticks(*x_limits, count=12 if whole else 8, whole=whole), round_ticks(*y_limits, count=6)
     axes.set_xticks(list(x_ticks), list(x_ticks.values()))
     axes.set_yticks(list(y_ticks), list(y_ticks.values()))
     axes.set(xlim=x_limits, ylim=y_limits)
@@ -190,7 +190,7 @@ def _chart(
 
 def _beside(limits: tuple[float, float], ylabel: str) -> float:
     """Measure the inches to the left of a chart for its numbers and its name."""
-    widest = max(text_width(text, SMALL) for text in round_ticks(*limits, most=6).values())
+    widest = max(text_width(text, SMALL) for text in round_ticks(*limits, count=6).values())
     return widest + 0.08 + (_ROW + 0.04 if ylabel else 0)
 
 
@@ -204,10 +204,10 @@ def _name_ends(axes: Axes, names: Sequence[str], ends: Sequence[float], colours:
     """Write the names of lines to the right of a chart, each as near to its line's end as the others let it."""
     low, high = axes.get_ylim()
     wanted = [float(np.clip((end - low) / (high - low), 0, 1)) * tall for end in ends]
-    for name, place, colour in zip(names, spread(wanted, _ROW, tall), colours, strict=True):
+    for name, height, colour in zip(names, spread(wanted, _ROW, tall), colours, strict=True):
         axes.annotate(
             name,
-            (1, place / tall),
+            (1, height / tall),
             xytext=(6, 0),
             xycoords="axes fraction",
             textcoords="offset points",
@@ -232,12 +232,12 @@ def spread(wanted: Sequence[float], gap: float, top: float) -> list[float]:
         while len(pools) > 1 and np.mean(pools[-2]) > np.mean(pools[-1]):
             last = pools.pop()
             pools[-1] += last
-    most = max(top - (len(wanted) - 1) * gap, 0.0)
-    level = [float(np.clip(np.mean(pool), 0.0, most)) for pool in pools for _ in pool]
-    places = [0.0] * len(wanted)
+    limit = max(top - (len(wanted) - 1) * gap, 0.0)
+    level = [float(np.clip(np.mean(pool), 0.0, limit)) for pool in pools for _ in pool]
+    heights = [0.0] * len(wanted)
     for rank, i in enumerate(order):
-        places[i] = level[rank] + rank * gap
-    return places
+        heights[i] = level[rank] + rank * gap
+    return heights
 
 
 def _steps(name: str, y: ArrayLike) -> Floats:

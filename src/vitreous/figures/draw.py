@@ -24,11 +24,10 @@ from vitreous.figures.kinds import (
     Story,
     Table,
     Tiles,
-    percent,
-    select,
 )
 from vitreous.figures.maps import draw_colours, draw_crop, draw_grid, draw_map, draw_maps, draw_patches
 from vitreous.figures.matrix import draw_blocks_heads, draw_matrix, draw_similarity
+from vitreous.figures.selection import percent, select
 from vitreous.figures.style import footer_of_figures
 from vitreous.figures.tiles import draw_filters, draw_similarity_one, draw_similarity_tiles
 

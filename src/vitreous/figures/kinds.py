@@ -1,4 +1,4 @@
-"""The kinds of result that a view may compute: arrays and words, nothing drawn yet.
+"""The kinds of result that a view may compute (`Map`, `Matrix`, `Bars`, …): arrays and words, nothing drawn yet.
 
 Each kind is drawn twice: by `figures/draw.py` with matplotlib, and by the page's `kinds.js`. A result may hold a value
 for every class, block, head or query token. `axes` names those leading axes; `at` says which index of each is shown
@@ -14,55 +14,12 @@ from typing import Literal
 import numpy as np
 
 from vitreous.figures.checks import Floats
-
-Axis = Literal["class", "block", "head", "query"]
-At = Mapping[Axis, int | None]
-Names = Mapping[Axis, Sequence[str]]
-MatrixScale = Literal["raw", "log", "layer-norm"]
-
-
-def select(values: Floats, axes: Sequence[Axis], at: At, keep: Sequence[Axis] = (), prefix: int = 0) -> Floats:
-    """Values `[*axes …]` at one index of each axis, or their mean; the axes in `keep` stay.
-
-    The mean over queries is that over patches alone: the first `prefix` tokens are no patches.
-
-    >>> select(np.eye(3), ("query",), {"query": 1}).tolist()
-    [0.0, 1.0, 0.0]
-    >>> select(np.eye(3), ("query",), {"query": None}, prefix=1).tolist()
-    [0.0, 0.5, 0.5]
-    """
-    position = 0
-    for axis in axes:
-        if axis in keep:
-            position += 1
-        elif (index := at.get(axis)) is not None:
-            values = np.take(values, [index], axis=position).squeeze(position)
-        else:
-            chosen = values[(slice(None),) * position + (slice(prefix, None),)] if axis == "query" else values
-            values = chosen.mean(axis=position)
-    return values
-
-
-def fill_title(title: str, at: At, names: Names) -> str:
-    """A title whose `{class}`, `{block}`, `{head}` and `{query}` are named.
-
-    >>> fill_title("Attention of {block}, {head}", {"block": 3, "head": None}, {})
-    'Attention of block 3, mean over heads'
-    """
-    words = {
-        axis: names[axis][at.get(axis) or 0] if axis in names and at.get(axis) is not None else f"{axis} {at.get(axis)}"
-        for axis in ("class", "block", "head", "query")
-    }
-    if at.get("head") is None:
-        words["head"] = "mean over heads"
-    if at.get("query") is None:
-        words["query"] = "average patch"
-    return title.format(**words)
+from vitreous.figures.selection import SCALES, At, Axis, MatrixScale, Names, fill_title, percent, select
 
 
 @dataclass(frozen=True)
 class Map:
-    """Heat over the patches of the image: one value a patch, for every index of the axes."""
+    """A heat map over the patches of the image: one value a patch, for every index of the axes."""
 
     values: Floats
     """`[*axes t]` or `[*axes n]`; `[*axes n 3]` in 0 to 1 for colours."""
@@ -97,14 +54,14 @@ class Map:
     kind = "map"
 
     def shown(self, keep: Sequence[Axis] = ()) -> Floats:
-        """What a figure shows: `[*keep r c]`, or `[*keep r c 3]` for colours."""
+        """Select what a figure shows of a map: `[*keep r c]`, or `[*keep r c 3]` for colours."""
         values = select(self.values, self.axes, self.at, keep, self.prefix)
         tail = (3,) if self.colours else ()
         patches = values if self.colours else values[..., self.prefix :]
         return patches.reshape(*values.shape[: len(keep)], *self.grid, *tail)
 
     def left_out(self, block: int | None = None) -> tuple[int, ...]:
-        """Patches that the scale of colours leaves out, in one block or in the one that is shown."""
+        """List the patches that a map's colour scale leaves out, in one block or in the one that is shown."""
         block = self.at.get("block") if block is None else block
         early = "block" in self.axes and block is not None and block < self.outliers_from
         return () if early else self.outliers
@@ -146,39 +103,13 @@ class Matrix:
     kind = "matrix"
 
     def shown(self) -> Floats:
-        """`[rows columns]`, transformed."""
+        """Select what a figure shows of a matrix and scale it: `[rows columns]`."""
         values = select(self.values, self.axes, self.at)
-        return {"raw": _raw, "log": log_scaled, "layer-norm": layer_normed}[self.scale](values)
+        return SCALES[self.scale](values)
 
     @property
     def filled_title(self) -> str:
         return fill_title(self.title, self.at, self.names)
-
-
-def _raw(matrix: Floats) -> Floats:
-    return matrix
-
-
-def log_scaled(matrix: Floats, floor: float = 1e-6) -> Floats:
-    """The decimal logarithm; whatever is smaller than `floor` counts as `floor`.
-
-    >>> log_scaled(np.array([1.0, 0.01, 0.0])).tolist()
-    [0.0, -2.0, -6.0]
-    """
-    return np.log10(np.maximum(matrix, floor))
-
-
-def layer_normed(matrix: Floats, eps: float = 1e-5) -> Floats:
-    """Each row layer-normalised, so that rows of different sharpness can be read side by side.
-
-    `eps` is torch's own: a row as flat as uniform attention over 200 tokens stays pale, rather than showing its noise.
-
-    >>> layer_normed(np.array([[0.0, 2.0], [4.0, 0.0]]), eps=0.0).tolist()
-    [[-1.0, 1.0], [1.0, -1.0]]
-    """
-    centred = matrix - matrix.mean(axis=-1, keepdims=True)
-    scaled: Floats = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
-    return scaled
 
 
 @dataclass(frozen=True)
@@ -198,7 +129,7 @@ class Dots:
 
 @dataclass(frozen=True)
 class Bars:
-    """Named values, in the order to be read."""
+    """A kind of result: named values as bars, in the order to be read."""
 
     names: Sequence[str]
     values: Floats
@@ -273,7 +204,7 @@ class Removal:
     kind = "removal"
 
     def sentence(self, row: int = 0) -> str:
-        """What hiding the strongest patches of a class does, and whether the map passes its test."""
+        """Write what hiding the strongest patches of a class does, and whether the map passes its test."""
         step = self.chosen[row]
         whole, now = (float(self.hidden[row, at, row]) for at in (0, step))
         words = {
@@ -401,7 +332,7 @@ class Story:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of a label and a text."""
+    """A kind of result: rows of a label and a text."""
 
     rows: Sequence[tuple[str, str]]
     title: str
@@ -412,16 +343,3 @@ class Table:
 Result = Map | Matrix | Dots | Bars | Steps | Removal | Lines | Tiles | Crop | Diagram | Story | Table
 Results = Mapping[str, Result]
 """Results by what sets them apart within the view; one alone has the name ''."""
-
-
-def percent(share: float) -> str:
-    """A share of 1 in percent, with as many digits as help.
-
-    >>> percent(0.9312), percent(0.0312), percent(0.0001), percent(1.0), percent(float("nan"))
-    ('93.1 %', '3.1 %', '< 0.1 %', '100 %', '–')
-    """
-    if share != share:
-        return "–"
-    if 0 < share < 0.001:
-        return "< 0.1 %"
-    return f"{100 * share:.1f} %".replace("100.0", "100").replace("-", "−") if share else "0 %"

@@ -13,7 +13,7 @@ from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from vitreous.figures.checks import Bytes, Floats, array_of, check_place, colours_of, image_of, labels_of
+from vitreous.figures.checks import Bytes, Floats, array_of, check_position, colours_of, image_of, labels_of
 from vitreous.figures.colour_scale import SHORTEST_BAR, Scale, own_scales, scale_of
 from vitreous.figures.style import (
     CAPTION,
@@ -64,7 +64,7 @@ def draw_map(
     width, height = _panel(image, columns=3, room=scale.room, cells=heat.shape[1])
     slot = max(width, _NARROWEST) + _GAP
     with new_figure(2 * slot + width + scale.room, CAPTION + max(height, SHORTEST_BAR), title) as card:
-        left, middle, right = (card.place(i * slot, CAPTION, width, height) for i in range(3))
+        left, middle, right = (card.axes_at(i * slot, CAPTION, width, height) for i in range(3))
         _show(left, small, image.shape)
         _lay_over(middle, _grey(small, diverging), image.shape, heat, scale, outliers)
         right.imshow(heat, cmap=scale.colours, norm=scale.norm, interpolation="nearest", aspect="auto")
@@ -98,7 +98,7 @@ def draw_maps(
     image, heats = image_of(image), array_of("heats", heats, "n rows columns")
     names = labels_of("names", names, len(heats))
     if marked is not None:
-        check_place("marked", marked, heats.shape[1:])
+        check_position("marked", marked, heats.shape[1:])
     count, bar = len(heats), own_scales(label) if limits is None else scale_of(heats, label, limits=limits)
     left_out = list(outliers) or [()] * count
     columns = count if count <= 4 else 3 if count in (5, 6, 9) else 4 if count <= 16 else 6
@@ -113,7 +113,7 @@ def draw_maps(
     with new_figure(*body, title) as card:
         for number, (heat, name) in enumerate(zip(heats, names, strict=True)):
             row, column = divmod(number, columns)
-            axes = card.place(column * across, row * down + CAPTION, width, height)
+            axes = card.axes_at(column * across, row * down + CAPTION, width, height)
             caption(axes, elide(name, across - _GAP, SMALL))
             heat = _without(heat, left_out[number])
             scale = scale_of(heat, clipped=True) if limits is None else bar
@@ -191,7 +191,7 @@ def draw_patches(image: ArrayLike, grid: tuple[int, int], *, title: str = "") ->
     panel_width, panel_height = _panel(image, columns=2, room=_GAP)
     slot = max(panel_width, 2.6) + 2 * _GAP
     with new_figure(2 * slot - 2 * _GAP, CAPTION + panel_height, title) as card:
-        whole, apart = (card.place(i * slot, CAPTION, panel_width, panel_height) for i in range(2))
+        whole, apart = (card.axes_at(i * slot, CAPTION, panel_width, panel_height) for i in range(2))
         _show(whole, _shrink(image), image.shape)
         whole.hlines(np.arange(1, rows) * down - 0.5, -0.5, width - 0.5, color=PAPER, linewidth=0.5, alpha=0.7)
         whole.vlines(np.arange(1, columns) * across - 0.5, -0.5, height - 0.5, color=PAPER, linewidth=0.5, alpha=0.7)
@@ -224,8 +224,8 @@ def draw_crop(
     slot = max(left_width, 2.6) + 2 * _GAP
     body = slot + max(right_width, 2.6), CAPTION + max(left_height, right_height)
     with new_figure(*body, title) as card:
-        left = card.place(0, CAPTION, left_width, left_height)
-        right = card.place(slot, CAPTION, right_width, right_height)
+        left = card.axes_at(0, CAPTION, left_width, left_height)
+        right = card.axes_at(slot, CAPTION, right_width, right_height)
         _show(left, _shrink(image), image.shape)
         left.set(xlim=left.get_xlim(), ylim=left.get_ylim())
         height, width, _ = image.shape
@@ -250,7 +250,7 @@ def draw_colours(image: ArrayLike, rgb: ArrayLike, *, title: str = "") -> Figure
     width, height = _panel(image, columns=2, room=0, cells=rgb.shape[1])
     slot = max(width, 1.6) + _GAP
     with new_figure(2 * slot - _GAP, CAPTION + height, title) as card:
-        left, right = (card.place(i * slot, CAPTION, width, height) for i in range(2))
+        left, right = (card.axes_at(i * slot, CAPTION, width, height) for i in range(2))
         _show(left, _shrink(image), image.shape)
         right.imshow(rgb, interpolation="nearest", aspect="auto")
         for axes, name in ((left, "Image"), (right, "Patches")):

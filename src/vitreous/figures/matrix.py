@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from vitreous.figures.checks import Floats, array_of, labels_of
 from vitreous.figures.colour_scale import SHORTEST_BAR, Scale, scale_of
-from vitreous.figures.kinds import MatrixScale
+from vitreous.figures.selection import MatrixScale
 from vitreous.figures.style import (
     DPI,
     INK,
@@ -141,7 +141,7 @@ def new_cells(
     beside, below = fit_both(rows, columns, (across, down), row_title, column_title)
     body = max(height + below.room, SHORTEST_BAR)
     with new_figure(beside.room + width + scale.room, body, title) as card:
-        axes = card.place(beside.room, 0, width, height)
+        axes = card.axes_at(beside.room, 0, width, height)
         axes.imshow(values, cmap=scale.colours, norm=scale.norm, aspect="auto")
         frame(axes)
         beside.write(axes.yaxis, range(len(rows)), row_title)
@@ -150,9 +150,9 @@ def new_cells(
         yield card, axes
 
 
-def _snap(size: float, most: float = np.inf) -> float:
+def _snap(size: float, limit: float = np.inf) -> float:
     """Round a cell's side to whole pixels, which makes all cells equal; cells of a pixel or three are smoothed."""
-    return min(round(size * DPI), np.floor(most * DPI)) / DPI if min(size, most) * DPI >= 4 else min(size, most)
+    return min(round(size * DPI), np.floor(limit * DPI)) / DPI if min(size, limit) * DPI >= 4 else min(size, limit)
 
 
 _LONGEST = 1.3  # inches

@@ -179,7 +179,7 @@ class Sheet(Figure):
             down = height + 0.08 + number * line_height(TINY)
             self.write(0, down, line, size=TINY, color=MUTED, va="top")
 
-    def place(self, left: float, top: float, width: float, height: float) -> Axes:
+    def axes_at(self, left: float, top: float, width: float, height: float) -> Axes:
         """Axes with their corner at (left, top) of the body, all in inches, snapped to whole pixels."""
         left, top, width, height = (round(side * DPI) / DPI for side in (left + PADDING, top + self.top, width, height))
         across, down = self.get_size_inches()
@@ -210,7 +210,7 @@ def new_figure(width: float, height: float, title: str = "") -> Iterator[Sheet]:
     """Make a card with a body of `width` × `height` inches under its title, to be filled inside the `with`.
 
     >>> with new_figure(WIDTH, 2.0, "Title") as card:
-    ...     axes = card.place(0, 0, 2.0, 2.0)
+    ...     axes = card.axes_at(0, 0, 2.0, 2.0)
     >>> round(float(card.get_size_inches()[0]), 3)
     7.2
     """

@@ -8,10 +8,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import ArrayLike
 
-from vitreous.figures.checks import Bytes, array_of, check_place, colours_of
+from vitreous.figures.checks import Bytes, array_of, check_position, colours_of
 from vitreous.figures.colour_scale import SHORTEST_BAR, Scale
-from vitreous.figures.kinds import percent
 from vitreous.figures.matrix import fit_both, fit_rows, new_cells
+from vitreous.figures.selection import percent
 from vitreous.figures.style import (
     DPI,
     FAINT,
@@ -61,8 +61,8 @@ def draw_tiles(
     """
     (n, m, height, width, _), (row_title, column_title) = tiles.shape, axis_names
     beside = fit_rows(row_labels, 1.0, row_title).room
-    least = max(text_width(column_title, SMALL) / m, text_width(row_title, SMALL) / n * width / height)
-    pitch = min((WIDTH - beside - scale.room) / m, max(largest, least))  # inches from one tile to the next
+    smallest = max(text_width(column_title, SMALL) / m, text_width(row_title, SMALL) / n * width / height)
+    pitch = min((WIDTH - beside - scale.room) / m, max(largest, smallest))  # inches from one tile to the next
     pitch = min(pitch, max(TALLEST / n, _SMALLEST) * width / height)
     between = pitch * min(height / width, 1) * DPI
     narrow = max(round(0.04 * between), 3)
@@ -72,7 +72,7 @@ def draw_tiles(
     down, across = (side * min(1 / DPI, pitch * m / image.shape[1]) for side in image.shape[:2])
     rows, columns = fit_both(row_labels, column_labels, (across / m, down / n), row_title, column_title)
     with new_figure(beside + across + scale.room, max(down + columns.room, SHORTEST_BAR), title) as card:
-        axes = card.place(beside, 0, across, down)
+        axes = card.axes_at(beside, 0, across, down)
         axes.imshow(image, aspect="auto")
         frame(axes)
         axes.spines[:].set_visible(False)
@@ -87,7 +87,7 @@ COSINE = Scale(-1.0, 1.0, "cosine similarity", diverging=True)
 
 
 def draw_similarity_tiles(similarity: ArrayLike, *, title: str = "") -> Figure:
-    """Draw each position's cosine similarity with all as a tile, in its place: `[rows columns rows columns]`.
+    """Draw each position's cosine similarity with all as a tile, laid out as the grid: `[rows columns rows columns]`.
 
     >>> import numpy as np
     >>> len(draw_similarity_tiles(np.ones((3, 4, 3, 4))).axes)
@@ -100,21 +100,21 @@ def draw_similarity_tiles(similarity: ArrayLike, *, title: str = "") -> Figure:
     return draw_tiles(tiles, COSINE, names[:rows], names[:columns], axis_names, title, largest=0.6)
 
 
-def draw_similarity_one(similarity: ArrayLike, place: tuple[int, int], *, title: str = "") -> Figure:
+def draw_similarity_one(similarity: ArrayLike, position: tuple[int, int], *, title: str = "") -> Figure:
     """Draw one position's cosine similarity with all, `[rows columns]`, enlarged, the position itself outlined.
 
     >>> import numpy as np
-    >>> len(draw_similarity_one(np.ones((3, 4)), place=(0, 3)).axes)
+    >>> len(draw_similarity_one(np.ones((3, 4)), position=(0, 3)).axes)
     2
     """
     similarity = array_of("similarity", similarity, "rows columns")
-    check_place("place", place, similarity.shape)
+    check_position("position", position, similarity.shape)
     rows, columns = similarity.shape
     cell = min(4.4 / max(rows, columns), 0.5)
     names = [str(number) for number in range(max(rows, columns))]
     axis_names = ("patch row", "patch column")
     with new_cells(similarity, COSINE, (cell, cell), names[:rows], names[:columns], axis_names, title) as (card, axes):
-        outline(axes, place[1] - 0.5, place[0] - 0.5, 1, 1)
+        outline(axes, position[1] - 0.5, position[0] - 0.5, 1, 1)
     return card
 
 
@@ -148,7 +148,7 @@ def draw_filters(filters: ArrayLike, explained: Sequence[float] | None = None, *
     paired = max(map(text_width, shares, [TINY] * count)) + room + 0.06 <= across
     body = columns * (across + gap) - gap, rows * (band + down + gap) - gap
     with new_figure(*body, title) as card:
-        axes = card.place(0, 0, *body)  # counts in inches
+        axes = card.axes_at(0, 0, *body)  # counts in inches
         for number, (image, share) in enumerate(zip(filters, shares, strict=True)):
             row, column = divmod(number, columns)
             left, top = column * (across + gap), row * (band + down + gap) + band

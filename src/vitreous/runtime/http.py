@@ -136,7 +136,7 @@ def _check_length(url: str, length: int | None, limit: int | None) -> None:
 class CheckedRedirects(HTTPRedirectHandler):
     """Follow a redirect only if it is as safe as the address that the user gave.
 
-    From https to http is refused, and so is a way from the web to this machine or to its private network.
+    A redirect from https to http is not followed, nor one from the web to this machine or to its private network.
     """
 
     def __init__(self, plain: bool = False) -> None:

@@ -168,18 +168,18 @@ class BatchSource:
 
     def _cropped(self, epoch: int, i: int, copy: int) -> Tensor:
         """Return one image for training, randomly cropped."""
-        chance = CounterRandom.of(self.config.seed, epoch, torch.tensor([i]), copy)
-        return cropped(self._read(i), self.preprocess, self.crop, chance)
+        random = CounterRandom.of(self.config.seed, epoch, torch.tensor([i]), copy)
+        return cropped(self._read(i), self.preprocess, self.crop, random)
 
 
 def cropped(
-    image: Image, preprocess: Preprocess, crop: tuple[float, float] | None = None, chance: CounterRandom | None = None
+    image: Image, preprocess: Preprocess, crop: tuple[float, float] | None = None, random: CounterRandom | None = None
 ) -> Tensor:
     """Return a random crop of an image or, without `crop`, the model's own view of it: uint8 `[c h w]`."""
     image = image.convert("RGB" if len(preprocess.mean) == 3 else "L")
-    if crop is None or chance is None:
+    if crop is None or random is None:
         return _to_tensor(preprocess.view(image))
-    box = draw_crop(chance, (image.height, image.width), crop)
+    box = draw_crop(random, (image.height, image.width), crop)
     top, left, height, width = (edge.item() for edge in box)
     size = preprocess.size[1], preprocess.size[0]
     method = INTERPOLATIONS[preprocess.interpolation]
@@ -213,7 +213,7 @@ def balanced_order(seed: int, epoch: int, labels: Sequence[int]) -> tuple[Tensor
     groups = list(members.values())  # in a random order, so that each epoch gives the odd images to other classes
     turns = [divmod(n, len(groups)) for n in range(len(labels))]
     rounds = [(divmod(turn, len(groups[group])), group) for turn, group in turns]
-    drawn = torch.tensor([(groups[group][place], copy) for (copy, place), group in rounds])  # [n 2]
+    drawn = torch.tensor([(groups[group][i], copy) for (copy, i), group in rounds])  # [n 2]
     drawn = drawn[permutation(seed ^ 1, epoch, len(labels))]
     return drawn[:, 0], drawn[:, 1]
 
@@ -359,8 +359,8 @@ class StreamSource:
     def _read(self, epoch: int, number: int, stream: ImageStream, row: StreamRow) -> tuple[Tensor, int]:
         """Decode a row of a stream to a cropped image and its label."""
         image, label = stream.read(row)
-        chance = CounterRandom.of(self.config.seed, epoch, self._numbers(number, 1), 0)
-        return cropped(image, self.preprocess, self.config.crop, chance), label
+        random = CounterRandom.of(self.config.seed, epoch, self._numbers(number, 1), 0)
+        return cropped(image, self.preprocess, self.config.crop, random), label
 
     def _numbers(self, first: int, count: int) -> Tensor:
         """Return the positions in the epoch, over all ranks, that seed the augmentation."""

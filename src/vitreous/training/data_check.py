@@ -52,9 +52,9 @@ def data_remarks(
         lines.append(f"{len(alone)} {what}: {list_some(alone)}; add some, {they} cannot be tested")
     if copies := find_copies(train, test):
         (i, j), count = copies[0], len(copies)
-        verb = "is a copy of a training image" if count == 1 else "are copies of training images"
+        what = "is a copy of a training image" if count == 1 else "are copies of training images"
         lines.append(
-            f"{count} of {len(test):,} held-out images {verb} ({test.describe(i)} = {train.describe(j)}): the accuracy "
+            f"{count} of {len(test):,} held-out images {what} ({test.describe(i)} = {train.describe(j)}): the accuracy "
             "is too high by as much as they are guessed better; remove them"
         )
     return lines

@@ -79,9 +79,9 @@ class TrainStep:
             span = slice(part * len(batch.indices) // parts, (part + 1) * len(batch.indices) // parts)
             indices = batch.indices[span]
             pixels = self.source.pixels[indices] if self.source.pixels is not None else batch.pixels[span]  # type: ignore[index]
-            chance = CounterRandom.of(config.seed, self.numbers[0], indices, batch.copies[span])
+            random = CounterRandom.of(config.seed, self.numbers[0], indices, batch.copies[span])
             labels = self.source.labels[indices] if batch.labels is None else batch.labels[span]
-            x, targets = self.augment(pixels, labels, chance)  # [b c h w], [b classes]
+            x, targets = self.augment(pixels, labels, random)  # [b c h w], [b classes]
             with gradient_sync(self.objective, now=part == parts - 1):
                 with torch.autocast(state.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
                     loss, logits = self.objective(x, targets)

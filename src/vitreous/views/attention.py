@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous.figures.kinds import Axis, Dots, Map, Matrix, MatrixScale, Results
+from vitreous.figures.kinds import Dots, Map, Matrix, Results
+from vitreous.figures.selection import Axis, MatrixScale
 from vitreous.inside import attention, rollout
 from vitreous.views.inspection import Choice, Inspection
 from vitreous.views.maps import heat_map

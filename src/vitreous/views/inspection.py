@@ -12,7 +12,7 @@ from PIL.Image import fromarray as from_array
 from torch import Tensor
 
 from vitreous.data.preprocess import square
-from vitreous.figures.kinds import MatrixScale
+from vitreous.figures.selection import MatrixScale
 from vitreous.inside.artifacts import Artifacts, find_artifacts
 from vitreous.inside.attention import attention_of
 from vitreous.inside.capture import capture

@@ -2,7 +2,8 @@
 
 import torch
 
-from vitreous.figures.kinds import At, Map, Matrix
+from vitreous.figures.kinds import Map, Matrix
+from vitreous.figures.selection import At
 from vitreous.inside import representations
 from vitreous.inside.capture import capture
 from vitreous.views.inspection import Inspection

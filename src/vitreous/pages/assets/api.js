@@ -4,10 +4,10 @@ import { make } from "./dom.js";
 
 const { paths } = await (await fetch("/openapi.json")).json();
 for (const [path, methods] of Object.entries(paths)) {
-  for (const [method, told] of Object.entries(methods)) {
-    const rows = (told.parameters ?? []).map((each) => make("tr", {}, make("th", { scope: "row" }, each.name), make("td", {}, each.required ? "required" : "optional"), make("td", {}, each.description ?? "")));
+  for (const [method, operation] of Object.entries(methods)) {
+    const rows = (operation.parameters ?? []).map((each) => make("tr", {}, make("th", { scope: "row" }, each.name), make("td", {}, each.required ? "required" : "optional"), make("td", {}, each.description ?? "")));
     document.getElementById("paths").append(
-      make("section", { class: "sentences" }, make("h3", {}, `${method.toUpperCase()} ${path}`), make("p", {}, told.description ?? told.summary ?? ""), rows.length ? make("table", { class: "plain" }, rows) : null, make("p", { class: "beware" }, `Answers: ${Object.keys(told.responses).join(", ")}`)),
+      make("section", { class: "sentences" }, make("h3", {}, `${method.toUpperCase()} ${path}`), make("p", {}, operation.description ?? operation.summary ?? ""), rows.length ? make("table", { class: "plain" }, rows) : null, make("p", { class: "beware" }, `Answers: ${Object.keys(operation.responses).join(", ")}`)),
     );
   }
 }

@@ -15,15 +15,15 @@ function frame({ label, low, high, steps, names, title, unit = "", small = false
     svg.append(make("line", { x1: LEFT, x2: WIDE - RIGHT, y1: y(value), y2: y(value), class: "grid" }));
     svg.append(make("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, text + unit));
   }
-  for (const i of places(steps, WIDE / 40, Boolean(names))) svg.append(make("text", { x: x(i), y: TALL - BOTTOM + 18, "text-anchor": "middle" }, names ? names[i] : String(i)));
+  for (const i of named(steps, WIDE / 40, Boolean(names))) svg.append(make("text", { x: x(i), y: TALL - BOTTOM + 18, "text-anchor": "middle" }, names ? names[i] : String(i)));
   svg.append(make("text", { x: (LEFT + WIDE - RIGHT) / 2, y: TALL - 2, "text-anchor": "middle", class: "axis" }, label));
   return { svg, x, y, right: WIDE - RIGHT, bottom: TALL - BOTTOM };
 }
 
 // Which of many steps are named: all, or every second, third, …; where they are shares of a whole, its quarters
-function places(steps, most, quarters) {
-  if (steps > most && quarters) return [0, 0.25, 0.5, 0.75, 1].map((share) => Math.round(share * (steps - 1)));
-  const every = Math.ceil(steps / most);
+function named(steps, limit, quarters) {
+  if (steps > limit && quarters) return [0, 0.25, 0.5, 0.75, 1].map((share) => Math.round(share * (steps - 1)));
+  const every = Math.ceil(steps / limit);
   return [...Array(Math.ceil(steps / every)).keys()].map((i) => i * every);
 }
 

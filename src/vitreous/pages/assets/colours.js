@@ -8,9 +8,9 @@ function table(stops) {
   const colours = stops.map((hex) => [0, 2, 4].map((i) => parseInt(hex.slice(i, i + 2), 16)));
   const found = new Uint8ClampedArray(256 * 3);
   for (let i = 0; i < 256; i++) {
-    const place = (i / 255) * (stops.length - 1);
-    const low = Math.min(Math.floor(place), stops.length - 2);
-    for (let c = 0; c < 3; c++) found[3 * i + c] = colours[low][c] + (place - low) * (colours[low + 1][c] - colours[low][c]);
+    const position = (i / 255) * (stops.length - 1);
+    const low = Math.min(Math.floor(position), stops.length - 2);
+    for (let c = 0; c < 3; c++) found[3 * i + c] = colours[low][c] + (position - low) * (colours[low + 1][c] - colours[low][c]);
   }
   return found;
 }
@@ -62,8 +62,8 @@ export function gradient(kind) {
   }
   const colours = TABLES[kind];
   const stops = [...Array(9).keys()].map((i) => {
-    const place = 3 * Math.round((255 * i) / 8);
-    return `rgb(${colours[place]} ${colours[place + 1]} ${colours[place + 2]})`;
+    const start = 3 * Math.round((255 * i) / 8);
+    return `rgb(${colours[start]} ${colours[start + 1]} ${colours[start + 2]})`;
   });
   return `linear-gradient(to right, ${stops.join(", ")})`;
 }

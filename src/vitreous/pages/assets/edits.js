@@ -10,9 +10,9 @@ export class Edits {
     this.ways = [["tokens", "without their tokens"], ["blur", "blurred"]].map(([way, text]) => [way, make("button", { class: "chip", onclick: () => this.change(() => (this.way = way), this.gone.size) }, text)]);
     this.undo = make("button", { class: "chip", onclick: () => this.back() }, "Undo");
     this.all = make("button", { class: "chip", onclick: () => this.clear() }, "Everything back");
-    this.told = make("p", { class: "told", role: "status" });
+    this.message = make("p", { class: "message", role: "status" });
     this.more = make("span", { class: "chips", role: "group", "aria-label": "How patches are removed" }, this.ways.map(([, button]) => button));
-    this.element = make("div", { class: "edits" }, make("span", { class: "chips" }, this.remove, this.undo, this.all), this.more, this.told);
+    this.element = make("div", { class: "edits" }, make("span", { class: "chips" }, this.remove, this.undo, this.all), this.more, this.message);
     this.listen();
   }
 
@@ -122,7 +122,7 @@ export class Edits {
     viewer.payload.add(part);
     viewer.header.predictions = part.header.predictions;
     viewer.before = base.predictions;
-    await this.picture(this.gone.size && this.way === "blur" ? await createImageBitmap(part.file("image")) : base.image);
+    await this.setImage(this.gone.size && this.way === "blur" ? await createImageBitmap(part.file("image")) : base.image);
     for (const view of viewer.header.views) view.pending = true;
     viewer.view = null;
     viewer.buttons.forEach((button) => button.classList.add("pending"));
@@ -159,12 +159,12 @@ export class Edits {
     viewer.before = null;
     viewer.view = null;
     viewer.buttons.forEach((button) => button.classList.remove("pending"));
-    this.picture(base.image);
+    this.setImage(base.image);
     this.news = "";
     viewer.proves();
   }
 
-  picture(image) {
+  setImage(image) {
     this.viewer.image = this.viewer.stage.image = image;
   }
 
@@ -182,8 +182,8 @@ export class Edits {
     this.undo.hidden = this.undo.disabled = !this.past.length;
     this.all.hidden = !changed;
     for (const [way, button] of this.ways) button.setAttribute("aria-pressed", String(this.way === way));
-    this.told.hidden = Boolean(this.viewer.panel.querySelector(".news")); // it stands there already
+    this.message.hidden = Boolean(this.viewer.panel.querySelector(".news")); // it stands there already
     const hint = this.removing && !changed ? "Click patches, or drag over them; with the arrow keys, Enter removes the patch that is chosen." : "";
-    if (this.told.textContent !== (this.news || hint)) this.told.textContent = this.news || hint;
+    if (this.message.textContent !== (this.news || hint)) this.message.textContent = this.news || hint;
   }
 }

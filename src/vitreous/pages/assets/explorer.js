@@ -10,7 +10,7 @@ const POLL = 500; // milliseconds between two questions how far the server is
 const client = [...crypto.getRandomValues(new Uint32Array(4))].map((word) => word.toString(16)).join(""); // randomUUID wants https
 const at = (id) => document.getElementById(id);
 const state = new State({ ...DEFAULTS, sample: null, image: null, model: null, beside: "" }, ["view", "class", "sample", "image", "model", "beside"]);
-const slots = []; // the places of one or two models
+const slots = []; // the slots of one or two models
 let images = null; // where images come from
 let models = []; // what the server says of each
 let image = null; // { name, blob }: the one that is looked at
@@ -43,7 +43,7 @@ async function follow(name, models, finished) {
   }
 }
 
-// The place of one model: the viewer of what was asked last; while the next answer is worked out, the old one is dimmed
+// The slot of one model: the viewer of what was asked last; while the next answer is worked out, the old one is dimmed
 class Slot {
   constructor(index) {
     Object.assign(this, { index, viewer: null, element: make("section", { class: "slot", hidden: true }) });
@@ -57,14 +57,14 @@ class Slot {
   // the new image at once, over what was there; the browser has it already
   preview({ name, blob }) {
     const url = URL.createObjectURL(blob);
-    const picture = make("img", { class: "coming", src: url, alt: name });
-    picture.addEventListener("load", () => URL.revokeObjectURL(url));
+    const image = make("img", { class: "coming", src: url, alt: name });
+    image.addEventListener("load", () => URL.revokeObjectURL(url));
     this.element.querySelector(".coming")?.remove();
     this.element.hidden = false;
     this.element.classList.add("waiting");
     this.element.setAttribute("aria-busy", "true");
     if (!this.viewer) this.element.replaceChildren(make("article", { class: "viewer" }, make("div", { class: "head" }, make("h2", { class: "answer-line" }, make("span", {}, "…")), make("p", { class: "sub" }, name)), make("div", { class: "left" }, make("div", { class: "stage empty" }))));
-    this.element.querySelector(".stage").append(picture);
+    this.element.querySelector(".stage").append(image);
   }
 
   // the class that is asked for, where this model has it: another model's classes may be others

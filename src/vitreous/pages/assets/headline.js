@@ -159,9 +159,9 @@ export class Headline {
       const { explain } = this.viewer.source;
       this.verdict.replaceChildren(explain ? make("button", { class: "link", onclick: () => explain(asked.index) }, `Test it for “${asked.class_name}”`) : `For “${asked.class_name}”: vitreous explain --target "${asked.class_name}".`);
     } else {
-      const told = step ?? this.removal.chosen[this.row];
-      this.sentence(asked, step === null ? "hide" : way, told);
-      this.verdict.textContent = step === null || (way === "hide" && step === this.removal.chosen[this.row]) ? this.judged(asked) : this.instead(way, told);
+      const shownStep = step ?? this.removal.chosen[this.row];
+      this.sentence(asked, step === null ? "hide" : way, shownStep);
+      this.verdict.textContent = step === null || (way === "hide" && step === this.removal.chosen[this.row]) ? this.judged(asked) : this.instead(way, shownStep);
     }
     this.verdict.classList.toggle("failed", ready && !this.removal.passed[this.row]);
     if (ready && step !== null) {

@@ -321,7 +321,7 @@ function drawLines(viewer, result) {
   const head = make("tr", {}, make("th", { scope: "col" }, "area under the curve"), result.panels.map((panel) => make("th", { scope: "col" }, panel.title)));
   const cell = (panel, i, k) => (panel.areas[i] === best[k] ? make("td", { class: "best" }, `${panel.areas[i].toFixed(3)} best`) : make("td", {}, panel.areas[i].toFixed(3)));
   const rows = result.panels[0].names.map((name, i) => make("tr", {}, make("th", { scope: "row" }, quiet(name) ? `${name} (baseline)` : name), result.panels.map((panel, k) => cell(panel, i, k))));
-  return { element: make("div", {}, make("p", { class: "told" }, result.verdict), make("p", { class: "key" }, `${result.title}. Dashed: maps that know nothing of the model.`), charts.flat(), make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Areas" }, make("table", { class: "plain" }, head, rows))), update() {} };
+  return { element: make("div", {}, make("p", { class: "message" }, result.verdict), make("p", { class: "key" }, `${result.title}. Dashed: maps that know nothing of the model.`), charts.flat(), make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Areas" }, make("table", { class: "plain" }, head, rows))), update() {} };
 }
 
 function tiles(viewer, result) {

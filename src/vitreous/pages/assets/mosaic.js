@@ -22,7 +22,7 @@ export class Mosaic {
   }
 
   // where a tile lies, in whole pixels of the canvas
-  place(i) {
+  position(i) {
     const step = this.canvas.width / (this.columns + (this.columns - 1) * this.gap);
     const [row, column] = [Math.floor(i / this.columns), i % this.columns];
     const x = Math.round(column * step * (1 + this.gap)), y = Math.round(row * step * (this.ratio + this.gap));
@@ -34,7 +34,7 @@ export class Mosaic {
     this.paint = paint;
     const context = this.canvas.getContext("2d");
     context.clearRect(0, 0, this.canvas.width, this.canvas.height);
-    for (let i = 0; i < this.columns * this.rows; i++) paint(context, i, this.place(i));
+    for (let i = 0; i < this.columns * this.rows; i++) paint(context, i, this.position(i));
   }
 }
 

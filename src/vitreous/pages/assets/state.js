@@ -14,7 +14,7 @@ export class State {
     this.listeners = new Set();
     this.waiting = false;
     addEventListener("hashchange", () => {
-      if (location.hash && !location.hash.includes("=")) return; // a place on the page, not a view of it
+      if (location.hash && !location.hash.includes("=")) return; // an anchor of the page, not a view of it
       this.set({ ...this.defaults, ...this.read() }, false);
       this.reached = this.step;
     });
@@ -45,7 +45,7 @@ export class State {
     return found;
   }
 
-  // change some values; everyone is told once a frame at the most
+  // change some values; all watchers are called at most once a frame
   set(changes, write = true) {
     let changed = false;
     for (const [name, value] of Object.entries(changes)) {

@@ -183,16 +183,16 @@ export class Viewer {
       this.list.append(button);
     }
     const under = make("div", { class: "controls under" }, make("label", { class: "slider" }, make("span", {}, "Colours"), this.opacity), save);
-    const told = this.header.views.find((view) => view.name === "story");
-    this.story = told ? make("nav", { class: "story-line", "aria-label": "Step by step" }, make("span", {}, "Step by step"), told.results.length ? this.steps(told) : null) : null;
+    const story = this.header.views.find((view) => view.name === "story");
+    this.story = story ? make("nav", { class: "story-line", "aria-label": "Step by step" }, make("span", {}, "Step by step"), story.results.length ? this.steps(story) : null) : null;
     const left = this.hasStage ? make("div", { class: "left" }, this.stage.element, this.legend, this.said, this.edits?.element, this.story, under, this.artifacts) : null;
     const views = make("div", { class: "views" }, this.list, this.headline.element, this.panel);
     this.element = make("article", { class: left ? "viewer" : "viewer alone", "aria-label": `${model.name}: ${name}` }, this.headline.head, left, views);
   }
 
   // the buttons of the story's steps
-  steps(told) {
-    return told.results[0].steps.map((step, i) => make("button", { title: step.title, "aria-label": `Step ${i}: ${step.title}`, onclick: () => this.state.set({ view: "story", step: i }) }, String(i)));
+  steps(story) {
+    return story.results[0].steps.map((step, i) => make("button", { title: step.title, "aria-label": `Step ${i}: ${step.title}`, onclick: () => this.state.set({ view: "story", step: i }) }, String(i)));
   }
 
   // the view that a group opens with: the one the page opened with, or its first
@@ -243,8 +243,8 @@ export class Viewer {
     }
     this.opacity.value = Math.round(100 * values.opacity);
     this.shown = this.mapOf(view);
-    const told = this.parts.find((part) => part.overlay)?.overlay(values);
-    this.drawn = told ?? this.read(this.shown, values);
+    const overlay = this.parts.find((part) => part.overlay)?.overlay(values);
+    this.drawn = overlay ?? this.read(this.shown, values);
     this.headline.update(values);
     const tried = this.headline.removed(values), removed = tried ?? this.edits?.removed ?? null;
     this.edits?.update();
