@@ -20,6 +20,8 @@ FAMILIES = {
     "distilled": {"distillation_token": True, "distillation_head": True},
     "registers": {"registers": 4, "prefix_positions": False, "layer_scale": 0.1, "swiglu": True},
     "clip": {"embedding_norm": True, "patch_bias": False, "activation": "quick_gelu", "qk_norm": True},
+    "relative": {"relative_position": "table", "position": "none", "qkv_bias": False, "qv_bias": True},
+    "shared_relative": {"relative_position": "shared-mlp", "relative_width": 8},
     "no_class_token": {"class_token": False, "pool": "mean", "image_size": (24, 40)},
 }
 ALL = [*WHOLE, *BLOCK]
@@ -43,6 +45,8 @@ def explicit(model, x):
         q, k, v = block.attn.qkv(y).reshape(b, t, 3, block.attn.heads, -1).permute(2, 0, 3, 1, 4)
         q, k = block.attn.q_norm(q), block.attn.k_norm(k)
         scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+        if (bias := model.shared_rel_pos or block.attn.rel_pos) is not None:
+            scores = scores + bias()
         mixed = scores.softmax(-1) @ v
         found |= {
             f"blocks.{i}.{n}": value

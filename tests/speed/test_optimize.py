@@ -1,5 +1,6 @@
 """Faster and the same: every backend against the plain model, for any number of images; choices are kept."""
 
+import copy
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -54,6 +55,26 @@ def test_every_backend_gives_the_models_logits_for_any_number_of_images(model, n
         x = torch.randn(count, 3, 16, 16)
         with torch.no_grad():
             close(fast(x), model(x))
+
+
+UNLIKE = {  # blocks that the fused forward passes are not written for
+    "BEiT": {"relative_position": "table", "qkv_bias": False, "qv_bias": True, "position": "none", "layer_scale": 0.1},
+    "shared relative positions": {"relative_position": "shared-mlp", "relative_width": 8, "post_norm": True},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("unlike", UNLIKE)
+def test_models_with_other_blocks_are_optimized_too(unlike, precision):
+    model, x = small(**UNLIKE[unlike]), torch.randn(3, 3, 16, 16)
+    with torch.no_grad():
+        plain = model(x) if precision != "bf16" else copy.deepcopy(model).bfloat16()(x.bfloat16()).float()
+        share = {"fp32": 1e-4, "bf16": 0.05, "int8": 0.05}[precision]
+        for names in (("eager",), ("packed",), ("compiled",)):
+            fast = optimize(model, precision, batch_size=3, backends=names)
+            assert not fast.notes
+            close(fast(x), plain, share)
 
 
 def test_pixels_are_taken_as_they_are(model):

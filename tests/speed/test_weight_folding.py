@@ -19,6 +19,8 @@ FAMILIES = {
     "CLIP": {"embedding_norm": True, "activation": "quick_gelu", "patch_bias": False},
     "mean pool": {"pool": "mean", "class_token": False, "final_norm": False, "fc_norm": True},
     "norms on queries and keys": {"qk_norm": True},
+    "BEiT": {"relative_position": "table", "qkv_bias": False, "qv_bias": True, "position": "none", "layer_scale": 0.1},
+    "shared relative positions": {"relative_position": "shared-mlp", "relative_width": 8, "post_norm": True},
     "headless": {"classes": 0},
 }
 MEAN, STD = (0.48, 0.46, 0.41), (0.27, 0.26, 0.28)

@@ -15,6 +15,26 @@ FAMILIES = {
     "sine": {"position": "sine-2d", "qk_norm": True},
     "attention pool": {"class_token": False, "pool": "attention", "registers": 1},
     "attention pool of all tokens": {"pool": "attention", "pool_prefix": True, "pool_heads": 3, "pool_mlp_width": 30},
+    "relative table": {
+        "relative_position": "table",
+        "position": "none",
+        "qkv_bias": False,
+        "qv_bias": True,
+        "layer_scale": 0.1,
+        "pool": "mean",
+        "fc_norm": True,
+        "final_norm": False,
+    },
+    "relative network": {"relative_position": "mlp", "relative_width": 8, "position": "none"},
+    "shared relative network": {
+        "relative_position": "shared-mlp",
+        "relative_width": 8,
+        "position": "none",
+        "class_token": False,
+        "pool": "mean",
+        "post_norm": True,
+    },
+    "shared relative table": {"relative_position": "shared-table"},
     "square": {"image_size": 16, "fc_norm": True},
 }
 

@@ -34,6 +34,9 @@ STATED = {  # fields that a config may add, and values that other models have
         {"patch_size": 4}, {"depth": 2}, {"depth": 4}, {"in_chans": 1}, {"norm_layer": "rmsnorm"}, {"proj_bias": False},
         {"drop_path_rate": 0.1}, {"dynamic_img_size": True}, {"embed_norm_layer": "layernorm"}, {"mystery": 1},
         {"scale_attn_norm": True}, {"block_fn": "ResPostBlock"}, {"weight_init": "jax"}, {"attn_layer": "diff"},
+        {"use_rel_pos_bias": False}, {"use_shared_rel_pos_bias": True}, {"use_abs_pos_emb": True},
+        {"rel_pos_type": "mlp_swin"}, {"rel_pos_type": "bias"}, {"rel_pos_dim": 8}, {"shared_rel_pos": False},
+        {"shared_rel_pos": True}, {"scale_mlp": True}, {"swiglu_mlp": True}, {"qv_bias": True}, {"norm_eps": 1e-3},
     ),
     "top": (
         {"mystery": 1}, {"global_pool": "avg"}, {"num_classes": 3}, {"num_classes": 0}, {"hidden_act": "relu"},

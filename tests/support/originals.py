@@ -367,6 +367,10 @@ TIMM = {
     "timm dinov2 registers": ("vit_base_patch14_reg4_dinov2", SMALL_TIMM),
     "timm clip": ("vit_base_patch16_clip_quickgelu_224", SMALL_TIMM),
     "timm test_vit": ("test_vit", {}),
+    "timm beit": ("beit_base_patch16_224", SMALL_TIMM),
+    "timm relative positions": ("vit_relpos_medium_patch16_cls_224", SMALL_TIMM | {"rel_pos_dim": 16}),
+    "timm post norm": ("vit_base_patch16_rpn_224", SMALL_TIMM),
+    "timm shared relative positions": ("vit_srelpos_small_patch16_224", SMALL_TIMM | {"rel_pos_dim": 16}),
 }
 TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "transformers vit": ("ViT", "ForImageClassification", {}, "ViT"),

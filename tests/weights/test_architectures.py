@@ -18,8 +18,10 @@ from vitreous.weights.formats.timm import RULES, TIMM
 from vitreous.weights.infer import from_shapes
 from vitreous.weights.keymap import to_ours
 from vitreous.weights.safety import CheckpointError
+from vitreous.weights.timm_classes import CLASSES
 
 TABLE = Path(vitreous.weights.__file__).parent / "architectures.json"
+OTHERS = [cls for cls in CLASSES if cls != "VisionTransformer"]
 MODULES = ("vision_transformer", "deit", "eva", "vision_transformer_relpos", "vision_transformer_hybrid", "beit")
 
 
@@ -50,10 +52,10 @@ def entry_points():
 
 def written(cls: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
     """An entry point's arguments as the table holds them; None where they cannot be held."""
-    if cls not in ("VisionTransformer", "VisionTransformerDistilled"):
+    if not cls.startswith("VisionTransformer") and cls not in CLASSES:
         return None
     helpers = ("pretrained_filter_fn", "pretrained_strict", "pretrained_custom_load", "feature_cfg", *HARMLESS)
-    held = {"distilled": True} if cls.endswith("Distilled") else {}
+    held = {"distilled": True} if cls.endswith("Distilled") else {"class": cls} if cls in OTHERS else {}
     for name, value in arguments.items():
         if name in helpers:
             continue
@@ -63,6 +65,8 @@ def written(cls: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
             held["swiglu"] = True  # the one partial of GluMlp is SwiGLUPacked
         elif name == "act_layer" and inspect.isclass(value):
             held["act_layer"] = value.__name__.lower()
+        elif name == "block_fn":
+            held[name] = value.__name__
         elif isinstance(value, int | float | str | list | tuple | None):
             held[name] = value
         else:
@@ -94,6 +98,7 @@ def look_alike(name: str, cls: str, arguments: dict[str, Any]) -> dict[str, Any]
     held["mlp_ratio"] = shapes["mlp_width"] / shapes["width"]
     changes = {
         "qkv_bias": shapes["qkv_bias"],
+        "qv_bias": shapes["qv_bias"],
         "class_token": shapes["class_token"],
         "reg_tokens": shapes["registers"],
         "pre_norm": shapes["embedding_norm"],
@@ -102,7 +107,7 @@ def look_alike(name: str, cls: str, arguments: dict[str, Any]) -> dict[str, Any]
         "pos_embed": "learn" if "pos_embed" in ours else "none",
     }
     defaults = {"qkv_bias": True, "class_token": True, "reg_tokens": 0, "pre_norm": False, "final_norm": True}
-    defaults |= {"init_values": None, "pos_embed": "learn"}
+    defaults |= {"qv_bias": False, "init_values": None, "pos_embed": "learn"}
     held |= {key: value for key, value in changes.items() if value != defaults[key]}
     if shapes["fc_norm"] or not shapes["class_token"]:
         held |= {"global_pool": "avg", "fc_norm": shapes["fc_norm"]}

@@ -9,9 +9,10 @@ from scipy import ndimage
 from torchvision.models.vision_transformer import VisionTransformer, interpolate_embeddings
 
 from conftest import assert_same, noise
+from vitreous.models.relative_position import RelativeTable
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights.load import load
-from vitreous.weights.positions import CONVENTIONS, resize_positions
+from vitreous.weights.positions import CONVENTIONS, resize_positions, resize_relative_positions
 from vitreous.weights.save import save
 
 GRIDS = [((4, 4), (7, 7)), ((7, 7), (4, 4)), ((4, 4), (3, 6)), ((3, 5), (6, 4)), ((5, 3), (5, 8))]
@@ -72,6 +73,28 @@ def test_huggingface_is_transformers_own_function(family, old, new):
     torch.testing.assert_close(
         resize_positions(positions, old, new, convention, 1), expected.detach(), rtol=0, atol=1e-6
     )
+
+
+@pytest.mark.parametrize(("old", "new"), SQUARE_OLD)
+@pytest.mark.parametrize("extra", [0, 3])
+def test_relative_positions_are_resized_as_timm_does(old, new, extra):
+    relative = torch.randn((2 * old[0] - 1) * (2 * old[1] - 1) + extra, 4)
+    shape = ((2 * new[0] - 1) * (2 * new[1] - 1) + extra, 4)
+    expected = timm.layers.resize_rel_pos_bias_table(relative, new, shape)
+    ours = resize_relative_positions(relative, old, new, "timm")
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("old", "new"), SQUARE_OLD)
+def test_relative_positions_are_resized_as_transformers_does(old, new):
+    from transformers.models.beit.modeling_beit import BeitRelativePositionBias
+
+    config = transformers.BeitConfig(image_size=old[0] * 8, patch_size=8, num_attention_heads=4, hidden_size=8)
+    theirs = noise(BeitRelativePositionBias(config))
+    ours = RelativeTable(new, 4, class_token=True)
+    table = resize_relative_positions(theirs.relative_position_bias_table.detach(), old, new, "huggingface")
+    ours.relative_position_bias_table = torch.nn.Parameter(table)
+    torch.testing.assert_close(ours()[None], theirs(new))
 
 
 def cubic(x, a=-0.75):

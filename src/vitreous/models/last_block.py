@@ -59,7 +59,7 @@ def read_last_block(model: Any, x: Tensor, output: OutputKind = "logits") -> Ten
 
 def rows_read(model: nn.Module) -> int | None:
     """Count the tokens that the head reads, from the first on; None if the whole network has to run."""
-    if not isinstance(model, ViT) or model.config.pool != "token":
+    if not isinstance(model, ViT) or model.config.pool != "token" or not model.config.plain:
         return None
     if hooks_active():
         return None

@@ -21,6 +21,8 @@ from torch import Tensor, nn
 
 from vitreous.models.attention_pool import AttentionPool
 from vitreous.models.hooks import hook, hooked_attention
+from vitreous.models.qv_bias import QVLinear
+from vitreous.models.relative_position import add_relative_position, relative_position, share
 from vitreous.models.residual import LayerScale, StochasticDepth
 from vitreous.models.tokens import TokenLayout
 
@@ -112,6 +114,14 @@ class ViTConfig:
     """Hidden width of the attention pool's MLP; 0 means that of a block's."""
     pool_prefix: bool = False
     """Attention pooling reads the tokens in front of the patches, too (Perception Encoder)."""
+    relative_position: Literal["none", "table", "mlp", "shared-table", "shared-mlp"] = "none"
+    """Bias of attention by the offset of two patches: learned (BEiT) or computed, of each block or shared by all."""
+    relative_width: int = 0
+    """Hidden width of the network that computes the relative position bias."""
+    qv_bias: bool = False
+    """Bias in the projections to queries and values, none in that to keys (BEiT, EVA)."""
+    post_norm: bool = False
+    """Layer norms after attention and MLP, inside the residual branches, instead of before them (Swin V2)."""
 
     def __post_init__(self) -> None:
         for name in ("image_size", "patch_size"):
@@ -134,6 +144,14 @@ class ViTConfig:
             raise ValueError("pool_heads, pool_mlp_width and pool_prefix need pool='attention'")
         if self.distillation_token and not self.class_token:
             raise ValueError("distillation_token=True needs class_token=True: it stands after the class token")
+        if self.relative_position != "none" and self.layout.prefix > self.class_token:
+            raise ValueError(
+                "relative_position knows the class token alone: set distillation_token=False and registers=0"
+            )
+        if self.post_norm and self.layer_scale:
+            raise ValueError("post_norm=True has no layer scale: set layer_scale=0.0")
+        if self.qv_bias and self.qkv_bias:
+            raise ValueError("qv_bias=True says that keys have no bias, qkv_bias=True that they have: set one of them")
         if self.distillation_head and not (self.distillation_token and self.classes and self.pool == "token"):
             raise ValueError("distillation_head=True needs distillation_token=True, classes > 0 and pool='token'")
 
@@ -154,15 +172,8 @@ class ViTConfig:
         for name in ("channels", "width", "depth", "heads", "mlp_width"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in (
-            "classes",
-            "registers",
-            "representation_size",
-            "layer_scale",
-            "norm_eps",
-            "pool_heads",
-            "pool_mlp_width",
-        ):
+        sizes = ("classes", "registers", "representation_size", "pool_heads", "pool_mlp_width", "relative_width")
+        for name in (*sizes, "layer_scale", "norm_eps"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         for name in ("dropout", "attention_dropout", "stochastic_depth"):
@@ -179,6 +190,8 @@ class ViTConfig:
                 f"image_size {height}×{width} is not a whole number of {patch_height}×{patch_width} patches: "
                 f"try image_size={fits}"
             )
+        if self.relative_position.endswith("mlp") and not self.relative_width:
+            raise ValueError(f"relative_position={self.relative_position!r} needs relative_width of at least 1")
         if self.position.startswith("sine") and self.width % 4:
             raise ValueError(f"sine positions need a width that 4 divides, got {self.width}")
 
@@ -205,6 +218,11 @@ class ViTConfig:
     def positions(self) -> int:
         """Rows of the position embedding."""
         return self.layout.tokens if self.prefix_positions else self.layout.patches
+
+    @property
+    def plain(self) -> bool:
+        """Whether blocks compute the paper's equations, which the fused forward passes of `speed/` are written for."""
+        return self.relative_position == "none" and not self.post_norm
 
     @property
     def feature_width(self) -> int:
@@ -285,10 +303,12 @@ class Attention(nn.Module):
         super().__init__()
         self.heads = config.heads
         self.dropout = config.attention_dropout
-        self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.qkv_bias)  # U_qkv, eq. 5
+        linear = QVLinear if config.qv_bias else partial(nn.Linear, out_features=3 * config.width, bias=config.qkv_bias)
+        self.qkv = linear(config.width)  # U_qkv, eq. 5
         norm = partial(nn.LayerNorm, config.width // config.heads, eps=config.norm_eps)
         self.q_norm = norm() if config.qk_norm else nn.Identity()
         self.k_norm = norm() if config.qk_norm else nn.Identity()
+        self.rel_pos, self.shared_rel_pos = relative_position(config), ()
         self.proj = nn.Linear(config.width, config.width)  # U_msa, eq. 8
         self.proj_drop = nn.Dropout(config.dropout)
 
@@ -297,6 +317,7 @@ class Attention(nn.Module):
         qkv = self.qkv(x).reshape(b, t, 3, self.heads, d // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # [b h t k]
         q, k, v = hook(self, "q", self.q_norm(q)), hook(self, "k", self.k_norm(k)), hook(self, "v", v)
+        mask = add_relative_position(self, mask, q.dtype)
         dropout = self.dropout if self.training else 0.0
         mixed = hooked_attention(self, q, k, v, mask, dropout)  # None unless a hook changes it
         if mixed is None:
@@ -337,14 +358,17 @@ class TransformerBlock(nn.Module):
         scale = partial(LayerScale, config.width, config.layer_scale) if config.layer_scale else nn.Identity
         self.norm1, self.attn, self.ls1 = norm(), Attention(config), scale()
         self.norm2, self.mlp, self.ls2 = norm(), MLP(config), scale()
+        self.post_norm = config.post_norm
         self.skip = StochasticDepth(stochastic_depth)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         x = hook(self, "input", x)
-        y = hook(self, "norm1", self.norm1(x))
-        x = hook(self, "middle", x + self.skip(self.ls1(self.attn(y, mask))))  # z' = MSA(LN(z)) + z, eq. 2
-        y = hook(self, "norm2", self.norm2(x))
-        return hook(self, "output", x + self.skip(self.ls2(self.mlp(y))))  # z = MLP(LN(z')) + z', eq. 3
+        y = hook(self, "norm1", x if self.post_norm else self.norm1(x))
+        after = self.norm1 if self.post_norm else self.ls1
+        x = hook(self, "middle", x + self.skip(after(self.attn(y, mask))))  # z' = MSA(LN(z)) + z, eq. 2
+        y = hook(self, "norm2", x if self.post_norm else self.norm2(x))
+        after = self.norm2 if self.post_norm else self.ls2
+        return hook(self, "output", x + self.skip(after(self.mlp(y))))  # z = MLP(LN(z')) + z', eq. 3
 
 
 class MLPHead(nn.Module):
@@ -402,6 +426,7 @@ class ViT(nn.Module):
         self.norm_pre = norm() if config.embedding_norm else nn.Identity()
         rates = torch.linspace(0, config.stochastic_depth, config.depth, device="cpu").tolist()
         self.blocks = nn.ModuleList(TransformerBlock(config, rate) for rate in rates)
+        self.shared_rel_pos = share(relative_position(config, shared=True), self.blocks)
         self.norm = norm() if config.final_norm else nn.Identity()
         self.attn_pool = AttentionPool(config, ACTIVATIONS[config.activation]) if config.pool == "attention" else None
         self.fc_norm = nn.LayerNorm(config.feature_width, config.norm_eps) if config.fc_norm else nn.Identity()

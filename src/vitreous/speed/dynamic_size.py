@@ -34,6 +34,8 @@ class DynamicSizeViT(nn.Module):
         super().__init__()
         if convention not in CONVENTIONS:
             raise ValueError(f"resize must be one of {', '.join(CONVENTIONS)}, got {convention!r}")
+        if model.config.relative_position != "none":
+            raise ValueError("a relative position bias has one size in a graph: export without a dynamic size")
         self.model, self.convention = model, convention
 
     def forward(self, images: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ unpacked, and takes up to 1.7 times as long for one image's tokens if two cores 
 """
 
 from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -115,7 +116,7 @@ def fits(layer: nn.Linear) -> bool:
     return not layer.weight.is_cuda or not (layer.in_features % MULTIPLE or layer.out_features % MULTIPLE)
 
 
-def to_int8(network: nn.Module) -> None:
+def to_int8(network: Any) -> None:
     """Replace the blocks' linear layers by int8 ones. The last block's qkv stays: its weight is read directly."""
     blocks = network.get_submodule("blocks")
     last = str(len(list(blocks.children())) - 1)
@@ -123,7 +124,7 @@ def to_int8(network: nn.Module) -> None:
         if type(module) is nn.Linear and name != f"{last}.attn.qkv" and fits(module):
             parent, _, own = name.rpartition(".")
             setattr(blocks.get_submodule(parent), own, Int8Linear(module))
-    if multiplies_bf16(next(network.parameters()).device):
+    if network.config.plain and multiplies_bf16(next(network.parameters()).device):
         for block in list(blocks.children())[:-1]:
             block.get_submodule("attn").__class__ = Bf16Attention  # the same weights, another forward
 

@@ -36,6 +36,8 @@ def merging(tokens_per_block: int, output: OutputKind = "logits") -> Callable[[A
     def compute(model: nn.Module, x: Tensor) -> Tensor:
         if not isinstance(model, ViT):
             raise ValueError("only a Vision Transformer has tokens to merge: leave --merge out for a ResNet")
+        if tokens_per_block and not model.config.plain:
+            raise ValueError("tokens are merged in a plain ViT alone: leave --merge out for this model")
         read = tokens_of_heads(model) if tokens_per_block and model.config.pool == "token" else None
         tokens, size = merged_tokens(model, x, tokens_per_block, read)
         if output == "features":

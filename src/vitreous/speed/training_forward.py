@@ -41,7 +41,7 @@ def training_logits(
         return result
     read = rows_read(model)  # None: the head reads all tokens, and the last block runs whole
     blocks = list(model.blocks) if read is None else list(model.blocks)[:-1]
-    fused = fused and all(_plain(block) for block in blocks)
+    fused = fused and model.config.plain and all(_plain(block) for block in blocks)
     x = model.embed(x)
     if residual is not None:
         x = x.to(residual)

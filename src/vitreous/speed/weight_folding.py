@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitreous.models.qv_bias import QVLinear
+from vitreous.models.relative_position import FixedBias, share
 from vitreous.models.residual import LayerScale
 from vitreous.models.vit import ViT
 
@@ -32,15 +34,29 @@ def fold(model: ViT, mean: tuple[float, ...] | None = None, std: tuple[float, ..
         _fold_normalisation(model.patch_embed.proj, mean, std)
     for block in model.blocks:
         _fold_block(block)
+    if model.shared_rel_pos is not None:
+        model.shared_rel_pos = share(FixedBias(model.shared_rel_pos()), model.blocks)
     return model.to(home)
 
 
 def _fold_block(block: Any) -> None:
     """Fold the norms and layer scales of a block into its linear layers."""
-    block.norm1, block.attn.qkv = _fold_norm(block.norm1, block.attn.qkv)
-    block.norm2, block.mlp.fc1 = _fold_norm(block.norm2, block.mlp.fc1)
+    if isinstance(block.attn.qkv, QVLinear):
+        block.attn.qkv = _plain_linear(block.attn.qkv)
+    if block.attn.rel_pos is not None:
+        block.attn.rel_pos = FixedBias(block.attn.rel_pos())
+    if not block.post_norm:
+        block.norm1, block.attn.qkv = _fold_norm(block.norm1, block.attn.qkv)
+        block.norm2, block.mlp.fc1 = _fold_norm(block.norm2, block.mlp.fc1)
     block.ls1 = _fold_scale(block.attn.proj, block.ls1)
     block.ls2 = _fold_scale(block.mlp.fc2, block.ls2)
+
+
+def _plain_linear(layer: nn.Linear) -> nn.Linear:
+    """Copy a layer whose bias is computed."""
+    plain = nn.Linear(layer.in_features, layer.out_features)
+    plain.weight, plain.bias = layer.weight, nn.Parameter(layer.bias.detach(), requires_grad=False)
+    return plain
 
 
 def _fold_normalisation(proj: nn.Conv2d, mean: tuple[float, ...], std: tuple[float, ...]) -> None:

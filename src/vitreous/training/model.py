@@ -17,7 +17,7 @@ from vitreous.training.config import TrainConfig
 from vitreous.weights.card import Card
 from vitreous.weights.load import Model, load
 
-FUSED = {"activation": "gelu", "swiglu": False, "qkv_bias": True}
+FUSED = {"activation": "gelu", "swiglu": False, "qkv_bias": True, "relative_position": "none", "post_norm": False}
 """What `fused` needs of a ViT: its kernels are written for the paper's blocks (`speed/training_forward.py`)."""
 SMALL = 64  # up to this size images are not cropped; larger ones lose an eighth at the edges, as usual
 
@@ -50,7 +50,9 @@ def _check_fused(shape: ViTConfig) -> None:
     """Raise for a model that the fused training forward does not support."""
     if unlike := [f"{name}={getattr(shape, name)}" for name, value in FUSED.items() if getattr(shape, name) != value]:
         found = ", ".join(unlike)
-        raise ValueError(f"fused needs a GELU network whose layers all have biases, this one has {found}: leave it out")
+        raise ValueError(
+            f"fused needs a plain GELU network whose layers all have biases, this one has {found}: leave it out"
+        )
 
 
 def _fresh(config: TrainConfig, data: ImageDataset | StreamedData) -> Model:

@@ -113,10 +113,10 @@ def layer_index(name: str, depth: int) -> int:
     """
     if match := re.match(r"blocks\.(\d+)\.", name):
         return int(match[1]) + 1
-    early = ("patch_embed", "cls_token", "dist_token", "reg_token", "pos_embed", "norm_pre")
+    early = ("patch_embed", "cls_token", "dist_token", "reg_token", "pos_embed", "norm_pre", "shared_rel_pos")
     return 0 if name.startswith(early) else depth + 1
 
 
 def has_weight_decay(name: str, parameter: nn.Parameter) -> bool:
     """Return whether weight decay applies to a parameter: to matrices; not to norms, biases, tokens and positions."""
-    return parameter.dim() > 1 and not name.endswith(("_token", "pos_embed", "latent"))
+    return parameter.dim() > 1 and not name.endswith(("_token", "pos_embed", "latent", "bias_table"))

@@ -1,10 +1,10 @@
 """timm's architectures: name → timm's arguments → `ViTConfig`, and which of them a file's tensors may belong to.
 
-`architectures.json` holds what timm's entry points pass to its `VisionTransformer`. Three keys are ours, for values
-that JSON cannot hold: `norm_eps`, `swiglu` and `distilled`. An entry with `unsupported` has the tensors that a
-supported model could have and computes something else: it is listed so that a bare file of one is not taken for the
-other, and `unsupported` names the difference. `tests/weights/test_architectures.py` compares the table with timm and,
-run as a script, writes it.
+`architectures.json` holds what timm's entry points pass to its `VisionTransformer`, or to another `class`. Three keys
+are ours, for values that JSON cannot hold: `norm_eps`, `swiglu` and `distilled`. An entry with `unsupported` has the
+tensors that a supported model could have and computes something else: it is listed so that a bare file of one is not
+taken for the other, and `unsupported` names the difference. `tests/weights/test_architectures.py` compares the table
+with timm and, run as a script, writes it.
 """
 
 import json
@@ -18,6 +18,7 @@ from vitreous.models.variants import VARIANTS
 from vitreous.models.vit import ViTConfig
 from vitreous.weights.keymap import Allowed
 from vitreous.weights.safety import CheckpointError
+from vitreous.weights.timm_classes import BLOCKS, CLASSES, check_bool, one_of
 
 POOLS = {"token": "token", "avg": "mean", "map": "attention"}
 ACTIVATIONS = {name: name for name in ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")} | {"swish": "silu"}
@@ -30,6 +31,7 @@ FIELDS = {  # timm's arguments that are fields of ViTConfig
     "depth": "depth",
     "num_heads": "heads",
     "qkv_bias": "qkv_bias",
+    "qv_bias": "qv_bias",
     "qk_norm": "qk_norm",
     "class_token": "class_token",
     "reg_tokens": "registers",
@@ -38,6 +40,8 @@ FIELDS = {  # timm's arguments that are fields of ViTConfig
     "swiglu": "swiglu",
     "distilled": "distillation_token",
     "pool_include_prefix": "pool_prefix",
+    "relative_position": "relative_position",
+    "relative_width": "relative_width",
 }
 COMPUTED = (
     "global_pool",
@@ -48,6 +52,7 @@ COMPUTED = (
     "final_norm",
     "fc_norm",
     "act_layer",
+    "block_fn",
 )
 HARMLESS = (  # they matter in training only, or not at the size that the model was trained with
     *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
@@ -63,11 +68,11 @@ HARMLESS_VALUES: dict[str, tuple[Any, ...]] = {  # arguments that change the num
 }
 STRUCTURE = (
     *("class_token", "distillation_token", "registers", "position", "prefix_positions", "patch_bias", "qkv_bias"),
-    *("qk_norm", "swiglu", "embedding_norm", "final_norm", "fc_norm", "layer_scale"),
+    *("relative_position", "qv_bias", "qk_norm", "swiglu", "embedding_norm", "final_norm", "fc_norm", "layer_scale"),
 )
 """Fields that decide which tensors there are, whatever their sizes; of `pool` only whether it is attention."""
-UNSEEN = ("heads", "activation", "norm_eps", "pool", "pool_heads", "pool_prefix")
-"""Fields that no tensor shows (`pool` only sometimes)."""
+UNSEEN = ("heads", "activation", "norm_eps", "pool", "pool_heads", "pool_prefix", "post_norm")
+"""Fields that no tensor shows (`heads` and `pool` only sometimes)."""
 SIZES = ("width", "depth", "mlp_width")
 
 
@@ -89,11 +94,12 @@ def timm_arguments() -> dict[str, dict[str, Any]]:
 
 
 def from_arguments(arguments: Mapping[str, Any]) -> ViTConfig:
-    """Return the config of the `VisionTransformer` that timm builds from these arguments.
+    """Return the config of the model that timm builds from these arguments, of a `VisionTransformer` or another class.
 
     >>> from_arguments({"embed_dim": 192, "num_heads": 3, "global_pool": "avg"}).fc_norm
     True
     """
+    arguments = CLASSES[arguments.get("class", "VisionTransformer")](arguments)
     for name, value in arguments.items():
         if name in HARMLESS_VALUES and value in HARMLESS_VALUES[name]:
             continue
@@ -101,28 +107,30 @@ def from_arguments(arguments: Mapping[str, Any]) -> ViTConfig:
             raise CheckpointError(f"timm's argument {name}={value!r:.60} is not supported")
     given = {FIELDS[name]: _pair(value) for name, value in arguments.items() if name in FIELDS}
     given = {name: value for name, value in given.items() if not (name == "classes" and value is None)}
-    pool = _one_of("global_pool", arguments.get("global_pool", "token"), POOLS)
+    pool = one_of("global_pool", arguments.get("global_pool", "token"), POOLS)
     if given.get("pool_prefix") and pool != "attention":
         raise CheckpointError(f"timm's argument pool_include_prefix=True is not supported with a pool of {pool}")
-    final_norm = _bool("final_norm", arguments.get("final_norm", True))
+    final_norm = check_bool("final_norm", arguments.get("final_norm", True))
     fc_norm = arguments.get("fc_norm")
-    fc_norm = pool == "mean" if fc_norm is None else _bool("fc_norm", fc_norm)
+    fc_norm = pool == "mean" if fc_norm is None else check_bool("fc_norm", fc_norm)
     width = given.get("width", 768)
     hidden = int(width * _number("mlp_ratio", arguments.get("mlp_ratio", 4.0)))  # as timm rounds
     sides, patches = (_both(given.get(name, usual)) for name, usual in (("image_size", 224), ("patch_size", 16)))
     distilled = bool(given.get("distillation_token", False))
     position = arguments.get("pos_embed", "learn")
+    post_norm = one_of("block_fn", arguments.get("block_fn", "Block"), BLOCKS) == "after"
     return ViTConfig(
         **given,
         mlp_width=hidden // 2 if given.get("swiglu") else hidden,
         pool=pool,  # type: ignore[arg-type]  # one of POOLS
-        position=_one_of("pos_embed", position, {"learn": "learned", "": "none", "none": "none"}),  # type: ignore[arg-type]
-        prefix_positions=not _bool("no_embed_class", arguments.get("no_embed_class", False)) or distilled,
+        position=one_of("pos_embed", position, {"learn": "learned", "": "none", "none": "none"}),  # type: ignore[arg-type]
+        prefix_positions=not check_bool("no_embed_class", arguments.get("no_embed_class", False)) or distilled,
         patch_bias=not given.get("embedding_norm", False),
         final_norm=final_norm and not fc_norm,
         fc_norm=final_norm and fc_norm,
-        layer_scale=_number("init_values", arguments.get("init_values") or 0.0),
-        activation=_one_of("act_layer", arguments.get("act_layer") or "gelu", ACTIVATIONS),  # type: ignore[arg-type]
+        layer_scale=0.0 if post_norm else _number("init_values", arguments.get("init_values") or 0.0),
+        post_norm=post_norm,
+        activation=one_of("act_layer", arguments.get("act_layer") or "gelu", ACTIVATIONS),  # type: ignore[arg-type]
         partial_patches=any(side % patch for side, patch in zip(sides, patches, strict=True)),
         distillation_head=distilled and given.get("classes", 1000) > 0,
     )
@@ -213,8 +221,9 @@ def timm_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[A
     entries = sized or found
     if stranger := next((entry for entry in entries if entry.unsupported), None):
         _refuse_look_alike(stranger, next((entry for entry in entries if not entry.unsupported), None))
-    for name in ("qkv_bias", "final_norm"):  # models without them are known, and so is the accident
-        if not (shapes[name] or name in assume or (name == "final_norm" and shapes["fc_norm"])):
+    instead = {"qkv_bias": "qv_bias", "final_norm": "fc_norm"}
+    for name, other in instead.items():  # models without them are known, and so is the accident
+        if not (shapes[name] or name in assume or shapes[other]):
             text = f"its tensors say {name}=False: a part is missing; if not, pass --assume {name}=False"
             raise CheckpointError(text)
     unseen = (*(name for name in UNSEEN if sized or name != "heads"), *STRUCTURE)
@@ -252,20 +261,6 @@ def _both(value: Any) -> tuple[int, int]:
     """Return height and width; a value of another kind is `ViTConfig`'s to name."""
     pair = value if isinstance(value, tuple) else (value, value)
     return pair if len(pair) == 2 and all(type(side) is int and side > 0 for side in pair) else (1, 1)
-
-
-def _one_of(name: str, value: object, known: Mapping[str, str]) -> str:
-    """Raise for an argument of timm's that is not one of the supported words."""
-    if not isinstance(value, str) or value not in known:
-        raise CheckpointError(f"timm's {name}={value!r:.60} is not supported: expected one of {', '.join(known)}")
-    return known[value]
-
-
-def _bool(name: str, value: object) -> bool:
-    """Check that an argument of timm's is true or false."""
-    if not isinstance(value, bool):
-        raise CheckpointError(f"timm's {name} must be true or false, got {value!r:.60}")
-    return value
 
 
 def _number(name: str, value: object) -> float:

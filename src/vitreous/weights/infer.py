@@ -21,6 +21,12 @@ from vitreous.weights.keymap import Allowed, Format, Tensors
 from vitreous.weights.safety import CheckpointError
 
 MAX_PATCHES = 65_536
+RELATIVE = {  # what a relative position bias is called in the tensors, of the first block or shared by all
+    "table": "blocks.0.attn.rel_pos.relative_position_bias_table",
+    "mlp": "blocks.0.attn.rel_pos.mlp.fc1.weight",
+    "shared-table": "shared_rel_pos.relative_position_bias_table",
+    "shared-mlp": "shared_rel_pos.mlp.fc1.weight",
+}
 
 
 def from_shapes(tensors: Tensors) -> dict[str, Any]:
@@ -56,6 +62,7 @@ def from_shapes(tensors: Tensors) -> dict[str, Any]:
         "position": "learned" if "pos_embed" in tensors else "none",
         "patch_bias": "patch_embed.proj.bias" in tensors,
         "qkv_bias": "blocks.0.attn.qkv.bias" in tensors,
+        "qv_bias": "blocks.0.attn.qkv.q_bias" in tensors,
         "qk_norm": "blocks.0.attn.q_norm.weight" in tensors,
         "embedding_norm": "norm_pre.weight" in tensors,
         "final_norm": "norm.weight" in tensors,
@@ -68,12 +75,29 @@ def from_shapes(tensors: Tensors) -> dict[str, Any]:
         known |= {"pool": "attention", "pool_mlp_width": tensors["attn_pool.mlp.fc1.weight"].shape[0]}
     else:
         known |= {"pool_heads": 0, "pool_mlp_width": 0, "pool_prefix": False}
+    known |= _relative_position(tensors)
     if head is not None:
         known["head_bias"] = "head.bias" in tensors
     first = hidden if hidden is not None else head
     if first is not None and first.shape[1] == 2 * width:
         known["pool"] = "token+mean"
     return known
+
+
+def _relative_position(tensors: Tensors) -> dict[str, Any]:
+    """Return what the tensors of a relative position bias state: its kind, its hidden width and the number of heads."""
+    found = [kind for kind, key in RELATIVE.items() if key in tensors]
+    if len(found) > 1:
+        raise CheckpointError(f"it has {' and '.join(RELATIVE[kind] for kind in found)}: one of them is supported")
+    if not found:
+        return {"relative_position": "none", "relative_width": 0}
+    first = tensors[RELATIVE[found[0]]]
+    last = tensors.get(RELATIVE[found[0]].replace("fc1", "fc2"), torch.empty(0))
+    if first.dim() != 2 or last.dim() != 2:
+        raise CheckpointError(f"{RELATIVE[found[0]]} should have two dimensions, got {tuple(first.shape)}")
+    if found[0].endswith("mlp"):
+        return {"relative_position": found[0], "relative_width": first.shape[0], "heads": last.shape[0]}
+    return {"relative_position": found[0], "relative_width": 0, "heads": first.shape[1]}
 
 
 def count_blocks(tensors: Mapping[str, Any]) -> int:
@@ -97,6 +121,8 @@ def trained_grid(
     if size is not None:
         stated = (size[0] // shapes["patch_size"][0], size[1] // shapes["patch_size"][1])
     if "pos_embed" not in tensors:
+        if shapes["relative_position"].endswith("table"):
+            return _grid_of_table(tensors[RELATIVE[shapes["relative_position"]]].shape[0], shapes, stated, source), True
         if stated is None:
             raise CheckpointError("a model without positions fits any size: pass image_size=(height, width)")
         return stated, True
@@ -121,6 +147,22 @@ def trained_grid(
     return (side, side), squares[0] == prefix
 
 
+def _grid_of_table(
+    count: int, shapes: Mapping[str, Any], stated: tuple[int, int] | None, source: str
+) -> tuple[int, int]:
+    """Return the grid of a table of relative positions, which has a row for each offset, three for the class token."""
+    offsets = count - 3 * shapes["class_token"]
+    side = (isqrt(max(offsets, 0)) + 1) // 2
+    rows, columns = grid = stated or (side, side)
+    if offsets < 1 or (2 * rows - 1) * (2 * columns - 1) != offsets:
+        says = f"{source} says {rows}×{columns} patches" if stated else "no square grid has so many"
+        raise CheckpointError(
+            f"its relative positions have {count} rows, but {says}: if the tensors are right, pass --assume "
+            "image_size=HEIGHTxWIDTH, the size that it was trained at"
+        )
+    return grid
+
+
 def infer_config(
     tensors: Tensors, format: Format, stated: Allowed, source: str, assume: Mapping[str, Any]
 ) -> tuple[ViTConfig, dict[str, str]]:
@@ -132,7 +174,8 @@ def infer_config(
     shapes = from_shapes(tensors)
     names = {field.name for field in fields(ViTConfig)}
     assume = {name: value for name, value in assume.items() if name in names}
-    if shapes["position"] == "none" and "none" not in stated.get("position", ()) and "position" not in assume:
+    unplaced = shapes["position"] == "none" and shapes["relative_position"] == "none"
+    if unplaced and "none" not in stated.get("position", ()) and "position" not in assume:
         raise CheckpointError("it has no position embeddings: models with rotary positions are not supported")
     size = assume.get("image_size", stated.get("image_size", (None,))[0])
     said = "the user" if "image_size" in assume else source
@@ -207,7 +250,7 @@ def _question(name: str, allowed: tuple[Any, ...], shapes: Mapping[str, Any]) ->
     """Return the line that asks for a field which no file states and known models do not agree on."""
     known = f" (known models have {' or '.join(str(value) for value in allowed)})" if 1 < len(allowed) < 5 else ""
     what = f"a model of width {shapes['width']} and depth {shapes['depth']}"
-    value = {"heads": "N", "norm_eps": "EPS"}.get(name, "NAME")
+    value = {"heads": "N", "norm_eps": "EPS", "post_norm": "False"}.get(name, "NAME")
     return f"no file states {name} of {what}{known}: pass --assume {name}={value}, or assume={{'{name}': …}} in Python"
 
 

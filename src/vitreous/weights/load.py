@@ -25,7 +25,7 @@ from vitreous.weights.formats.registry import recognise
 from vitreous.weights.infer import MAX_PATCHES, build_vit, data_types, infer_config
 from vitreous.weights.keymap import Allowed, Format, Tensors, pattern, to_ours
 from vitreous.weights.names import DEFAULT
-from vitreous.weights.positions import CONVENTIONS, resize_positions
+from vitreous.weights.positions import CONVENTIONS, resize_positions, resize_relative_positions
 from vitreous.weights.read import nonfinite, read, read_sharded
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.save import own_config, read_own
@@ -133,7 +133,7 @@ def _load_vit(
     if "config" in own:
         trained, report.assumed = _overrule(own_config(own), assume, report.assumed)
     else:
-        if image_size is not None and "pos_embed" not in tensors:
+        if image_size is not None and not any(key.endswith(("pos_embed", "bias_table")) for key in tensors):
             assume.setdefault("image_size", _pair(image_size))  # without positions any size is the trained one
         if classes is not None and "head.weight" not in tensors:
             stated = {name: values for name, values in stated.items() if name not in ("classes", "distillation_head")}
@@ -209,6 +209,12 @@ def _resize(
         tensors["pos_embed"] = resize_positions(tensors["pos_embed"], trained.grid, config.grid, convention, prefix)
         old, new = (f"{rows}×{columns}" for rows, columns in (trained.grid, config.grid))
         report.resized.append(f"pos_embed from {old} to {new} ({convention}'s convention)")
+    tables = [key for key in tensors if key.endswith("relative_position_bias_table")]
+    if tables and config.grid != trained.grid:
+        for key in tables:
+            tensors[key] = resize_relative_positions(tensors[key], trained.grid, config.grid, convention)
+        old, new = (f"{rows}×{columns}" for rows, columns in (trained.grid, config.grid))
+        report.resized.append(f"relative positions from {old} to {new} ({convention}'s convention)")
     return config
 
 

@@ -49,3 +49,40 @@ def resize_positions(positions: Tensor, old: Grid, new: Grid, convention: str, p
     table = positions[:, prefix:].float().reshape(1, *old, -1).permute(0, 3, 1, 2)  # [1 d rows columns]
     table = CONVENTIONS[convention](table, new).flatten(2).transpose(1, 2)  # [1 n d]
     return torch.cat([positions[:, :prefix], table.to(positions.dtype)], dim=1)
+
+
+def resize_relative_positions(table: Tensor, old: Grid, new: Grid, convention: str) -> Tensor:
+    """Resize a table of relative positions `[offsets + extra h]` to another grid; the class token's rows stay.
+
+    transformers interpolates linearly. The others stretch the offsets, so that near ones keep their own numbers and far
+    ones lie further apart (BEiT's authors), and timm then interpolates linearly too.
+
+    >>> resize_relative_positions(torch.randn(27 * 27 + 3, 12), (14, 14), (24, 16), "timm").shape
+    torch.Size([1460, 12])
+    """
+    sizes, wanted = (tuple(2 * side - 1 for side in grid) for grid in (old, new))
+    count = sizes[0] * sizes[1]
+    values = table[:count].float().T.unflatten(1, sizes)  # [h 2r-1 2c-1]
+    if convention == "huggingface":
+        values = F.interpolate(values[None], wanted, mode="bilinear")[0]
+    elif old != new:
+        rows, columns = (_stretched(*pair).to(values) for pair in zip(sizes, wanted, strict=True))
+        values = rows @ values @ columns.T
+    return torch.cat([values.flatten(1).T.to(table.dtype), table[count:]])
+
+
+def _stretched(old: int, new: int) -> Tensor:
+    """Compute the weight of each old offset in each new one, `[new old]`: old ones lie on a geometric progression."""
+    if old == 1:
+        return torch.ones(new, 1)
+    low, high = 1.01, 1.5
+    while high - low > 1e-6:  # find the ratio whose progression ends where the new offsets do
+        ratio = (low + high) / 2
+        low, high = (low, ratio) if (1 - ratio ** (old // 2)) / (1 - ratio) > new // 2 else (ratio, high)
+    steps = torch.cumsum(torch.tensor([ratio**i for i in range(old // 2)], dtype=torch.float64), dim=0).float()
+    places = torch.cat([-steps.flip(0), torch.zeros(1), steps])  # of the old offsets
+    targets = torch.arange(-(new // 2), new // 2 + 1).float()
+    right = torch.bucketize(targets, places).clamp(1, old - 1)
+    share = ((targets - places[right - 1]) / (places[right] - places[right - 1])).clamp(0, 1)[:, None]
+    identity = torch.eye(old)
+    return (1 - share) * identity[right - 1] + share * identity[right]

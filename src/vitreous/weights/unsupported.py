@@ -16,23 +16,19 @@ UNSUPPORTED: dict[str, tuple[str, str]] = {  # family: (pattern of its keys, pat
         r"blocks\.\d+\.attn\.(rope|inner_attn_ln|q_proj)|^rope\.freqs|blocks\.\d+\.mlp\.w1\.weight$",
         r"^eva([-\d]|$)|eva02",
     ),
-    "BEiT": (r"relative_position_bias_table|attn\.q_bias$", r"beit"),
     "SigLIP": (r"vision_model\.head\.probe|MAPHead_0/probe", r"siglip"),
     "Perception Encoder": (r"attn_pool\.(attn|probe|layernorm)", r"vit_pe_|^pe_"),
     "hybrid ViT with a convolutional stem": (
         r"patch_embed\.(backbone|conv)|conv_root/kernel|conv_proj\.conv_bn_relu",
         r"vit_.*_(r26|r50|r_s16|resnet)|hybrid",
     ),
-    "ViT with parallel or post-norm blocks": (
-        r"blocks\.\d+\.(attns|ffns)\.\d|blocks\.\d+\.in_norm",
-        r"parallel|_rpn_|_18x2_",
-    ),
+    "ViT with parallel blocks": (r"blocks\.\d+\.(attns|ffns)\.\d|blocks\.\d+\.in_norm", r"parallel|_18x2_"),
     "NaFlex ViT": (r"^embeds\.(proj|pos_embed)", r"naflex"),
     "hierarchical or convolutional network": (
         r"^stages\.\d+\.|^(features|downsample_layers)\.\d|^stem\.\d",
         r"^(convnext|efficientnet|mvit|pvt|maxvit|levit|twins|cait|crossvit|xcit)",
     ),
-    "relative-position ViT": (r"rel_pos\.(relative|mlp)|rel_pos_[hw]$", r"relpos|^sam([-_]|$)|samvit"),
+    "SAM": (r"rel_pos_[hw]$", r"^sam([-_]|$)|samvit"),
 }
 
 

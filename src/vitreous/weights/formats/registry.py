@@ -26,6 +26,7 @@ FORMATS: dict[str, Format] = {  # tried in this order: specific formats before g
         pretraining.IBOT,
         pretraining.DINOV2_REGISTERS_TRAINING,
         pretraining.DINOV2_TRAINING,
+        timm.BEIT,
         timm.DINOV2_REGISTERS,
         timm.DINOV2,
         timm.TIMM,

@@ -1,4 +1,4 @@
-"""timm's checkpoints, and others with timm's names: DeiT, AugReg, DeiT-III, MAE, DINO, DINOv2, and our own files.
+"""timm's checkpoints, and others with timm's names: DeiT, AugReg, DeiT-III, MAE, DINO, DINOv2, BEiT, and our own files.
 
 Our keys are timm's, so the rules list the keys that exist; only a few older spellings differ. DINOv2's own files differ
 in registers, the gated MLP and a mask token that inference does not need.
@@ -24,12 +24,15 @@ from vitreous.weights.keymap import (
     fold_class_position,
     library_models,
     rule,
+    to_theirs,
 )
 from vitreous.weights.safety import CheckpointError
+from vitreous.weights.timm_classes import OURS
 
 LAYERS = ("patch_embed.proj", "norm_pre", "norm", "fc_norm", "head", "head_dist")
 POOL = ("q", "kv", "proj", "norm", "mlp.fc1", "mlp.fc2")
 POOLS = {"token": "token", "mean": "avg", "attention": "map"}
+BIAS = "relative_position_bias_table"
 BLOCK = ("norm1", "attn.qkv", "attn.q_norm", "attn.k_norm", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
 
 RULES = (
@@ -40,7 +43,27 @@ RULES = (
     *(rule(f"blocks.{{n}}.{name}.{{p}}", f"blocks.{{n}}.{name}.{{p}}") for name in BLOCK),
     rule("blocks.{n}.ls1.gamma", "blocks.{n}.ls1.gamma", older=["blocks.{n}.gamma_1"]),  # DeiT-III's own files
     rule("blocks.{n}.ls2.gamma", "blocks.{n}.ls2.gamma", older=["blocks.{n}.gamma_2"]),
+    *(
+        rule(
+            f"blocks.{{n}}.attn.qkv.{x}_bias", f"blocks.{{n}}.attn.{x}_bias", older=[f"blocks.{{n}}.attn.qkv.{x}_bias"]
+        )
+        for x in "qv"
+    ),
+    rule(f"blocks.{{n}}.attn.rel_pos.{BIAS}", f"blocks.{{n}}.attn.rel_pos.{BIAS}"),
+    rule(f"shared_rel_pos.{BIAS}", f"shared_rel_pos.{BIAS}"),
+    *(
+        rule(f"{name}.mlp.{layer}.{{p}}", f"{name}.mlp.{layer}.{{p}}")
+        for name in ("blocks.{n}.attn.rel_pos", "shared_rel_pos")
+        for layer in ("fc1", "fc2")
+    ),
 )
+BEIT_NAMES = {
+    f"blocks.{{n}}.attn.rel_pos.{BIAS}": f"blocks.{{n}}.attn.{BIAS}",
+    f"shared_rel_pos.{BIAS}": f"rel_pos_bias.{BIAS}",
+    "blocks.{n}.ls1.gamma": "blocks.{n}.gamma_1",
+    "blocks.{n}.ls2.gamma": "blocks.{n}.gamma_2",
+}
+BEIT_RULES = tuple(replace(r, theirs=(BEIT_NAMES.get(r.ours, r.theirs[0]),), older=(r.theirs, *r.older)) for r in RULES)
 
 
 FIELDS = (  # read here or in sidecar.py
@@ -74,6 +97,8 @@ def read_config(sidecar: Mapping[str, Any]) -> Allowed:
         check_fields(pretrained, (*PRETRAINED_FIELDS, *HARMLESS), "pretrained_cfg")
     arguments = dict(timm_arguments()[name])
     given = dict(sidecar.get("model_args") or {})
+    if foreign := [name for name in given if name in OURS]:
+        raise CheckpointError(f"timm's argument {foreign[0]}={given[foreign[0]]!r:.60} is not supported")
     size = pretrained.get("input_size", (3, 224, 224))
     if not isinstance(size, list | tuple) or len(size) != 3:
         raise CheckpointError(f"input_size must be channels, height and width, got {size!r:.60}")
@@ -97,6 +122,16 @@ TIMM = Format(
     RULES,
     read_config=read_config,
     known=timm_models,
+)
+BEIT = replace(
+    TIMM,
+    name="beit",
+    recognise=lambda tensors: (
+        "patch_embed.proj.weight" in tensors
+        and any(key in tensors for key in (f"blocks.0.attn.{BIAS}", f"rel_pos_bias.{BIAS}"))
+    ),
+    rules=BEIT_RULES,
+    ignored=("mask_token", "lm_head.*", "*relative_position_index"),
 )
 RENAMED = {
     "reg_token": "register_tokens",
@@ -126,6 +161,8 @@ DINOV2_REGISTERS = replace(
 
 def architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
     """Return the timm entry point that builds this config, and the arguments that differ from its defaults."""
+    if config.relative_position.endswith("table") or config.qv_bias:
+        return "beit_base_patch16_224", _beit_arguments(config)
     for name, known in VARIANTS.items():
         if asdict(config) | {"classes": known.classes} == asdict(known) and config.size[0] > 64:
             return name, {}
@@ -135,6 +172,10 @@ def architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
         name = "vit_giant_patch14_dinov2"  # the one entry point whose MLP is gated: a class, which JSON cannot name
     elif config.embedding_norm:
         name = "vit_base_patch16_clip_224"
+    elif config.relative_position != "none":
+        name = "vit_relpos_base_patch32_plus_rpn_256" if config.post_norm else "vit_relpos_base_patch16_224"
+    elif config.post_norm:
+        name = "vit_base_patch16_rpn_224"
     else:
         name = "vit_base_patch16_224"
     arguments: dict[str, Any] = {
@@ -154,17 +195,50 @@ def architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
         "fc_norm": config.fc_norm,
         "final_norm": config.final_norm or config.fc_norm,
     }
-    if not config.swiglu:
+    if config.relative_position != "none":
+        arguments = {key: value for key, value in arguments.items() if key not in RELATIVE_LACKS}
+        check_limits(config, "timm's ViT with relative positions", {"activation": ("gelu",), "position": ("none",)})
+        shared = config.relative_position.startswith("shared")
+        arguments |= {"rel_pos_dim": config.relative_width, "shared_rel_pos": shared}
+    elif not config.swiglu:
         arguments["act_layer"] = config.activation
     if not config.distillation_token:
         arguments |= {
             "class_token": config.class_token,
-            "reg_tokens": config.registers,
+            **({"reg_tokens": config.registers} if config.relative_position == "none" else {}),
             "global_pool": POOLS[config.pool],
         }
         if config.pool_prefix:
             arguments["pool_include_prefix"] = True
     return name, arguments
+
+
+RELATIVE_LACKS = ("no_embed_class", "pos_embed", "final_norm")
+"""Arguments that timm's class with relative positions does not have."""
+
+
+def _beit_arguments(config: ViTConfig) -> dict[str, Any]:
+    """Return the arguments of timm's `Beit`, which has a class token, and a norm after pooling if that is a mean."""
+    mean = config.pool == "mean"
+    held = {"class_token": (True,), "registers": (0,), "qk_norm": (False,), "swiglu": (False,), "activation": ("gelu",)}
+    held |= {"embedding_norm": (False,), "final_norm": (not mean,), "fc_norm": (mean,), "norm_eps": (1e-6,)}
+    held |= {"qkv_bias": (False,), "prefix_positions": (True,), "post_norm": (False,), "distillation_token": (False,)}
+    check_limits(config, "timm's BEiT", held)
+    return {
+        "img_size": list(config.size),
+        "patch_size": list(config.patch),
+        "in_chans": config.channels,
+        "embed_dim": config.width,
+        "depth": config.depth,
+        "num_heads": config.heads,
+        "mlp_ratio": (config.mlp_width + 0.5) / config.width,
+        "qkv_bias": config.qv_bias,
+        "init_values": config.layer_scale or None,
+        "use_abs_pos_emb": config.position != "none",
+        "use_rel_pos_bias": config.relative_position == "table",
+        "use_shared_rel_pos_bias": config.relative_position == "shared-table",
+        "global_pool": "avg" if mean else "token",
+    }
 
 
 def to_timm(model: ViT) -> ConvertedCheckpoint:
@@ -182,6 +256,8 @@ def to_timm(model: ViT) -> ConvertedCheckpoint:
     if config.fc_norm and config.final_norm:
         raise ValueError("timm cannot hold this model: it has a norm before or after pooling, not both")
     name, arguments = architecture(config)
+    if name.startswith("beit"):
+        tensors = to_theirs(tensors, BEIT_RULES, config)
     card = card_of(model)
     config_json: dict[str, Any] = {
         "architecture": name,
