@@ -233,7 +233,7 @@ def test_quickgelu_in_the_name_of_an_architecture(tmp_path, quick):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("vit_base_patch16_rpn_224", "those of vit_base_patch16_rpn_224, an unsupported model with other norms"),
+        ("vit_base_patch16_rpn_224", "qkv_bias=False: a part is missing"),
         ("vit_small_patch16_rope_ape_224", "vit_\\w+_rope_ape_224, which is not supported.*--assume position=learned"),
     ],
 )
@@ -241,6 +241,16 @@ def test_a_bare_file_that_a_plain_vit_could_have(tmp_path, name, message):
     theirs = timm.create_model(name, img_size=32, patch_size=8, depth=2)
     torch.save(theirs.state_dict(), tmp_path / "mine.pth")
     refused(tmp_path / "mine.pth", message)
+
+
+@torch.no_grad()
+def test_a_bare_file_with_norms_after_the_branches(tmp_path):
+    theirs = noise(timm.create_model("vit_base_patch16_rpn_224", img_size=32, patch_size=8, num_classes=5))
+    torch.save(theirs.state_dict(), tmp_path / "mine.pth")
+    ours = load(tmp_path / "mine.pth", assume={"qkv_bias": False})
+    assert ours.config.post_norm
+    assert "post_norm" in ours.card.report.assumed
+    assert_same(ours(X), theirs(X))
 
 
 def test_transformers_pooler_with_another_activation(tmp_path):

@@ -191,7 +191,7 @@ def infer_config(
     values |= {name: shapes[name] for name in ("image_size", "prefix_positions")}
     reasons = {name: _said(name, value, stated, source) for name, value in assume.items()}
     if source != "config.json":
-        named = [name for name in UNSEEN if name in stated and name not in reasons]
+        named = [name for name in UNSEEN if name in stated and name not in reasons and values.get(name) is not False]
         reasons |= {name: f"{values[name]} (as {source} has)" for name in named if source and name in values}
     if size is None:
         reasons["image size"] = f"{_sides(shapes['image_size'])} (its positions make a square of {grid[0]}×{grid[1]})"
@@ -220,6 +220,8 @@ def infer_config(
         if len(allowed) != 1:
             raise CheckpointError(_question(name, allowed, shapes))
         values[name] = allowed[0]
+        if allowed[0] is False:  # as in the paper: nothing to report
+            continue
         reasons[name] = f"{allowed[0]} ({f'as {like} has' if like else 'as the known models of this format have'})"
     if not shapes["classes"] and "classes" not in stated and "classes" not in assume:
         reasons["head"] = "none (the file has none)"

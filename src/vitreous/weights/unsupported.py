@@ -26,8 +26,9 @@ UNSUPPORTED: dict[str, tuple[str, str]] = {  # family: (pattern of its keys, pat
     "NaFlex ViT": (r"^embeds\.(proj|pos_embed)", r"naflex"),
     "hierarchical or convolutional network": (
         r"^stages\.\d+\.|^(features|downsample_layers)\.\d|^stem\.\d",
-        r"^(convnext|efficientnet|mvit|pvt|maxvit|levit|twins|cait|crossvit|xcit)",
+        r"^(convnext|efficientnet|mvit|pvt|maxvit|levit|twins|cait|crossvit)",
     ),
+    "XCiT": (r"^blocks\.\d+\.local_mp\.|^cls_attn_blocks\.", r"xcit"),
     "SAM": (r"rel_pos_[hw]$", r"^sam([-_]|$)|samvit"),
 }
 
