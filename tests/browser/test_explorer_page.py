@@ -306,6 +306,28 @@ def test_heads_off_change_the_maps_too(watched, home):
     assert page.evaluate(heat) == before
 
 
+def test_the_difference_to_before_is_drawn_over_the_image(watched, home):
+    page = watched.open(f"{home}#view=attention-rows&block=7")
+    until(page, "document.documentElement.dataset.ready === '1'", 60)
+    before = np.array(page.evaluate("Array.from(vitreous.viewer.drawn.values)"))
+    page.evaluate("vitreous.viewer.toggle(2, 1)")
+    until(page, "vitreous.viewer.off.size === 1 && vitreous.viewer.header.views.every((view) => !view.pending)", 60)
+    settle(page)
+    now = np.array(page.evaluate("Array.from(vitreous.viewer.drawn.values)"))
+    page.get_by_role("button", name="Difference to before").click()
+    settle(page)
+    found = np.array(page.evaluate("Array.from(vitreous.viewer.drawn.values)"))
+    assert np.allclose(found, now - before, atol=1e-6)
+    assert np.abs(found).max() > 0
+    assert page.evaluate("vitreous.viewer.drawn.kind") == "tints"
+    assert "attention, change" in page.locator(".legend-line").inner_text()
+    page.get_by_role("button", name="Undo").click()
+    settle(page)
+    assert not page.get_by_role("button", name="Difference to before").is_visible()
+    assert np.allclose(page.evaluate("Array.from(vitreous.viewer.drawn.values)"), before)
+    assert watched.complaints == []
+
+
 def test_the_address_holds_image_model_class_and_view_and_back_works(watched, home):
     page = watched.open(home)
     page.get_by_role("button", name="coffee").click()

@@ -16,7 +16,7 @@ from vitreous.data.samples import samples
 from vitreous.figures.kinds import Matrix
 from vitreous.inside.capture import capture
 from vitreous.inside.faithfulness import probabilities_without
-from vitreous.inside.representations import patch_similarity
+from vitreous.inside.representations import patch_similarity, principal_colours
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViTConfig
 from vitreous.pages.explanation import Explanation
@@ -60,7 +60,7 @@ def watched(chromium):
 
 
 def centre(page, row, column, rows=8, columns=8):
-    box = page.locator(".stage").bounding_box()
+    box = page.locator(".stage").first.bounding_box()
     return box["x"] + (column + 0.5) * box["width"] / columns, box["y"] + (row + 0.5) * box["height"] / rows
 
 
@@ -276,6 +276,37 @@ def test_several_images_have_thumbnails_with_their_answers(watched, tmp_path):
     until(page, "vitreous.viewer.header.image.name === 'coffee.png'")
     assert page.locator(".thumb").nth(1).get_attribute("aria-pressed") == "true"
     assert page.locator("h2 strong").inner_text() in page.locator(".thumb").nth(1).inner_text()
+    assert watched.complaints == []
+
+
+def test_two_images_stand_side_by_side_and_a_patch_finds_its_like_in_the_other(watched, tmp_path):
+    for name in ("chelsea", "coffee"):
+        samples()[name].save(tmp_path / f"{name}.png")
+    paths = [str(tmp_path / f"{name}.png") for name in ("chelsea", "coffee")]
+    main(["explain", *paths, *SMALL, "-o", str(tmp_path / "two.html"), "--views", "similarity,token-colours"])
+    page = watched.open((tmp_path / "two.html").as_uri() + "#view=similarity&block=5")
+    page.get_by_label("Compare with").select_option("coffee.png")
+    until(page, "globalThis.vitreous?.viewers.length === 2")
+    assert page.locator(".stage").count() == 2
+    page.mouse.move(*centre(page, 2, 3))
+    settle(page)
+    model = load("packaged:cifar10")
+    first, second = (Inspection(model, samples()[name]).outputs for name in ("chelsea", "coffee"))
+    patch, others = first[5, 1 + 2 * 8 + 3], second[5, 1:]
+    expected = torch.nn.functional.cosine_similarity(patch[None], others).numpy()
+    found = np.array(page.evaluate("Array.from(vitreous.viewers[1].drawn.values)"))
+    assert np.abs(found - expected).max() < 0.1
+    assert np.corrcoef(found, expected)[0, 1] > 0.99
+    assert page.evaluate("vitreous.viewers[1].drawn.query") is None
+    assert page.evaluate("vitreous.viewers[0].drawn.query") == 1 + 2 * 8 + 3
+    assert "row 2, column 3 of chelsea.png is most similar to" in page.locator(".said").nth(1).inner_text()
+    page.evaluate("vitreous.state.set({ view: 'token-colours' })")
+    settle(page)
+    colours = [np.array(page.evaluate(f"Array.from(vitreous.viewers[{i}].drawn.colours)")) for i in (0, 1)]
+    with torch.inference_mode():
+        tokens = model.norm(torch.stack([first[5], second[5]]))
+    joint = principal_colours(tokens, model.layout).flatten(1).numpy()
+    assert np.abs(np.stack(colours) / 255 - joint).max() < 0.01
     assert watched.complaints == []
 
 

@@ -37,6 +37,14 @@ from vitreous.pages.render import render, scripted_page
 from vitreous.predict.classify import Answer, Prediction, top_classes
 from vitreous.runtime.files import short_name, write_atomic
 from vitreous.views.inspection import Inspection
+from vitreous.views.joint import (
+    COLOURS_BEWARE,
+    COLOURS_TITLE,
+    MAX_IMAGES,
+    SIMILARITY_READ,
+    joint_colours,
+    joint_directions,
+)
 from vitreous.views.registry import choose_views
 from vitreous.views.view import GROUPS
 from vitreous.weights.load import Model
@@ -57,6 +65,9 @@ EARLY = ("predictions", "attention-rows", "relevance", "evidence")
 """What is computed first, so that a page that is sent in stages shows it soon."""
 LATE = ("integrated-gradients",)
 """What is computed last, since it takes longest."""
+
+DIRECTIONS = "joint/directions"
+"""The array by which a page of several images compares their patches."""
 
 Progress = Callable[[str], object]
 Format = Literal["png", "svg", "pdf"]
@@ -185,7 +196,10 @@ class Explanation:
 
     def page(self, progress: Progress = lambda view: None) -> tuple[str, Payload]:
         """Return the image's name and its payload: one image of a report."""
-        return short_name(self.inspection.name) or "the model", self.payload(progress)
+        payload = self.payload(progress)
+        if self.inspection.image is not None and isinstance(self.inspection.model, ViT):
+            payload.tokens = self.inspection.outputs.cpu()
+        return short_name(self.inspection.name) or "the model", payload
 
     def html(self) -> str:
         """Render the interactive page of an explanation, whole."""
@@ -228,12 +242,32 @@ def save_report(path: str | Path, pages: Sequence[tuple[str, Payload]], model: M
 def report(pages: Sequence[tuple[str, Payload]], model: Model) -> str:
     """Render the page of several images of one model, shown one at a time."""
     title = short_name(model.card.name)
+    _join([payload for _, payload in pages], model)
     images = [
         (name, base64.b64encode(payload.thumbnail).decode(), next(iter(payload.header["predictions"]), None))
         for name, payload in pages
     ]
     body = render("explanation.html", title=title, images=images if len(images) > 1 else [])
     return scripted_page(title, body, "report.js", pages)
+
+
+def _join(payloads: Sequence[Payload], model: Model) -> None:
+    """Add what compares the patches of several images to the payloads of a page."""
+    joined = [(payload, payload.tokens) for payload in payloads if payload.tokens is not None][:MAX_IMAGES]
+    if len(joined) < 2 or not isinstance(model, ViT):
+        return
+    outputs = [tokens for _, tokens in joined]
+    together = zip(joined, joint_directions(outputs, model), joint_colours(outputs, model), strict=True)
+    for (payload, _), directions, colours in together:
+        payload.tokens = None
+        payload.add(DIRECTIONS, directions, scaled=1)
+        for view in payload.header["views"]:
+            if view["name"] == "similarity":
+                view["read"] += SIMILARITY_READ
+            if view["name"] == "token-colours":
+                view["beware"] = COLOURS_BEWARE
+                view["results"][0] |= {"title": COLOURS_TITLE, "array": "joint/colours"}
+                payload.add("joint/colours", (colours * 255).round().astype(np.uint8))
 
 
 def describe_model(model: Model) -> str:

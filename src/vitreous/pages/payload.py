@@ -23,6 +23,8 @@ class Payload:
     length: int = 0
     thumbnail: bytes = b""
     """A small copy of the image for a page of several, as WebP."""
+    tokens: Tensor | None = None
+    """The tokens that leave each block `[blocks t d]`, by which a page of several images compares their patches."""
     known: dict[int, tuple[str, np.ndarray]] = field(default_factory=dict)
     """Arrays that `add_once` has appended."""
     files: dict[bytes, dict[str, int]] = field(default_factory=dict)

@@ -5,14 +5,15 @@ import { make, percent } from "./dom.js";
 
 export class Edits {
   constructor(viewer) {
-    Object.assign(this, { viewer, off: new Set(), gone: new Set(), way: "tokens", past: [], news: "", base: null, removing: false });
+    Object.assign(this, { viewer, off: new Set(), gone: new Set(), way: "tokens", past: [], news: "", base: null, removing: false, differs: false });
     this.remove = make("button", { class: "chip", "aria-pressed": "false", onclick: () => this.switch() }, "Click patches away");
     this.ways = [["tokens", "without their tokens"], ["blur", "blurred"]].map(([way, text]) => [way, make("button", { class: "chip", onclick: () => this.change(() => (this.way = way), this.gone.size) }, text)]);
     this.undo = make("button", { class: "chip", onclick: () => this.back() }, "Undo");
     this.all = make("button", { class: "chip", onclick: () => this.clear() }, "Everything back");
+    this.compare = make("button", { class: "chip", onclick: () => { this.differs = !this.differs; this.show(); } }, "Difference to before");
     this.message = make("p", { class: "message", role: "status" });
     this.more = make("span", { class: "chips", role: "group", "aria-label": "How patches are removed" }, this.ways.map(([, button]) => button));
-    this.element = make("div", { class: "edits" }, make("span", { class: "chips" }, this.remove, this.undo, this.all), this.more, this.message);
+    this.element = make("div", { class: "edits" }, make("span", { class: "chips" }, this.remove, this.undo, this.all, this.compare), this.more, this.message);
     this.listen();
   }
 
@@ -149,6 +150,23 @@ export class Edits {
     return { arrays: { ...header.arrays }, files: { ...header.files }, predictions: header.predictions, image, views: header.views.map((view) => [view, view.results]) };
   }
 
+  // a map as its difference to before, where that is asked for and both are there
+  difference(result) {
+    const known = this.differs && this.changed && result && !result.colours && this.base?.views.some(([, results]) => results.some((each) => each.array === result.array));
+    return known ? { ...result, signed: true, limits: null, label: `${result.label}, change`, title: `${result.title}: change`, says: "", changes: true } : result;
+  }
+
+  // the arrays as they were
+  get former() {
+    const { viewer, base } = this;
+    base.payload ??= Object.assign(Object.create(viewer.payload), { header: { ...viewer.header, arrays: base.arrays }, kept: new Map() });
+    return base.payload;
+  }
+
+  get changed() {
+    return this.off.size + this.gone.size > 0;
+  }
+
   restore() {
     const { viewer, base } = this;
     const { header } = viewer;
@@ -175,7 +193,9 @@ export class Edits {
   }
 
   update() {
-    const changed = this.off.size + this.gone.size > 0;
+    const { changed } = this;
+    this.compare.hidden = !changed;
+    this.compare.setAttribute("aria-pressed", String(this.differs));
     this.remove.setAttribute("aria-pressed", String(this.removing));
     this.viewer.stage.element.classList.toggle("removing", this.removing);
     this.more.hidden = !this.removing && !this.gone.size;

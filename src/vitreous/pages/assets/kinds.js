@@ -106,7 +106,7 @@ function panels(viewer, result) {
     const tiles = count(viewer.depth).flatMap((block) => count(viewer.heads).map((head) => ({ block, head, ...tile(`block ${block}, head ${head}`, `${block}.${head}`, () => state.set({ block, head })) })));
     const element = make("div", { class: "tiles", role: "group", "aria-label": "Blocks and heads", style: { "grid-template-columns": `repeat(${viewer.heads}, minmax(1.6rem, 4.5rem))` } }, tiles.map((each) => each.button));
     const update = (values) => tiles.forEach(({ canvas, button, block, head }) => {
-      paint(canvas, readMap(payload, result, viewer.picked(result, { ...values, block, head })), { ...values, block });
+      paint(canvas, viewer.heat(result, { ...values, block, head }), { ...values, block });
       pressed(button, values.block === block && values.head === head);
     });
     return { element: make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Blocks and heads" }, element), update };
@@ -127,7 +127,7 @@ function panels(viewer, result) {
     element: make("div", { class: axis === "head" ? "tiles" : "tiles narrow", role: "group", "aria-label": `${axis}s` }, tiles.map((each) => each.button)),
     update: (values) => tiles.forEach(({ canvas, button, index }) => {
       const moved = { ...values, [axis]: index };
-      paint(canvas, readMap(payload, result, viewer.picked(result, moved)), moved);
+      paint(canvas, viewer.heat(result, moved), moved);
       pressed(button, values[axis] === index);
       button.classList.toggle("gone", axis === "head" && viewer.off.has(`${values.block}.${index}`));
     }),

@@ -132,6 +132,34 @@ export class Viewer {
     return query === null ? null : query + this.prefix - (result.prefix ?? 0);
   }
 
+  // another image's viewer whose patch this one's are compared with: of two images side by side, the one that is pointed at
+  compared(result, values) {
+    const other = values.from;
+    const joint = other && other !== this && [this, other].every(({ payload }) => payload.has("joint/directions"));
+    return joint && String(result?.axes) === "block,query" ? other : null;
+  }
+
+  // values of a map [patches] for what is chosen
+  heat(result, values) {
+    const picked = this.picked(result, values), other = this.compared(result, values);
+    if (result.changes) {
+      const before = readMap(this.edits.former, result, picked);
+      return readMap(this.payload, result, picked).map((value, i) => value - before[i]);
+    }
+    if (!other) return readMap(this.payload, result, picked);
+    const [mine, theirs] = [this, other].map(({ payload }) => payload.array("joint/directions"));
+    const [, patches, size] = mine.shape;
+    const at = values.block * patches + (other.picked(result, values).query ?? 0);
+    const found = new Float32Array(patches);
+    for (let i = 0; i < patches; i++) {
+      const row = values.block * patches + i;
+      let sum = 0;
+      for (let k = 0; k < size; k++) sum += mine.data[row * size + k] * theirs.data[at * size + k];
+      found[i] = sum * mine.scale[row] * theirs.scale[at];
+    }
+    return found;
+  }
+
   tokenName(token) {
     if (token === null) return "average patch";
     if (token < this.prefix) return `${this.header.model.prefix[token]} token`;
@@ -143,7 +171,9 @@ export class Viewer {
   fill(text, result, values) {
     const head = typeof values.head === "number" ? `head ${values.head}` : values.head === "max" ? "strongest head" : "mean over heads";
     const label = result.names?.class?.[this.picked(result, values).class] ?? "";
-    const words = { block: `block ${values.block}`, head, query: this.tokenName(this.query(result, values)), class: label };
+    const other = this.compared(result, values);
+    const query = other ? `${other.tokenName(other.query(result, values))} of ${other.header.image.name}` : this.tokenName(this.query(result, values));
+    const words = { block: `block ${values.block}`, head, query, class: label };
     return text.replace(/\{(block|head|query|class)\}/g, (_, axis) => words[axis]);
   }
 
@@ -242,7 +272,7 @@ export class Viewer {
       this.show(view);
     }
     this.opacity.value = Math.round(100 * values.opacity);
-    this.shown = this.mapOf(view);
+    this.shown = this.edits?.difference(this.mapOf(view)) ?? this.mapOf(view);
     const overlay = this.parts.find((part) => part.overlay)?.overlay(values);
     this.drawn = overlay ?? this.read(this.shown, values);
     this.headline.update(values);
@@ -272,13 +302,13 @@ export class Viewer {
 
   read(result, values) {
     if (!result) return { values: null, query: this.pointed(values) };
-    const query = this.query(result, values);
+    const query = this.compared(result, values) ? null : this.query(result, values);
     if (result.colours) {
       const { data, shape } = this.payload.array(result.array);
       const size = shape.slice(-2).reduce((a, b) => a * b, 1);
       return { colours: data.subarray(size * values.block, size * (values.block + 1)), query };
     }
-    const heat = readMap(this.payload, result, this.picked(result, values));
+    const heat = this.heat(result, values);
     const without = leftOut(result, values), outliers = leftOut(result, { ...values, outliers: null });
     return { values: heat, query, outliers, ...rangeOf(result, heat, without) };
   }
@@ -294,7 +324,7 @@ export class Viewer {
       return void (this.said.textContent = `${name[0].toUpperCase()}${name.slice(1)}: ${text(value)} ${this.shown.label}, number ${rank} of ${heat.length}.`);
     }
     const { query } = this.picked(this.shown, values);
-    const own = this.shown.limits && query !== null ? query - (this.shown.prefix ?? 0) : -1; // a patch is like itself
+    const own = this.shown.limits && query !== null && !this.compared(this.shown, values) ? query - (this.shown.prefix ?? 0) : -1; // a patch is like itself
     let best = own === 0 ? 1 : 0;
     for (let i = 0; i < heat.length; i++) if (i !== own && !without?.has(i) && (heat[i] > heat[best] || without?.has(best))) best = i;
     const words = this.fill(this.shown.says, this.shown, values).replace("{peak}", `the ${this.tokenName(this.prefix + best)}`).replace("{value}", percent(heat[best])).replace("{number}", number(heat[best]));
