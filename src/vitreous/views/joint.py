@@ -43,4 +43,4 @@ def joint_colours(outputs: Sequence[Tensor], model: ViT) -> np.ndarray:
     for block in range(len(outputs[0])):  # normed, or a few very long tokens would decide the colours
         tokens = model.norm(torch.stack([each[block] for each in outputs]).to(weight))
         found.append(principal_colours(tokens.float().cpu(), model.layout).flatten(1, 2))
-    return torch.stack(found, dim=1).clamp(0, 1).numpy()  # type: ignore[no-any-return]
+    return torch.stack(found, dim=1).clamp(0, 1).numpy()
