@@ -49,7 +49,6 @@ MODULES = (
 )
 FORMS = ("folder", "bare", "named")
 RESULTS = ("exact", "wrong", "refused", "crash")
-MEMORY = 16 << 30  # address space of a worker: a runaway case fails alone
 LARGE = 500_000_000  # parameters; larger models are loaded one at a time
 LOCK = Path(tempfile.gettempdir()) / f"coverage-{os.getuid()}.lock"
 
@@ -319,15 +318,16 @@ def cover_transformers(name: str, forms: tuple[str, ...]) -> list[Outcome]:
 # --- all together ---------------------------------------------------------------------------------------------
 
 
-def start_worker() -> None:
+def start_worker(memory: int) -> None:
+    """Prepare a worker: one thread, and a limit of its address space, so that a runaway case fails alone."""
     torch.set_num_threads(1)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_AS, (memory << 30, memory << 30))
     warnings.filterwarnings("ignore")
 
 
-def cover(only: str, libraries: list[str], forms: tuple[str, ...], processes: int) -> Iterator[Outcome]:
+def cover(only: str, libraries: list[str], forms: tuple[str, ...], processes: int, memory: int) -> Iterator[Outcome]:
     """Yield the outcomes of every case whose name matches `only`."""
-    with ProcessPoolExecutor(processes, initializer=start_worker) as pool:
+    with ProcessPoolExecutor(processes, initializer=start_worker, initargs=(memory,)) as pool:
         jobs = []
         if "transformers" in libraries:
             names = [name for name in transformers_classes() if re.search(only, name)]
@@ -370,10 +370,11 @@ def main() -> None:
     parser.add_argument("--library", nargs="+", default=["timm", "transformers"], choices=["timm", "transformers"])
     parser.add_argument("--forms", nargs="+", default=list(FORMS), choices=FORMS)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--memory", type=int, default=16, help="GiB of address space for each process")
     parser.add_argument("--json", type=Path, help="write every outcome to this file")
     given = parser.parse_args()
     outcomes = []
-    for each in cover(given.only, given.library, tuple(given.forms), given.processes):
+    for each in cover(given.only, given.library, tuple(given.forms), given.processes, given.memory):
         outcomes.append(each)
         if given.json:  # as it goes: a whole run takes a while
             given.json.write_text(json.dumps([asdict(each) for each in outcomes], indent=1))

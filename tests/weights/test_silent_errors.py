@@ -20,6 +20,7 @@ from vitreous.weights.card import Card
 from vitreous.weights.convert import convert
 from vitreous.weights.load import load
 from vitreous.weights.names import parse
+from vitreous.weights.save import save
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -434,3 +435,12 @@ def test_an_architecture_can_be_assumed(tmp_path):
     refused(tmp_path / "mine.pth", "rope_ape")
     ours = load(tmp_path / "mine.pth", assume={"architecture": "deit3_small_patch16_224"})
     assert ours.card.report.assumed["heads"] == "6 (as deit3_small_patch16_224 has)"
+
+
+def test_our_own_folder_without_preprocessing_is_refused(tmp_path):
+    save(ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=1, heads=4, classes=7)), tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    del content["vitreous"]["preprocess"]
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="states no preprocessing"):
+        load(tmp_path)

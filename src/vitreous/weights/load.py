@@ -221,6 +221,8 @@ def _resize(
 def _card(files: CheckpointFiles, sidecar: Mapping[str, Any], report: LoadReport, config: ViTConfig) -> Card:
     """Make the card of a loaded model."""
     own = read_own(sidecar)
+    if "config" in own and "preprocess" not in own:
+        raise CheckpointError("config.json states no preprocessing of the model: get it again")
     if "preprocess" in own:
         preprocess, names = Preprocess.from_dict(own["preprocess"]), own.get("class_names")
         head = own.get("head", "classifier")
