@@ -9,7 +9,7 @@ from vitreous.inside.gradients import chosen_classes
 from vitreous.inside.head_importance import head_importance
 from vitreous.inside.integrated_gradients import integrated_gradients
 from vitreous.inside.intervene import intervene
-from vitreous.inside.relevance import gradient_attention, relevance
+from vitreous.inside.relevance import class_evidence, gradient_attention, relevance
 
 BY_GRADIENT = {
     "relevance": relevance,
@@ -166,3 +166,17 @@ def test_relevance_finds_the_patch_that_matters_in_a_real_model(shared):
     for explain in (relevance, gradient_attention):
         heat = explain(model, x)[0]
         assert heat[7:, :7].sum() / heat.sum() > 0.5  # a quarter of the image
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_several_classes_of_an_image_get_what_each_gets_alone(name):
+    model = family(name).double()
+    x = images(model)[:1]
+    found = class_evidence(model, x, [3, 0], layer=0)
+    for number, target in enumerate((3, 0)):
+        torch.testing.assert_close(found.relevance[number], relevance(model, x, target)[0])
+        torch.testing.assert_close(found.gradient_attention[number], gradient_attention(model, x, target, layer=0)[0])
+        torch.testing.assert_close(found.head_importance[number], head_importance(model, x, target))
+    assert not torch.allclose(found.relevance[0], found.relevance[1])
+    with pytest.raises(ValueError, match="expected one image"):
+        class_evidence(model, images(model), [0])

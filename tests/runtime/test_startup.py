@@ -72,7 +72,7 @@ def test_an_interrupt_while_torch_is_imported_exits_silently(tmp_path):
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     options = {"env": os.environ | {"PYTHONPATH": path}, "capture_output": True, "text": True, "timeout": 60}
     done = subprocess.run([sys.executable, "-c", begin], **options)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "starting …\n")
     theirs = f"import signal; signal.signal(signal.SIGINT, lambda *_: print('mine')); {begin}"
     assert subprocess.run([sys.executable, "-c", theirs], **options).stdout.split("\n") == ["mine", "went on", ""]
 
@@ -87,11 +87,11 @@ def test_after_torch_is_there_an_interrupt_is_an_exception_again():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_a_terminal_shows_at_once_that_the_command_has_begun(terminal, monkeypatch):
+@pytest.mark.parametrize(("terminal", "begun", "left"), [(True, "starting …", ""), (False, "starting …\n", "\n")])
+def test_the_command_says_at_once_that_it_has_begun(terminal, begun, left, monkeypatch):
     stream = io.StringIO()
     stream.isatty = lambda: terminal
     monkeypatch.setattr(sys, "stderr", stream)
     with startup.starting_line():
-        assert stream.getvalue() == ("starting …" if terminal else "")
-    assert stream.getvalue().rpartition("\r")[2] == ""  # a terminal's line is empty again, a log has none
+        assert stream.getvalue() == begun
+    assert stream.getvalue().rpartition("\r" if terminal else "…")[2] == left  # a terminal's line is empty again

@@ -56,8 +56,6 @@ def classify(
             64 images and more on a CPU still run with packed weights, in parallel: rounding differs.
         merge: Merge this many tokens in each block: faster, and a little less exact (try 8 for a ViT of 197 tokens).
     """
-    from rich.progress import track
-
     from vitreous.data.images import ImageError
     from vitreous.data.samples import samples
     from vitreous.predict.classify import classify_each
@@ -97,6 +95,8 @@ def classify(
         return
     results: Iterable[Answer | ImageError] = classify_each(found, model, top=top, compute=compute, **sizes)
     if len(found) > 32:
+        from rich.progress import track
+
         results = track(results, "classifying", total=len(found), console=console, transient=True)
     rows = list(results)
     answers = [row for row in rows if not isinstance(row, ImageError)]

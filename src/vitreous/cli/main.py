@@ -13,12 +13,11 @@ import shutil
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import tyro
-from tyro.extras import SubcommandApp
 
 from vitreous import __version__
 from vitreous.cli.benchmark import benchmark
@@ -50,10 +49,15 @@ def completion(shell: Annotated[Literal["bash", "zsh"], tyro.conf.Positional]) -
     Args:
         shell: The shell to write for.
     """
+    from tyro.extras import SubcommandApp
+
     if shell == "zsh":  # which runs bash's scripts
         print("autoload -U +X compinit && compinit -i\nautoload -U +X bashcompinit && bashcompinit")
+    app = SubcommandApp()
+    for name, function in COMMANDS.items():
+        app.command(name=name, help=described(function))(function)
     with suppress(SystemExit):
-        parse(["--tyro-print-completion", "bash"], COMMANDS)
+        app.cli(prog="vitreous", args=["--tyro-print-completion", "bash"], config=CONFIG)
     print('_vitreous() { _tyro_vitreous; [ -n "${COMPREPLY[*]}" ] || COMPREPLY=(); }')
     print("complete -o bashdefault -o default -F _vitreous vitreous")  # file names where tyro knows no word
 
@@ -76,6 +80,9 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "views": views,
     "completion": completion,
 }
+
+CONFIG = (tyro.conf.FlagCreatePairsOff,)
+"""How tyro reads flags: --json, without a --no-json."""
 
 LIGHT = ("datasets", "recipes", "completion")
 """Commands that do without torch."""
@@ -123,25 +130,28 @@ def run(words: Sequence[str]) -> None:
     command = words[0]
     if command not in COMMANDS:
         raise ValueError(f"{_unknown(command)} (vitreous alone lists all commands)")
-    commands = COMMANDS | choose(words)
-    with one_line_errors(command, flags=lambda: flags_in_help(lambda: parse([command, "--help"], commands))):
-        parse(words, commands)
+    function = (COMMANDS | choose(words))[command]
+    with one_line_errors(command, flags=lambda: flags_in_help(lambda: parse(command, ["--help"], function))):
+        parse(command, words[1:], function)
 
 
-def parse(words: Sequence[str], commands: Mapping[str, Callable[..., Any]]) -> None:
-    """Let tyro read a command line and call the command that it names."""
-    app = SubcommandApp()
-    for name, function in commands.items():
-        function.__doc__ = joined_lines(function.__doc__ or "")
-        about = wrapped(function.__doc__, shutil.get_terminal_size().columns)
-        hide_none(function)
-        app.command(name=name, help=about)(function if name in LIGHT else with_torch(function))
-    app.cli(
-        prog="vitreous",
+def parse(command: str, words: Sequence[str], function: Callable[..., Any]) -> None:
+    """Let tyro read the words after a command and call its function. No other command's flags are looked at."""
+    tyro.cli(
+        function if command in LIGHT else with_torch(function),
+        prog=f"vitreous {command}",
+        description=described(function),
         args=words,
-        config=(tyro.conf.FlagCreatePairsOff,),  # --json, without a --no-json
+        config=CONFIG,
         console_outputs=this_rank().first,  # of several processes, one prints the help
     )
+
+
+def described(function: Callable[..., Any]) -> str:
+    """Prepare a command's docstring and flags for tyro; return what its help says above the flags."""
+    function.__doc__ = joined_lines(function.__doc__ or "")
+    hide_none(function)
+    return wrapped(function.__doc__, shutil.get_terminal_size().columns)
 
 
 def joined_lines(text: str) -> str:

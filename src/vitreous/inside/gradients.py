@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 Target = int | Sequence[int] | Tensor | None
+"""Class to explain: one for all images, one for each, or None for each image's predicted class."""
 
 
 @contextmanager

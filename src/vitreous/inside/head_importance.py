@@ -3,7 +3,7 @@
 Michel, Levy & Neubig (2019), "Are Sixteen Heads Really Better than One?".
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -29,8 +29,13 @@ def head_importance(model: nn.Module, x: Tensor, target: Target = None) -> Tenso
         score = class_score(model(x), target)
         mixed = [internals[full_name("mixed", layer)] for layer in internals.layers]  # [b h t k] each
         gradients = torch.autograd.grad(score, mixed, materialize_grads=True)
-    slopes = [(value.detach() * slope).sum(dim=(2, 3)) for value, slope in zip(mixed, gradients, strict=True)]
-    return torch.stack(slopes).abs().mean(dim=1)  # [l b h] → [l h]
+    return head_slopes([value.detach() for value in mixed], gradients).mean(dim=1)  # [l b h] → [l h]
+
+
+def head_slopes(mixed: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
+    """Compute |Σ mixed · gradient| of every head: `[b h t k]` of each layer, twice → `[layers b heads]`."""
+    slopes = [(value * slope).sum(dim=(2, 3)) for value, slope in zip(mixed, gradients, strict=True)]
+    return torch.stack(slopes).abs()
 
 
 @torch.no_grad()

@@ -10,7 +10,10 @@ from torch import Tensor, nn
 
 from vitreous.inside.gradients import Target, chosen_classes, class_score, differentiable
 
-RULES = ("gauss-legendre", "midpoint")
+RULES = ("dense-start", "gauss-legendre", "midpoint")
+START, START_STEPS = 0.2, 0.75
+"""The first part of the line, where the gradient changes most, and the share of the steps that it gets: layer norms
+make a ViT answer to a picture of little contrast as to the whole one."""
 
 
 def integrated_gradients(
@@ -19,14 +22,15 @@ def integrated_gradients(
     target: Target = None,
     *,
     baseline: Tensor | None = None,
-    steps: int = 32,
-    rule: str = "gauss-legendre",
-    batch_size: int = 16,
+    steps: int = 16,
+    rule: str = "dense-start",
+    batch_size: int = 8,
 ) -> Tensor:
     """Compute each input value's contribution to a class's logit: images `[b c H W]` → `[b c H W]`.
 
     `baseline` is a preprocessed image in any shape that broadcasts to `x`; the default is black after the model's
-    preprocessing. `batch_size` images between baseline and `x` run at once.
+    preprocessing. `batch_size` images between baseline and `x` run at once. The rule "dense-start" has three quarters
+    of its steps in the first fifth of the line; 16 of them are about as exact as 32 of "gauss-legendre" on photographs.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
     >>> x = torch.randn(1, 3, 2, 2)
@@ -56,10 +60,17 @@ def _nodes(steps: int, rule: str) -> tuple[Tensor, Tensor]:
         raise ValueError(f"steps must be at least 1, got {steps}")
     if rule == "midpoint":
         return (torch.arange(steps, dtype=torch.float64) + 0.5) / steps, torch.full((steps,), 1 / steps)
-    if rule != "gauss-legendre":
+    if rule not in RULES:
         raise ValueError(f"rule must be one of {', '.join(RULES)}, got {rule!r}")
+    early = min(round(START_STEPS * steps), steps - 1) if rule == "dense-start" else 0
+    pieces = [(0.0, START, early), (START, 1.0, steps - early)] if early else [(0.0, 1.0, steps)]
+    nodes, weights = zip(*(_gauss_legendre(*piece) for piece in pieces), strict=True)
+    return torch.from_numpy(np.concatenate(nodes)), torch.from_numpy(np.concatenate(weights))
+
+
+def _gauss_legendre(first: float, last: float, steps: int) -> tuple[np.ndarray, np.ndarray]:
     nodes, weights = np.polynomial.legendre.leggauss(steps)  # on -1 … 1
-    return torch.from_numpy(nodes + 1) / 2, torch.from_numpy(weights) / 2
+    return first + (nodes + 1) / 2 * (last - first), weights / 2 * (last - first)
 
 
 def to_patches(pixels: Tensor, grid: tuple[int, int]) -> Tensor:

@@ -8,16 +8,29 @@ Shapes:  b images · h heads · t tokens · k width of one head
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from vitreous.inside.attention import attention_of, pooled_by, readout
-from vitreous.inside.capture import capture, underneath
+from vitreous.inside.capture import Internals, capture, underneath
 from vitreous.inside.glossary import full_name
 from vitreous.inside.gradients import Target, class_score, differentiable
+from vitreous.inside.head_importance import head_slopes
+from vitreous.models.vit import ViT
 
-"""Class to explain: one for all images, one for each, or None for each image's predicted class."""
+
+@dataclass(frozen=True)
+class ClassEvidence:
+    """What gradients say of one image, for several classes."""
+
+    relevance: Tensor
+    """`[classes rows columns]`, as `relevance` computes it."""
+    gradient_attention: Tensor
+    """`[classes rows columns]`, of one layer."""
+    head_importance: Tensor
+    """`[classes layers heads]`, as `head_importance` computes it."""
 
 
 def relevance(model: nn.Module, x: Tensor, target: Target = None) -> Tensor:
@@ -33,12 +46,9 @@ def relevance(model: nn.Module, x: Tensor, target: Target = None) -> Tensor:
     torch.Size([2, 8, 8])
     """
     plain, _ = underneath(model)
-    matrices = _weighted_attention(model, x, target)
-    row = start = next(matrices)  # [b t]
-    for matrix in matrices:
-        row = row.to(matrix)
-        row = row + (row[:, None] @ matrix)[:, 0]
-    return plain.layout.to_grid(row if plain.config.pool == "attention" else row - start.to(row))
+    internals, gradients = _gradients(model, x, target)
+    start = _row_read(plain, internals, gradients)
+    return _carried(plain, start, (matrix for _, matrix in _weighted_attention(plain, internals, gradients)))
 
 
 def gradient_attention(model: nn.Module, x: Tensor, target: Target = None, *, layer: int = -1) -> Tensor:
@@ -47,34 +57,89 @@ def gradient_attention(model: nn.Module, x: Tensor, target: Target = None, *, la
     The row is the one that the head reads: the class token's, the mean of the patches', or the attention pool's.
     """
     plain, _ = underneath(model)
-    row, matrix = _weighted_attention(model, x, target, layers=[layer])
-    return plain.layout.to_grid((row.to(matrix)[:, None] @ matrix)[:, 0])
+    internals, gradients = _gradients(model, x, target, layers=[layer])
+    ((_, matrix),) = _weighted_attention(plain, internals, gradients)
+    return plain.layout.to_grid(_times(_row_read(plain, internals, gradients), matrix))
 
 
-def _weighted_attention(
+def class_evidence(model: nn.Module, x: Tensor, classes: Sequence[int], *, layer: int = -1) -> ClassEvidence:
+    """Compute relevance, gradient × attention of a layer and the importance of heads for several classes of one image.
+
+    The image `[1 c H W]` runs forward once, and backward once for each class.
+
+    >>> from vitreous.models.variants import variant
+    >>> from vitreous.models.vit import ViT
+    >>> found = class_evidence(ViT(variant("vit_femto_patch4_32")), torch.randn(1, 3, 32, 32), [3, 0])
+    >>> found.relevance.shape, found.head_importance.shape
+    (torch.Size([2, 8, 8]), torch.Size([2, 4, 8]))
+    """
+    if len(x) != 1:
+        raise ValueError(f"expected one image [1 c H W], got {tuple(x.shape)}")
+    plain, _ = underneath(model)
+    internals, gradients = _gradients(model, x, classes)
+    start, wanted = _row_read(plain, internals, gradients), internals.layers[layer]
+    rows: list[Tensor] = []
+
+    def matrices() -> Iterator[Tensor]:
+        for number, matrix in _weighted_attention(plain, internals, gradients):
+            if number == wanted:
+                rows.append(_times(start, matrix))
+            yield matrix
+
+    through = _carried(plain, start, matrices())
+    mixed = [internals[full_name("mixed", number)].detach() for number in internals.layers]
+    slopes = head_slopes(mixed, gradients[: len(mixed)]).transpose(0, 1)  # [classes layers heads]
+    return ClassEvidence(through, plain.layout.to_grid(rows[0]), slopes)
+
+
+def _times(row: Tensor, matrix: Tensor) -> Tensor:
+    """`[b t]` and `[b t t]` → `[b t]`."""
+    return (row.to(matrix)[:, None] @ matrix)[:, 0]
+
+
+def _carried(model: ViT, start: Tensor, matrices: Iterator[Tensor]) -> Tensor:
+    """Carry the row that the head reads through matrices `[b t t]`, the last layer's first: `[b rows columns]`."""
+    row = start
+    for matrix in matrices:
+        row = row.to(matrix) + _times(row, matrix)
+    return model.layout.to_grid(row if model.config.pool == "attention" else row - start.to(row))
+
+
+def _gradients(
     model: nn.Module, x: Tensor, target: Target, layers: Sequence[int] | None = None
-) -> Iterator[Tensor]:
-    """Yield the row that the head reads, `[b t]`, then (∇A ⊙ A)⁺ averaged over heads, `[b t t]`, of the chosen layers.
+) -> tuple[Internals, list[Tensor]]:
+    """Run forward and backward: internals, and the gradient of the class's logit at each layer's mixed values.
 
-    Layers come from the last to the first. The row of an attention pool is its own (∇A ⊙ A)⁺.
+    Gradients are `[b h t k]`, that of an attention pool comes last. One image may have several classes, which then take
+    the place of b.
     """
     plain, _ = underneath(model)
     pooled = pooled_by(plain)
-    names = ["norm1", "v", "mixed", *pooled]
-    with differentiable(x) as x, capture(model, names, layers=layers, gradients=True) as internals:
-        score = class_score(model(x), target)
-        mixed = [internals[full_name("mixed", layer)] for layer in internals.layers]
-        mixed += [internals["pool.mixed"]] if pooled else []
-        gradients = torch.autograd.grad(score, mixed, materialize_grads=True)  # dO of each layer, [b h t k]
-    if pooled:
-        gradients, gradient = gradients[:-1], gradients[-1]
-        by_gradient = gradient @ internals["pool.v"].detach().transpose(-2, -1)  # [b h 1 t]
-        yield readout(plain, (by_gradient * internals["pool.attention"]).clamp_min(0))
-    else:
-        yield readout(plain).expand(len(x), -1)
-    for layer, gradient in reversed(list(zip(internals.layers, gradients, strict=True))):
-        attention = attention_of(plain, layer, internals[full_name("norm1", layer)].detach())  # [b h t t]
+    with (
+        differentiable(x) as x,
+        capture(model, ["norm1", "v", "mixed", *pooled], layers=layers, gradients=True) as seen,
+    ):
+        logits = model(x)
+        classes = target if len(x) == 1 and isinstance(target, Sequence) else [target]
+        mixed = [seen[full_name("mixed", layer)] for layer in seen.layers] + ([seen["pool.mixed"]] if pooled else [])
+        scores = [class_score(logits, each) for each in classes]
+        found = [torch.autograd.grad(each, mixed, retain_graph=True, materialize_grads=True) for each in scores]
+    return seen, [torch.cat(each) for each in zip(*found, strict=True)]
+
+
+def _row_read(model: ViT, internals: Internals, gradients: Sequence[Tensor]) -> Tensor:
+    """Return the row that the head reads, `[b t]`; that of an attention pool is its own (∇A ⊙ A)⁺."""
+    if not pooled_by(model):
+        return readout(model).expand(len(gradients[0]), -1)
+    by_gradient = gradients[-1] @ internals["pool.v"].detach().transpose(-2, -1)  # [b h 1 t]
+    return readout(model, (by_gradient * internals["pool.attention"].detach()).clamp_min(0))
+
+
+def _weighted_attention(model: ViT, internals: Internals, gradients: Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:
+    """Yield each layer and its (∇A ⊙ A)⁺ averaged over heads, `[b t t]`, from the last layer to the first."""
+    for layer, gradient in reversed(list(zip(internals.layers, gradients, strict=False))):
+        attention = attention_of(model, layer, internals[full_name("norm1", layer)].detach())  # [b h t t]
         values = internals[full_name("v", layer)].detach()
         by_gradient = gradient @ values.transpose(-2, -1)  # O = A v, so that dA = dO vᵀ: the fused kernel can stay
-        yield (by_gradient * attention).clamp_min(0).mean(dim=1)
+        yield layer, (by_gradient * attention).clamp_min(0).mean(dim=1)
         del attention, by_gradient  # [b h t t] each: freed before the next layer's are made

@@ -122,4 +122,4 @@ class Payload:
 
     def to_text(self) -> str:
         """Write the payload compressed, and in letters that an HTML file can hold."""
-        return base64.b64encode(gzip.compress(self.to_bytes(), 9, mtime=0)).decode()
+        return base64.b64encode(gzip.compress(self.to_bytes(), 6, mtime=0)).decode()

@@ -4,7 +4,6 @@
 """
 
 import json
-import multiprocessing
 import os
 import sys
 import time
@@ -44,6 +43,8 @@ def exit_process(code: int) -> NoReturn:
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         sys.exit(code)
+    import multiprocessing  # imported late: no command that ends well needs it
+
     for child in multiprocessing.active_children():
         child.terminate()
     for stream in (sys.stdout, sys.stderr):

@@ -41,14 +41,14 @@ def with_torch(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def starting_line() -> Iterator[None]:
-    """Show on a terminal that the command has begun: importing torch takes a second or two."""
-    shown = sys.stderr.isatty() and this_rank().first
-    if shown:
-        print("starting …", end="", file=sys.stderr, flush=True)
+    """Say at once that the command has begun, since importing torch takes a second; a terminal erases it then."""
+    terminal = sys.stderr.isatty()
+    if this_rank().first:
+        print("starting …", end="" if terminal else "\n", file=sys.stderr, flush=True)
     try:
         yield
     finally:
-        if shown:
+        if terminal and this_rank().first:
             print("\r          \r", end="", file=sys.stderr, flush=True)
 
 

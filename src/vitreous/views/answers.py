@@ -1,10 +1,9 @@
 """Views of the answers: predictions, the answer after each block (logit lens), and the heads that it depends on."""
 
 import numpy as np
-import torch
 
 from vitreous.figures.kinds import Bars, Matrix, Results, Steps
-from vitreous.inside.head_importance import ablate_heads, head_importance
+from vitreous.inside.head_importance import ablate_heads
 from vitreous.inside.logit_lens import logit_lens
 from vitreous.predict.classify import top_classes
 from vitreous.views.inspection import Inspection
@@ -46,9 +45,8 @@ def lens(inspection: Inspection) -> Steps:
 
 def importance(inspection: Inspection) -> Matrix:
     """Compute the slope of a class's logit for every head: the target's, and those of the likeliest other classes."""
-    found = [head_importance(inspection.vit, inspection.x, i).float().cpu() for i in inspection.classes]
     return Matrix(
-        torch.stack(found).numpy(),  # [class blocks heads]
+        inspection.evidence.head_importance.float().cpu().numpy(),  # [class blocks heads]
         "How much the logit of {class} depends on each head",
         rows="block",
         columns="head",

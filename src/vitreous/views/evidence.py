@@ -31,7 +31,10 @@ def evidence(inspection: Inspection) -> Removal:
     """Compute the probabilities of likely classes while a map's strongest patches are hidden or shown alone."""
     name = "relevance" if isinstance(inspection.model, ViT) else "CAM"
     classes = inspection.classes[:CLASSES]
-    maps = torch.stack([heat_map(name, inspection.with_choice(Choice(target=index))) for index in classes])  # [m r c]
+    if isinstance(inspection.model, ViT):
+        maps = inspection.evidence.relevance[: len(classes)].float().cpu().clone()  # [m r c]
+    else:
+        maps = torch.stack([heat_map(name, inspection.with_choice(Choice(target=index))) for index in classes])
     if artifacts := inspection.artifacts:  # the page does not colour them: they are the last to be hidden
         maps.flatten(1)[:, list(artifacts.patches)] = -torch.inf
     grid, patches = (maps.shape[1], maps.shape[2]), maps[0].numel()

@@ -16,6 +16,7 @@ from vitreous.figures.selection import MatrixScale
 from vitreous.inside.artifacts import Artifacts, find_artifacts
 from vitreous.inside.attention import attention_of
 from vitreous.inside.capture import capture
+from vitreous.inside.relevance import ClassEvidence, class_evidence
 from vitreous.models.vit import ViT
 from vitreous.weights.load import Model
 
@@ -179,6 +180,11 @@ class Inspection:
         """Classes to explain: the target first, then the likeliest others."""
         likely = self.logits.argsort(descending=True, stable=True)[:EXPLAINED].tolist()
         return [self.target, *(index for index in likely if index != self.target)][:EXPLAINED]
+
+    @cached_property
+    def evidence(self) -> ClassEvidence:
+        """Relevance, gradient × attention of the chosen block and importance of heads, for each of `classes`."""
+        return class_evidence(self.vit, self.x, self.classes, layer=self.block)
 
     @cached_property
     def block(self) -> int:

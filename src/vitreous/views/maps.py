@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitreous.figures.kinds import Bars, LinePanel, Lines, Map, Results
-from vitreous.inside import faithfulness, integrated_gradients, relevance, rollout
+from vitreous.inside import faithfulness, integrated_gradients, rollout
 from vitreous.inside.grad_cam import grad_cam
 from vitreous.models.vit import ViT
 from vitreous.views.inspection import Choice, Inspection
@@ -52,8 +52,8 @@ def _integrated(inspection: Inspection) -> Tensor:
 MAPS: dict[str, Callable[[Inspection], Tensor]] = {  # → [rows columns]
     "attention": _attention,
     "rollout": _rollout,
-    "relevance": lambda i: relevance.relevance(i.vit, i.x, i.target)[0],
-    "gradient × attention": lambda i: relevance.gradient_attention(i.vit, i.x, i.target, layer=i.block)[0],
+    "relevance": lambda i: i.evidence.relevance[0],
+    "gradient × attention": lambda i: i.evidence.gradient_attention[0],
     "CAM": _cam,
     "integrated gradients": _integrated,
 }
@@ -93,8 +93,8 @@ def _evidence(name: str, title: str, label: str, *, signed: bool = False) -> Cal
 
 def relevance_maps(inspection: Inspection) -> Map:
     """Show relevance for the target, and for the likeliest other classes."""
-    found = [heat_map("relevance", inspection.with_choice(Choice(target=i))) for i in inspection.classes]
-    return _class_maps(inspection, found, "Relevance for {class}", "relevance")
+    found = inspection.evidence.relevance.float().cpu()
+    return _class_maps(inspection, list(found), "Relevance for {class}", "relevance")
 
 
 def comparable(inspection: Inspection) -> dict[str, Tensor]:
@@ -226,7 +226,7 @@ CAM = View(
 INTEGRATED_GRADIENTS = View(
     "Integrated gradients",
     "Each patch's part in the logit of the class, on the way from a black image. Parts add up to the difference of the two "
-    "logits, but for the error of 32 steps; blue lowers the logit.",
+    "logits, but for the error of 16 steps; blue lowers the logit.",
     "It depends on the black image it starts from: a black object can hardly get a part.",
     _evidence("integrated gradients", "Integrated gradients for {class}", "part of the logit", signed=True),
     group="Why",
