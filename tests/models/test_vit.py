@@ -215,3 +215,24 @@ def test_an_image_that_is_no_batch_is_told_what_to_do_instead():
     for image in (Image.new("RGB", (16, 16)), "photo.jpg", b"", [1.0]):
         with pytest.raises(TypeError, match=rf"got {type(image).__name__}: use vitreous.classify\(image, model\)"):
             model(image)
+
+
+@torch.no_grad()
+def test_rms_norm_divides_each_token_by_its_root_mean_square():
+    model = noise(ViT(ViTConfig(**SMALL, norm="rms", patch_norm=True, branch_bias=False)))
+    assert not [key for key in model.state_dict() if "norm" in key and key.endswith("bias")]
+    assert {key for key in model.state_dict() if key.endswith("bias")} == {
+        *("patch_embed.proj.bias", "head.bias"),
+        *(f"blocks.{n}.attn.qkv.bias" for n in range(model.config.depth)),
+    }
+    x, norm = torch.randn(2, 3, model.config.width), model.blocks[0].norm1
+    expected = x / (x.square().mean(dim=-1, keepdim=True) + model.config.norm_eps).sqrt() * norm.weight
+    torch.testing.assert_close(norm(x), expected)
+
+
+@torch.no_grad()
+def test_norms_after_the_branches_leave_the_residual_alone():
+    block = noise(ViT(ViTConfig(**SMALL, post_norm=True))).blocks[0]
+    x = torch.randn(2, 5, block.norm1.normalized_shape[0])
+    middle = x + block.norm1(block.attn(x))
+    torch.testing.assert_close(block(x), middle + block.norm2(block.mlp(middle)))

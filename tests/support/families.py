@@ -15,6 +15,7 @@ FAMILIES = {
     "sine": {"position": "sine-2d", "qk_norm": True},
     "attention pool": {"class_token": False, "pool": "attention", "registers": 1},
     "attention pool of all tokens": {"pool": "attention", "pool_prefix": True, "pool_heads": 3, "pool_mlp_width": 30},
+    "rms norm": {"norm": "rms", "branch_bias": False, "qkv_bias": False, "patch_norm": True, "swiglu": True},
     "relative table": {
         "relative_position": "table",
         "position": "none",

@@ -367,6 +367,7 @@ TIMM = {
     "timm dinov2 registers": ("vit_base_patch14_reg4_dinov2", SMALL_TIMM),
     "timm clip": ("vit_base_patch16_clip_quickgelu_224", SMALL_TIMM),
     "timm test_vit": ("test_vit", {}),
+    "timm aimv2": ("aimv2_large_patch14_224", SMALL_TIMM),
     "timm beit": ("beit_base_patch16_224", SMALL_TIMM),
     "timm relative positions": ("vit_relpos_medium_patch16_cls_224", SMALL_TIMM | {"rel_pos_dim": 16}),
     "timm post norm": ("vit_base_patch16_rpn_224", SMALL_TIMM),

@@ -65,7 +65,11 @@ def written(cls: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
             held["swiglu"] = True  # the one partial of GluMlp is SwiGLUPacked
         elif name == "act_layer" and inspect.isclass(value):
             held["act_layer"] = value.__name__.lower()
-        elif name == "block_fn":
+        elif name == "norm_layer" and isinstance(value, partial) and value.func.__name__ == "RmsNorm":
+            held |= {"norm_eps": value.keywords["eps"], "norm": "rms"}
+        elif name == "embed_norm_layer" and isinstance(value, partial) and value.func.__name__ == "RmsNorm":
+            held["patch_norm"] = True
+        elif name in ("block_fn", "mlp_layer") and inspect.isclass(value):
             held[name] = value.__name__
         elif isinstance(value, int | float | str | list | tuple | None):
             held[name] = value

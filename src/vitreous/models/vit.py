@@ -33,6 +33,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "silu": F.silu,
 }
+NORMS = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}  # the second without mean and shift (Zhang & Sennrich, 2019)
 LARGEST = 2**24
 """Upper limit of every size and count in a config."""
 
@@ -122,6 +123,13 @@ class ViTConfig:
     """Bias in the projections to queries and values, none in that to keys (BEiT, EVA)."""
     post_norm: bool = False
     """Layer norms after attention and MLP, inside the residual branches, instead of before them (Swin V2)."""
+
+    norm: Literal["layer", "rms"] = "layer"
+    """Kind of all norms: layer norm, or root mean square norm, which has no bias (AIMv2)."""
+    branch_bias: bool = True
+    """Bias in attention's output projection and in the MLP; AIMv2 has none."""
+    patch_norm: bool = False
+    """Norm on the projected patches, before positions are added (AIMv2)."""
 
     def __post_init__(self) -> None:
         for name in ("image_size", "patch_size"):
@@ -249,6 +257,7 @@ class PatchEmbedding(nn.Module):
         self.size, self.patch, self.channels = config.size, config.patch, config.channels
         self.partial = config.partial_patches
         self.proj = nn.Conv2d(config.channels, config.width, config.patch, config.patch, bias=config.patch_bias)
+        self.norm = NORMS[config.norm](config.width, eps=config.norm_eps) if config.patch_norm else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         check_batch(x)
@@ -263,7 +272,8 @@ class PatchEmbedding(nn.Module):
             x = x[:, :, : height // p * p, : width // q * q]
         x = x.reshape(b, c, height // p, p, width // q, q)
         x = x.permute(0, 2, 4, 1, 3, 5).reshape(b, height // p * (width // q), c * p * q)  # [b n cpq]
-        return F.linear(x, self.proj.weight.flatten(1), self.proj.bias)
+        tokens: Tensor = self.norm(F.linear(x, self.proj.weight.flatten(1), self.proj.bias))
+        return tokens
 
     def _wrong(self, x: Tensor) -> str:
         """Write why a batch does not fit the patch embedding."""
@@ -305,11 +315,11 @@ class Attention(nn.Module):
         self.dropout = config.attention_dropout
         linear = QVLinear if config.qv_bias else partial(nn.Linear, out_features=3 * config.width, bias=config.qkv_bias)
         self.qkv = linear(config.width)  # U_qkv, eq. 5
-        norm = partial(nn.LayerNorm, config.width // config.heads, eps=config.norm_eps)
+        norm = partial(NORMS[config.norm], config.width // config.heads, eps=config.norm_eps)
         self.q_norm = norm() if config.qk_norm else nn.Identity()
         self.k_norm = norm() if config.qk_norm else nn.Identity()
         self.rel_pos, self.shared_rel_pos = relative_position(config), ()
-        self.proj = nn.Linear(config.width, config.width)  # U_msa, eq. 8
+        self.proj = nn.Linear(config.width, config.width, bias=config.branch_bias)  # U_msa, eq. 8
         self.proj_drop = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -334,8 +344,8 @@ class MLP(nn.Module):
         super().__init__()
         self.swiglu = config.swiglu
         self.activation = "silu" if config.swiglu else config.activation
-        self.fc1 = nn.Linear(config.width, config.mlp_width * (2 if config.swiglu else 1))
-        self.fc2 = nn.Linear(config.mlp_width, config.width)
+        self.fc1 = nn.Linear(config.width, config.mlp_width * (2 if config.swiglu else 1), bias=config.branch_bias)
+        self.fc2 = nn.Linear(config.mlp_width, config.width, bias=config.branch_bias)
         self.drop = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -354,7 +364,7 @@ class TransformerBlock(nn.Module):
 
     def __init__(self, config: ViTConfig, stochastic_depth: float = 0.0) -> None:
         super().__init__()
-        norm = partial(nn.LayerNorm, config.width, eps=config.norm_eps)
+        norm = partial(NORMS[config.norm], config.width, eps=config.norm_eps)
         scale = partial(LayerScale, config.width, config.layer_scale) if config.layer_scale else nn.Identity
         self.norm1, self.attn, self.ls1 = norm(), Attention(config), scale()
         self.norm2, self.mlp, self.ls2 = norm(), MLP(config), scale()
@@ -407,7 +417,7 @@ class ViT(nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.config, self.layout = config, config.layout
-        norm = partial(nn.LayerNorm, config.width, eps=config.norm_eps)
+        norm = partial(NORMS[config.norm], config.width, eps=config.norm_eps)
 
         def token(count: int) -> nn.Parameter | None:
             return nn.Parameter(torch.zeros(1, count, config.width)) if count else None
@@ -429,7 +439,8 @@ class ViT(nn.Module):
         self.shared_rel_pos = share(relative_position(config, shared=True), self.blocks)
         self.norm = norm() if config.final_norm else nn.Identity()
         self.attn_pool = AttentionPool(config, ACTIVATIONS[config.activation]) if config.pool == "attention" else None
-        self.fc_norm = nn.LayerNorm(config.feature_width, config.norm_eps) if config.fc_norm else nn.Identity()
+        after = partial(NORMS[config.norm], config.feature_width, eps=config.norm_eps)
+        self.fc_norm = after() if config.fc_norm else nn.Identity()
         self.head = MLPHead(config)
         self.head_dist = MLPHead(config) if config.distillation_head else None
         self.reset_parameters()
@@ -445,7 +456,7 @@ class ViT(nn.Module):
                 nn.init.trunc_normal_(module.weight, std=std)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-            elif isinstance(module, nn.LayerNorm | AttentionPool):
+            elif isinstance(module, nn.LayerNorm | nn.RMSNorm | AttentionPool):
                 module.reset_parameters()
             elif isinstance(module, LayerScale):
                 nn.init.constant_(module.gamma, self.config.layer_scale)
@@ -532,7 +543,7 @@ class ViT(nn.Module):
         self.head = MLPHead(config).to(like)
         self.head_dist = MLPHead(config).to(like) if config.distillation_head else None
         if config.fc_norm and config.feature_width != self.config.feature_width:
-            self.fc_norm = nn.LayerNorm(config.feature_width, config.norm_eps).to(like)
+            self.fc_norm = NORMS[config.norm](config.feature_width, eps=config.norm_eps).to(like)
         self.config = config
 
     @classmethod

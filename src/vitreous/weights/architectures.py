@@ -42,6 +42,9 @@ FIELDS = {  # timm's arguments that are fields of ViTConfig
     "pool_include_prefix": "pool_prefix",
     "relative_position": "relative_position",
     "relative_width": "relative_width",
+    "proj_bias": "branch_bias",
+    "norm": "norm",
+    "patch_norm": "patch_norm",
 }
 COMPUTED = (
     "global_pool",
@@ -53,13 +56,13 @@ COMPUTED = (
     "fc_norm",
     "act_layer",
     "block_fn",
+    "mlp_layer",
 )
 HARMLESS = (  # they matter in training only, or not at the size that the model was trained with
     *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
     *("weight_init", "fix_init", "dynamic_img_size", "strict_img_size"),
 )
 HARMLESS_VALUES: dict[str, tuple[Any, ...]] = {  # arguments that change the numbers, and the values that do not
-    "proj_bias": (True,),
     "scale_attn_norm": (False,),
     "scale_mlp_norm": (False,),
     "dynamic_img_pad": (False,),
@@ -69,6 +72,7 @@ HARMLESS_VALUES: dict[str, tuple[Any, ...]] = {  # arguments that change the num
 STRUCTURE = (
     *("class_token", "distillation_token", "registers", "position", "prefix_positions", "patch_bias", "qkv_bias"),
     *("relative_position", "qv_bias", "qk_norm", "swiglu", "embedding_norm", "final_norm", "fc_norm", "layer_scale"),
+    *("norm", "branch_bias", "patch_norm"),
 )
 """Fields that decide which tensors there are, whatever their sizes; of `pool` only whether it is attention."""
 UNSEEN = ("heads", "activation", "norm_eps", "pool", "pool_heads", "pool_prefix", "post_norm")
@@ -119,6 +123,9 @@ def from_arguments(arguments: Mapping[str, Any]) -> ViTConfig:
     distilled = bool(given.get("distillation_token", False))
     position = arguments.get("pos_embed", "learn")
     post_norm = one_of("block_fn", arguments.get("block_fn", "Block"), BLOCKS) == "after"
+    if "mlp_layer" in arguments:
+        given["swiglu"] = bool(one_of("mlp_layer", arguments["mlp_layer"], {"SwiGLU": "in two parts"}))
+        hidden *= 2
     return ViTConfig(
         **given,
         mlp_width=hidden // 2 if given.get("swiglu") else hidden,
@@ -223,7 +230,7 @@ def timm_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[A
         _refuse_look_alike(stranger, next((entry for entry in entries if not entry.unsupported), None))
     instead = {"qkv_bias": "qv_bias", "final_norm": "fc_norm"}
     for name, other in instead.items():  # models without them are known, and so is the accident
-        if not (shapes[name] or name in assume or shapes[other]):
+        if not (shapes[name] or name in assume or shapes[other] or not shapes["branch_bias"]):
             text = f"its tensors say {name}=False: a part is missing; if not, pass --assume {name}=False"
             raise CheckpointError(text)
     unseen = (*(name for name in UNSEEN if sized or name != "heads"), *STRUCTURE)

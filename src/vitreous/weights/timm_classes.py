@@ -11,7 +11,10 @@ from typing import Any
 from vitreous.weights.safety import CheckpointError
 
 Arguments = Mapping[str, Any]
-OURS = ("class", "block_fn", "norm_eps", "swiglu", "distilled", "qv_bias", "relative_position", "relative_width")
+OURS = (
+    *("class", "block_fn", "norm_eps", "swiglu", "distilled", "qv_bias", "relative_position", "relative_width"),
+    *("norm", "patch_norm", "mlp_layer"),
+)
 """Keys of our table that no config file of timm's can have."""
 SHARED = (
     *("class", "img_size", "patch_size", "in_chans", "num_classes", "global_pool", "embed_dim", "depth", "num_heads"),

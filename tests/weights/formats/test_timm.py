@@ -40,6 +40,8 @@ CASES = {
     "siglip_all_tokens": ("test_vit3", {}),
     "siglip_partial_patches": ("vit_base_patch16_siglip_224", {"img_size": 37}),
     "clip": ("vit_base_patch16_clip_224", {}),
+    "aimv2": ("aimv2_large_patch14_224", {}),
+    "aimv2_classifier": ("aimv2_huge_patch14_224", {"img_size": (24, 40), "fc_norm": True}),
     "beit": ("beit_base_patch16_224", {}),
     "beit_shared": ("beit_base_patch16_224", {"use_rel_pos_bias": False, "use_shared_rel_pos_bias": True}),
     "beit_not_square": ("beitv2_base_patch16_224", {"use_abs_pos_emb": True, "global_pool": "token"}),

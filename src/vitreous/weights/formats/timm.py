@@ -14,6 +14,7 @@ from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights.architectures import from_arguments, states, timm_arguments, timm_models
 from vitreous.weights.card import card_of
 from vitreous.weights.keymap import (
+    JOIN_GATE,
     Allowed,
     ConvertedCheckpoint,
     Format,
@@ -29,7 +30,7 @@ from vitreous.weights.keymap import (
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.timm_classes import OURS
 
-LAYERS = ("patch_embed.proj", "norm_pre", "norm", "fc_norm", "head", "head_dist")
+LAYERS = ("patch_embed.proj", "patch_embed.norm", "norm_pre", "norm", "fc_norm", "head", "head_dist")
 POOL = ("q", "kv", "proj", "norm", "mlp.fc1", "mlp.fc2")
 POOLS = {"token": "token", "mean": "avg", "attention": "map"}
 BIAS = "relative_position_bias_table"
@@ -51,12 +52,14 @@ RULES = (
     ),
     rule(f"blocks.{{n}}.attn.rel_pos.{BIAS}", f"blocks.{{n}}.attn.rel_pos.{BIAS}"),
     rule(f"shared_rel_pos.{BIAS}", f"shared_rel_pos.{BIAS}"),
+    rule("blocks.{n}.mlp.fc1.{p}", *(f"blocks.{{n}}.mlp.fc1_{x}.{{p}}" for x in "gx"), transform=JOIN_GATE),
     *(
         rule(f"{name}.mlp.{layer}.{{p}}", f"{name}.mlp.{layer}.{{p}}")
         for name in ("blocks.{n}.attn.rel_pos", "shared_rel_pos")
         for layer in ("fc1", "fc2")
     ),
 )
+GATE_IN_PARTS = tuple(r for r in RULES if r.theirs != ("blocks.{n}.mlp.fc1.{p}",))
 BEIT_NAMES = {
     f"blocks.{{n}}.attn.rel_pos.{BIAS}": f"blocks.{{n}}.attn.{BIAS}",
     f"shared_rel_pos.{BIAS}": f"rel_pos_bias.{BIAS}",
@@ -168,6 +171,8 @@ def architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
             return name, {}
     if config.distillation_token:
         name = "deit_base_distilled_patch16_224"
+    elif config.norm == "rms":
+        name = "aimv2_large_patch14_224"
     elif config.swiglu:
         name = "vit_giant_patch14_dinov2"  # the one entry point whose MLP is gated: a class, which JSON cannot name
     elif config.embedding_norm:
@@ -186,7 +191,7 @@ def architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
         "depth": config.depth,
         "num_heads": config.heads,
         # half a unit more, so that timm's int(width × ratio) does not round down to one less
-        "mlp_ratio": (config.mlp_width * (2 if config.swiglu else 1) + 0.5) / config.width,
+        "mlp_ratio": (config.mlp_width * (2 if config.swiglu and config.norm != "rms" else 1) + 0.5) / config.width,
         "qkv_bias": config.qkv_bias,
         "qk_norm": config.qk_norm,
         "init_values": config.layer_scale or None,
@@ -256,8 +261,10 @@ def to_timm(model: ViT) -> ConvertedCheckpoint:
     if config.fc_norm and config.final_norm:
         raise ValueError("timm cannot hold this model: it has a norm before or after pooling, not both")
     name, arguments = architecture(config)
-    if name.startswith("beit"):
+    if name.startswith("beit_"):
         tensors = to_theirs(tensors, BEIT_RULES, config)
+    elif name.startswith("aimv2"):
+        tensors = to_theirs(tensors, GATE_IN_PARTS, config)
     card = card_of(model)
     config_json: dict[str, Any] = {
         "architecture": name,
