@@ -2,10 +2,12 @@ import pytest
 import torch
 from torch import nn
 
+from vitreous.data.samples import samples
 from vitreous.inside.faithfulness import rank_correlation
 from vitreous.inside.hiding import HiddenPatches, log_odds
 from vitreous.inside.removal import draw_masks, removal
 from vitreous.models.vit import ViT, ViTConfig
+from vitreous.weights.load import load
 
 
 def additive(weights):
@@ -34,14 +36,20 @@ def test_with_few_passes_a_prior_map_that_is_right_is_followed():
     assert right > 0.9 > wrong + 0.2
 
 
+def test_a_prior_map_that_is_wrong_is_not_turned_around():
+    wrong = torch.rand(14, 14, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) ** 4
+    found = removal(lambda kept, operator: -(kept * wrong).sum(dim=(1, 2)), wrong, passes=32).map
+    assert rank_correlation(found, wrong.float()) > -0.9
+
+
 def test_errors_are_those_that_are_made():
     generator = torch.Generator().manual_seed(3)
     ratios = []
     for _ in range(6):
-        weights = torch.randn(8, 8, dtype=torch.float64, generator=generator)
+        weights = 0.1 * torch.randn(8, 8, dtype=torch.float64, generator=generator)
         found = removal(
             lambda kept, operator, weights=weights: (
-                (kept * weights).sum(dim=(1, 2)) + 2 * torch.randn(len(kept), generator=generator)
+                (kept * weights).sum(dim=(1, 2)) + 0.3 * torch.randn(len(kept), generator=generator)
             ),
             torch.zeros(8, 8),
             passes=512,
@@ -61,8 +69,41 @@ def test_it_stops_when_the_ranking_is_stable():
     assert found.passes == 128
 
 
+def test_the_error_is_no_smaller_than_the_map_of_pure_noise():
+    noise = torch.Generator().manual_seed(6)
+    found = removal(lambda kept, operator: torch.randn(len(kept), generator=noise), torch.zeros(6, 6), passes=256)
+    assert found.map.abs().mean() < 2 * found.error.mean()
+
+
+def test_masks_that_follow_a_map_keep_or_hide_its_highest_patches():
+    follow = torch.arange(196.0)
+    masks = draw_masks((14, 14), 200, (0.2, 0.5), 0.8, torch.Generator().manual_seed(0), follow)
+    kept, hidden = (masks[start::2].double() @ ranked(follow) / masks[start::2].sum(dim=1) for start in (0, 1))
+    assert kept.min() > 0.65 > 0.45 > hidden.max()
+
+
+def ranked(values):
+    return values.argsort().argsort().double() / (len(values) - 1)
+
+
+def test_a_quarter_of_the_passes_is_random_and_one_operator_hides_three_of_four():
+    ran = []
+
+    def noted(kept, operator):
+        ran.append((operator, len(kept)))
+        return torch.randn(len(kept), generator=torch.Generator().manual_seed(len(ran)))
+
+    removal(noted, torch.rand(6, 6), passes=256, operators=("blur", "removed"))
+    assert ran[0] == ("blur", 64)
+    assert sum(count for operator, count in ran if operator == "removed") == 64
+    assert sum(count for _, count in ran) == 256
+    ran.clear()
+    removal(noted, torch.rand(6, 6), passes=64, operators=("blur", "removed"))
+    assert ran == [("blur", 64)]
+
+
 def test_masks_come_in_pairs_that_add_up_to_the_image():
-    masks = draw_masks(30, 9, torch.Generator().manual_seed(0))
+    masks = draw_masks((5, 6), 9, (0.35, 0.5), 1.0, torch.Generator().manual_seed(0))
     assert masks.shape == (9, 30)
     assert torch.equal(masks[0:8:2], ~masks[1:8:2])
 
@@ -97,3 +138,24 @@ def test_evidence_that_was_planted_is_found(corner_model, operator, target):
     assert found.map.argmax() == 5  # the last column of the first row
     assert found.map[0, 5] > 5 * found.map.flatten().sort(descending=True).values[1]
     assert found.map[0, 5] > 5 * found.error[0, 5]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("pasted", "into"), [("chelsea", "camera"), ("coffee", "chelsea")])
+def test_the_map_of_an_image_pasted_into_another_lies_on_it(pasted, into):
+    model = load().eval()
+    shown, x = (model.card.preprocess(samples()[name])[None] for name in (pasted, into))
+    with torch.no_grad():
+        target = int(model(shown).argmax())
+    x[:, :, 112:, 112:] = nn.functional.interpolate(shown, size=(112, 112), mode="bilinear", antialias=True)
+    hidden = HiddenPatches(model, x, (14, 14))
+    found = removal(
+        lambda kept, how: log_odds(hidden(kept, how), target),
+        torch.ones(14, 14),  # no hint
+        passes=96,
+        operators=hidden.operators,
+    )
+    quarter = torch.zeros(14, 14, dtype=torch.bool)
+    quarter[7:, 7:] = True
+    assert quarter.flatten()[found.map.flatten().topk(20).indices].float().mean() >= 0.9
+    assert found.map[quarter].mean() > 0.05 > found.map[~quarter].mean()

@@ -38,6 +38,7 @@ class HiddenPatches:
             raise ValueError(f"expected one image [1 c H W], got {tuple(x.shape)}")
         self.model, self.x, self.grid, self.batch_size = model, x, grid, batch_size
         self.vit = model if isinstance(model, ViT) and model.layout.grid == tuple(grid) else None
+        self.operators = ("blur", REMOVED) if self.vit is not None else ("blur",)  # what `removal` hides patches by
         self._embedded: dict[str, Tensor] = {}
 
     @torch.no_grad()
@@ -85,10 +86,17 @@ class HiddenPatches:
             raise ValueError("only a ViT has tokens to leave out: hide patches by blur")
         if not self.vit.config.class_token and not kept.any():
             raise ValueError("a ViT without class token reads the mean of its patches: keep at least one")
-        tokens = self.vit.assemble(self._patches("image"), self.vit.pos_embed)[0]  # [t d]
+        tokens = self.vit.assemble(self._patches("image"), self.vit.pos_embed)  # [1 t d]
         prefix = kept.new_ones(len(kept), self.vit.layout.prefix)
-        chosen = torch.cat([prefix, kept], dim=1).nonzero()[:, 1].view(len(kept), -1)
-        return self._blocks(tokens[chosen])
+        seen = torch.cat([prefix, kept], dim=1)  # [m t]
+        chosen = seen.nonzero()[:, 1].view(len(seen), -1)  # all masks keep equally many
+        if self.vit.config.plain and getattr(self.vit.config, "rope", "none") == "none":
+            return self._blocks(tokens[0, chosen])
+        # attention itself knows positions (rotary, relative bias): all tokens run, none attends to those left out
+        tokens = tokens.expand(len(seen), -1, -1)
+        for block in self.vit.blocks:
+            tokens = block(tokens, seen[:, None, None])
+        return self.vit.forward_head(self.vit.norm(tokens)[seen].view(len(seen), -1, tokens.shape[-1]))
 
     def _patches(self, shown: str | Tensor) -> Tensor:
         """The embedded patches of the image, or of what hidden patches show: `[1 n d]`."""

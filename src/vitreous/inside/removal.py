@@ -1,32 +1,35 @@
-"""Removal: each patch's contribution to a class, estimated from forward passes with random patches hidden.
+"""Removal: each patch's contribution to a class, estimated from forward passes with patches hidden.
 
-The score of a masked image is taken as a sum of contributions of the patches that are kept, plus noise. Contributions
-have a Gaussian prior: a multiple of a prior map (relevance), and a part that is similar in neighbouring patches. Its
-scale, its reach over the grid and the noise are those that make the scores likeliest (restricted maximum likelihood),
-so that few passes stay near the prior map and many follow the passes. The posterior gives an error for each patch.
+At first random blobs of patches are hidden. A quarter of the passes, and at least 64, go into them; the others follow
+the map found so far: its highest patches are kept, or hidden, with some noise, so that the passes go where a ranking
+of the patches is decided. `contributions` turns the scores into a map with errors.
 
-Shapes:  m masks · n patches · p fixed effects (one for each operator, and the prior map)
+Shapes:  m masks · n patches
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from vitreous.inside.contributions import distances, fit_contributions
+
 COSTS = {"quick": 64, "default": 256, "thorough": 1024}
 """Forward passes by name."""
-SHARES = (0.35, 0.5, 0.65)
+ROUNDS = 4
+"""How often the map is fitted anew while masks follow it."""
+RANDOM_SHARES, FOLLOWING_SHARES = (0.35, 0.5, 0.65), (0.2, 0.35, 0.5, 0.65, 0.8)
 """Shares of the patches that a mask keeps: few sizes, since masks of one size run in one batch without their tokens."""
-REACHES = (0.5, 1.0, 2.0, 4.0)
-"""Distances, in patches, over which contributions may be similar."""
-NOISES = tuple(10.0 ** (step / 2) for step in range(-16, 9))
-"""Variances of the noise over that of the contributions."""
+RANDOM_BLOBS, FOLLOWING_BLOBS = 1.5, 0.8
+"""Radius of the blobs that masks are made of, in patches of a grid of 14×14."""
+NOISE = 0.5
+"""Noise on the ranking of a map that masks follow, in standard deviations."""
 STABLE = 0.99
 """The share of the map's variance that is not error, from which on its ranking counts as stable."""
 
 Predict = Callable[[Tensor, str], Tensor]
-"""Masks, bool `[m rows columns]`, True where a patch is kept, and an operator → the class's score `[m]`."""
+"""Masks, bool `[m rows columns]`, True where a patch is kept, and an operator → the class's log-odds `[m]`."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class RemovalMap:
     """Contributions of patches, and how sure they are."""
 
     map: Tensor
-    """How much keeping a patch raises the score, rather than hiding it: `[rows columns]`."""
+    """How much keeping a patch raises the log-odds, rather than hiding it: `[rows columns]`."""
     error: Tensor
     """The standard error of each: `[rows columns]`."""
     passes: int
@@ -53,48 +56,77 @@ def removal(
     seed: int = 0,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> RemovalMap:
-    """Estimate how much each patch raises a class's score: a prior map `[rows columns]` → a map and its error.
+    """Estimate how much each patch raises a class's log-odds: a prior map `[rows columns]` → a map and its error.
 
-    `predict` runs masked images (`HiddenPatches` and `log_odds`, for a model); the masks are split over the
-    `operators`. It stops before all `passes` when the ranking is `stable`.
+    `predict` runs masked images (`HiddenPatches` and `log_odds`, for a model). The first of the `operators` hides the
+    random masks and two in three of the others, if there are two. It stops early when the ranking is `stable`.
 
     >>> weights = torch.tensor([[3.0, 1.0], [0.0, -2.0]])
     >>> found = removal(lambda kept, operator: (kept * weights).sum(dim=(1, 2)), torch.zeros(2, 2), passes=64)
     >>> torch.allclose(found.map, weights, atol=1e-3), found.stable
     (True, True)
     """
-    if passes < 2:
-        raise ValueError(f"removal needs at least 2 passes, got {passes}")
-    grid = prior.shape
-    start = prior.detach().double().cpu().flatten()
+    if passes < 2 or prior.numel() < 2:
+        raise ValueError(f"removal needs at least 2 passes and 2 patches, got {passes} and {prior.numel()}")
+    start = prior.detach().double().cpu()
     generator = torch.Generator().manual_seed(seed)
-    masks = start.new_empty(0, len(start))
-    names: list[str] = []
-    scores = start.new_empty(0)
-    found = start, torch.zeros_like(start)
-    sure = False
-    while len(masks) < passes and not sure:
-        count = min(max(len(masks), min(COSTS["quick"], passes)), passes - len(masks))
-        new = draw_masks(len(start), count, generator)
-        chosen = [operators[i // 2 % len(operators)] for i in range(count)]  # both masks of a pair by one operator
-        values = start.new_empty(count)
+    turns = [operators[0], operators[0], *operators[1:]] if len(operators) > 1 else list(operators)
+    masks, scores = start.new_empty(0, start.numel()), start.new_empty(0)
+    kinds: list[Hashable] = []
+    found, sure = (start, start), False
+    for done, end in _rounds(passes):
+        if done:
+            new = draw_masks(start.shape, end - done, FOLLOWING_SHARES, FOLLOWING_BLOBS, generator, found[0])
+            chosen = [turns[i // 2 % len(turns)] for i in range(len(new))]  # both masks of a pair by one operator
+            kinds += [
+                (name, i % 2, size) for i, (name, size) in enumerate(zip(chosen, new.sum(1).tolist(), strict=True))
+            ]
+        else:
+            new = draw_masks(start.shape, end, RANDOM_SHARES, RANDOM_BLOBS, generator)
+            chosen = [operators[0]] * len(new)
+            kinds += chosen
+        got = start.new_empty(len(new))
         for operator in dict.fromkeys(chosen):
             rows = [i for i, name in enumerate(chosen) if name == operator]
-            values[rows] = predict(new[rows].view(-1, *grid), operator).detach().double().cpu()
-        masks, names, scores = torch.cat([masks, new.double()]), names + chosen, torch.cat([scores, values])
-        progress(len(masks), passes)
-        found = fit(masks, scores, names, start, grid)
-        sure = reliability(*found) >= stable
-    values, error = (each.view(grid).float() for each in found)
+            got[rows] = predict(new[rows].view(-1, *start.shape), operator).detach().double().cpu()
+        masks, scores = torch.cat([masks, new.double()]), torch.cat([scores, got])
+        progress(end, passes)
+        found = fit_contributions(masks, scores, kinds, start)
+        if sure := reliability(*found) >= stable:
+            break
+    values, error = (each.view(start.shape).float() for each in found)
     return RemovalMap(values, error, len(masks), sure)
 
 
-def draw_masks(patches: int, count: int, generator: torch.Generator) -> Tensor:
-    """Draw masks of a few sizes, in pairs of which one keeps what the other hides: bool `[m n]`."""
-    pairs = (count + 1) // 2
-    sizes = torch.tensor([round(share * patches) for share in SHARES])
+def _rounds(passes: int) -> list[tuple[int, int]]:
+    """Split the passes into random ones, then rounds that follow the map: where each begins and ends."""
+    random = min(max(COSTS["quick"], passes // 4), passes)
+    ends = [random + 2 * round((passes - random) * turn / ROUNDS / 2) for turn in range(ROUNDS)] + [passes]
+    return [(begin, end) for begin, end in zip([0, *ends], ends, strict=False) if end > begin]
+
+
+def draw_masks(
+    grid: Sequence[int],
+    count: int,
+    shares: Sequence[float],
+    radius: float,
+    generator: torch.Generator,
+    follow: Tensor | None = None,
+) -> Tensor:
+    """Draw masks of blobs in pairs, of which one keeps what the other hides: bool `[m n]`.
+
+    The first of a pair keeps the highest patches of the map `follow` `[n]`, with noise, if there is one.
+    """
+    apart = distances(grid)
+    patches, pairs = len(apart), (count + 1) // 2
+    similar = torch.exp(-(apart / radius).square() / 2) + 1e-4 * torch.eye(patches, dtype=apart.dtype)
+    height = torch.randn(pairs, patches, generator=generator, dtype=apart.dtype) @ torch.linalg.cholesky(similar).T
+    if follow is not None:
+        ranks = follow.argsort().argsort().to(height)
+        height = torch.special.ndtri((ranks + 0.5) / patches) + NOISE * height
+    sizes = torch.tensor([min(max(round(share * patches), 1), patches - 1) for share in shares])
     chosen = sizes[torch.randint(len(sizes), (pairs, 1), generator=generator)]
-    first = torch.rand(pairs, patches, generator=generator).argsort(dim=1) < chosen
+    first = height.argsort(dim=1, descending=True).argsort(dim=1) < chosen
     return torch.stack([first, ~first], dim=1).flatten(0, 1)[:count]
 
 
@@ -102,51 +134,3 @@ def reliability(values: Tensor, error: Tensor) -> float:
     """Compute the share of a map's variance that is not error: 1 is exact."""
     variance = (values - values.mean()).square().mean()
     return float(variance / (variance + error.square().mean())) if variance > 0 else 0.0
-
-
-def fit(
-    masks: Tensor, scores: Tensor, operators: Sequence[str], prior: Tensor, grid: Sequence[int]
-) -> tuple[Tensor, Tensor]:
-    """Compute the posterior mean and standard deviation of contributions `[n]` from masks `[m n]` and scores `[m]`."""
-    offsets = [[float(name == each) for each in dict.fromkeys(operators)] for name in operators]
-    fixed = torch.tensor(offsets, dtype=masks.dtype)
-    known = prior - prior.mean()
-    if known.abs().max() > 0 and len(masks) > fixed.shape[1] + 2:
-        fixed = torch.cat([fixed, (masks @ prior)[:, None]], dim=1)
-    basis = torch.linalg.qr(fixed).Q  # [m p]
-
-    def without(values: Tensor) -> Tensor:
-        rest: Tensor = values - basis @ (basis.T @ values)
-        return rest
-
-    left, free = without(scores), len(masks) - fixed.shape[1]
-    best: tuple[float, Tensor, Tensor] | None = None
-    for reach in REACHES:
-        root = torch.linalg.cholesky(similarity(grid, reach).to(masks))  # [n n]
-        values, vectors = torch.linalg.eigh(root.T @ (masks.T @ without(masks)) @ root)
-        values = values.clamp_min(0)
-        along = vectors.T @ (root.T @ (masks.T @ left))
-        for noise in NOISES:
-            unexplained = (left.square().sum() - (along.square() / (values + noise)).sum()).clamp_min(1e-300)
-            variance = unexplained / free
-            likely = -0.5 * (free * variance.log() + (values / noise).log1p().sum())
-            if best is None or likely > best[0]:
-                spread = root @ vectors
-                mean = spread @ (along / (values + noise))
-                covariance = (spread * (variance / (values + noise))) @ spread.T
-                best = float(likely), mean, covariance
-    assert best is not None
-    _, mean, covariance = best
-    if fixed.shape[1] > len(set(operators)):  # the prior map's multiple, and its error
-        solve = torch.linalg.pinv(fixed)[-1]  # [m]
-        mean = mean + prior * (solve @ (scores - masks @ mean))
-        moved = torch.eye(len(prior), dtype=masks.dtype) - prior[:, None] * (solve @ masks)
-        covariance = moved @ covariance @ moved.T
-    return mean, covariance.diagonal().clamp_min(0).sqrt()
-
-
-def similarity(grid: Sequence[int], reach: float) -> Tensor:
-    """Compute how similar contributions are assumed: exp(−distance / reach) between patches, `[n n]`."""
-    rows, columns = (torch.arange(side, dtype=torch.float64) for side in grid)
-    places = torch.cartesian_prod(rows, columns)
-    return torch.exp(-torch.cdist(places, places) / reach)
