@@ -140,6 +140,8 @@ def whole_state_dict(model: nn.Module | None, whole: nn.Module) -> dict[str, Ten
         number = int(match[1]) if (match := re.search(r"\bblocks\.(\d+)\.", name)) else 0
         first = re.sub(r"\bblocks\.\d+\.", f"blocks.{number % 2}.", name)
         tensor = numbers.get(name, numbers.get(first))
+        if tensor is not None and name == "rope.freqs":  # a row for each block
+            tensor = tensor[:, [block % 2 for block in range(empty.shape[1])]]
         if tensor is None or tensor.shape != empty.shape:
             tensor = torch.full((1,) * empty.dim(), 0.01, dtype=empty.dtype).expand(empty.shape)
         elif number >= 16:

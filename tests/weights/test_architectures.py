@@ -130,7 +130,8 @@ def read_timm() -> dict[str, dict[str, Any]]:
     for name, cls, arguments in list(entry_points()):
         held = written(cls, arguments) or look_alike(name, cls, arguments)
         size, patch = timm.get_pretrained_cfg(name).input_size[1], arguments.get("patch_size", 16)
-        if held is not None and "unsupported" not in held and size % patch:
+        rotary = held is not None and held.get("use_rot_pos_emb") and not held.get("use_abs_pos_emb", True)
+        if held is not None and "unsupported" not in held and (size % patch or rotary) and "img_size" not in held:
             held["img_size"] = size  # its positions do not show it
         if held is not None:
             found[name] = held

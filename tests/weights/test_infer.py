@@ -45,7 +45,7 @@ def test_missing_positions_are_an_error_unless_stated(theirs, tmp_path):
     state = theirs.state_dict()
     del state["pos_embed"]
     torch.save(state, tmp_path / "mine.pth")
-    with pytest.raises(ValueError, match="rotary positions are not supported"):
+    with pytest.raises(ValueError, match="if they are rotary, say which model it is"):
         load(tmp_path / "mine.pth", assume={"heads": 4}, image_size=32)
     theirs.pos_embed.zero_()
     assert_same(load(tmp_path / "mine.pth", assume={"heads": 4, "position": "none"}, image_size=32)(X), theirs(X))

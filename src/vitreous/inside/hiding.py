@@ -90,7 +90,7 @@ class HiddenPatches:
         prefix = kept.new_ones(len(kept), self.vit.layout.prefix)
         seen = torch.cat([prefix, kept], dim=1)  # [m t]
         chosen = seen.nonzero()[:, 1].view(len(seen), -1)  # all masks keep equally many
-        if self.vit.config.plain and getattr(self.vit.config, "rope", "none") == "none":
+        if self.vit.config.plain and self.vit.config.rope == "none":
             return self._blocks(tokens[0, chosen])
         # attention itself knows positions (rotary, relative bias): all tokens run, none attends to those left out
         tokens = tokens.expand(len(seen), -1, -1)

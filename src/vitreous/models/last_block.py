@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.models.hooks import hooks_active
+from vitreous.models.rope import rotate
 from vitreous.models.vit import Attention, ViT
 
 OutputKind = Literal["logits", "features"]
@@ -90,6 +91,7 @@ def _attention_rows(attention: Attention, x: Tensor, rows: int) -> Tensor:
     q = q.reshape(b, rows, heads, d // heads).transpose(1, 2)  # [b h rows k]
     k, v = kv.reshape(b, t, 2, heads, d // heads).permute(2, 0, 3, 1, 4).unbind(0)  # [b h t k]
     dropout = attention.dropout if attention.training else 0.0
-    out = F.scaled_dot_product_attention(attention.q_norm(q), attention.k_norm(k), v, dropout_p=dropout)
-    projected: Tensor = attention.proj_drop(attention.proj(out.transpose(1, 2).reshape(b, rows, d)))
+    q, k = rotate(attention, attention.q_norm(q)), rotate(attention, attention.k_norm(k))
+    out = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+    projected: Tensor = attention.proj_drop(attention.proj(attention.norm(out.transpose(1, 2).reshape(b, rows, d))))
     return projected

@@ -24,6 +24,7 @@ from vitreous.models.hooks import hook, hooked_attention
 from vitreous.models.qv_bias import QVLinear
 from vitreous.models.relative_position import add_relative_position, relative_position, share
 from vitreous.models.residual import LayerScale, StochasticDepth
+from vitreous.models.rope import RotaryPositions, rotate, share_rotation
 from vitreous.models.tokens import TokenLayout
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -109,6 +110,20 @@ class ViTConfig:
     """Probability to skip a branch of the last block in training; it grows linearly from 0 at the first block."""
     partial_patches: bool = False
     """Pixels at the right and the bottom that fill no patch are left out (SigLIP: 384 pixels in patches of 14)."""
+    rope: Literal["none", "axial", "mixed", "dinov3"] = "none"
+    """Rotary positions: by row and column (EVA-02), at rates learned for each head, or by DINOv3's coordinates."""
+    rope_temperature: float = 10000.0
+    """Longest period of a rotation in relation to the shortest."""
+    rope_offset: float = 0.0
+    """Added to the row and column of each patch before it is rotated (Perception Encoder: 1)."""
+    rope_reference: int = 0
+    """Rows and columns of patches that other grids are rescaled to; 0 means that they are not."""
+    rope_order: Literal["yx", "xy"] = "yx"
+    """Which of row (y) and column (x) turns the first half of the channels."""
+    attention_norm: bool = False
+    """Layer norm after attention, before its output projection (EVA-02, BEiT-3)."""
+    mlp_norm: bool = False
+    """Layer norm on the MLP's hidden layer (EVA-02, BEiT-3)."""
     pool_heads: int = 0
     """Heads of the attention pool; 0 means as many as in a block."""
     pool_mlp_width: int = 0
@@ -181,7 +196,7 @@ class ViTConfig:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         sizes = ("classes", "registers", "representation_size", "pool_heads", "pool_mlp_width", "relative_width")
-        for name in (*sizes, "layer_scale", "norm_eps"):
+        for name in (*sizes, "layer_scale", "norm_eps", "rope_temperature", "rope_reference"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         for name in ("dropout", "attention_dropout", "stochastic_depth"):
@@ -200,6 +215,8 @@ class ViTConfig:
             )
         if self.relative_position.endswith("mlp") and not self.relative_width:
             raise ValueError(f"relative_position={self.relative_position!r} needs relative_width of at least 1")
+        if self.rope != "none" and (self.width // self.heads % 4 or not self.rope_temperature):
+            raise ValueError(f"rotary positions need heads of a width that 4 divides, got {self.width // self.heads}")
         if self.position.startswith("sine") and self.width % 4:
             raise ValueError(f"sine positions need a width that 4 divides, got {self.width}")
 
@@ -319,6 +336,8 @@ class Attention(nn.Module):
         self.q_norm = norm() if config.qk_norm else nn.Identity()
         self.k_norm = norm() if config.qk_norm else nn.Identity()
         self.rel_pos, self.shared_rel_pos = relative_position(config), ()
+        self.rotary: tuple[Any, ...] = ()  # rotary positions and the number of this block, if the network has them
+        self.norm = NORMS[config.norm](config.width, eps=config.norm_eps) if config.attention_norm else nn.Identity()
         self.proj = nn.Linear(config.width, config.width, bias=config.branch_bias)  # U_msa, eq. 8
         self.proj_drop = nn.Dropout(config.dropout)
 
@@ -326,7 +345,8 @@ class Attention(nn.Module):
         b, t, d = x.shape
         qkv = self.qkv(x).reshape(b, t, 3, self.heads, d // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # [b h t k]
-        q, k, v = hook(self, "q", self.q_norm(q)), hook(self, "k", self.k_norm(k)), hook(self, "v", v)
+        q, k = rotate(self, self.q_norm(q)), rotate(self, self.k_norm(k))
+        q, k, v = hook(self, "q", q), hook(self, "k", k), hook(self, "v", v)
         mask = add_relative_position(self, mask, q.dtype)
         dropout = self.dropout if self.training else 0.0
         mixed = hooked_attention(self, q, k, v, mask, dropout)  # None unless a hook changes it
@@ -334,7 +354,7 @@ class Attention(nn.Module):
             # softmax(q kᵀ / √k) v (eq. 6 and 7), in one fused kernel that never keeps the [b h t t] matrix
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)  # [b h t k]
         x = hook(self, "mixed", mixed).transpose(1, 2).reshape(b, t, d)  # heads side by side
-        return hook(self, "attention_output", self.proj_drop(self.proj(x)))
+        return hook(self, "attention_output", self.proj_drop(self.proj(self.norm(x))))
 
 
 class MLP(nn.Module):
@@ -345,6 +365,7 @@ class MLP(nn.Module):
         self.swiglu = config.swiglu
         self.activation = "silu" if config.swiglu else config.activation
         self.fc1 = nn.Linear(config.width, config.mlp_width * (2 if config.swiglu else 1), bias=config.branch_bias)
+        self.norm = NORMS[config.norm](config.mlp_width, eps=config.norm_eps) if config.mlp_norm else nn.Identity()
         self.fc2 = nn.Linear(config.mlp_width, config.width, bias=config.branch_bias)
         self.drop = nn.Dropout(config.dropout)
 
@@ -356,7 +377,7 @@ class MLP(nn.Module):
         else:
             x = ACTIVATIONS[self.activation](x)
         x = hook(self, "mlp_hidden", self.drop(x))
-        return hook(self, "mlp_output", self.drop(self.fc2(x)))
+        return hook(self, "mlp_output", self.drop(self.fc2(self.norm(x))))
 
 
 class TransformerBlock(nn.Module):
@@ -437,6 +458,7 @@ class ViT(nn.Module):
         rates = torch.linspace(0, config.stochastic_depth, config.depth, device="cpu").tolist()
         self.blocks = nn.ModuleList(TransformerBlock(config, rate) for rate in rates)
         self.shared_rel_pos = share(relative_position(config, shared=True), self.blocks)
+        self.rope = share_rotation(RotaryPositions(config) if config.rope != "none" else None, self.blocks)
         self.norm = norm() if config.final_norm else nn.Identity()
         self.attn_pool = AttentionPool(config, ACTIVATIONS[config.activation]) if config.pool == "attention" else None
         after = partial(NORMS[config.norm], config.feature_width, eps=config.norm_eps)
@@ -456,7 +478,7 @@ class ViT(nn.Module):
                 nn.init.trunc_normal_(module.weight, std=std)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-            elif isinstance(module, nn.LayerNorm | nn.RMSNorm | AttentionPool):
+            elif isinstance(module, nn.LayerNorm | nn.RMSNorm | AttentionPool | RotaryPositions):
                 module.reset_parameters()
             elif isinstance(module, LayerScale):
                 nn.init.constant_(module.gamma, self.config.layer_scale)

@@ -9,6 +9,7 @@ on the new sizes without branches, so that sizes may be symbols.
 Shapes:  b images · n patches · t tokens · d width · r c old rows and columns
 """
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -42,8 +43,9 @@ class DynamicSizeViT(nn.Module):
         model, (p, q) = self.model, self.model.config.patch
         grid = images.shape[2] // p, images.shape[3] // q
         x = model.assemble(model.patch_embed.project(images), self.positions(grid))
-        for block in model.blocks:
-            x = block(x)
+        with model.rope.at(grid) if model.rope is not None else nullcontext():
+            for block in model.blocks:
+                x = block(x)
         return model.forward_head(model.norm(x))
 
     def positions(self, grid: Grid) -> Tensor | None:

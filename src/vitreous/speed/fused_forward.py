@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.models.last_block import OutputKind, read_last_block, rows_read
+from vitreous.models.rope import rotate
 from vitreous.models.vit import MLP, TransformerBlock, ViT
 from vitreous.speed.fused_ops import add_dense, attend, dense_gelu
 from vitreous.speed.gelu import gelu
@@ -75,14 +76,15 @@ def _fits(block: Any) -> bool:
         and all(type(layer) is nn.Linear and layer.bias is not None for layer in layers)
         and all(isinstance(each, nn.LayerNorm) and each.weight is None for each in (block.norm1, block.norm2))
         and isinstance(block.ls1, nn.Identity)
-        and isinstance(block.ls2, nn.Identity)
+        and all(isinstance(each, nn.Identity) for each in (block.ls2, block.attn.norm, block.mlp.norm))
     )
 
 
 def fits_own_attention(network: Any) -> bool:
     """Return whether our attention kernel supports a network: heads of a known width, no norms of queries and keys."""
     attention = network.blocks[0].attn
-    return network.config.width // attention.heads in (16, 32, 64, 128) and isinstance(attention.q_norm, nn.Identity)
+    plain = isinstance(attention.q_norm, nn.Identity) and not attention.rotary
+    return plain and network.config.width // attention.heads in (16, 32, 64, 128)
 
 
 def norm(x: Tensor, carried: Tensor, layer: nn.LayerNorm, dtype: torch.dtype | None = None) -> Tensor:
@@ -94,7 +96,8 @@ def mix(attention: Any, qkv: Tensor, b: int) -> Tensor:
     """Compute a fused forward pass's attention from queries, keys and values side by side: `[r 3d]` → `[r d]`."""
     r, heads = qkv.shape[0], attention.heads
     q, k, v = qkv.view(b, r // b, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)  # [b h t k]
-    mixed = F.scaled_dot_product_attention(attention.q_norm(q), attention.k_norm(k), v)
+    q, k = rotate(attention, attention.q_norm(q)), rotate(attention, attention.k_norm(k))
+    mixed = F.scaled_dot_product_attention(q, k, v)
     return mixed.transpose(1, 2).reshape(r, -1)
 
 

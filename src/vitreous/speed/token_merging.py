@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.models.last_block import OutputKind, tokens_of_heads
+from vitreous.models.rope import rotate
 from vitreous.models.vit import Attention, TransformerBlock, ViT
 
 
@@ -38,6 +39,8 @@ def merging(tokens_per_block: int, output: OutputKind = "logits") -> Callable[[A
             raise ValueError("only a Vision Transformer has tokens to merge: leave --merge out for a ResNet")
         if tokens_per_block and not model.config.plain:
             raise ValueError("tokens are merged in a plain ViT alone: leave --merge out for this model")
+        if tokens_per_block and model.config.rope != "none":
+            raise ValueError("a merged token has no single position to rotate by: leave --merge out for rotary models")
         read = tokens_of_heads(model) if tokens_per_block and model.config.pool == "token" else None
         tokens, size = merged_tokens(model, x, tokens_per_block, read)
         if output == "features":
@@ -76,10 +79,11 @@ def attention_and_keys(
     b, t, d = x.shape
     qkv = attention.qkv(x).reshape(b, t, 3, attention.heads, d // attention.heads)
     q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # [b h t k]
-    q, k = attention.q_norm(q[:, :, :rows]), attention.k_norm(k)
+    q, k = rotate(attention, attention.q_norm(q[:, :, :rows])), rotate(attention, attention.k_norm(k))
     counts = None if size is None else size.log().view(b, 1, 1, t).to(q.dtype)
     mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=counts)
-    return attention.proj_drop(attention.proj(mixed.transpose(1, 2).flatten(2))), k.mean(dim=1)  # keys [b t k]
+    mixed = attention.norm(mixed.transpose(1, 2).flatten(2))
+    return attention.proj_drop(attention.proj(mixed)), k.mean(dim=1)  # keys [b t k]
 
 
 def merge(

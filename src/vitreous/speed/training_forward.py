@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vitreous.models.hooks import hooks_active
 from vitreous.models.last_block import block_rows, rows_read
+from vitreous.models.rope import rotate
 from vitreous.models.vit import MLP, Attention, TransformerBlock, ViT
 from vitreous.speed.fused_ops import gelu_backward, pack
 from vitreous.speed.gelu import gelu
@@ -74,6 +75,8 @@ def _plain(block: Any) -> bool:
     return (
         mlp.activation == "gelu"
         and mlp.drop.p == 0
+        and isinstance(mlp.norm, nn.Identity)
+        and isinstance(attention.norm, nn.Identity)
         and all(type(layer) is nn.Linear and layer.bias is not None for layer in layers)
         and not any(part._forward_hooks or part._forward_pre_hooks for part in (mlp, attention, *layers))
     )
@@ -92,7 +95,8 @@ def _attention(attention: Attention, x: Tensor) -> Tensor:
     weight, bias, x = _narrow(attention.qkv, x)
     q, k, v = _Queries.apply(x, weight, bias, attention.heads)  # [b h t k]
     dropout = attention.dropout if attention.training else 0.0
-    mixed = F.scaled_dot_product_attention(attention.q_norm(q), attention.k_norm(k), v, dropout_p=dropout)
+    q, k = rotate(attention, attention.q_norm(q)), rotate(attention, attention.k_norm(k))
+    mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
     result: Tensor = attention.proj_drop(attention.proj(mixed.transpose(1, 2).reshape(b, t, d)))
     return result
 

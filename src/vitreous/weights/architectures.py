@@ -40,11 +40,15 @@ FIELDS = {  # timm's arguments that are fields of ViTConfig
     "swiglu": "swiglu",
     "distilled": "distillation_token",
     "pool_include_prefix": "pool_prefix",
+    "scale_attn_norm": "attention_norm",
+    "scale_mlp_norm": "mlp_norm",
     "relative_position": "relative_position",
     "relative_width": "relative_width",
     "proj_bias": "branch_bias",
     "norm": "norm",
     "patch_norm": "patch_norm",
+    **{name: name for name in ("mlp_norm", "attention_norm", "pool_heads", "pool_mlp_width")},
+    **{name: name for name in ("rope", "rope_temperature", "rope_offset", "rope_reference", "rope_order")},
 }
 COMPUTED = (
     "global_pool",
@@ -57,14 +61,13 @@ COMPUTED = (
     "act_layer",
     "block_fn",
     "mlp_layer",
+    "mlp_width",
 )
 HARMLESS = (  # they matter in training only, or not at the size that the model was trained with
     *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
     *("weight_init", "fix_init", "dynamic_img_size", "strict_img_size"),
 )
 HARMLESS_VALUES: dict[str, tuple[Any, ...]] = {  # arguments that change the numbers, and the values that do not
-    "scale_attn_norm": (False,),
-    "scale_mlp_norm": (False,),
     "dynamic_img_pad": (False,),
     "embed_norm_layer": (None,),
     "norm_layer": (None,),
@@ -73,9 +76,12 @@ STRUCTURE = (
     *("class_token", "distillation_token", "registers", "position", "prefix_positions", "patch_bias", "qkv_bias"),
     *("relative_position", "qv_bias", "qk_norm", "swiglu", "embedding_norm", "final_norm", "fc_norm", "layer_scale"),
     *("norm", "branch_bias", "patch_norm"),
+    *("attention_norm", "mlp_norm"),
 )
-"""Fields that decide which tensors there are, whatever their sizes; of `pool` only whether it is attention."""
-UNSEEN = ("heads", "activation", "norm_eps", "pool", "pool_heads", "pool_prefix", "post_norm")
+"""Fields that decide which tensors there are, whatever their sizes; of `pool` and `rope` one value does."""
+ROTATION = ("rope_temperature", "rope_offset", "rope_reference", "rope_order")
+"""Fields that count only in a model with rotary positions."""
+UNSEEN = ("heads", "activation", "norm_eps", "pool", "pool_heads", "pool_prefix", "post_norm", "rope", *ROTATION)
 """Fields that no tensor shows (`heads` and `pool` only sometimes)."""
 SIZES = ("width", "depth", "mlp_width")
 
@@ -128,7 +134,7 @@ def from_arguments(arguments: Mapping[str, Any]) -> ViTConfig:
         hidden *= 2
     return ViTConfig(
         **given,
-        mlp_width=hidden // 2 if given.get("swiglu") else hidden,
+        mlp_width=arguments.get("mlp_width", hidden // 2 if given.get("swiglu") else hidden),
         pool=pool,  # type: ignore[arg-type]  # one of POOLS
         position=one_of("pos_embed", position, {"learn": "learned", "": "none", "none": "none"}),  # type: ignore[arg-type]
         prefix_positions=not check_bool("no_embed_class", arguments.get("no_embed_class", False)) or distilled,
@@ -167,7 +173,8 @@ def states(config: ViTConfig, sizes: bool = True) -> Allowed:
     """Return what a model's config states, by field; without `sizes`, all but image size, channels and classes."""
     unsaid = {"dropout", "attention_dropout", "stochastic_depth", "representation_size"}
     unsaid |= set() if sizes else {"channels", "classes", "distillation_head"}
-    if not (sizes or config.partial_patches):  # then positions do not show the size
+    shown = not config.partial_patches and not (config.rope != "none" and config.position == "none")
+    if shown and not sizes:  # by the positions
         unsaid |= {"image_size", "partial_patches"}
     return {name: (value,) for name, value in vars(config).items() if name not in unsaid}
 
@@ -175,11 +182,13 @@ def states(config: ViTConfig, sizes: bool = True) -> Allowed:
 def normalise(name: str, value: Any, shapes: Mapping[str, Any]) -> Any:
     """Return a config field's value in the form in which two are compared.
 
-    Of layer scale only its presence counts, and positions of prefix tokens only if there are such tokens.
+    Of layer scale only its presence counts, and positions of prefix tokens only if there are such tokens and positions.
     """
     if name == "layer_scale":
         return bool(value)
-    if name == "prefix_positions" and not (shapes["class_token"] or shapes["registers"]):
+    if name == "prefix_positions" and (
+        shapes["position"] == "none" or not (shapes["class_token"] or shapes["registers"])
+    ):
         return True
     return (value, value) if name in ("image_size", "patch_size") and isinstance(value, int) else value
 
@@ -187,7 +196,8 @@ def normalise(name: str, value: Any, shapes: Mapping[str, Any]) -> Any:
 def structure(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a config that decide which tensors a model has."""
     found = {name: normalise(name, fields[name], fields) for name in STRUCTURE}
-    return found | {"pool": "attention" if fields.get("pool") == "attention" else "other"}
+    special = {"pool": "attention", "rope": "mixed"}  # the values that bring tensors with them
+    return found | {name: value if fields.get(name) == value else "other" for name, value in special.items()}
 
 
 def known_heads(shapes: Mapping[str, Any]) -> tuple[int, ...]:

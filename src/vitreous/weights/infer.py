@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vitreous.models.vit import ViT, ViTConfig
-from vitreous.weights.architectures import STRUCTURE, UNSEEN, known_depths, known_heads, normalise
+from vitreous.weights.architectures import ROTATION, STRUCTURE, UNSEEN, known_depths, known_heads, normalise
 from vitreous.weights.card import LoadReport
 from vitreous.weights.keymap import Allowed, Format, Tensors
 from vitreous.weights.safety import CheckpointError
@@ -70,6 +70,8 @@ def from_shapes(tensors: Tensors) -> dict[str, Any]:
         "patch_norm": "patch_embed.norm.weight" in tensors,
         "norm": "layer" if "blocks.0.norm1.bias" in tensors else "rms",
         "branch_bias": "blocks.0.attn.proj.bias" in tensors,
+        "attention_norm": "blocks.0.attn.norm.weight" in tensors,
+        "mlp_norm": "blocks.0.mlp.norm.weight" in tensors,
         "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in tensors else 0.0,
         "classes": 0 if head is None else head.shape[0],
         "representation_size": 0 if hidden is None else hidden.shape[0],
@@ -79,6 +81,8 @@ def from_shapes(tensors: Tensors) -> dict[str, Any]:
     else:
         known |= {"pool_heads": 0, "pool_mlp_width": 0, "pool_prefix": False}
     known |= _relative_position(tensors)
+    if "rope.freqs" in tensors:
+        known |= {"rope": "mixed"}
     if head is not None:
         known["head_bias"] = "head.bias" in tensors
     first = hidden if hidden is not None else head
@@ -179,7 +183,9 @@ def infer_config(
     assume = {name: value for name, value in assume.items() if name in names}
     unplaced = shapes["position"] == "none" and shapes["relative_position"] == "none"
     if unplaced and "none" not in stated.get("position", ()) and "position" not in assume:
-        raise CheckpointError("it has no position embeddings: models with rotary positions are not supported")
+        raise CheckpointError(
+            "it has no position embeddings: if they are rotary, say which model it is by --assume architecture=NAME"
+        )
     size = assume.get("image_size", stated.get("image_size", (None,))[0])
     said = "the user" if "image_size" in assume else source
     grid, shapes["prefix_positions"] = trained_grid(tensors, shapes, size, said)
@@ -194,11 +200,11 @@ def infer_config(
     values |= {name: shapes[name] for name in ("image_size", "prefix_positions")}
     reasons = {name: _said(name, value, stated, source) for name, value in assume.items()}
     if source != "config.json":
-        named = [name for name in UNSEEN if name in stated and name not in reasons and values.get(name) is not False]
+        named = [name for name in UNSEEN if name in stated and name not in reasons and not _plain(name, values)]
         reasons |= {name: f"{values[name]} (as {source} has)" for name in named if source and name in values}
     if size is None:
         reasons["image size"] = f"{_sides(shapes['image_size'])} (its positions make a square of {grid[0]}×{grid[1]})"
-    if set(STRUCTURE) - {"prefix_positions"} <= set(stated) and set(UNSEEN) <= set(values):
+    if set(STRUCTURE) - {"prefix_positions"} <= set(stated) and set(_unseen(values)) <= set(values):
         return ViTConfig(**values), reasons
 
     if source == "config.json" and "classes" not in stated and "classes" not in assume:
@@ -217,18 +223,29 @@ def infer_config(
     known = {name: allowed for name, allowed in known.items() if name not in stated}
     _compare(shapes, known, like or f"the format {format.name}", assume)
     for name in UNSEEN:
-        if name in values:
+        if name in values or name not in _unseen(values):
             continue
         allowed = known.get(name) or (known_heads(shapes) if name == "heads" else ())
         if len(allowed) != 1:
             raise CheckpointError(_question(name, allowed, shapes))
         values[name] = allowed[0]
-        if allowed[0] is False:  # as in the paper: nothing to report
+        if _plain(name, values):
             continue
         reasons[name] = f"{allowed[0]} ({f'as {like} has' if like else 'as the known models of this format have'})"
     if not shapes["classes"] and "classes" not in stated and "classes" not in assume:
         reasons["head"] = "none (the file has none)"
     return ViTConfig(**values), reasons
+
+
+def _unseen(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the fields that no tensor shows; how queries are rotated counts only if they are."""
+    return UNSEEN if values.get("rope", "none") != "none" else tuple(name for name in UNSEEN if name not in ROTATION)
+
+
+def _plain(name: str, values: Mapping[str, Any]) -> bool:
+    """Return whether a field has no part in the paper's ViT, nor in this model: then there is nothing to report."""
+    absent = values.get("rope") == "none" and name in ROTATION
+    return absent or (name not in ("heads", "norm_eps") and values.get(name) in (False, 0, "none"))
 
 
 def _compare(shapes: Mapping[str, Any], allowed: Allowed, source: str, assume: Mapping[str, Any]) -> None:
@@ -256,6 +273,8 @@ def _question(name: str, allowed: tuple[Any, ...], shapes: Mapping[str, Any]) ->
     known = f" (known models have {' or '.join(str(value) for value in allowed)})" if 1 < len(allowed) < 5 else ""
     what = f"a model of width {shapes['width']} and depth {shapes['depth']}"
     value = {"heads": "N", "norm_eps": "EPS", "post_norm": "False"}.get(name, "NAME")
+    if name.startswith(("rope", "pool_")):  # several fields belong together
+        return f"no file states {name} of {what}{known}: pass --assume architecture=NAME, timm's name of the model"
     return f"no file states {name} of {what}{known}: pass --assume {name}={value}, or assume={{'{name}': …}} in Python"
 
 

@@ -208,6 +208,9 @@ PAPER_VIT: Limits = {  # every library but timm supports the paper's ViT alone
     "final_norm": (True,),
     "fc_norm": (False,),
     "layer_scale": (0.0,),
+    "attention_norm": (False,),
+    "mlp_norm": (False,),
+    "rope": ("none",),
     "pool_heads": (0,),
     "pool_prefix": (False,),
 }

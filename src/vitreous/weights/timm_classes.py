@@ -14,6 +14,8 @@ Arguments = Mapping[str, Any]
 OURS = (
     *("class", "block_fn", "norm_eps", "swiglu", "distilled", "qv_bias", "relative_position", "relative_width"),
     *("norm", "patch_norm", "mlp_layer"),
+    *("mlp_width", "mlp_norm", "attention_norm", "pool_heads", "pool_mlp_width", "rope", "rope_offset"),
+    *("rope_reference", "rope_order"),
 )
 """Keys of our table that no config file of timm's can have."""
 SHARED = (
@@ -22,6 +24,20 @@ SHARED = (
     *("drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
 )
 """Arguments that all classes have."""
+EVA_FLAGS = {  # arguments of `Eva` that are true or false, with their defaults
+    **dict.fromkeys(("class_token", "use_abs_pos_emb", "qkv_fused"), True),
+    **dict.fromkeys(("no_embed_class", "qk_norm", "swiglu_mlp", "scale_mlp", "scale_attn_inner"), False),
+    **dict.fromkeys(("use_post_norm", "use_pre_transformer_norm", "use_rot_pos_emb", "attn_only_layer_scale"), False),
+}
+EVA_OPTIONS = (
+    *("num_reg_tokens", "num_kv_heads", "swiglu_align_to", "attn_type", "use_post_transformer_norm", "use_fc_norm"),
+    *("rope_type", "rope_grid_offset", "rope_grid_indexing", "rope_temperature", "rope_rotate_half", "ref_feat_shape"),
+    *("attn_pool_num_heads", "attn_pool_mlp_ratio"),
+)
+EVA_HARMLESS = (  # they matter in training only, or not at the size that the model was trained with
+    *("pos_drop_rate", "patch_drop_rate", "dynamic_img_size", "head_init_scale"),
+    *("rope_shift_coords", "rope_jitter_coords", "rope_rescale_coords"),
+)
 BLOCKS = {"Block": "before", "RelPosBlock": "before", "ResPostBlock": "after", "ResPostRelPosBlock": "after"}
 """timm's blocks, and where their layer norms are."""
 
@@ -54,9 +70,79 @@ def relative(given: Arguments) -> dict[str, Any]:
     return {"global_pool": "avg", "class_token": False, "init_values": 1e-6} | arguments
 
 
+def eva(given: Arguments) -> dict[str, Any]:
+    """Translate the arguments of timm's `Eva`: EVA, EVA-02, DINOv3, Perception Encoder, ViTs with rotary positions."""
+    flags = {name: check_bool(name, given.get(name, usual)) for name, usual in EVA_FLAGS.items()}
+    taken = (*EVA_FLAGS, *EVA_OPTIONS, *EVA_HARMLESS)
+    arguments = {"global_pool": "avg"} | without(given, "Eva", *taken)
+    if given.get("num_kv_heads") is not None or flags["attn_only_layer_scale"]:
+        raise CheckpointError("timm's Eva with num_kv_heads or attn_only_layer_scale (Sapiens 2) is not supported")
+    mean = arguments["global_pool"] == "avg"
+    after, last = (given.get(name) for name in ("use_fc_norm", "use_post_transformer_norm"))
+    after = mean if after is None else check_bool("use_fc_norm", after)
+    last = not after if last is None else check_bool("use_post_transformer_norm", last)
+    if after and last:
+        raise CheckpointError("timm's use_fc_norm and use_post_transformer_norm together are not supported")
+    attention = one_of("attn_type", given.get("attn_type", "eva"), {"eva": "eva", "rope": "rope"})
+    bias = check_bool("qkv_bias", given.get("qkv_bias", True))
+    width, heads, ratio = (
+        given.get(name, usual) for name, usual in (("embed_dim", 768), ("num_heads", 12), ("mlp_ratio", 4))
+    )
+    hidden = int(width * ratio)
+    align = given.get("swiglu_align_to", 0)
+    if flags["swiglu_mlp"] and align and (flags["scale_mlp"] or not flags["use_post_norm"]):
+        hidden += -hidden % align
+    arguments |= {
+        "class_token": flags["class_token"],
+        "reg_tokens": given.get("num_reg_tokens", 0),
+        "no_embed_class": flags["no_embed_class"],
+        "pos_embed": "learn" if flags["use_abs_pos_emb"] else "none",
+        "pre_norm": flags["use_pre_transformer_norm"],
+        "fc_norm": after,
+        "final_norm": after or last,
+        "qkv_bias": bias and attention == "rope",
+        "qv_bias": bias and attention == "eva",  # its keys have no bias
+        "qk_norm": flags["qk_norm"],
+        "swiglu": flags["swiglu_mlp"],
+        "mlp_width": hidden,
+        "mlp_norm": flags["scale_mlp"],
+        "attention_norm": flags["scale_attn_inner"],
+        "block_fn": "ResPostBlock" if flags["use_post_norm"] else "Block",
+    }
+    if arguments["global_pool"] == "map":
+        pool_ratio = given.get("attn_pool_mlp_ratio") or ratio
+        arguments |= {
+            "pool_heads": given.get("attn_pool_num_heads") or heads,
+            "pool_mlp_width": int(width * pool_ratio),
+        }
+        arguments |= {"pool_include_prefix": flags["class_token"] or bool(given.get("num_reg_tokens"))}
+    return arguments | (_rotation(given) if flags["use_rot_pos_emb"] else {})
+
+
+def _rotation(given: Arguments) -> dict[str, Any]:
+    """Translate the arguments of `Eva` that say how queries and keys are rotated."""
+    kind = one_of("rope_type", given.get("rope_type", "cat"), {"cat": "axial", "mixed": "mixed", "dinov3": "dinov3"})
+    if check_bool("rope_rotate_half", given.get("rope_rotate_half", False)) != (kind == "dinov3"):
+        raise CheckpointError("timm's rope_rotate_half is supported with rope_type='dinov3', and not without it")
+    order = one_of("rope_grid_indexing", given.get("rope_grid_indexing", "ij"), {"ij": "yx", "xy": "xy"})
+    reference = given.get("ref_feat_shape") or 0
+    if isinstance(reference, list | tuple) and len(set(reference)) == 1:
+        reference = reference[0]
+    if type(reference) is not int:
+        raise CheckpointError(f"timm's ref_feat_shape={reference!r:.40} is not supported: expected a square")
+    return {
+        "rope": kind,
+        "rope_temperature": given.get("rope_temperature", 10000.0),
+        "rope_offset": 0.0 if kind == "mixed" else given.get("rope_grid_offset", 0.0),
+        "rope_reference": reference if kind == "axial" else 0,
+        "rope_order": "yx" if kind == "dinov3" else order,
+    }
+
+
 CLASSES: dict[str, Callable[[Arguments], Arguments]] = {
     "VisionTransformer": lambda given: given,
     "Beit": beit,
+    "Eva": eva,
     "VisionTransformerRelPos": relative,
 }
 

@@ -10,10 +10,10 @@ from vitreous.weights.safety import CheckpointError
 UNSUPPORTED: dict[str, tuple[str, str]] = {  # family: (pattern of its keys, pattern of its name in a config file)
     "Swin Transformer": (r"relative_position_index$|layers\.\d+\.(blocks\.\d+\.att|downsample)", r"swin"),
     "EoMT": (r"^(query\.weight$|mask_head\.|upscale_block\.)", r"eomt"),
-    "ViT with rotary positions": (r"^(rope|rope_embed)\.|\.rope\.", r"_rope_|rope_vit"),
+    "ViT with rotary positions": (r"^(rope|rope_embed)\.(?!freqs$)|\.rope\.", r"_rope_|rope_vit"),
     "DINOv3": (r"^(backbone\.)?(rope_embed\.periods|storage_tokens)$", r"dinov3"),
     "EVA": (
-        r"blocks\.\d+\.attn\.(rope|inner_attn_ln|q_proj)|^rope\.freqs|blocks\.\d+\.mlp\.w1\.weight$",
+        r"blocks\.\d+\.attn\.(rope|inner_attn_ln)|blocks\.\d+\.mlp\.w1\.weight$",
         r"^eva([-\d]|$)|eva02",
     ),
     "SigLIP": (r"vision_model\.head\.probe|MAPHead_0/probe", r"siglip"),

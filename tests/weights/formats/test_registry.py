@@ -85,9 +85,6 @@ def test_a_name_that_begins_like_a_family_is_not_one(theirs, tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "family"),
     [
-        ("vit_small_patch16_rope_ape_224.pth", "rotary"),
-        ("vit_small_patch16_dinov3.pth", "DINOv3"),
-        ("eva02_tiny_patch14_224.pth", "EVA"),
         ("samvit_base_patch16.pth", "SAM"),
         ("xcit_nano_12_p16_224.pth", "XCiT"),
     ],

@@ -34,6 +34,7 @@ CASES = {
     "dinov2": ("vit_base_patch14_dinov2", {"num_classes": 0}),
     "dinov2_swiglu": ("vit_giant_patch14_dinov2", {"num_classes": 0, "mlp_ratio": 2.66667 * 2}),
     "dinov2_registers": ("vit_base_patch14_reg4_dinov2", {}),
+    "norms_inside": ("vit_base_patch16_224", {"scale_attn_norm": True, "scale_mlp_norm": True}),
     "siglip": ("vit_base_patch16_siglip_224", {}),
     "siglip2": ("vit_base_patch32_siglip_256", {"num_classes": 0}),
     "siglip_registers": ("vit_so150m_patch16_reg4_map_256", {"mlp_ratio": 3.7362, "img_size": (24, 40)}),

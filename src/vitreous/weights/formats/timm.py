@@ -15,6 +15,7 @@ from vitreous.weights.architectures import from_arguments, states, timm_argument
 from vitreous.weights.card import card_of
 from vitreous.weights.keymap import (
     JOIN_GATE,
+    JOIN_QKV,
     Allowed,
     ConvertedCheckpoint,
     Format,
@@ -34,7 +35,10 @@ LAYERS = ("patch_embed.proj", "patch_embed.norm", "norm_pre", "norm", "fc_norm",
 POOL = ("q", "kv", "proj", "norm", "mlp.fc1", "mlp.fc2")
 POOLS = {"token": "token", "mean": "avg", "attention": "map"}
 BIAS = "relative_position_bias_table"
-BLOCK = ("norm1", "attn.qkv", "attn.q_norm", "attn.k_norm", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
+BLOCK = (
+    *("norm1", "attn.qkv", "attn.q_norm", "attn.k_norm", "attn.norm", "attn.proj", "norm2", "mlp.fc1", "mlp.norm"),
+    "mlp.fc2",
+)
 
 RULES = (
     *(rule(name, name) for name in ("cls_token", "dist_token", "reg_token", "pos_embed", "attn_pool.latent")),
@@ -58,6 +62,10 @@ RULES = (
         for name in ("blocks.{n}.attn.rel_pos", "shared_rel_pos")
         for layer in ("fc1", "fc2")
     ),
+    rule("rope.freqs", "rope.freqs"),
+    # timm's Eva has some of its layers in parts
+    rule("blocks.{n}.attn.qkv.weight", *(f"blocks.{{n}}.attn.{x}_proj.weight" for x in "qkv"), transform=JOIN_QKV),
+    *(rule(f"blocks.{{n}}.attn.qkv.{x}_bias", f"blocks.{{n}}.attn.{x}_proj.bias") for x in "qv"),
 )
 GATE_IN_PARTS = tuple(r for r in RULES if r.theirs != ("blocks.{n}.mlp.fc1.{p}",))
 BEIT_NAMES = {
