@@ -47,3 +47,14 @@ def test_a_resnet_hides_pixels_and_has_no_tokens_to_leave_out():
 def test_the_sigmoid_of_log_odds_is_the_probability():
     logits = 5 * torch.randn(7, 4, dtype=torch.float64)
     torch.testing.assert_close(log_odds(logits, 2).sigmoid(), logits.softmax(dim=-1)[:, 2])
+
+
+def test_a_faster_copy_runs_the_blocks_unless_hooks_are_active():
+    model = family("class token")
+    x, kept = images(model)[:1], torch.rand(4, *model.layout.grid) > 0.5
+    marker = torch.full((4, 5), 7.0)
+    hidden = HiddenPatches(model, x, model.layout.grid, blocks=lambda tokens: marker)
+    assert torch.equal(hidden(kept, "mean"), marker)
+    plain = HiddenPatches(model, x, model.layout.grid)
+    with intervene(model, head_weights=torch.ones(model.config.depth, model.config.heads)):
+        torch.testing.assert_close(hidden(kept, "mean"), plain(kept, "mean"))

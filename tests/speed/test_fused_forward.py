@@ -13,6 +13,7 @@ from vitreous.speed.fused_forward import (
     fits_own_attention,
     fused_forward,
     onednn_available,
+    pack,
     packed_forward,
 )
 from vitreous.speed.weight_folding import fold
@@ -135,3 +136,17 @@ def test_a_packed_layer_adds_a_residual_and_applies_gelu():
     torch.testing.assert_close(packed.add(x, residual), residual + layer(x))
     for kind in ("none", "tanh"):
         torch.testing.assert_close(packed(x, "gelu", kind), nn.functional.gelu(layer(x), approximate=kind))
+
+
+@needs_onednn
+@torch.no_grad()
+def test_a_packed_copy_gives_the_models_logits_of_embedded_tokens():
+    model, x = made()
+    assert distance(pack(model, batch_size=2)(model.embed(x)), model(x)) < 1e-5
+
+
+def test_only_models_that_the_packed_pass_runs_are_copied(monkeypatch):
+    assert pack(made(pool="mean")[0], 1) is None
+    assert pack(made()[0].bfloat16(), 1) is None
+    monkeypatch.setattr("vitreous.speed.fused_forward.LARGEST_COPY", 10)
+    assert pack(made()[0], 1) is None

@@ -49,10 +49,8 @@ def test_the_ends_are_the_whole_image_and_none_of_it(inspection, found):
 
 
 def test_a_map_that_is_no_better_than_chance_is_said_to_fail(inspection, monkeypatch):
-    monkeypatch.setattr(evidence, "heat_map", lambda name, each: torch.rand(3, 5).neg())
     monkeypatch.setattr(evidence, "random_map", lambda grid, seed: torch.ones(grid))
-    alike = lambda model, x, kept, baseline: torch.full((len(kept), 7), 1 / 7)  # noqa: E731
-    monkeypatch.setattr(evidence, "probabilities_without", alike)
+    monkeypatch.setattr(evidence, "_ask", lambda inspection, kept: torch.full((len(kept), 7), 1 / 7))
     found = evidence.evidence(inspection)
     assert not any(found.passed)
     assert found.sentence().endswith("the map misses what counts.")

@@ -21,7 +21,10 @@ from vitreous.models.rope import rotate
 from vitreous.models.vit import MLP, TransformerBlock, ViT
 from vitreous.speed.fused_ops import add_dense, attend, dense_gelu
 from vitreous.speed.gelu import gelu
+from vitreous.speed.weight_folding import fold
 
+LARGEST_COPY = 100_000_000
+"""Parameters up to which `pack` copies a model: 400 MB."""
 SMALL_BATCH = 1024
 """Tokens of a batch up to which our own attention kernel is worth trying."""
 
@@ -132,6 +135,27 @@ class PackedLinear:
 @torch.no_grad()
 def packed_forward(network: ViT, batch_size: int, output: OutputKind = "logits") -> Callable[[Tensor], Tensor]:
     """Build the CPU's forward pass with packed weights: images `[b c H W]` → logits or features of a folded network."""
+    run = packed_blocks(network, batch_size, output)
+    return torch.no_grad()(lambda x: run(network.embed(x)))
+
+
+def pack(model: nn.Module, batch_size: int) -> Callable[[Tensor], Tensor] | None:
+    """Copy a model with packed weights, from embedded tokens to logits; None for one that the CPU's pass cannot run.
+
+    Logits differ by rounding alone. A large model is not copied: its copy would take as much memory again.
+    """
+    parameters = list(model.parameters())
+    plain = all(each.device.type == "cpu" and each.dtype == torch.float32 for each in parameters)
+    if not isinstance(model, ViT) or not plain or sum(each.numel() for each in parameters) > LARGEST_COPY:
+        return None
+    if rows_read(model) is None or not onednn_available() or not fits(network := fold(model)):
+        return None
+    return packed_blocks(network, batch_size)
+
+
+@torch.no_grad()
+def packed_blocks(network: ViT, batch_size: int, output: OutputKind = "logits") -> Callable[[Tensor], Tensor]:
+    """Build the same from embedded tokens on: `[b t d]` → logits or features."""
     rows = batch_size * network.layout.tokens
     blocks: list[tuple[Any, list[PackedLinear]]] = []
     for block in network.blocks[:-1]:
@@ -140,7 +164,6 @@ def packed_forward(network: ViT, batch_size: int, output: OutputKind = "logits")
 
     @torch.no_grad()
     def compute(x: Tensor) -> Tensor:
-        x = network.embed(x)
         b, t, d = x.shape
         x = x.reshape(b * t, d)  # [r d]
         for block, (qkv, proj, fc1, fc2) in blocks:

@@ -1,5 +1,7 @@
 """The view that tests a map on its own image: hide the patches it marks, or show them alone, and ask again."""
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -42,7 +44,7 @@ def evidence(inspection: Inspection) -> Removal:
         raise ValueError(f"hiding patches needs at least 2 of them, got {patches}")
     order = maps.flatten(1).argsort(dim=1, descending=True, stable=True)  # [m n]
     counts = sorted({round(share * patches) for share in SHARES})
-    ask = _Asker(inspection)
+    ask = partial(_ask, inspection)
     first = torch.stack([_first(order, count, grid) for count in counts[1:-1]], dim=1)  # [m s-2 r c]
     everything = torch.ones(1, *grid, dtype=torch.bool)
     ends = ask(torch.cat([everything, ~everything]))  # the whole image, and nothing of it
@@ -52,11 +54,12 @@ def evidence(inspection: Inspection) -> Removal:
     found[1] = torch.cat([nothing[1], middle[1], whole[1]], dim=1)
     own = found[0, range(len(classes)), :, classes]  # [m s]
     chosen = [_telling(line, counts) for line in own]
+    rivals = torch.stack([random_map(grid, seed) for seed in range(DRAWS)] + [centre_map(grid)])
+    ranked = rivals.flatten(1).argsort(dim=1, descending=True, stable=True)
+    hidden = {step: ask(~_first(ranked, counts[step], grid)) for step in sorted(set(chosen))}  # [rivals classes] each
     random, centre, passed = [], [], []
     for number, (index, step) in enumerate(zip(classes, chosen, strict=True)):
-        rivals = [random_map(grid, seed) for seed in range(DRAWS)] + [centre_map(grid)]
-        ranked = torch.stack(rivals).flatten(1).argsort(dim=1, descending=True, stable=True)
-        left = ask(~_first(ranked, counts[step], grid))[:, index]
+        left = hidden[step][:, index]
         random.append(left[:-1].mean().item())
         centre.append(left[-1].item())
         passed.append(passes(own[number, step].item(), left.min().item(), own[number, 0].item()))
@@ -93,14 +96,11 @@ def passes(now: float, rival: float, whole: float) -> bool:
     return now < rival - MARGIN * whole
 
 
-class _Asker:
-    """The model's probabilities for one image with some patches in its mean colour."""
-
-    def __init__(self, inspection: Inspection) -> None:
-        self.model, self.x = inspection.model, inspection.x
-
-    def __call__(self, kept: Tensor) -> Tensor:
-        return probabilities_without(self.model, self.x, kept, baseline="mean").cpu()
+def _ask(inspection: Inspection, kept: Tensor) -> Tensor:
+    """Compute the probabilities `[k classes]` with only some patches kept; the others take the image's mean colour."""
+    if isinstance(inspection.model, ViT):
+        return inspection.hidden(kept, "mean").softmax(dim=-1).cpu()
+    return probabilities_without(inspection.model, inspection.x, kept, baseline="mean").cpu()
 
 
 def _first(order: Tensor, count: int, grid: tuple[int, int]) -> Tensor:

@@ -16,8 +16,10 @@ from vitreous.figures.selection import MatrixScale
 from vitreous.inside.artifacts import Artifacts, find_artifacts
 from vitreous.inside.attention import attention_of
 from vitreous.inside.capture import capture
+from vitreous.inside.hiding import HiddenPatches
 from vitreous.inside.relevance import ClassEvidence, class_evidence
 from vitreous.models.vit import ViT
+from vitreous.speed.fused_forward import pack
 from vitreous.weights.load import Model
 
 Fusion = Literal["mean", "max", "min"]
@@ -185,6 +187,11 @@ class Inspection:
     def evidence(self) -> ClassEvidence:
         """Relevance, gradient × attention of the chosen block and importance of heads, for each of `classes`."""
         return class_evidence(self.vit, self.x, self.classes, layer=self.block)
+
+    @cached_property
+    def hidden(self) -> HiddenPatches:
+        """The ViT in front of the image with patches hidden; many such images run, so that packed weights pay off."""
+        return HiddenPatches(self.vit, self.x, self.vit.layout.grid, batch_size=8, blocks=pack(self.vit, 8))
 
     @cached_property
     def block(self) -> int:
