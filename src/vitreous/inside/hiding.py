@@ -25,7 +25,7 @@ REMOVED = "removed"
 class HiddenPatches:
     """A model in front of one image `[1 c H W]`, whose patches of a `grid` can be hidden.
 
-    `blocks` computes the logits of a ViT's embedded tokens instead of the model, `[m t d]` → `[m classes]`: a faster copy.
+    `blocks` computes logits of a ViT's embedded tokens instead of the model, `[m t d]` → `[m classes]`: a faster copy.
 
     >>> from vitreous.models.variants import variant
     >>> model = ViT(variant("vit_femto_patch4_32")).eval()

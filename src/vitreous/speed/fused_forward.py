@@ -148,7 +148,9 @@ def pack(model: nn.Module, batch_size: int) -> Callable[[Tensor], Tensor] | None
     plain = all(each.device.type == "cpu" and each.dtype == torch.float32 for each in parameters)
     if not isinstance(model, ViT) or not plain or sum(each.numel() for each in parameters) > LARGEST_COPY:
         return None
-    if rows_read(model) is None or not onednn_available() or not fits(network := fold(model)):
+    if rows_read(model) is None or model.config.rope != "none":  # tokens may be left out: rotation needs all of them
+        return None
+    if not onednn_available() or not fits(network := fold(model)):
         return None
     return packed_blocks(network, batch_size)
 
