@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from vitreous.benchmarking.contenders import Setting
 from vitreous.models.last_block import Compute
+from vitreous.speed.cuda_graph import record
 
 WARM_UP = 3  # steps before one is recorded: what is allocated on first use must not be part of it
 STATES = 2
@@ -35,15 +36,12 @@ def training_step(run: Compute, module: nn.Module, x: Tensor, setting: Setting) 
 
 def recorded(step: Callable[[], object], device: torch.device) -> Callable[[], object]:
     """Record a contender's training step as a CUDA graph, so that Python launches no kernels."""
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
+
+    def warm_up() -> None:
         for _ in range(WARM_UP):
             step()
-    torch.cuda.current_stream(device).wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        step()
+
+    graph, _ = record(step, warm_up, device)
 
     def replay() -> object:
         graph.replay()

@@ -21,7 +21,7 @@ from vitreous.models.last_block import Compute
 from vitreous.predict.class_names import match_classes
 from vitreous.predict.classify import load_model
 from vitreous.predict.pipeline import choose_compute, compute_batches, decode_batches, lanes_of, plain_compute
-from vitreous.runtime.distributed import Rank, gather, span
+from vitreous.runtime.distributed import Rank, span
 from vitreous.runtime.files import write_atomic, write_json
 from vitreous.weights.load import Model
 from vitreous.weights.runs import is_run
@@ -234,7 +234,7 @@ def evaluate(
         batches = ((view.normalise(pixels), part) for pixels, part in batches)
     for part, logits in compute_batches(run, batches, lanes=lanes_of(run)):
         tally.add(logits, torch.tensor([indices[label] for label in part]))
-    tally, *others = gather(tally, rank)
+    tally, *others = rank.gather(tally)
     for other in others:  # the images of other ranks
         for each in fields(tally):
             getattr(tally, each.name).extend(getattr(other, each.name))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -40,6 +40,20 @@ class Rank:
         """Whether this is rank 0, which prints and writes for all."""
         return self.rank == 0
 
+    def gather(self, value: Value) -> list[Value]:
+        """Return the values of all ranks, in rank order, on every rank.
+
+        >>> Rank().gather("alone")
+        ['alone']
+        """
+        if self.world_size == 1:
+            return [value]
+        import torch.distributed as dist
+
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
+
 
 def this_rank(environment: Mapping[str, str] = os.environ) -> Rank:
     """Return the rank of this process.
@@ -66,15 +80,6 @@ def span(count: int, rank: Rank) -> range:
     [[0], [1, 2], [3, 4]]
     """
     return range(count * rank.rank // rank.world_size, count * (rank.rank + 1) // rank.world_size)
-
-
-def gather(value: Value, rank: Rank) -> list[Value]:
-    """Return the values of all ranks, in rank order, on every rank.
-
-    >>> gather("alone", Rank())
-    ['alone']
-    """
-    return [value] if rank.world_size == 1 else _gather(value, rank.world_size)
 
 
 @contextmanager
@@ -107,36 +112,17 @@ def process_group(backend: str, timeout: timedelta) -> Iterator[None]:
     dist.destroy_process_group()  # not after an error: it may wait for peers that have gone
 
 
-def _cpu() -> torch.device:
-    import torch
-
-    return torch.device("cpu")
-
-
 @dataclass(frozen=True)
-class World:
-    """The ranks of a distributed training run. All ranks must call its methods, in the same order."""
+class World(Rank):
+    """The rank of this process in a training run, and what all ranks do together, each calling the same in order."""
 
-    this: Rank = field(default_factory=Rank)
-    """The rank of this process."""
-    device: torch.device = field(default_factory=_cpu)
+    device: torch.device | None = None
     mesh: DeviceMesh | None = None
     """A one-dimensional mesh of all ranks; None in a process that `torchrun` did not start."""
 
     @property
-    def rank(self) -> int:
-        return self.this.rank
-
-    @property
-    def world_size(self) -> int:
-        return self.this.world_size
-
-    @property
-    def first(self) -> bool:
-        return self.this.first
-
-    @property
     def distributed(self) -> bool:
+        """Whether there is a process group of ranks, if only of one."""
         return self.mesh is not None
 
     def maximum(self, *numbers: int) -> list[int]:
@@ -164,10 +150,6 @@ class World:
         dist.all_reduce(total)
         return total
 
-    def gather(self, value: Value) -> list[Value]:
-        """Return the values of all ranks, in rank order."""
-        return _gather(value, self.world_size) if self.distributed else [value]
-
     def broadcast(self, value: Value) -> Value:
         """Return the value of rank 0."""
         return self.gather(value)[0]
@@ -180,10 +162,10 @@ class World:
     @contextmanager
     def first_of_each_machine(self) -> Iterator[None]:
         """Let one rank of each machine run the block first; the others then find its results in the cache."""
-        if self.this.local_rank:
+        if self.local_rank:
             self.barrier()
         yield
-        if not self.this.local_rank:
+        if not self.local_rank:
             self.barrier()
 
 
@@ -196,17 +178,9 @@ def join_world(device: torch.device) -> Iterator[World]:
 
     rank = this_rank()
     if not dist.is_torchelastic_launched() and rank.world_size == 1:
-        yield World(rank, device)
+        yield World(**vars(rank), device=device)
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
     with process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", TRAINING_TIMEOUT):
-        yield World(rank, device, init_device_mesh(device.type, (rank.world_size,)))
-
-
-def _gather(value: Any, count: int) -> list[Any]:
-    import torch.distributed as dist
-
-    values: list[Any] = [None] * count
-    dist.all_gather_object(values, value)
-    return values
+        yield World(**vars(rank), device=device, mesh=init_device_mesh(device.type, (rank.world_size,)))

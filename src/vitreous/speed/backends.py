@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from vitreous.models.last_block import Compute, OutputKind, features_only, logits_only
 from vitreous.runtime.device import cpu_name, synchronize
 from vitreous.runtime.files import write_json
+from vitreous.speed.cuda_graph import record
 from vitreous.speed.fused_forward import (
     SMALL_BATCH,
     fits,
@@ -134,18 +135,14 @@ def recorded(build: Builder) -> Builder:
     def start(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
         compute = build(network, forward, example)
         x = example.clone()
-        side = torch.cuda.Stream(x.device)
-        side.wait_stream(torch.cuda.current_stream(x.device))
-        with torch.cuda.stream(side):
+
+        def warm_up() -> None:
             for _ in range(WARM_UP):
                 compute(x)
-        torch.cuda.current_stream(x.device).wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        _clear_workspaces()  # of an earlier graph: they would be freed together with it
-        with torch.cuda.graph(graph, stream=side):  # torch's default stream would be the first device's
-            y = compute(x)
-        _clear_workspaces()  # this graph's are its own
+            _clear_workspaces()  # of an earlier graph: they would be freed together with it
 
+        graph, y = record(lambda: compute(x), warm_up, x.device)
+        _clear_workspaces()  # this graph's are its own
         return Replay(compute, graph, x, y)
 
     return start

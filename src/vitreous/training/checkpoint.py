@@ -206,7 +206,7 @@ def read(path: Path, state: TrainingState, world: World | None = None, seed: int
         saved = load_file(path)
         state.restore(saved)
         by_rank = [saved]
-    state.restore_rank(by_rank, world.this, seed)
+    state.restore_rank(by_rank, world, seed)
 
 
 def file_hash(path: Path) -> dict[str, Any]:

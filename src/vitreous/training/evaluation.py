@@ -80,7 +80,7 @@ class Evaluator:
         device = self.state.device
         totals = torch.zeros(3, device=device)
         answers = torch.zeros(len(self.source.data), 3, device=device)
-        begin = span(len(answers), self.world.this).start
+        begin = span(len(answers), self.world).start
         for pixels, labels in self._batches():
             x, count = self.augment.plain(pixels), len(pixels)
             if count < self.batch and (self.compiled or not count):  # the forward is compiled for one shape

@@ -74,8 +74,8 @@ def set_up_run(
     config: TrainConfig, data_root: Path | None, listener: Listener, world: World | None = None
 ) -> TrainingParts:
     """Open the data, build the model, and move both to the device."""
-    world = world or World(device=set_up_device(config))
-    device = world.device
+    world = world or World()
+    device = world.device or set_up_device(config)
     if config.compile and lacks_compiler(device):
         listener.log("there is no C++ compiler: the model is not compiled, and the run is slower")
         config = replace(config, compile=False)
@@ -88,11 +88,11 @@ def set_up_run(
         model = model.to(memory_format=torch.channels_last)  # the fastest layout for a GPU's convolutions
     trainable = apply_policy(model, config.policy, train_norms=config.train_norms, lora_rank=config.lora_rank)
     preprocess = model.card.preprocess
-    source_of = partial(BatchSource, config=config, device=device, rank=world.this, progress=listener.decoding)
+    source_of = partial(BatchSource, config=config, device=device, rank=world, progress=listener.decoding)
     with world.first_of_each_machine():
         train_source: BatchSource | StreamSource
         if isinstance(train_data, StreamedData):
-            train_source = StreamSource(train_data, preprocess, config, device, world.this)
+            train_source = StreamSource(train_data, preprocess, config, device, world)
         else:
             check_size(config, model, train_data, listener.log)
             train_source = source_of(train_data, preprocess, training=True)
@@ -123,7 +123,7 @@ def set_up_run(
     train_step = TrainStep(state, train_source, augment, config, wrapped, world)
     evaluate = Evaluator(evaluated, state, test_source, augment, config, world, unequal=unequal)
     if not world.first:
-        seed_rank(config.seed, world.this)
+        seed_rank(config.seed, world)
     peak_memory = step_seconds = None
     if device.type == "cuda" or config.compile or not (world.distributed or config.stream):
         if device.type == "cuda":

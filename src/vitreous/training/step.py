@@ -15,6 +15,7 @@ from vitreous.data.augment.pipeline import Augment
 from vitreous.data.counter_random import CounterRandom
 from vitreous.runtime.device import synchronize
 from vitreous.runtime.distributed import World
+from vitreous.speed.cuda_graph import record
 from vitreous.training.batch_size import explain_out_of_memory
 from vitreous.training.batches import Batch, BatchSource, StreamSource
 from vitreous.training.checkpoint import TrainingState
@@ -135,15 +136,5 @@ class TrainStep:
 
     def capture(self, batch: Batch) -> None:
         """Capture the step as a CUDA graph. The state of the run does not change."""
-        self.batch = copy.deepcopy(batch)
-        stream = torch.cuda.Stream(self.state.device)
-        stream.wait_stream(torch.cuda.current_stream(self.state.device))
-        with torch.cuda.stream(stream):
-            self.warm_up(self.batch)
-        torch.cuda.current_stream(self.state.device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        for optimiser in self.state.optimisers:
-            optimiser.zero_grad(set_to_none=True)
-        with torch.cuda.graph(graph, stream=stream):
-            self.compute(self.batch)
-        self.graph = graph
+        self.batch = held = copy.deepcopy(batch)
+        self.graph, _ = record(lambda: self.compute(held), lambda: self.warm_up(held), self.state.device)
