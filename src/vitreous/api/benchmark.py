@@ -19,7 +19,7 @@ PEERS = ("timm", "torchvision", "transformers", "onnxruntime", "openvino")
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Measured speeds: a result for each model, and the machine they were measured on."""
+    """The result of `benchmark`: speeds of each model, and the machine they were measured on; it saves itself."""
 
     results: list[BenchmarkResult]
     environment: dict[str, Any]

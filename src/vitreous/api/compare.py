@@ -25,7 +25,7 @@ from vitreous.training.setup import open_data
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """The results of a study. In a notebook it shows itself as a table."""
+    """The result of `compare`: what a study found. In a notebook it shows itself as a table."""
 
     folder: Path
     title: str

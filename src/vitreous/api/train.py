@@ -37,7 +37,7 @@ PAGE_SECONDS = 10.0  # between two writings of the page of a run that goes on
 
 @dataclass(frozen=True, repr=False)
 class TrainingRun:
-    """A finished run."""
+    """The result of `train` or `finetune`: a finished run with its folder, accuracy, page and model."""
 
     folder: Path
     config: TrainConfig

@@ -39,7 +39,7 @@ CEILING = "product "
 
 @dataclass(frozen=True)
 class BenchmarkRow:
-    """The measurements of one contender."""
+    """The measurements of one contender of a benchmark."""
 
     name: str
     library: str
@@ -62,7 +62,7 @@ class BenchmarkRow:
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """One network at one batch size: a row for each contender, fastest first, and their common ceiling."""
+    """One network at one batch size in a benchmark: a row for each contender, fastest first, and their ceiling."""
 
     model: str
     task: str

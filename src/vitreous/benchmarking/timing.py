@@ -20,7 +20,7 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class TimingSummary:
-    """Median and spread of a list of timings."""
+    """Median and spread of a list of benchmark timings."""
 
     median: float
     """Seconds."""

@@ -183,7 +183,7 @@ def _is_hidden(name: str) -> bool:
 
 
 class _LimitedReads:
-    """A file whose single reads are limited: a zip's whole list of entries is one of them."""
+    """An archive's file whose single reads are limited: a zip's whole list of entries is one of them."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -198,7 +198,7 @@ class _LimitedReads:
 
 
 class _LimitedStream(io.RawIOBase):
-    """The unpacked bytes of a stream, up to a limit."""
+    """The unpacked bytes of an archive's stream, up to a limit."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream, self._left = stream, LIMIT_UNPACKED

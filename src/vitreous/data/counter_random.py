@@ -27,7 +27,7 @@ def hash32(x: Tensor) -> Tensor:
 
 
 class CounterRandom:
-    """One stream of random numbers an image.
+    """One stream of counter-based random numbers an image.
 
     >>> images = torch.arange(3)
     >>> early, late = CounterRandom.of(0, 1, images), CounterRandom.of(0, 2, images)

@@ -259,7 +259,7 @@ _SPEED_ROW, _PANEL_GAP, _SPEED_NAME = 0.24, 0.26, 2.3  # inches of a row, betwee
 
 @dataclass(frozen=True)
 class Panel:
-    """One network at one batch size: speeds `[n]` in images a second."""
+    """One panel of a benchmark's figure: a network at one batch size, speeds `[n]` in images a second."""
 
     title: str
     names: Sequence[str]

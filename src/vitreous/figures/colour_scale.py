@@ -21,7 +21,7 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 @dataclass(frozen=True)
 class Scale:
-    """Colours from `low` to `high`, and what the numbers are."""
+    """A colour scale: colours from `low` to `high`, and what the numbers are."""
 
     low: float
     high: float

@@ -82,7 +82,7 @@ class Map:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Values in rows and columns, such as attention from token to token, or a number for each head of each block."""
+    """A kind of result: values in rows and columns, such as attention from token to token, or a number for a head."""
 
     values: Floats
     """`[*axes rows columns]`"""
@@ -114,7 +114,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Dots:
-    """A number for each head of each block, as dots over the blocks with their mean as a line."""
+    """A kind of result: a number for each head of each block, as dots over the blocks with their mean as a line."""
 
     values: Floats
     """`[blocks heads]`"""
@@ -150,7 +150,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Steps:
-    """What the model would answer after each step, and how the probability of some classes grows."""
+    """A kind of result: what the model would answer after each step, and how the probability of some classes grows."""
 
     steps: Sequence[str]
     answers: Sequence[str]
@@ -222,7 +222,7 @@ class Removal:
 
 @dataclass(frozen=True)
 class LinePanel:
-    """One chart of `Lines`: values `[steps]` by name."""
+    """One chart of the result `Lines`: values `[steps]` by name."""
 
     title: str
     label: str
@@ -234,7 +234,7 @@ class LinePanel:
 
 @dataclass(frozen=True)
 class Lines:
-    """Charts of named lines over 0 to 100 %, ranked by the area under them."""
+    """A kind of result: charts of named lines over 0 to 100 %, ranked by the area under them."""
 
     panels: tuple[LinePanel, LinePanel]
     title: str
@@ -248,7 +248,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Tiles:
-    """Small images side by side, or one image cut into a grid of patches."""
+    """A kind of result: small images side by side, or one image cut into a grid of patches."""
 
     images: np.ndarray
     """`[n h w 3]` or `[n h w 1]` in 0 to 1; with `grid`, one image as uint8 `[1 H W 3]`."""
@@ -263,7 +263,7 @@ class Tiles:
 
 @dataclass(frozen=True)
 class Crop:
-    """An image, the part of it that the model gets, and what the model gets."""
+    """A kind of result: an image, the part of it that the model gets, and what the model gets."""
 
     image: np.ndarray
     """uint8 `[H W 3]`, perhaps smaller than the file."""
@@ -279,7 +279,7 @@ class Crop:
 
 @dataclass(frozen=True)
 class Part:
-    """One box of a `Diagram`."""
+    """One box of the result `Diagram`: a part of a model and the shape that leaves it."""
 
     name: str
     detail: str
@@ -289,7 +289,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Diagram:
-    """The parts of a model one after the other, and a block's four parts: norm, attention, norm, MLP."""
+    """A kind of result: the parts of a model in order, and a block's four parts: norm, attention, norm, MLP."""
 
     whole: Sequence[Part]
     block: tuple[Part, Part, Part, Part]
@@ -311,7 +311,7 @@ class StoryStep:
 
 @dataclass(frozen=True)
 class Story:
-    """An image on its way through a model, step by step."""
+    """A kind of result: an image on its way through a model, step by step."""
 
     steps: Sequence[StoryStep]
     embedding: Floats

@@ -161,7 +161,7 @@ _GAP = 0.05  # inches between the cells and their labels
 
 @dataclass(frozen=True)
 class Labels:
-    """What is written beside the cells: every `every`-th of `texts`, perhaps turned; `room` inches deep."""
+    """The labels beside a matrix's cells: every `every`-th of `texts`, perhaps turned; `room` inches deep."""
 
     texts: list[str]
     every: int

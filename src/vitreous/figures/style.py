@@ -180,7 +180,7 @@ class Sheet(Figure):
             self.write(0, down, line, size=TINY, color=MUTED, va="top")
 
     def axes_at(self, left: float, top: float, width: float, height: float) -> Axes:
-        """Axes with their corner at (left, top) of the body, all in inches, snapped to whole pixels."""
+        """Add axes to a card with their corner at (left, top) of its body, all in inches, snapped to whole pixels."""
         left, top, width, height = (round(side * DPI) / DPI for side in (left + PADDING, top + self.top, width, height))
         across, down = self.get_size_inches()
         axes = self.add_axes((left / across, 1 - (top + height) / down, width / across, height / down))

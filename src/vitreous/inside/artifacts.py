@@ -13,7 +13,7 @@ FACTOR = 4.0
 
 @dataclass(frozen=True)
 class Artifacts:
-    """Patches whose tokens are outliers after some block."""
+    """The artifacts of an image: patches whose tokens are outliers after some block."""
 
     patches: tuple[int, ...] = ()
     """Their indices among the patches, in rising order."""

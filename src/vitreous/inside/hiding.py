@@ -92,7 +92,7 @@ class HiddenPatches:
         return self._blocks(self.vit.assemble(patches, self.vit.pos_embed))
 
     def _without_tokens(self, kept: Tensor) -> Tensor:
-        """Logits of masks that keep equally many patches, whose other tokens are left out."""
+        """Compute logits of masks that keep equally many patches, whose other tokens are left out."""
         if self.vit is None:
             raise ValueError("only a ViT has tokens to leave out: hide patches by blur")
         if not self.vit.config.class_token and not kept.any():
@@ -110,7 +110,7 @@ class HiddenPatches:
         return self.vit.forward_head(self.vit.norm(tokens)[seen].view(len(seen), -1, tokens.shape[-1]))
 
     def _patches(self, shown: str | Tensor) -> Tensor:
-        """The embedded patches of the image, or of what hidden patches show: `[1 n d]`."""
+        """Embed the patches of the image, or of what hidden patches show: `[1 n d]`."""
         name = shown if isinstance(shown, str) else f"tensor {id(shown)}"
         if name not in self._embedded:
             assert self.vit is not None

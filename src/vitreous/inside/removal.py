@@ -34,7 +34,7 @@ Predict = Callable[[Tensor, str], Tensor]
 
 @dataclass(frozen=True)
 class RemovalMap:
-    """Contributions of patches, and how sure they are."""
+    """Contributions of patches, estimated by hiding them, and how sure they are."""
 
     map: Tensor
     """How much keeping a patch raises the log-odds, rather than hiding it: `[rows columns]`."""

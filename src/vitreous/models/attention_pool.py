@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class AttentionPool(nn.Module):
-    """Tokens to one vector: `[b t d]` → `[b d]`."""
+    """Pool tokens to one vector by attention: `[b t d]` → `[b d]`."""
 
     def __init__(self, config: "ViTConfig", activation: Callable[[Tensor], Tensor]) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ def spread(values: Tensor) -> Tensor:
 
 
 class RelativeTable(nn.Module):
-    """A learned number for each offset and head, and three for the class token: `[h t t]`."""
+    """Relative position bias from a learned number for each offset and head, three for the class token: `[h t t]`."""
 
     def __init__(self, grid: tuple[int, int], heads: int, class_token: bool) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class RelativeTable(nn.Module):
 
 
 class RelativeMLP(nn.Module):
-    """A number computed from the logarithm of each offset, none for the class token: `[h t t]`."""
+    """Relative position bias computed from the logarithm of each offset, none for the class token: `[h t t]`."""
 
     def __init__(self, grid: tuple[int, int], heads: int, class_token: bool, hidden: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class RelativeMLP(nn.Module):
 
 
 class FixedBias(nn.Module):
-    """A bias that was computed once, for inference: `[h t t]`."""
+    """A relative position bias that was computed once, for inference: `[h t t]`."""
 
     def __init__(self, bias: Tensor) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from torch import Tensor
 
 @dataclass
 class Payload:
-    """A header, and the bytes that its arrays lie in."""
+    """The data of a page: a header, and the bytes that its arrays lie in."""
 
     header: dict[str, Any] = field(default_factory=dict)
     parts: list[bytes] = field(default_factory=list)

@@ -93,7 +93,7 @@ def figure_image(figure: "Figure", alt: str) -> Markup:
 
 @dataclass(frozen=True)
 class Line:
-    """One line: as many x as y, and perhaps a band around it."""
+    """One line of a page's chart: as many x as y, and perhaps a band around it."""
 
     label: str
     x: Sequence[float]

@@ -181,7 +181,7 @@ def _data_uri(pixels: NDArray[np.uint8]) -> str:
 
 @dataclass(frozen=True)
 class MetricChart:
-    """Lines that belong on one chart, and the sentences below them."""
+    """Lines of a run's metrics that belong on one chart, and the sentences below them."""
 
     name: str
     title: str

@@ -24,7 +24,7 @@ SHOWN = 100  # images in the table of a notebook
 
 @dataclass(frozen=True)
 class Prediction:
-    """One class of an image and its probability."""
+    """One class that a model gives an image, and its probability."""
 
     index: int
     """The class's index among the model's outputs."""

@@ -56,7 +56,7 @@ DIFFERENCES = {  # field of the manifest → what another value of it means
 
 @dataclass(frozen=True)
 class PartsFolder:
-    """The parts of one list of images in one folder."""
+    """A folder with the Parquet parts of one list of images."""
 
     folder: Path
     names: Sequence[str]
@@ -277,7 +277,7 @@ def _about(command: str, model: Model, precision: str, merge: int) -> dict[str, 
 
 @dataclass(frozen=True)
 class PartsReport:
-    """The state of a folder of parts after a run."""
+    """The state of a folder of Parquet parts after a run."""
 
     folder: Path
     images: int

@@ -144,7 +144,7 @@ FORWARDS: dict[str, Callable[[Any, Tensor], Tensor]] = {"logits": logits_only, "
 
 @dataclass(frozen=True)
 class PlainCompute:
-    """The plain model as `compute`; results stay on the model's device."""
+    """The plain model as the function that computes batches; results stay on the model's device."""
 
     model: Model
     output: OutputKind = "logits"

@@ -46,7 +46,7 @@ class ErrorMessage(BaseModel):
 
 
 class ModelInfo(BaseModel):
-    """What the page shows of a model before it sends an image."""
+    """What the explorer's page shows of a model before it sends an image."""
 
     name: str
     classes: int

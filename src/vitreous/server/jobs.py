@@ -29,11 +29,11 @@ IDLE_SECONDS = 5.0  # without jobs before memory is returned: the next page has 
 
 
 class ServerBusy(Exception):
-    """Too many jobs are waiting, or one has waited too long."""
+    """The explorer is busy: too many jobs are waiting, or one has waited too long."""
 
 
 class JobCancelled(Exception):
-    """The job was cancelled: nobody waits for its result any more."""
+    """A job of the explorer was cancelled: nobody waits for its result any more."""
 
 
 class CancelToken(Hook):

@@ -150,7 +150,9 @@ def recorded(build: Builder) -> Builder:
 
 @dataclass(frozen=True)
 class Replay:
-    """A recorded graph. It refers to weights by address: `compute`, which holds them, must live as long."""
+    """A backend recorded as a CUDA graph. It refers to weights by address: `compute`, which holds them, must live as
+    long.
+    """
 
     compute: Compute
     graph: Any

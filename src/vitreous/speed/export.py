@@ -148,7 +148,7 @@ def trace(model: ViT | ResNet, dynamic_size: bool, convention: str) -> ExportedP
 
 
 class Images(nn.Module):
-    """A model whose argument is named `images`, like the graph's input."""
+    """A model to export whose argument is named `images`, like the graph's input."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

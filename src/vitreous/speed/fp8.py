@@ -82,7 +82,7 @@ def _converted(layer: Any) -> nn.Module:
 
 
 class Bf16Linear(nn.Module):
-    """A linear layer that stays in bf16."""
+    """A linear layer of an fp8 network that stays in bf16."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()

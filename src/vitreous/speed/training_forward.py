@@ -118,7 +118,7 @@ def _narrow(layer: nn.Linear, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _Dense2(torch.autograd.Function):
-    """`gelu(x W₁ᵀ + b₁) W₂ᵀ + b₂`; keeps only `x` and the input of GELU."""
+    """Compute `gelu(x W₁ᵀ + b₁) W₂ᵀ + b₂` in training; keeps only `x` and the input of GELU."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ class _Dense2(torch.autograd.Function):
 
 
 class _Queries(torch.autograd.Function):
-    """`x Wᵀ + b` as queries, keys and values, `[b t d]` → three `[b h t k]`."""
+    """Compute `x Wᵀ + b` in training as queries, keys and values, `[b t d]` → three `[b h t k]`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -264,7 +264,7 @@ def _fits(size: int, config: TrainConfig, device: torch.device) -> bool:
 
 @dataclass(frozen=True)
 class StreamedData:
-    """A stream, and how many of its images make an epoch."""
+    """A stream of training images, and how many of them make an epoch."""
 
     stream: ImageStream
     images: int

@@ -67,7 +67,7 @@ class HeldOutAnswers:
 
 
 class AnswerRecorder(Listener):
-    """Write the answers of each evaluation, the last one over those before."""
+    """Write a run's answers to its held-out images at each evaluation, the last one over those before."""
 
     def begin(self, parts: TrainingParts, config: TrainConfig, folder: RunFolder) -> None:
         self.path = folder.held_out

@@ -43,7 +43,7 @@ class Listener:
 
 
 class Listeners(Listener):
-    """Pass every event on to several listeners."""
+    """Pass every event of a run on to several listeners."""
 
     def __init__(self, members: Sequence[Listener]) -> None:
         self.members = members

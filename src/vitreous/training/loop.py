@@ -196,7 +196,7 @@ def finish(parts: TrainingParts, folder: RunFolder, listener: Listener) -> dict[
 
 
 class Stopped(BaseException):  # like KeyboardInterrupt, it must not be caught as an error on its way out
-    """The run was stopped by a signal, and everything is saved."""
+    """The error that a run was stopped by a signal, and everything is saved."""
 
     folder: Path | None = None
     """The folder of a run that can be resumed; `vitreous.train` sets it."""
@@ -207,7 +207,7 @@ class Stopped(BaseException):  # like KeyboardInterrupt, it must not be caught a
 
 
 class StopFlag:
-    """The signal that was received, 0 if none."""
+    """The signal that a run received, 0 if none."""
 
     signal_number = 0
     in_loop = False

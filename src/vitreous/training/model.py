@@ -80,7 +80,7 @@ def _fresh(config: TrainConfig, data: ImageDataset | StreamedData) -> Model:
             )
         shape = variant(config.model, **changes)
         model, channels = ViT(shape), shape.channels
-    size = _pair(model.config.image_size)
+    size = model.config.size
     shorter = min(size) if max(size) <= SMALL else round(min(size) * 8 / 7)
     resize: int | tuple[int, int] = shorter if size[0] == size[1] else size
     mean, std = STATISTICS["half"]
@@ -94,7 +94,7 @@ def _pretrained(config: TrainConfig, data: ImageDataset | StreamedData, log: Cal
     model = load(config.model, image_size=config.image_size)
     if isinstance(model, ResNet) and config.image_size is not None:  # it takes any size, and was loaded at its own
         model.config = replace(model.config, image_size=config.image_size)
-        model.card.preprocess = model.card.preprocess.with_size(_pair(config.image_size))
+        model.card.preprocess = model.card.preprocess.with_size(config.image_size)
     model.card.report.assumed.pop("class names", None)  # the data's names replace them
     for line in model.card.report.remarks():
         log(line)
@@ -118,8 +118,3 @@ def _pretrained(config: TrainConfig, data: ImageDataset | StreamedData, log: Cal
         model.reset_classifier(len(data.class_names))
         card.head = "classifier"
     return model
-
-
-def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
-    """Return height and width of an image size."""
-    return (size, size) if isinstance(size, int) else size

@@ -9,7 +9,7 @@ from vitreous.training.config import TrainConfig
 
 @dataclass(frozen=True)
 class Recipe:
-    """A config and its result."""
+    """A training config with its measured result and hardware."""
 
     about: str
     """A description of one line."""

@@ -30,7 +30,7 @@ TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}")  # the name that `write_atomic` gi
 
 
 class LockedError(ValueError):
-    """Another process is writing to the folder."""
+    """The error that another process is writing to a run's folder."""
 
 
 class RunFolder:

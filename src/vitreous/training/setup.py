@@ -38,7 +38,7 @@ from vitreous.weights.load import Model, load
 
 @dataclass
 class TrainingParts:
-    """The parts of a run."""
+    """The parts of a run: data, model, optimisers, training step, evaluation, state."""
 
     config: TrainConfig
     """With the settled batch size."""
@@ -73,7 +73,7 @@ class TrainingParts:
 def set_up_run(
     config: TrainConfig, data_root: Path | None, listener: Listener, world: World | None = None
 ) -> TrainingParts:
-    """Open the data, build the model, and move both to the device."""
+    """Open a run's data, build its model, and move both to the device."""
     world = world or World()
     device = world.device or set_up_device(config)
     if config.compile and lacks_compiler(device):
@@ -153,7 +153,7 @@ def set_up_run(
 
 
 def set_up_device(config: TrainConfig) -> torch.device:
-    """Choose the device and seed every random generator."""
+    """Choose a run's device and seed every random generator."""
     rank = this_rank()
     device = pick_device(config.device)
     if device.type == "cuda" and device.index is None:

@@ -44,7 +44,7 @@ FILTERS = 28  # principal components, as in the paper's figure 7
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What was recorded after one epoch; None for what the model does not have."""
+    """What a snapshot recorded of a model after one epoch; None for what the model does not have."""
 
     epoch: int
     """Epochs done: 0 is before training."""

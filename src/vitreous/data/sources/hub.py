@@ -70,7 +70,7 @@ def _prepare(builder: Any, name: str) -> None:
 
 
 class _TableImages:
-    """Reads image `i` of a table that the library keeps on disk."""
+    """Read image `i` of a Hub dataset's table that the library keeps on disk."""
 
     def __init__(self, table: Any, column: str, title: str) -> None:
         self.table, self.column, self.title = table, column, title

@@ -105,7 +105,7 @@ def from_parquet(files: Sequence[Path], name: str = "", family: Sequence[Path] =
 
 
 class _ParquetImages:
-    """Reads image `i` of several files."""
+    """Read image `i` of several parquet files."""
 
     def __init__(self, groups: RowGroups, ends: tuple[int, ...]) -> None:
         self.groups, self.ends = groups, ends
@@ -143,7 +143,7 @@ def _version(files: tuple[Path, ...]) -> str:
 
 @dataclass(frozen=True)
 class TableColumns:
-    """The image and label columns of a table."""
+    """The image and label columns of a parquet file or a Hub table."""
 
     image: str
     label: str
@@ -307,7 +307,7 @@ class RowGroups:
 
 
 class _Opened:
-    """The open files and cached row groups of one process."""
+    """The open parquet files and cached row groups of one process."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -326,7 +326,7 @@ class _Opened:
 
 
 class _File:
-    """One open file and the ends of its row groups."""
+    """One open parquet file and the ends of its row groups."""
 
     def __init__(self, path: Path, column: str) -> None:
         import pyarrow as pa

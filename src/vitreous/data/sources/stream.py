@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ImageStream(IterableDataset[Any]):
-    """Images with a class each, read in sequence.
+    """A stream of images with a class each, read in sequence.
 
     A torch `DataLoader` takes it as it is: its workers share the files among themselves. An image that cannot be read
     raises an `ImageError`, and the next `next()` continues after it.

@@ -50,7 +50,7 @@ def checked_members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
 
 @dataclass(frozen=True)
 class _Header:
-    """Shape and type of an array, as its header states them."""
+    """Shape and type of an array in an npz file, as its header states them."""
 
     shape: tuple[int, ...]
     fortran_order: bool

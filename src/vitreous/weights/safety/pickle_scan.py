@@ -27,7 +27,7 @@ READABLE = (
 
 
 class _Unused:
-    """Placeholder for anything that weights do not need: its content is not kept."""
+    """Placeholder for anything in a pickle that weights do not need: its content is not kept."""
 
     def __init__(self, *_: object) -> None:
         pass
