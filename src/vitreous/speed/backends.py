@@ -150,9 +150,7 @@ def recorded(build: Builder) -> Builder:
 
 @dataclass(frozen=True)
 class Replay:
-    """A backend recorded as a CUDA graph. It refers to weights by address: `compute`, which holds them, must live as
-    long.
-    """
+    """A backend recorded as a CUDA graph. It refers to weights by address: `compute`, which holds them, stays too."""
 
     compute: Compute
     graph: Any
