@@ -189,7 +189,7 @@ def test_of_all_views_one_that_cannot_be_computed_is_left_out_and_noted():
     inspection = inspection_of(image_size=8, patch_size=8)
     explanation = Explanation(inspection)
     explanation.compute()
-    assert list(explanation.skipped) == ["evidence", "block-similarity"]
+    assert list(explanation.skipped) == ["removal", "evidence", "block-similarity"]
     with pytest.raises(ValueError, match="at least 4 tokens"):
         Explanation(inspection, "block-similarity").compute()
 

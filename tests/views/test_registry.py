@@ -73,7 +73,7 @@ def test_a_resnet_has_its_own_few(photo):
     model = ResNet(ResNetConfig(18, classes=5)).eval()
     model.card = Card(name="resnet", preprocess=default_preprocess(ViTConfig(image_size=64)), family="ResNet")
     explanation = Explanation(Inspection(model, photo))
-    assert list(explanation.compute()) == ["evidence", "predictions", "cam", "filters", "input", "card"]
+    assert list(explanation.compute()) == ["removal", "evidence", "predictions", "cam", "filters", "input", "card"]
     assert explanation.map("cam").shape == (2, 2)
     assert "trust" in choose_views("trust", Inspection(model, photo))
 

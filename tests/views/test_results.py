@@ -93,6 +93,16 @@ def test_maps_of_every_block_and_head(compute, whole):
     np.testing.assert_allclose(found["heads"].shown(("block", "head")), rows, atol=1e-5)
 
 
+def test_removal_shows_contributions_and_their_errors(model, photo):
+    inspection = Inspection(model, photo)
+    found = VIEWS["removal"].results(inspection)
+    again = maps.find_removal(Inspection(model, photo, Choice(target=inspection.target)))
+    assert list(found) == ["", "error"]
+    np.testing.assert_allclose(found[""].values[0], again.map.flatten(), rtol=1e-5)
+    np.testing.assert_allclose(found["error"].values[0], again.error.flatten(), rtol=1e-5)
+    assert (found["error"].values > 0).all()
+
+
 def test_distance_and_entropy(model, compute, whole):
     wanted = torch.stack([mean_distance(block, model.layout, (8, 4)) for block in whole])
     np.testing.assert_allclose(compute("distance").values, wanted, rtol=1e-4)

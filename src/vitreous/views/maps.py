@@ -11,6 +11,8 @@ from torch import Tensor
 from vitreous.figures.kinds import Bars, LinePanel, Lines, Map, Results
 from vitreous.inside import faithfulness, integrated_gradients, rollout
 from vitreous.inside.grad_cam import grad_cam
+from vitreous.inside.hiding import HiddenPatches, log_odds
+from vitreous.inside.removal import COSTS, RemovalMap, removal
 from vitreous.models.vit import ViT
 from vitreous.views.inspection import Choice, Inspection
 from vitreous.views.view import IMAGE_CLASSES, VIT_CLASSES, View
@@ -49,9 +51,23 @@ def _integrated(inspection: Inspection) -> Tensor:
     return integrated_gradients.to_patches(parts, inspection.vit.layout.grid)[0]
 
 
+def find_removal(inspection: Inspection, passes: int = COSTS["quick"]) -> RemovalMap:
+    """Compute the inspection's removal map, from relevance in a ViT and from CAM in a ResNet."""
+    prior = heat_map("relevance" if isinstance(inspection.model, ViT) else "CAM", inspection)
+    hidden = HiddenPatches(inspection.model, inspection.x, tuple(prior.shape))
+    target = inspection.target
+    return removal(
+        lambda kept, operator: log_odds(hidden(kept, operator), target),
+        prior,
+        passes=passes,
+        operators=hidden.operators,
+    )
+
+
 MAPS: dict[str, Callable[[Inspection], Tensor]] = {  # → [rows columns]
     "attention": _attention,
     "rollout": _rollout,
+    "removal": lambda i: find_removal(i).map,
     "relevance": lambda i: i.evidence.relevance[0],
     "gradient × attention": lambda i: i.evidence.gradient_attention[0],
     "CAM": _cam,
@@ -97,10 +113,22 @@ def relevance_maps(inspection: Inspection) -> Map:
     return _class_maps(inspection, list(found), "Relevance for {class}", "relevance")
 
 
+def removal_maps(inspection: Inspection) -> Results:
+    """Show how much each patch raises the log-odds of the target, and the error of each."""
+    found = find_removal(inspection)
+    unit = "log-odds per patch"
+    return {
+        "": _class_maps(inspection, [found.map], f"Removal for {{class}} ({found.passes} passes)", unit, signed=True),
+        "error": _class_maps(inspection, [found.error], "Standard error of removal for {class}", unit),
+    }
+
+
 def comparable(inspection: Inspection) -> dict[str, Tensor]:
     """Compute every map of the inspection's class with its default options, and the two baselines."""
     default = inspection.with_choice(Choice(target=inspection.target))  # whatever block or query is shown
-    found = {name: heat_map(name, default) for name in (MAPS if isinstance(inspection.model, ViT) else ("CAM",))}
+    found = {
+        name: heat_map(name, default) for name in (MAPS if isinstance(inspection.model, ViT) else ("removal", "CAM"))
+    }
     rows, columns = next(iter(found.values())).shape
     grid = rows, columns
     return found | {"random": faithfulness.random_map(grid), "centre": faithfulness.centre_map(grid)}
@@ -205,6 +233,17 @@ RELEVANCE = View(
     relevance_maps,
     group="Why",
     needs=VIT_CLASSES,
+)
+REMOVAL = View(
+    "Removal of patches",
+    "How much each patch raises the log-odds of the class: measured on the image with random patches blurred, starting from the "
+    "relevance map (CAM in a ResNet). Blue lowers them. The second map is the standard error of each patch: a patch below "
+    "twice its error may be noise.",
+    "Patches are taken to add up. Two that say the same share their effect, and an image with blurred patches is unlike those "
+    "that the model was trained on.",
+    removal_maps,
+    group="Why",
+    needs=IMAGE_CLASSES,
 )
 GRADIENT_ATTENTION = View(
     "Gradient × attention",

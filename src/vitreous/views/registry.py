@@ -13,6 +13,7 @@ from vitreous.views.view import View
 
 VIEWS: dict[str, View] = {
     "relevance": maps.RELEVANCE,
+    "removal": maps.REMOVAL,
     "evidence": evidence.EVIDENCE,
     "predictions": answers.PREDICTIONS,
     "gradient-attention": maps.GRADIENT_ATTENTION,
