@@ -185,6 +185,7 @@ async function start() {
     at("first").append(make("option", { value: name }, name));
     at("second").append(make("option", { value: name }, name));
   }
+  document.querySelector(".models").hidden = models.length < 2; // nothing to choose
   const fresh = { query: null, hover: null, class: null, count: null };
   images = new Images(samples, {
     strip: at("samples"),

@@ -150,7 +150,7 @@ export class Headline {
     const step = values.count === null || !why ? null : Math.min(values.count, this.steps - 1);
     this.ways.forEach((button, i) => { button.setAttribute("aria-pressed", String(["hide", "show"][i] === way)); button.disabled = !ready; });
     this.slider.disabled = this.again.disabled = !ready;
-    this.again.textContent = step === null ? "Try it" : "Whole image";
+    this.again.textContent = step !== null ? "Whole image" : ready ? `Hide these ${this.removal.counts[this.removal.chosen[this.row]]}` : "Hide";
     this.slider.value = step ?? (way === "hide" ? 0 : this.steps - 1);
     const patches = this.removal.counts.at(-1);
     this.amount.textContent = `${this.removal.counts[Number(this.slider.value)]} of ${patches} patches`;
@@ -178,7 +178,7 @@ export class Headline {
     const whole = this.probability(asked.index, "hide", 0), now = this.probability(asked.index, way, step);
     const words = { count: this.removal.counts[step], patches: this.removal.counts.at(-1), class: asked.class_name, whole: percent(whole), moves: now > whole ? "rises" : now < whole ? "falls" : "goes" };
     const text = (way === "hide" ? this.removal.hide : this.removal.show).replace(/\{(count|patches|class|whole|moves)\}/g, (_, name) => words[name]);
-    const [before, after] = text.split("{now}");
+    const [before, after] = text.replace(/ %/g, "\u00a0%").split("{now}");
     this.proof.replaceChildren(before, make("b", {}, percent(now)), after);
   }
 

@@ -175,9 +175,9 @@ function byClass(viewer, result) {
 }
 
 // The scale of a map's colours in words and a ramp, for under the image
-export function legend(result, { kind, peak, low }) {
+export function legend(result, { kind, peak, low }, label = result.label) {
   const text = result.label === "attention" || result.label.startsWith("share") ? percent : number;
-  return kind === "tints" ? scale(kind, `−${text(peak)}`, `${text(peak)} ${result.label}`) : scale(kind, text(low), `${text(peak)}${result.limits ? "" : " or more"} ${result.label}`);
+  return kind === "tints" ? scale(kind, `−${text(peak)}`, `${text(peak)} ${label}`) : scale(kind, text(low), `${text(peak)}${result.limits ? "" : " or more"} ${label}`);
 }
 
 function drawMatrix(viewer, result) {

@@ -177,6 +177,12 @@ export class Viewer {
     return text.replace(/\{(block|head|query|class)\}/g, (_, axis) => words[axis]);
   }
 
+  // what the colours over the image stand for; of a map for a class, with its name
+  named(values) {
+    const label = this.shown?.label ?? this.drawn.label;
+    return this.shown?.axes?.includes("class") ? `${label} for “${this.fill("{class}", this.shown, values)}”` : label;
+  }
+
   title(result, values) {
     return this.fill(result.title, result, values);
   }
@@ -279,7 +285,7 @@ export class Viewer {
     const tried = this.headline.removed(values), removed = tried ?? this.edits?.removed ?? null;
     this.edits?.update();
     if (this.hasStage) this.stage.draw({ opacity: values.opacity, ...this.drawn, removed, ...(tried && values.way === "show" ? { values: null, colours: null } : {}) });
-    this.legend.replaceChildren(this.drawn.values ? legend(this.shown ?? { label: this.drawn.label }, this.drawn) : "");
+    this.legend.replaceChildren(this.drawn.values ? legend(this.shown ?? { label: this.drawn.label }, this.drawn, this.named(values)) : "");
     if (this.outliers) {
       const has = Boolean(this.drawn.outliers);
       this.artifacts.hidden = !has;
