@@ -169,8 +169,9 @@ def write_transformers(kind: str, suffix: str, extra: dict[str, Any], processor:
     fill_with_noise(model.state_dict())
     model.save_pretrained(folder)
     if processor:
-        size = {"height": 32, "width": 32} if processor == "ViT" else {"shortest_edge": 40}
-        crop = {} if processor == "ViT" else {"crop_size": {"height": 32, "width": 32}}
+        squash = processor in ("ViT", "Siglip")
+        size = {"height": 32, "width": 32} if squash else {"shortest_edge": 40}
+        crop = {} if squash else {"crop_size": {"height": 32, "width": 32}}
         getattr(transformers, f"{processor}ImageProcessor")(size=size, **crop).save_pretrained(folder)
 
 
@@ -366,6 +367,11 @@ TIMM = {
     "timm deit3": ("deit3_base_patch16_224", SMALL_TIMM),
     "timm dinov2 registers": ("vit_base_patch14_reg4_dinov2", SMALL_TIMM),
     "timm clip": ("vit_base_patch16_clip_quickgelu_224", SMALL_TIMM),
+    "timm siglip": ("vit_base_patch16_siglip_224", SMALL_TIMM),
+    "timm dinov3": ("vit_small_patch16_dinov3_qkvb", SMALL_TIMM),
+    "timm rope_mixed_ape": ("vit_small_patch16_rope_mixed_ape_224", SMALL_TIMM),
+    "timm eva02 clip": ("eva02_base_patch16_clip_224", SMALL_TIMM),
+    "timm pe_core": ("vit_pe_core_tiny_patch16_384", SMALL_TIMM),
     "timm test_vit": ("test_vit", {}),
     "timm aimv2": ("aimv2_large_patch14_224", SMALL_TIMM),
     "timm beit": ("beit_base_patch16_224", SMALL_TIMM),
@@ -383,6 +389,9 @@ TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "transformers clip": ("CLIPVision", "ModelWithProjection", {"projection_dim": 20}, "CLIP"),
     "transformers mae": ("ViTMAE", "Model", {}, ""),
     "transformers msn": ("ViTMSN", "ForImageClassification", {}, ""),
+    "transformers siglip": ("SiglipVision", "Model", {}, "Siglip"),
+    "transformers dinov3": ("DINOv3ViT", "Model", {"num_register_tokens": 2}, ""),
+    "transformers dinov3 gated": ("DINOv3ViT", "Model", {"use_gated_mlp": True, "hidden_act": "silu"}, ""),
     "transformers ijepa": ("IJepa", "Model", {}, ""),
 }
 

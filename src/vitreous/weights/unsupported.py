@@ -11,12 +11,12 @@ UNSUPPORTED: dict[str, tuple[str, str]] = {  # family: (pattern of its keys, pat
     "Swin Transformer": (r"relative_position_index$|layers\.\d+\.(blocks\.\d+\.att|downsample)", r"swin"),
     "EoMT": (r"^(query\.weight$|mask_head\.|upscale_block\.)", r"eomt"),
     "ViT with rotary positions": (r"^(rope|rope_embed)\.(?!freqs$)|\.rope\.", r"_rope_|rope_vit"),
-    "DINOv3": (r"^(backbone\.)?(rope_embed\.periods|storage_tokens)$", r"dinov3"),
+    "DINOv3": (r"^(backbone\.)?(rope_embed\.periods|storage_tokens)$", r"dinov3(?!_vit$)"),
     "EVA": (
         r"blocks\.\d+\.attn\.(rope|inner_attn_ln)|blocks\.\d+\.mlp\.w1\.weight$",
         r"^eva([-\d]|$)|eva02",
     ),
-    "SigLIP": (r"vision_model\.head\.probe|MAPHead_0/probe", r"siglip"),
+    "SigLIP of another kind": (r"MAPHead_0/probe", r"siglip2|(?<!^)siglip(?!_vision_model)"),
     "Perception Encoder": (r"attn_pool\.(attn|probe|layernorm)", r"vit_pe_|^pe_"),
     "hybrid ViT with a convolutional stem": (
         r"patch_embed\.(backbone|conv)|conv_root/kernel|conv_proj\.conv_bn_relu",

@@ -301,3 +301,83 @@ def _unsupported_kind(kind: Any) -> CheckpointError:
         return CheckpointError("config.json names no model_type: get it again, or load the weights without it")
     known = ", ".join((*MODEL_TYPES, *CLIPS))
     return CheckpointError(f"the family {kind!r:.40} is not supported: of transformers' models, {known} are")
+
+
+def read_siglip_config(sidecar: Mapping[str, Any]) -> Allowed:
+    """Read our fields from a SigLIP's `config.json`; a complete one has the vision tower's one level deeper."""
+    kind, vision = sidecar.get("model_type"), sidecar
+    if kind not in ("siglip", "siglip_vision_model"):
+        raise _unsupported_kind(kind)
+    task = _task(sidecar, ("Siglip", "SiglipVision"))
+    if task not in ("Model", None):
+        raise CheckpointError(f"the architecture {sidecar['architectures']!r:.80} in config.json is not supported")
+    if kind == "siglip":
+        check_fields(sidecar, ("vision_config", "text_config", *HARMLESS, *HARMLESS_NUMBERS), "config.json")
+        vision = sidecar.get("vision_config") or {}
+    defaults = {key: value for key, value in USUAL.items() if key != "qkv_bias"} | MLP
+    defaults |= {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6, "vision_use_head": True}
+    values = _read_fields(vision, defaults)
+    if not values["vision_use_head"]:
+        raise CheckpointError("config.json says vision_use_head=False: a SigLIP without its head is not supported")
+    plain = ("distillation_token", "distillation_head", "prefix_positions", "swiglu", "embedding_norm", "class_token")
+    return (
+        _shared(values)
+        | dict.fromkeys(plain, (False,))
+        | {
+            "prefix_positions": (True,),
+            "registers": (0,),
+            "patch_bias": (True,),
+            "qkv_bias": (True,),
+            "layer_scale": (0.0,),
+            "representation_size": (0,),
+            "classes": (0,),
+            "pool": ("attention",),
+            "pool_heads": (values["num_attention_heads"],),
+            "pool_mlp_width": (values["intermediate_size"],),
+        }
+    )
+
+
+def read_dinov3_config(sidecar: Mapping[str, Any]) -> Allowed:
+    """Read our fields from a DINOv3's `config.json`."""
+    if (kind := sidecar.get("model_type")) != "dinov3_vit":
+        raise _unsupported_kind(kind)
+    flags = {"query_bias": True, "key_bias": False, "value_bias": True, "proj_bias": True, "mlp_bias": True}
+    augmentations = ("pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale")  # in training only
+    defaults = {key: value for key, value in USUAL.items() if key != "qkv_bias"} | flags
+    defaults |= {"hidden_size": 384, "intermediate_size": 1536, "num_attention_heads": 6, "layer_norm_eps": 1e-5}
+    defaults |= {"rope_theta": 100.0, "layerscale_value": 1.0, "use_gated_mlp": False, "num_register_tokens": 0}
+    values = _read_fields({name: value for name, value in sidecar.items() if name not in augmentations}, defaults)
+    for name in augmentations:
+        if type(sidecar.get(name)) not in (int, float, type(None)):
+            raise CheckpointError(f"config.json has {name}={sidecar[name]!r:.40}, expected a number")
+    biases = [values[name] for name in flags]
+    if biases[1] or not all(biases[3:]) or biases[0] != biases[2]:
+        raise CheckpointError("config.json has biases in another combination than DINOv3's, which is not supported")
+    gated = values["use_gated_mlp"]
+    if gated and values["hidden_act"] not in ("silu", "swish"):
+        raise CheckpointError(f"a gated MLP with hidden_act={values['hidden_act']!r:.40} is not supported")
+    task = _task(sidecar, ("DINOv3ViT",))
+    _check_backbone(sidecar, task, values["num_hidden_layers"])
+    return _shared(values) | {
+        "class_token": (True,),
+        "distillation_token": (False,),
+        "distillation_head": (False,),
+        "registers": (values["num_register_tokens"],),
+        "position": ("none",),
+        "prefix_positions": (True,),
+        "patch_bias": (True,),
+        "qkv_bias": (False,),
+        "qv_bias": (values["query_bias"],),
+        "swiglu": (gated,),
+        "embedding_norm": (False,),
+        "layer_scale": (1e-5,),
+        "representation_size": (0,),
+        "classes": (0,),
+        "pool": ("token",),
+        "rope": ("dinov3",),
+        "rope_temperature": (values["rope_theta"],),
+        "rope_offset": (0.0,),
+        "rope_reference": (0,),
+        "rope_order": ("yx",),
+    }

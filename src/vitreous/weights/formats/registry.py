@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from vitreous.weights.formats import clip, google, huggingface, open_clip, pretraining, timm, torchvision
+from vitreous.weights.formats import clip, google, huggingface, open_clip, pretraining, siglip, timm, torchvision
 from vitreous.weights.keymap import Format
 from vitreous.weights.safety import CheckpointError
 
@@ -18,6 +18,9 @@ FORMATS: dict[str, Format] = {  # tried in this order: specific formats before g
         clip.HUGGINGFACE_CLIP,
         open_clip.OPEN_CLIP,
         open_clip.OPEN_CLIP_TIMM,
+        siglip.SIGLIP,
+        siglip.DINOV3_GATED,
+        siglip.DINOV3,
         huggingface.DINOV2_REGISTERS,
         huggingface.DINOV2,
         huggingface.VIT,
