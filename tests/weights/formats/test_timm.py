@@ -209,3 +209,38 @@ def test_a_dino_teacher_is_found_in_its_training_checkpoint(tmp_path):
     ours = load(tmp_path / "dino.pth", assume={"heads": 4})
     assert_same(ours(X), theirs(X))
     assert "teacher" in ours.card.report.wrappers
+
+
+ROTARY = {
+    "dinov3": ("vit_small_patch16_dinov3_qkvb", {}),
+    "dinov3 gated": ("vit_small_plus_patch16_dinov3", {}),
+    "axial": ("vit_small_patch16_rope_224", {}),
+    "mixed and learned": ("vit_small_patch16_rope_mixed_ape_224", {}),
+    "eva02": ("eva02_base_patch14_224", {}),
+    "eva02 clip": ("eva02_base_patch16_clip_224", {}),
+    "eva02 post-norm": ("eva02_enormous_patch14_clip_224", {"mlp_ratio": 3}),
+    "eva": ("eva_giant_patch14_224", {}),
+    "pe core": ("vit_pe_core_tiny_patch16_384", {}),
+    "pe spatial": ("vit_pe_spatial_tiny_patch16_512", {}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ROTARY)
+@torch.no_grad()
+def test_a_rotary_model_gives_timms_logits_also_at_another_size_and_optimized(case, tmp_path):
+    from vitreous.speed.optimize import optimize
+
+    architecture, changes = ROTARY[case]
+    arguments = SMALL | changes
+    theirs = timm.create_model(architecture, **arguments).eval()
+    for parameter in theirs.parameters():
+        parameter.normal_(std=0.2)
+    folder = saved(tmp_path, theirs, architecture, arguments)
+    ours = load(folder)
+    x = torch.randn(2, 3, 32, 32)
+    assert_same(ours(x), theirs(x))
+    assert_same(optimize(ours, pixels=False, backends=("eager",))(x), theirs(x))
+    theirs.set_input_size((40, 24))
+    x = torch.randn(2, 3, 40, 24)
+    assert_same(load(folder, image_size=(40, 24))(x), theirs(x))
