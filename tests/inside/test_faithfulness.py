@@ -8,6 +8,7 @@ from vitreous.inside.faithfulness import (
     area,
     centre_map,
     curves,
+    probabilities_without,
     random_map,
     rank_correlation,
     reinitialised,
@@ -93,6 +94,29 @@ def test_blur_keeps_the_mean_and_loses_the_detail():
     curves(model, x, torch.rand(2, 2), steps=1)
     blurred = kept[0][1, :, 60:-60, 60:-60]
     torch.testing.assert_close(blurred, torch.ones_like(blurred), rtol=0, atol=0.05)
+
+
+def test_a_maps_curves_are_bit_equal_whichever_others_are_measured_with_it():
+    model = family("class token")
+    x, maps = images(model, 1), torch.rand(3, *model.layout.grid)
+    for baseline in ("blur", "mean"):
+        together = curves(model, x, maps, 1, steps=6, baseline=baseline)
+        alone = curves(model, x, maps[1:2], 1, steps=6, baseline=baseline)
+        assert all(torch.equal(ours[1:2], theirs) for ours, theirs in zip(together, alone, strict=True))
+
+
+@pytest.mark.parametrize("baseline", ["mean", "removed"])
+@torch.no_grad()
+def test_each_step_of_a_curve_is_the_models_answer_without_those_patches(baseline):
+    model = family("class token")
+    x, maps = images(model, 1), torch.rand(2, *model.layout.grid)
+    deletion, insertion = curves(model, x, maps, 1, steps=4, baseline=baseline)
+    for heat, removed, added in zip(maps, deletion, insertion, strict=True):
+        for step in (1, 3):
+            high = heat >= heat.flatten().sort(descending=True).values[step * heat.numel() // 4 - 1]
+            for curve, kept in ((removed, ~high), (added, high)):
+                own = probabilities_without(model, x, kept[None], baseline=baseline)[0, 1]
+                torch.testing.assert_close(curve[step], own)
 
 
 def test_black_needs_a_model_that_says_what_black_is():

@@ -13,11 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.inside.gradients import Target, chosen_classes
-from vitreous.inside.hiding import HiddenPatches
+from vitreous.inside.hiding import REMOVED, HiddenPatches
 from vitreous.models.vit import ViT
 
 if TYPE_CHECKING:
     from vitreous.models.resnet import ResNet
+
+BATCH = 54
+"""Masked images that run at once: those of one map with 28 steps."""
 
 
 @torch.no_grad()
@@ -29,14 +32,15 @@ def curves(
     *,
     steps: int = 28,
     baseline: str | Tensor = "blur",
-    batch_size: int = 32,
+    batch_size: int = BATCH,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> tuple[Tensor, Tensor]:
     """Compute a class's probability while a map's patches are deleted, and while they are inserted: `[… s+1]` each.
 
     `x` is one image `[1 c H W]`, `maps` any number of its maps `[… rows columns]`. The highest patches come first,
     equal ones row by row. Deleted patches show `baseline`: the blurred image, its mean colour, black, or a tensor; or
-    "removed" leaves their tokens out. `progress` gets how many of the masked images have run, and of how many.
+    "removed" leaves their tokens out. No batch of images holds two maps', so that a map's curves are the same to the last
+    bit whichever others are measured with it. `progress` gets how many of the masked images have run, and of how many.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 2))
     >>> deletion, insertion = curves(model, torch.randn(1, 3, 4, 4), torch.rand(5, 2, 2), steps=4, baseline="mean")
@@ -45,20 +49,26 @@ def curves(
     """
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
-    shape = maps.shape[:-2]
-    hidden = HiddenPatches(model, x, maps.shape[-2:], batch_size=batch_size)
-    everything = torch.ones(1, *maps.shape[-2:], dtype=torch.bool)
+    shape, grid = maps.shape[:-2], maps.shape[-2:]
+    hidden = HiddenPatches(model, x, grid, batch_size=batch_size)
+    everything = torch.ones(1, *grid, dtype=torch.bool)
     ends = hidden(torch.cat([everything, ~everything]), baseline)
     chosen = int(chosen_classes(ends[:1], target))
     whole, nothing = ends.softmax(dim=-1)[:, chosen]
-    ranks = _ranks(maps.reshape(-1, *maps.shape[-2:])).to(x.device)  # [m rows columns]
-    counts = [round(step * ranks[0].numel() / steps) for step in range(1, steps)]
-    first = ranks[:, None] < torch.tensor(counts, device=x.device)[:, None, None]  # [m s-1 rows columns]
-    kept = torch.cat([~first, first]).flatten(0, 1)  # after deletion, then after insertion
-    found = hidden(kept, baseline, progress).softmax(dim=-1)[:, chosen]
-    middle = found.view(2, *shape, steps - 1)
+    rank = ranks(maps.reshape(-1, *grid).to(x.device))  # [m rows columns]
+    counts = [round(step * grid.numel() / steps) for step in range(1, steps)]
+    first = rank[:, None] < torch.tensor(counts, device=x.device)[:, None, None]  # [m s-1 rows columns]
+    kept = torch.cat([~first, first], dim=1)  # after deletion, then after insertion
+    total, found = kept.shape[0] * kept.shape[1], []
+    together = [kept.flatten(0, 1)] if isinstance(baseline, str) and baseline == REMOVED else kept
+    for own in together:  # masks without tokens are sorted by their number, those of all maps at once
+        done = sum(map(len, found))
+        logits = hidden(own, baseline, lambda part, _, done=done: progress(done + part, total))
+        found.append(logits.softmax(dim=-1)[:, chosen])
+    middle = torch.cat(found).view(*shape, 2, steps - 1)
     full, none = (end.expand(*shape, 1) for end in (whole, nothing))
-    return torch.cat([full, middle[0], none], dim=-1), torch.cat([none, middle[1], full], dim=-1)
+    deletion = torch.cat([full, middle[..., 0, :], none], dim=-1)
+    return deletion, torch.cat([none, middle[..., 1, :], full], dim=-1)
 
 
 @torch.no_grad()
@@ -86,8 +96,8 @@ def area(curve: Tensor) -> Tensor:
     return torch.trapezoid(curve, dx=1 / (curve.shape[-1] - 1))
 
 
-def _ranks(maps: Tensor) -> Tensor:
-    """Rank each patch of a map by its value: 0 is the highest."""
+def ranks(maps: Tensor) -> Tensor:
+    """Rank each patch of a map by its value, `[m rows columns]`: 0 is the highest, equal ones go row by row."""
     order = maps.flatten(1).argsort(dim=1, descending=True, stable=True)
     return order.argsort(dim=1).view(maps.shape)
 
@@ -142,12 +152,12 @@ def rank_correlation(first: Tensor, second: Tensor) -> Tensor:
     >>> rank_correlation(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[1.0, 20.0, 300.0]]))
     tensor(1.)
     """
-    ranks = []
+    centred = []
     for values in (first.flatten(-2), second.flatten(-2)):
         below = (values[..., None] > values[..., None, :]).sum(dim=-1)
         equal = (values[..., None] == values[..., None, :]).sum(dim=-1)
         rank = below + equal / 2  # ties share the mean of their ranks
-        ranks.append(rank - rank.mean(dim=-1, keepdim=True))
-    a, b = ranks
+        centred.append(rank - rank.mean(dim=-1, keepdim=True))
+    a, b = centred
     scale = (a.square().sum(dim=-1) * b.square().sum(dim=-1)).sqrt()
     return torch.where(scale > 0, (a * b).sum(dim=-1) / scale, 0.0)

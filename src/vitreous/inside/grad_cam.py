@@ -1,10 +1,14 @@
-"""Grad-CAM: activations weighted by the gradient of a class's logit (Selvaraju et al., 2017).
+"""Grad-CAM and Grad-CAM++: activations weighted by the gradient of a class's logit.
+
+Grad-CAM (Selvaraju et al., 2017) weights a channel by the mean of its gradients; Grad-CAM++ (Chattopadhay et al., 2018)
+by a weighted mean of the positive ones, so that several objects of one class all count.
 
 Made for convolutions, it also works on tokens: patches are the pixels, the width is the channels. It is computed at the
 last block's first norm, since after the last block only the class token reaches the head and patches have no gradient.
 For a ResNet it is computed at the last stage, as in the paper.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -29,14 +33,26 @@ def grad_cam(model: nn.Module, x: Tensor, target: Target = None, *, layer: int =
     >>> grad_cam(ViT(variant("vit_femto_patch4_32")), torch.randn(2, 3, 32, 32)).shape
     torch.Size([2, 8, 8])
     """
+    return _cam(model, x, target, layer, weighted_channels)
+
+
+def grad_cam_plus_plus(model: nn.Module, x: Tensor, target: Target = None, *, layer: int = -1) -> Tensor:
+    """Compute Grad-CAM++ for a class: images `[b c H W]` → `[b rows columns]`, never negative.
+
+    Second and third derivatives are those of the exponential of the logit, as the paper assumes.
+    """
+    return _cam(model, x, target, layer, positively_weighted_channels)
+
+
+def _cam(model: nn.Module, x: Tensor, target: Target, layer: int, weigh: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     if hasattr(model, "layer4"):  # a ResNet: to ask for its class would import torchvision
-        return _resnet_grad_cam(cast("ResNet", model), x, target, layer)
+        return weigh(*_resnet_activations(cast("ResNet", model), x, target, layer))
     plain, _ = underneath(model)
     with differentiable(x) as x, capture(model, "norm1", layers=[layer], gradients=True) as internals:
         score = class_score(model(x), target)
         tokens = internals[full_name("norm1", internals.layers[0])]  # [b t d]
         (gradient,) = torch.autograd.grad(score, tokens)
-    return weighted_channels(*(plain.layout.to_grid(part.mT) for part in (tokens.detach(), gradient)))
+    return weigh(*(plain.layout.to_grid(part.mT) for part in (tokens.detach(), gradient)))
 
 
 def weighted_channels(activation: Tensor, gradient: Tensor) -> Tensor:
@@ -49,8 +65,21 @@ def weighted_channels(activation: Tensor, gradient: Tensor) -> Tensor:
     return (weights * activation).sum(dim=1).clamp_min(0)
 
 
-def _resnet_grad_cam(model: "ResNet", x: Tensor, target: Target, layer: int) -> Tensor:
-    """Compute Grad-CAM in a stage of a ResNet."""
+def positively_weighted_channels(activation: Tensor, gradient: Tensor) -> Tensor:
+    """Sum channels weighted as Grad-CAM++ does, clamped at zero: `[b c rows columns]` → `[b rows columns]`.
+
+    >>> positively_weighted_channels(torch.tensor([[[[1.0, 1.0]]]]), torch.tensor([[[[2.0, -1.0]]]]))  # 4 / (8 + 2·8) · 2
+    tensor([[[0.3333, 0.3333]]])
+    """
+    square = gradient.square()
+    below = 2 * square + (activation.sum(dim=(-2, -1), keepdim=True)) * square * gradient
+    alpha = torch.where(below != 0, square / torch.where(below != 0, below, 1.0), 0.0)
+    weights = (alpha * gradient.clamp_min(0)).sum(dim=(-2, -1), keepdim=True)
+    return (weights * activation).sum(dim=1).clamp_min(0)
+
+
+def _resnet_activations(model: "ResNet", x: Tensor, target: Target, layer: int) -> tuple[Tensor, Tensor]:
+    """Output of a stage and its gradient: `[b c rows columns]` each."""
     outputs: list[Tensor] = []
     stage = (model.layer1, model.layer2, model.layer3, model.layer4)[layer]
     hook = stage.register_forward_hook(lambda module, inputs, output: outputs.append(output))
@@ -60,4 +89,4 @@ def _resnet_grad_cam(model: "ResNet", x: Tensor, target: Target, layer: int) -> 
             (gradient,) = torch.autograd.grad(score, outputs)
     finally:
         hook.remove()
-    return weighted_channels(outputs[0].detach(), gradient)
+    return outputs[0].detach(), gradient

@@ -1,0 +1,276 @@
+"""`compare_maps`: which heat map is true for this model? Every method on the same images, measured in the same way.
+
+    maps-DATA/faithfulness/part-000000.parquet    scores and maps of every image, written as they are computed
+    maps-DATA/segmentation/part-000000.parquet    the same for images with masks
+    maps-DATA/maps.json, maps.md, maps.html       the tables, and a page with examples
+
+Calling it again resumes an unfinished comparison; under torchrun the processes share the images.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitreous.comparison.map_scores import Scorer
+from vitreous.comparison.map_table import MapTable, as_markdown, map_tables
+from vitreous.data.datasets import open_dataset
+from vitreous.data.finding import find_names
+from vitreous.data.images import ImageError, read_image
+from vitreous.data.prefetch import prefetch
+from vitreous.data.preprocess import Preprocess
+from vitreous.inside.methods import choose_methods
+from vitreous.predict.class_names import match_classes
+from vitreous.predict.parts import PartsJob, fingerprint, write_parts
+from vitreous.predict.tables import reason, table_schema
+from vitreous.runtime.device import device_name, pick_device
+from vitreous.runtime.files import short_name, write_atomic, write_json
+from vitreous.weights.load import Model, load
+
+SANITY_EVERY = 5
+"""Every how many images the maps are computed with fresh weights too."""
+PART = 25
+"""Images in a part: what a killed run has to repeat at most."""
+Progress = Callable[[str, int, int], object]
+Row = dict[str, Any] | ImageError
+
+
+@dataclass(frozen=True, repr=False)
+class MapComparison:
+    """The tables of a comparison of heat maps, and where it was written."""
+
+    folder: Path
+    table: MapTable
+
+    @property
+    def markdown(self) -> str:
+        return as_markdown(self.table)
+
+    def __repr__(self) -> str:
+        return f"{self.markdown}\n\n{self.folder}"
+
+
+def compare_maps(
+    data: str | Path | None = None,
+    model: Model | str | Path | None = None,
+    output: str | Path | None = None,
+    *,
+    masks: str | Path | None = None,
+    methods: Sequence[str] = (),
+    images: int | None = None,
+    steps: int = 28,
+    greedy: int = 32,
+    device: str = "auto",
+    progress: Progress = lambda what, done, total: None,
+) -> MapComparison | None:
+    """Measure every method of heat maps on the same images: how faithful, how stable, how fast, and is it on the object.
+
+    Args:
+        data: Images whose patches are removed: a folder with a sub-folder for each class, or a dataset's name.
+        model: A model or its name; by default the packaged ViT-Ti/16.
+        output: A folder; by default `studies/maps-DATA`.
+        masks: A folder with `images/` and `masks/`, for pixel accuracy, mAP, mIoU and pointing.
+        methods: Names of `METHODS`; by default all that the model allows.
+        images: At most this many images of each, spread over all.
+        steps: Steps of the deletion and insertion curves.
+        greedy: Images for which a nearly best order of patches is searched; 0 for none.
+        device: auto, cpu, cuda or cuda:N.
+        progress: Gets what is measured, how many images are done, and of how many.
+
+    Returns None in all processes but the first.
+    """
+    if data is None and masks is None:
+        raise ValueError("name the images to measure on: data=FOLDER, or masks=FOLDER with images/ and masks/")
+    loaded = load(model) if model is None or isinstance(model, str | Path) else model
+    if loaded.card.head != "classifier":
+        raise ValueError("heat maps explain a class, and this model has no classifier: choose one that has")
+    loaded = loaded.to(pick_device(device)).eval()
+    chosen = choose_methods(tuple(methods), loaded)
+    scorer = Scorer(loaded, chosen, steps)
+    folder = Path(output or Path("studies") / f"maps-{short_name(str(data or masks))}").expanduser()
+    about = {"methods": ", ".join(chosen), "steps": str(steps), "greedy": str(greedy)}
+    finished = True
+    if data is not None:
+        found = open_dataset(data)
+        found = found if images is None else found.spread(images)
+        classes = match_classes(found.class_names, loaded.card.class_names, loaded.config.classes)
+        names = [found.describe(i) for i in range(len(found))]
+        if len(set(names)) < len(names):
+            names = [f"{name} #{i}" for i, name in enumerate(names)]
+        listed = {name: (found.image(i), classes[found.labels[i]]) for i, name in enumerate(names)}
+        job = _faithfulness_job(scorer, listed, greedy, about)
+        finished &= _write(folder / "faithfulness", names, job, "faithfulness", progress)
+    if masks is not None:
+        pairs = find_masks(Path(masks).expanduser(), images)
+        job = _segmentation_job(scorer, pairs, about)
+        finished &= _write(folder / "segmentation", list(pairs), job, "segmentation", progress)
+    if not finished:
+        return None
+    read = {name: read_parts(folder / name) for name in ("faithfulness", "segmentation") if (folder / name).is_dir()}
+    context = {
+        "model": loaded.card.name,
+        "data": {"faithfulness": short_name(str(data)), "segmentation": short_name(str(masks))},
+        "device": device_name(next(loaded.parameters()).device),
+        "torch": torch.__version__,
+        "steps": steps,
+        "grid": list(loaded.layout.grid) if hasattr(loaded, "layout") else None,
+    }
+    table = map_tables(read, chosen, scorer.operators, context)
+    write_json(folder / "maps.json", table)
+    write_atomic(folder / "maps.md", lambda path: path.write_text(as_markdown(table) + "\n", encoding="utf-8"))
+    return MapComparison(folder, table)
+
+
+def _write(folder: Path, names: Sequence[str], job: PartsJob[Row], what: str, progress: Progress) -> bool:
+    """Write this process's parts; whether this is the first process and all parts are there."""
+    report = write_parts(folder, names, job, PART, progress=lambda done, total, existing: progress(what, done, total))
+    return report is not None and not report.left
+
+
+def read_parts(folder: Path) -> dict[str, np.ndarray]:
+    """Read all rows of a folder of parts, unreadable images left out: name of a column → array."""
+    table = pyarrow.concat_tables(pyarrow.parquet.read_table(path) for path in sorted(folder.glob("part-*.parquet")))
+    table = table.filter(pyarrow.compute.is_null(table["error"]))
+    return {name: _array(table[name]) for name in table.column_names if name != "error"}
+
+
+def _array(column: Any) -> np.ndarray:
+    values = column.to_pylist()
+    width = next((len(value) for value in values if isinstance(value, list)), None)
+    if width is None:
+        return np.array(values, dtype=object if isinstance(values[0], str) else float)  # None becomes nan
+    return np.array([[np.nan] * width if value is None else value for value in values], dtype=float)
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+
+def _faithfulness_job(
+    scorer: Scorer, listed: Mapping[str, tuple[Any, int]], greedy: int, about: Mapping[str, str]
+) -> PartsJob[Row]:
+    numbers = {name: i for i, name in enumerate(listed)}
+    every = max(1, len(listed) // greedy) if greedy else 0
+
+    def row(name: str, x: Tensor) -> dict[str, Any]:
+        target, probability = _answer(scorer.model, x)
+        maps, seconds = scorer.maps(x, target)
+        number = numbers[name]
+        return {
+            "target": target,
+            "probability": probability,
+            "correct": target == listed[name][1],
+            "seconds": seconds,
+            **scorer.faithfulness(x, maps, target),
+            "sanity": scorer.sanity(x, maps, target) if number % SANITY_EVERY == 0 else None,
+            "greedy": scorer.bound(x, target) if every and number % every == 0 and number // every < greedy else None,
+            "maps": maps.flatten().tolist(),
+        }
+
+    lists = ["seconds", "road", "saco", "sanity", "greedy", "maps"]
+    lists += [f"{way}_{operator}" for operator in scorer.operators for way in ("deletion", "insertion")]
+    return _job("compare --maps", scorer, {name: image for name, (image, _) in listed.items()}, row, lists, about)
+
+
+def _segmentation_job(
+    scorer: Scorer, pairs: Mapping[str, tuple[Path, Path]], about: Mapping[str, str]
+) -> PartsJob[Row]:
+    model = scorer.model
+
+    def row(name: str, x: Tensor) -> dict[str, Any]:
+        target, probability = _answer(model, x)
+        maps, seconds = scorer.maps(x, target)
+        mask = read_mask(pairs[name][1], model.card.preprocess)
+        return {
+            "target": target,
+            "probability": probability,
+            "correct": _is_correct(name, target, model),
+            "seconds": seconds,
+            **scorer.segmentation(x, maps, mask),
+        }
+
+    scores = ("accuracy", "precision", "intersections", "unions", "pointing")
+    lists = ["seconds", *(name + end for end in ("", "_filled") for name in scores)]
+    about = {name: value for name, value in about.items() if name == "methods"}
+    return _job("compare --maps --masks", scorer, {name: image for name, (image, _) in pairs.items()}, row, lists, about)
+
+
+def _job(
+    command: str,
+    scorer: Scorer,
+    images: Mapping[str, Any],
+    row: Callable[[str, Tensor], dict[str, Any]],
+    lists: Sequence[str],
+    about: Mapping[str, str],
+) -> PartsJob[Row]:
+    model, like = scorer.model, next(scorer.model.parameters())
+    fields = {"target": pyarrow.int32(), "probability": pyarrow.float32(), "correct": pyarrow.bool_()}
+    fields |= dict.fromkeys(lists, pyarrow.list_(pyarrow.float32()))
+
+    def decode(name: str) -> tuple[str, Tensor | ImageError]:
+        try:
+            return name, model.card.preprocess(read_image(images[name]))
+        except ImageError as error:
+            return name, error
+
+    def rows_of(names: Iterable[str]) -> Iterator[Row]:
+        with closing(prefetch(decode, names, waiting=8)) as decoded:
+            for name, pixels in decoded:
+                yield pixels if isinstance(pixels, ImageError) else row(name, pixels[None].to(like))
+
+    def columns(rows: list[Row]) -> dict[str, Any]:
+        found = {name: [None if isinstance(each, ImageError) else each[name] for each in rows] for name in fields}
+        return found | {"error": [reason(each) for each in rows]}
+
+    known = {"command": command, "model": model.card.name, "fingerprint": fingerprint(model), "precision": "fp32"}
+    return PartsJob({**known, **about}, table_schema(fields, model.card.name), rows_of, columns)
+
+
+@torch.no_grad()
+def _answer(model: Model, x: Tensor) -> tuple[int, float]:
+    probability, target = model(x).float().softmax(dim=-1)[0].max(dim=-1)
+    return int(target), float(probability)
+
+
+# --- masks ------------------------------------------------------------------------------------------------------------
+
+
+def find_masks(folder: Path, limit: int | None = None) -> dict[str, tuple[Path, Path]]:
+    """Find the images of a folder and their masks of the same name: name → image and mask."""
+    if not all((folder / name).is_dir() for name in ("images", "masks")):
+        raise FileNotFoundError(f"{folder} has no images/ and masks/: expected both, with files of the same names")
+    names, _ = find_names([folder / "images"])
+    pairs = {Path(name).stem: Path(name) for name in names}
+    found = {stem: (path, folder / "masks" / f"{stem}.png") for stem, path in pairs.items()}
+    if missing := [stem for stem, (_, mask) in found.items() if not mask.exists()]:
+        raise FileNotFoundError(f"{len(missing)} of {len(found)} images have no mask, such as masks/{missing[0]}.png")
+    keys = list(found)
+    keys = keys if limit is None or limit >= len(keys) else [keys[i * len(keys) // limit] for i in range(limit)]
+    return {key: found[key] for key in keys}
+
+
+def read_mask(path: Path, preprocess: Preprocess) -> Tensor:
+    """Read what the model sees of a mask: `[H W]`, 1 object, 0 background, -1 neither.
+
+    A mask has 0 for background and any other value for the object, or it is a trimap: 1 object, 2 background, 3 border.
+    """
+    values = np.asarray(Image.open(path).convert("L"))
+    trimap = set(np.unique(values).tolist()) <= {1, 2, 3}
+    code = np.where(values == 1, 200, np.where(values == 2, 100, 0)) if trimap else np.where(values > 0, 200, 100)
+    sharp = replace(preprocess, interpolation="nearest")
+    seen = np.asarray(sharp.view(Image.fromarray(code.astype(np.uint8)).convert("RGB")).convert("L"))  # 0 beyond edges
+    return torch.from_numpy(np.select([seen == 200, seen == 100], [1, 0], -1))
+
+
+def _is_correct(name: str, target: int, model: Model) -> bool | None:
+    """Whether the answer is the class in a file's name, such as `pug_12`; None if the model has no such class."""
+    words = set(name.rsplit("_", 1)[0].lower().replace("_", " ").replace("-", " ").split())
+    named = [i for i in range(model.config.classes) if words <= set(model.card.label(i).lower().replace("-", " ").split())]
+    return target in named if named else None

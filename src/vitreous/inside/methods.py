@@ -1,0 +1,154 @@
+"""`METHODS`: every method of heat maps with its paper and its cost, called in the same way.
+
+To add one: write its module in this folder and add a line here; `vitreous compare --maps` then measures it beside the
+others.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.inside.attention import class_maps
+from vitreous.inside.capture import capture, underneath
+from vitreous.inside.faithfulness import centre_map, random_map
+from vitreous.inside.grad_cam import grad_cam, grad_cam_plus_plus
+from vitreous.inside.gradient_input import gradient_input
+from vitreous.inside.hiding import HiddenPatches, log_odds
+from vitreous.inside.integrated_gradients import integrated_gradients, to_patches
+from vitreous.inside.occlusion import occlusion
+from vitreous.inside.pruned_gradients import pruned_gradients
+from vitreous.inside.relevance import gradient_attention, relevance
+from vitreous.inside.removal import COSTS, removal
+from vitreous.inside.rise import rise
+from vitreous.inside.rollout import rollout_map
+from vitreous.inside.smooth_grad import smooth_grad
+from vitreous.inside.value_norms import value_norm_rollout
+from vitreous.models.vit import ViT
+
+Compute = Callable[[nn.Module, Tensor, int | None], Tensor]
+REMOVAL_OPERATORS = ("blur",)
+"""How removal hides patches."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to make a heat map of one image."""
+
+    compute: Compute
+    """A model, an image `[1 c H W]` and a class (None: the predicted one) → `[1 rows columns]`."""
+    paper: str
+    forward: int = 1
+    """Forward passes for one map of 196 patches."""
+    backward: int = 0
+    """Backward passes."""
+    fitted: tuple[str, ...] = ()
+    """Ways of removing patches that the method itself uses: it is not judged by them."""
+    vit: bool = False
+    """Whether it needs a ViT's tokens."""
+    trained: bool = True
+    """Whether it depends on the model at all."""
+
+    def __call__(self, model: nn.Module, x: Tensor, target: int | None = None) -> Tensor:
+        """Compute the map of one image: `[1 c H W]` → `[rows columns]`."""
+        return self.compute(model, x, target)[0].detach().float()
+
+
+def patch_grid(model: nn.Module, x: Tensor) -> tuple[int, int]:
+    """Rows and columns of the patches of a model's maps: a ViT's own, or the cells of a ResNet's last stage."""
+    if hasattr(model, "layer4"):
+        pixels = 8 if getattr(model.config, "stem", "") == "small" else 32
+        return -(-x.shape[-2] // pixels), -(-x.shape[-1] // pixels)
+    grid: tuple[int, int] = underneath(model)[0].layout.grid
+    return grid
+
+
+def _attention(model: nn.Module, x: Tensor, target: int | None) -> Tensor:
+    plain, _ = underneath(model)
+    with torch.no_grad(), capture(model, "attention", layers=[-1]) as internals:
+        model(x)
+    return class_maps(internals, plain.layout)[0].mean(dim=1)  # over heads
+
+
+def _in_patches(parts: Callable[..., Tensor], *, size: bool = False) -> Compute:
+    """A map of patches from one of pixels, `[b c H W]`; of their sizes, if `size`."""
+
+    def compute(model: nn.Module, x: Tensor, target: int | None) -> Tensor:
+        found = parts(model, x, target)
+        return to_patches(found.abs() if size else found, patch_grid(model, x))
+
+    return compute
+
+
+def _rise(model: nn.Module, x: Tensor, target: int | None) -> Tensor:
+    return to_patches(rise(model, x, target)[:, None], patch_grid(model, x))
+
+
+def _removal(passes: int) -> Method:
+    def compute(model: nn.Module, x: Tensor, target: int | None) -> Tensor:
+        if target is None:
+            with torch.no_grad():
+                target = int(model(x).argmax())
+        prior = grad_cam if hasattr(model, "layer4") else relevance
+        hidden = HiddenPatches(model, x, patch_grid(model, x), batch_size=128)
+        found = removal(
+            lambda kept, operator: log_odds(hidden(kept, operator), target),
+            prior(model, x, target)[0],
+            passes=passes,
+            operators=REMOVAL_OPERATORS,
+        )
+        return found.map.to(x.device)[None]
+
+    return Method(compute, "this package", forward=passes + 1, backward=1, fitted=REMOVAL_OPERATORS)
+
+
+METHODS: dict[str, Method] = {
+    "removal, 1,024 passes": _removal(COSTS["thorough"]),
+    "removal, 256 passes": _removal(COSTS["default"]),
+    "removal, 64 passes": _removal(COSTS["quick"]),
+    "relevance": Method(relevance, "Chefer et al., 2021", backward=1, vit=True),
+    "gradient × attention": Method(gradient_attention, "Chefer et al., 2021", backward=1, vit=True),
+    "attention": Method(_attention, "Dosovitskiy et al., 2021", vit=True),
+    "rollout": Method(lambda model, x, target: rollout_map(model, x), "Abnar & Zuidema, 2020", vit=True),
+    "value-norm rollout": Method(
+        lambda model, x, target: value_norm_rollout(model, x), "Kobayashi et al., 2020", vit=True
+    ),
+    "CAM": Method(grad_cam, "Selvaraju et al., 2017 (Grad-CAM)", backward=1),
+    "Grad-CAM++": Method(grad_cam_plus_plus, "Chattopadhay et al., 2018", backward=1),
+    "gradient × input": Method(_in_patches(gradient_input), "Shrikumar et al., 2016", backward=1),
+    "pruned gradients": Method(pruned_gradients, "Ali et al., 2022; Mehri et al., 2025", backward=1, vit=True),
+    "SmoothGrad": Method(_in_patches(smooth_grad, size=True), "Smilkov et al., 2017", forward=33, backward=32),
+    "integrated gradients": Method(
+        _in_patches(integrated_gradients), "Sundararajan et al., 2017", forward=33, backward=32, fitted=("black",)
+    ),
+    "occlusion": Method(
+        lambda model, x, target: occlusion(model, x, target, grid=patch_grid(model, x)),
+        "Zeiler & Fergus, 2014",
+        forward=197,
+        fitted=("mean",),
+    ),
+    "RISE": Method(_rise, "Petsiuk et al., 2018", forward=1025, fitted=("mean",)),
+    "centre": Method(
+        lambda model, x, target: centre_map(patch_grid(model, x)).to(x)[None], "a baseline", forward=0, trained=False
+    ),
+    "random": Method(
+        lambda model, x, target: random_map(patch_grid(model, x)).to(x)[None], "a baseline", forward=0, trained=False
+    ),
+}
+"""RISE multiplies the preprocessed image by its masks, which is close to showing the mean colour."""
+
+
+def choose_methods(names: tuple[str, ...], model: nn.Module) -> dict[str, Method]:
+    """The methods of these names, or all that the model allows.
+
+    >>> list(choose_methods(("relevance", "rollout"), ViT.__new__(ViT)))
+    ['relevance', 'rollout']
+    """
+    vit = isinstance(model, ViT)
+    for name in names:
+        if name not in METHODS:
+            raise ValueError(f"no method is called {name!r}: the methods are {', '.join(METHODS)}")
+        if METHODS[name].vit and not vit:
+            raise ValueError(f"the method {name!r} needs the tokens of a ViT: leave it out for a ResNet")
+    return {name: METHODS[name] for name in (names or METHODS) if vit or not METHODS[name].vit}
