@@ -1,14 +1,19 @@
-"""`vitreous compare`: train several models with one budget and compare them."""
+"""`vitreous compare`: train several models with one budget and compare them, or compare the heat maps of one."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from vitreous.cli.console import messages, print_json
 from vitreous.cli.options import Device, Folder, Number, OutputFolder, Switch, Text, optional
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LINES = 50
+"""Images between progress lines if there is no terminal to draw a bar on."""
 Models = Annotated[tuple[str, ...], tyro.conf.Positional, optional("MODEL …")]
 
 
@@ -31,6 +36,11 @@ def compare(
     skip_compiled: Switch = False,
     device: Device = "auto",
     data_root: Folder = None,
+    maps: Switch = False,
+    masks: Folder = None,
+    methods: Annotated[tuple[str, ...], optional("METHOD …")] = (),
+    images: Number = None,
+    greedy: int = 32,
 ) -> None:
     """Compare models: the same images, augmentation, budget and seeds; one table and one page.
 
@@ -38,6 +48,9 @@ def compare(
     resnet18 … resnet152 (resnet18_small … for small images) begin from scratch, a checkpoint is fine-tuned;
     MODEL@POLICY says what learns in it (full, head, attention, last:N, lora). The same command again resumes an
     unfinished study; started several times at once, the processes share the work.
+
+    With --maps, nothing is trained: every method of heat maps is measured on one model, as in `vitreous compare --maps
+    --data imagenet/val --masks pets`. Started by torchrun, the processes share the images.
 
     Args:
         models: Two or more: variants, ResNets, checkpoints.
@@ -59,8 +72,19 @@ def compare(
         skip_compiled: Leave out the speed of compiled models, which takes a minute or so to measure on a CPU.
         device: auto, cpu, cuda or cuda:N.
         data_root: The folder of named datasets.
+        maps: Compare the heat maps of one model, by default the packaged ViT-Ti/16, on the images of --data.
+        masks: With --maps: a folder with images/ and masks/, to measure which maps lie on the object.
+        methods: With --maps: the methods to compare; by default all.
+        images: With --maps: at most this many images, spread over all.
+        greedy: With --maps: images for which a nearly best order of patches is searched, to compare with.
     """
     import sys
+
+    if maps:
+        _compare_maps(models, data, output, masks, methods, images, greedy, device, json)
+        return
+    if masks is not None or methods or images is not None:
+        raise ValueError("--masks, --methods and --images are options of --maps: add it, or leave them out")
 
     from vitreous.api.compare import compare as run
     from vitreous.comparison.runs import StudyDisplay
@@ -97,3 +121,43 @@ def compare(
     else:
         print(found.table)
     console.print(f"wrote {found.page} and {found.folder / 'comparison.json'}", markup=False)
+
+
+def _compare_maps(
+    models: tuple[str, ...],
+    data: str | None,
+    output: Path | None,
+    masks: Path | None,
+    methods: tuple[str, ...],
+    images: int | None,
+    greedy: int,
+    device: str,
+    json: bool,
+) -> None:
+    from rich.progress import Progress
+
+    from vitreous.comparison.maps import compare_maps
+
+    if len(models) > 1:
+        raise ValueError(f"--maps compares the maps of one model, got {len(models)}: name one")
+    console = messages()
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        tasks = {}
+
+        def progress(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what)
+            bar.update(tasks[what], completed=done, total=total)
+            if not console.is_terminal and done and (done % LINES == 0 or done == total):
+                console.print(f"{what}: {done:,} of {total:,} images", markup=False)
+
+        model = models[0] if models else None
+        options = {"masks": masks, "methods": methods, "images": images, "greedy": greedy, "device": device}
+        found = compare_maps(data, model, output, progress=progress, **options)  # type: ignore[arg-type]
+    if found is None:
+        return
+    if json:
+        print_json(found.table, indent=None)
+    else:
+        print(found.markdown)
+    console.print(f"wrote {', '.join(str(path) for path in found.files)}", markup=False)

@@ -38,8 +38,7 @@ class Scorer:
     @property
     def operators(self) -> tuple[str, ...]:
         """Those that the model allows: without a class token there must be a patch to read."""
-        tokens = isinstance(self.model, ViT) and self.model.config.class_token
-        return OPERATORS if tokens else OPERATORS[:-1]
+        return OPERATORS if getattr(self.model.config, "class_token", False) else OPERATORS[:-1]
 
     def maps(self, x: Tensor, target: int, model: nn.Module | None = None) -> tuple[Tensor, list[float]]:
         """Maps of one image `[1 c H W]`, `[m rows columns]`, and the seconds each of them took."""
@@ -57,7 +56,9 @@ class Scorer:
         found: dict[str, Tensor] = {}
         for operator in self.operators:
             lines = curves(self.model, x, maps, target, steps=self.steps, baseline=operator)
-            found |= {f"{name}_{operator}": area(line) for name, line in zip(("deletion", "insertion"), lines, strict=True)}
+            found |= {
+                f"{name}_{operator}": area(line) for name, line in zip(("deletion", "insertion"), lines, strict=True)
+            }
         found["road"] = road(self.model, x, maps, target)
         found["saco"] = saco(self.model, x, maps, target)
         return {name: values.tolist() for name, values in found.items()}
@@ -112,5 +113,3 @@ def filled(maps: Tensor, patches: tuple[int, ...]) -> Tensor:
     near = torch.conv2d((maps * kept)[:, None], around, padding=1)[:, 0]
     count = torch.conv2d(kept[:, None], around, padding=1)[:, 0]
     return torch.where(kept > 0, maps, near / count.clamp_min(1))
-
-

@@ -158,21 +158,21 @@ def passes(row: Mapping[str, Any]) -> str:
 
 
 def _faithfulness_lines(table: MapTable, faith: Mapping[str, Any]) -> list[str]:
-    operators = faith["operators"]
+    operators, base = faith["operators"], faith["reference"]
+    words = " | ".join(WORDS[way] for way in operators)
     lines = [
         f"{table['model']} on {faith['images']} images of {table['data']['faithfulness']} ({faith['correct']} of them "
         f"classified correctly), predicted class, {table['steps']} steps, {table['device']}, torch {table['torch']}.",
-        "Insertion less deletion area by what removed patches show; \\* marks an operator that the method was fitted with, "
-        f"which does not count. “Over {faith['reference']}” is paired by image, with its 95 % interval, in the mean over "
-        f"the operators that count. Fresh weights: mean |rank correlation| on {faith['sanity_images']} images.",
+        "Insertion less deletion area by what removed patches show; \\* marks an operator that the method was fitted "
+        f"with, which does not count. “Over {base}” is paired by image, with its 95 % interval, in the mean over the "
+        f"operators that count. Fresh weights: mean |rank correlation| on {faith['sanity_images']} images.",
         "",
-        f"| map | passes | ms | {' | '.join(WORDS[way] for way in operators)} | over {faith['reference']} | ROAD | SaCo "
-        "| fresh weights |",
+        f"| map | passes | ms | {words} | over {base} | ROAD | SaCo | fresh weights |",
         "|---" * (7 + len(operators)) + "|",
     ]
     for row in faith["methods"]:
         scores = [signed(row[way]["score"]) + (" \\*" if way in row["fitted"] else "") for way in operators]
-        over = "" if row["name"] == faith["reference"] else _over(row["over"])
+        over = "" if row["name"] == base else _over(row["over"])
         sanity = "" if row["sanity"] is None else f"{row['sanity']:.2f}"
         cells = [row["name"], passes(row), f"{1000 * row['seconds']:.1f}", *scores, over]
         cells += [signed(row["road"]["score"]), signed(row["saco"]["score"]), sanity]
@@ -187,10 +187,11 @@ def _faithfulness_lines(table: MapTable, faith: Mapping[str, Any]) -> list[str]:
             + ", ".join(signed(best[way]) for way in operators)
             + ".",
         ]
-    lines += ["", "| map | " + " | ".join(f"{WORDS[way]}: deletion ↓, insertion ↑, over {faith['reference']}" for way in operators) + " |"]
-    lines.append("|---" * (1 + len(operators)) + "|")
+    heads = [f"{WORDS[way]}: deletion ↓, insertion ↑, over {base}" for way in operators]
+    lines += ["", f"| map | {' | '.join(heads)} |", "|---" * (1 + len(operators)) + "|"]
     for row in faith["methods"]:
-        cells = [f"{row[way]['deletion']:.3f}, {row[way]['insertion']:.3f}, {_over(row[way]['over'])}" for way in operators]
+        each = [row[way] for way in operators]
+        cells = [f"{one['deletion']:.3f}, {one['insertion']:.3f}, {_over(one['over'])}" for one in each]
         lines.append(f"| {row['name']} | {' | '.join(cells)} |")
     return lines
 
@@ -198,16 +199,23 @@ def _faithfulness_lines(table: MapTable, faith: Mapping[str, Any]) -> list[str]:
 def _segmentation_lines(table: MapTable, found: Mapping[str, Any]) -> list[str]:
     images = found["images"]
     lines = [
-        f"{table['model']} on {images['all']} images of {table['data']['segmentation']} with masks; of those whose class "
-        f"the model has, {images['correct']} are classified correctly and {images['wrong']} are not. Filled: patches of "
-        "outlying tokens have the mean of their neighbours.",
+        f"{table['model']} on {images['all']} images of {table['data']['segmentation']} with masks; of those whose "
+        f"class the model has, {images['correct']} are classified correctly and {images['wrong']} are not. Filled: "
+        "patches of outlying tokens have the mean of their neighbours.",
         "",
         "| map | pixel accuracy | mAP | mIoU | pointing | mAP, filled | mIoU, filled | mAP, correct | mAP, wrong |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in found["methods"]:
         every, filled = row["all"], row["all_filled"]
-        values = [every["accuracy"], every["precision"], every["iou"], every["pointing"], filled["precision"], filled["iou"]]
+        values = [
+            every["accuracy"],
+            every["precision"],
+            every["iou"],
+            every["pointing"],
+            filled["precision"],
+            filled["iou"],
+        ]
         values += [row[group] and row[group]["precision"] for group in ("correct", "wrong")]
         lines.append(f"| {row['name']} | {' | '.join('' if v is None else f'{100 * v:.1f}' for v in values)} |")
     return lines

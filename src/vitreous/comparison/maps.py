@@ -7,6 +7,7 @@
 Calling it again resumes an unfinished comparison; under torchrun the processes share the images.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -52,7 +53,13 @@ class MapComparison:
 
     @property
     def markdown(self) -> str:
+        """The tables ready for a document."""
         return as_markdown(self.table)
+
+    @property
+    def files(self) -> list[Path]:
+        """What was written beside the parts."""
+        return [self.folder / f"maps.{kind}" for kind in ("md", "json")]
 
     def __repr__(self) -> str:
         return f"{self.markdown}\n\n{self.folder}"
@@ -71,7 +78,7 @@ def compare_maps(
     device: str = "auto",
     progress: Progress = lambda what, done, total: None,
 ) -> MapComparison | None:
-    """Measure every method of heat maps on the same images: how faithful, how stable, how fast, and is it on the object.
+    """Measure every method of heat maps on the same images: is it faithful, is it on the object, and what does it cost?
 
     Args:
         data: Images whose patches are removed: a folder with a sub-folder for each class, or a dataset's name.
@@ -199,7 +206,9 @@ def _segmentation_job(
     scores = ("accuracy", "precision", "intersections", "unions", "pointing")
     lists = ["seconds", *(name + end for end in ("", "_filled") for name in scores)]
     about = {name: value for name, value in about.items() if name == "methods"}
-    return _job("compare --maps --masks", scorer, {name: image for name, (image, _) in pairs.items()}, row, lists, about)
+    return _job(
+        "compare --maps --masks", scorer, {name: image for name, (image, _) in pairs.items()}, row, lists, about
+    )
 
 
 def _job(
@@ -271,6 +280,10 @@ def read_mask(path: Path, preprocess: Preprocess) -> Tensor:
 
 def _is_correct(name: str, target: int, model: Model) -> bool | None:
     """Whether the answer is the class in a file's name, such as `pug_12`; None if the model has no such class."""
-    words = set(name.rsplit("_", 1)[0].lower().replace("_", " ").replace("-", " ").split())
-    named = [i for i in range(model.config.classes) if words <= set(model.card.label(i).lower().replace("-", " ").split())]
+    words = _words(name.rsplit("_", 1)[0])
+    named = [i for i in range(model.config.classes) if words <= _words(model.card.label(i))]
     return target in named if named else None
+
+
+def _words(name: str) -> set[str]:
+    return set(re.split(r"[\W_]+", name.lower()))

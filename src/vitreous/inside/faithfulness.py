@@ -7,6 +7,7 @@ Shapes:  m maps · b images · c colours · H W pixels · s steps
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -39,8 +40,8 @@ def curves(
 
     `x` is one image `[1 c H W]`, `maps` any number of its maps `[… rows columns]`. The highest patches come first,
     equal ones row by row. Deleted patches show `baseline`: the blurred image, its mean colour, black, or a tensor; or
-    "removed" leaves their tokens out. No batch of images holds two maps', so that a map's curves are the same to the last
-    bit whichever others are measured with it. `progress` gets how many of the masked images have run, and of how many.
+    "removed" leaves their tokens out. A batch holds images of one map, so that its curves are the same to the last bit
+    whichever other maps are measured too. `progress` gets how many masked images have run, and of how many.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 2))
     >>> deletion, insertion = curves(model, torch.randn(1, 3, 4, 4), torch.rand(5, 2, 2), steps=4, baseline="mean")
@@ -59,16 +60,20 @@ def curves(
     counts = [round(step * grid.numel() / steps) for step in range(1, steps)]
     first = rank[:, None] < torch.tensor(counts, device=x.device)[:, None, None]  # [m s-1 rows columns]
     kept = torch.cat([~first, first], dim=1)  # after deletion, then after insertion
-    total, found = kept.shape[0] * kept.shape[1], []
-    together = [kept.flatten(0, 1)] if isinstance(baseline, str) and baseline == REMOVED else kept
-    for own in together:  # masks without tokens are sorted by their number, those of all maps at once
-        done = sum(map(len, found))
-        logits = hidden(own, baseline, lambda part, _, done=done: progress(done + part, total))
+    together = [kept.flatten(0, 1)] if isinstance(baseline, str) and baseline == REMOVED else list(kept)
+    found: list[Tensor] = []
+    for own in together:  # masks that leave tokens out are sorted by their number, those of all maps at once
+        done, total = sum(len(part) for part in found), len(kept) * kept.shape[1]
+        logits = hidden(own, baseline, partial(_advance, progress, done, total))
         found.append(logits.softmax(dim=-1)[:, chosen])
     middle = torch.cat(found).view(*shape, 2, steps - 1)
     full, none = (end.expand(*shape, 1) for end in (whole, nothing))
     deletion = torch.cat([full, middle[..., 0, :], none], dim=-1)
     return deletion, torch.cat([none, middle[..., 1, :], full], dim=-1)
+
+
+def _advance(progress: Callable[[int, int], object], before: int, total: int, done: int, _: int) -> None:
+    progress(before + done, total)
 
 
 @torch.no_grad()

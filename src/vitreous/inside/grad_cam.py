@@ -68,7 +68,7 @@ def weighted_channels(activation: Tensor, gradient: Tensor) -> Tensor:
 def positively_weighted_channels(activation: Tensor, gradient: Tensor) -> Tensor:
     """Sum channels weighted as Grad-CAM++ does, clamped at zero: `[b c rows columns]` → `[b rows columns]`.
 
-    >>> positively_weighted_channels(torch.tensor([[[[1.0, 1.0]]]]), torch.tensor([[[[2.0, -1.0]]]]))  # 4 / (8 + 2·8) · 2
+    >>> positively_weighted_channels(torch.tensor([[[[1.0, 1.0]]]]), torch.tensor([[[[2.0, -1.0]]]]))
     tensor([[[0.3333, 0.3333]]])
     """
     square = gradient.square()

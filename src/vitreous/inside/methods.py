@@ -104,9 +104,9 @@ def _removal(passes: int) -> Method:
 
 
 METHODS: dict[str, Method] = {
-    "removal, 1,024 passes": _removal(COSTS["thorough"]),
-    "removal, 256 passes": _removal(COSTS["default"]),
-    "removal, 64 passes": _removal(COSTS["quick"]),
+    "removal-1024": _removal(COSTS["thorough"]),
+    "removal-256": _removal(COSTS["default"]),
+    "removal-64": _removal(COSTS["quick"]),
     "relevance": Method(relevance, "Chefer et al., 2021", backward=1, vit=True),
     "gradient × attention": Method(gradient_attention, "Chefer et al., 2021", backward=1, vit=True),
     "attention": Method(_attention, "Dosovitskiy et al., 2021", vit=True),

@@ -81,8 +81,9 @@ class _Pruning(Hook):
 
     def gated(self, mlp: nn.Module, value: Tensor) -> Tensor:
         """An activation as a constant gate times its input: GELU(h) = h · Φ(h)."""
-        assert isinstance(mlp, MLP) and self.last is not None
-        hidden = mlp.fc1(self.last)
+        assert isinstance(mlp, MLP)
+        assert self.last is not None
+        hidden: Tensor = mlp.fc1(self.last)
         if mlp.swiglu:
             hidden = hidden.chunk(2, dim=-1)[1]
         gate = torch.where(hidden.abs() > 1e-6, value / torch.where(hidden == 0, 1.0, hidden), 0.5)

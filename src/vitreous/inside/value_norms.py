@@ -1,7 +1,7 @@
 """Attention × value norms: how long the vectors are that attention adds up (Kobayashi et al., 2020).
 
-"Attention is Not Only a Weight": a token of high attention adds nothing if its value is short. The weight of token j for
-token i is ‖Σ_h A_hij v_hj W_h‖, with W the output projection. The layers are joined as in rollout.
+"Attention is Not Only a Weight": a token of high attention adds nothing if its value is short. The weight of token j
+for token i is ‖Σ_h A_hij v_hj W_h‖, with W the output projection. The layers are joined as in rollout.
 
 Shapes:  b images · h g heads · t tokens · k width of one head · d width
 """
@@ -9,7 +9,7 @@ Shapes:  b images · h g heads · t tokens · k width of one head · d width
 import torch
 from torch import Tensor, nn
 
-from vitreous.inside.attention import attention_of, readout
+from vitreous.inside.attention import attention_of, pooled_by, readout
 from vitreous.inside.capture import capture, underneath
 from vitreous.inside.glossary import full_name
 from vitreous.inside.rollout import rollout_row
@@ -26,7 +26,7 @@ def value_norm_rollout(model: nn.Module, x: Tensor) -> Tensor:
     torch.Size([2, 8, 8])
     """
     plain, _ = underneath(model)
-    with capture(model, ["norm1", "v"]) as internals:
+    with capture(model, ["norm1", "v", *pooled_by(plain)]) as internals:
         model(x)
 
     def matrix(layer: int) -> Tensor:
@@ -36,7 +36,7 @@ def value_norm_rollout(model: nn.Module, x: Tensor) -> Tensor:
         return value_norms(attention, projected(block, internals[full_name("v", layer)]))[:, None]  # as one head
 
     layers = (matrix(layer) for layer in reversed(internals.layers))
-    return plain.layout.to_grid(rollout_row(layers, readout(plain)))
+    return plain.layout.to_grid(rollout_row(layers, readout(plain, internals.get("pool.attention"))))
 
 
 def projected(block: TransformerBlock, values: Tensor) -> Tensor:

@@ -1,0 +1,48 @@
+import pytest
+import torch
+from families import FAMILIES, family, images
+
+from vitreous.inside.methods import METHODS, choose_methods, patch_grid
+from vitreous.models.resnet import ResNet, ResNetConfig
+
+QUICK = [name for name, method in METHODS.items() if method.forward <= 64]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_quick_method_gives_one_number_for_each_patch(name):
+    model = family(name)
+    x = images(model, 1)
+    for method in QUICK:
+        if method == "integrated gradients":
+            continue  # needs a card, which says what black is
+        heat = METHODS[method](model, x, 1)
+        assert heat.shape == model.layout.grid
+        assert heat.isfinite().all()
+
+
+@pytest.mark.slow
+def test_a_resnets_methods_share_one_grid():
+    model = ResNet(ResNetConfig(18, classes=4, stem="small")).eval()
+    x = torch.randn(1, 3, 32, 32)
+    chosen = choose_methods((), model)
+    assert "relevance" not in chosen
+    for name in ("CAM", "Grad-CAM++", "gradient × input", "occlusion", "removal-64", "centre"):
+        assert chosen[name](model, x, 1).shape == patch_grid(model, x) == (4, 4)
+
+
+def test_the_number_of_passes_is_as_stated():
+    model = family("class token")
+    x, rows = images(model, 1), []
+    handle = model.register_forward_pre_hook(lambda module, inputs: rows.append(len(inputs[0])))
+    for name in ("relevance", "attention", "rollout", "CAM", "gradient × input", "pruned gradients", "SmoothGrad"):
+        rows.clear()
+        METHODS[name](model, x, 1)
+        assert sum(rows) == METHODS[name].forward, name
+    handle.remove()
+
+
+def test_unknown_and_unsuitable_methods_are_refused():
+    with pytest.raises(ValueError, match="no method is called 'magic': the methods are removal-1024"):
+        choose_methods(("magic",), family("class token"))
+    with pytest.raises(ValueError, match="needs the tokens of a ViT"):
+        choose_methods(("rollout",), ResNet(ResNetConfig(18, classes=4)))
