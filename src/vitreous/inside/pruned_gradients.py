@@ -8,6 +8,8 @@ itself. The forward pass does not change.
 Shapes:  b images · t tokens · d width
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -58,26 +60,26 @@ class _Pruning(Hook):
             if name in ("q", "k"):
                 return value.detach()  # attention weights are constants, and the fused kernel stays
             return self.gated(module, value) if name == "mlp_hidden" else value
-        if module is self.model and name == "tokens" and isinstance(self.model.norm, nn.LayerNorm):
+        if module is self.model and name == "tokens" and not isinstance(self.model.norm, nn.Identity):
             return self.normed(self.model.norm)
         return value
 
-    def on_block(self, block: nn.Module, name: str, value: Tensor) -> Tensor:
+    def on_block(self, block: Any, name: str, value: Tensor) -> Tensor:
         if name == "input":
             self.inputs.append(value)
-        if name in ("norm1", "norm2"):
+        if name in ("norm1", "norm2") and not block.post_norm:  # norms after a branch keep their gradients
             value = self.normed(getattr(block, name))
         self.last = value
         return value
 
-    def normed(self, norm: nn.LayerNorm) -> Tensor:
-        """A layer norm whose deviation is a constant."""
+    def normed(self, norm: nn.Module) -> Tensor:
+        """A layer norm, or a root mean square norm, whose divisor is a constant."""
+        assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
         assert self.last is not None
-        x = self.last
-        deviation = (x.var(dim=-1, correction=0, keepdim=True) + norm.eps).sqrt().detach()
-        result = (x - x.mean(dim=-1, keepdim=True)) / deviation
+        shifted = self.last - self.last.mean(dim=-1, keepdim=True) if isinstance(norm, nn.LayerNorm) else self.last
+        result = shifted / (shifted.square().mean(dim=-1, keepdim=True) + (norm.eps or 0.0)).sqrt().detach()
         result = result if norm.weight is None else result * norm.weight
-        return result if norm.bias is None else result + norm.bias
+        return result + norm.bias if isinstance(norm, nn.LayerNorm) and norm.bias is not None else result
 
     def gated(self, mlp: nn.Module, value: Tensor) -> Tensor:
         """An activation as a constant gate times its input: GELU(h) = h · Φ(h)."""
