@@ -373,6 +373,7 @@ TIMM = {
     "timm eva02 clip": ("eva02_base_patch16_clip_224", SMALL_TIMM),
     "timm pe_core": ("vit_pe_core_tiny_patch16_384", SMALL_TIMM),
     "timm test_vit": ("test_vit", {}),
+    "timm hybrid": ("vit_tiny_r_s16_p8_224", SMALL_TIMM | {"patch_size": 2}),
     "timm aimv2": ("aimv2_large_patch14_224", SMALL_TIMM),
     "timm beit": ("beit_base_patch16_224", SMALL_TIMM),
     "timm relative positions": ("vit_relpos_medium_patch16_cls_224", SMALL_TIMM | {"rel_pos_dim": 16}),

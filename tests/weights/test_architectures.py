@@ -13,6 +13,7 @@ import torch
 from timm.models import _registry
 
 import vitreous.weights
+from vitreous.models.hybrid_stem import STEMS
 from vitreous.weights.architectures import HARMLESS, find_architecture, from_arguments, structure, timm_arguments
 from vitreous.weights.formats.timm import RULES, TIMM
 from vitreous.weights.infer import from_shapes
@@ -69,6 +70,8 @@ def written(cls: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
             held |= {"norm_eps": value.keywords["eps"], "norm": "rms"}
         elif name == "embed_norm_layer" and isinstance(value, partial) and value.func.__name__ == "RmsNorm":
             held["patch_norm"] = True
+        elif name == "embed_layer" and isinstance(value, partial) and (stem := stem_of(value.keywords)):
+            held["stem"] = stem
         elif name in ("block_fn", "mlp_layer") and inspect.isclass(value):
             held[name] = value.__name__
         elif isinstance(value, int | float | str | list | tuple | None):
@@ -80,6 +83,15 @@ def written(cls: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
     except CheckpointError:
         return None
     return held
+
+
+def stem_of(keywords: dict[str, Any]) -> str | None:
+    """The name of a hybrid's stem by the number of blocks in its stages; None for one that is not BiT's."""
+    stem = keywords["backbone"]
+    if len(keywords) > 1 or not (hasattr(stem, "stages") or hasattr(stem, "pool")):
+        return None
+    layers = tuple(len(stage.blocks) for stage in getattr(stem, "stages", ()))
+    return next((kind for kind, known in STEMS.items() if known == layers), None)
 
 
 def look_alike(name: str, cls: str, arguments: dict[str, Any]) -> dict[str, Any] | None:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from vitreous.models.attention_pool import AttentionPool
 from vitreous.models.hooks import hook, hooked_attention
+from vitreous.models.hybrid_stem import STEMS, HybridStem
 from vitreous.models.qv_bias import QVLinear
 from vitreous.models.relative_position import add_relative_position, relative_position, share
 from vitreous.models.residual import LayerScale, StochasticDepth
@@ -146,6 +147,9 @@ class ViTConfig:
     patch_norm: bool = False
     """Norm on the projected patches, before positions are added (AIMv2)."""
 
+    stem: Literal["none", "r", "r26", "r50-s16", "r50-s32"] = "none"
+    """Convolutional network whose feature map is cut into patches instead of the image (the paper's hybrids)."""
+
     def __post_init__(self) -> None:
         for name in ("image_size", "patch_size"):
             value = getattr(self, name)
@@ -213,6 +217,8 @@ class ViTConfig:
                 f"image_size {height}×{width} is not a whole number of {patch_height}×{patch_width} patches: "
                 f"try image_size={fits}"
             )
+        if self.stem != "none" and (patch_height % self.stem_stride or patch_width % self.stem_stride):
+            raise ValueError(f"stem={self.stem!r} needs a patch_size that {self.stem_stride} divides, got {self.patch}")
         if self.relative_position.endswith("mlp") and not self.relative_width:
             raise ValueError(f"relative_position={self.relative_position!r} needs relative_width of at least 1")
         if self.rope != "none" and (self.width // self.heads % 4 or not self.rope_temperature):
@@ -234,6 +240,11 @@ class ViTConfig:
     def grid(self) -> tuple[int, int]:
         """Rows and columns of patches."""
         return self.size[0] // self.patch[0], self.size[1] // self.patch[1]
+
+    @property
+    def stem_stride(self) -> int:
+        """Pixels between two positions of the stem's feature map; 1 without a stem."""
+        return 1 if self.stem == "none" else 4 * 2 ** max(len(STEMS[self.stem]) - 1, 0)
 
     @property
     def layout(self) -> TokenLayout:
@@ -273,7 +284,10 @@ class PatchEmbedding(nn.Module):
         super().__init__()
         self.size, self.patch, self.channels = config.size, config.patch, config.channels
         self.partial = config.partial_patches
-        self.proj = nn.Conv2d(config.channels, config.width, config.patch, config.patch, bias=config.patch_bias)
+        self.backbone = HybridStem(config.stem, config.channels) if config.stem != "none" else None
+        channels = config.channels if self.backbone is None else self.backbone.channels
+        self.kernel = config.patch[0] // config.stem_stride, config.patch[1] // config.stem_stride
+        self.proj = nn.Conv2d(channels, config.width, self.kernel, self.kernel, bias=config.patch_bias)
         self.norm = NORMS[config.norm](config.width, eps=config.norm_eps) if config.patch_norm else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -284,7 +298,9 @@ class PatchEmbedding(nn.Module):
 
     def project(self, x: Tensor) -> Tensor:
         """Project images of any whole number of patches to tokens: `[b c H W]` → `[b n d]`."""
-        (b, c, height, width), (p, q) = x.shape, self.patch
+        if self.backbone is not None:
+            x = self.backbone(x)
+        (b, c, height, width), (p, q) = x.shape, self.kernel
         if self.partial:
             x = x[:, :, : height // p * p, : width // q * q]
         x = x.reshape(b, c, height // p, p, width // q, q)

@@ -131,6 +131,7 @@ def optimize(
     _check(model, precision, batch_size, merge, backends)
     preprocess, device, dtype = model.card.preprocess, torch.device(device), PRECISIONS[precision]
     forward = Forward(resolve_output(model, output), merge)
+    pixels = pixels and model.config.stem == "none"  # a stem standardises its weights: nothing can be folded into them
     network: nn.Module = fold(model, *((preprocess.mean, preprocess.std) if pixels else ())).to(device, dtype)
     if precision == "int8":
         if reason := int8.supports(device):

@@ -31,6 +31,8 @@ def fold(model: ViT, mean: tuple[float, ...] | None = None, std: tuple[float, ..
     home = next(model.parameters()).device
     model = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)  # Apple's GPUs have no double precision
     if mean is not None and std is not None:
+        if model.patch_embed.backbone is not None:
+            raise ValueError("the normalisation cannot be folded into a convolutional stem: fold without mean and std")
         _fold_normalisation(model.patch_embed.proj, mean, std)
     for block in model.blocks:
         _fold_block(block)

@@ -142,7 +142,8 @@ def take_snapshot(model: Model, x: Tensor, epoch: int = 0) -> Snapshot:
     """
     if not isinstance(model, ViT):
         return Snapshot(epoch, filters=_bytes(first_filters(model.conv1.weight)))
-    weight = model.patch_embed.proj.weight.cpu()
+    stem = model.patch_embed.backbone
+    weight = (model.patch_embed.proj.weight if stem is None else stem.filters).cpu()
     finite = bool(torch.isfinite(weight).all())  # else there are no components, and the run will soon raise
     distances, maps = _attention(model, x)
     return Snapshot(

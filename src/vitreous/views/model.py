@@ -76,6 +76,8 @@ def filters(inspection: Inspection) -> Tiles:
     if not isinstance(inspection.model, ViT):
         images = embedding_filters.first_filters(inspection.model.conv1.weight)
         return Tiles(images.cpu().numpy(), "Filters of the first convolution")
+    if (stem := inspection.vit.patch_embed.backbone) is not None:
+        return Tiles(embedding_filters.first_filters(stem.filters).cpu().numpy(), "Filters of the first convolution")
     weight = inspection.vit.patch_embed.proj.weight
     images, shares = embedding_filters.principal_filters(weight, count=COMPONENTS)
     title = "Principal components of the patch embedding's filters"

@@ -47,6 +47,7 @@ FIELDS = {  # timm's arguments that are fields of ViTConfig
     "proj_bias": "branch_bias",
     "norm": "norm",
     "patch_norm": "patch_norm",
+    "stem": "stem",
     **{name: name for name in ("mlp_norm", "attention_norm", "pool_heads", "pool_mlp_width")},
     **{name: name for name in ("rope", "rope_temperature", "rope_offset", "rope_reference", "rope_order")},
 }
@@ -75,7 +76,7 @@ HARMLESS_VALUES: dict[str, tuple[Any, ...]] = {  # arguments that change the num
 STRUCTURE = (
     *("class_token", "distillation_token", "registers", "position", "prefix_positions", "patch_bias", "qkv_bias"),
     *("relative_position", "qv_bias", "qk_norm", "swiglu", "embedding_norm", "final_norm", "fc_norm", "layer_scale"),
-    *("norm", "branch_bias", "patch_norm"),
+    *("norm", "branch_bias", "patch_norm", "stem"),
     *("attention_norm", "mlp_norm"),
 )
 """Fields that decide which tensors there are, whatever their sizes; of `pool` and `rope` one value does."""
@@ -117,6 +118,9 @@ def from_arguments(arguments: Mapping[str, Any]) -> ViTConfig:
             raise CheckpointError(f"timm's argument {name}={value!r:.60} is not supported")
     given = {FIELDS[name]: _pair(value) for name, value in arguments.items() if name in FIELDS}
     given = {name: value for name, value in given.items() if not (name == "classes" and value is None)}
+    if "stem" in given:  # timm counts the positions of its feature map
+        stride = ViTConfig(stem=given["stem"], patch_size=32).stem_stride
+        given["patch_size"] = tuple(stride * side for side in _both(given.get("patch_size", 1)))
     pool = one_of("global_pool", arguments.get("global_pool", "token"), POOLS)
     if given.get("pool_prefix") and pool != "attention":
         raise CheckpointError(f"timm's argument pool_include_prefix=True is not supported with a pool of {pool}")
@@ -144,7 +148,7 @@ def from_arguments(arguments: Mapping[str, Any]) -> ViTConfig:
         layer_scale=0.0 if post_norm else _number("init_values", arguments.get("init_values") or 0.0),
         post_norm=post_norm,
         activation=one_of("act_layer", arguments.get("act_layer") or "gelu", ACTIVATIONS),  # type: ignore[arg-type]
-        partial_patches=any(side % patch for side, patch in zip(sides, patches, strict=True)),
+        partial_patches="stem" not in given and any(side % patch for side, patch in zip(sides, patches, strict=True)),
         distillation_head=distilled and given.get("classes", 1000) > 0,
     )
 

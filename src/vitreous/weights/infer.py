@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitreous.models.hybrid_stem import STEMS
 from vitreous.models.vit import ViT, ViTConfig
 from vitreous.weights.architectures import ROTATION, STRUCTURE, UNSEEN, known_depths, known_heads, normalise
 from vitreous.weights.card import LoadReport
@@ -21,6 +22,8 @@ from vitreous.weights.keymap import Allowed, Format, Tensors
 from vitreous.weights.safety import CheckpointError
 
 MAX_PATCHES = 65_536
+STEM_KEYS = ("patch_embed.backbone.conv.weight", "patch_embed.backbone.stem.conv.weight")
+STAGE = r"patch_embed\.backbone\.stages\.(\d+)\.blocks\.(\d+)\."
 RELATIVE = {  # what a relative position bias is called in the tensors, of the first block or shared by all
     "table": "blocks.0.attn.rel_pos.relative_position_bias_table",
     "mlp": "blocks.0.attn.rel_pos.mlp.fc1.weight",
@@ -81,6 +84,7 @@ def from_shapes(tensors: Tensors) -> dict[str, Any]:
     else:
         known |= {"pool_heads": 0, "pool_mlp_width": 0, "pool_prefix": False}
     known |= _relative_position(tensors)
+    known |= _stem(tensors, known["patch_size"])
     if "rope.freqs" in tensors:
         known |= {"rope": "mixed"}
     if head is not None:
@@ -89,6 +93,21 @@ def from_shapes(tensors: Tensors) -> dict[str, Any]:
     if first is not None and first.shape[1] == 2 * width:
         known["pool"] = "token+mean"
     return known
+
+
+def _stem(tensors: Tensors, kernel: tuple[int, int]) -> dict[str, Any]:
+    """Return what the tensors of a convolutional stem state; the patch embedding's kernel counts its positions."""
+    first = next((tensors[key] for key in STEM_KEYS if key in tensors), None)
+    if first is None:
+        return {"stem": "none"}
+    blocks = {(match[1], match[2]) for key in tensors if (match := re.match(STAGE, key))}
+    layers = tuple(sum(stage == str(number) for stage, _ in blocks) for number in range(len({s for s, _ in blocks})))
+    kind = next((kind for kind, known in STEMS.items() if known == layers), None)
+    if kind is None or first.dim() != 4:
+        raise CheckpointError(f"its stem has {layers or 'no'} blocks, unlike the known stems: it is incomplete")
+    stride = 4 * 2 ** max(len(layers) - 1, 0)
+    patch = kernel[0] * stride, kernel[1] * stride
+    return {"stem": kind, "channels": first.shape[1], "patch_size": patch}
 
 
 def _relative_position(tensors: Tensors) -> dict[str, Any]:

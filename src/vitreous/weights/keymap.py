@@ -202,6 +202,7 @@ PAPER_VIT: Limits = {  # every library but timm supports the paper's ViT alone
     "norm": ("layer",),
     "branch_bias": (True,),
     "patch_norm": (False,),
+    "stem": ("none",),
     "qk_norm": (False,),
     "swiglu": (False,),
     "embedding_norm": (False,),

@@ -13,7 +13,7 @@ from vitreous.weights.safety import CheckpointError
 Arguments = Mapping[str, Any]
 OURS = (
     *("class", "block_fn", "norm_eps", "swiglu", "distilled", "qv_bias", "relative_position", "relative_width"),
-    *("norm", "patch_norm", "mlp_layer"),
+    *("norm", "patch_norm", "mlp_layer", "stem"),
     *("mlp_width", "mlp_norm", "attention_norm", "pool_heads", "pool_mlp_width", "rope", "rope_offset"),
     *("rope_reference", "rope_order"),
 )

@@ -18,9 +18,9 @@ UNSUPPORTED: dict[str, tuple[str, str]] = {  # family: (pattern of its keys, pat
     ),
     "SigLIP of another kind": (r"MAPHead_0/probe", r"siglip2|(?<!^)siglip(?!_vision_model)"),
     "Perception Encoder": (r"attn_pool\.(attn|probe|layernorm)", r"vit_pe_|^pe_"),
-    "hybrid ViT with a convolutional stem": (
-        r"patch_embed\.(backbone|conv)|conv_root/kernel|conv_proj\.conv_bn_relu",
-        r"vit_.*_(r26|r50|r_s16|resnet)|hybrid",
+    "hybrid ViT with another convolutional stem than BiT's": (
+        r"patch_embed\.(backbone\.\d|backbone\.conv1|conv)|conv_root/kernel|conv_proj\.conv_bn_relu",
+        r"vit_.*_(resnet|mci_)|hybrid",
     ),
     "ViT with parallel blocks": (r"blocks\.\d+\.(attns|ffns)\.\d|blocks\.\d+\.in_norm", r"parallel|_18x2_"),
     "NaFlex ViT": (r"^embeds\.(proj|pos_embed)", r"naflex"),

@@ -41,6 +41,8 @@ CASES = {
     "siglip_all_tokens": ("test_vit3", {}),
     "siglip_partial_patches": ("vit_base_patch16_siglip_224", {"img_size": 37}),
     "clip": ("vit_base_patch16_clip_224", {}),
+    "hybrid": ("vit_small_r26_s32_224", {"img_size": (64, 128), "patch_size": 1}),
+    "hybrid_first_layers": ("vit_tiny_r_s16_p8_224", {"patch_size": 4}),
     "aimv2": ("aimv2_large_patch14_224", {}),
     "aimv2_classifier": ("aimv2_huge_patch14_224", {"img_size": (24, 40), "fc_norm": True}),
     "beit": ("beit_base_patch16_224", {}),
@@ -64,7 +66,7 @@ def saved(tmp_path, model, architecture, arguments):
         "global_pool": model.global_pool,
         "model_args": plain,
         "pretrained_cfg": {
-            "input_size": [model.patch_embed.proj.in_channels, *model.patch_embed.img_size],
+            "input_size": [arguments.get("in_chans", 3), *model.patch_embed.img_size],
             "mean": [0.5, 0.5, 0.5],
             "std": [0.5, 0.5, 0.5],
             "crop_pct": 0.9,

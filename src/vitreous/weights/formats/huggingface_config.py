@@ -215,6 +215,7 @@ def _shared(values: Mapping[str, Any]) -> Allowed:
         "norm": ("layer",),
         "branch_bias": (True,),
         "patch_norm": (False,),
+        "stem": ("none",),
         "qk_norm": (False,),
         "final_norm": (True,),
         "fc_norm": (False,),

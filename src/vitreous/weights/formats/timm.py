@@ -40,7 +40,20 @@ BLOCK = (
     "mlp.fc2",
 )
 
+STEM = (  # of a hybrid
+    *(f"patch_embed.backbone.{name}.{{p}}" for name in ("conv", "norm", "stem.conv", "stem.norm")),
+    *(
+        f"patch_embed.backbone.stages.{stage}.blocks.{{n}}.{name}.{{p}}"
+        for stage in range(4)
+        for name in (
+            *(f"{kind}{i}" for kind in ("conv", "norm") for i in (1, 2, 3)),
+            "downsample.conv",
+            "downsample.norm",
+        )
+    ),
+)
 RULES = (
+    *(rule(name, name) for name in STEM),
     *(rule(name, name) for name in ("cls_token", "dist_token", "reg_token", "pos_embed", "attn_pool.latent")),
     *(rule(f"attn_pool.{name}.{{p}}", f"attn_pool.{name}.{{p}}") for name in POOL),
     *(rule(f"{name}.{{p}}", f"{name}.{{p}}") for name in LAYERS),
@@ -179,6 +192,9 @@ def architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
             return name, {}
     if config.distillation_token:
         name = "deit_base_distilled_patch16_224"
+    elif config.stem != "none":
+        name = {"r": "vit_tiny_r_s16_p8_224", "r26": "vit_small_r26_s32_224"}.get(config.stem, "vit_large_r50_s32_224")
+        name = "vit_base_r50_s16_224" if config.stem == "r50-s16" else name
     elif config.norm == "rms":
         name = "aimv2_large_patch14_224"
     elif config.swiglu:
@@ -193,7 +209,7 @@ def architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
         name = "vit_base_patch16_224"
     arguments: dict[str, Any] = {
         "img_size": list(config.size),
-        "patch_size": list(config.patch),
+        "patch_size": [side // config.stem_stride for side in config.patch],
         "in_chans": config.channels,
         "embed_dim": config.width,
         "depth": config.depth,
