@@ -239,6 +239,9 @@ def architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
         }
         if config.pool_prefix:
             arguments["pool_include_prefix"] = True
+    for field, argument in (("attention_norm", "scale_attn_norm"), ("mlp_norm", "scale_mlp_norm")):
+        if getattr(config, field):
+            arguments[argument] = True
     return name, arguments
 
 
@@ -273,6 +276,8 @@ def _beit_arguments(config: ViTConfig) -> dict[str, Any]:
 def to_timm(model: ViT) -> ConvertedCheckpoint:
     """Convert to timm: its keys are ours, and `config.json` names the entry point that builds the model."""
     tensors, config = adapted(model, prefix_positions=None)
+    if config.rope != "none":
+        raise ValueError("models with rotary positions are not written in timm's format: try our own, vitreous")
     patch_bias = not config.embedding_norm  # CLIP's ViTs have none
     limits: Limits = {"representation_size": (0,), "pool": tuple(POOLS), "patch_bias": (patch_bias,)}
     if config.pool == "attention":
