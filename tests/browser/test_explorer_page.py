@@ -187,7 +187,7 @@ def test_a_slow_answer_says_what_is_being_worked_out_and_who_is_before(watched, 
     page = watched.open(home)
     go_on = threading.Event()
 
-    fill = Explanation._fill
+    fill = Explanation.fill
 
     def slowly(explanation, payload, progress):
         stages = fill(explanation, payload, progress)
@@ -196,7 +196,7 @@ def test_a_slow_answer_says_what_is_being_worked_out_and_who_is_before(watched, 
         go_on.wait(20)
         yield from stages
 
-    monkeypatch.setattr(Explanation, "_fill", slowly)
+    monkeypatch.setattr(Explanation, "fill", slowly)
     try:
         page.select_option("#second", "fresh")
         said = "document.getElementById('said').textContent"
@@ -223,7 +223,7 @@ def test_image_and_answers_are_there_before_the_maps_are(watched, home, monkeypa
     page = watched.open(home)
     before = page.locator(".answer-line").inner_text()
     answers, maps = threading.Event(), threading.Event()
-    fill = Explanation._fill
+    fill = Explanation.fill
 
     def slowly(explanation, payload, progress):
         stages = fill(explanation, payload, progress)
@@ -232,7 +232,7 @@ def test_image_and_answers_are_there_before_the_maps_are(watched, home, monkeypa
         maps.wait(20)
         yield from stages
 
-    monkeypatch.setattr(Explanation, "_fill", slowly)
+    monkeypatch.setattr(Explanation, "fill", slowly)
     try:
         page.get_by_role("button", name="coffee").click()
         until(
@@ -461,13 +461,13 @@ def test_the_camera_gives_an_image_and_is_switched_off(watched, home):
 
 def test_answers_stay_and_the_page_says_why_where_maps_cannot_be_had(watched, home, monkeypatch):
     page = watched.open(home)
-    fill = Explanation._fill
+    fill = Explanation.fill
 
     def breaks(explanation, payload, progress):
         yield next(fill(explanation, payload, progress))
         raise ValueError("too much is asked of this machine")
 
-    monkeypatch.setattr(Explanation, "_fill", breaks)
+    monkeypatch.setattr(Explanation, "fill", breaks)
     page.get_by_role("button", name="coffee").click()
     until(page, "document.getElementById('status').textContent.includes('coffee: too much is asked')", 60)
     assert page.get_by_text("Not worked out: too much is asked of this machine").is_visible()
