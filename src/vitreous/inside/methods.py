@@ -28,8 +28,6 @@ from vitreous.inside.value_norms import value_norm_rollout
 from vitreous.models.vit import ViT
 
 Compute = Callable[[nn.Module, Tensor, int | None], Tensor]
-REMOVAL_OPERATORS = ("blur",)
-"""How removal hides patches."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +94,12 @@ def _removal(passes: int) -> Method:
             lambda kept, operator: log_odds(hidden(kept, operator), target),
             prior(model, x, target)[0],
             passes=passes,
-            operators=REMOVAL_OPERATORS,
+            operators=hidden.operators,
         )
         return found.map.to(x.device)[None]
 
-    return Method(compute, "this package", forward=passes + 1, backward=1, fitted=REMOVAL_OPERATORS)
+    fitted = ("blur",) if passes <= COSTS["quick"] else ("blur", "removed")  # tokens are left out in later rounds alone
+    return Method(compute, "this package", forward=passes + 1, backward=1, fitted=fitted)
 
 
 METHODS: dict[str, Method] = {
