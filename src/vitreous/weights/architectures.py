@@ -131,17 +131,24 @@ def from_arguments(arguments: Mapping[str, Any]) -> ViTConfig:
     hidden = int(width * _number("mlp_ratio", arguments.get("mlp_ratio", 4.0)))  # as timm rounds
     sides, patches = (_both(given.get(name, usual)) for name, usual in (("image_size", 224), ("patch_size", 16)))
     distilled = bool(given.get("distillation_token", False))
+    prefix_positions = not check_bool("no_embed_class", arguments.get("no_embed_class", False))
+    if distilled and not prefix_positions:
+        raise CheckpointError("timm's argument no_embed_class=True is not supported with a distillation token")
     position = arguments.get("pos_embed", "learn")
     post_norm = one_of("block_fn", arguments.get("block_fn", "Block"), BLOCKS) == "after"
     if "mlp_layer" in arguments:
         given["swiglu"] = bool(one_of("mlp_layer", arguments["mlp_layer"], {"SwiGLU": "in two parts"}))
         hidden *= 2
+    if given.get("swiglu") and arguments.get("act_layer") not in (None, "silu"):
+        raise CheckpointError(
+            f"timm's argument act_layer={arguments['act_layer']!r:.60} is not supported in a gated MLP"
+        )
     return ViTConfig(
         **given,
         mlp_width=arguments.get("mlp_width", hidden // 2 if given.get("swiglu") else hidden),
         pool=pool,  # type: ignore[arg-type]  # one of POOLS
         position=one_of("pos_embed", position, {"learn": "learned", "": "none", "none": "none"}),  # type: ignore[arg-type]
-        prefix_positions=not check_bool("no_embed_class", arguments.get("no_embed_class", False)) or distilled,
+        prefix_positions=prefix_positions,
         patch_bias=not given.get("embedding_norm", False),
         final_norm=final_norm and not fc_norm,
         fc_norm=final_norm and fc_norm,
