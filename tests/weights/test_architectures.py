@@ -15,6 +15,7 @@ from timm.models import _registry
 import vitreous.weights
 from vitreous.models.hybrid_stem import STEMS
 from vitreous.weights.architectures import HARMLESS, find_architecture, from_arguments, structure, timm_arguments
+from vitreous.weights.formats.registry import recognise
 from vitreous.weights.formats.timm import RULES, TIMM
 from vitreous.weights.infer import from_shapes
 from vitreous.weights.keymap import to_ours
@@ -172,7 +173,9 @@ def test_every_supported_architecture_has_the_tensors_that_timm_builds():
             size = tuple(side // arguments.get("patch_size", 16) * arguments.get("patch_size", 16) for side in size)
             classes = 0 if "head.weight" not in theirs else theirs["head.weight"].shape[0]
             ours = ViT(from_arguments(arguments | {"img_size": size, "num_classes": classes})).state_dict()
-        assert {key: value.shape for key, value in ours.items()} == {key: value.shape for key, value in theirs.items()}
+            format = recognise(theirs)
+            read = format.adjust(to_ours(format.prepare(dict(theirs)), format.rules)[0])
+        assert {key: value.shape for key, value in ours.items()} == {key: value.shape for key, value in read.items()}, name
 
 
 def test_a_name_is_found_with_and_without_its_tag():
