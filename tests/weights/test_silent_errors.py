@@ -395,7 +395,7 @@ def test_the_question_about_heads_suggests_no_number(tmp_path):
     torch.save(state, tmp_path / "mine.pth")
     with pytest.raises(ValueError, match="--assume heads=N") as error:
         load(tmp_path / "mine.pth")
-    assert "26" not in str(error.value)
+    assert "26" not in str(error.value).removeprefix(str(tmp_path))
 
 
 def test_a_rotary_model_is_not_answered_with_position_none(tmp_path):
