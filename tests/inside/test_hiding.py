@@ -2,8 +2,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from families import FAMILIES, family, images
+from torchvision.transforms.functional import gaussian_blur
 
-from vitreous.inside.hiding import HiddenPatches, hidden_image, log_odds
+from vitreous.inside.hiding import HiddenPatches, blurred, hidden_image, log_odds
 from vitreous.inside.intervene import intervene
 from vitreous.models.resnet import ResNet, ResNetConfig
 
@@ -58,3 +59,11 @@ def test_a_faster_copy_runs_the_blocks_unless_hooks_are_active():
     plain = HiddenPatches(model, x, model.layout.grid)
     with intervene(model, head_weights=torch.ones(model.config.depth, model.config.heads)):
         torch.testing.assert_close(hidden(kept, "mean"), plain(kept, "mean"))
+
+
+@pytest.mark.parametrize("grid", [(14, 14), (3, 7), (1, 2)])
+def test_the_blur_is_torchvisions(grid):
+    x = torch.randn(2, 3, 42, 70)
+    spreads = [side / cells for side, cells in zip(x.shape[-2:], grid, strict=True)]
+    reach = [2 * min(round(3 * spread), side - 1) + 1 for spread, side in zip(spreads, x.shape[-2:], strict=True)]
+    torch.testing.assert_close(blurred(x, *spreads), gaussian_blur(x, reach[::-1], spreads[::-1]), rtol=0, atol=1e-5)

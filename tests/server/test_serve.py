@@ -72,7 +72,7 @@ def test_a_stopped_page_frees_its_port_and_its_thread():
     assert f'href="{page.url}"' in page._repr_html_()
     page.stop()
     page.stop()
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # threads of earlier tests may have ended meanwhile
     close(listen("127.0.0.1", port))
 
 
@@ -119,7 +119,7 @@ def test_an_address_for_everyone_comes_with_a_warning_and_a_token(monkeypatch, c
 def test_ctrl_c_ends_it_at_once_with_requests_under_way(tmp_path):
     words = [sys.executable, "-m", "vitreous", "explore", *SMALL, "--port", "0", "--device", "cpu"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
-        port = int(re.search(r":(\d+)/", process.stderr.readline())[1])
+        port = next(int(found[1]) for line in process.stderr if (found := re.search(r":(\d+)/", line)))
         image = tmp_path / "noise.png"
         pixels = np.random.default_rng(0).integers(0, 256, (1500, 1500, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(image, compress_level=1)

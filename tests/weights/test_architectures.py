@@ -175,7 +175,9 @@ def test_every_supported_architecture_has_the_tensors_that_timm_builds():
             ours = ViT(from_arguments(arguments | {"img_size": size, "num_classes": classes})).state_dict()
             format = recognise(theirs)
             read = format.adjust(to_ours(format.prepare(dict(theirs)), format.rules)[0])
-        assert {key: value.shape for key, value in ours.items()} == {key: value.shape for key, value in read.items()}, name
+        assert {key: value.shape for key, value in ours.items()} == {key: value.shape for key, value in read.items()}, (
+            name
+        )
 
 
 def test_a_name_is_found_with_and_without_its_tag():
