@@ -211,7 +211,7 @@ def test_good_images_are_answered_and_bad_ones_listed(folder, image, tmp_path, c
         (["classify", "absent.png"], "absent.png: no such file or folder"),
         (["classify", "empty"], "empty: no images in this folder"),
         (["explain", "--views", "atention-maps"], "did you mean attention-maps"),
-        (["explain", "-o", "text.txt/report.html"], "text.txt is a file, not a folder: choose another path"),
+        (["explain", "-o", "text.txt/report.html"], "text.txt is a file, not a folder: choose another folder"),
         (["evaluate"], "--data NAME|FOLDER"),
         (["evaluate", "--data", "/nowhere"], "neither a folder nor a known dataset"),
         (["evaluate", "--data", "cifr10"], "did you mean cifar10?"),
@@ -261,7 +261,10 @@ def test_a_mistake_says_what_to_do_and_is_exit_code_2(words, message, tmp_path, 
 def test_a_mistake_is_one_line_of_a_real_process_too(tmp_path):
     done = run("classify", "--model", "/nowhere/model.pth", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.splitlines() == ["vitreous: there is no file or folder /nowhere/model.pth: check the path"]
+    assert done.stderr.splitlines() == [
+        "starting …",
+        "vitreous: there is no file or folder /nowhere/model.pth: check the path",
+    ]
 
 
 def test_debug_shows_the_traceback():

@@ -41,7 +41,7 @@ CASES = {
     "siglip_all_tokens": ("test_vit3", {}),
     "siglip_partial_patches": ("vit_base_patch16_siglip_224", {"img_size": 37}),
     "clip": ("vit_base_patch16_clip_224", {}),
-    "hybrid": ("vit_small_r26_s32_224", {"img_size": (64, 128), "patch_size": 1}),
+    "hybrid": ("vit_small_r26_s32_224", {"img_size": (96, 64), "patch_size": 1}),
     "hybrid_first_layers": ("vit_tiny_r_s16_p8_224", {"patch_size": 4}),
     "aimv2": ("aimv2_large_patch14_224", {}),
     "aimv2_classifier": ("aimv2_huge_patch14_224", {"img_size": (24, 40), "fc_norm": True}),
