@@ -21,7 +21,7 @@ EXACT = {  # tag → forms in which it loads exactly; in the others it is refuse
     "deit_tiny_distilled_patch16_224.fb_in1k": ("folder", "bare", "named"),
     "vit_base_patch16_siglip_gap_224.webli": ("folder", "named"),
     "vit_base_patch32_clip_quickgelu_224.openai": ("folder", "named"),
-    "vit_base_patch16_rpn_224.sw_in1k": (),
+    "vit_base_patch16_rpn_224.sw_in1k": ("folder", "named"),
     "eva02_tiny_patch14_224.mim_in22k": ("folder", "bare", "named"),
     "vit_small_patch16_dinov3.lvd1689m": ("folder", "named"),
     "xcit_nano_12_p16_224.fb_in1k": (),
