@@ -83,7 +83,7 @@ def test_hovering_shows_what_that_patch_attends_to(watched, report, attention):
         page.mouse.move(*centre(page, row, column))
         settle(page)
         truth = attention[-1].mean(axis=0)[1 + row * 8 + column, 1:]
-        assert np.abs(drawn(page) - truth).max() <= attention[-1].max() / 127
+        assert np.abs(drawn(page) - truth).max() <= attention[-1].max() / 255
         assert f"patch in row {row}, column {column} attends most to" in page.locator(".said").inner_text()
 
 
@@ -103,11 +103,11 @@ def test_sliders_and_tiles_choose_block_and_head(watched, report, attention):
     page.get_by_role("button", name="head 1", exact=True).click()
     settle(page)
     truth = attention[2, 1, 0, 1:]
-    assert np.abs(drawn(page) - truth).max() <= truth.max() / 127
+    assert np.abs(drawn(page) - truth).max() <= truth.max() / 255
     page.get_by_role("button", name="Strongest head").click()
     settle(page)
     truth = attention[2, :, 0, 1:].max(axis=0)
-    assert np.abs(drawn(page) - truth).max() <= attention[2].max() / 127
+    assert np.abs(drawn(page) - truth).max() <= attention[2].max() / 255
 
 
 def test_what_is_painted_is_the_map(watched, report, attention):

@@ -53,7 +53,7 @@ def test_attention_on_the_page_is_the_models_own():
     found = values(results(header)["attention-rows", ""]["array"])
     truth = seen.stack("attention")[:, 0].numpy()
     assert found.shape == truth.shape
-    assert np.abs(found - truth).max() <= truth.max() / 127
+    assert np.abs(found - truth).max() <= truth.max() / 255
     np.testing.assert_allclose(found.sum(axis=-1), 1, atol=0.05)
 
 
@@ -171,7 +171,7 @@ def test_too_much_attention_leaves_the_rows_of_the_query(changes, monkeypatch):
         inspection.vit(inspection.x)
     whole = seen.stack("attention")[:, 0]
     truth = (whole.mean(dim=2) if changes else whole[:, :, 0]).numpy()
-    np.testing.assert_allclose(values("attention-rows"), truth, atol=truth.max() / 127)
+    np.testing.assert_allclose(values("attention-rows"), truth, atol=truth.max() / 255)
     assert results(header)["attention-rows", ""]["axes"] == ["block", "head"]
     assert "attention-matrix" not in {view["name"] for view in header["views"]}
     assert values("rollout").shape == (24,)

@@ -37,7 +37,7 @@ def test_a_scaled_row_is_within_half_a_step_of_its_own_largest_value():
     scale = array("rows.scale")
     found = array("rows") * scale[:, None]
     assert array("rows").dtype == np.uint8
-    assert (np.abs(found - rows.numpy()) <= rows.numpy().max(axis=1, keepdims=True) / 127 / 2 + 1e-12).all()
+    assert (np.abs(found - rows.numpy()) <= rows.numpy().max(axis=1, keepdims=True) / 255 / 2 + 1e-12).all()
 
 
 def test_values_with_a_sign_keep_it():

@@ -47,7 +47,7 @@ class Payload:
             axes = tuple(range(array.ndim - scaled, array.ndim))
             peak = np.abs(array).max(axis=axes, keepdims=True).astype(np.float32)
             signed = bool((array < 0).any())
-            steps = 127  # of a row's largest value: finer steps are not seen, and cost a fifth of a page
+            steps = 127 if signed else 255
             scale = np.where(peak > 0, peak / steps, 1).astype(np.float32)
             array = np.rint(array / scale).astype(np.int8 if signed else np.uint8)
             self.add(f"{name}.scale", scale.reshape(scale.shape[: array.ndim - scaled]))
