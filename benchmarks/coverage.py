@@ -1,23 +1,30 @@
 """Load every ViT architecture that the installed timm and transformers can build, and compare with the original.
 
-python benchmarks/coverage.py [--only REGEX] [--library timm] [--forms folder bare named] [--json coverage.json]
+python benchmarks/coverage.py --processes 14 --json coverage.json [--resume] [--only REGEX] [--library timm]
 
 Each architecture of timm's ViT modules is tried with every pretrained tag, in three forms: a Hub folder with the
 config.json that timm writes, a bare file with a neutral name, and a file named after the tag. A case is `exact` (same
 outputs; for a folder, same preprocessing too), `wrong`, `refused` (one line that says why) or a `crash`.
 
-The files have the names and shapes of the real checkpoints, so that name, config and weights never contradict each
-other, but they are small: all blocks share the numbers of the first two, and torch.save writes shared numbers once.
-timm's own model is built with these two blocks, and ours is cut to two before both run. Every tensor is noise, scaled
-so that tokens stay near zero: only then does the epsilon of a layer norm show in the output.
+The files have all names and shapes of the real checkpoints, so that name, config and weights never contradict each
+other, but they are cheap: blocks after the first two are holes in a safetensors file, which take no bytes of the disk.
+timm's own model is built with two blocks. Ours is loaded by `load` itself, which checks the tensors of all blocks; only
+the last step, copying them out of the file, and the forward pass stop after two. Every tensor is noise, scaled so that
+tokens stay near zero: only then does the epsilon of a layer norm show in the output.
+
+Tags that make the same model of timm's (same architecture, classes, image size and pooling) share its file and its
+output. A form that gives the config and the tensors of one already compared is not run again: it cannot differ.
+Preprocessing, names and config files are tried for each tag.
 
 transformers' models state all their sizes in config.json, so they are built small through their config, and saved by
 `save_pretrained`; their bare file is the same weights alone.
+
+`--json` is written after each architecture; `--resume` keeps what it holds and tries only the rest. The exit code is 1
+if anything is wrong or crashes.
 """
 
 import argparse
 import contextlib
-import fcntl
 import inspect
 import json
 import os
@@ -29,14 +36,16 @@ import traceback
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 for part in (".", "support"):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / part))
@@ -49,8 +58,10 @@ MODULES = (
 )
 FORMS = ("folder", "bare", "named")
 RESULTS = ("exact", "wrong", "refused", "crash")
-LARGE = 500_000_000  # parameters; larger models are loaded one at a time
-LOCK = Path(tempfile.gettempdir()) / f"coverage-{os.getuid()}.lock"
+DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64", torch.bool: "BOOL"}
+LARGE = (
+    r"_7b|enormous|gigantic|giant|huge|so\d+m|large|_1024|_8\d\d"  # tried first, so that none is left alone at the end
+)
 
 
 @dataclass(frozen=True)
@@ -104,6 +115,14 @@ def timm_tags() -> dict[str, dict[str, list[str]]]:
     return found
 
 
+class WithoutInit(TorchFunctionMode):
+    """Skip the random numbers of a new model: noise replaces them."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        skipped = (Tensor.uniform_, Tensor.normal_, Tensor.erfinv_, Tensor.clamp_)
+        return args[0] if function in skipped else function(*args, **(kwargs or {}))
+
+
 def build_timm(tag: str) -> tuple[nn.Module | None, nn.Module]:
     """Return timm's model with two blocks and noise in every tensor, and the whole model without numbers.
 
@@ -111,14 +130,18 @@ def build_timm(tag: str) -> tuple[nn.Module | None, nn.Module]:
     """
     import timm
 
-    with torch.device("meta"):
+    with torch.device("meta"), WithoutInit():
         whole = timm.create_model(tag)
+    two: dict[str, Any] = {"depth": 2}
+    if "sapiens2" in tag:  # states the heads of keys block by block
+        two["num_kv_heads"] = tuple(block.attn.num_kv_heads for block in list(whole.blocks)[:2])  # type: ignore[arg-type]
     try:
-        with torch.device("meta"):
-            model = timm.create_model(tag, depth=2)
-        persistent = set(model.state_dict())
-        if any(name not in persistent for name, _ in model.named_buffers()):
-            model = timm.create_model(tag, depth=2)  # tables that are computed, not stored: build it for real
+        with torch.device("meta"), WithoutInit():
+            model = timm.create_model(tag, **two)
+        stored = model.state_dict()
+        if any(name not in stored or not held.is_floating_point() for name, held in model.named_buffers()):
+            with WithoutInit():
+                model = timm.create_model(tag, **two)  # tables that are computed, not stored: build it for real
         else:
             model = model.to_empty(device="cpu")
     except Exception:
@@ -128,53 +151,85 @@ def build_timm(tag: str) -> tuple[nn.Module | None, nn.Module]:
     return model.eval(), whole
 
 
-def whole_state_dict(model: nn.Module | None, whole: nn.Module) -> dict[str, Tensor]:
-    """Return tensors under all names of the whole model; blocks after the first two share the numbers of those.
+def build_two_blocks(build_vit: Any, config: Any, tensors: dict[str, Tensor], *rest: Any, **options: Any) -> nn.Module:
+    """Build a model without numbers from all tensors, with every check; then give numbers to its first two blocks."""
+    model = build_vit(config, {name: tensor.to("meta") for name, tensor in tensors.items()}, *rest, **options)
+    model.blocks = model.blocks[:2]
+    held = {name: tensors.get(name, empty) for name, empty in model.state_dict().items()}
+    model.load_state_dict({name: tensor.float().clone() for name, tensor in held.items()}, assign=True)
+    return model
 
-    Sixteen blocks at most share one copy: a file that claims far more numbers than it holds is refused as a bomb.
-    """
+
+def write_with_holes(model: nn.Module | None, whole: nn.Module, path: Path) -> None:
+    """Write a safetensors file of all tensors of `whole`: those that `model` has, too, are there, the others holes."""
     numbers = model.state_dict() if model is not None else {}
-    copies: dict[tuple[str, int], Tensor] = {}
-    found = {}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    filled, end = [], 0
     for name, empty in whole.state_dict().items():
-        number = int(match[1]) if (match := re.search(r"\bblocks\.(\d+)\.", name)) else 0
-        first = re.sub(r"\bblocks\.\d+\.", f"blocks.{number % 2}.", name)
-        tensor = numbers.get(name, numbers.get(first))
+        start, end = end, end + empty.numel() * empty.itemsize
+        header[name] = {"dtype": DTYPES[empty.dtype], "shape": list(empty.shape), "data_offsets": [start, end]}
+        tensor = numbers.get(name)
         if tensor is not None and name == "rope.freqs":  # a row for each block
             tensor = tensor[:, [block % 2 for block in range(empty.shape[1])]]
-        if tensor is None or tensor.shape != empty.shape:
-            tensor = torch.full((1,) * empty.dim(), 0.01, dtype=empty.dtype).expand(empty.shape)
-        elif number >= 16:
-            tensor = copies.setdefault((first, number // 16), tensor.clone())
-        found[name] = tensor
-    return found
+        if tensor is not None and tensor.shape == empty.shape:
+            filled.append((start, tensor))
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        first = file.tell()
+        for start, tensor in filled:
+            file.seek(first + start)
+            tensor.flatten().view(torch.uint8).numpy().tofile(file)
+        file.truncate(first + end)
 
 
-def differs_from_timm(model: Any, with_preprocessing: bool, ours: Any) -> str:
-    """Return how our model differs from timm's; nothing if it does not."""
-    from timm.data import create_transform, resolve_data_config
+@dataclass
+class Comparison:
+    """How models of ours differ from one of timm's; a config with tensors that were compared is not run again."""
 
-    if model is None:
-        return "it loads, but timm cannot build it with two blocks: no comparison"
-    settings = resolve_data_config(pretrained_cfg=model.pretrained_cfg)
-    size = tuple(settings["input_size"][1:])
-    if ours.config.size != size:
-        return f"image size {ours.config.size} instead of {size}"
-    image = torch.randn(1, *settings["input_size"], generator=torch.Generator().manual_seed(1))
-    ours.blocks = ours.blocks[:2]
-    with torch.no_grad():
-        if found := output_difference(ours(image), model(image)):
+    model: Any  # None: timm cannot build it
+    known: list[tuple[Any, dict[str, Tensor], str]] = field(default_factory=list)
+    output: Tensor | None = None
+
+    def __call__(self, ours: Any) -> str:
+        from timm.data import resolve_data_config
+
+        if self.model is None:
+            return "it loads, but timm cannot build it with two blocks: no comparison"
+        shape = resolve_data_config(pretrained_cfg=self.model.pretrained_cfg)["input_size"]
+        if ours.config.size != tuple(shape[1:]):
+            return f"image size {ours.config.size} instead of {tuple(shape[1:])}"
+        tensors = ours.state_dict()
+        for config, others, found in self.known:
+            if config == ours.config and all(torch.equal(tensors[name], others[name]) for name in others):
+                return found
+        image = torch.randn(1, *shape, generator=torch.Generator().manual_seed(1))
+        with torch.no_grad():
+            if self.output is None:
+                self.output = self.model(image)
+            found = output_difference(ours(image), self.output)
+        self.known.append((ours.config, tensors, found))
+        return found
+
+    def with_preprocessing(self, ours: Any) -> str:
+        """Compare the preprocessing as well."""
+        from timm.data import create_transform, resolve_data_config
+
+        if found := self(ours):
             return found
-    if not with_preprocessing:
-        return ""
-    difference = (ours.card.preprocess(photo()) - create_transform(**settings)(photo())).abs().max().item()
-    return "" if difference < 0.03 else f"preprocessing differs by {difference:.2g}"
+        transform = create_transform(**resolve_data_config(pretrained_cfg=self.model.pretrained_cfg))
+        difference = (ours.card.preprocess(photo()) - transform(photo())).abs().max().item()
+        return "" if difference < 0.03 else f"preprocessing differs by {difference:.2g}"
 
 
 def cover_architecture(module: str, tags: list[str], forms: tuple[str, ...]) -> list[Outcome]:
     """Try every tag of one architecture; tags that make the same model share one file."""
     from timm.models import get_pretrained_cfg
     from timm.models._hub import save_config_for_hf
+
+    from vitreous.weights import load
+    from vitreous.weights.infer import build_vit
 
     outcomes = []
     alike: dict[str, list[str]] = defaultdict(list)
@@ -183,25 +238,30 @@ def cover_architecture(module: str, tags: list[str], forms: tuple[str, ...]) -> 
         alike[str([settings.get(key) for key in ("num_classes", "input_size", "global_pool")])].append(tag)
     for group in alike.values():
         model, whole = build_timm(group[0])
-        with in_folder() as folder, LOCK.open("w") as lock:
-            if sum(p.numel() for p in whole.parameters()) > LARGE:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
+        comparison = Comparison(model)
+        with in_folder() as folder:
             (folder / "hub").mkdir()
-            stored = folder / "hub" / "pytorch_model.bin"
-            torch.save(whole_state_dict(model, whole), stored)
+            stored = folder / "hub" / "model.safetensors"
+            write_with_holes(model, whole, stored)
             for tag in group:
                 for built in (model, whole):
                     if built is not None:
                         built.pretrained_cfg = get_pretrained_cfg(tag).to_dict()
                 save_config_for_hf(whole, folder / "hub" / "config.json")
-                paths = {"folder": folder / "hub", "bare": folder / "checkpoint.pth", "named": folder / f"{tag}.pth"}
-                for form in forms:
+                for form, name in (
+                    ("folder", "hub"),
+                    ("bare", "checkpoint.safetensors"),
+                    ("named", f"{tag}.safetensors"),
+                ):
+                    if form not in forms:
+                        continue
                     if form != "folder":
-                        os.link(stored, paths[form])
-                    result, reason = attempt(paths[form], partial(differs_from_timm, model, form == "folder"))
+                        os.link(stored, folder / name)
+                    compare = comparison.with_preprocessing if form == "folder" else comparison
+                    with mock.patch.object(load, "build_vit", partial(build_two_blocks, build_vit)):
+                        outcomes.append(Outcome("timm", module, tag, form, *attempt(folder / name, compare)))
                     if form != "folder":
-                        paths[form].unlink()
-                    outcomes.append(Outcome("timm", module, tag, form, result, reason))
+                        (folder / name).unlink()
     return outcomes
 
 
@@ -327,19 +387,23 @@ def start_worker(memory: int) -> None:
     warnings.filterwarnings("ignore")
 
 
-def cover(only: str, libraries: list[str], forms: tuple[str, ...], processes: int, memory: int) -> Iterator[Outcome]:
-    """Yield the outcomes of every case whose name matches `only`."""
+def cover(
+    only: str, libraries: list[str], forms: tuple[str, ...], processes: int, memory: int, done: set[str]
+) -> Iterator[list[Outcome]]:
+    """Yield the outcomes of every architecture whose name matches `only`, without the names in `done`."""
+    torch.set_num_threads(1)  # before the workers are forked
+    names = transformers_classes() if "transformers" in libraries else []
+    names = [name for name in names if re.search(only, name) and name not in done]
+    architectures = []
+    for module, tags in timm_tags().items() if "timm" in libraries else ():
+        matching = ([tag for tag in each if re.search(only, tag) and tag not in done] for each in tags.values())
+        architectures += [(module, each) for each in matching if each]
+    architectures.sort(key=lambda pair: not any(re.search(LARGE, tag) for tag in pair[1]))
     with ProcessPoolExecutor(processes, initializer=start_worker, initargs=(memory,)) as pool:
-        jobs = []
-        if "transformers" in libraries:
-            names = [name for name in transformers_classes() if re.search(only, name)]
-            jobs += [pool.submit(cover_transformers, name, forms) for name in names]
-        for module, architectures in timm_tags().items() if "timm" in libraries else ():
-            for tags in architectures.values():
-                if matching := [tag for tag in tags if re.search(only, tag)]:
-                    jobs.append(pool.submit(cover_architecture, module, matching, forms))
-        for number, job in enumerate(jobs):
-            yield from job.result()
+        jobs = [pool.submit(cover_architecture, module, tags, forms) for module, tags in architectures]
+        jobs += [pool.submit(cover_transformers, name, forms) for name in names]
+        for number, job in enumerate(as_completed(jobs)):
+            yield job.result()
             print(f"\r{number + 1} of {len(jobs)}", end="", file=sys.stderr, flush=True)
 
 
@@ -372,14 +436,22 @@ def main() -> None:
     parser.add_argument("--library", nargs="+", default=["timm", "transformers"], choices=["timm", "transformers"])
     parser.add_argument("--forms", nargs="+", default=list(FORMS), choices=FORMS)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--memory", type=int, default=16, help="GiB of address space for each process")
+    parser.add_argument(
+        "--memory", type=int, default=64, help="GiB of address space for each process, mapped files included"
+    )
     parser.add_argument("--json", type=Path, help="write every outcome to this file")
+    parser.add_argument("--resume", action="store_true", help="keep what the JSON file holds and try only the rest")
     given = parser.parse_args()
     outcomes = []
-    for each in cover(given.only, given.library, tuple(given.forms), given.processes, given.memory):
-        outcomes.append(each)
-        if given.json:  # as it goes: a whole run takes a while
-            given.json.write_text(json.dumps([asdict(each) for each in outcomes], indent=1))
+    if given.resume and given.json.exists():
+        outcomes = [Outcome(**each) for each in json.loads(given.json.read_text())]
+    done = {each.name for each in outcomes}
+    for found in cover(given.only, given.library, tuple(given.forms), given.processes, given.memory, done):
+        outcomes += found
+        if given.json:  # as it goes, and whole or not at all: the run may be ended
+            new = given.json.with_suffix(".new")
+            new.write_text(json.dumps([asdict(each) for each in outcomes], indent=1))
+            new.replace(given.json)
     print(*summarise(outcomes), sep="\n")
     sys.exit(any(each.result in ("wrong", "crash") for each in outcomes))
 

@@ -20,8 +20,11 @@ CHECKS = (
 )
 
 
-def bodies() -> None:
-    """Half of the bodies are images, whole or damaged: random bytes alone would never come to a model."""
+def inputs() -> None:
+    """Half of the bodies are images, whole or damaged, and half of the lists name heads, patches and classes.
+
+    Random bytes and letters alone would never come to a model. Some numbers are out of range, some lists malformed.
+    """
     import schemathesis
     from hypothesis import strategies
     from PIL import Image
@@ -36,6 +39,22 @@ def bodies() -> None:
 
     images = strategies.builds(drawn, sizes, sizes, formats, strategies.sampled_from([0, 0, 0, 1, 20]))
     schemathesis.openapi.media_type("application/octet-stream", strategies.one_of(images, strategies.binary()))
+    numbers = strategies.integers(-1, 70)  # the model has 8 blocks, 4 heads, 64 patches and 10 classes
+    heads = strategies.builds("{}.{}".format, strategies.integers(0, 8), strategies.integers(0, 4))
+    lists = {
+        "off": strategies.lists(heads, max_size=40).map(",".join),
+        "gone": strategies.lists(numbers.map(str), max_size=80).map(",".join),
+        "classes": strategies.lists(numbers.map(str), max_size=12).map(",".join),
+        "client": strategies.sampled_from(["", "a", "b", "a-0", "a/ablate"]),
+        "model": strategies.just("packaged:cifar10"),
+    }
+
+    def filled(query: dict[str, object] | None) -> strategies.SearchStrategy[dict[str, object] | None]:
+        given = query or {}
+        known = {name: lists[name] | strategies.just(given[name]) for name in lists if name in given}
+        return strategies.fixed_dictionaries(known).map(lambda found: query and given | found)
+
+    schemathesis.hook("flatmap_query")(lambda context, query: filled(query))
 
 
 def main() -> None:
@@ -57,7 +76,7 @@ def main() -> None:
         words += ["--max-examples", str(given.examples), "--seed", str(given.seed), "--no-color"]
         words += ["--request-timeout", "90"]  # a busy machine takes its time
         with tempfile.TemporaryDirectory() as folder:  # what it remembers between runs is not wanted
-            command = "import fuzz_explorer, schemathesis.cli as cli; fuzz_explorer.bodies(); cli.schemathesis()"
+            command = "import fuzz_explorer, schemathesis.cli as cli; fuzz_explorer.inputs(); cli.schemathesis()"
             paths = os.pathsep.join([str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")])
             environment = {**os.environ, "PYTHONPATH": paths}
             status = subprocess.call([sys.executable, "-c", command, "run", *words], cwd=folder, env=environment)

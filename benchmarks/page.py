@@ -15,7 +15,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 from vitreous import ViT, variant
-from vitreous.data.preprocess_configs import default_preprocess
+from vitreous.data.preprocess import default_preprocess
 from vitreous.data.samples import samples
 from vitreous.pages.explanation import Explanation, save_report
 from vitreous.views.inspection import Inspection

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from two_towers import write_siglip
 
 import vitreous
 from vitreous.weights import hub
@@ -109,6 +110,11 @@ def explored(model):
         return urlopen(page.url).read()
 
 
+def two_towers(folder):
+    write_siglip(folder)
+    return str(folder)
+
+
 PIXELS = np.zeros((8, 8, 3), dtype=np.uint8)
 CALLS = {
     "load": lambda model, zoo, out: vitreous.load("packaged:cifar10"),
@@ -119,6 +125,7 @@ CALLS = {
     "export": lambda model, zoo, out: vitreous.export(model, out / "model.pt2", "torch-export"),
     "classify": lambda model, zoo, out: vitreous.classify(PIXELS, model, device="cpu"),
     "explain": lambda model, zoo, out: vitreous.explain(PIXELS, model, device="cpu").save(out / "report.html"),
+    "similarity": lambda model, zoo, out: vitreous.similarity(PIXELS, ["a cat"], two_towers(out), device="cpu"),
     "embed": lambda model, zoo, out: vitreous.embed(zoo, model, device="cpu"),
     "evaluate": lambda model, zoo, out: vitreous.evaluate(zoo, model, device="cpu"),
     "explore": lambda model, zoo, out: explored(model),

@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import sys
 
 import pytest
 import torch
@@ -47,12 +46,6 @@ def test_a_file_is_synced_through_a_handle_that_may_write(monkeypatch, tmp_path)
     monkeypatch.setattr(pathlib.Path, "open", opened)
     write_atomic(tmp_path / "x", lambda temporary: os.truncate(temporary, 3))
     assert modes == ["r+b"]
-
-
-def test_no_memory_setting_is_tried_off_linux(monkeypatch):
-    monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(setup.ctypes, "CDLL", lambda *_: pytest.fail("asked for the C library"))
-    setup.keep_freed_memory()
 
 
 def test_what_is_fastest_is_forgotten_where_it_cannot_be_kept(tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ _HOMES = {  # public name → its module
     "explain": "vitreous.api.explain",
     "explore": "vitreous.api.explore",
     "embed": "vitreous.predict.embed",
+    "similarity": "vitreous.predict.words",
     "evaluate": "vitreous.predict.evaluate",
     "train": "vitreous.api.train",
     "finetune": "vitreous.api.train",
@@ -34,7 +35,7 @@ _HOMES = {  # public name → its module
     "Preprocess": "vitreous.data.preprocess",
     "TokenLayout": "vitreous.models.tokens",
     "ViT": "vitreous.models.vit",
-    "ViTConfig": "vitreous.models.vit",
+    "ViTConfig": "vitreous.models.vit_config",
     "ResNet": "vitreous.models.resnet",
     "VARIANTS": "vitreous.models.variants",
     "variant": "vitreous.models.variants",
@@ -58,10 +59,12 @@ if TYPE_CHECKING:  # so that editors and type checkers see what the lazy import 
     from vitreous.models.resnet import ResNet
     from vitreous.models.tokens import TokenLayout
     from vitreous.models.variants import VARIANTS, variant
-    from vitreous.models.vit import ViT, ViTConfig
+    from vitreous.models.vit import ViT
+    from vitreous.models.vit_config import ViTConfig
     from vitreous.predict.classify import classify
     from vitreous.predict.embed import embed
     from vitreous.predict.evaluate import evaluate
+    from vitreous.predict.words import similarity
     from vitreous.speed.export import export
     from vitreous.speed.optimize import optimize
     from vitreous.training.config import TrainConfig

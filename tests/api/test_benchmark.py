@@ -7,7 +7,7 @@ import pytest
 import vitreous
 from vitreous.cli.main import main
 from vitreous.models.variants import VARIANTS
-from vitreous.models.vit import ViTConfig
+from vitreous.models.vit_config import ViTConfig
 
 TINY = ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=5)
 

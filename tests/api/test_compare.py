@@ -11,8 +11,9 @@ from tiny_studies import MODELS, budget_of, make_zoo, states, tiny
 from vitreous.api.compare import compare
 from vitreous.comparison.runs import Predictions
 from vitreous.comparison.study import STUDIES, NamedStudy, StudyPart
-from vitreous.data.preprocess_configs import default_preprocess
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.data.preprocess import default_preprocess
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.card import Card
 from vitreous.weights.save import save
 

@@ -13,7 +13,7 @@ from vitreous.benchmarking.contenders import (
     select_contenders,
 )
 from vitreous.benchmarking.timing import TimingSummary
-from vitreous.models.vit import ViTConfig
+from vitreous.models.vit_config import ViTConfig
 
 TINY = ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=5)
 CPU = torch.device("cpu")

@@ -5,7 +5,7 @@ import torch
 
 from vitreous.benchmarking.benchmark import check
 from vitreous.benchmarking.contenders import CONTENDERS, Material, Setting, random_model, select_contenders
-from vitreous.models.vit import ViTConfig
+from vitreous.models.vit_config import ViTConfig
 
 TINY = ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=5)
 CPU = torch.device("cpu")

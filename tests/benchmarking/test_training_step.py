@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from vitreous.benchmarking.benchmark import bytes_held
 from vitreous.benchmarking.contenders import CONTENDERS, Material, Setting
-from vitreous.benchmarking.training_step import bytes_held, recorded, training_step
-from vitreous.models.vit import ViTConfig
+from vitreous.benchmarking.training_step import recorded, training_step
+from vitreous.models.vit_config import ViTConfig
 
 TINY = ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=5)
 CPU = torch.device("cpu")

@@ -6,14 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from chromium import Watched, browser, settle, until
 from PIL import Image
 
-from vitreous.data.preprocess_configs import default_preprocess
+from vitreous.data.preprocess import default_preprocess
+from vitreous.data.samples import samples
 from vitreous.models.variants import variant
 from vitreous.models.vit import ViT
 from vitreous.pages.explanation import Explanation
 from vitreous.server.serve import RunningExplorer
+from vitreous.views.inspection import Inspection
 from vitreous.weights.card import Card
 from vitreous.weights.load import load
 
@@ -345,7 +348,7 @@ def test_the_address_holds_image_model_class_and_view_and_back_works(watched, ho
     assert again.evaluate("vitreous.viewer.header.image.name") == "coffee"
     assert again.evaluate("vitreous.viewer.view.name") == "attention-rows"
     page.go_back()
-    until(page, "vitreous.viewer.view.name === 'relevance'")
+    until(page, "vitreous.viewer.view.name === 'removal'")
     page.go_back()
     until(page, "vitreous.viewer.header.model.name === 'packaged'", 60)
     page.go_back()
@@ -474,3 +477,74 @@ def test_answers_stay_and_the_page_says_why_where_maps_cannot_be_had(watched, ho
     assert page.get_by_text("Being worked out").count() == 0
     assert page.locator(".answer .name").count() == 5
     assert page.locator("[aria-busy]").count() == 0
+
+
+def test_two_images_stand_side_by_side_and_alike_patches_are_found_in_the_other(watched, home):
+    page = watched.open(f"{home}#view=similarity&block=5")
+    page.select_option("#second", "image:coffee")
+    ready(page, 2)
+    names = page.locator(".slot:not([hidden]) h2.quiet").all_inner_texts()
+    assert names == ["chelsea", "coffee"]
+    until(page, "location.hash.includes('beside=image%3Acoffee')")
+    assert page.evaluate("vitreous.viewers.map((viewer) => viewer.header.model.name)") == ["packaged", "packaged"]
+    page.evaluate("vitreous.state.set({ query: 12, hover: null, from: vitreous.viewer })")
+    settle(page)
+    said = page.locator(".said").nth(1).inner_text()
+    assert said.startswith("After block 5, the patch in row 1, column 3 of chelsea is most similar to the patch in row")
+    found = page.evaluate("vitreous.viewers.map((viewer) => [...viewer.drawn.values])")
+    model, pictures = load("packaged:cifar10"), samples()
+    tokens = [Inspection(model, pictures[name]).outputs[5, 1:].detach() for name in ("chelsea", "coffee")]
+    for values, others in zip(found, tokens, strict=True):
+        assert np.allclose(values, torch.cosine_similarity(tokens[0][11], others, dim=-1), atol=0.03)
+    page.go_back()
+    ready(page, 1)
+    assert watched.complaints == []
+
+
+def test_files_are_dropped_and_pasted(watched, home):
+    page = watched.open(home)
+    for kind, field, name in (("DragEvent", "dataTransfer", "drop"), ("ClipboardEvent", "clipboardData", "paste")):
+        page.evaluate(
+            """([kind, field, name, bytes]) => {
+                const data = new DataTransfer();
+                data.items.add(new File([new Uint8Array(bytes)], `${name}.png`, { type: "image/png" }));
+                const event = new globalThis[kind](name, { [field]: data, bubbles: true, cancelable: true });
+                document.body.dispatchEvent(event);
+            }""",
+            [kind, field, name, list(image()["buffer"])],
+        )
+        until(page, f"vitreous.viewer.header.image.name === '{name}.png'", 60)
+    assert page.locator(".thumb").count() == 5
+    assert watched.complaints == []
+
+
+def test_two_tabs_keep_their_own_image_and_model(watched, home):
+    first = watched.open(f"{home}#sample=coffee")
+    second = watched.context.new_page()
+    second.goto(f"{home}#model=fresh")
+    ready(second)
+    ready(first)
+    names = "[vitreous.viewer.header.model.name, vitreous.viewer.header.image.name]"
+    shown = [page.evaluate(names) for page in (first, second)]
+    assert shown == [["packaged", "coffee"], ["fresh", "chelsea"]]
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1300, "light")])  # layout and colours are apart
+def test_axe_has_no_complaint(chromium, home, width, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    watched = Watched(chromium, viewport={"width": width, "height": 844}, color_scheme=scheme)
+    page = watched.open(home)
+    page.get_by_role("button", name="Click patches away").click()
+    page.locator(".stage").click()
+    until(page, "vitreous.viewer.news.includes('Without 1 patch')", 60)
+    ready(page)
+    press(page, "Difference to before")
+    for view in ("relevance", "importance", "similarity", "trust"):
+        page.evaluate(f"vitreous.state.set({{ view: '{view}' }})")
+        settle(page)
+        problems = [f"{each['id']}: {each['nodes'][0]['html'][:120]}" for each in axe.run(page).response["violations"]]
+        assert problems == [], view
+    page.select_option("#second", "image:coffee")
+    ready(page, 2)
+    assert [each["id"] for each in axe.run(page).response["violations"]] == []
+    watched.context.close()

@@ -1,4 +1,4 @@
-"""The report and a run's page in Firefox, from disk: they draw, answer a hover and a key, and complain of nothing."""
+"""Report, run page and explorer in Firefox: they draw, answer a hover and a key, and complain of nothing."""
 
 import io
 
@@ -10,9 +10,11 @@ from PIL import Image
 from conftest import CHELSEA, SMALL
 from vitreous.cli.main import main
 from vitreous.pages.run import write_run_page
+from vitreous.server.serve import RunningExplorer
 from vitreous.training.config import TrainConfig
 from vitreous.training.run_folder import RunFolder
 from vitreous.training.snapshots import Snapshot, write_snapshot
+from vitreous.weights.load import load
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +43,19 @@ def test_the_report_answers_a_hover(fox, tmp_path):
         fox.run("document.querySelectorAll('[role=tab]')[arguments[0]].click()", tab)
     assert colours(fox) > 100
     assert fox.complaints() == []
+
+
+def test_the_explorer_shows_the_next_image_and_clicks_patches_away(fox):
+    with RunningExplorer({"packaged": load("packaged:cifar10")}) as page:
+        fox.open(page.url)
+        fox.run("document.querySelectorAll('.thumb')[1].click()")
+        fox.until("return vitreous.viewer.header.image.name === 'coffee' && document.documentElement.dataset.ready", 60)
+        assert fox.run("return document.querySelectorAll('.pending').length") == 0
+        fox.run("vitreous.viewer.edits.change(() => vitreous.viewer.edits.gone.add(20))")
+        fox.until("return vitreous.viewer.news.includes('Without 1 patch')", 60)
+        assert fox.run("return document.querySelectorAll('.answer .value small').length") == 5
+        assert colours(fox) > 100
+        assert fox.complaints() == []
 
 
 def test_a_runs_page_goes_from_moment_to_moment(fox, tmp_path):

@@ -11,14 +11,14 @@ from scipy.stats import spearmanr
 
 from conftest import CHELSEA, SMALL
 from vitreous.cli.main import main
-from vitreous.data.preprocess_configs import default_preprocess
+from vitreous.data.preprocess import default_preprocess
 from vitreous.data.samples import samples
 from vitreous.figures.kinds import Matrix
 from vitreous.inside.capture import capture
-from vitreous.inside.faithfulness import probabilities_without
+from vitreous.inside.hiding import HiddenPatches
 from vitreous.inside.representations import patch_similarity, principal_colours
 from vitreous.models.resnet import ResNet, ResNetConfig
-from vitreous.models.vit import ViTConfig
+from vitreous.models.vit_config import ViTConfig
 from vitreous.pages.explanation import Explanation
 from vitreous.views.inspection import Inspection
 from vitreous.views.maps import heat_map
@@ -33,7 +33,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.html"
-    main(["explain", CHELSEA, *SMALL, "-o", str(path), "--ablate", "heads", "--trust", "--device", "cpu"])
+    views = ",".join(["all", *(name for name, view in VIEWS.items() if view.slow)])
+    main(["explain", CHELSEA, *SMALL, "-o", str(path), "--views", views, "--device", "cpu"])
     return path.as_uri()
 
 
@@ -137,14 +138,35 @@ def test_the_keyboard_moves_from_patch_to_patch(watched, report):
     assert page.get_by_role("tab", name="Why").get_attribute("aria-selected") == "true"
 
 
-def test_a_click_on_a_class_shows_its_relevance(watched, report):
+def test_a_click_on_a_class_shows_its_removal_map(watched, report):
     page = watched.open(report)
     page.locator("button.answer").nth(1).click()
     settle(page)
     second = page.evaluate("vitreous.viewer.header.predictions[1].class_name")
-    assert page.evaluate("vitreous.viewer.view.name") == "relevance"
-    assert page.locator(".tile", has_text=second).get_attribute("aria-pressed") == "true"
+    assert page.evaluate("vitreous.viewer.view.name") == "removal"
+    assert page.locator(".tile", has_text=second).first.get_attribute("aria-pressed") == "true"
     assert f"“{second}”" in page.locator(".proof").inner_text()
+
+
+def test_the_best_maps_are_shown_and_the_others_are_one_click_away(watched, report):
+    page = watched.open(report)
+    chips = page.get_by_role("group", name="Why: views").locator("button:visible")
+    assert chips.all_inner_texts() == [
+        "Removal of patches",
+        "Pruned gradients",
+        "Relevance for a class",
+        "Hide and show",
+        "Predictions",
+        "More",
+    ]
+    page.get_by_role("button", name="More", exact=True).click()
+    assert {view.title for view in VIEWS.values() if view.group == "Why"} < {*chips.all_inner_texts()}
+    page.get_by_role("button", name="RISE", exact=True).click()
+    settle(page)
+    assert page.evaluate("vitreous.viewer.view.name") == "rise"
+    page.locator("button.answer").nth(1).click()  # RISE was computed for the first answer alone
+    settle(page)
+    assert page.evaluate("vitreous.viewer.view.name") == "removal"
 
 
 def test_the_first_screen_says_what_where_and_why(chromium, report):
@@ -167,12 +189,13 @@ def test_the_slider_hides_the_strongest_patches_and_the_bars_follow(watched, rep
     settle(page)
     gone = page.evaluate("[...vitreous.viewer.stage.shown.removed.gone]")
     inspection = Inspection(load("packaged:cifar10"), samples()["chelsea"])
-    heat = heat_map("relevance", inspection).flatten()
+    heat = heat_map("removal", inspection).flatten()
     heat[list(inspection.artifacts.patches)] = -torch.inf
     assert gone == heat.argsort(descending=True, stable=True)[: len(gone)].tolist()
     kept = torch.ones(64, dtype=torch.bool)
     kept[gone] = False
-    truth = probabilities_without(inspection.model, inspection.x, kept.view(1, 8, 8))[0, inspection.target].item()
+    logits = HiddenPatches(inspection.model, inspection.x, (8, 8))(kept.view(1, 8, 8), "mean")
+    truth = logits.softmax(dim=-1)[0, inspection.target].item()
     assert page.locator("button.answer .value").first.inner_text() == page.evaluate(
         f"import('vitreous/dom.js').then(({{ percent }}) => percent({truth}))"
     )
@@ -449,3 +472,26 @@ def test_the_page_lives_in_a_notebooks_output(watched, tmp_path):
     frame.get_by_text("Attention of the class token, block 2").wait_for()
     page.wait_for_timeout(400)  # the address is written a moment later
     assert watched.complaints == []
+
+
+@pytest.mark.parametrize("place", [(5, 5), (0, 0), (13, 13)])
+def test_a_single_hot_cell_is_drawn_at_its_own_value_inside_and_in_a_corner(watched, report, place):
+    page = watched.open(report)
+    expected, drawn = page.evaluate(
+        """async ([row, column]) => {
+          const { paint } = await import("vitreous/colours.js");
+          const { overlay } = await import("vitreous/stage.js");
+          const values = new Float32Array(14 * 14);
+          values[row * 14 + column] = 0.5;
+          const context = new OffscreenCanvas(140, 140).getContext("2d");
+          const options = { values, columns: 14, kind: "heat", peak: 1, opacity: 1 };
+          overlay(context, { x: 0, y: 0, width: 140, height: 140 }, null, new OffscreenCanvas(14, 14), options);
+          const alone = paint(new Float32Array([0, 0.5]), 2, { peak: 1 }).data;
+          return [[...alone], [...context.getImageData(0, 0, 140, 140).data]];
+        }""",
+        list(place),
+    )
+    cells = np.array(drawn).reshape(14, 10, 14, 10, 4).swapaxes(1, 2)
+    assert (cells[place] == expected[4:]).all()
+    cells[place] = expected[:4]
+    assert (cells == expected[:4]).all()

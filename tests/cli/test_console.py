@@ -13,7 +13,9 @@ from conftest import noise
 from vitreous.cli import console as module
 from vitreous.cli.console import Estimate
 from vitreous.cli.main import COMMANDS, main
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
+from vitreous.views.registry import VIEWS
 from vitreous.weights import hub
 from vitreous.weights.load import load
 from vitreous.weights.save import save
@@ -35,7 +37,7 @@ WORDS = {  # command → words, and a key or a length that the answer has
     "models": (["--search", "vit_tiny_patch16_224"], 1),
     "datasets": ([], 7),
     "recipes": ([], 9),
-    "views": ([], 29),
+    "views": ([], len(VIEWS)),
 }
 
 
@@ -91,7 +93,7 @@ def test_nan_is_null(files, capsys, monkeypatch, tmp_path):
 
 def test_a_log_gets_a_line_with_an_estimate_now_and_then(monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])  # the one clock of all modules
     log = io.StringIO()
     estimate = Estimate(Console(file=log, soft_wrap=True), "trust")
     for done in range(1, 11):
@@ -101,4 +103,4 @@ def test_a_log_gets_a_line_with_an_estimate_now_and_then(monkeypatch):
     estimate(1, 10)  # once more from the start: the estimate begins anew
     clock[0] += 40.0
     estimate(2, 10)
-    assert log.getvalue().splitlines()[-1] == "trust: 2 of 10, about 160 s left"
+    assert log.getvalue().splitlines()[-1] == "trust: 2 of 10, about 2 min 40 s left"

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import wraps
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +17,8 @@ from conftest import SMALL, noise
 from vitreous.cli.main import COMMANDS, main
 from vitreous.cli.welcome import PURPOSES
 from vitreous.data.samples import samples
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.save import save
 
 
@@ -145,7 +147,7 @@ def test_answers_go_to_a_file_and_bad_images_with_them(folder, image, tmp_path, 
     shown = capsys.readouterr()
     assert shown.out == f"wrote {output}: 1 image\n"
     assert "bad.png: empty file" in shown.err
-    assert "1 of 2 images left out" in shown.err
+    assert shown.err.count("vitreous:") == 1  # one bad image is one line
     if suffix == ".json":
         assert [row.get("error") is None for row in json.loads(output.read_text())] == [True, False]
 
@@ -237,7 +239,13 @@ def test_good_images_are_answered_and_bad_ones_listed(folder, image, tmp_path, c
         (["classify", "--precision", "half"], "--precision is one of fp32, bf16, fp16, int8, fp8, got 'half'"),
         (["classify", "--image-size", "x"], "--image-size expects HEIGHT [WIDTH], got ['x']"),
         (["convert"], "convert needs IN, OUT and --to {timm,"),
-        (["evaluate", "here"], "evaluate needs --data NAME|FOLDER|CSV, and takes no here (vitreous"),
+        (["evaluate", "here"], "evaluate takes no here: did you mean --data here? (vitreous"),
+        (["finetune", "here"], "finetune takes no here: did you mean --data here? (vitreous"),
+        (["explore", "text.txt"], "explore takes no text.txt: drop images into the page"),
+        (["text.txt"], "the command comes before text.txt, as in vitreous classify text.txt"),
+        (["train", "empty"], "empty is not a recipe: for your own images write --data empty"),
+        (["classify", "txet.txt"], "txet.txt: no such file or folder: did you mean text.txt?"),
+        (["explain", "text.txt", "-o", "text.txt"], "the page is an .html file, got text.txt: name text.html"),
         (["evaluate", "--data", "empty", "--probe", "knn", "--fast"], "leave --fast, --merge and --precision out"),
         (["--json", "classify"], "the command comes before --json"),
     ],
@@ -262,9 +270,22 @@ def test_a_mistake_is_one_line_of_a_real_process_too(tmp_path):
     done = run("classify", "--model", "/nowhere/model.pth", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        "starting …",
+        "loading PyTorch …",
         "vitreous: there is no file or folder /nowhere/model.pth: check the path",
     ]
+
+
+def test_lists_and_json_begin_without_a_line(monkeypatch):
+    asked = []
+
+    def record(function, *, say):
+        asked.append(say)
+        return wraps(function)(lambda **flags: None)
+
+    monkeypatch.setattr("vitreous.cli.main.with_torch", record)
+    for words in (["models"], ["views"], ["doctor", "--json"], ["doctor"]):
+        main(words)
+    assert asked == [False, False, False, True]
 
 
 def test_debug_shows_the_traceback():

@@ -288,7 +288,7 @@ def test_a_run_without_json_tells_the_accuracy_and_what_to_try(zoo, capsys):
     main(["train", "--data", zoo, *TINY])
     found = capsys.readouterr()
     assert re.fullmatch(r"\d+\.\d\d% of \d held-out images after 2 epochs\n", found.out)
-    assert "vitreous explain IMAGE --model runs/zoo/model" in found.err
+    assert "vitreous explain IMAGE --model runs/zoo\n" in found.err
     assert "runs/zoo/run.html" in found.err
 
 

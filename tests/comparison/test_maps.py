@@ -1,18 +1,21 @@
 import json
+import re
 import shutil
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scipy.stats import spearmanr
 
 from vitreous.cli.main import main
+from vitreous.comparison.map_table import signed
 from vitreous.comparison.maps import compare_maps, find_masks, read_mask, read_parts
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.samples import samples
-from vitreous.inside.faithfulness import area
-from vitreous.models.vit import ViT, ViTConfig
-from vitreous.views import maps as views
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
+from vitreous.views import trust as views
 from vitreous.views.inspection import Inspection
 from vitreous.weights.card import Card
 from vitreous.weights.save import save
@@ -106,6 +109,69 @@ def test_a_killed_run_is_resumed_and_another_one_is_refused(model, photos, tmp_p
 
 
 @pytest.mark.slow
+def test_a_run_that_is_ended_early_has_the_tables_of_its_finished_parts(model, photos, tmp_path, monkeypatch):
+    monkeypatch.setattr("vitreous.comparison.maps.PART", 2)
+    whole = run(model, tmp_path / "whole", data=photos, greedy=0)
+
+    def interrupt(what, done, total):
+        if done == 4:
+            raise KeyboardInterrupt
+
+    found = run(model, tmp_path / "out", data=photos, greedy=0, progress=interrupt)
+    assert found.ended
+    assert not whole.ended
+    assert 2 <= found.table["faithfulness"]["images"] <= 4
+    assert found.page.exists()
+    again = run(model, tmp_path / "out", data=photos, greedy=0)
+    assert again.table["faithfulness"]["images"] == 6
+
+
+def test_a_run_that_is_ended_before_its_first_part_is_interrupted(model, photos, tmp_path):
+    def at_once(what, done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(model, tmp_path, data=photos, greedy=0, progress=at_once)
+
+
+@pytest.mark.slow
+def test_the_page_has_the_tables_and_images_where_maps_agree_and_disagree(model, photos, masked, tmp_path):
+    found = run(model, tmp_path / "maps.html", data=photos, masks=masked, greedy=2, methods=(*METHODS, "removal-64"))
+    assert found.page == tmp_path / "maps.html"
+    assert found.folder == tmp_path / "maps"
+    text = found.page.read_text()
+    for heading in ("Is it faithful?", "Does it lie on the object?", "Where the maps agree", "Where the maps disagree"):
+        assert heading in text
+    removal = next(row for row in found.table["faithfulness"]["methods"] if row["name"] == "removal-64")
+    assert removal["fitted"] == ["blur"]
+    assert f"<td>{signed(removal['blur']['score'])} *</td>" in text  # marked
+    assert f"<td>{signed(removal['mean']['score'])}</td>" in text
+    half = removal["over"]["half_width"]
+    assert f"<td>{signed(removal['over']['mean'])} ± {half:.3f}</td>" in text
+    assert text.count("<figure>") == 2 * 3 * (1 + 4)  # images × (the image, and four methods that depend on the model)
+    alike = [float(value) for value in re.findall(r"between the maps (-?[\d.]+)\.</p>", text)]
+    assert min(alike[:3]) >= max(alike[3:])
+
+
+@pytest.mark.slow
+def test_the_floor_of_sanity_is_between_maps_of_different_images(model, photos, tmp_path, monkeypatch):
+    monkeypatch.setattr("vitreous.comparison.maps.SANITY_EVERY", 1)
+    found = run(model, tmp_path, data=photos, greedy=0)
+    columns = read_parts(tmp_path / "faithfulness")
+    for row in found.table["faithfulness"]["methods"]:
+        if row["name"] == "random":
+            assert row["sanity"] is row["sanity_floor"] is None
+            continue
+        i = METHODS.index(row["name"])
+        own, fresh = (columns[name].reshape(6, len(METHODS), 16)[:, i] for name in ("maps", "fresh_maps"))
+        same, other = (
+            np.mean([abs(spearmanr(own[k], fresh[(k + shift) % 6]).statistic) for k in range(6)]) for shift in (0, -1)
+        )
+        assert row["sanity"] == pytest.approx(same, abs=1e-5)
+        assert row["sanity_floor"] == pytest.approx(other, abs=1e-5)
+
+
+@pytest.mark.slow
 def test_an_unreadable_image_is_left_out(model, photos, tmp_path):
     broken = shutil.copytree(photos, tmp_path / "zoo")
     (broken / "cat/broken.png").write_bytes(b"no image")
@@ -117,15 +183,18 @@ def test_trust_of_one_image_and_the_comparison_agree_to_the_last_digit(model, ph
     one = tmp_path / "one/cat"
     one.mkdir(parents=True)
     shutil.copy(photos / "cat/chelsea.png", one)
-    names = ("relevance", "rollout", "attention", "CAM")
+    names = ("removal-64", "pruned gradients", "relevance", "rollout", "attention", "CAM", "integrated gradients")
     run(model, tmp_path / "out", data=one.parent, greedy=0, methods=names, steps=28)
     columns = read_parts(tmp_path / "out/faithfulness")
     inspection = Inspection(model, Image.open(one / "chelsea.png"))
-    found = views.comparable(inspection)
-    deletion, insertion = (dict(zip(found, area(line), strict=True)) for line in views.curves(found, inspection))
+    found = views.trust(inspection)
+    similarity = dict(zip(found["sanity"].names, found["sanity"].values.tolist(), strict=True))
     for i, name in enumerate(names):
-        assert columns["deletion_blur"][0, i] == deletion[name].item()
-        assert columns["insertion_blur"][0, i] == insertion[name].item()
+        plain = name.removesuffix("-64")
+        assert columns["sanity"][0, i] == similarity[plain]
+        for operator, part, end in (("mean", "", ""), ("blur", "blur", " *" * (plain == "removal"))):
+            for way, panel in zip(("deletion", "insertion"), found[part].panels, strict=True):
+                assert columns[f"{way}_{operator}"][0, i] == panel.areas[plain + end], (name, way, operator)
 
 
 def test_masks_are_read_as_the_model_sees_them(masked):

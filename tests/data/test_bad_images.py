@@ -11,7 +11,8 @@ from PIL import Image
 
 from vitreous.cli.explain import explain
 from vitreous.data.colours import to_rgb
-from vitreous.data.images import ImageError, ReadLimitedFile, count_scans, count_strips, read_image
+from vitreous.data.image_limits import ReadLimitedFile, count_scans, count_strips
+from vitreous.data.images import ImageError, read_image
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -68,9 +69,9 @@ def test_a_jpeg_that_goes_over_its_pixels_too_often_is_refused_before_it_is_deco
 
 
 def test_scans_are_counted_across_chunks(monkeypatch):
-    monkeypatch.setattr("vitreous.data.images.CHUNK", 3)
+    monkeypatch.setattr("vitreous.data.image_limits.CHUNK", 3)
     data = b"\xff\xd8\xff\xda12\xff\x00\xff\xda\xff\xff\xda\xda"
-    assert count_scans(ReadLimitedFile(io.BytesIO(data), "x")) == data.count(b"\xff\xda") == 3
+    assert count_scans(ReadLimitedFile(io.BytesIO(data))) == data.count(b"\xff\xda") == 3
 
 
 @pytest.mark.parametrize("kind", [42, 43])
@@ -81,8 +82,8 @@ def test_strips_are_counted_in_every_kind_of_tiff(kind, order):
     head += (8).to_bytes(2, order) + bytes(2) + (16).to_bytes(8, order) if kind == 43 else (8).to_bytes(4, order)
     entry = (273).to_bytes(2, order) + (4).to_bytes(2, order) + (777).to_bytes(wide, order) + bytes(wide)
     data = head + (1).to_bytes(8 if kind == 43 else 2, order) + entry
-    assert count_strips(ReadLimitedFile(io.BytesIO(data), "x")) == 777
-    assert count_strips(ReadLimitedFile(io.BytesIO(data[:-9]), "x")) == 0  # cut short: the decoder will say so
+    assert count_strips(ReadLimitedFile(io.BytesIO(data))) == 777
+    assert count_strips(ReadLimitedFile(io.BytesIO(data[:-9]))) == 0  # cut short: the decoder will say so
 
 
 @pytest.mark.parametrize("head", [b"P5 30 20 100\n", b"P6 30 20 77\n", b"P5 30 20 1023\n", b"P6 30 20 4095\n"])

@@ -312,6 +312,8 @@ def test_what_cannot_be_learned_from_is_refused_in_one_line(tmp_path):
     assert "2 of 3 classes" in refused(empty)
     assert "'dogs', 'emus'" in refused(empty)
     assert "no images" in refused(make_folder(tmp_path / "none", {"cats": 0, "dogs": 0}))
+    (only / "train.csv").write_text("image,label\n")
+    assert refused(only).endswith(f"add another, or name the table of labels: --data {only / 'train.csv'}")
     assert "no sub-folders" in refused(make_folder(tmp_path / "nothing", {}))
     assert "one image a class" in refused(make_folder(tmp_path / "few", {"cats": 1, "dogs": 1}))
     make_folder(tmp_path / "strange/train", {"cats": 2, "dogs": 2})

@@ -401,7 +401,7 @@ def test_a_download_is_limited(files, monkeypatch):
 def test_standard_input_is_an_image(monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(encoded(noise(), "PNG"))))
     assert read_image("-").tobytes() == noise().tobytes()
-    assert str(failure("-")) == "standard input: empty file (0 bytes): copy or download it again"
+    assert str(failure("-")) == "standard input: empty: the command before the pipe wrote nothing"
     monkeypatch.setattr("vitreous.data.images.LIMIT_BYTES", 100)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(bytes(101))))
     assert "more than 0 MiB" in failure("-").reason

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from vitreous.figures.colour_scale import own_scales, round_ticks, scale_of, short_numbers
 from vitreous.figures.matrix import fit_both, fit_columns, fit_rows
-from vitreous.figures.selection import percent
 from vitreous.figures.style import elide, text_width, wrap
 
 WORDS = st.text("abc wxyz,MW.é", max_size=60)
@@ -58,10 +57,6 @@ def test_ticks_lie_within_and_all_differ(low, span):
     assert all(low - slack <= place <= low + span + slack for place in ticks)
     if span > 1e-3 * abs(low):
         assert len(set(ticks.values())) == len(ticks) >= 2
-
-
-def test_percent():
-    assert [percent(share) for share in (0, 0.0004, 0.05, 0.999, 1)] == ["0 %", "< 0.1 %", "5.0 %", "99.9 %", "100 %"]
 
 
 def test_a_scale_begins_at_zero_unless_asked_otherwise():

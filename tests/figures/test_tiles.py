@@ -17,7 +17,7 @@ def test_filters_come_in_reading_order_with_their_numbers():
     assert corners == sorted(corners)  # down the rows, to the right in each
     assert len({top for top, _ in corners}) == 4
     assert axes.get_ylim()[0] > axes.get_ylim()[1]  # inches count downwards
-    assert [text.get_text() for text in axes.texts if text.get_text()] == [str(i + 1) for i in range(28)]
+    assert [text.get_text() for text in axes.texts if text.get_text()] == [str(i) for i in range(28)]
 
 
 def test_grey_filters_are_grey():
@@ -28,7 +28,7 @@ def test_grey_filters_are_grey():
 
 def test_explained_variance_stands_beside_the_number():
     texts = [text.get_text() for text in draw_filters(np.ones((2, 4, 4, 3)), explained=[0.25, 0.031]).axes[0].texts]
-    assert texts == ["1", "25.0 %", "2", "3.1 %"]
+    assert texts == ["0", "25.0 %", "1", "3.1 %"]
 
 
 @pytest.mark.parametrize(

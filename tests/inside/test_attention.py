@@ -10,8 +10,6 @@ from vitreous.inside.attention import (
     attention_of,
     class_maps,
     entropy,
-    layer_normed,
-    log_scaled,
     mean_distance,
     readout,
 )
@@ -119,21 +117,6 @@ def test_attention_to_one_token_has_no_entropy_and_rows_are_averaged():
     sharp, even = torch.eye(4)[:2], torch.full((2, 4), 0.25)
     assert entropy(sharp[None]).tolist() == [0.0]
     torch.testing.assert_close(entropy(torch.cat([sharp, even])), torch.tensor(math.log(4) / 2))
-
-
-def test_layer_norm_for_display_gives_each_row_mean_zero_and_spread_one():
-    shown = layer_normed(random_attention(3, 5, 50), eps=0.0)
-    torch.testing.assert_close(shown.mean(dim=-1), torch.zeros(3, 5), rtol=0, atol=1e-5)
-    torch.testing.assert_close(shown.square().mean(dim=-1), torch.ones(3, 5))
-
-
-def test_layer_norm_for_display_is_torchs_own():
-    matrix = random_attention(6, 20)
-    torch.testing.assert_close(layer_normed(matrix), torch.nn.LayerNorm(20)(matrix).detach())
-
-
-def test_the_logarithm_stays_finite():
-    assert log_scaled(torch.tensor([10.0, 0.1, 0.0]), floor=1e-3).tolist() == pytest.approx([1, -1, -3])
 
 
 @pytest.mark.parametrize("name", ["distilled", "sine"])

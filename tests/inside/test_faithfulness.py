@@ -8,12 +8,11 @@ from vitreous.inside.faithfulness import (
     area,
     centre_map,
     curves,
-    probabilities_without,
     random_map,
     rank_correlation,
     reinitialised,
-    sanity,
 )
+from vitreous.inside.hiding import HiddenPatches
 from vitreous.inside.integrated_gradients import to_patches
 from vitreous.inside.relevance import relevance
 from vitreous.models.resnet import ResNet, ResNetConfig
@@ -115,7 +114,7 @@ def test_each_step_of_a_curve_is_the_models_answer_without_those_patches(baselin
         for step in (1, 3):
             high = heat >= heat.flatten().sort(descending=True).values[step * heat.numel() // 4 - 1]
             for curve, kept in ((removed, ~high), (added, high)):
-                own = probabilities_without(model, x, kept[None], baseline=baseline)[0, 1]
+                own = HiddenPatches(model, x, heat.shape)(kept[None], baseline).softmax(dim=-1)[0, 1]
                 torch.testing.assert_close(curve[step], own)
 
 
@@ -183,17 +182,11 @@ def test_a_reinitialised_model_is_fresh_from_its_seed_and_leaves_all_else_alone(
             assert value.dim() > 1 or torch.equal(value, drawn), key
 
 
-def test_sanity_compares_the_trained_models_map_with_the_fresh_ones():
+def test_a_map_of_the_gradient_changes_with_the_weights():
     model = family("class token")
     x = images(model, 3)
-
-    def explain(model, x):
-        return relevance(model, x, 1)
-
-    expected = rank_correlation(explain(model, x), explain(reinitialised(model, 4), x))
-    assert torch.equal(sanity(explain, model, x, seed=4), expected)
-    assert expected.abs().max() < 0.95
-    assert torch.equal(sanity(lambda model, x: x[:, 0], model, x), torch.ones(3))  # an edge detector fails the check
+    found = rank_correlation(relevance(model, x, 1), relevance(reinitialised(model, 4), x, 1))
+    assert found.abs().max() < 0.95
 
 
 def test_rank_correlation_against_scipy():

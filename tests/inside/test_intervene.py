@@ -6,7 +6,8 @@ from conftest import noise
 from vitreous.inside.capture import capture
 from vitreous.inside.intervene import KnockOut, intervene
 from vitreous.models.hooks import HOOKS
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 
 SMALL = {"image_size": 32, "patch_size": 8, "width": 48, "depth": 3, "heads": 4, "classes": 5}
 

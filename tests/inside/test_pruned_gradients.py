@@ -3,7 +3,8 @@ import torch
 from families import FAMILIES, family, images
 
 from vitreous.inside.pruned_gradients import pruned_gradients, token_parts
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 
 
 def without_biases(model):

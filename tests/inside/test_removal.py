@@ -6,7 +6,8 @@ from vitreous.data.samples import samples
 from vitreous.inside.faithfulness import rank_correlation
 from vitreous.inside.hiding import HiddenPatches, log_odds
 from vitreous.inside.removal import draw_masks, removal
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.load import load
 
 
@@ -42,20 +43,26 @@ def test_a_prior_map_that_is_wrong_is_not_turned_around():
     assert rank_correlation(found, wrong.float()) > -0.9
 
 
-def test_errors_are_those_that_are_made():
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize(
+    ("size", "noise", "passes"), [(1.0, 2.0, 512), (0.3, 1.0, 512), (0.1, 0.3, 512), (1.0, 2.0, 64)]
+)
+def test_errors_are_those_that_are_made(size, noise, passes, known):
     generator = torch.Generator().manual_seed(3)
     ratios = []
     for _ in range(6):
-        weights = 0.1 * torch.randn(8, 8, dtype=torch.float64, generator=generator)
+        weights = torch.randn(8, 8, dtype=torch.float64, generator=generator)
+        prior = torch.rand(8, 8, dtype=torch.float64, generator=generator) if known else torch.zeros(8, 8)
+        weights = size * (2 * prior + (2 * prior).sqrt() * weights if known else weights)
         found = removal(
             lambda kept, operator, weights=weights: (
-                (kept * weights).sum(dim=(1, 2)) + 0.3 * torch.randn(len(kept), generator=generator)
+                (kept * weights).sum(dim=(1, 2)) + noise * torch.randn(len(kept), generator=generator)
             ),
-            torch.zeros(8, 8),
-            passes=512,
+            prior,
+            passes=passes,
         )
         ratios.append(((found.map - weights) / found.error).square().mean().sqrt())
-    assert 0.8 < torch.stack(ratios).mean() < 1.25
+    assert 0.65 < torch.stack(ratios).mean() < 1.25  # rather too large than too small
 
 
 def test_it_stops_when_the_ranking_is_stable():
@@ -137,7 +144,7 @@ def test_evidence_that_was_planted_is_found(corner_model, operator, target):
     found = removal(lambda kept, how: log_odds(hidden(kept, how), target), torch.rand(6, 6), operators=(operator,))
     assert found.map.argmax() == 5  # the last column of the first row
     assert found.map[0, 5] > 5 * found.map.flatten().sort(descending=True).values[1]
-    assert found.map[0, 5] > 5 * found.error[0, 5]
+    assert found.map[0, 5] > 4 * found.error[0, 5]
 
 
 @pytest.mark.slow

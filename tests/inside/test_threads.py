@@ -8,7 +8,8 @@ from conftest import noise
 from vitreous.data.preprocess import HALF, Preprocess
 from vitreous.inside.capture import capture
 from vitreous.inside.intervene import KnockOut, intervene
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.classify import classify
 from vitreous.weights.card import Card
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from conftest import assert_same, noise
 from vitreous.models.hybrid_stem import STEMS, HybridStem, StandardizedConv, pad_same
-from vitreous.models.vit import ViTConfig
+from vitreous.models.vit_config import ViTConfig
 
 NAMES = {
     "r": "vit_tiny_r_s16_p8_224",

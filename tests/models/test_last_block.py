@@ -6,7 +6,8 @@ from vitreous.inside.capture import capture
 from vitreous.inside.intervene import intervene
 from vitreous.models.last_block import features_only, logits_only
 from vitreous.models.resnet import ResNet, ResNetConfig
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 
 SMALL = {"image_size": 32, "patch_size": 8, "width": 48, "depth": 3, "heads": 4, "classes": 5}
 

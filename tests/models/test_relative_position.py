@@ -9,7 +9,8 @@ from torch import nn
 
 from vitreous.models.qv_bias import QVLinear
 from vitreous.models.relative_position import FixedBias, RelativeMLP, RelativeTable
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 
 SMALL = {"image_size": (8, 12), "patch_size": 4, "width": 16, "depth": 2, "heads": 2, "classes": 3, "position": "none"}
 

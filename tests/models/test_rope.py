@@ -11,7 +11,8 @@ from conftest import noise
 from vitreous.inside.capture import capture
 from vitreous.models.last_block import logits_only
 from vitreous.models.rope import RotaryPositions
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 
 KINDS = ("axial", "mixed", "dinov3")
 SMALL = {"image_size": (16, 24), "patch_size": 4, "width": 32, "depth": 2, "heads": 2, "classes": 5}

@@ -7,7 +7,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.summary import count_flops, describe, trace
 from vitreous.models.variants import variant
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 
 TINY = {"image_size": 32, "patch_size": 8, "width": 48, "mlp_width": 100, "depth": 2, "heads": 4, "classes": 5}
 

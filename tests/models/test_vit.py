@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import assert_same, noise
-from vitreous.models.vit import ViT, ViTConfig, sine_positions
+from vitreous.models.vit import ViT, sine_positions
+from vitreous.models.vit_config import ViTConfig
 
 SMALL = {"image_size": 32, "patch_size": 8, "width": 48, "depth": 2, "heads": 4, "classes": 5}
 

@@ -9,15 +9,21 @@ from PIL import Image
 
 from conftest import noise
 from vitreous.data.preprocess import HALF, Preprocess
+from vitreous.data.samples import samples
 from vitreous.inside.capture import capture
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.pages.explanation import Explanation
 from vitreous.views.inspection import Choice, Inspection
 from vitreous.views.maps import heat_map
 from vitreous.views.registry import VIEWS
 from vitreous.weights.card import Card
+from vitreous.weights.load import load
 
 SMALL = {"image_size": (32, 48), "patch_size": 8, "width": 24, "depth": 3, "heads": 4, "classes": 7}
+
+
+ALL = ["all", *(name for name, view in VIEWS.items() if view.slow)]
 
 
 def inspection_of(**changes):
@@ -119,20 +125,20 @@ def test_every_family_has_a_page(changes):
 
 def test_slow_views_come_when_asked_for():
     plain, _ = pack(inspection_of())
-    whole, values = pack(inspection_of(), "all,ablation,trust")
+    whole, values = pack(inspection_of(), ALL)
     assert not {"ablation", "trust"} & {view["name"] for view in plain["views"]}
     assert values(results(whole)["ablation", "heads"]["array"]).shape == (3, 4)
     assert {*results(whole)["trust", ""]["panels"][0]["names"]} >= {"relevance", "random", "centre"}
 
 
 def test_every_sentence_of_the_views_is_on_the_page():
-    header, _ = pack(inspection_of(), "all,ablation,trust")
+    header, _ = pack(inspection_of(), ALL)
     found = {view["name"]: (view["title"], view["read"], view["beware"]) for view in header["views"]}
     assert found == {name: (view.title, view.read, view.beware) for name, view in VIEWS.items()}
 
 
 def test_groups_are_those_of_the_views():
-    header, _ = pack(inspection_of(), "all,ablation,trust")
+    header, _ = pack(inspection_of(), ALL)
     assert [view["group"] for view in header["views"]] == [view.group for view in VIEWS.values()]
     assert {view.group for view in VIEWS.values()} == set(header["groups"])
 
@@ -181,7 +187,7 @@ def test_the_choice_of_the_command_line_is_where_the_page_starts():
     inspection = inspection_of()
     chosen = Inspection(inspection.model, inspection.image, Choice(block=1, head=2, query=5, residual=1.0))
     header, values = pack(chosen)
-    assert header["start"] == {"view": "relevance", "block": 1, "head": 2, "query": 5, "class": chosen.target}
+    assert header["start"] == {"view": "removal", "block": 1, "head": 2, "query": 5, "class": chosen.target}
     np.testing.assert_allclose(values("rollout"), np.eye(25), atol=0.01)
 
 
@@ -234,3 +240,10 @@ def test_names_of_images_are_escaped():
     assert "<b>evil" not in text
     assert "<i>model" not in text
     assert not re.findall(r"""(?:src|href)=["'](?!data:|#)""", text)  # nothing outside the file
+
+
+@pytest.mark.slow
+def test_the_page_of_a_photograph_has_at_most_a_megabyte_and_a_half(tmp_path):
+    """Attention of all heads in 255 steps is most of it; a photograph full of detail, such as this one, weighs most."""
+    inspection = Inspection(load("packaged:vit_tiny"), samples()["chelsea"], name="chelsea")
+    assert Explanation(inspection).save(tmp_path / "page.html").stat().st_size < 1.5e6

@@ -1,6 +1,6 @@
 import gzip
 import time
-from base64 import b64decode
+from base64 import b85decode
 
 import numpy as np
 import torch
@@ -49,8 +49,9 @@ def test_values_with_a_sign_keep_it():
 
 def test_the_text_is_the_compressed_bytes_and_the_same_on_another_day(monkeypatch):
     payload = Payload()
-    payload.add("values", torch.zeros(100))
+    payload.add("values", torch.randn(1000, generator=torch.Generator().manual_seed(0)))
     text = payload.to_text()
-    assert gzip.decompress(b64decode(text)) == payload.to_bytes()
+    assert "<" not in text  # it stands in a script element as it is
+    assert gzip.decompress(b85decode(text.replace(",", "<"))) == payload.to_bytes()
     monkeypatch.setattr(time, "time", lambda: 86_400.0)  # gzip would write it down
     assert payload.to_text() == text

@@ -21,7 +21,6 @@ from vitreous.pages.run import (
 from vitreous.pages.run_snapshots import snapshots_payload
 from vitreous.training.config import TrainConfig
 from vitreous.training.held_out import HeldOutAnswers, write_answers
-from vitreous.training.listeners import duration
 from vitreous.training.loop import train
 from vitreous.training.run_folder import RunFolder
 from vitreous.training.snapshots import Snapshot, SnapshotRecorder, write_snapshot
@@ -69,7 +68,7 @@ def assert_alone(page):
             assert name[1:] in page.ids
     style = re.search(r"<style>(.*?)</style>", page.text, re.DOTALL)[1]
     assert not re.search(r"url\(|@import|https?:", style)
-    assert not re.search(r"https?://", page.text)
+    assert not re.search(r"https?://", page.text.replace("http://www.w3.org/2000/svg", ""))  # the name of SVG
     assert "default-src 'none'" in page.text
 
 
@@ -283,11 +282,6 @@ def test_a_view_that_never_changed_says_so_and_has_no_row_of_moments(tmp_path):
 )
 def test_settings_are_spelled_as_one_reads_them(value, words):
     assert spell(value) == words
-
-
-@pytest.mark.parametrize(("seconds", "words"), [(0, "0.0 s"), (59.7, "1 min 00 s"), (3599.8, "1 h 00 min")])
-def test_durations_roll_over(seconds, words):
-    assert duration(seconds) == words
 
 
 @pytest.mark.parametrize(("classes", "shown"), [(3, False), (5, False), (6, True), (None, True)])

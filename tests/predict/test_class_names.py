@@ -48,6 +48,7 @@ def test_a_class_is_found_by_name_index_and_other_spellings():
         ("cathedral", "`vitreous doctor --classes --model vit_tiny` lists them"),
         ("santorini", "`vitreous doctor --classes --model vit_tiny` lists them"),
         ("xq", "`vitreous doctor --classes --model vit_tiny` lists them"),
+        ("tabby cat", "did you mean tabby?"),
         ("churhc", "did you mean church?"),
         ("terrrier", "did you mean toy terrier, "),
         ("boathous", "did you mean boathouse?"),

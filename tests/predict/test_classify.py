@@ -8,7 +8,8 @@ from PIL import Image
 
 from conftest import VIT_TI, noise
 from vitreous.data.images import ImageError
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.classify import Answer, Answers, Prediction, classify, classify_each, top_classes
 from vitreous.predict.embed import embed
 from vitreous.weights.load import load

@@ -3,7 +3,8 @@ import torch
 from PIL import Image
 
 from conftest import noise
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.embed import embed, embed_each
 from vitreous.predict.tables import write_features
 from vitreous.weights.load import load

@@ -9,7 +9,8 @@ from tiny_sets import colour_folder
 
 from conftest import noise
 from vitreous.data.datasets import from_folder, open_split
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.evaluate import confidence_interval, evaluate, open_unseen
 from vitreous.weights.load import load
 from vitreous.weights.save import save

@@ -19,7 +19,8 @@ from PIL import Image
 
 from conftest import noise
 from vitreous.cli.main import main
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.parts import MANIFEST, PartsFolder
 from vitreous.runtime.distributed import Rank
 from vitreous.weights.save import save

@@ -11,7 +11,8 @@ from PIL import Image
 from conftest import noise
 from vitreous.data.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitreous.models.resnet import ResNet, ResNetConfig
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.classify import classify_each
 from vitreous.predict.pipeline import MANY, PlainCompute, choose_compute, compute_batches, lanes_of, to_device, to_model
 from vitreous.runtime.device import MAX_LANES, max_lanes

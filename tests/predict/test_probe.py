@@ -4,7 +4,8 @@ from tiny_sets import colour_folder
 
 from conftest import noise
 from vitreous.data.datasets import open_dataset
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.probe import probe
 from vitreous.weights.load import load
 from vitreous.weights.save import save

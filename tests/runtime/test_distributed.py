@@ -14,7 +14,8 @@ from tiny_sets import colour_folder
 from conftest import noise
 from vitreous.cli.main import main
 from vitreous.data.datasets import from_folder
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.evaluate import evaluate
 from vitreous.runtime.distributed import Rank, cpu_group, span
 from vitreous.weights.load import load

@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 
 from vitreous.cli.main import COMMANDS, main
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.runtime import errors
 from vitreous.weights.save import save
 

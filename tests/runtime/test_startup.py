@@ -66,13 +66,13 @@ except BaseException:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals are sent otherwise on Windows")
-def test_an_interrupt_while_torch_is_imported_exits_silently(tmp_path):
+def test_an_interrupt_while_torch_is_imported_exits_with_one_line(tmp_path):
     (tmp_path / "torch.py").write_text(SWALLOWED)
     begin = "from vitreous.runtime.startup import with_torch; with_torch(lambda: print('went on'))()"
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     options = {"env": os.environ | {"PYTHONPATH": path}, "capture_output": True, "text": True, "timeout": 60}
     done = subprocess.run([sys.executable, "-c", begin], **options)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "starting …\n")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "loading PyTorch …\nvitreous: interrupted\n")
     theirs = f"import signal; signal.signal(signal.SIGINT, lambda *_: print('mine')); {begin}"
     assert subprocess.run([sys.executable, "-c", theirs], **options).stdout.split("\n") == ["mine", "went on", ""]
 
@@ -87,7 +87,9 @@ def test_after_torch_is_there_an_interrupt_is_an_exception_again():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.parametrize(("terminal", "begun", "left"), [(True, "starting …", ""), (False, "starting …\n", "\n")])
+@pytest.mark.parametrize(
+    ("terminal", "begun", "left"), [(True, "loading PyTorch …", ""), (False, "loading PyTorch …\n", "\n")]
+)
 def test_the_command_says_at_once_that_it_has_begun(terminal, begun, left, monkeypatch):
     stream = io.StringIO()
     stream.isatty = lambda: terminal

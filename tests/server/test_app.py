@@ -11,7 +11,8 @@ from starlette.testclient import TestClient
 from conftest import SMALL, noise
 from vitreous.data.preprocess import HALF, Preprocess
 from vitreous.inside.intervene import intervene
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.classify import classify
 from vitreous.server.app import create_app, parse_heads
 from vitreous.server.jobs import JobQueue
@@ -232,7 +233,7 @@ def test_parts_come_in_stages_and_hold_what_the_whole_holds(client, image):
     assert first["image"]["name"] == "mine"
     assert all(view["results"] == [] for view in first["views"])
     names = [part["views"][0]["name"] for part, _ in rest]
-    assert names[:4] == ["predictions", "attention-rows", "relevance", "evidence"]
+    assert names[:4] == ["predictions", "attention-rows", "relevance", "removal"]
     assert set(names) == {view["name"] for view in first["views"]}
     by_name = {part["views"][0]["name"]: part["views"][0] for part, _ in rest}
     assert [by_name[view["name"]] for view in expected["views"]] == expected["views"]

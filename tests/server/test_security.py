@@ -5,7 +5,8 @@ from starlette.testclient import TestClient
 
 from conftest import noise
 from vitreous.data.preprocess import HALF, Preprocess
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.server.app import create_app
 from vitreous.server.jobs import JobQueue
 from vitreous.server.security import SecurityMiddleware

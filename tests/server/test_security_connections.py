@@ -15,7 +15,8 @@ from PIL import Image
 
 from conftest import noise
 from vitreous.data.preprocess import HALF, Preprocess
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.pages.explanation import Explanation
 from vitreous.server.app import create_app
 from vitreous.server.jobs import JobQueue

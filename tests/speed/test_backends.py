@@ -5,7 +5,8 @@ import torch
 
 from conftest import noise
 from vitreous.data.preprocess import Preprocess
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.speed import backends
 from vitreous.speed.optimize import optimize
 from vitreous.speed.weight_folding import fold

@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from conftest import noise
-from vitreous.models.vit import ViT, ViTConfig
-from vitreous.speed.dynamic_size import DynamicSizeViT, at_size, axis_weights, resample_offset
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
+from vitreous.speed.dynamic_size import DynamicSizeViT, axis_weights, resample_offset
+from vitreous.speed.export import at_size
 from vitreous.weights.load import load
 from vitreous.weights.positions import CONVENTIONS
 from vitreous.weights.save import save
@@ -23,7 +25,7 @@ CHANGES = [
 
 @pytest.mark.slow
 @torch.no_grad()
-@pytest.mark.parametrize("convention", CONVENTIONS)
+@pytest.mark.parametrize("convention", [name for name in CONVENTIONS if not name.startswith("naflex")])
 @pytest.mark.parametrize("size", [(24, 16), (40, 12), (8, 32)])
 def test_any_size_resizes_as_loading_does(convention, size, tmp_path):
     model = noise(ViT(ViTConfig(**SMALL)))
@@ -32,6 +34,12 @@ def test_any_size_resizes_as_loading_does(convention, size, tmp_path):
     x = torch.randn(2, 3, *size)
     torch.testing.assert_close(DynamicSizeViT(model, convention)(x), loaded(x), rtol=0, atol=1e-5)
     assert torch.equal(at_size(model, size, convention)(x), loaded(x))
+
+
+@pytest.mark.parametrize("convention", ["naflex", "naflex-factorized"])
+def test_a_convention_that_no_tensor_tells_is_refused(convention):
+    with pytest.raises(ValueError, match="NaFlex models differ"):
+        DynamicSizeViT(ViT(ViTConfig(**SMALL)), convention)
 
 
 @torch.no_grad()

@@ -6,7 +6,8 @@ from torch import nn
 
 from conftest import noise
 from vitreous.models.hooks import activate
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.speed.fused_forward import (
     PackedLinear,
     fits,

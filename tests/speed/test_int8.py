@@ -10,7 +10,8 @@ from torch import nn
 
 from conftest import noise
 from vitreous.models.last_block import logits_only
-from vitreous.models.vit import Attention, ViT, ViTConfig
+from vitreous.models.vit import Attention, ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.speed import int8
 from vitreous.speed.int8 import PACKED, Int8Linear, packed_available, packed_product, padded, to_int8
 

@@ -12,7 +12,8 @@ import torch
 from conftest import noise
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.resnet import ResNet, ResNetConfig
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.speed import optimize as module
 from vitreous.speed.backends import BACKENDS, BackendChoice
 from vitreous.speed.optimize import optimize
@@ -59,6 +60,13 @@ def test_every_backend_gives_the_models_logits_for_any_number_of_images(model, n
 
 UNLIKE = {  # blocks that the fused forward passes are not written for
     "BEiT": {"relative_position": "table", "qkv_bias": False, "qv_bias": True, "position": "none", "layer_scale": 0.1},
+    "CaiT": {
+        "pool": "class-attention",
+        "pool_layers": 2,
+        "class_token": False,
+        "layer_scale": 0.1,
+        "talking_heads": True,
+    },
     "shared relative positions": {"relative_position": "shared-mlp", "relative_width": 8, "post_norm": True},
 }
 

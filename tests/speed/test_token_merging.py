@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from conftest import noise
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.speed.token_merging import attention_and_keys, merge, merged_tokens, merging
 
 SMALL = {"image_size": 24, "patch_size": 4, "width": 32, "depth": 3, "heads": 4, "classes": 7}

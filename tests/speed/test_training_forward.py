@@ -6,7 +6,8 @@ import torch.nn.functional as F
 
 from conftest import noise
 from vitreous.models.last_block import logits_only
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.speed import fused_ops
 from vitreous.speed.training_forward import training_logits
 

@@ -7,7 +7,8 @@ from torch import nn
 from conftest import noise
 from vitreous.models.last_block import logits_only
 from vitreous.models.residual import LayerScale
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.speed.weight_folding import fold
 
 SMALL = {"image_size": 16, "patch_size": 4, "width": 32, "depth": 3, "heads": 4, "classes": 7}

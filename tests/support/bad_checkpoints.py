@@ -21,7 +21,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from conftest import noise
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.convert import convert
 
 Case = tuple[str, Path]

@@ -3,7 +3,8 @@
 import torch
 
 from conftest import noise
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 
 FAMILIES = {
     "class token": {},
@@ -19,6 +20,16 @@ FAMILIES = {
     "norms inside": {"swiglu": True, "attention_norm": True, "mlp_norm": True, "rope": "axial", "width": 32},
     "attention pool": {"class_token": False, "pool": "attention", "registers": 1},
     "attention pool of all tokens": {"pool": "attention", "pool_prefix": True, "pool_heads": 3, "pool_mlp_width": 30},
+    "class attention pool": {
+        "class_token": False,
+        "pool": "class-attention",
+        "pool_layers": 2,
+        "pool_mlp_width": 30,
+        "layer_scale": 0.5,
+        "fc_norm": True,
+        "final_norm": False,
+        "talking_heads": True,
+    },
     "rms norm": {"norm": "rms", "branch_bias": False, "qkv_bias": False, "patch_norm": True, "swiglu": True},
     "relative table": {
         "relative_position": "table",

@@ -21,10 +21,12 @@ import torchvision
 import transformers
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from timm.models.eva import checkpoint_filter_fn as from_dinov3
 from timm.models.vision_transformer import checkpoint_filter_fn
 from torch import Tensor, nn
 
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.card import Card
 from vitreous.weights.save import save
 
@@ -162,14 +164,15 @@ SMALL_TRANSFORMERS = {
 def write_transformers(kind: str, suffix: str, extra: dict[str, Any], processor: str, folder: Path) -> None:
     """Write a folder as `save_pretrained` does, with a preprocessor beside it."""
     hidden = {"mlp_ratio": 2} if "Dinov2" in kind else {"intermediate_size": 96}
-    config = getattr(transformers, f"{kind}Config")(**SMALL_TRANSFORMERS | hidden | extra)
+    fields: dict[str, Any] = SMALL_TRANSFORMERS | hidden | extra
+    config = getattr(transformers, f"{kind}Config")(**{"vision_config": fields} if kind == "Siglip" else fields)
     if "Classification" in suffix:
         config.num_labels = 7
     model = getattr(transformers, kind + suffix)(config)
     fill_with_noise(model.state_dict())
     model.save_pretrained(folder)
     if processor:
-        squash = processor in ("ViT", "Siglip")
+        squash = processor in ("ViT", "Siglip", "Beit")
         size = {"height": 32, "width": 32} if squash else {"shortest_edge": 40}
         crop = {} if squash else {"crop_size": {"height": 32, "width": 32}}
         getattr(transformers, f"{processor}ImageProcessor")(size=size, **crop).save_pretrained(folder)
@@ -208,6 +211,8 @@ def outputs_of_transformers(model: Any, image: Tensor) -> Tensor:
         out = encoder(image, noise=patches)
     elif "MaskedImageModeling" in type(model).__name__:
         out = model.base_model(image)  # the decoder is for pre-training alone
+        if hasattr(model, "layernorm"):  # BEiT's own norm before it
+            return model.layernorm(out.last_hidden_state)
     else:
         out = model(image, **resize)
     if isinstance(out, Tensor):
@@ -235,9 +240,11 @@ def share_blocks(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def build_empty(build: Build) -> nn.Module:
-    """Build a model without drawing its numbers."""
+    """Build a model without drawing its numbers, unless it computes some that are not stored."""
     with torch.device("meta"):
         model = build()
+    if {name for name, _ in model.named_buffers()} - set(model.state_dict()):
+        return build().eval().requires_grad_(False)
     return model.to_empty(device="cpu").eval()
 
 
@@ -330,6 +337,26 @@ def to_dinov2(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
+def to_dinov3(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Rename timm's DINOv3 to the names of its authors, who mask the bias of the keys and store the rotation."""
+    width = tensors["cls_token"].shape[-1]
+    quarter = {48: 3}.get(width, 16)  # of the width of a head
+    found = {"mask_token": torch.zeros(1, width), "rope_embed.periods": 100.0 ** (torch.arange(quarter) / quarter)}
+    gated = "blocks.0.mlp.fc1_g.weight" in tensors
+    names = {"reg_token": "storage_tokens", "gamma_1": "ls1.gamma", "gamma_2": "ls2.gamma"}
+    names |= {"mlp.fc1_g": "mlp.w1", "mlp.fc1_x": "mlp.w2", "mlp.fc2": "mlp.w3"} if gated else {}
+    for name, tensor in tensors.items():
+        if name.endswith("attn.q_bias"):
+            start = name.removesuffix("q_bias")
+            found[f"{start}qkv.bias"] = torch.cat([tensor, tensor.flip(0), tensors[f"{start}v_bias"]])
+            found[f"{start}qkv.bias_mask"] = torch.tensor([1.0, 0.0, 1.0]).repeat_interleave(width)
+        elif not name.endswith("attn.v_bias"):
+            for ours, theirs in names.items():
+                name = name.replace(ours, theirs)
+            found[name] = tensor
+    return found
+
+
 def from_dinov2(tensors: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     """Read them back as timm does, which knows such a file by the mask token."""
     return checkpoint_filter_fn({"mask_token": torch.zeros(1, 384)} | tensors, model)
@@ -340,7 +367,7 @@ def from_dinov2(tensors: dict[str, Tensor], model: nn.Module) -> dict[str, Tenso
 
 def write_own(folder: Path) -> None:
     """Write one of our own folders."""
-    from vitreous.data.preprocess_configs import default_preprocess
+    from vitreous.data.preprocess import default_preprocess
 
     config = ViTConfig(image_size=32, patch_size=8, width=48, depth=3, heads=4, classes=7, norm_eps=1e-5)
     model = ViT(config).eval()
@@ -377,6 +404,8 @@ TIMM = {
     "timm aimv2": ("aimv2_large_patch14_224", SMALL_TIMM),
     "timm beit": ("beit_base_patch16_224", SMALL_TIMM),
     "timm relative positions": ("vit_relpos_medium_patch16_cls_224", SMALL_TIMM | {"rel_pos_dim": 16}),
+    "timm cait": ("cait_xxs24_224", SMALL_TIMM),
+    "timm sapiens2": ("vit_base_patch16_sapiens2", SMALL_TIMM | {"num_kv_heads": [4] * 3}),
     "timm post norm": ("vit_base_patch16_rpn_224", SMALL_TIMM),
     "timm shared relative positions": ("vit_srelpos_small_patch16_224", SMALL_TIMM | {"rel_pos_dim": 16}),
 }
@@ -394,6 +423,22 @@ TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "transformers dinov3": ("DINOv3ViT", "Model", {"num_register_tokens": 2}, ""),
     "transformers dinov3 gated": ("DINOv3ViT", "Model", {"use_gated_mlp": True, "hidden_act": "silu"}, ""),
     "transformers ijepa": ("IJepa", "Model", {}, ""),
+    "transformers ijepa classifier": ("IJepa", "ForImageClassification", {}, ""),
+    "transformers siglip classifier": ("Siglip", "ForImageClassification", {}, "Siglip"),
+    "transformers beit": ("Beit", "ForImageClassification", {"use_relative_position_bias": True}, "Beit"),
+    "transformers beit shared": (
+        "Beit",
+        "Model",
+        {
+            "use_shared_relative_position_bias": True,
+            "use_absolute_position_embeddings": True,
+            "use_mean_pooling": False,
+        },
+        "",
+    ),
+    "transformers data2vec": ("Data2VecVision", "Model", {"use_shared_relative_position_bias": True}, ""),
+    "transformers aimv2": ("Aimv2Vision", "Model", {}, ""),
+    "transformers aimv2 headless": ("Aimv2Vision", "Model", {"use_head": False}, ""),
 }
 
 
@@ -416,6 +461,7 @@ def _bare(builds: tuple[Build, ...], to: Any, back: Any, size: int, weights: str
 TINY = tuple(_timm("vit_tiny_patch16_224", img_size=64, num_classes=classes) for classes in (7, 0))
 REGISTERS = tuple(_timm(f"vit_small_patch14_{kind}dinov2", img_size=70) for kind in ("reg4_", ""))
 CLIP = (_timm("vit_base_patch32_clip_quickgelu_224", num_classes=512),)
+DINOV3 = (_timm("vit_small_patch16_dinov3_qkvb", img_size=64, num_classes=0, global_pool="token"),)
 BASES: dict[str, Base] = {
     **{name: Base(partial(write_timm, *given, 7), read_timm) for name, given in TIMM.items()},
     **{
@@ -431,5 +477,6 @@ BASES: dict[str, Base] = {
     "openai clip": _bare(
         CLIP, to_openai, checkpoint_filter_fn, 224, "ViT-B-32.pth", assume={"activation": "quick_gelu"}, large=True
     ),
+    "dinov3": _bare(DINOV3, to_dinov3, from_dinov3, 64, "checkpoint.pth", assume={"image_size": (64, 64)}, large=True),
     "dinov2": _bare(REGISTERS, to_dinov2, from_dinov2, 70, "checkpoint.pth", large=True),
 }

@@ -11,7 +11,6 @@ from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.images import ImageError
 from vitreous.training.data_check import (
     are_unequal,
-    balanced_accuracy,
     data_remarks,
     find_copies,
     spell_counts,
@@ -81,10 +80,6 @@ def test_the_typical_image_ignores_what_cannot_be_read():
     assert typical_image(data)[2]
     with pytest.raises(ValueError, match="none of the images of zoo can be read"):
         typical_image(ImageDataset("zoo", ("cat",), (0,), lambda i: b"no image"))
-
-
-def test_balanced_accuracy_counts_each_class_once():
-    assert balanced_accuracy([0] * 8 + [1] * 2, [0] * 8 + [0, 1]) == pytest.approx(0.75)
 
 
 def test_a_run_says_everything_once_and_before_its_first_epoch(tmp_path):

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from tiny_runs import make_images, parts_of, plain
 
 from conftest import noise
+from vitreous.training.evaluation import balanced_accuracy
 from vitreous.training.step import TrainStep
 
 
@@ -49,3 +50,7 @@ def test_large_images_are_evaluated_in_small_batches(zoo, monkeypatch):
     batches = [parts_of(plain(zoo, model="resnet18", image_size=size, resident="no")).evaluate.batch for size in sizes]
     assert batches[0] >= batches[1] > batches[2] == 1
     assert batches[1] * 224 * 224 <= 4_000_000
+
+
+def test_balanced_accuracy_counts_each_class_once():
+    assert balanced_accuracy([0] * 8 + [1] * 2, [0] * 8 + [0, 1]) == pytest.approx(0.75)

@@ -7,9 +7,10 @@ import torch
 from tiny_runs import bits, break_off, differing, make_images, parts_of, plain, tiny
 
 from vitreous.data.datasets import open_dataset
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.speed import training_forward
-from vitreous.training import batch_size, loss
+from vitreous.training import batch_size, model
 from vitreous.training.loop import train
 from vitreous.training.model import build_model
 from vitreous.weights.save import save
@@ -95,7 +96,7 @@ def test_a_checkpoint_that_is_not_refused_takes_the_fused_kernels(zoo, tmp_path,
 
 def test_what_is_tried_for_a_batch_size_is_what_will_be_run(zoo, monkeypatch):
     parts, asked = parts_of(plain(zoo, recompute=True)), []
-    real = loss.training_logits
-    monkeypatch.setattr(loss, "training_logits", lambda *a, **how: (asked.append(how), real(*a, **how))[1])
+    real = model.training_logits
+    monkeypatch.setattr(model, "training_logits", lambda *a, **how: (asked.append(how), real(*a, **how))[1])
     assert batch_size.fits_memory(parts.model, parts.config, torch.device("cpu"), 4)
     assert asked == [{"residual": None, "fused": False, "recompute": True}]

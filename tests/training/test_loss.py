@@ -10,9 +10,11 @@ from torch import nn
 
 from conftest import noise
 from vitreous.data.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.training.config import TrainConfig
-from vitreous.training.loss import Objective, Teacher, choose_forward
+from vitreous.training.loss import Objective, Teacher
+from vitreous.training.model import choose_forward
 
 SMALL = {"image_size": 8, "patch_size": 4, "width": 16, "depth": 2, "heads": 2, "classes": 4}
 HALF = (0.5,) * 3

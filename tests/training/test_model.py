@@ -6,9 +6,10 @@ from tiny_runs import make_images, plain
 
 from conftest import noise
 from vitreous.data.image_dataset import ImageDataset
-from vitreous.data.preprocess_configs import default_preprocess
+from vitreous.data.preprocess import default_preprocess
 from vitreous.models.resnet import ResNet, ResNetConfig
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.training.loop import train
 from vitreous.training.model import build_model
 from vitreous.training.setup import make_teacher

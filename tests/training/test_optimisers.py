@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.training.config import TrainConfig
 from vitreous.training.muon import Muon
 from vitreous.training.optimisers import build_optimisers, create_states, rate_factor, set_learning_rates

@@ -8,7 +8,8 @@ from tiny_runs import make_images, parts_of, plain
 
 from conftest import noise
 from vitreous.models.resnet import ResNet, ResNetConfig
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.training.policies import POLICIES, apply_policy, merge_lora
 from vitreous.weights.save import save
 

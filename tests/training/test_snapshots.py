@@ -14,7 +14,8 @@ from conftest import noise
 from vitreous.inside.filters import principal_filters
 from vitreous.inside.position_similarity import position_similarity
 from vitreous.models.resnet import ResNet, ResNetConfig
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.training.config import TrainConfig
 from vitreous.training.listeners import Listener
 from vitreous.training.loop import train

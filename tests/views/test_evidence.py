@@ -6,9 +6,10 @@ import torch
 from PIL import Image
 
 from conftest import noise
-from vitreous.data.preprocess_configs import default_preprocess
+from vitreous.data.preprocess import default_preprocess
 from vitreous.inside.artifacts import Artifacts
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.views import evidence
 from vitreous.views.inspection import Inspection
 from vitreous.weights.card import Card

@@ -8,11 +8,11 @@ from PIL import Image
 from conftest import noise
 from vitreous.data.preprocess import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitreous.data.samples import samples
-from vitreous.inside.faithfulness import reinitialised
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.pages.explanation import Explanation
-from vitreous.views.inspection import Choice, Inspection
-from vitreous.views.maps import comparable, similarity_to_random_weights
+from vitreous.views.inspection import Inspection
+from vitreous.views.trust import comparable, similarity_to_random_weights
 from vitreous.weights.card import Card
 
 FITS = {  # size, resize, cover → how large the backdrop is
@@ -81,21 +81,11 @@ def test_what_the_model_gets_is_bit_for_bit_what_its_preprocessing_gives(colours
         photo.putalpha(Image.linear_gradient("L").resize(photo.size))
     found = Inspection(model, photo)
     assert found.seen.mode == "RGB"
-    again = found.with_choice(Choice(target=2))
-    assert again.target == 2
-    for each in (found, again, found.with_choice(Choice(), reinitialised(model))):
-        assert torch.equal(each.x, model.card.preprocess(photo)[None])
-    assert found.with_choice(Choice(), model.double()).x.dtype == torch.float64
+    assert torch.equal(found.x, model.card.preprocess(photo)[None])
+    assert Inspection(model.double(), photo).x.dtype == torch.float64
 
 
-def test_another_model_with_another_preprocessing_looks_for_itself():
-    photo = samples()["chelsea"]
-    first, other = inspection((32, 32), 40, False, photo), inspection((48, 48), 48, False, photo)
-    assert torch.equal(first.with_choice(Choice(), other.model).x, other.x)
-
-
-def test_without_an_image_an_inspection_can_be_asked_again():
+def test_without_an_image_an_inspection_says_that_it_needs_one():
     model = inspection((32, 32), 40, False, None)
-    assert model.with_choice(Choice(target=1)).image is None
     with pytest.raises(ValueError, match="needs an image"):
         _ = model.x

@@ -11,14 +11,15 @@ from conftest import CHELSEA, VIT_TI, noise
 from vitreous.api import explain as api
 from vitreous.cli.main import main
 from vitreous.data import images
-from vitreous.data.preprocess_configs import default_preprocess
+from vitreous.data.preprocess import default_preprocess
 from vitreous.figures.draw import draw
 from vitreous.figures.style import encode
 from vitreous.models.resnet import ResNet, ResNetConfig
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.pages.explanation import Explanation
 from vitreous.views.inspection import Choice, Inspection
-from vitreous.views.registry import VIEWS, choose_views
+from vitreous.views.registry import VIEWS, choose_views, missing_views
 from vitreous.weights.card import Card
 from vitreous.weights.load import load
 from vitreous.weights.save import save
@@ -73,7 +74,17 @@ def test_a_resnet_has_its_own_few(photo):
     model = ResNet(ResNetConfig(18, classes=5)).eval()
     model.card = Card(name="resnet", preprocess=default_preprocess(ViTConfig(image_size=64)), family="ResNet")
     explanation = Explanation(Inspection(model, photo))
-    assert list(explanation.compute()) == ["removal", "evidence", "predictions", "cam", "filters", "input", "card"]
+    assert list(explanation.compute()) == [
+        "removal",
+        "evidence",
+        "predictions",
+        "cam",
+        "grad-cam-plus-plus",
+        "gradient-input",
+        "filters",
+        "input",
+        "card",
+    ]
     assert explanation.map("cam").shape == (2, 2)
     assert "trust" in choose_views("trust", Inspection(model, photo))
 
@@ -91,12 +102,13 @@ def test_what_cannot_be_had_is_said(photo):
         choose_views("relevance", inspection)
     with pytest.raises(ValueError, match="no view is called 'rolout': did you mean rollout?"):
         choose_views("rolout", inspection)
-    with pytest.raises(ValueError, match="no view is called 'zzz': the views are relevance, "):
+    with pytest.raises(ValueError, match="no view is called 'zzz': the views are removal, "):
         choose_views("zzz", inspection)
-    with pytest.raises(ValueError, match="block 2 does not exist: this model has block 0 to 1"):
+    with pytest.raises(ValueError, match="block 2 does not exist: this model has 0 to 1"):
         Inspection(inspection.model, photo, Choice(block=2))
     with pytest.raises(ValueError, match="it needs an image"):
         choose_views("rollout", Inspection(inspection.model))
+    assert "lens" in missing_views(inspection)["the model has no classifier"]
 
 
 def test_the_query_is_a_row_of_the_attention_matrix(photo):
@@ -208,7 +220,7 @@ def test_trust_and_ablation_are_drawn_when_asked_for(folder, photo, tmp_path):
     words = ["explain", str(tmp_path / "photo.png"), "--model", folder, "-o", str(tmp_path / "out.html")]
     main([*words, "--figures", str(tmp_path / "f"), "--views", "cam", "--trust", "--ablate", "heads"])
     names = sorted(path.name for path in (tmp_path / "f").iterdir())
-    assert names == ["ablation-heads.png", "ablation.png", "cam.png", "trust-sanity.png", "trust.png"]
+    assert names == ["ablation-heads.png", "ablation.png", "cam.png", "trust-blur.png", "trust-sanity.png", "trust.png"]
 
 
 @pytest.mark.parametrize(
@@ -216,7 +228,7 @@ def test_trust_and_ablation_are_drawn_when_asked_for(folder, photo, tmp_path):
     [
         (["--views", "nonsense"], "no view is called 'nonsense'"),
         (["--block", "9"], "block 9 does not exist"),
-        (["--query", "17"], "query 17 does not exist: this model has query 0 to 16"),
+        (["--query", "17"], "query 17 does not exist: this model has 0 to 16"),
         (["--target", "unicorn"], "the model has no class 'unicorn'"),
         (["--target", "99"], "target 99 does not exist"),
         (["--heads", "a-b"], "heads are numbers such as 0-7"),

@@ -8,15 +8,17 @@ import torch
 from PIL import Image
 
 from conftest import noise
-from vitreous.data.preprocess_configs import default_preprocess
+from vitreous.data.preprocess import default_preprocess
 from vitreous.inside.attention import entropy, mean_distance
 from vitreous.inside.capture import capture
 from vitreous.inside.intervene import intervene
+from vitreous.inside.methods import METHODS
 from vitreous.inside.position_similarity import position_similarity
 from vitreous.models.resnet import ResNet, ResNetConfig
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.pages.explanation import Explanation
-from vitreous.views import maps
+from vitreous.views import trust
 from vitreous.views.inspection import Choice, Inspection
 from vitreous.views.maps import heat_map
 from vitreous.views.registry import VIEWS
@@ -93,14 +95,23 @@ def test_maps_of_every_block_and_head(compute, whole):
     np.testing.assert_allclose(found["heads"].shown(("block", "head")), rows, atol=1e-5)
 
 
-def test_removal_shows_contributions_and_their_errors(model, photo):
+def test_removal_shows_contributions_to_every_likely_class_and_their_errors(model, photo):
     inspection = Inspection(model, photo)
     found = VIEWS["removal"].results(inspection)
-    again = maps.find_removal(Inspection(model, photo, Choice(target=inspection.target)))
     assert list(found) == ["", "error"]
-    np.testing.assert_allclose(found[""].values[0], again.map.flatten(), rtol=1e-5)
-    np.testing.assert_allclose(found["error"].values[0], again.error.flatten(), rtol=1e-5)
+    assert len(found[""].values) == len(found["error"].values) == len(inspection.classes) == 5
+    for index, values in zip(inspection.classes, found[""].values, strict=True):  # as if each were asked for alone
+        alone = METHODS["removal-64"](model, inspection.x, index)
+        np.testing.assert_allclose(values, alone.flatten(), atol=1e-4 * np.abs(values).max())
     assert (found["error"].values > 0).all()
+
+
+def test_more_passes_are_taken_where_they_are_asked_for(model, photo):
+    assert Inspection(model, photo, Choice(passes=32)).removal.passes == 32
+    assert "(64 passes" in VIEWS["removal"].results(Inspection(model, photo))[""].title
+    for wrong in ("much", 1, "1"):
+        with pytest.raises(ValueError, match="passes must be quick, middle, thorough or a number of at least 2, got"):
+            Inspection(model, photo, Choice(passes=wrong))
 
 
 def test_distance_and_entropy(model, compute, whole):
@@ -189,27 +200,24 @@ def test_a_resnets_filters_are_those_of_its_first_convolution(photo):
     assert found.title == "Filters of the first convolution"
 
 
-def test_trust_says_how_missing_patches_are_shown(model, photo, compute, monkeypatch):
-    flat, steep = torch.tensor([[0.9, 0.8]]), torch.tensor([[0.9, 0.1]])
-    seen = []
-
-    def curves(found, inspection, baseline="blur"):
-        seen.append(baseline)
-        lines = (flat if baseline == "blur" else steep).expand(len(found), -1)
-        return lines, lines.flip(-1)
-
-    monkeypatch.setattr("vitreous.views.maps.curves", curves)
+def test_trust_is_decided_in_the_mean_colour_and_marks_maps_that_were_fitted_with_blurred_patches(compute):
     found = compute("trust")
-    assert seen == ["blur", "mean"]
+    assert list(found) == ["", "blur", "sanity"]
     assert found[""].title.endswith("Missing patches are shown in the mean colour")
-    assert found[""].panels[0].areas["relevance"] == pytest.approx(0.5)
+    assert found["blur"].title.endswith("Missing patches are shown blurred")
+    assert "removal" in found[""].panels[0].series
+    assert [name for name in found["blur"].panels[1].series if name.endswith("*")] == ["removal *"]
+    assert found["blur"].verdict == "* was fitted with such images: this does not count for it."
+    areas = zip(*(panel.areas.values() for panel in found[""].panels), strict=True)
+    similarity = dict(zip(found["sanity"].names, found["sanity"].values, strict=True))
+    assert found[""].verdict == trust.verdict(dict(zip(found[""].panels[0].areas, areas, strict=True)), similarity)
 
 
 def test_trust_compares_default_maps_and_keeps_deletion_and_insertion_apart(model, photo, compute):
     found = compute("trust", block=0, query=7, target=3)
     deletion, insertion = found[""].panels
     inspection = Inspection(model, photo, Choice(target=3))
-    assert set(deletion.series) == {*maps.MAPS, *maps.BASELINES} == set(insertion.series)
+    assert set(deletion.series) == {*trust.COMPARED, *trust.BASELINES} == set(insertion.series)
     whole = inspection.logits.softmax(-1)[3].item()
     for name in deletion.series:
         removed, added = deletion.series[name], insertion.series[name]
@@ -218,16 +226,16 @@ def test_trust_compares_default_maps_and_keeps_deletion_and_insertion_apart(mode
         steps = len(removed) - 1
         assert deletion.areas[name] == pytest.approx(np.trapezoid(removed, dx=1 / steps), abs=1e-5)
         assert insertion.areas[name] == pytest.approx(np.trapezoid(added, dx=1 / steps), abs=1e-5)
-    default, _ = maps.curves({"attention": heat_map("attention", inspection)}, inspection)
-    mean, _ = maps.curves({"attention": heat_map("attention", inspection)}, inspection, baseline="mean")
-    assert any(np.allclose(deletion.series["attention"], found[0], atol=1e-5) for found in (default, mean))
+    for operator, result in (("mean", found[""]), ("blur", found["blur"])):
+        alone, _ = trust.curves({"attention": heat_map("attention", inspection)}, inspection, operator)
+        np.testing.assert_allclose(result.panels[0].series["attention"], alone[0], atol=1e-5)
     assert found["sanity"].limits == (-1, 1)
 
 
 def test_a_target_that_does_not_exist_is_refused_for_a_resnet_too(photo):
     resnet = ResNet(ResNetConfig(18, classes=5)).eval()
     resnet.card = Card(name="r", preprocess=default_preprocess(ViTConfig(image_size=64)), family="ResNet")
-    with pytest.raises(ValueError, match="target 5 does not exist: this model has target 0 to 4"):
+    with pytest.raises(ValueError, match="target 5 does not exist: this model has 0 to 4"):
         Inspection(resnet, photo, Choice(target=5))
     with pytest.raises(ValueError, match="no classes to explain"):
         Inspection(ResNet(ResNetConfig(18, classes=0)), photo, Choice(target=0))
@@ -268,4 +276,4 @@ def test_models_of_other_number_formats_are_explained(dtype, model, photo):
     ],
 )
 def test_the_verdict_names_the_best_map_and_those_that_fail(areas, similarity, said):
-    assert maps.verdict(areas, similarity) == said
+    assert trust.verdict(areas, similarity) == said

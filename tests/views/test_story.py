@@ -6,11 +6,11 @@ import torch
 from PIL import Image
 
 from conftest import noise
-from vitreous.data.preprocess import HALF, Preprocess
-from vitreous.data.preprocess_configs import default_preprocess
+from vitreous.data.preprocess import HALF, Preprocess, default_preprocess
 from vitreous.inside.capture import capture
 from vitreous.models.summary import trace
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.views.inspection import Inspection
 from vitreous.views.story import STRIP, architecture, story
 from vitreous.weights.card import Card
@@ -43,6 +43,24 @@ def test_a_patch_and_its_position_add_up_to_its_token():
 
 
 @pytest.mark.parametrize(
+    ("changes", "embedding", "score"),
+    [
+        ({}, "z₀ = [x_class; x₁E; … xₙE] + E_pos", "√12"),
+        ({"class_token": False, "pool": "attention"}, "z₀ = [x₁E; … xₙE] + E_pos", "√12"),
+        ({"position": "none", "rope": "dinov3", "registers": 2}, "z₀ = [x_class; x₁E; … xₙE]", "√12"),
+        ({"embedding_norm": True}, "z₀ = LN([x_class; x₁E; … xₙE] + E_pos)", "√12"),
+        ({"relative_position": "table"}, "z₀ = [x_class; x₁E; … xₙE] + E_pos", "√12 + b"),
+    ],
+    ids=str,
+)
+def test_the_equations_of_the_story_are_those_of_the_model(changes, embedding, score):
+    steps = story(inspection_of(**changes)).steps
+    assert steps[2].equation == embedding
+    assert steps[3].equation == f"s = q · k / {score}"
+    assert ("rotated" in steps[3].text) == ("rope" in changes)
+
+
+@pytest.mark.parametrize(
     "changes",
     [{}, {"class_token": False, "pool": "mean", "position": "none"}, {"registers": 4}, {"classes": 0}, {"depth": 1}],
     ids=str,
@@ -50,8 +68,10 @@ def test_a_patch_and_its_position_add_up_to_its_token():
 def test_shapes_of_architecture_and_story_are_those_of_a_forward_pass(changes):
     inspection = inspection_of(**changes)
     rows = {name: shape.replace("×", " × ") for name, shape in trace(inspection.vit)}
+    (embedded,) = [name for name in rows if name.startswith("with ") or name == "first tokens"]
+    assert ("class token" in embedded) == inspection.vit.config.class_token
     whole = {part.name: part.shape for part in architecture(inspection).whole}
-    assert whole["embedding"] == rows["with class token and positions"]
+    assert whole["embedding"] == rows[embedded]
     assert ("positions" in whole) == (changes.get("position") != "none")
     assert whole.get("head", "") == (rows["logits"] if inspection.vit.config.classes else "")
     steps = story(inspection).steps

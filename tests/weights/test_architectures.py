@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import json
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,10 @@ from vitreous.weights.timm_classes import CLASSES
 
 TABLE = Path(vitreous.weights.__file__).parent / "architectures.json"
 OTHERS = [cls for cls in CLASSES if cls != "VisionTransformer"]
-MODULES = ("vision_transformer", "deit", "eva", "vision_transformer_relpos", "vision_transformer_hybrid", "beit")
+MODULES = (
+    *("vision_transformer", "deit", "eva", "vision_transformer_relpos", "vision_transformer_hybrid", "beit"),
+    *("cait", "naflexvit"),
+)
 
 
 class Captured(Exception):
@@ -60,6 +64,9 @@ def written(cls: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
     held = {"distilled": True} if cls.endswith("Distilled") else {"class": cls} if cls in OTHERS else {}
     for name, value in arguments.items():
         if name in helpers:
+            continue
+        if name == "cfg":  # NaFlex has its arguments in a dataclass
+            held |= {f.name: getattr(value, f.name) for f in fields(value) if getattr(value, f.name) != f.default}
             continue
         if name == "norm_layer" and isinstance(value, partial) and value.func.__name__ == "LayerNorm":
             held["norm_eps"] = value.keywords["eps"]
@@ -142,10 +149,11 @@ def read_timm() -> dict[str, dict[str, Any]]:
     found = {}
     for name, cls, arguments in list(entry_points()):
         held = written(cls, arguments) or look_alike(name, cls, arguments)
-        size, patch = timm.get_pretrained_cfg(name).input_size[1], arguments.get("patch_size", 16)
-        rotary = held is not None and held.get("use_rot_pos_emb") and not held.get("use_abs_pos_emb", True)
-        if held is not None and "unsupported" not in held and (size % patch or rotary) and "img_size" not in held:
-            held["img_size"] = size  # its positions do not show it
+        if held is not None and "unsupported" not in held and "img_size" not in held:
+            size, config = timm.get_pretrained_cfg(name).input_size[1:], from_arguments(held)
+            placed = config.position != "none" or config.relative_position.endswith("table")
+            if size[0] % arguments.get("patch_size", 16) or not placed:  # its positions do not show it
+                held["input_size"] = size[0] if size[0] == size[1] else list(size)
         if held is not None:
             found[name] = held
     return found
@@ -172,7 +180,8 @@ def test_every_supported_architecture_has_the_tensors_that_timm_builds():
             size = timm.get_pretrained_cfg(name).input_size[1:]  # 384 px make 27 patches of 14 px, as 378 do
             size = tuple(side // arguments.get("patch_size", 16) * arguments.get("patch_size", 16) for side in size)
             classes = 0 if "head.weight" not in theirs else theirs["head.weight"].shape[0]
-            ours = ViT(from_arguments(arguments | {"img_size": size, "num_classes": classes})).state_dict()
+            sized = {} if arguments.get("class") == "NaFlexVit" else {"img_size": size}  # its positions are one grid
+            ours = ViT(from_arguments(arguments | sized | {"num_classes": classes})).state_dict()
             format = recognise(theirs)
             read = format.adjust(to_ours(format.prepare(dict(theirs)), format.rules)[0])
         assert {key: value.shape for key, value in ours.items()} == {key: value.shape for key, value in read.items()}, (

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from vitreous.cli.main import main
-from vitreous.models.vit import ViTConfig
+from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.load import load
 from vitreous.weights.safety import CheckpointError
 

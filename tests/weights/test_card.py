@@ -6,7 +6,8 @@ import pytest
 
 from vitreous.data.preprocess import HALF, Preprocess
 from vitreous.models.resnet import ResNet, ResNetConfig
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.card import Card, LoadReport, card_of, rows_to_text
 
 PREPROCESS = Preprocess(size=(16, 24), resize=(16, 24), mean=HALF, std=HALF)

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from conftest import assert_same, noise
-from vitreous.data.preprocess import HALF
-from vitreous.data.preprocess_configs import default_preprocess
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.data.preprocess import HALF, default_preprocess
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.card import Card
 from vitreous.weights.convert import convert
 from vitreous.weights.load import load

@@ -1,7 +1,9 @@
 """A share of `benchmarks/coverage.py`: architectures of timm and transformers as folder, bare file and named file."""
 
 import importlib.util
+import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,9 @@ EXACT = {  # tag → forms in which it loads exactly; in the others it is refuse
     "vit_base_patch16_rpn_224.sw_in1k": ("folder", "named"),
     "eva02_tiny_patch14_224.mim_in22k": ("folder", "bare", "named"),
     "vit_small_patch16_dinov3.lvd1689m": ("folder", "named"),
+    "cait_xxs24_224.fb_dist_in1k": ("folder", "bare", "named"),
+    "naflexvit_base_patch16_parfac_gap.e300_s576_in1k": ("folder", "bare", "named"),
+    "naflexvit_base_patch16_siglip.v2_webli": ("folder", "named"),
     "xcit_nano_12_p16_224.fb_in1k": (),
 }
 
@@ -45,3 +50,43 @@ def test_a_class_of_transformers_is_exact_or_refused(name):
     outcomes = {each.form: each for each in coverage.cover_transformers(name, coverage.FORMS)}
     assert outcomes["folder"].result == ("refused" if "Eomt" in name else "exact"), outcomes["folder"].reason
     assert outcomes["bare"].result in ("exact", "refused"), outcomes["bare"].reason
+
+
+@pytest.mark.slow
+def test_a_tensor_that_is_loaded_otherwise_is_wrong_in_every_form(monkeypatch):
+    """The comparison itself: a loader that changed one tensor a little would be caught."""
+    build, name = coverage.build_two_blocks, "blocks.1.norm2.bias"
+
+    def halve(build_vit, config, tensors, *rest, **options):
+        return build(build_vit, config, tensors | {name: tensors[name] / 2}, *rest, **options)
+
+    monkeypatch.setattr(coverage, "build_two_blocks", halve)
+    outcomes = coverage.cover_architecture("", ["vit_tiny_patch16_224.augreg_in21k"], coverage.FORMS)
+    assert [each.result for each in outcomes] == ["wrong"] * 3
+
+
+@pytest.mark.slow
+def test_blocks_after_the_second_are_checked_though_they_are_not_run(monkeypatch):
+    write = coverage.write_with_holes
+
+    def without_the_last_bias(model, whole, path):
+        whole.blocks[-1].norm1.bias = None
+        write(model, whole, path)
+
+    monkeypatch.setattr(coverage, "write_with_holes", without_the_last_bias)
+    outcomes = coverage.cover_architecture("", ["vit_tiny_patch16_224.augreg_in21k"], coverage.FORMS)
+    assert [each.result for each in outcomes] == ["refused"] * 3
+    assert all("blocks.11.norm1.bias" in each.reason for each in outcomes)
+
+
+def test_a_resumed_run_keeps_what_the_file_holds(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "coverage.json"
+    path.write_text(json.dumps([asdict(coverage.Outcome("timm", "deit", "a.b", "bare", "exact"))]))
+    monkeypatch.setattr(sys, "argv", ["coverage.py", "--json", str(path), "--resume"])
+    new = coverage.Outcome("timm", "deit", "c.d", "bare", "wrong", "outputs differ")
+    monkeypatch.setattr(coverage, "cover", lambda *given: [[new]] if given[-1] == {"a.b"} else [])
+    with pytest.raises(SystemExit) as ended:
+        coverage.main()
+    assert ended.value.code == 1
+    assert [each["name"] for each in json.loads(path.read_text())] == ["a.b", "c.d"]
+    assert capsys.readouterr().out.splitlines()[1].split() == ["timm", "(all)", "bare", "1", "1", "0", "0"]

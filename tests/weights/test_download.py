@@ -13,6 +13,7 @@ from urllib.request import Request
 import pytest
 from loopback_hub import Answer, LoopbackFiles, LoopbackHub
 
+from vitreous.runtime import progress
 from vitreous.runtime.http import CheckedRedirects, is_loopback
 from vitreous.weights import download as downloading
 from vitreous.weights.fetch import fetch
@@ -103,6 +104,18 @@ def test_a_progress_bar_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPa
         with downloading._bar("vit.pth", 10, show=show) as advance:
             advance(10)
         assert ("vit.pth" in capsys.readouterr().err) is drawn
+
+
+def test_a_log_gets_a_line_of_a_download_now_and_then(
+    files: LoopbackFiles, tmp_path: Path, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.setattr(progress, "FIRST", 0.0)
+    files.files["/vit.pth"] = WEIGHTS
+    downloading.download(f"{files.url}/vit.pth", tmp_path / "vit.pth")
+    assert capsys.readouterr().err.startswith("downloading vit.pth: 0 of 0 MB, about ")
+    hub.add("tiny/vit", {"model.safetensors": WEIGHTS})
+    fetch("tiny/vit")
+    assert capsys.readouterr().err.startswith("downloading ")
 
 
 def hasten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ from conftest import noise
 from vitreous.cli.main import main
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.resnet import ResNet, ResNetConfig
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.training.config import TrainConfig
 from vitreous.weights.card import Card
 from vitreous.weights.load import load

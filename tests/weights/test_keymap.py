@@ -4,14 +4,15 @@ import pytest
 import torch
 
 from conftest import assert_same, noise
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
+from vitreous.weights.adapt import adapted
 from vitreous.weights.convert import convert
 from vitreous.weights.keymap import (
     JOIN_QKV,
     TABLE,
     TOKEN,
     TRANSPOSE,
-    adapted,
     fold_class_position,
     pattern,
     rule,

@@ -1,14 +1,18 @@
 """What loading refuses, keeps and says: found by using the package as a stranger would."""
 
+import json
+from pathlib import Path
+
 import pytest
 import timm
 import torch
 import transformers
 
 from conftest import assert_same, noise
-from vitreous.data.preprocess import HALF
-from vitreous.data.preprocess_configs import default_preprocess
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.data.preprocess import HALF, default_preprocess
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
+from vitreous.weights import load as loading
 from vitreous.weights.card import Card
 from vitreous.weights.load import load
 from vitreous.weights.save import save
@@ -100,3 +104,39 @@ def test_a_wrong_option_is_refused(theirs, options, message, tmp_path):
     torch.save(theirs.state_dict(), tmp_path / "mine.pth")
     with pytest.raises(ValueError, match=message):
         load(tmp_path / "mine.pth", **{"assume": {"heads": 4}} | options)
+
+
+@pytest.fixture
+def little_memory():
+    """A limit of this process's address space, 64 MiB above what it holds."""
+    resource = pytest.importorskip("resource")
+    held = next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if "VmSize" in line)
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, ((held << 10) + (64 << 20), limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+def test_a_file_larger_than_memory_is_not_called_damaged(tmp_path, little_memory):
+    header = json.dumps({"w": {"dtype": "F32", "shape": [1 << 28], "data_offsets": [0, 1 << 30]}}).encode()
+    path = tmp_path / "mine.safetensors"
+    with path.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + (1 << 30))
+    with pytest.raises(ValueError, match=r"mine\.safetensors: its 1\.0 GiB do not fit into memory") as error:
+        load(path)
+    assert "damaged" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), MemoryError()]
+)
+def test_a_model_larger_than_memory_is_named(tmp_path, theirs, monkeypatch, error):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(loading, "build_vit", fail)
+    torch.save(theirs.state_dict(), tmp_path / "mine.pth")
+    with pytest.raises(ValueError, match=r"mine\.pth: the model does not fit into memory"):
+        load(tmp_path / "mine.pth", assume={"heads": 4})

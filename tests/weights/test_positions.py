@@ -1,5 +1,7 @@
 """Each convention against the originating library's own function, and along each axis against float64 formulas."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import timm.layers
@@ -10,7 +12,8 @@ from torchvision.models.vision_transformer import VisionTransformer, interpolate
 
 from conftest import assert_same, noise
 from vitreous.models.relative_position import RelativeTable
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.load import load
 from vitreous.weights.positions import CONVENTIONS, resize_positions, resize_relative_positions
 from vitreous.weights.save import save
@@ -104,10 +107,14 @@ def cubic(x, a=-0.75):
     return a * x**3 - 5 * a * x**2 + 8 * a * x - 4 * a if x < 2 else 0.0
 
 
+def triangle(x):
+    return max(1 - abs(x), 0.0)
+
+
 def axis_weights(old, new, convention):
     """The matrix `[new old]` by which one axis is resampled, in float64, from the published formulas."""
     weights = np.zeros((new, old))
-    antialias = convention in ("timm", "dinov2-registers")
+    antialias = convention in ("timm", "dinov2-registers", "siglip2", "naflex")
     scale = old / (new + 0.1) if convention == "dinov2" else old / new
     for i in range(new):
         if convention in ("google", "torchvision"):
@@ -120,12 +127,13 @@ def axis_weights(old, new, convention):
                 weights[i, j] += weight
         elif antialias:  # Pillow's way: a = -0.5, the kernel widened when shrinking, cut at the edges, summing to 1
             wide = max(scale, 1.0)
-            row = [cubic((j - centre) / wide, -0.5) for j in range(old)]
+            kernel = triangle if convention == "siglip2" else partial(cubic, a=-0.5)
+            row = [kernel((j - centre) / wide) for j in range(old)]
             weights[i] = np.array(row) / sum(row)
         else:  # a = -0.75, edge values repeated
-            low = int(np.floor(centre))
+            low, kernel = int(np.floor(centre)), triangle if convention == "naflex-factorized" else cubic
             for j in range(low - 1, low + 3):
-                weights[i, min(max(j, 0), old - 1)] += cubic(centre - j)
+                weights[i, min(max(j, 0), old - 1)] += kernel(centre - j)
     return weights
 
 
@@ -133,6 +141,10 @@ def axis_weights(old, new, convention):
 @pytest.mark.parametrize(("old", "new"), GRIDS)
 def test_along_each_axis_in_float64(convention, old, new):
     positions = table(old, prefix=0)
+    if convention.startswith("naflex") and new[0] != new[1]:
+        with pytest.raises(ValueError, match="pass a square image_size"):
+            resize_positions(positions, old, new, convention)
+        return
     grid = positions[0].double().reshape(*old, -1).numpy()
     rows, columns = (axis_weights(o, n, convention) for o, n in zip(old, new, strict=True))
     expected = np.einsum("ir,jc,rcd->ijd", rows, columns, grid).reshape(1, -1, 6)

@@ -17,7 +17,8 @@ from safetensors.torch import load_file, save_file
 
 from conftest import assert_same, noise
 from vitreous.models.resnet import ResNet, ResNetConfig
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.weights import save as saving
 from vitreous.weights.inspect import inspect
 from vitreous.weights.load import load

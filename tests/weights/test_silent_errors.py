@@ -15,7 +15,8 @@ from torchvision.models.vision_transformer import VisionTransformer
 
 from conftest import assert_same, noise
 from vitreous.data.preprocess import HALF, Preprocess
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.card import Card
 from vitreous.weights.convert import convert
 from vitreous.weights.load import load
@@ -156,7 +157,9 @@ def test_dinov2_with_registers_without_its_mask_token(tmp_path):
 # --- tensors that are left over -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["head.0.weight", "head.fc.weight", "fc.weight", "pre_head.weight", "gate"])
+@pytest.mark.parametrize(
+    "name", ["head.0.weight", "head.2.weight", "head.fc.weight", "fc.weight", "pre_head.bias", "gate"]
+)
 def test_a_tensor_that_no_table_lists_is_refused_until_the_user_says_so(tmp_path, name):
     timm_folder(tmp_path, classes=0)
     tensors = load_file(tmp_path / "model.safetensors") | {name: torch.ones(7, 48)}
@@ -443,3 +446,34 @@ def test_our_own_folder_without_preprocessing_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match="states no preprocessing"):
         load(tmp_path)
+
+
+# --- wrappers that training scripts put around the weights ----------------------------------------------------
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda model: {f"timm_model.{key}": value for key, value in model.state_dict().items()},
+        lambda model: {f"_forward_module.{key}": value for key, value in model.state_dict().items()},
+        lambda model: {f"_forward_module.model.{key}": value for key, value in model.state_dict().items()},
+        lambda model: torch.optim.swa_utils.AveragedModel(model).state_dict(),
+        lambda model: {"state_dict": torch.optim.swa_utils.AveragedModel(torch.nn.DataParallel(model)).state_dict()},
+        lambda model: {f"visual.trunk.{key}": value for key, value in model.state_dict().items() if "head" not in key},
+    ],
+    ids=["timm_model", "fabric", "fabric-model", "averaged", "averaged-parallel", "open_clip"],
+)
+def test_wrapped_weights_give_the_models_own_numbers(tmp_path, wrap, request):
+    theirs = noise(timm.create_model("vit_base_patch16_224", num_classes=7, **TIMM))
+    torch.save(wrap(theirs), tmp_path / "mine.pth")
+    headless = {"classes": 0} if "open_clip" in request.node.name else {}
+    ours = load(tmp_path / "mine.pth", assume={"heads": 4} | headless)
+    assert_same(ours.forward_features(X), theirs.forward_features(X))
+
+
+@torch.no_grad()
+def test_transformers_ijepa_with_its_prefix(tmp_path):
+    theirs = huggingface_folder(tmp_path, "IJepaForImageClassification")
+    assert any(key.startswith("ijepa.") for key in load_file(tmp_path / "model.safetensors"))
+    assert_same(load(tmp_path)(X), theirs(X).logits)

@@ -1,7 +1,5 @@
 """`compare` and its result: train several models on the same images with one budget; a table, a page, a folder."""
 
-import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,13 +8,12 @@ from typing import Any, Literal
 from vitreous.comparison.entrants import Budget
 from vitreous.comparison.results import gather
 from vitreous.comparison.runs import finish_runs
-from vitreous.comparison.study import STUDIES, locked, open_study
+from vitreous.comparison.study import STUDIES, folder_name, locked, open_study, repeat_command
 from vitreous.comparison.table import as_text, cells, evidence, verdicts
 from vitreous.data.datasets import open_split
 from vitreous.data.images import read_image
 from vitreous.pages.comparison import COMPARISON_PAGE, ComparedDataset, write_comparison_page
 from vitreous.pages.render import render
-from vitreous.pages.run import spell
 from vitreous.runtime.distributed import this_rank
 from vitreous.runtime.files import short_name, without_folders, write_json
 from vitreous.training.listeners import Listener, Listeners
@@ -166,7 +163,7 @@ class _Job:
 
 
 def _in_words(table: Mapping[str, Any]) -> ComparedDataset:
-    """Format the verdicts and tables of all datasets of a study as text."""
+    """Make what `compare` returns of one dataset: its results, and the same in words."""
     if "missing" in table:
         return ComparedDataset(table)
     return ComparedDataset(table, cells(table["rows"]), verdicts(table), [evidence(pair) for pair in table["pairs"]])
@@ -175,7 +172,7 @@ def _in_words(table: Mapping[str, Any]) -> ComparedDataset:
 def _run_named(
     name: str, folder: Path, data: str | None, settings: Mapping[str, Any], job: _Job
 ) -> tuple[str, list[ComparedDataset]]:
-    """Compare on each dataset of a named study, or on the one that `data` names; each has a folder of its own.
+    """Run `compare` on each dataset of a named study, or on the one that `data` names; each has a folder of its own.
 
     A dataset that is neither on this machine nor downloadable is reported, and the others go on.
     """
@@ -202,26 +199,3 @@ def _run_named(
         rows = [{**row, "pages": [f"{own.name}/{page}" for page in row["pages"]]} for row in found.table["rows"]]
         datasets.append(replace(found, table={**found.table, "data": label, "rows": rows}))  # not where its files are
     return STUDIES[name].description, datasets
-
-
-def folder_name(names: Sequence[str]) -> str:
-    """Name a study's folder after its models and its images, in letters that every system takes.
-
-    >>> folder_name(["torchvision:vit_b_16@attention", "resnet18", "some/images"])
-    'torchvision-vit_b_16-attention-resnet18-images'
-    """
-    return re.sub(r"[^\w.-]", "-", "-".join(short_name(name) for name in names))
-
-
-def repeat_command(first: Sequence[str], data: str | None, settings: Mapping[str, Any], seeds: int) -> str:
-    """Write the command that repeats a study; local paths are cut to their last part.
-
-    >>> repeat_command(["resnet18", "B/16"], "/home/me/pets", {"epochs": 3, "learning_rates": (0.1, 0.2)}, 2)
-    "vitreous compare resnet18 B/16 --data '…/pets' --epochs 3 --learning-rates 0.1 0.2 --seeds 2"
-    """
-    words = ["vitreous", "compare", *(spell(word) for word in first)]
-    words += ["--data", "=".join(spell(part) for part in data.split("="))] if data is not None else []
-    for name, value in settings.items():
-        values = value if isinstance(value, tuple) else (value,)
-        words += [f"--{name.replace('_', '-')}", *map(str, values)]
-    return shlex.join([*words, "--seeds", str(seeds)])

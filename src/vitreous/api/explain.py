@@ -11,7 +11,7 @@ from vitreous.data.images import ImageError, ImageLike, image_name, read_image
 from vitreous.data.preprocess import Fit
 from vitreous.data.samples import samples
 from vitreous.pages.explanation import Explanation
-from vitreous.predict.class_names import find_class
+from vitreous.predict.words import name_target
 from vitreous.runtime.device import pick_device
 from vitreous.views.inspection import Choice, Inspection
 from vitreous.weights.load import Model, load
@@ -23,6 +23,7 @@ def explain(
     views: str | Sequence[str] = "all",
     *,
     target: int | str | None = None,
+    classes: Sequence[str] = (),
     name: str = "",
     device: str = "auto",
     fit: Fit | None = None,
@@ -32,17 +33,18 @@ def explain(
 
     `image` is a path, a URL, bytes, a PIL image, an array or a tensor; a folder, an archive, a pattern or a list of
     images gives a list of explanations. Without it, the views of the model alone are shown; without a model too, those
-    of the packaged model and a photograph of a cat. `target` is the class to explain, by name or index; `name` is what
-    the page calls the image. `fit` crops, squashes or pads images of other sides than the model's. `choice` are fields
-    of `Choice`, such as `block`, `head` and `query`.
+    of the packaged model and a photograph of a cat. `target` is the class to explain, by name or index; for a CLIP or
+    SigLIP it is a sentence, and `classes` are those that a CLIP weighs it against. `name` is what the page calls the
+    image. `fit` crops, squashes or pads images of other sides than the model's. `choice` are fields of `Choice`, such
+    as `block`, `head` and `query`.
 
     >>> explanation = explain(samples()["chelsea"], "packaged:cifar10", views="relevance,rollout")
     >>> explanation.answer.best.class_name, explanation.map("relevance").shape
     ('cat', (8, 8))
     """
     loaded = load(model) if model is None or isinstance(model, str | Path) else model
-    inspected = _with_fit(loaded.to(pick_device(device)), fit)
-    chosen = Choice(target=find_class(target, inspected), **choice)
+    inspected, index = name_target(_with_fit(loaded.to(pick_device(device)), fit), target, classes)
+    chosen = Choice(target=index, **choice)
     if image is None:
         found = [("", None)] if model is not None else [("chelsea", samples()["chelsea"])]
         one = True
@@ -54,7 +56,7 @@ def explain(
 
 
 def _with_fit(model: Model, fit: Fit | None) -> Model:
-    """Return the model with another fit of images; it shares its weights with the caller's, which is not changed."""
+    """Return the model for `explain` with another fit of images; it shares its weights with the caller's."""
     if fit is None:
         return model
     shown = copy.copy(model)
@@ -76,7 +78,7 @@ def explain_each(
 def _each(
     images: Iterable[tuple[str, ImageLike | None]], model: Model, views: str | Sequence[str], choice: Choice
 ) -> Iterator[Explanation | ImageError]:
-    """Yield the explanation of each image, or the error of one that cannot be read."""
+    """Yield the explanation of each image for `explain_each`, or the error of one that cannot be read."""
     for name, image in images:
         try:
             opened = None if image is None else read_image(image)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import webbrowser
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
 from vitreous.models.vit import ViT
+from vitreous.predict.words import name_target
 from vitreous.runtime.device import pick_device, pick_dtype
 from vitreous.runtime.files import short_name
 from vitreous.server.serve import RunningExplorer
@@ -26,12 +27,14 @@ def explore(
     device: str = "auto",
     precision: Literal["fp32", "bf16", "fp16"] = "fp32",
     open_browser: bool = False,
+    classes: Sequence[str] = (),
 ) -> RunningExplorer:
-    """Serve a web page on this machine that shows what models see in an image, and return it while it runs.
+    """Serve the explorer, a web page that shows what models see in an image, and return it while it runs.
 
     `models` are models (moved to `device`), names, files or folders; by default the packaged model. The page is served
     from a background thread: `url` is its address, `stop()` ends it, and so does a `with` block. Port 0 takes a free
-    one. Any `host` beyond this machine is served with a token only, which is part of `url`.
+    one. Any `host` beyond this machine is served with a token only, which is part of `url`. `classes` are sentences for
+    CLIPs to choose among, or one for a SigLIP.
 
     >>> from urllib.request import urlopen
     >>> with explore("packaged:cifar10", device="cpu") as page:
@@ -51,6 +54,10 @@ def explore(
             raise ValueError(f"{source} is a ResNet: the explorer looks into Vision Transformers")
         if model.card is None:
             raise ValueError("a model is explored with its preprocessing: set model.card")
+        if classes:
+            worded, _ = name_target(model, classes[0] if len(classes) == 1 else None, classes)
+            assert isinstance(worded, ViT)
+            model = worded
         named[_free_name(source, model, named)] = model.to(target, dtype).eval()
     page = RunningExplorer(named, host=host, port=port)
     if open_browser:
@@ -59,7 +66,7 @@ def explore(
 
 
 def _free_name(source: Models | None, model: ViT, taken: Iterable[str]) -> str:
-    """Return what the page calls a model, with a number if another one has that name."""
+    """Name a model in `explore`, with a number if another one has that name."""
     name = model.card.name if source is None or isinstance(source, ViT) else str(source)
     base = checkpoint_name(name) or short_name(name)
     name, number = base, 1

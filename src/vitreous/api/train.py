@@ -13,10 +13,11 @@ from rich.console import Console
 from vitreous.data.image_dataset import ImageDataset
 from vitreous.pages.run import RUN_PAGE, write_run_page
 from vitreous.runtime.distributed import this_rank
+from vitreous.runtime.wording import count
 from vitreous.training.config import TrainConfig
 from vitreous.training.data_check import typical_image
 from vitreous.training.held_out import AnswerRecorder
-from vitreous.training.listeners import Listener, ProgressDisplay, TensorBoard, plural
+from vitreous.training.listeners import Listener, ProgressDisplay, TensorBoard
 from vitreous.training.loop import Stopped
 from vitreous.training.loop import train as run_training
 from vitreous.training.recipes import (
@@ -61,7 +62,7 @@ class TrainingRun:
         return load(self.folder / "model")
 
     def __repr__(self) -> str:
-        held_out, epochs = plural(self.result["images"], "held-out image"), plural(self.result["epochs"], "epoch")
+        held_out, epochs = count(self.result["images"], "held-out image"), count(self.result["epochs"], "epoch")
         name = f"{self.config.model} on {self.config.data}"
         return f"{name}: {self.accuracy:.2%} of {held_out} after {epochs}\n{self.folder}"
 
@@ -117,7 +118,7 @@ def train(
 
 
 def _suited_to(settings: dict[str, Any], data_root: str | Path | None) -> tuple[TrainConfig, str]:
-    """Choose a config for the images of `settings["data"]`, and say what was chosen; settings come first."""
+    """Choose the config of `vitreous.train` for the user's own images, and say what was chosen; settings come first."""
     asked = TrainConfig().with_settings(**settings)
     images, _ = open_data(asked, Path(data_root) if data_root is not None else None)
     if not isinstance(images, ImageDataset):  # a stream
@@ -134,7 +135,7 @@ def _suited_to(settings: dict[str, Any], data_root: str | Path | None) -> tuple[
     config = config.with_settings(**settings)
     return config, (
         f"{len(images):,} training images of about {width}×{height} px: {config.model} at {config.image_size} px for "
-        f"{plural(config.epochs, 'epoch')} (--model, --image-size and --epochs change that)"
+        f"{count(config.epochs, 'epoch')} (--model, --image-size and --epochs change that)"
     )
 
 
@@ -172,7 +173,7 @@ def finetune(
 
 
 def run_name(data: str | Path) -> str:
-    """Name a run after its data.
+    """Name the run of `train` or `finetune` after its data.
 
     >>> run_name("photos/flowers/"), run_name("org/zoo"), run_name("shots.parquet")
     ('flowers', 'zoo', 'shots')
@@ -190,7 +191,7 @@ def _run(
     progress: bool,
     remark: str = "",
 ) -> TrainingRun:
-    """Run a config in `output` or `runs/NAME`, with the listeners that every run has."""
+    """Run what `vitreous.train` or `finetune` was called for in `output` or `runs/NAME`, with the usual listeners."""
     folder = RunFolder(output) if output is not None else free_folder(name, config)
     first, members = this_rank().first, list(listeners)
     display = ProgressDisplay(Console(stderr=True, highlight=False, soft_wrap=True)) if progress and first else None

@@ -1,4 +1,4 @@
-"""Run a benchmark: check contenders' logits, time them in turns beside the ceiling, measure memory, format the table.
+"""Run a benchmark: build contenders and the calls to time, check their logits, measure memory, format the table.
 
 Logits are compared before anything is timed: a contender that computes something else raises an error.
 """
@@ -21,20 +21,17 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.benchmarking.contenders import CONTENDERS, Contender, LeftOut, Material, Setting
-from vitreous.benchmarking.roofline import MatrixProduct, multiply, products
+from vitreous.benchmarking.roofline import CEILING, ceiling_calls
 from vitreous.benchmarking.timing import Call, TimingSummary, interleave, noise, summarise
-from vitreous.benchmarking.training_step import bytes_held, recorded, training_step
+from vitreous.benchmarking.training_step import STATES, recorded, training_step
 from vitreous.models.last_block import Compute
 from vitreous.models.summary import count_flops
 from vitreous.runtime.device import cores, cpu_name, device_name, synchronize
-from vitreous.speed.fused_forward import onednn_available
 
 TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 5e-2, "int8": 0.2, "fp8": 0.2}
 """Largest allowed difference of logits from ours in fp32, relative to the largest; random weights round badly."""
 CHECKED = 8
 """Images of a batch whose logits are compared: a CPU computes the reference, and would take long for large batches."""
-CEILING = "product "
-"""Prefix of the names of the ceiling's products among the contenders'."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +169,7 @@ def run_benchmark(
             memory[name] = _peak(calls[name], module, contenders[name], setting)
             if contenders[name].captured and setting.train and setting.device.type == "cuda":
                 calls[name] = recorded(calls[name], setting.device)
-        ceilings = _ceilings(setting)
+        ceilings = ceiling_calls(setting.config, setting.batch, setting.device, setting.dtype)
         limits = {name: product for name, (product, _) in ceilings.items()}
         calls |= {name: call for name, (_, call) in ceilings.items()}
         note("timing")
@@ -204,17 +201,6 @@ def run_benchmark(
         left_out=left_out,
         warnings=noise(spreads, load, cores()),
     )
-
-
-def _ceilings(setting: Setting) -> dict[str, tuple[MatrixProduct, Call]]:
-    """List the products whose fastest is the ceiling; a CPU multiplies in two ways, and both count."""
-    two = setting.device.type == "cpu" and onednn_available()
-    kinds = {"": False, ", packed": True} if two else {"": False}
-    return {
-        f"{CEILING}{each}{name}": (each, multiply(each, setting.device, setting.dtype, packed))
-        for each in products(setting.config, setting.batch, setting.device.type)
-        for name, packed in kinds.items()
-    }
 
 
 def to_rows(
@@ -269,7 +255,7 @@ def check(name: str, logits: Tensor, truth: Tensor, precision: str) -> float:
 
 
 def images(setting: Setting) -> Tensor:
-    """Make the noise images that contenders are timed on, `[b c H W]`, the same every time."""
+    """Make the noise images that a benchmark times contenders on, `[b c H W]`, the same every time."""
     config, generator = setting.config, torch.Generator().manual_seed(1)
     x = torch.randn(setting.batch, config.channels, *config.size, generator=generator)
     return x.to(setting.device, torch.float32 if setting.train else setting.dtype)
@@ -336,7 +322,7 @@ def _forward(run: Compute, x: Tensor, setting: Setting) -> Tensor:
 
 
 def _call(run: Compute, module: nn.Module | None, x: Tensor, setting: Setting) -> Call:
-    """Make the call that is timed for a contender: a forward pass, or a training step."""
+    """Make the call that the benchmark times for a contender: a forward pass, or a training step."""
     if setting.train:
         assert module is not None
         return training_step(run, module, x, setting)
@@ -362,9 +348,16 @@ def _peak(call: Call, module: nn.Module | None, contender: Contender, setting: S
     return torch.cuda.max_memory_allocated(setting.device) - before + bytes_held(module, setting.train)
 
 
+def bytes_held(module: nn.Module, train: bool) -> int:
+    """Count the bytes of memory that a contender's weights take, and in training its optimiser's state."""
+    weights = sum(parameter.nbytes for parameter in module.parameters())
+    learning = sum(parameter.nbytes for parameter in module.parameters() if parameter.requires_grad)
+    return weights + (STATES * learning if train else 0)
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence warnings of exporters and compilers while contenders are built and timed."""
+    """Silence warnings of exporters and compilers while a benchmark builds and times its contenders."""
     import logging
 
     with warnings.catch_warnings():

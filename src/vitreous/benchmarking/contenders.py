@@ -1,4 +1,4 @@
-"""`CONTENDERS`: libraries (timm, torchvision, transformers, onnxruntime, OpenVINO, ours) and modes to benchmark.
+"""`CONTENDERS`: each library to benchmark (timm, torchvision, transformers, onnxruntime …), modes, the model copied.
 
 All have the same random weights, under their own library's names, so that all must give the same logits and none needs
 a download. A library that is not installed, or does not support the model, is left out with a reason.
@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitreous.data.preprocess_configs import default_preprocess
+from vitreous.data.preprocess import default_preprocess
 from vitreous.models.last_block import Compute, logits_only
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.runtime.device import pick_dtype
 from vitreous.speed.optimize import PRECISIONS, optimize
 from vitreous.speed.training_forward import training_logits

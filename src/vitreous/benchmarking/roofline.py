@@ -1,22 +1,24 @@
-"""The measured limit (ceiling, roofline): the rate at which this device multiplies matrices in a number format.
+"""The measured limit (ceiling, roofline): matrix products whose fastest rate on this device is the ceiling.
 
 A ViT is mostly matrix products, so its products' time is a lower bound of its own. The ceiling is the highest rate
 among large squares and the shapes of the ViT's layers, timed among the contenders in the same rounds.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vitreous.models.vit import ViTConfig
-from vitreous.speed.fused_forward import PackedLinear
+from vitreous.benchmarking.timing import Call
+from vitreous.models.vit_config import ViTConfig
+from vitreous.speed.fused_forward import PackedLinear, onednn_available
 
 SQUARES = {"cpu": (1024, 2048), "cuda": (4096, 8192), "mps": (2048, 4096)}
 MAX_ROWS = {"cpu": 4096, "cuda": 65536, "mps": 8192}
 """Limit on the rows of a layer's product: more take longer and give no higher rate."""
+CEILING = "product "
+"""Prefix of the names of the ceiling's products among the contenders'."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,7 @@ def products(config: ViTConfig, batch: int, device_type: str) -> list[MatrixProd
     ]
 
 
-def multiply(
-    product: MatrixProduct, device: torch.device, dtype: torch.dtype, packed: bool = False
-) -> Callable[[], object]:
+def multiply(product: MatrixProduct, device: torch.device, dtype: torch.dtype, packed: bool = False) -> Call:
     """Make a call that computes a matrix product once, as a linear layer does, or with a packed weight."""
     x = torch.randn(product.rows, product.inner, device=device, dtype=dtype)
     weight = torch.randn(product.columns, product.inner, device=device, dtype=dtype)
@@ -71,3 +71,16 @@ def multiply(
             return held(x) if packed else F.linear(x, weight)
 
     return call
+
+
+def ceiling_calls(
+    config: ViTConfig, batch: int, device: torch.device, dtype: torch.dtype
+) -> dict[str, tuple[MatrixProduct, Call]]:
+    """List the products whose fastest is the ceiling, and calls that time them; a CPU multiplies in two ways."""
+    two = device.type == "cpu" and onednn_available()
+    kinds = {"": False, ", packed": True} if two else {"": False}
+    return {
+        f"{CEILING}{each}{name}": (each, multiply(each, device, dtype, packed))
+        for each in products(config, batch, device.type)
+        for name, packed in kinds.items()
+    }

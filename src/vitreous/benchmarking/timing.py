@@ -1,4 +1,4 @@
-"""Time several calls in turns: a slow moment of the machine affects all alike; medians, spread, noise, load."""
+"""Time several calls in turns, so that a slow moment affects all alike; medians, spread, warnings of noise and load."""
 
 import os
 import statistics
@@ -74,7 +74,7 @@ def interleave(
 
 
 def rotated(names: Sequence[str], turn: int) -> list[str]:
-    """Order the calls of a round: each starts with another, and odd rounds are reversed, so that neighbours change.
+    """Order the calls of a round of timing: each starts with another, and odd rounds are reversed.
 
     >>> ["".join(rotated("abc", turn)) for turn in range(6)]
     ['abc', 'cba', 'bca', 'acb', 'cab', 'bac']

@@ -48,10 +48,3 @@ def recorded(step: Callable[[], object], device: torch.device) -> Callable[[], o
         return step  # the graph refers to its tensors by address: it must live as long
 
     return replay
-
-
-def bytes_held(module: nn.Module, train: bool) -> int:
-    """Count the bytes that a contender's weights take, and in training its optimiser's state."""
-    weights = sum(parameter.nbytes for parameter in module.parameters())
-    learning = sum(parameter.nbytes for parameter in module.parameters() if parameter.requires_grad)
-    return weights + (STATES * learning if train else 0)

@@ -1,4 +1,4 @@
-"""`vitreous benchmark`: time Vitreous beside other libraries on this machine."""
+"""`vitreous benchmark`: time ViTs beside other libraries and the hardware's limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`vitreous classify`: print the classes of images, or write them to a file."""
+"""`vitreous classify`: classify images; print their classes, or write them to a file."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vitreous.cli.console import count, messages, notes, print_json, say_packaged, say_problems
+from vitreous.cli.console import Estimate, messages, notes, print_json, say_packaged, say_problems
 from vitreous.cli.inputs import find_inputs
-from vitreous.cli.options import Device, Images, ModelOptions, Precision, SharedModel, Switch, optional
+from vitreous.cli.options import Device, Images, ModelOptions, Precision, SharedModel, Switch, Template, Words, optional
 from vitreous.cli.parts import is_folder, write_folder
 from vitreous.runtime.distributed import this_rank
 from vitreous.runtime.files import check_writable_file
+from vitreous.runtime.wording import count
 
 if TYPE_CHECKING:
     from vitreous.data.images import ImageError
@@ -26,6 +27,8 @@ ONE_BY_ONE = 4
 def classify(
     images: Images = (),
     options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
+    classes: Words = (),
+    template: Template = "{}",
     top: int = 5,
     clipboard: Switch = False,
     json: Switch = False,
@@ -43,6 +46,8 @@ def classify(
         images: Files, folders, globs, .zip and .tar archives, URLs, or - for standard input. Without any, three sample
             photographs.
         options: Which model.
+        classes: Words for a CLIP or SigLIP to choose among, such as "a cat" "a dog", or a file with a class a line.
+        template: The sentence around each of these words, such as "a photo of a {}".
         top: The number of classes to show for each image.
         clipboard: Classify the image on the clipboard.
         json: Print JSON instead of tables.
@@ -75,8 +80,15 @@ def classify(
         check_file(output, ANSWER_FILES, "answers")
         check_writable_file(output)
     pick_device(device)  # checked before the model is loaded
+    if template != "{}" and not classes:
+        raise ValueError("--template is the sentence around --classes: name them too")
+    words: tuple[str, ...] = ()
+    if classes:
+        from vitreous.predict.words import check_sentences, read_words
+
+        words = check_sentences(read_words(classes))
     found, problems = find_inputs(images, clipboard, console)
-    if not found and not problems:
+    if sampled := not found and not problems:
         found = list(samples().values())
     if not found:
         if json:
@@ -84,6 +96,12 @@ def classify(
         say_problems(console, problems)
         sys.exit(2)
     model = options.load(console)
+    if words:
+        from vitreous.predict.words import with_words
+
+        model = with_words(model, words, [template], note=notes(console))
+    if sampled:
+        notes(console)("no image was named: three sample photographs")
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
     compute = choose_compute(model, fast=fast, merge=merge, images=len(found), note=notes(console), **sizes)
     if output is not None and in_parts:
@@ -94,18 +112,15 @@ def classify(
         write_folder(output, found, problems, job, part_size, console, json)
         return
     results: Iterable[Answer | ImageError] = classify_each(found, model, top=top, compute=compute, **sizes)
-    if len(found) > 32:
-        from rich.progress import track
-
-        results = track(results, "classifying", total=len(found), console=console, transient=True)
-    rows = list(results)
+    with Estimate(console, "classifying") as estimate:
+        rows = list(estimate.track(results, len(found)))
     answers = [row for row in rows if not isinstance(row, ImageError)]
     if answers:
         say_packaged(console, options.model, model)
     if output is not None:
         from vitreous.predict.tables import write_answers
 
-        path = write_answers(output, [*rows, *problems], model.card.name, top)
+        path = write_answers(output, [*rows, *problems], model.card.name, min(top, model.config.classes))
         if json:
             print_json({"output": str(path), "images": len(answers), "unreadable": len(found) - len(answers)})
         else:
@@ -113,15 +128,15 @@ def classify(
     elif json:
         print_json([{"image": a.image, "predictions": [asdict(p) for p in a.predictions]} for a in answers])
     else:
-        _print_tables(answers)
+        _print_tables(answers, "probability of each by itself" if model.card.independent else "probability")
     problems += [row for row in rows if isinstance(row, ImageError)]
     say_problems(console, problems, len(answers) + len(problems))
     if problems:
         sys.exit(2)
 
 
-def _print_tables(answers: list[Answer]) -> None:
-    """Print a table of classes for each image, or a row for each of many images."""
+def _print_tables(answers: list[Answer], probability: str = "probability") -> None:
+    """Print classify's table of classes for each image, or a row for each of many images."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text  # names are shown as they are, not read as markup
@@ -129,8 +144,8 @@ def _print_tables(answers: list[Answer]) -> None:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)  # a file has no margin to wrap at
     if len(answers) > ONE_BY_ONE:
         table = Table(box=None, pad_edge=False)
-        for name in ("image", "class", "probability", "then"):
-            table.add_column(name, justify="right" if name == "probability" else "left", overflow="fold")
+        for name in ("image", "class", probability, "then"):
+            table.add_column(name, justify="right" if name == probability else "left", overflow="fold")
         for answer in answers:
             best, then = answer.best, Text(", ".join(map(str, answer.predictions[1:3])), style="dim")
             table.add_row(Text(answer.image), Text(best.class_name), f"{best.probability:.1%}", then)
@@ -138,7 +153,7 @@ def _print_tables(answers: list[Answer]) -> None:
         return
     for answer in answers:
         table = Table(title=Text(answer.image), title_justify="left", box=None, pad_edge=False)
-        for name in ("class", "probability", "", "logit", "index"):
+        for name in ("class", probability, "", "logit", "index"):
             table.add_column(name, justify="left" if name in ("class", "") else "right")
         for p in answer.predictions:
             bar = _bar(p.probability)
@@ -147,6 +162,6 @@ def _print_tables(answers: list[Answer]) -> None:
 
 
 def _bar(share: float, width: int = 20) -> str:
-    """Draw a probability as a bar of block characters, in eighths of one."""
+    """Write a probability in classify's table as a bar of block characters, in eighths of one."""
     eighths = round(share * width * 8)
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()

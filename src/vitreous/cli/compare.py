@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from vitreous.cli.console import messages, print_json
+from vitreous.cli.console import Estimate, messages, print_json
 from vitreous.cli.options import Device, Folder, Number, OutputFolder, Switch, Text, optional
+from vitreous.runtime.startup import INTERRUPTED
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-LINES = 50
-"""Images between progress lines if there is no terminal to draw a bar on."""
 Models = Annotated[tuple[str, ...], tyro.conf.Positional, optional("MODEL …")]
 
 
@@ -58,7 +58,7 @@ def compare(
         epochs: Passes over the images, the same for every model; by default the recipe's.
         minutes: Time for each run instead: the epochs that fit are measured for each model and kept.
         seeds: Runs of each model.
-        output: The study's folder; by default studies/MODELS-DATA.
+        output: The study's folder; by default studies/MODELS-DATA. With --maps, also the page: PAGE.html.
         json: Print what comparison.json holds.
         study: A named study instead of models: scratch-vit-vs-resnet or finetuned-vit-vs-resnet; --data then takes one
             of its datasets, or NAME=FOLDER to say where its files are.
@@ -78,8 +78,6 @@ def compare(
         images: With --maps: at most this many images, spread over all.
         greedy: With --maps: images for which a nearly best order of patches is searched, to compare with.
     """
-    import sys
-
     if maps:
         _compare_maps(models, data, output, masks, methods, images, greedy, device, json)
         return
@@ -134,22 +132,18 @@ def _compare_maps(
     device: str,
     json: bool,
 ) -> None:
-    from rich.progress import Progress
-
     from vitreous.comparison.maps import compare_maps
 
     if len(models) > 1:
         raise ValueError(f"--maps compares the maps of one model, got {len(models)}: name one")
     console = messages()
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        tasks = {}
+    with Estimate(console, "maps") as estimate:
 
         def progress(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what)
-            bar.update(tasks[what], completed=done, total=total)
-            if not console.is_terminal and done and (done % LINES == 0 or done == total):
-                console.print(f"{what}: {done:,} of {total:,} images", markup=False)
+            if what != estimate.what:
+                estimate.begin(what)
+            if done:
+                estimate(done, total)
 
         model = models[0] if models else None
         options = {"masks": masks, "methods": methods, "images": images, "greedy": greedy, "device": device}
@@ -161,3 +155,6 @@ def _compare_maps(
     else:
         print(found.markdown)
     console.print(f"wrote {', '.join(str(path) for path in found.files)}", markup=False)
+    if found.ended:
+        console.print("ended early: the tables are of the images so far; resume with the same command", markup=False)
+        sys.exit(INTERRUPTED)

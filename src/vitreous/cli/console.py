@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from vitreous.runtime.progress import LogPace, time_left
+from vitreous.runtime.wording import count
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from vitreous.weights.load import Model
 
 
+Item = TypeVar("Item")
 NAMED = 20
 """Unreadable images that are named; of more, the number is."""
 
@@ -28,64 +32,53 @@ def messages() -> Console:
 
 
 def say_remarks(console: Console, model: Model) -> None:
-    """Print what was assumed, resized or left out when the model was loaded."""
+    """Print the remarks on a loaded model: what was assumed, resized or left out."""
     for line in model.card.report.remarks():
         console.print(line, style="dim", markup=False)
 
 
 def say_doubts(console: Console, model: Model) -> None:
-    """Print what makes a model's answers doubtful; what is merely assumed each time, `vitreous doctor` prints."""
+    """Print the remarks that make a model's answers doubtful; `vitreous doctor` prints the others too."""
     report = model.card.report
     lines = [f"re-initialised {key}: it has learned nothing yet" for key in report.reinitialised]
     lines += [f"{key} holds {count} NaN or infinite values" for key, count in report.nonfinite.items()]
     if guessed := [name for name in report.assumed if name != "class names"]:
-        lines.append(f"assumed {' and '.join(guessed)}: `vitreous doctor --model {model.card.name}` says why")
+        command = f"vitreous doctor --model {model.card.name}{report.flags()}"
+        lines.append(f"assumed {' and '.join(guessed)}: `{command}` says why")
     for line in lines:
         console.print(line, style="dim", markup=False)
 
 
 def say_packaged(console: Console, named: str | None, model: Model) -> None:
-    """Print which model answers, if none was `named`."""
+    """Print the remark that names the model which answers, if none was `named`."""
     if named is None:
         text = f"model: {model.card.name} (ViT-Ti/16, {model.config.classes:,} classes of ImageNet)"
         console.print(text, style="dim", markup=False)
 
 
 def notes(console: Console) -> Callable[[str], None]:
-    """Make a function that prints a line in grey."""
+    """Make a function that prints a remark in grey."""
     return lambda line: console.print(line, style="dim", markup=False)
 
 
 def say_problems(console: Console, problems: Sequence[ImageError], total: int = 0) -> None:
-    """Print which images were left out, and why; of many, the first ones and how many more of how many."""
+    """Print the problems of a command: which images were left out, and why; of many, the first ones."""
     for problem in problems[:NAMED]:
         console.print(f"vitreous: {problem}", markup=False)
     if len(problems) > NAMED:
         console.print(f"vitreous: … and {len(problems) - NAMED:,} more", markup=False)
-    if problems and total > 1:
+    if len(problems) > 1 and total > 1:
         console.print(f"vitreous: {len(problems):,} of {count(total, 'image')} left out", markup=False)
-
-
-def count(number: int, word: str) -> str:
-    """Write a number of things, with the plural where there is one.
-
-    >>> count(1, "image"), count(1200, "image")
-    ('1 image', '1,200 images')
-    """
-    return f"{number:,} {word}{'s' * (number != 1)}"
 
 
 class Estimate:
     """Show how far slow work has come and how long it will take: live on a terminal, else by a line now and then."""
 
-    FIRST, INTERVAL = 5.0, 15.0
-    """Seconds until the first line of a log, and between two."""
-
     def __init__(self, console: Console, what: str) -> None:
         self.console, self.what = console, what
         self.status = console.status(what)
         self.since = self.called = time.monotonic()
-        self.due, self.done = self.since + self.FIRST, 0
+        self.pace, self.done = LogPace(), 0
 
     def __enter__(self) -> Self:
         self.status.start()
@@ -104,14 +97,19 @@ class Estimate:
         if done <= self.done:  # once more from the start
             self.since = self.called
         self.done, self.called = done, time.monotonic()
-        left = (self.called - self.since) / done * (total - done)
-        self.say(f"{done:,} of {total:,}, about {math.ceil(left)} s left")
+        if done < total:
+            self.say(f"{done:,} of {total:,}, {time_left(self.called - self.since, done, total)}")
+
+    def track(self, items: Iterable[Item], total: int) -> Iterator[Item]:
+        """Yield items as they are done, and show how many of `total` they are."""
+        for done, item in enumerate(items, 1):
+            self(done, total)
+            yield item
 
     def say(self, text: str) -> None:
         """Show a line of progress; a log gets one only if the last is some seconds old."""
         self.status.update(f"{self.what}: {text}")
-        if not self.console.is_terminal and time.monotonic() >= self.due:
-            self.due = time.monotonic() + self.INTERVAL
+        if not self.console.is_terminal and self.pace.is_due():
             self.console.print(f"{self.what}: {text}", style="dim", markup=False)
 
 
@@ -123,7 +121,8 @@ def print_json(value: object, indent: int | None = 2) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """Replace NaN and infinity in a value for JSON by null.
+    """Replace NaN and infinity by null in what `print_json` prints.
+
     >>> _finite({"loss": float("nan"), "top": (1, float("inf"))})
     {'loss': None, 'top': [1, None]}
     """

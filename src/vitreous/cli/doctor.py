@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from vitreous.cli.console import messages, print_json
+from vitreous.cli.console import Estimate, messages, print_json
 from vitreous.cli.options import Folder, ModelOptions, SharedModel, Switch, optional
+from vitreous.runtime.wording import count
 
 
 def doctor(
@@ -43,8 +44,8 @@ def doctor(
         return
     summary = inspect(model, shapes=trace)
     if images is not None:
-        with messages().status(f"trying preprocessings on {len(images)} images"):
-            check = check_preprocess(model, images)
+        with Estimate(messages(), f"trying preprocessings on {count(len(images), 'image')}") as estimate:
+            check = check_preprocess(model, images, progress=estimate)
         summary.sections["preprocessings tried"] = [(trial.name, f"{trial.top1:.1%}") for trial in check.trials]
         summary.sections["verdict"] = [("", line) for line in check.verdict()]
         summary.values["preprocessings"] = [{"name": trial.name, "top1": trial.top1} for trial in check.trials]

@@ -1,24 +1,33 @@
-"""`vitreous embed`: write the features of images."""
+"""`vitreous embed`: turn images into feature vectors, and write them to a file."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from vitreous.cli.console import count, messages, notes, print_json, say_packaged, say_problems
+from vitreous.cli.console import Estimate, messages, notes, print_json, say_packaged, say_problems
 from vitreous.cli.inputs import find_inputs
-from vitreous.cli.options import Device, Images, ModelOptions, Precision, SharedModel, Switch
+from vitreous.cli.options import Device, Images, ModelOptions, Precision, SharedModel, Switch, Words
 from vitreous.cli.parts import is_folder, write_folder
 from vitreous.runtime.distributed import this_rank
 from vitreous.runtime.files import check_writable_file
+from vitreous.runtime.wording import count
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from vitreous.weights.load import Model
 
 
 def embed(
     images: Images = (),
     options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
+    text: Words = (),
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("features.parquet"),
     part_size: int = 1024,
     batch_size: int = 8,
@@ -34,6 +43,7 @@ def embed(
     Args:
         images: Files, folders, globs, .zip and .tar archives, URLs, or - for standard input.
         options: Which model.
+        text: Sentences to embed beside the images, by the text tower of a CLIP or SigLIP; or a file with one a line.
         output: A .parquet file (columns image, features), an .npz file (arrays of those names), or a folder of
             Parquet parts (a name without a suffix): an interrupted run resumes there, and `torchrun`
             splits the work.
@@ -47,7 +57,6 @@ def embed(
         json: Print a summary as JSON.
     """
     import torch
-    from rich.progress import track
 
     from vitreous.data.images import ImageError
     from vitreous.predict.embed import embed_each
@@ -63,9 +72,12 @@ def embed(
     if not is_folder(output):
         check_writable_file(output)
     found, problems = find_inputs(images, clipboard, console)
-    if not found and not problems:
+    if not found and not problems and not text:
         raise ValueError("name the images to embed: files, folders, globs, archives or URLs")
+    if text and is_folder(output):
+        raise ValueError(f"sentences go to one file, beside the images': say -o {output}.parquet")
     model = options.load(console)
+    sentences, described = _describe(model, text, notes(console)) if text else ((), None)
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
     compute = choose_compute(model, "features", fast=fast, merge=merge, images=len(found), note=notes(console), **sizes)
     if found:
@@ -78,24 +90,34 @@ def embed(
         return
     results = embed_each(found, model, compute=compute, **sizes)
     names, rows = [], []
-    hidden = not console.is_terminal
-    for name, row in track(results, "features", len(found), console=console, transient=True, disable=hidden):
-        if isinstance(row, ImageError):
-            problems.append(row)
-        else:
-            names.append(name)
-            rows.append(row)
-    if rows:
-        features = torch.stack(rows)
+    with Estimate(console, "features") as estimate:
+        for name, row in estimate.track(results, len(found)):
+            if isinstance(row, ImageError):
+                problems.append(row)
+            else:
+                names.append(name)
+                rows.append(row)
+    if rows or described is not None:
+        features = torch.cat([part for part in (torch.stack(rows) if rows else None, described) if part is not None])
         from vitreous.predict.tables import write_features
 
-        path = write_features(output, names, features, model.card.name)
+        path = write_features(output, names, features, model.card.name, sentences)
         if json:
-            print_json({"output": str(path), "images": features.shape[0], "features": features.shape[1]})
+            counts = {"images": len(rows), **({"texts": len(sentences)} if sentences else {})}
+            print_json({"output": str(path), **counts, "features": features.shape[1]})
         else:
-            print(f"wrote {path}: {count(features.shape[0], 'image')} × {features.shape[1]} features")
+            what = count(len(rows), "image") + (f" and {count(len(sentences), 'text')}" if sentences else "")
+            print(f"wrote {path}: {what} × {features.shape[1]} features")
     elif json:
         print_json({"output": None, "images": 0, "features": None})
     say_problems(console, problems, len(rows) + len(problems))
     if problems:
         sys.exit(2)
+
+
+def _describe(model: Model, text: tuple[str, ...], note: Callable[[str], None]) -> tuple[tuple[str, ...], Tensor]:
+    """Compute the features of sentences beside the images: the sentences, and `[s e]`."""
+    from vitreous.predict.words import check_sentences, read_words, text_features, tower_of
+
+    sentences = check_sentences(read_words(text, "--text"))
+    return sentences, text_features(tower_of(model), sentences, note=note).float().cpu()

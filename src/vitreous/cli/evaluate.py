@@ -1,4 +1,4 @@
-"""`vitreous evaluate`: print the accuracy on labelled images."""
+"""`vitreous evaluate`: measure a model's accuracy on labelled images, and print it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from vitreous.cli.console import count, messages, notes, print_json, say_problems
+from vitreous.cli.console import Estimate, messages, notes, print_json, say_problems
 from vitreous.cli.options import (
     Device,
     Folder,
@@ -16,15 +16,19 @@ from vitreous.cli.options import (
     Precision,
     SharedModel,
     Switch,
+    Template,
     optional,
 )
 from vitreous.runtime.distributed import this_rank
+from vitreous.runtime.wording import count
 
 
 def evaluate(
     data: Annotated[str, tyro.conf.arg(metavar="NAME|FOLDER|CSV")],
     options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
     probe: Annotated[Literal["knn", "linear"] | None, optional("{knn,linear}")] = None,
+    template: Template = "{}",
+    ensemble: Switch = False,
     limit: Number = None,
     all: Switch = False,
     output: OutputFolder = None,
@@ -44,6 +48,9 @@ def evaluate(
         options: Which model.
         probe: Measure the features instead of the head, by k-NN or logistic regression; data without a test split is
             divided as `finetune` does it.
+        template: The sentence around each class name, such as "a photo of a {}", for a CLIP or SigLIP: it gets the
+            data's class names as words.
+        ensemble: Use the seven templates of CLIP's authors instead, and the mean of their features.
         limit: Use at most this many images, taken evenly.
         all: Also measure images that the model learned from; without it, of its own training folder the held-out part.
         output: Write result.json, per_class.json and confusion.npz to this folder.
@@ -61,6 +68,7 @@ def evaluate(
     from vitreous.predict.evaluate import open_unseen
     from vitreous.predict.pipeline import choose_compute
     from vitreous.predict.probe import probe as measure_probe
+    from vitreous.predict.words import ENSEMBLE, with_folder_names
     from vitreous.runtime.distributed import cpu_group
     from vitreous.runtime.files import write_json
 
@@ -69,23 +77,31 @@ def evaluate(
         raise ValueError("a probe needs all features in one process: run it without torchrun")
     if probe is not None and (fast or merge or precision != "fp32"):
         raise ValueError("a probe reads the plain model's features in fp32: leave --fast, --merge and --precision out")
+    if ensemble and template != "{}":
+        raise ValueError("--ensemble has templates of its own: leave --template out")
+    if probe is not None and (ensemble or template != "{}"):
+        raise ValueError("a probe reads features of images alone: leave --template and --ensemble out")
     find_source(data, data_root)  # a misspelled name is an error before the model is loaded
     model = options.load(console)
     about = {"model": model.card.name, "data": data}
+    sizes: dict[str, Any]
     if probe is not None:
         train, images = open_split(data, data_root)
         images = images if limit is None else images.spread(limit)
-        summary = measure_probe(train, images, model, probe, batch_size=batch_size, device=device)
+        with Estimate(console, f"features of {count(len(train) + len(images), 'image')}") as estimate:
+            sizes = {"batch_size": batch_size, "device": device}
+            summary = measure_probe(train, images, model, probe, progress=estimate, **sizes)
         if output is not None:
             write_json(output / "result.json", summary | about)
         _print_summary(summary | about, json)
         return
     images, note = open_unseen(data, model, data_root, all_images=all)
     images = images if limit is None else images.spread(limit)
-    sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
+    model = with_folder_names(model, images.class_names, ENSEMBLE if ensemble else [template], note=notes(console))
+    sizes = {"batch_size": batch_size, "device": device, "precision": precision}
     compute = choose_compute(model, fast=fast, merge=merge, images=len(images), note=notes(console), **sizes)
-    with console.status(f"evaluating {count(len(images), 'image')}"), cpu_group() as rank:
-        result = measure(images, model, rank=rank, compute=compute, **sizes)
+    with Estimate(console, f"evaluating {count(len(images), 'image')}") as estimate, cpu_group() as rank:
+        result = measure(images, model, rank=rank, compute=compute, progress=estimate, **sizes)
     if not rank.first:
         return
     if output is not None:
@@ -102,7 +118,7 @@ def evaluate(
 
 
 def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
-    """Print the figures of an evaluation, as lines or as JSON."""
+    """Print the figures of `vitreous evaluate`, as lines or as JSON."""
     from vitreous.predict.evaluate import format_summary
 
     if as_json:

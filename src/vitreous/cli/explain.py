@@ -1,4 +1,4 @@
-"""`vitreous explain`: write the interactive page and figures of an image."""
+"""`vitreous explain`: explain what a model sees in images; write the interactive page and figures."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from vitreous.cli.console import Estimate, messages, print_json, say_packaged, say_problems
+from vitreous.cli.console import Estimate, messages, notes, print_json, say_packaged, say_problems
 from vitreous.cli.inputs import find_inputs
-from vitreous.cli.options import Device, Folder, Images, ModelOptions, Number, SharedModel, Switch, optional
+from vitreous.cli.options import Device, Folder, Images, ModelOptions, Number, SharedModel, Switch, Words, optional
 from vitreous.runtime.files import check_writable_file, check_writable_folder
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 Range = Annotated[str | None, optional("0-7")]
 
+SAMPLE = "chelsea"
+"""The photograph that is explained where no image is named."""
+
 
 def explain(
     images: Images = (),
@@ -30,11 +33,13 @@ def explain(
     head: Number = None,
     heads: Range = None,
     query: Number = None,
-    target: Annotated[str | None, optional("CLASS")] = None,
+    target: Annotated[str | None, optional("CLASS|SENTENCE")] = None,
+    classes: Words = (),
     scale: Annotated[Literal["raw", "log", "layer-norm"] | None, optional("{raw,log,layer-norm}")] = None,
     fusion: Literal["mean", "max", "min"] = "mean",
     discard: float = 0.0,
     residual: float = 0.5,
+    passes: Annotated[str, tyro.conf.arg(metavar="quick|middle|thorough|N")] = "quick",
     trust: Switch = False,
     ablate: Annotated[Literal["heads"] | None, optional("{heads}")] = None,
     clipboard: Switch = False,
@@ -55,11 +60,13 @@ def explain(
         head: The head, for views of one head; without it, the mean over heads.
         heads: Heads that are shown side by side, such as 0-7 or 0,3,5; without it, all.
         query: The query token: its row of the attention matrix. 0 is the class token.
-        target: The class to explain, by name or index; without it, the predicted one.
+        target: The class to explain, by name or index; without it, the predicted one. For a CLIP or SigLIP, a sentence.
+        classes: Words that a CLIP chooses among, or weighs the target against; or a file with a class a line.
         scale: How the attention matrix is shown; without it, on all three scales.
         fusion: How rollout joins heads.
         discard: The share of smallest attention that rollout drops.
         residual: The share of each token that passes by the residual in rollout.
+        passes: Forward passes of the removal map: quick takes 64, middle 256, thorough 1,024.
         trust: Also measure which map to trust: deletion, insertion, and maps of random weights.
         ablate: Also switch every head off by itself and rank heads by the change of the class's logit.
         clipboard: Explain the image on the clipboard.
@@ -72,25 +79,29 @@ def explain(
     from vitreous.api.explain import explain_each
     from vitreous.data.images import ImageError
     from vitreous.pages.explanation import save_report
-    from vitreous.predict.class_names import find_class
+    from vitreous.predict.words import name_target, read_words
     from vitreous.runtime.device import pick_device
     from vitreous.views.inspection import Choice
+    from vitreous.views.registry import missing_views
 
     console = messages()
+    output = _page_file(output)
     check_writable_file(output)
     if figures is not None:
         check_writable_folder(figures, "--figures")
     model = options.load(console).to(pick_device(device))
+    model, index = name_target(model, target, read_words(classes), note=notes(console))
     choice = Choice(
         block=block,
         head=head,
         heads=_numbers(heads),
         query=query,
-        target=find_class(target, model),
+        target=index,
         scale=scale,
         fusion=fusion,
         discard=discard,
         residual=residual,
+        passes=passes,
     )
     found, problems = _find(images, clipboard, options.model, console)
     slow = [name for name, wanted in (("trust", trust), ("ablation", ablate is not None)) if wanted]
@@ -102,14 +113,22 @@ def explain(
             problems.append(each)
             continue
         if not pages:
+            if each.inspection.name == SAMPLE and not images:
+                notes(console)("no image was named: a sample photograph of a cat")
             say_packaged(console, options.model, model)
+            for reason, left_out in missing_views(each.inspection).items() if "all" in views.split(",") else ():
+                console.print(f"left out, since {reason}: {', '.join(left_out)}", style="dim", markup=False)
         name = each.inspection.name
         with Estimate(console, f"computing the views of {name or 'the model'}") as estimate:
             each.inspection.progress = estimate
             pages.append(each.page(estimate.begin))
         answers.append({"image": name or None, "answer": each.summary or None})
+        if trust:
+            answers[-1]["trust"] = each.verdict
         if each.summary and not json:
             print(f"{name}: {each.summary}")
+        if trust and not json:
+            print(f"{name}: {each.verdict}")
         for view, reason in each.skipped.items():
             console.print(f"left out {view}: {reason}", style="dim", markup=False)
         if figures is not None:
@@ -131,18 +150,32 @@ def explain(
 def _find(
     asked: tuple[str, ...], clipboard: bool, model: str | None, console: Console
 ) -> tuple[list[tuple[str, ImageLike | None]], list[ImageError]]:
-    """List the images to explain by name, and errors of paths that name none; a checkpoint alone has views too."""
+    """List the images that `vitreous explain` is given, and errors of paths that name none."""
     from vitreous.data.images import image_name
     from vitreous.data.samples import samples
 
     found, problems = find_inputs(asked, clipboard, console)
     if found or problems:
         return [(image_name(image), image) for image in found], problems
-    return ([("", None)] if model is not None else [("chelsea", samples()["chelsea"])]), []
+    if model is not None:
+        return [("", None)], []
+    return [(SAMPLE, samples()[SAMPLE])], []
+
+
+def _page_file(output: Path) -> Path:
+    """Return the file that `vitreous explain -o` names: .html is added to a bare name; another suffix is an error."""
+    if not output.suffix and not output.is_dir():
+        return output.with_suffix(".html")
+    if output.suffix.lower() not in ("", ".html", ".htm"):
+        raise ValueError(
+            f"the page is an .html file, got {output}: name {output.with_suffix('.html')} (for figures as images: "
+            "--figures FOLDER)"
+        )
+    return output
 
 
 def _numbers(text: str | None) -> tuple[int, ...] | None:
-    """Parse the numbers of blocks or heads that a flag names, `0-7` or `0,3,5`."""
+    """Parse the numbers of blocks or heads that a flag of `vitreous explain` names, `0-7` or `0,3,5`."""
     if text is None:
         return None
     found: list[int] = []

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from vitreous.cli.console import messages, say_remarks
-from vitreous.cli.options import Device, Switch, optional
+from vitreous.cli.options import Device, Switch, Words, optional
 
 
 def explore(
     model: Annotated[tuple[str, ...], optional("NAME …")] = (),
+    classes: Words = (),
     port: int = 8137,
     host: str = "127.0.0.1",
     device: Device = "auto",
@@ -20,6 +21,7 @@ def explore(
 
     Args:
         model: Models to choose among: names, files, folders, runs or their checkpoints; by default the packaged one.
+        classes: Sentences for CLIPs to choose among, or one for a SigLIP; or a file with one a line.
         port: The port to listen on; 0 takes a free one.
         host: The address to listen on: this machine alone by default; any other address asks for a token.
         device: auto, cpu, cuda, cuda:N or mps.
@@ -28,9 +30,14 @@ def explore(
     """
     from vitreous.api.explore import explore as open_explorer
 
+    words: tuple[str, ...] = ()
+    if classes:
+        from vitreous.predict.words import read_words
+
+        words = read_words(classes)
     console = messages()
     with open_explorer(
-        model, host=host, port=port, device=device, precision=precision, open_browser=open_browser
+        model, host=host, port=port, device=device, precision=precision, open_browser=open_browser, classes=words
     ) as page:
         for loaded in page.models.values():
             say_remarks(console, loaded)

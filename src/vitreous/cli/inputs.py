@@ -61,7 +61,7 @@ def is_piped() -> bool:
 
 
 def _read_piped(console: Console) -> list[ImageLike]:
-    """Read an image from standard input; nothing, and a line that says so, if none comes."""
+    """Read the image that a command is piped; nothing, and a line that says so, if none comes."""
     from vitreous.data.images import ImageError, image_name, read_image, read_standard_input
 
     if os.name != "nt" and not select.select([sys.stdin], [], [], PATIENCE)[0]:  # Windows: a file, ready at once

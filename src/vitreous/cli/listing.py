@@ -60,6 +60,7 @@ def datasets(json: Switch = False) -> None:
     for name, about in known.items():
         print(f"{name:<12} {about}")
     print("\nor a folder with a sub-folder for each class, with or without train/ and test/ (or val/) above them,")
+    print("or a .csv file with columns image and label (and split, if there is one),")
     print("or .parquet files with a column of images and one of classes (a file, a 'pattern*.parquet', a folder),")
     print("or a dataset on the Hugging Face Hub: org/name, hf:name or org/name:config (needs vitreous[hub])")
 

@@ -1,4 +1,4 @@
-"""`main` and `COMMANDS`: run `vitreous COMMAND …`, parse its flags, wrap its help, complete words in the shell.
+"""`main` and `COMMANDS`: run `vitreous COMMAND …`, parse its flags, suggest a command, complete words in the shell.
 
 `COMMANDS` pairs each command with a function; tyro turns its parameters into flags and its docstring into `--help`.
 Nothing heavy is imported before a command runs. A user's mistake is one line and exit code 2; `--debug` anywhere on
@@ -6,15 +6,13 @@ the line shows the traceback. Without a command, the welcome screen lists them a
 """
 
 import difflib
-import inspect
 import io
-import re
-import shutil
+import shlex
 import sys
-import textwrap
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -32,7 +30,7 @@ from vitreous.cli.explore import explore
 from vitreous.cli.listing import datasets, models, recipes, views
 from vitreous.cli.push import push
 from vitreous.cli.train import choose
-from vitreous.cli.usage import flags_in_help, hide_none, one_line_errors
+from vitreous.cli.usage import described, flags_in_help, one_line_errors
 from vitreous.cli.welcome import welcome
 from vitreous.runtime.distributed import this_rank
 from vitreous.runtime.errors import exit_process, is_peer_loss, report_error
@@ -87,6 +85,9 @@ CONFIG = (tyro.conf.FlagCreatePairsOff,)
 LIGHT = ("datasets", "recipes", "completion")
 """Commands that do without torch."""
 
+LISTS = ("models", "views")
+"""Commands that print a list at once, and nothing before it."""
+
 MISTAKES = (ValueError, OSError, ImportError, MemoryError, FloatingPointError)
 """Errors that a user can cause and fix: one line. Every other error is a bug of ours and shows its traceback."""
 
@@ -111,6 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         run(words)
     except KeyboardInterrupt:
+        print("vitreous: interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader of our output, such as `head`, has gone
         sys.stderr.close()
@@ -137,8 +139,9 @@ def run(words: Sequence[str]) -> None:
 
 def parse(command: str, words: Sequence[str], function: Callable[..., Any]) -> None:
     """Let tyro read the words after a command and call its function. No other command's flags are looked at."""
+    say = command not in LISTS and "--json" not in words
     tyro.cli(
-        function if command in LIGHT else with_torch(function),
+        function if command in LIGHT else with_torch(function, say=say),
         prog=f"vitreous {command}",
         description=described(function),
         args=words,
@@ -147,41 +150,12 @@ def parse(command: str, words: Sequence[str], function: Callable[..., Any]) -> N
     )
 
 
-def described(function: Callable[..., Any]) -> str:
-    """Prepare a command's docstring and flags for tyro; return what its help says above the flags."""
-    function.__doc__ = joined_lines(function.__doc__ or "")
-    hide_none(function)
-    return wrapped(function.__doc__, shutil.get_terminal_size().columns)
-
-
-def joined_lines(text: str) -> str:
-    """Put each argument of a command's docstring on one line: tyro keeps a line break before anything but a letter.
-
-    >>> joined_lines("Say it.\\n\\n    Args:\\n        a: One\\n            two.\\n        b: Three.")
-    'Say it.\\n\\nArgs:\\n    a: One two.\\n    b: Three.'
-    """
-    before, found, arguments = inspect.cleandoc(text).partition("Args:\n")
-    return before + found + re.sub(r"\n {5,}(?=\S)", " ", arguments)
-
-
-def wrapped(text: str, width: int) -> str:
-    """Wrap what a command's docstring says before its arguments to the terminal's width; tyro wraps the flags' alone.
-
-    >>> print(wrapped("Say it all.\\n\\n    And more\\n    words.\\n\\n    Args:\\n        a: One.", 12))
-    Say it all.
-    <BLANKLINE>
-    And more
-      words.
-    """
-    paragraphs = text.partition("Args:\n")[0].strip().split("\n\n")
-    # the indent keeps tyro from joining the lines again
-    return "\n\n".join(textwrap.fill(" ".join(p.split()), width, subsequent_indent="  ") for p in paragraphs)
-
-
 def _unknown(command: str) -> str:
     """Write the error for an unknown command, with the nearest ones."""
     if command.startswith("-"):
         return f"the command comes before {command}, as in vitreous classify {command}"
-    close = difflib.get_close_matches(command, COMMANDS, n=2)
+    if Path(command).exists() or command.startswith(("http://", "https://")):
+        return f"the command comes before {command}, as in vitreous classify {shlex.quote(command)}"
+    close = difflib.get_close_matches(command.lower(), COMMANDS, n=2)
     hint = f"did you mean {' or '.join(close)}?" if close else "try vitreous explain or vitreous classify"
     return f"there is no command {command!r}: {hint}"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def optional(metavar: str, *aliases: str) -> Any:
-    """Describe a flag that may be left out: how to write its value, short forms, and no `(default: None)`."""
+    """Define a shared flag that may be left out: how to write its value, short forms, and no `(default: None)`."""
     return tyro.conf.arg(metavar=metavar, aliases=aliases or None, help_behavior_hint="")
 
 
@@ -28,6 +28,8 @@ Text = Annotated[str | None, optional("NAME")]
 Number = Annotated[int | None, optional("N")]
 Sides = Annotated[tuple[int, int] | int | None, optional("HEIGHT [WIDTH]")]
 Assume = tyro.conf.UseAppendAction[Annotated[tuple[str, ...], optional("FIELD=VALUE")]]
+Words = Annotated[tuple[str, ...], optional("WORDS …|FILE")]
+Template = Annotated[str, tyro.conf.arg(metavar="SENTENCE")]
 Folder = Annotated[Path | None, optional("FOLDER")]
 OutputFolder = Annotated[Path | None, optional("FOLDER", "-o")]
 Images = Annotated[tuple[str, ...], tyro.conf.Positional, optional("IMAGE …")]

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitreous.cli.console import count, print_json, say_problems
+from vitreous.cli.console import Estimate, print_json, say_problems
 from vitreous.runtime.distributed import this_rank
+from vitreous.runtime.wording import count
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from vitreous.data.images import ImageError, ImageLike
     from vitreous.predict.parts import PartsJob
-
-INTERVAL = 60.0
-"""Seconds between progress lines if there is no terminal to draw a bar on."""
 
 
 def is_folder(output: Path) -> bool:
@@ -35,8 +32,6 @@ def write_folder(
     as_json: bool = False,
 ) -> None:
     """Write this process's parts with a progress bar, and print a summary in the first process."""
-    from rich.progress import Progress
-
     from vitreous.predict.parts import write_parts
 
     if not images and problems:
@@ -46,20 +41,14 @@ def write_folder(
         raise ValueError("a folder of parts is for images with names: write the clipboard or standard input to a file")
     world_size = this_rank().world_size
     process = f", process 1 of {world_size}" if world_size > 1 else ""
-    begun = printed = time.monotonic()
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(f"{job.about['command']}{process}")
+    with Estimate(console, f"{job.about['command']}{process}") as estimate:
 
         def progress(done: int, total: int, existing: int) -> None:
-            nonlocal printed
-            bar.update(task, completed=done, total=total)
             if done == 0 and existing:
                 parts = existing + -(-total // part_size)
                 console.print(f"{existing} of {parts} parts are there already", style="dim", markup=False)
-            if not console.is_terminal and time.monotonic() - printed > INTERVAL:
-                printed = time.monotonic()
-                rate = done / (printed - begun)
-                console.print(f"{done:,} of {total:,} images{process}, {rate:.1f} a second", markup=False)
+            if done:
+                estimate(done, total)
             if done == total and world_size > 1:
                 console.print("waiting for the other processes", style="dim", markup=False)
 

@@ -41,7 +41,7 @@ def choose(words: Sequence[str]) -> dict[str, Callable[..., Any]]:
 
 
 def typed_fields(words: Sequence[str]) -> frozenset[str]:
-    """List the fields of `TrainConfig` that a command line sets.
+    """List the fields of `TrainConfig` that a command line of `vitreous train` sets.
 
     >>> sorted(typed_fields(["train", "--resume", "run", "--epochs=60", "--no-compile", "--save-every", "9"]))
     ['compile', 'epochs', 'save_every']
@@ -124,12 +124,12 @@ def _finetune(default: TrainConfig, typed: frozenset[str]) -> Callable[..., None
 
 
 def _typed(config: TrainConfig, typed: frozenset[str]) -> dict[str, Any]:
-    """Return the settings of training that the command line sets, with their values."""
+    """Return the settings that the command line of `vitreous train` sets, with their values."""
     return {name: getattr(config, name) for name in sorted(typed)}
 
 
 def _resumed(folder: Path, output: Path | None, config: TrainConfig, typed: frozenset[str]) -> TrainConfig:
-    """Return the config of the run in `folder`, with the flags of this command line that do not change its weights."""
+    """Return the config of the run that `vitreous train` resumes, with the flags that do not change its weights."""
     from vitreous.training.run_folder import RunFolder
 
     found = RunFolder(folder).read_config()
@@ -151,7 +151,7 @@ def _call(command: Callable[[], TrainingRun], data_root: Path | None, as_json: b
 
     from vitreous.cli.console import messages, print_json
     from vitreous.runtime.distributed import this_rank
-    from vitreous.training.listeners import plural
+    from vitreous.runtime.wording import count
     from vitreous.training.loop import Stopped
 
     console, first = messages(), this_rank().first
@@ -170,7 +170,7 @@ def _call(command: Callable[[], TrainingRun], data_root: Path | None, as_json: b
         print_json(run.result, indent=None)
         return
     result = run.result
-    held_out, epochs = plural(result["images"], "held-out image"), plural(result["epochs"], "epoch")
+    held_out, epochs = count(result["images"], "held-out image"), count(result["epochs"], "epoch")
     print(f"{run.accuracy:.2%} of {held_out} after {epochs}")
     if "balanced" in result:
         print(f"{result['balanced']:.2%} balanced: the mean over classes, which are of unequal size")
@@ -179,5 +179,5 @@ def _call(command: Callable[[], TrainingRun], data_root: Path | None, as_json: b
             print(f"  {name}: {correct:,} of {images:,}")
         if len(result["classes"]) > SHOWN_CLASSES:
             print(f"  … and {len(result['classes']) - SHOWN_CLASSES} classes that are as good or better")
-    console.print(f"wrote {run.page} (curves, mistakes, and the model's internals over the epochs)", markup=False)
-    console.print(f"try it: vitreous explain IMAGE --model {run.folder}/model", markup=False)
+    console.print(f"page: {run.page} (curves, mistakes, and the model's internals over the epochs)", markup=False)
+    console.print(f"try it: vitreous explain IMAGE --model {shlex.quote(str(run.folder))}", markup=False)

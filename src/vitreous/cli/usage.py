@@ -1,4 +1,4 @@
-"""Show what a command takes: flags without `None` in the help; turn tyro's error about a rejected line into one line.
+"""A command's help (docstring wrapped, flags without `None`) and errors: what tyro rejects, in one line.
 
 tyro hands what it rejects to a hook as an object (`tyro._errors`, from 1.0.14 on). The module is private: where another
 tyro has no such hook, or an event that is not listed here, tyro prints its own box and exits with the same code, 2.
@@ -9,7 +9,9 @@ import difflib
 import inspect
 import io
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
 from types import NoneType
@@ -21,6 +23,17 @@ from vitreous.runtime.distributed import this_rank
 
 Flags = Callable[[], dict[str, str]]
 """Every flag of the command, as `--help` spells it with its value."""
+
+
+STRAY = {
+    "evaluate": "did you mean --data {}?",
+    "finetune": "did you mean --data {}?",
+    "doctor": "did you mean --model {}?",
+    "benchmark": "did you mean --models {}?",
+    "models": "did you mean --search {}?",
+    "explore": "drop images into the page that it opens; a model is named by --model",
+}
+"""Where a word without a flag was probably meant to go, by command."""
 
 
 def one_line_errors(command: str, flags: Flags) -> AbstractContextManager[None]:
@@ -47,10 +60,14 @@ def describe(event: Any, command: str, flags: Flags) -> str | None:
             known = flags() if token.startswith("-") else {}
             close = difflib.get_close_matches(token, known, n=2, cutoff=0.75)
             hint = f": did you mean {' or '.join(known[flag] for flag in close)}?" if close else ""
+            if not token.startswith("-") and command in STRAY:
+                hint = f": {STRAY[command].format(token)}"
             return f"{command} takes no {token}{hint}"
         case "MissingArgs":
             *others, last = (str(missing.arg.get_invocation_text()[1]) for missing in event.missing_arguments)
             extra = f", and takes no {' '.join(event.unrecognized_tokens)}" * bool(event.unrecognized_tokens)
+            if event.unrecognized_tokens and command in STRAY:
+                return f"{command} takes no {(word := event.unrecognized_tokens[0])}: {STRAY[command].format(word)}"
             return f"{command} needs {', '.join(others)}{' and ' * bool(others)}{last}{extra}"
         case "BadValue":
             return f"{name} expects a value"
@@ -67,7 +84,7 @@ def describe(event: Any, command: str, flags: Flags) -> str | None:
 
 
 def flags_in_help(show_help: Callable[[], object]) -> dict[str, str]:
-    """Read the flags, with their values, off a command's `--help`.
+    """Read the flags, with their values, off the help of a command.
 
     >>> flags_in_help(lambda: print("│ -o PATH, --output PATH   A file. │"))
     {'--output': '--output PATH'}
@@ -76,6 +93,37 @@ def flags_in_help(show_help: Callable[[], object]) -> dict[str, str]:
     with redirect_stdout(shown), suppress(SystemExit):
         show_help()
     return {flag[1]: flag[0] for flag in re.finditer(r"(--[a-z][\w-]*)(?: (?!│)\S+)*", shown.getvalue())}
+
+
+def described(function: Callable[..., Any]) -> str:
+    """Prepare a command's docstring and flags for tyro; return what its help says above the flags."""
+    function.__doc__ = joined_lines(function.__doc__ or "")
+    hide_none(function)
+    return wrapped(function.__doc__, shutil.get_terminal_size().columns)
+
+
+def joined_lines(text: str) -> str:
+    """Put each argument of a command's docstring on one line: tyro keeps a line break before anything but a letter.
+
+    >>> joined_lines("Say it.\\n\\n    Args:\\n        a: One\\n            two.\\n        b: Three.")
+    'Say it.\\n\\nArgs:\\n    a: One two.\\n    b: Three.'
+    """
+    before, found, arguments = inspect.cleandoc(text).partition("Args:\n")
+    return before + found + re.sub(r"\n {5,}(?=\S)", " ", arguments)
+
+
+def wrapped(text: str, width: int) -> str:
+    """Wrap what a command's docstring says before its arguments to the terminal's width; tyro wraps the flags' alone.
+
+    >>> print(wrapped("Say it all.\\n\\n    And more\\n    words.\\n\\n    Args:\\n        a: One.", 12))
+    Say it all.
+    <BLANKLINE>
+    And more
+      words.
+    """
+    paragraphs = text.partition("Args:\n")[0].strip().split("\n\n")
+    # the indent keeps tyro from joining the lines again
+    return "\n\n".join(textwrap.fill(" ".join(p.split()), width, subsequent_indent="  ") for p in paragraphs)
 
 
 # --- flags that may be left out ---------------------------------------------------------------------------------------
@@ -102,7 +150,7 @@ def hide_none(command: Callable[..., Any]) -> None:
 
 
 def _shown_settings(kind: type, default: Any) -> Any:
-    """Return a copy of settings whose class says how a field that may be None is written; the texts are inherited."""
+    """Return a copy of settings whose class tells the help how a field that may be None is written."""
     values = {field.name: getattr(default, field.name) for field in dataclasses.fields(default)}
     hints = get_type_hints(kind, include_extras=True)
     plain = {name: hint for name, hint in hints.items() if name in values and NoneType in get_args(hint)}
@@ -118,7 +166,7 @@ def _shown_settings(kind: type, default: Any) -> Any:
 
 
 def _described(hint: Any, default: Any) -> Any:
-    """Describe a flag that may be left out: how its value is written, and its default unless that is None."""
+    """Describe for the help a flag of settings that may be None: how its value is written, and its default."""
     (inner,) = (part for part in get_args(hint) if part is not NoneType)
     if get_origin(inner) is Literal:
         metavar = f"{{{','.join(map(str, get_args(inner)))}}}"

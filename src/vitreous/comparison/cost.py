@@ -1,4 +1,4 @@
-"""Measure what a model costs: images per second, eager and compiled, epochs that fit into minutes, energy.
+"""Measure what a model of a study costs: images per second, eager and compiled (or why not), epochs that fit, energy.
 
 Speeds are measured with every model in turn, round by round, so that a slow moment hits all of them alike.
 A budget of minutes counts updates and evaluations on the held-out images. Decoding and compiling come before: they
@@ -61,7 +61,8 @@ def measure_speeds(
         known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if known["compiled"] or not compiled:
             return known
-    say("timing the models" + (", eager and compiled" if compiled else ""))
+    more = ", eager and compiled: up to a minute each (--skip-compiled leaves that out)" if compiled else ""
+    say(f"timing the models{more}")
     device, precision = pick_device(config.device), config.precision
     speeds = time_models(models, device, precision=precision, compiled=compiled)
     values = {
@@ -110,13 +111,13 @@ def time_models(
 
 
 def batch_for(models: Mapping[str, Model], device: torch.device) -> int:
-    """Choose how many images are timed at once, the same for all models: on a GPU, more small ones."""
+    """Choose how many images are timed at once, the same for all models of a study: on a GPU, more small ones."""
     side = max(max(model.card.preprocess.size) for model in models.values())
     return 32 if device.type != "cuda" else 256 if side <= SMALL else 64
 
 
 def compile_problem(error: Exception) -> str:
-    """Say in a few words why a model has no compiled speed."""
+    """Return in a few words why the compiled speed of a study's model could not be measured."""
     text = str(error).lower()
     if "compiler" in text and ("not found" in text or "invalid" in text):
         return "no C++ compiler here"
@@ -124,7 +125,7 @@ def compile_problem(error: Exception) -> str:
 
 
 def _call(model: Callable[[Tensor], Tensor], x: Tensor, device: torch.device, precision: str) -> Callable[[], object]:
-    """Make the forward pass of a study's model that is timed."""
+    """Make the forward pass of a study's model whose cost is timed."""
 
     def call() -> None:
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
@@ -180,7 +181,7 @@ def time_evaluation(parts: TrainingParts) -> float:
 
 
 def joules(device: torch.device) -> float | None:
-    """Read the device's energy counter in joules, whoever uses the device; None if it has none.
+    """Read the device's energy counter in joules, for the cost of a run; None if it has none.
 
     >>> joules(torch.device("cpu")) is None
     True
@@ -244,7 +245,7 @@ class Meter(Listener):
 
 
 def read_meter(folder: Path) -> dict[str, Any]:
-    """Read a run's `meter.json`; without one, everything is unknown."""
+    """Read the energy of a study's run, its `meter.json`; without one, everything is unknown."""
     path = folder / METER
     if not path.is_file():
         return {"device": "", "learning": None, "joules": None, "why": "the run ended before it could be written"}

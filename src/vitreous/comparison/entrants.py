@@ -1,4 +1,4 @@
-"""`Entrant` and `Budget`: the models of a study, how each begins, and the training config that the budget gives it.
+"""`Entrant` and `Budget`: the models of a study, the config that the budget gives each, and where configs differ.
 
 `MODEL` or `MODEL@POLICY`: `vit_micro_patch4_32`, `resnet18_small`, `torchvision:vit_b_16@attention`. A variant's name,
 and `resnet18` to `resnet152_small`, begin from scratch; anything else is a checkpoint for `load`, and is fine-tuned.
@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 
 from vitreous.models.resnet import resnet_config
 from vitreous.models.variants import VARIANTS, variant
-from vitreous.models.vit import ViTConfig
+from vitreous.models.vit_config import ViTConfig
 from vitreous.training.config import NEUTRAL, TrainConfig
 from vitreous.training.policies import POLICIES
 from vitreous.training.recipes import FINETUNE, POLICY_RATES, RECIPES
@@ -140,7 +140,7 @@ def find_entrant(label: str, say: Callable[[str], object] = lambda line: None) -
 
 
 def split_policy(label: str) -> tuple[str, str | None]:
-    """Split the policy off a model's name, after the last @; a word there that is no policy is a revision of the Hub.
+    """Split the policy off the name of a study's model, after the last @; another word there is a Hub revision.
 
     >>> split_policy("B/16@last:2"), split_policy("google/vit-base-patch16-224@main")
     (('B/16', 'last:2'), ('google/vit-base-patch16-224@main', None))
@@ -164,7 +164,7 @@ def choose_recipe(budget: Budget, entrants: Sequence[Entrant]) -> tuple[str, Tra
 
 
 def shared_size(budget: Budget, entrants: Sequence[Entrant]) -> int:
-    """Choose the size for models that take any: the one asked for, the first ViT's of the study, or a ResNet's."""
+    """Choose the image size of the study's models that take any: the one asked for, the first ViT's, or a ResNet's."""
     sizes = [entrant.image_size for entrant in entrants if entrant.image_size is not None]
     small = all(entrant.model.endswith("_small") for entrant in entrants)
     return budget.image_size or (sizes[0] if sizes else 32 if small else 224)

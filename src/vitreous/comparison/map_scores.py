@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vitreous.inside.artifacts import find_artifacts
 from vitreous.inside.capture import capture
-from vitreous.inside.faithfulness import area, curves, rank_correlation, reinitialised
+from vitreous.inside.faithfulness import area, curves, reinitialised
 from vitreous.inside.greedy_order import greedy_order
 from vitreous.inside.methods import Method, patch_grid
 from vitreous.inside.road import road
@@ -63,13 +63,11 @@ class Scorer:
         found["saco"] = saco(self.model, x, maps, target)
         return {name: values.tolist() for name, values in found.items()}
 
-    def sanity(self, x: Tensor, maps: Tensor, target: int) -> list[float]:
-        """Rank correlation of each map with that of a model with fresh weights: `[m]`."""
+    def fresh(self, x: Tensor, target: int) -> Tensor:
+        """Maps of a model with fresh weights: `[m rows columns]`."""
         if not self._fresh:
             self._fresh.append(reinitialised(self.model))
-        other, _ = self.maps(x, target, self._fresh[0])
-        found: list[float] = rank_correlation(maps, other).tolist()
-        return found
+        return self.maps(x, target, self._fresh[0])[0]
 
     def bound(self, x: Tensor, target: int) -> list[float]:
         """Insertion less deletion of a nearly best order of patches, found for each way to remove them."""
@@ -99,7 +97,7 @@ class Scorer:
 
 
 def filled(maps: Tensor, patches: tuple[int, ...]) -> Tensor:
-    """Replace some patches of maps `[m rows columns]` by the mean of their neighbours that stay.
+    """Replace artifacts in maps that are scored, `[m rows columns]`, by the mean of their neighbours that stay.
 
     >>> filled(torch.tensor([[[9.0, 1.0], [2.0, 3.0]]]), (0,))
     tensor([[[2., 1.],

@@ -1,11 +1,14 @@
 """The tables of a comparison of heat maps: means with paired intervals over images, as JSON and as Markdown."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from vitreous.comparison.statistics import seed_interval
+from vitreous.inside.faithfulness import rank_correlation
 from vitreous.inside.methods import Method
 
 MapTable = dict[str, Any]
@@ -20,7 +23,7 @@ def map_tables(
     operators: Sequence[str],
     context: Mapping[str, Any],
 ) -> MapTable:
-    """Gather the rows of `faithfulness` and `segmentation`, whichever there are."""
+    """Gather the tables of a comparison of heat maps: `faithfulness` and `segmentation`, whichever there are."""
     tables: MapTable = dict(context)
     if "faithfulness" in read:
         tables["faithfulness"] = faithfulness_table(read["faithfulness"], methods, operators)
@@ -32,7 +35,7 @@ def map_tables(
 def faithfulness_table(
     columns: Mapping[str, np.ndarray], methods: Mapping[str, Method], operators: Sequence[str]
 ) -> dict[str, Any]:
-    """Scores of every method, best first; a difference is paired by image, with the half width of its interval.
+    """Make the table of faithfulness: scores of every method, best first; differences are paired by image.
 
     A method is ranked by its mean difference to the reference over the operators that it was not fitted with.
     """
@@ -40,6 +43,7 @@ def faithfulness_table(
     gains = {way: columns[f"insertion_{way}"] - columns[f"deletion_{way}"] for way in operators}  # [images m]
     base = names.index(REFERENCE) if REFERENCE in names else 0
     sane = ~np.isnan(columns["sanity"][:, 0])
+    floor = _sanity_floor(columns, sane, len(names))
     rows = []
     for i, (name, method) in enumerate(methods.items()):
         free = [way for way in operators if way not in method.fitted]
@@ -64,6 +68,7 @@ def faithfulness_table(
             values = columns[measure]
             row[measure] = {"score": float(values[:, i].mean()), "over": _difference(values[:, i] - values[:, base])}
         row["sanity"] = float(np.abs(columns["sanity"][sane, i]).mean()) if method.trained and sane.any() else None
+        row["sanity_floor"] = float(floor[i]) if method.trained and floor is not None else None
         rows.append(row)
     rows.sort(key=lambda row: -row["over"]["mean"])
     return {
@@ -77,10 +82,22 @@ def faithfulness_table(
     }
 
 
+def _sanity_floor(columns: Mapping[str, np.ndarray], sane: np.ndarray, methods: int) -> np.ndarray | None:
+    """Mean |rank correlation| with the map of fresh weights for another image, `[m]`: what smooth maps have anyway."""
+    if "fresh_maps" not in columns or columns["fresh_maps"].ndim < 2:
+        return None
+    known = sane & ~np.isnan(columns["fresh_maps"][:, 0])
+    if known.sum() < 2:
+        return None
+    own, fresh = (torch.from_numpy(columns[n][known]).unflatten(1, (methods, 1, -1)) for n in ("maps", "fresh_maps"))
+    found: np.ndarray = rank_correlation(own, fresh.roll(1, dims=0)).abs().mean(dim=0).numpy()
+    return found
+
+
 def _greedy(
     columns: Mapping[str, np.ndarray], gains: Mapping[str, np.ndarray], names: Sequence[str], operators: Sequence[str]
 ) -> dict[str, Any] | None:
-    """The nearly best order on some images, and every method on the same ones."""
+    """Make the table's part on the nearly best order: its scores on some images, and every method's on these."""
     if "greedy" not in columns or columns["greedy"].ndim < 2:
         return None
     found = columns["greedy"]
@@ -96,7 +113,7 @@ def _difference(values: np.ndarray) -> dict[str, float | None]:
 
 
 def segmentation_table(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, Any]:
-    """Pixel accuracy, mAP, mIoU and pointing of every method: all images, and those that the model gets right or wrong.
+    """Make the table of pixel accuracy, mAP, mIoU and pointing: all images, and those answered correctly or wrongly.
 
     mIoU is that of all images' pixels together, averaged over object and background.
     """
@@ -124,18 +141,40 @@ def _segmentation(
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class PrintedTable:
+    """A table in words: what Markdown and the page show."""
+
+    heading: str
+    lead: Sequence[str]
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+
+    def as_markdown(self) -> str:
+        """The table ready for a document."""
+        lines = [*self.lead, "", f"| {' | '.join(self.head)} |", "|---" * len(self.head) + "|"]
+        lines += [f"| {' | '.join(row)} |" for row in self.rows]
+        return "\n".join([*lines, *(f"\n{note}" for note in self.notes)]).replace("*", "\\*")
+
+
+def printed_tables(table: MapTable) -> list[PrintedTable]:
+    """Write the comparison in words: its tables, with what they were measured on."""
+    found = []
+    if (faith := table.get("faithfulness")) is not None:
+        found += [_faithfulness(table, faith), _areas(faith)]
+    if (segmentation := table.get("segmentation")) is not None:
+        found.append(_segments(table, segmentation))
+    return found
+
+
 def as_markdown(table: MapTable) -> str:
     """The tables ready for a document, with what they were measured on."""
-    parts = []
-    if (faith := table.get("faithfulness")) is not None:
-        parts += [*_faithfulness_lines(table, faith), ""]
-    if (segmentation := table.get("segmentation")) is not None:
-        parts += _segmentation_lines(table, segmentation)
-    return "\n".join(parts).strip()
+    return "\n\n".join(each.as_markdown().strip() for each in printed_tables(table))
 
 
 def signed(value: float) -> str:
-    """A number with its sign, as tables show it.
+    """Write a number of the tables of heat maps with its sign.
 
     >>> signed(0.4123), signed(-0.02)
     ('+0.412', '−0.020')
@@ -149,7 +188,7 @@ def _over(difference: Mapping[str, float | None]) -> str:
 
 
 def passes(row: Mapping[str, Any]) -> str:
-    """The cost of a map in passes through the model.
+    """Write the cost of a heat map for its table: passes through the model.
 
     >>> passes({"forward": 33, "backward": 32}), passes({"forward": 0, "backward": 0})
     ('33 + 32 backward', '0')
@@ -157,65 +196,73 @@ def passes(row: Mapping[str, Any]) -> str:
     return f"{row['forward']:,}" + (f" + {row['backward']} backward" if row["backward"] else "")
 
 
-def _faithfulness_lines(table: MapTable, faith: Mapping[str, Any]) -> list[str]:
+def _faithfulness(table: MapTable, faith: Mapping[str, Any]) -> PrintedTable:
     operators, base = faith["operators"], faith["reference"]
-    words = " | ".join(WORDS[way] for way in operators)
-    lines = [
+    lead = [
         f"{table['model']} on {faith['images']} images of {table['data']['faithfulness']} ({faith['correct']} of them "
         f"classified correctly), predicted class, {table['steps']} steps, {table['device']}, torch {table['torch']}.",
-        "Insertion less deletion area by what removed patches show; \\* marks an operator that the method was fitted "
+        "Insertion less deletion area by what removed patches show; * marks an operator that the method was fitted "
         f"with, which does not count. “Over {base}” is paired by image, with its 95 % interval, in the mean over the "
-        f"operators that count. Fresh weights: mean |rank correlation| on {faith['sanity_images']} images.",
-        "",
-        f"| map | passes | ms | {words} | over {base} | ROAD | SaCo | fresh weights |",
-        "|---" * (7 + len(operators)) + "|",
+        f"operators that count. Fresh weights: mean |rank correlation| on {faith['sanity_images']} images; in "
+        "brackets, with the map of fresh weights for another image, which unrelated smooth maps have too.",
     ]
+    rows = []
     for row in faith["methods"]:
-        scores = [signed(row[way]["score"]) + (" \\*" if way in row["fitted"] else "") for way in operators]
+        scores = [signed(row[way]["score"]) + (" *" if way in row["fitted"] else "") for way in operators]
         over = "" if row["name"] == base else _over(row["over"])
         sanity = "" if row["sanity"] is None else f"{row['sanity']:.2f}"
+        sanity += "" if row["sanity_floor"] is None else f" ({row['sanity_floor']:.2f})"
         cells = [row["name"], passes(row), f"{1000 * row['seconds']:.1f}", *scores, over]
-        cells += [signed(row["road"]["score"]), signed(row["saco"]["score"]), sanity]
-        lines.append(f"| {' | '.join(cells)} |")
+        rows.append([*cells, signed(row["road"]["score"]), signed(row["saco"]["score"]), sanity])
+    notes = []
     if (greedy := faith["greedy"]) is not None:
         best = {way: max(each[way] for each in greedy["methods"].values()) for way in operators}
-        lines += [
-            "",
+        notes.append(
             f"A greedy order of patches, found for each operator on {greedy['images']} of the images: "
             + ", ".join(f"{WORDS[way]} {signed(greedy['score'][way])}" for way in operators)
             + "; the best method on the same images: "
             + ", ".join(signed(best[way]) for way in operators)
-            + ".",
-        ]
-    heads = [f"{WORDS[way]}: deletion ↓, insertion ↑, over {base}" for way in operators]
-    lines += ["", f"| map | {' | '.join(heads)} |", "|---" * (1 + len(operators)) + "|"]
+            + "."
+        )
+    words = [WORDS[way] for way in operators]
+    head = ["map", "passes", "ms", *words, f"over {base}", "ROAD", "SaCo", "fresh weights"]
+    return PrintedTable("Is it faithful?", lead, head, rows, notes)
+
+
+def _areas(faith: Mapping[str, Any]) -> PrintedTable:
+    operators, base = faith["operators"], faith["reference"]
+    rows = []
     for row in faith["methods"]:
         each = [row[way] for way in operators]
         cells = [f"{one['deletion']:.3f}, {one['insertion']:.3f}, {_over(one['over'])}" for one in each]
-        lines.append(f"| {row['name']} | {' | '.join(cells)} |")
-    return lines
+        rows.append([row["name"], *cells])
+    head = ["map", *(f"{WORDS[way]}: deletion ↓, insertion ↑, over {base}" for way in operators)]
+    return PrintedTable("Deletion and insertion", (), head, rows)
 
 
-def _segmentation_lines(table: MapTable, found: Mapping[str, Any]) -> list[str]:
+def _segments(table: MapTable, found: Mapping[str, Any]) -> PrintedTable:
     images = found["images"]
-    lines = [
+    lead = (
         f"{table['model']} on {images['all']} images of {table['data']['segmentation']} with masks; of those whose "
         f"class the model has, {images['correct']} are classified correctly and {images['wrong']} are not. Filled: "
-        "patches of outlying tokens have the mean of their neighbours.",
-        "",
-        "| map | pixel accuracy | mAP | mIoU | pointing | mAP, filled | mIoU, filled | mAP, correct | mAP, wrong |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "patches of outlying tokens have the mean of their neighbours."
+    )
+    head = [
+        "map",
+        "pixel accuracy",
+        "mAP",
+        "mIoU",
+        "pointing",
+        "mAP, filled",
+        "mIoU, filled",
+        "mAP, correct",
+        "mAP, wrong",
     ]
+    rows = []
     for row in found["methods"]:
         every, filled = row["all"], row["all_filled"]
-        values = [
-            every["accuracy"],
-            every["precision"],
-            every["iou"],
-            every["pointing"],
-            filled["precision"],
-            filled["iou"],
-        ]
+        values = [every[name] for name in ("accuracy", "precision", "iou", "pointing")]
+        values += [filled[name] for name in ("precision", "iou")]
         values += [row[group] and row[group]["precision"] for group in ("correct", "wrong")]
-        lines.append(f"| {row['name']} | {' | '.join('' if v is None else f'{100 * v:.1f}' for v in values)} |")
-    return lines
+        rows.append([row["name"], *("" if value is None else f"{100 * value:.1f}" for value in values)])
+    return PrintedTable("Does it lie on the object?", (lead,), head, rows)

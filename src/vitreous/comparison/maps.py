@@ -1,8 +1,8 @@
-"""`compare_maps`: which heat map is true for this model? Every method on the same images, measured in the same way.
+"""`compare_maps`: which heat map is true for this model? Run every method on the same images; find and read masks.
 
     maps-DATA/faithfulness/part-000000.parquet    scores and maps of every image, written as they are computed
     maps-DATA/segmentation/part-000000.parquet    the same for images with masks
-    maps-DATA/maps.json, maps.md, maps.html       the tables, and a page with examples
+    maps-DATA/maps.json, maps.md, maps.html       the tables, and a page with images where maps agree and disagree
 
 Calling it again resumes an unfinished comparison; under torchrun the processes share the images.
 """
@@ -22,17 +22,20 @@ from PIL import Image
 from torch import Tensor
 
 from vitreous.comparison.map_scores import Scorer
-from vitreous.comparison.map_table import MapTable, as_markdown, map_tables
+from vitreous.comparison.map_table import MapTable, as_markdown, map_tables, printed_tables
 from vitreous.data.datasets import open_dataset
 from vitreous.data.finding import find_names
 from vitreous.data.images import ImageError, read_image
 from vitreous.data.prefetch import prefetch
 from vitreous.data.preprocess import Preprocess
-from vitreous.inside.methods import choose_methods
+from vitreous.inside.faithfulness import rank_correlation
+from vitreous.inside.methods import choose_methods, patch_grid
+from vitreous.pages.maps import MapExample, write_maps_page
 from vitreous.predict.class_names import match_classes
 from vitreous.predict.parts import PartsJob, fingerprint, write_parts
 from vitreous.predict.tables import reason, table_schema
 from vitreous.runtime.device import device_name, pick_device
+from vitreous.runtime.distributed import this_rank
 from vitreous.runtime.files import short_name, write_atomic, write_json
 from vitreous.weights.load import Model, load
 
@@ -40,6 +43,8 @@ SANITY_EVERY = 5
 """Every how many images the maps are computed with fresh weights too."""
 PART = 25
 """Images in a part: what a killed run has to repeat at most."""
+EXAMPLES, DRAWN = 3, 6
+"""Images of agreement and of disagreement on the page, and methods whose maps it shows."""
 Progress = Callable[[str, int, int], object]
 Row = dict[str, Any] | ImageError
 
@@ -50,6 +55,9 @@ class MapComparison:
 
     folder: Path
     table: MapTable
+    page: Path
+    ended: bool = False
+    """Whether it was interrupted: then the tables are of the parts that were finished."""
 
     @property
     def markdown(self) -> str:
@@ -59,7 +67,7 @@ class MapComparison:
     @property
     def files(self) -> list[Path]:
         """What was written beside the parts."""
-        return [self.folder / f"maps.{kind}" for kind in ("md", "json")]
+        return [self.page, *(self.folder / f"maps.{kind}" for kind in ("md", "json"))]
 
     def __repr__(self) -> str:
         return f"{self.markdown}\n\n{self.folder}"
@@ -83,7 +91,7 @@ def compare_maps(
     Args:
         data: Images whose patches are removed: a folder with a sub-folder for each class, or a dataset's name.
         model: A model or its name; by default the packaged ViT-Ti/16.
-        output: A folder; by default `studies/maps-DATA`.
+        output: A folder; by default `studies/maps-DATA`. Or the page, FILE.html: the folder is then FILE beside it.
         masks: A folder with `images/` and `masks/`, for pixel accuracy, mAP, mIoU and pointing.
         methods: Names of `METHODS`; by default all that the model allows.
         images: At most this many images of each, spread over all.
@@ -103,8 +111,10 @@ def compare_maps(
     chosen = choose_methods(tuple(methods), loaded)
     scorer = Scorer(loaded, chosen, steps)
     folder = Path(output or Path("studies") / f"maps-{short_name(str(data or masks))}").expanduser()
+    page, folder = (folder, folder.with_suffix("")) if folder.suffix == ".html" else (folder / "maps.html", folder)
     about = {"methods": ", ".join(chosen), "steps": str(steps), "greedy": str(greedy)}
-    finished = True
+    jobs: dict[str, tuple[list[str], PartsJob[Row]]] = {}
+    listed: dict[str, tuple[Any, int]] = {}
     if data is not None:
         found = open_dataset(data)
         found = found if images is None else found.spread(images)
@@ -113,38 +123,51 @@ def compare_maps(
         if len(set(names)) < len(names):
             names = [f"{name} #{i}" for i, name in enumerate(names)]
         listed = {name: (found.image(i), classes[found.labels[i]]) for i, name in enumerate(names)}
-        job = _faithfulness_job(scorer, listed, greedy, about)
-        finished &= _write(folder / "faithfulness", names, job, "faithfulness", progress)
+        jobs["faithfulness"] = names, _faithfulness_job(scorer, listed, greedy, about)
     if masks is not None:
         pairs = find_masks(Path(masks).expanduser(), images)
-        job = _segmentation_job(scorer, pairs, about)
-        finished &= _write(folder / "segmentation", list(pairs), job, "segmentation", progress)
-    if not finished:
-        return None
-    read = {name: read_parts(folder / name) for name in ("faithfulness", "segmentation") if (folder / name).is_dir()}
+        jobs["segmentation"] = list(pairs), _segmentation_job(scorer, pairs, about)
+    ended = False
+    try:
+        whole = [_write(folder / what, names, job, what, progress) for what, (names, job) in jobs.items()]
+        if not all(whole):
+            return None
+    except KeyboardInterrupt:  # the tables of the parts so far are made all the same
+        ended = True
+        if not this_rank().first or not any(folder.glob("*/part-*.parquet")):
+            raise
+    read = {what: read_parts(folder / what) for what in jobs if any((folder / what).glob("part-*.parquet"))}
     context = {
         "model": loaded.card.name,
         "data": {"faithfulness": short_name(str(data)), "segmentation": short_name(str(masks))},
         "device": device_name(next(loaded.parameters()).device),
         "torch": torch.__version__,
         "steps": steps,
-        "grid": list(loaded.layout.grid) if hasattr(loaded, "layout") else None,
+        "grid": list(patch_grid(loaded, torch.empty(1, 1, *loaded.card.preprocess.size))),
+        "methods": list(chosen),
     }
     table = map_tables(read, chosen, scorer.operators, context)
     write_json(folder / "maps.json", table)
     write_atomic(folder / "maps.md", lambda path: path.write_text(as_markdown(table) + "\n", encoding="utf-8"))
-    return MapComparison(folder, table)
+    agree, disagree = _examples(read.get("faithfulness"), listed, loaded, table) if listed else ([], [])
+    title = f"Heat maps of {short_name(loaded.card.name)}"
+    again = {"--data": data, "--masks": masks, "--images": images}
+    words = [f"{flag} {short_name(str(value))}" for flag, value in again.items() if value is not None]
+    command = " ".join(["vitreous compare", short_name(loaded.card.name), "--maps", *words])
+    write_maps_page(page, printed_tables(table), title=title, agree=agree, disagree=disagree, command=command)
+    return MapComparison(folder, table, page, ended)
 
 
 def _write(folder: Path, names: Sequence[str], job: PartsJob[Row], what: str, progress: Progress) -> bool:
-    """Write this process's parts; whether this is the first process and all parts are there."""
+    """Write this process's parts of `compare_maps`; return whether it is the first process and all parts are there."""
     report = write_parts(folder, names, job, PART, progress=lambda done, total, existing: progress(what, done, total))
     return report is not None and not report.left
 
 
 def read_parts(folder: Path) -> dict[str, np.ndarray]:
-    """Read all rows of a folder of parts, unreadable images left out: name of a column → array."""
-    table = pyarrow.concat_tables(pyarrow.parquet.read_table(path) for path in sorted(folder.glob("part-*.parquet")))
+    """Read the rows that `compare_maps` wrote in parts, unreadable images left out: name of a column → array."""
+    parts = [pyarrow.parquet.read_table(path) for path in sorted(folder.glob("part-*.parquet"))]
+    table = pyarrow.concat_tables(parts, promote_options="default")  # parts of an earlier version may lack a column
     table = table.filter(pyarrow.compute.is_null(table["error"]))
     return {name: _array(table[name]) for name in table.column_names if name != "error"}
 
@@ -155,6 +178,34 @@ def _array(column: Any) -> np.ndarray:
     if width is None:
         return np.array(values, dtype=object if isinstance(values[0], str) else float)  # None becomes nan
     return np.array([[np.nan] * width if value is None else value for value in values], dtype=float)
+
+
+def _examples(
+    columns: Mapping[str, np.ndarray] | None, listed: Mapping[str, tuple[Any, int]], model: Model, table: MapTable
+) -> tuple[list[MapExample], list[MapExample]]:
+    """Choose images for the page of a comparison: where the best maps agree most, and where they agree least."""
+    if columns is None or not len(columns["target"]):
+        return [], []
+    methods = table["methods"]
+    best = [row["name"] for row in table["faithfulness"]["methods"] if row["sanity"] is not None][:DRAWN]
+    chosen = [methods.index(name) for name in best]
+    values = torch.from_numpy(columns["maps"]).unflatten(1, (len(methods), *table["grid"]))[:, chosen]  # [images m r c]
+    pairs = torch.combinations(torch.arange(len(chosen)))
+    if not len(pairs):
+        return [], []
+    alike = rank_correlation(values[:, pairs[:, 0]], values[:, pairs[:, 1]]).mean(dim=1)
+    order = alike.argsort(descending=True).tolist()
+    count = min(EXAMPLES, len(order) // 2)
+
+    def example(number: int) -> MapExample:
+        name, target = str(columns["image"][number]), int(columns["target"][number])
+        pixels = np.asarray(model.card.preprocess.view(read_image(listed[name][0])).convert("RGB"))
+        answer = f"{model.card.label(target)} {100 * columns['probability'][number]:.0f} %"
+        maps = dict(zip(best, values[number].numpy(), strict=True))
+        return MapExample(short_name(name), answer, pixels, maps, float(alike[number]))
+
+    known = [number for number in order if str(columns["image"][number]) in listed]
+    return [example(number) for number in known[:count]], [example(number) for number in known[::-1][:count]]
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------
@@ -170,18 +221,20 @@ def _faithfulness_job(
         target, probability = _answer(scorer.model, x)
         maps, seconds = scorer.maps(x, target)
         number = numbers[name]
+        fresh = scorer.fresh(x, target) if number % SANITY_EVERY == 0 else None
         return {
             "target": target,
             "probability": probability,
             "correct": target == listed[name][1],
             "seconds": seconds,
             **scorer.faithfulness(x, maps, target),
-            "sanity": scorer.sanity(x, maps, target) if number % SANITY_EVERY == 0 else None,
+            "sanity": None if fresh is None else rank_correlation(maps, fresh).tolist(),
             "greedy": scorer.bound(x, target) if every and number % every == 0 and number // every < greedy else None,
             "maps": maps.flatten().tolist(),
+            "fresh_maps": None if fresh is None else fresh.flatten().tolist(),
         }
 
-    lists = ["seconds", "road", "saco", "sanity", "greedy", "maps"]
+    lists = ["seconds", "road", "saco", "sanity", "greedy", "maps", "fresh_maps"]
     lists += [f"{way}_{operator}" for operator in scorer.operators for way in ("deletion", "insertion")]
     return _job("compare --maps", scorer, {name: image for name, (image, _) in listed.items()}, row, lists, about)
 
@@ -252,7 +305,7 @@ def _answer(model: Model, x: Tensor) -> tuple[int, float]:
 
 
 def find_masks(folder: Path, limit: int | None = None) -> dict[str, tuple[Path, Path]]:
-    """Find the images of a folder and their masks of the same name: name → image and mask."""
+    """Find the images of a folder for `compare_maps`, and their masks of the same name: name → image and mask."""
     if not all((folder / name).is_dir() for name in ("images", "masks")):
         raise FileNotFoundError(f"{folder} has no images/ and masks/: expected both, with files of the same names")
     names, _ = find_names([folder / "images"])
@@ -266,7 +319,7 @@ def find_masks(folder: Path, limit: int | None = None) -> dict[str, tuple[Path, 
 
 
 def read_mask(path: Path, preprocess: Preprocess) -> Tensor:
-    """Read what the model sees of a mask: `[H W]`, 1 object, 0 background, -1 neither.
+    """Read what the model sees of an image's mask for `compare_maps`: `[H W]`, 1 object, 0 background, -1 neither.
 
     A mask has 0 for background and any other value for the object, or it is a trimap: 1 object, 2 background, 3 border.
     """
@@ -279,7 +332,7 @@ def read_mask(path: Path, preprocess: Preprocess) -> Tensor:
 
 
 def _is_correct(name: str, target: int, model: Model) -> bool | None:
-    """Whether the answer is the class in a file's name, such as `pug_12`; None if the model has no such class."""
+    """Return in `compare_maps` whether the answer is the class in a file's name, such as `pug_12`; None if unknown."""
     words = _words(name.rsplit("_", 1)[0])
     named = [i for i in range(model.config.classes) if words <= _words(model.card.label(i))]
     return target in named if named else None

@@ -72,7 +72,7 @@ def gather(
 
 
 def display_names(labels: Sequence[str]) -> dict[str, str]:
-    """Shorten the models' names for table and page to the last part of their paths, if they stay different.
+    """Shorten the models' names in a study's results to the last part of their paths, if they stay different.
 
     >>> display_names(["resnet18", "/home/me/weights/vit_tiny"])
     {'resnet18': 'resnet18', '/home/me/weights/vit_tiny': 'vit_tiny'}
@@ -120,13 +120,13 @@ def _row(runs: Sequence[Run], model: Model, correct: NDArray[np.bool_]) -> dict[
 
 
 def _by_class(correct: NDArray[np.bool_], labels: NDArray[np.int64], classes: int) -> list[float | None]:
-    """Compute the accuracy of each class over all seeds; None for a class without images."""
+    """Compute for a study's results the accuracy of each class over all seeds; None for a class without images."""
     each = correct.mean(axis=0)
     return [float(each[labels == i].mean()) if (labels == i).any() else None for i in range(classes)]
 
 
 def _curve(runs: Sequence[Run]) -> dict[str, Any]:
-    """List the accuracy on the test images over training, by seed, and the seconds until then, averaged over seeds."""
+    """List for a study's results the accuracy on test images over training, by seed, and the seconds until then."""
     evaluated = [[row for row in RunFolder(run.folder).read_metrics() if "test_top1" in row] for run in runs]
     by_epoch = [{row["epoch"]: row for row in rows} for rows in evaluated]
     epochs = [epoch for epoch in by_epoch[0] if all(epoch in rows for rows in by_epoch)]
@@ -138,7 +138,7 @@ def _curve(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def disagreements(one: Sequence[Predictions], other: Sequence[Predictions]) -> dict[str, Any]:
-    """Find images that one model gets right with every seed and the other wrong with every seed, in both directions.
+    """Find for a study's results the images that one model always gets right and the other wrong.
 
     The images come first in which the two models have the highest probabilities.
     """

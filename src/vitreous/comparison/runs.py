@@ -28,7 +28,8 @@ from vitreous.pages.run import write_run_page
 from vitreous.predict.pipeline import decode_batches, to_device
 from vitreous.runtime.device import pick_device
 from vitreous.runtime.files import write_atomic
-from vitreous.training.listeners import Listener, ProgressDisplay, duration
+from vitreous.runtime.wording import duration
+from vitreous.training.listeners import Listener, ProgressDisplay
 from vitreous.training.loop import train
 from vitreous.training.run_folder import LockedError, RunFolder
 from vitreous.training.setup import open_data
@@ -83,7 +84,7 @@ def finish_runs(
 
 
 def _say_after(prefix: str, say: Callable[[str], object], line: str) -> None:
-    """Pass a run's message on after the name of the run."""
+    """Pass a message of a study's run on after the name of the run."""
     say(f"{prefix}: {line}")
 
 

@@ -135,7 +135,7 @@ class Pair:
 
 
 def compare_pairs(correct: Mapping[str, NDArray[np.bool_]], starts: Mapping[str, str]) -> list[Pair]:
-    """Compare every pair of models: correct answers by name `[s n]`; `starts` says how each model began.
+    """Compute the statistics of every pair of models: correct answers by name `[s n]`; `starts` says how each began.
 
     Models that began differently (`from scratch`, `fine-tuned`) get no verdict.
     """
@@ -154,7 +154,7 @@ def compare_pairs(correct: Mapping[str, NDArray[np.bool_]], starts: Mapping[str,
 def _compare_pair(
     pair: tuple[str, str], by_seed: NDArray[np.float64], p_values: tuple[float, float, float], same_start: bool
 ) -> Pair:
-    """Compare two models: difference, interval, tests and verdict."""
+    """Compute the statistics of two models: difference, interval, tests and verdict."""
     one, other = pair
     difference, half = seed_interval(by_seed)
     better, worse = (one, other) if difference > 0 else (other, one)

@@ -1,4 +1,4 @@
-"""`Study`: models × seeds on one dataset, in a locked folder that can be resumed; and `STUDIES`, those known by name.
+"""`Study`: models × seeds on one dataset, in a locked folder that can be resumed; its command; `STUDIES`, by name.
 
 study.json                 the request, and the config that each model got
 runs/MODEL-seed0/ …        ordinary runs of `train`, each with its predictions.npz and meter.json
@@ -7,8 +7,10 @@ comparison.json, .html     the table and the page, when all runs are done
 """
 
 import json
+import re
+import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,7 +18,8 @@ from typing import Any
 
 from vitreous.comparison.cost import epochs_for
 from vitreous.comparison.entrants import Budget, Entrant, choose_recipe, configure, find_entrant
-from vitreous.runtime.files import write_json
+from vitreous.pages.run import spell
+from vitreous.runtime.files import short_name, write_json
 from vitreous.training.config import TrainConfig
 from vitreous.training.listeners import Listener
 from vitreous.training.run_folder import LockedError, RunFolder
@@ -159,6 +162,29 @@ def locked(path: Path, say: Callable[[str], object], pause: float = 0.5) -> Iter
                 waiting = True
                 time.sleep(pause)
         yield
+
+
+def folder_name(names: Sequence[str]) -> str:
+    """Name a study's folder after its models and its images, in letters that every system takes.
+
+    >>> folder_name(["torchvision:vit_b_16@attention", "resnet18", "some/images"])
+    'torchvision-vit_b_16-attention-resnet18-images'
+    """
+    return re.sub(r"[^\w.-]", "-", "-".join(short_name(name) for name in names))
+
+
+def repeat_command(first: Sequence[str], data: str | None, settings: Mapping[str, Any], seeds: int) -> str:
+    """Write the command that repeats a study; local paths are cut to their last part.
+
+    >>> repeat_command(["resnet18", "B/16"], "/home/me/pets", {"epochs": 3, "learning_rates": (0.1, 0.2)}, 2)
+    "vitreous compare resnet18 B/16 --data '…/pets' --epochs 3 --learning-rates 0.1 0.2 --seeds 2"
+    """
+    words = ["vitreous", "compare", *(spell(word) for word in first)]
+    words += ["--data", "=".join(spell(part) for part in data.split("="))] if data is not None else []
+    for name, value in settings.items():
+        values = value if isinstance(value, tuple) else (value,)
+        words += [f"--{name.replace('_', '-')}", *map(str, values)]
+    return shlex.join([*words, "--seeds", str(seeds)])
 
 
 # --- studies known by name --------------------------------------------------------------------------------------------

@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from vitreous.comparison.statistics import DIFFERENT_STARTS, ENOUGH_SEEDS
-from vitreous.pages.run_snapshots import percent
-from vitreous.training.listeners import duration
+from vitreous.runtime.wording import accuracy, duration
 
 Row = Mapping[str, Any]
 
@@ -65,7 +64,7 @@ def rate(number: float | None, why: str = "") -> str:
 
 MEASURES: dict[str, Callable[[Row], str]] = {
     "begins": lambda row: str(row["start"]),
-    "accuracy": lambda row: percent(row["accuracy"]),
+    "accuracy": lambda row: accuracy(row["accuracy"]),
     "95 % interval": interval,
     "parameters": lambda row: count(row["parameters"]),
     "of them learn": lambda row: count(row["learning"]),

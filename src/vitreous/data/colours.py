@@ -42,7 +42,7 @@ def _to_eight_bits(image: Image.Image) -> Image.Image:
 
 
 def _range(image: Image.Image, bands: list[tuple[int, int]]) -> tuple[float, float]:
-    """Find the smallest and the largest finite value of an image; 0 and 0 where there is none."""
+    """Find the smallest and largest finite value of an image of 16 or 32 bits; 0 and 0 where there is none."""
     low, high = np.inf, -np.inf
     for top, bottom in bands:
         values = np.asarray(image.crop((0, top, image.width, bottom)))

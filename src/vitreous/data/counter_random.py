@@ -1,4 +1,4 @@
-"""`CounterRandom`: random numbers that are hashes of seed, epoch, image index and purpose; the order of an epoch.
+"""`CounterRandom`: random numbers that are hashes of seed, epoch, image index and purpose; shuffle by hashes.
 
 `CounterRandom.of(seed, epoch, indices).uniform("flip")` is the same number for the same image in the same epoch, on
 every device, in every batch, on every rank and after every restart. There is no state to save.
@@ -7,7 +7,8 @@ Shapes:  b images
 """
 
 import zlib
-from typing import Self
+from functools import cache
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -59,10 +60,20 @@ class CounterRandom:
 
 
 def permutation(seed: int, epoch: int, images: int) -> Tensor:
-    """Shuffle the images of an epoch: their indices in a random order, int64 `[images]` on the CPU.
+    """Shuffle images by the hashes of seed, epoch and index: indices in a random order, int64 `[images]` on the CPU.
 
     >>> permutation(0, 0, 4).sort().values
     tensor([0, 1, 2, 3])
     """
     keys = CounterRandom.of(seed, epoch, torch.arange(images)).keys
     return torch.argsort(hash32(keys ^ zlib.crc32(b"order")), stable=True)
+
+
+@cache
+def allow_crc32_in_graph() -> None:
+    """Tell `torch.compile` that `zlib.crc32` of a constant is a constant: `CounterRandom` hashes its purposes."""
+
+    def substitute(data: Any, value: int = 0, /) -> int:
+        raise NotImplementedError("only for purposes that are constants")
+
+    torch.compiler.substitute_in_graph(zlib.crc32, can_constant_fold_through=True)(substitute)

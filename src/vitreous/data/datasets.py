@@ -1,4 +1,4 @@
-"""`DATASETS`, `open_dataset`, `open_split`: labelled images by name, folder, table or from the Hub; some held out."""
+"""`DATASETS`, `open_dataset`, `open_split`: labelled images by name (torchvision), folder, table, Hub; held out."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from vitreous.data.image_dataset import (
     SPELLINGS,
     DatasetSource,
     ImageDataset,
-    digest,
-    file_state,
+    fingerprint_files,
     join_datasets,
     list_some,
     split_parts,
@@ -107,7 +106,8 @@ def from_folder(folder: Path) -> ImageDataset:
     """Open `<folder>/<class>/<image>` as a dataset."""
     classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not classes:
-        raise ValueError(f"{folder} has no sub-folders: expected one for each class, {folder}/<class>/<image>")
+        expected = f"expected one for each class, {folder}/<class>/<image>"
+        raise ValueError(f"{folder} has no sub-folders: {expected}{_table_hint(folder)}")
     paths: list[Path] = []
     labels: list[int] = []
     for label, path in enumerate(classes):
@@ -128,6 +128,12 @@ def from_folder(folder: Path) -> ImageDataset:
     )
 
 
+def _table_hint(folder: Path) -> str:
+    """Name a table in a folder that has no classes: the labels may stand there."""
+    found = sorted(path for path in folder.iterdir() if path.suffix in TABLE_SUFFIXES)
+    return f", or name the table of labels: --data {found[0]}" if found else ""
+
+
 def folder_source(folder: Path) -> DatasetSource:
     """Find the splits of a folder by the names of its sub-folders; without such names it is one dataset."""
     parts = {part: folder / part for part in SPELLINGS if (folder / part).is_dir()}
@@ -141,17 +147,8 @@ def folder_source(folder: Path) -> DatasetSource:
     )
 
 
-def fingerprint_files(folder: Path, paths: Sequence[Path]) -> str:
-    """Hash a dataset's files: the text changes if one is added, removed, renamed or written; no file is opened.
-
-    The folder's path counts too: two folders unpacked from archives may agree in all names, sizes and times.
-    """
-    root = os.path.abspath(folder)
-    return digest([root, *(text for path in paths for text in (os.path.relpath(path, folder), file_state(path)))])
-
-
 def _name_of(paths: Sequence[Path], i: int) -> str:
-    """Name an image of a folder by its path."""
+    """Name an image of a dataset's folder by its path."""
     return str(paths[i])
 
 
@@ -183,7 +180,7 @@ def digits(root: Path, split: str) -> ImageDataset:
 
 
 def _from_pixels(pixels: Any, i: int) -> Image:
-    """Make an image from a dataset's array of pixels."""
+    """Make an image from the array of pixels that a torchvision dataset holds."""
     from PIL.Image import fromarray
 
     return fromarray(pixels[i])
@@ -223,7 +220,7 @@ class TorchvisionDataset:
 
 
 def _file_torchvision(found: Any, i: int) -> Path | None:
-    """Return the file of an image, if the dataset is made of files: we open it with `read_image`."""
+    """Return the file of an image, if a torchvision dataset has files: we open it with `read_image`."""
     for attribute in ("samples", "_image_files", "_images"):  # ImageNet, Flowers102, OxfordIIITPet
         if files := getattr(found, attribute, None):
             return Path(files[i][0] if attribute == "samples" else files[i])
@@ -264,7 +261,7 @@ DATASETS: dict[str, Callable[[Path, str], ImageDataset]] = {
 def divide(
     data: ImageDataset, keys: Sequence[str], held_out: float = 0.2, seed: int = 0
 ) -> tuple[ImageDataset, ImageDataset]:
-    """Divide a dataset by a hash of each image's key, class by class: a new image does not move the others.
+    """Hold some images of a dataset out by a hash of each one's key, by class: a new image does not move the others.
 
     Each class with two images or more has at least one on each side; a single image is a train image. (Only an image
     that was moved for that may move back when its class grows.)
@@ -289,20 +286,20 @@ def divide(
 
 
 def _draw(key: str, seed: int) -> float:
-    """Hash an image's key and the seed to a number in [0, 1), the same on every machine."""
+    """Hash an image's key and the seed to a number in [0, 1), the same on every machine, to hold it out or not."""
     text = unicodedata.normalize("NFC", key)  # macOS may spell é as two characters
     data = hashlib.blake2b(f"{seed}\0{text}".encode("utf-8", "surrogateescape"), digest_size=8).digest()
     return (int.from_bytes(data, "big") >> 11) * 2.0**-53
 
 
 def _keys(data: ImageDataset, folder: Path | None) -> list[str]:
-    """Return a key for each image, whatever the folder's path: the path below it, file and row, or number."""
+    """Return each image's key for holding some out, whatever the folder's path: path below it, row, or number."""
     names = [data.describe(i) for i in range(len(data))]
     return names if folder is None else [Path(name).relative_to(folder).as_posix() for name in names]
 
 
 def _same_classes(datasets: list[ImageDataset]) -> list[ImageDataset]:
-    """Give all datasets the union of their classes, in alphabetical order: folders may differ in theirs."""
+    """Give all folders of a dataset's splits the union of their classes, in alphabetical order."""
     if all(data.class_names == datasets[0].class_names for data in datasets):
         return datasets
     names = sorted({name for data in datasets for name in data.class_names})
@@ -310,11 +307,12 @@ def _same_classes(datasets: list[ImageDataset]) -> list[ImageDataset]:
 
 
 def _check_learnable(data: ImageDataset, source: DatasetSource) -> None:
-    """Require images of at least two classes in a dataset, and in a folder of every class."""
+    """Raise while a dataset is opened for training if it has fewer than two classes, or a folder has an empty one."""
     seen = set(data.labels)
     if len(seen) < 2 and (source.folder is None or len(data.class_names) < 2):
         only = data.class_names[next(iter(seen))]
-        raise ValueError(f"training needs at least two classes: {source.name} has only {only!r}; add another")
+        more = "" if source.folder is None else _table_hint(source.folder)
+        raise ValueError(f"training needs at least two classes: {source.name} has only {only!r}; add another{more}")
     if source.folder is not None and len(seen) < len(data.class_names):
         empty = [name for i, name in enumerate(data.class_names) if i not in seen]
         count = f"{len(empty)} of {len(data.class_names)} classes of {source.name} have no images to learn from"
@@ -322,7 +320,7 @@ def _check_learnable(data: ImageDataset, source: DatasetSource) -> None:
 
 
 def _matched(train_set: ImageDataset, test_set: ImageDataset, source: DatasetSource, test: str) -> ImageDataset:
-    """Return the test images with the classes of the training images, in their order."""
+    """Return the opened test split with the classes of the training split, in their order."""
     seen = {train_set.class_names[label] for label in set(train_set.labels)}
     asked = [test_set.class_names[label] for label in sorted(set(test_set.labels))]
     if unknown := [name for name in asked if name not in seen]:

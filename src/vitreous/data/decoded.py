@@ -121,7 +121,7 @@ def _read_holes(path: Path) -> list[int]:
 
 
 def unreadable(problems: list[ImageError], data: ImageDataset) -> ValueError:
-    """Make an error that names the first few unreadable images of a dataset."""
+    """Make an error that names the first few images that could not be read while a dataset was decoded."""
     named = "; ".join(str(problem) for problem in problems[:LIMIT_NAMED])
     more = f"; and {len(problems) - LIMIT_NAMED} more" if len(problems) > LIMIT_NAMED else ""
     count = f"{len(problems)} of {len(data):,} images cannot be read"

@@ -3,6 +3,7 @@
 Nothing is decoded here: `images.py` reads what a name leads to, also inside an archive (`photos.zip/dogs/1.jpg`).
 """
 
+import difflib
 import fnmatch
 import os
 import re
@@ -24,7 +25,7 @@ SUFFIXES = (
 
 
 def open_images(images: Images) -> tuple[list[ImageLike], bool]:
-    """List the images of a public call, and say whether it was given one image rather than several.
+    """List the images that a Python call is given, and say whether it was given one rather than several.
 
     Folders, archives and patterns are several, whatever they hold; one that leads to no image raises an `ImageError`.
 
@@ -120,7 +121,7 @@ def _expand(given: str | Path, problems: list[ImageError]) -> list[str]:
     if path.exists():  # before patterns: a file may well be called "photo [1].jpg"
         return [str(path)]
     if (parts := split_pattern(path)) is None:
-        raise ImageError(str(given), "no such file or folder: check the path")
+        raise ImageError(str(given), f"no such file or folder: {_nearest(path)}")
     folder, pattern = parts
     try:
         matches = [path for path in folder.glob(str(pattern)) if _wanted(path.relative_to(folder), pattern)]
@@ -131,6 +132,15 @@ def _expand(given: str | Path, problems: list[ImageError]) -> list[str]:
     if found := _walk(matches, () if pattern.name in ("*", "**") else matches, problems):
         return found
     raise ImageError(str(given), "no image matches this pattern: check the path")
+
+
+def _nearest(path: Path) -> str:
+    """Say what to try in place of a path that leads nowhere: a name like it in the same folder, if there is one."""
+    try:
+        close = difflib.get_close_matches(path.name, os.listdir(path.parent), n=1, cutoff=0.7)
+    except OSError:
+        close = []
+    return f"did you mean {path.parent / close[0]}?" if close else "check the path"
 
 
 def _members(archive: Path, asked: str, given: str) -> list[str]:
@@ -150,7 +160,7 @@ def _members(archive: Path, asked: str, given: str) -> list[str]:
 
 
 def _wanted(match: Path, pattern: Path) -> bool:
-    """Return whether a match of a pattern counts: hidden files only if it spells out a dot, as in a shell."""
+    """Return whether a file that matches a pattern counts: hidden ones only if it spells out a dot, as in a shell."""
     return any(part.startswith(".") for part in pattern.parts) or not any(part.startswith(".") for part in match.parts)
 
 
@@ -199,7 +209,7 @@ def _listed(folder: str) -> list[str]:
 
 
 def _is(kind: Callable[[], bool]) -> bool:
-    """Return what a question about a path answers, False if the system raises."""
+    """Ask the system about a path while images are found; False if it raises."""
     try:
         return kind()
     except OSError:  # a link that leads to itself
@@ -207,7 +217,7 @@ def _is(kind: Callable[[], bool]) -> bool:
 
 
 def _natural(name: str) -> str:
-    """Make a sorting key in which runs of digits are numbers: each follows its length and a character below all others.
+    """Make the sorting key of natural order, in which runs of digits in a file's name are numbers.
 
     >>> sorted(["10.jpg", "9.jpg", "A.jpg"], key=_natural)
     ['9.jpg', '10.jpg', 'A.jpg']
@@ -219,6 +229,6 @@ _DIGITS = re.compile(r"\d+")
 
 
 def _sortable(digits: re.Match[str]) -> str:
-    """Spell a run of digits so that it sorts as a number."""
+    """Spell a run of digits in a file's name so that it sorts as a number."""
     number = str(int(digits[0]))
     return f"\0{chr(len(number))}{number}"

@@ -1,8 +1,9 @@
-"""`ImageDataset`: labelled images with class names and a fingerprint; `DatasetSource`: its splits before opening."""
+"""`ImageDataset`: labelled images, class names, a fingerprint; `DatasetSource`: splits by name, before opening."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -144,6 +145,15 @@ def file_state(path: Path) -> str:
     return f"{status.st_size} {status.st_mtime_ns}"
 
 
+def fingerprint_files(folder: Path, paths: Sequence[Path]) -> str:
+    """Hash a dataset's files: the text changes if one is added, removed, renamed or written; no file is opened.
+
+    The folder's path counts too: two folders unpacked from archives may agree in all names, sizes and times.
+    """
+    root = os.path.abspath(folder)
+    return digest([root, *(text for path in paths for text in (os.path.relpath(path, folder), file_state(path)))])
+
+
 def list_some(names: Sequence[str], limit: int = 3) -> str:
     """List a few names of classes or splits for a message."""
     text = ", ".join(repr(name) for name in names[:limit])
@@ -191,7 +201,7 @@ class DatasetSource:
 
 
 def split_parts(split: str) -> list[str]:
-    """Split a name such as `train+validation` into its parts."""
+    """Take the name of an `ImageDataset`'s splits, such as `train+validation`, apart."""
     parts = split.split("+")
     for part in parts:
         if part not in SPLITS:
@@ -210,12 +220,12 @@ def _numbered(name: str, i: int) -> str:
 
 
 def _picked(function: Callable[[int], Any], indices: tuple[int, ...], i: int) -> Any:
-    """Call a dataset's function for an image that was taken."""
+    """Call an `ImageDataset`'s function for an image that was taken from it."""
     return function(indices[i])
 
 
 def _joined(functions: tuple[Callable[[int], Any], ...], ends: tuple[int, ...], i: int) -> Any:
-    """Call the function of the part that holds image `i`; `ends` counts the images up to the end of each part."""
+    """Call the function of the joined dataset that holds image `i`; `ends` counts images to the end of each part."""
     if not -ends[-1] <= i < ends[-1]:
         raise IndexError(f"image {i} of {ends[-1]}")
     i %= ends[-1]

@@ -10,7 +10,6 @@ import io
 import os
 import re
 import stat
-import struct
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -18,9 +17,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, Union, cast
 
 import numpy as np
 import numpy.typing as npt
-from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from vitreous.data.colours import to_rgb
+from vitreous.data.image_limits import ReadLimitedFile, TooManyPieces, count_scans, count_strips, is_slow_ppm, load_ppm
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,13 +42,9 @@ LIMIT_PIXELS = 64_000_000
 LIMITS = {"JPEG2000": 32_000_000}
 # A JPEG may go over its pixels any number of times, each a few bytes and 2 ns a pixel. Usual are up to 10 times.
 LIMIT_PASSES = 2_000_000_000
-# Reads of one file. A PNG of 64 million pixels in the usual blocks of 8 kB has some 70,000.
-LIMIT_READS = 300_000
 # Of standard input and of a URL's answer: 64 million pixels, stored as they are, with room to spare.
 LIMIT_BYTES = 256 << 20
 LIMIT_SECONDS = 60.0  # of a download
-
-CHUNK = 1 << 20  # bytes of a JPEG that are searched for scans at a time
 
 # EXIF orientation → the transpose that turns the stored image upright.
 _TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
@@ -106,7 +102,7 @@ def read_image(source: ImageLike, *, limit_pixels: int = LIMIT_PIXELS) -> Image.
             return _decode(_from_array(source, name, limit_pixels), name, limit_pixels)
         source = cast("str | Path | bytes | BinaryIO", source)
         with _open_stream(source, name) as stream:
-            return _decode(_open_image(ReadLimitedFile(stream, name), name), name, limit_pixels)
+            return _decode(_open_image(ReadLimitedFile(stream), name), name, limit_pixels)
     except ImageError:
         raise
     except Exception as error:  # Pillow's decoders raise far more than OSError
@@ -129,7 +125,7 @@ def image_name(source: object, default: str = "image") -> str:
 
 
 def is_web_address(text: str) -> bool:
-    """Return whether a text is an address of the web rather than a path.
+    """Return whether an image is named by an address of the web rather than a path.
 
     >>> is_web_address("https://example.org/cat.jpg"), is_web_address("photos/cat.jpg")
     (True, False)
@@ -145,14 +141,16 @@ def is_image_like(source: object) -> bool:
 
 
 def is_tensor(source: object) -> bool:
-    """Return whether a value is a torch tensor; torch is not imported for this."""
+    """Return whether an image is given as a torch tensor; torch is not imported for this."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(source, torch.Tensor)
 
 
 def reason_of(error: Exception, limit_pixels: int = LIMIT_PIXELS) -> str:
-    """Explain why an image cannot be read, for an error of the system or of Pillow."""
+    """Explain why an image file cannot be read, for an error of the system or of Pillow."""
     text = " ".join(str(error).split())
+    if isinstance(error, TooManyPieces):
+        return text
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return "no such file or folder: check the path"
     if isinstance(error, MemoryError):
@@ -169,7 +167,7 @@ def reason_of(error: Exception, limit_pixels: int = LIMIT_PIXELS) -> str:
 
 
 def _too_large(size: str, limit_pixels: int) -> str:
-    """Write why an image is too large."""
+    """Write why an image is too large to be read."""
     return f"too large: {size}, the limit is {limit_pixels:,}; make it smaller first"
 
 
@@ -180,7 +178,9 @@ def _open_stream(source: str | Path | bytes | BinaryIO, name: str) -> AbstractCo
     if not isinstance(source, (str, Path)):
         return nullcontext(source) if source.seekable() else io.BytesIO(source.read())
     if source == STDIN:
-        return io.BytesIO(read_standard_input())
+        if not (data := read_standard_input()):
+            raise ImageError(name, "empty: the command before the pipe wrote nothing")
+        return io.BytesIO(data)
     if "\0" in name:
         raise FileNotFoundError(name)
     if isinstance(source, str) and is_web_address(source):
@@ -205,7 +205,7 @@ def _open_stream(source: str | Path | bytes | BinaryIO, name: str) -> AbstractCo
 
 
 def read_standard_input() -> bytes:
-    """Read the image that was piped into the command: all of standard input."""
+    """Read the image named `-`: the bytes of standard input, within the limit."""
     if sys.stdin is None or sys.stdin.isatty():
         raise ImageError("standard input", "nothing is piped in: `vitreous classify - < photo.jpg` reads an image")
     data: bytes = sys.stdin.buffer.read(LIMIT_BYTES + 1)
@@ -235,8 +235,8 @@ def register_heif() -> bool:
     return True
 
 
-def _open_image(stream: "ReadLimitedFile", name: str) -> Image.Image:
-    """Read an image's header; nothing is decoded yet."""
+def _open_image(stream: ReadLimitedFile, name: str) -> Image.Image:
+    """Read an image's header and kind; nothing is decoded yet."""
     stream.seek(0)
     head = stream.read(32)
     if not head:
@@ -262,7 +262,7 @@ def _open_image(stream: "ReadLimitedFile", name: str) -> Image.Image:
 
 
 def _check_size(width: int, height: int, name: str, limit_pixels: int) -> None:
-    """Raise for an image with too many pixels."""
+    """Raise for an image with too many pixels to read."""
     if width * height > limit_pixels:
         raise ImageError(name, _too_large(f"{width}×{height} is {width * height:,} pixels", limit_pixels))
     if width * height == 0:
@@ -270,7 +270,7 @@ def _check_size(width: int, height: int, name: str, limit_pixels: int) -> None:
 
 
 def _decode(image: Image.Image, name: str, limit_pixels: int) -> Image.Image:
-    """Decode an image whose header was read, within the limits."""
+    """Decode an image whose header was read, within the limits of bytes and pixels."""
     _check_size(*image.size, name, min(limit_pixels, LIMITS.get(image.format or "", limit_pixels)))
     image = load_ppm(image) if is_slow_ppm(image) else image
     image.load()
@@ -314,89 +314,3 @@ def _from_array(source: Any, name: str, limit_pixels: int) -> Image.Image:
         source = np.rint(source * 255).astype(np.uint8)
     pixels = source[:, :, 0] if source.ndim == 3 and source.shape[2] == 1 else source  # [h w] or [h w c]
     return Image.fromarray(np.ascontiguousarray(pixels))
-
-
-# --- files made to keep a decoder busy ----------------------------------------------------------------------------
-
-
-class ReadLimitedFile:
-    """A file that may be read a limited number of times; everything else is the file's own.
-
-    Parsers follow a file from block to block, and some take time that grows with the square of their number: a small
-    file of many empty blocks would keep them busy for minutes.
-    """
-
-    def __init__(self, stream: BinaryIO, name: str, limit: int = LIMIT_READS) -> None:
-        self._stream, self._name, self._limit, self._reads = stream, name, limit, 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def read(self, size: int = -1, /) -> bytes:
-        self._reads += 1
-        self.check(self._reads)
-        return self._stream.read(size)
-
-    def check(self, pieces: int) -> None:
-        """Raise if a file of an image is cut into too many pieces."""
-        if pieces > self._limit:
-            raise ImageError(self._name, f"cut into more than {self._limit:,} pieces: save it again as PNG or JPEG")
-
-
-def count_strips(stream: ReadLimitedFile) -> int:
-    """Count the strips or tiles that a TIFF declares, 0 if it declares none; Pillow makes a list of them at once."""
-    stream.seek(0)
-    head = stream.read(16)
-    order = "<" if head[:2] == b"II" else ">"
-    try:
-        if 43 in struct.unpack(f"{order}H", head[2:4]):  # BigTIFF: eight bytes where there were four
-            (offset,), count, entry = struct.unpack(f"{order}Q", head[8:16]), f"{order}Q", f"{order}HHQ8x"
-        else:
-            (offset,), count, entry = struct.unpack(f"{order}I", head[4:8]), f"{order}H", f"{order}HHI4x"
-        stream.seek(offset)
-        (entries,) = struct.unpack(count, stream.read(struct.calcsize(count)))
-        for _ in range(min(entries, 4096)):
-            tag, _, number = struct.unpack(entry, stream.read(struct.calcsize(entry)))
-            if tag in (273, 324):  # StripOffsets, TileOffsets
-                return int(number)
-    except (struct.error, OverflowError, OSError, ValueError):  # damaged: the decoder will say how
-        return 0
-    return 0
-
-
-def count_scans(stream: ReadLimitedFile) -> int:
-    """Count how often a JPEG goes over its pixels, those of a thumbnail inside it included."""
-    offset = stream.tell()
-    stream.seek(0)
-    count, last = 0, b""
-    while chunk := stream.read(CHUNK):
-        count += (last + chunk).count(b"\xff\xda")  # in coded pixels ff is always followed by 00 or d0 … d7
-        last = chunk[-1:] if chunk[-1:] == b"\xff" else b""
-    stream.seek(offset)
-    return count
-
-
-def is_slow_ppm(image: Image.Image) -> bool:
-    """Return whether an image is a PGM or PPM with a maximum other than 255 or 65535: Pillow loops over it in Python.
-
-    Microscopes write such files (10 or 12 bits).
-    """
-    return isinstance(image, ImageFile.ImageFile) and image.format == "PPM" and [t[0] for t in image.tile] == ["ppm"]
-
-
-def load_ppm(image: Image.Image) -> Image.Image:
-    """Decode a PGM or PPM of any maximum at once, to Pillow's values: 8 bits, or 16 if it has more (L, RGB and I)."""
-    assert isinstance(image, ImageFile.ImageFile)
-    assert image.fp is not None
-    _, _, offset, arguments = image.tile[0]
-    maximum = int(cast(Any, arguments[1] if isinstance(arguments, tuple) else arguments))
-    kind = np.dtype(np.uint8 if maximum < 256 else ">u2")
-    bands, full = len(image.getbands()), 65535 if image.mode == "I" else 255
-    values = image.width * image.height * bands
-    image.fp.seek(offset)
-    data = image.fp.read(values * kind.itemsize)
-    if len(data) < values * kind.itemsize:
-        raise EOFError("truncated")
-    table = np.minimum(full, np.rint(np.arange(256**kind.itemsize) / maximum * full))
-    shape = (image.height, image.width) if bands == 1 else (image.height, image.width, bands)
-    return Image.fromarray(table.astype(np.int32 if full > 255 else np.uint8)[np.frombuffer(data, kind).reshape(shape)])

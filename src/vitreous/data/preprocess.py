@@ -1,4 +1,4 @@
-"""`Preprocess`: resize, crop and normalise an image to the tensor that a checkpoint expects; checks of its fields.
+"""`Preprocess`: resize, crop and normalise an image to the tensor a checkpoint expects; the default of new models.
 
 It is read from the configs of timm, Hugging Face or torchvision and saved with our checkpoints: a wrong one costs
 accuracy silently.
@@ -18,6 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitreous.data.images import LIMIT_PIXELS, ImageError, ImageLike, read_image
+from vitreous.models.vit_config import ViTConfig
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -254,6 +255,12 @@ class Preprocess:
         if isinstance(self.resize, tuple):
             return replace(self, cover=True, pad=False)
         return self if self.resize is not None else replace(self, resize=self.size, cover=True)
+
+
+def default_preprocess(config: ViTConfig) -> Preprocess:
+    """Return the preprocessing of a model made in memory: ImageNet's statistics for colour, 0.5 for grey, no crop."""
+    mean, std = (HALF[:1], HALF[:1]) if config.channels == 1 else (IMAGENET_MEAN, IMAGENET_STD)
+    return Preprocess(size=config.size, resize=config.size, mean=mean, std=std)
 
 
 # --- checking -----------------------------------------------------------------------------------------------

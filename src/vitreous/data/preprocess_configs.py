@@ -23,11 +23,10 @@ from vitreous.data.preprocess import (
     pair,
     square,
 )
-from vitreous.models.vit import ViTConfig
 
 
 def from_timm(pretrained_cfg: Mapping[str, Any], image_size: int | tuple[int, int] | None = None) -> Preprocess:
-    """Read timm's `pretrained_cfg`, at its own size or at `image_size`.
+    """Read the preprocessing in timm's `pretrained_cfg`, at its own size or at `image_size`.
 
     >>> from_timm({"crop_pct": 0.9, "mean": HALF, "std": HALF}).resize
     248
@@ -61,7 +60,7 @@ def from_timm(pretrained_cfg: Mapping[str, Any], image_size: int | tuple[int, in
 def from_huggingface(
     preprocessor_config: Mapping[str, Any], image_size: int | tuple[int, int] | None = None
 ) -> Preprocess:
-    """Read Hugging Face's `preprocessor_config.json`, at its own size or at `image_size`.
+    """Read the preprocessing in Hugging Face's `preprocessor_config.json`, at its own size or at `image_size`.
 
     >>> dinov2 = {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 256}}
     >>> from_huggingface(dinov2).describe()[:50]
@@ -88,7 +87,7 @@ def from_huggingface(
 
 
 def from_open_clip(preprocess_cfg: Mapping[str, Any], image_size: int | tuple[int, int]) -> Preprocess:
-    """Read OpenCLIP's `preprocess_cfg` for a model of `image_size`; what it leaves out is OpenAI's.
+    """Read the preprocessing in OpenCLIP's `preprocess_cfg` for `image_size`; what it leaves out is OpenAI's.
 
     >>> from_open_clip({"interpolation": "bicubic", "resize_mode": "squash"}, 224).describe()[:31]
     'squash to 224×224 (bicubic), me'
@@ -109,7 +108,7 @@ def from_open_clip(preprocess_cfg: Mapping[str, Any], image_size: int | tuple[in
 
 
 def from_torchvision(transforms: Any) -> Preprocess:
-    """Read torchvision's `ImageClassification` transform: the result of its weights' `transforms()`.
+    """Read the preprocessing in torchvision's `ImageClassification`, the result of its weights' `transforms()`.
 
     >>> from torchvision.models import ViT_B_16_Weights
     >>> from_torchvision(ViT_B_16_Weights.IMAGENET1K_V1.transforms()).resize
@@ -130,7 +129,7 @@ def from_torchvision(transforms: Any) -> Preprocess:
 
 
 def for_channels(name: str, values: Any, channels: int) -> tuple[float, ...]:
-    """Return mean or std for each input channel of the model; equal values are repeated as needed."""
+    """Spread the mean or std of timm's config over the model's input channels; equal values are repeated as needed."""
     found = colours(name, values)
     if len(set(found)) == 1 and len(found) in (1, 3):
         found = found[:1] * channels
@@ -153,6 +152,8 @@ _HUGGINGFACE: dict[str, dict[str, Any]] = {
     "Bit": {"size": _SHORTER_SIDE, "resample": 3, **_CROP, **_CLIP},  # the one that DINOv2 uses
     "CLIP": {"size": _SHORTER_SIDE, "resample": 3, **_CROP, **_CLIP},
     "Siglip": {"size": _SQUASH, "resample": 3, **_HALVES},
+    "Siglip2": {"patch_size": 16, "max_num_patches": 256, "resample": 2, **_HALVES},
+    "Beit": {"size": _SQUASH, "resample": 3, **_HALVES},
 }
 
 _USUAL = {"do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True}  # of all
@@ -163,7 +164,16 @@ _READ = (
     *("image_processor_type", "feature_extractor_type", "do_resize", "size", "resample", "do_center_crop", "crop_size"),
     *("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"),
 )
-_HARMLESS = ("do_convert_rgb", "processor_class", "data_format", "input_data_format", "device", "return_tensors")
+_HARMLESS = (
+    "do_reduce_labels",
+    "reduce_labels",
+    "do_convert_rgb",
+    "processor_class",
+    "data_format",
+    "input_data_format",
+    "device",
+    "return_tensors",
+)
 
 
 def _huggingface_config(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -183,6 +193,8 @@ def _huggingface_config(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     if unclear := [name for name in nulls if usual.get(name)]:  # null: the default in some versions, off in others
         raise ValueError(f"the preprocessor config has {unclear[0]}=null: give it a value, or leave it out")
     config = {**usual, **config}
+    if kind == "Siglip2":  # it keeps each image's shape and fills a number of patches: a square of as many is read
+        config["size"] = math.isqrt(config.pop("max_num_patches")) * config.pop("patch_size")
     if missing := [name for name in ("size", "resample", "image_mean", "image_std") if name not in config]:
         known = f"the defaults of {kind} are unknown, only those known are of {', '.join(_HUGGINGFACE)}"
         raise ValueError(f"the preprocessor config lacks {', '.join(missing)}: add them ({known})")
@@ -220,14 +232,8 @@ def _huggingface_colours(config: Mapping[str, Any]) -> tuple[tuple[float, ...], 
 
 
 def _pillow_name(resample: Any) -> str:
-    """Name the interpolation of Pillow's number."""
+    """Name the interpolation in Hugging Face's config, which is Pillow's number."""
     names = {int(number): name for name, number in INTERPOLATIONS.items()}
     if resample not in names:
         raise ValueError(f"resample has to be one of Pillow's numbers {sorted(names)}, got {resample!r}")
     return names[resample]
-
-
-def default_preprocess(config: ViTConfig) -> Preprocess:
-    """Return the preprocessing of a model made in memory: ImageNet's statistics for colour, 0.5 for grey, no crop."""
-    mean, std = (HALF[:1], HALF[:1]) if config.channels == 1 else (IMAGENET_MEAN, IMAGENET_STD)
-    return Preprocess(size=config.size, resize=config.size, mean=mean, std=std)

@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike
 
 from vitreous.figures.checks import Floats, array_of, labels_of
 from vitreous.figures.colour_scale import round_ticks
-from vitreous.figures.selection import percent
 from vitreous.figures.style import (
     ABOVE,
     ACCENT,
@@ -38,6 +37,7 @@ from vitreous.figures.style import (
     tidy,
     wrap,
 )
+from vitreous.runtime.wording import percent
 
 _LONGEST = 2.9  # inches of a name
 _HEADER = line_height(SMALL) + 0.06  # inches for the names of the columns
@@ -191,7 +191,7 @@ def draw_ranking(
 
 
 def _rows(card: Sheet, left: float, top: float, width: float, row: float, count: int) -> Axes:
-    """Make bare axes beside a table: row i of the table is y = i, the first on top."""
+    """Make bare axes beside a drawn table: row i of the table is y = i, the first on top."""
     axes = card.axes_at(left, top, width, count * row)
     tidy(axes)
     axes.spines[:].set_visible(False)
@@ -217,12 +217,12 @@ def _curve(axes: Axes, shares: Floats) -> None:
 
 
 def _header(card: Sheet, left: float, text: str, **options: str) -> None:
-    """Write the name of a table's column."""
+    """Write the name of a column in a drawn table."""
     card.write(left, 0, text, size=SMALL, color=MUTED, va="top", **options)
 
 
 def _signed(value: float, decimals: int) -> str:
-    """Write a number with its sign, for a ranking."""
+    """Write a number with its sign beside a ranking's bar."""
     return "–" if np.isnan(value) else f"{value:z.{decimals}f}".replace("-", "−")
 
 
@@ -326,7 +326,7 @@ def _speed_panel(card: Sheet, panel: Panel, rates: Floats, top: float, left: flo
 
 
 def _number(rate: float) -> str:
-    """Format a rate with about three digits.
+    """Write a benchmark's speed beside its bar with about three digits.
 
     >>> _number(12458.7), _number(48.26), _number(3.217)
     ('12,459', '48.3', '3.22')

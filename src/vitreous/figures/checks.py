@@ -61,14 +61,22 @@ def labels_of(name: str, labels: Sequence[str], count: int) -> list[str]:
     return [str(label) for label in labels]
 
 
+def curve_of(name: str, y: ArrayLike) -> Floats:
+    """Check a curve as the figures take it: at least two points."""
+    y = array_of(name, y, "n")
+    if len(y) < 2:
+        raise ValueError(f"{name} must have at least 2 points, before the first step and after the last, got {len(y)}")
+    return y
+
+
 def check_position(name: str, position: tuple[int, int], grid: Sequence[int]) -> None:
-    """Raise unless a position (row, column) lies in the grid of patches."""
+    """Raise unless a position (row, column) that a figure marks lies in the grid of patches."""
     if len(position) != 2 or not all(0 <= at < side for at, side in zip(position, grid, strict=True)):
         raise ValueError(f"{name} must be a (row, column) in a grid of {grid[0]}×{grid[1]}, got {position}")
 
 
 def _check(name: str, got: tuple[int, ...], shape: str) -> None:
-    """Raise for an array whose shape is not the expected one."""
+    """Raise for a figure's array whose shape is not the expected one."""
     words = shape.split()
     lengths: dict[str, int] = {word: int(word) for word in words if word.isdecimal()}
     fits = len(words) == len(got) and all(got)
@@ -77,5 +85,5 @@ def _check(name: str, got: tuple[int, ...], shape: str) -> None:
 
 
 def _spell(shape: tuple[int, ...]) -> str:
-    """Write a shape as errors have it."""
+    """Write a shape as errors about a figure's arrays have it."""
     return f"[{' '.join(map(str, shape))}]"

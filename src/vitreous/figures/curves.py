@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from vitreous.figures.checks import Floats, array_of, labels_of
+from vitreous.figures.checks import Floats, array_of, curve_of, labels_of
 from vitreous.figures.colour_scale import round_ticks
 from vitreous.figures.style import (
     ACCENT,
@@ -85,7 +85,7 @@ def draw_faithfulness(
     if not curves or curves.keys() != areas.keys():
         raise ValueError(f"curves and areas must name the same methods, got {list(curves)} and {list(areas)}")
     lines = {
-        name: [_steps(f"{kind} of {name}", y) for kind, y in zip(("deletion", "insertion"), pair, strict=True)]
+        name: [curve_of(f"{kind} of {name}", y) for kind, y in zip(("deletion", "insertion"), pair, strict=True)]
         for name, pair in curves.items()
     }
     coloured = [name for name in lines if name not in plain]
@@ -159,7 +159,7 @@ def draw_removal(
 
 
 def _mean(values: Floats) -> Floats:
-    """Compute the mean over the heads that have a number."""
+    """Compute the line in a chart of heads: the mean over those that have a number."""
     counts = np.isfinite(values).sum(axis=1)
     return np.where(counts, np.nansum(values, axis=1) / np.maximum(counts, 1), np.nan)
 
@@ -195,7 +195,7 @@ def _beside(limits: tuple[float, float], ylabel: str) -> float:
 
 
 def _end(y: Floats) -> float:
-    """Return the last point of a line that has a number."""
+    """Return the end of a chart's line: its last point that has a number."""
     finite = y[np.isfinite(y)]
     return float(finite[-1]) if len(finite) else 0.0
 
@@ -219,7 +219,7 @@ def _name_ends(axes: Axes, names: Sequence[str], ends: Sequence[float], colours:
 
 
 def spread(wanted: Sequence[float], gap: float, top: float) -> list[float]:
-    """Move labels from 0 to `top` at least `gap` apart, as near to the wanted heights as can be (least squares).
+    """Move the names at the ends of a chart's lines at least `gap` apart, as near to the wanted heights as can be.
 
     >>> spread([1.0, 1.0, 5.0], gap=1.0, top=5.0)
     [0.5, 1.5, 5.0]
@@ -238,11 +238,3 @@ def spread(wanted: Sequence[float], gap: float, top: float) -> list[float]:
     for rank, i in enumerate(order):
         heights[i] = level[rank] + rank * gap
     return heights
-
-
-def _steps(name: str, y: ArrayLike) -> Floats:
-    """Check a curve of at least two points."""
-    y = array_of(name, y, "n")
-    if len(y) < 2:
-        raise ValueError(f"{name} must have at least 2 points, before the first step and after the last, got {len(y)}")
-    return y

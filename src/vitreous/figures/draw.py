@@ -27,9 +27,10 @@ from vitreous.figures.kinds import (
 )
 from vitreous.figures.maps import draw_colours, draw_crop, draw_grid, draw_map, draw_maps, draw_patches
 from vitreous.figures.matrix import draw_blocks_heads, draw_matrix, draw_similarity
-from vitreous.figures.selection import percent, select
+from vitreous.figures.selection import select
 from vitreous.figures.style import footer_of_figures
 from vitreous.figures.tiles import draw_filters, draw_similarity_one, draw_similarity_tiles
+from vitreous.runtime.wording import percent
 
 ARTIFACTS = "Outlined or grey: artifact tokens, left out of the colours."
 
@@ -45,7 +46,7 @@ def draw(result: Result, image: Bytes | None = None, *, footer: str = "") -> Fig
 
 
 def _map(result: Map, image: Bytes | None) -> Figure:
-    """Draw a `Map`: heat over the image, or in a grid of its own."""
+    """Draw a result of the kind `Map`: heat over the image, or in a grid of its own."""
     title = result.filled_title
     if not result.over_image:
         if result.panels:
@@ -64,7 +65,7 @@ def _map(result: Map, image: Bytes | None) -> Figure:
 
 
 def _notes(result: Map) -> list[str]:
-    """Write what is to be said under several maps of one figure."""
+    """Write the note under a drawn `Map` of several panels."""
     notes = [] if result.limits else ["Own scale for each tile, from 0 to its 97th percentile."]
     if result.prefix and len(result.panels) == 1:
         notes.append(f"In percent: the share that goes to the {_before(result)}, which no tile shows.")
@@ -74,12 +75,12 @@ def _notes(result: Map) -> list[str]:
 
 
 def _before(result: Map) -> str:
-    """Name the tokens before the patches, in the note under a figure."""
+    """Name the tokens before the patches in the note under a drawn `Map`."""
     return "class token" if result.prefix == 1 else f"{result.prefix} tokens before the patches"
 
 
 def _panels(result: Map, image: Bytes, title: str) -> Figure:
-    """Draw a `Map` of several panels, such as every head of every block."""
+    """Draw a result of the kind `Map` in several panels, such as every head of every block."""
     if len(result.panels) == 2:
         heats = result.shown(result.panels)
         first, second = result.panels
@@ -105,7 +106,7 @@ def _panels(result: Map, image: Bytes, title: str) -> Figure:
 
 
 def _prefix_shares(result: Map) -> np.ndarray:
-    """Write below each panel the share of attention that goes to tokens before the patches, which no map shows."""
+    """Write below each panel of a `Map` the share of attention to tokens before the patches, which no map shows."""
     values = select(result.values, result.axes, result.at, result.panels, result.prefix)
     if not result.prefix:
         return np.full(len(values), "", dtype=object)
@@ -113,7 +114,7 @@ def _prefix_shares(result: Map) -> np.ndarray:
 
 
 def _matrix(result: Matrix, image: Bytes | None) -> Figure:
-    """Draw a `Matrix`: attention from token to token, heads of blocks, or similarity."""
+    """Draw a result of the kind `Matrix`: attention from token to token, heads of blocks, or similarity."""
     title, values = result.filled_title, result.shown()
     if result.prefix is not None:
         return draw_matrix(values, prefix=result.prefix, scale=result.scale, title=title)
@@ -123,12 +124,12 @@ def _matrix(result: Matrix, image: Bytes | None) -> Figure:
 
 
 def _dots(result: Dots, image: Bytes | None) -> Figure:
-    """Draw `Dots`: a number for each head of each block."""
+    """Draw a result of the kind `Dots`: a number for each head of each block."""
     return draw_heads(result.values, label=result.label, ceiling=result.ceiling, title=result.title)
 
 
 def _bars(result: Bars, image: Bytes | None) -> Figure:
-    """Draw `Bars`: predictions, or a ranking."""
+    """Draw a result of the kind `Bars`: predictions, or a ranking."""
     if result.logits is not None:
         classes: dict[str, Any] = {"indices": result.indices, "everything": result.everything}
         return draw_predictions(result.names, result.values, result.logits, title=result.title, **classes)
@@ -136,20 +137,20 @@ def _bars(result: Bars, image: Bytes | None) -> Figure:
 
 
 def _steps(result: Steps, image: Bytes | None) -> Figure:
-    """Draw `Steps`: the logit lens."""
+    """Draw a result of the kind `Steps`: the logit lens."""
     target, label = result.curves[0], result.names["class"][0]
     return draw_lens(result.steps, result.answers, result.probabilities, target, label, title=result.title)
 
 
 def _removal(result: Removal, image: Bytes | None) -> Figure:
-    """Draw a `Removal`: answers while patches are hidden or shown alone."""
+    """Draw a result of the kind `Removal`: answers while patches are hidden or shown alone."""
     shown = min(5, len(result.labels))
     hidden, alone = result.hidden[0, :, :shown], result.alone[0, :, :shown]
     return draw_removal(result.counts, hidden, alone, result.labels[:shown], title=result.title, note=result.sentence())
 
 
 def _lines(result: Lines, image: Bytes | None) -> Figure:
-    """Draw `Lines`: deletion and insertion curves."""
+    """Draw a result of the kind `Lines`: deletion and insertion curves."""
     deletion, insertion = result.panels
     return draw_faithfulness(
         {name: (deletion.series[name], insertion.series[name]) for name in deletion.series},
@@ -161,29 +162,29 @@ def _lines(result: Lines, image: Bytes | None) -> Figure:
 
 
 def _tiles(result: Tiles, image: Bytes | None) -> Figure:
-    """Draw `Tiles`: filters, or an image cut into patches."""
+    """Draw a result of the kind `Tiles`: filters, or an image cut into patches."""
     if result.grid is not None:
         return draw_patches(result.images[0], result.grid, title=result.title)
     return draw_filters(result.images, explained=result.shares, title=result.title)
 
 
 def _crop(result: Crop, image: Bytes | None) -> Figure:
-    """Draw a `Crop`: an image, and the part that the model gets."""
+    """Draw a result of the kind `Crop`: an image, and the part that the model gets."""
     return draw_crop(result.image, result.box, result.seen, result.captions, title=result.title)
 
 
 def _diagram(result: Diagram, image: Bytes | None) -> Figure:
-    """Draw a `Diagram`: the architecture."""
+    """Draw a result of the kind `Diagram`: the architecture."""
     return draw_architecture(result)
 
 
 def _story(result: Story, image: Bytes | None) -> Figure:
-    """Draw a `Story`: the steps of an image through the model."""
+    """Draw a result of the kind `Story`: the steps of an image through the model."""
     return draw_story(result.steps, title=result.title)
 
 
 def _table(result: Table, image: Bytes | None) -> Figure:
-    """Draw a `Table` of labels and texts."""
+    """Draw a result of the kind `Table`: labels and texts."""
     return draw_table(result.rows, title=result.title)
 
 

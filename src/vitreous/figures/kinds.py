@@ -14,7 +14,8 @@ from typing import Literal
 import numpy as np
 
 from vitreous.figures.checks import Floats
-from vitreous.figures.selection import SCALES, At, Axis, MatrixScale, Names, fill_title, percent, select
+from vitreous.figures.selection import SCALES, At, Axis, MatrixScale, Names, fill_title, select
+from vitreous.runtime.wording import percent
 
 
 @dataclass(frozen=True)

@@ -260,7 +260,7 @@ def draw_colours(image: ArrayLike, rgb: ArrayLike, *, title: str = "") -> Figure
 
 
 def _panel(image: Bytes, columns: int, room: float, cells: int = 1, tallest: float = 3.4) -> tuple[float, float]:
-    """Compute width and height in inches of each of `columns` panels in the image's proportions.
+    """Compute width and height in inches of each of `columns` maps in the image's proportions.
 
     A whole number of pixels for each of `cells` columns of patches makes all cells of a map equal.
     """
@@ -272,14 +272,14 @@ def _panel(image: Bytes, columns: int, room: float, cells: int = 1, tallest: flo
 
 
 def _show(axes: Axes, image: Bytes, size: tuple[int, ...], interpolation: str = "") -> None:
-    """Draw an image, perhaps a smaller copy, at the coordinates of its `size` (height, width) in pixels."""
+    """Draw the image beside or under a heat map, perhaps a smaller copy, at the coordinates of its `size` in pixels."""
     smooth = _TINY <= max(size[:2]) <= _FINEST / 2  # pixels of a digit stay visible, those of a photograph do not
     interpolation = interpolation or ("bicubic" if smooth else "auto")
     axes.imshow(image, extent=_extent(size), aspect="auto", interpolation=interpolation)
 
 
 def _without(heat: Floats, outliers: Sequence[int]) -> Floats:
-    """Blank some patches of a map `[rows columns]`, which then have no number."""
+    """Draw nothing in some patches of a heat map `[rows columns]`: they become nan."""
     kept = heat.copy()
     kept.flat[list(outliers)] = np.nan
     return kept
@@ -309,7 +309,7 @@ def _lay_over(
 
 
 def _shrink(image: Bytes) -> Bytes:
-    """Resize a large image to as many pixels as a panel can show."""
+    """Resize a large image under a heat map to as many pixels as a panel can show."""
     height, width, _ = image.shape
     step = min(max(height, width) // _FINEST, height, width)
     if step < 2:
@@ -328,5 +328,5 @@ def _grey(image: Bytes, pale: bool) -> Bytes:
 
 
 def _extent(size: tuple[int, ...]) -> tuple[float, float, float, float]:
-    """Return an image's extent in pixel coordinates."""
+    """Return the extent of an image under a heat map in pixel coordinates."""
     return -0.5, size[1] - 0.5, size[0] - 0.5, -0.5

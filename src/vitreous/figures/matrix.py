@@ -126,7 +126,7 @@ def new_cells(
     axis_names: tuple[str, str] = ("", ""),
     title: str = "",
 ) -> Iterator[tuple[Sheet, Axes]]:
-    """Make a card with `values` `[rows columns]` in cells of `cell` (width, height) inches; row 0 is on top.
+    """Make a matrix's card with `values` `[rows columns]` in cells of `cell` (width, height) inches; row 0 on top.
 
     The axes count in cells: the middle of row 2, column 5 is at x = 5, y = 2.
     """
@@ -187,7 +187,7 @@ def fit_rows(labels: Sequence[str], pitch: float, title: str = "") -> Labels:
 
 
 def fit_columns(labels: Sequence[str], pitch: float, title: str = "") -> Labels:
-    """Fit labels under columns that are `pitch` inches apart; words that do not fit are turned, numbers are thinned."""
+    """Fit labels under a matrix's columns that are `pitch` inches apart; long words are turned, numbers are thinned."""
     texts = [elide(label, _LONGEST, TINY) for label in labels]
     widest = max(text_width(text, TINY) for text in texts) + 0.08
     turned = widest > pitch and not all(text.isdigit() for text in texts)

@@ -1,4 +1,4 @@
-"""Select what a result shows: an index of class, block, head and query, or the mean; its scale, title and percents."""
+"""Select what a result shows: an index of class, block, head and query, or the mean; a title and a scale to match."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
@@ -53,7 +53,7 @@ def fill_title(title: str, at: At, names: Names) -> str:
 
 
 def log_scaled(matrix: Floats, floor: float = 1e-6) -> Floats:
-    """Take the decimal logarithm of a shown matrix; whatever is smaller than `floor` counts as `floor`.
+    """Put the matrix that is shown on the logarithmic scale; whatever is smaller than `floor` counts as `floor`.
 
     >>> log_scaled(np.array([1.0, 0.01, 0.0])).tolist()
     [0.0, -2.0, -6.0]
@@ -62,7 +62,7 @@ def log_scaled(matrix: Floats, floor: float = 1e-6) -> Floats:
 
 
 def layer_normed(matrix: Floats, eps: float = 1e-5) -> Floats:
-    """Layer-normalise each row of a shown matrix, so that rows of different sharpness can be read side by side.
+    """Put the matrix that is shown on the scale of each row, layer-normalised, so that rows can be compared.
 
     `eps` is torch's own: a row as flat as uniform attention over 200 tokens stays pale, rather than showing its noise.
 
@@ -80,16 +80,3 @@ SCALES: Mapping[MatrixScale, Callable[[Floats], Floats]] = {
     "layer-norm": layer_normed,
 }
 """How the values of a matrix are transformed before they are shown."""
-
-
-def percent(share: float) -> str:
-    """Write a share of 1 in percent, with as many digits as help.
-
-    >>> percent(0.9312), percent(0.0312), percent(0.0001), percent(1.0), percent(float("nan"))
-    ('93.1 %', '3.1 %', '< 0.1 %', '100 %', '–')
-    """
-    if share != share:
-        return "–"
-    if 0 < share < 0.001:
-        return "< 0.1 %"
-    return f"{100 * share:.1f} %".replace("100.0", "100").replace("-", "−") if share else "0 %"

@@ -1,4 +1,4 @@
-"""The look of every figure: colours, fonts, text measured, cut and wrapped, and `Sheet`, the white card under it.
+"""The look of every figure: colours, fonts, axes, frames, text measured and cut, `Sheet` (the white card); saving it.
 
 A figure here is a `Sheet`: opaque, so that it reads on dark pages too, padded, and measured in inches from the top left
 corner of its body, so that panels, captions and bars line up to the pixel. `encode` turns it into PNG, SVG or PDF
@@ -153,7 +153,7 @@ _FOOTER: ContextVar[tuple[str, ...]] = ContextVar("footer", default=())
 
 @contextmanager
 def footer_of_figures(*texts: str) -> Iterator[None]:
-    """Write lines at the bottom of every card made inside the `with`, above those of a `with` around it."""
+    """Write lines at the bottom of every figure's card made inside the `with`, above those of a `with` around it."""
     token = _FOOTER.set((*filter(None, texts), *_FOOTER.get()))
     try:
         yield
@@ -207,7 +207,7 @@ class Sheet(Figure):
 
 @contextmanager
 def new_figure(width: float, height: float, title: str = "") -> Iterator[Sheet]:
-    """Make a card with a body of `width` × `height` inches under its title, to be filled inside the `with`.
+    """Make a figure's card with a body of `width` × `height` inches under its title, to be filled inside the `with`.
 
     >>> with new_figure(WIDTH, 2.0, "Title") as card:
     ...     axes = card.axes_at(0, 0, 2.0, 2.0)
@@ -235,7 +235,7 @@ def tidy(axes: Axes) -> None:
 
 
 def caption(axes: Axes, text: str) -> Text:
-    """Write the line above a panel that names it, flush with its left edge."""
+    """Write the caption above a figure's panel, flush with its left edge."""
     return axes.annotate(
         text,
         (0, 1),

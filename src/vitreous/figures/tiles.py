@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 from vitreous.figures.checks import Bytes, array_of, check_position, colours_of
 from vitreous.figures.colour_scale import SHORTEST_BAR, Scale
 from vitreous.figures.matrix import fit_both, fit_rows, new_cells
-from vitreous.figures.selection import percent
 from vitreous.figures.style import (
     DPI,
     FAINT,
@@ -28,6 +27,7 @@ from vitreous.figures.style import (
     outline,
     text_width,
 )
+from vitreous.runtime.wording import percent
 
 _SMALLEST = 0.13  # inches: a row that can still be labelled
 
@@ -155,7 +155,7 @@ def draw_filters(filters: ArrayLike, explained: Sequence[float] | None = None, *
             axes.imshow(image, extent=(left, left + across, top + down, top), interpolation="nearest", aspect="auto")
             axes.add_patch(Rectangle((left, top), across, down, fill=False, edgecolor=FAINT, linewidth=0.6))
             if band:
-                axes.text(left, top - 0.035, str(number + 1), size=TINY, color=INK)
+                axes.text(left, top - 0.035, str(number), size=TINY, color=INK)
             if paired:
                 axes.text(left + across, top - 0.035, share, size=TINY, color=MUTED, ha="right")
         axes.set(xlim=(0, body[0]), ylim=(body[1], 0))

@@ -29,7 +29,7 @@ class Artifacts:
 
 
 def find_artifacts(outputs: Tensor, layout: TokenLayout, factor: float = FACTOR) -> Artifacts:
-    """Find patches whose token is over `factor` times as long as the median after some block: `[blocks t d]`.
+    """Find artifacts: patches whose token is over `factor` times the median length after some block, `[blocks t d]`.
 
     >>> import torch
     >>> outputs = torch.ones(3, 5, 4)

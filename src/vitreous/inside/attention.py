@@ -1,4 +1,4 @@
-"""Attention maps, attention distance, attention entropy, what the head reads, and matrices rescaled for display.
+"""Attention maps, attention distance, attention entropy, and what the head reads.
 
 The functions take attention as `capture` records it, of one layer or of several stacked, and return heat maps on the
 grid of patches, distances in pixels, and entropies in nats.
@@ -17,7 +17,7 @@ from vitreous.models.vit import TransformerBlock, ViT
 
 
 def class_maps(attention: Tensor | Internals, layout: TokenLayout, *, query: int | None = None) -> Tensor:
-    """Arrange one token's attention on the grid of patches: `[… q t]`, or captured internals, → `[… rows columns]`.
+    """Arrange one token's attention as a map on the grid of patches: `[… q t]` or internals → `[… rows columns]`.
 
     `query` is a token's index, `layout.index(row, column)` for a patch. The default is the class token, or in a model
     without one the mean over all patches' rows. Attention captured with `queries=[i]` has one row, which is used.
@@ -72,30 +72,9 @@ def entropy(attention: Tensor) -> Tensor:
     return result
 
 
-def layer_normed(matrix: Tensor, eps: float = 1e-5) -> Tensor:
-    """Layer-normalise each row of an attention matrix for display, so that rows of different sharpness can be compared.
-
-    `eps` is torch's default: a row as flat as uniform attention over 200 tokens stays near zero and shows no noise.
-
-    >>> layer_normed(torch.tensor([[0.0, 2.0], [4.0, 0.0]]), eps=0.0)
-    tensor([[-1.,  1.],
-            [ 1., -1.]])
-    """
-    return F.layer_norm(matrix, matrix.shape[-1:], eps=eps)
-
-
-def log_scaled(matrix: Tensor, floor: float = 1e-6) -> Tensor:
-    """Take the decimal logarithm of an attention matrix for display, with values below `floor` raised to `floor`.
-
-    >>> log_scaled(torch.tensor([1.0, 0.01, 0.0]))
-    tensor([ 0., -2., -6.])
-    """
-    return matrix.clamp_min(floor).log10()
-
-
 @torch.no_grad()
 def attention_of(model: ViT, layer: int, normed: Tensor) -> Tensor:
-    """Recompute one block's attention `[b h t t]` from its input `blocks.{layer}.norm1`, `[b t d]`.
+    """Recompute one block's attention map `[b h t t]` from its input `blocks.{layer}.norm1`, `[b t d]`.
 
     For callers that need every layer's whole matrix one at a time: keeping `norm1` of all layers is cheap.
     """
@@ -107,21 +86,21 @@ def attention_of(model: ViT, layer: int, normed: Tensor) -> Tensor:
 
 
 def pooled_by(model: ViT) -> tuple[str, ...]:
-    """Name the internals that say how attention pooling reads the tokens; none of a model that pools otherwise."""
+    """Name the internals that `readout`, what the head reads, needs of a model that pools by attention."""
     return ("pool.attention", "pool.v", "pool.mixed") if model.attn_pool is not None else ()
 
 
 def readout(model: ViT, pooled: Tensor | None = None) -> Tensor:
-    """Compute the weight of each token in what the head reads, `[t]`, summing to 1.
+    """Compute what the head reads: the weight of each token `[t]`, summing to 1; CaiT's class token keeps some.
 
     The class token has all of it, or shares it with a distillation token that has a head, or it is spread over patches.
     Attention pooling decides it anew for each image: given its attention `pooled`, `[b h 1 t]`, the result is `[b t]`.
     """
     layout, weights = model.layout, []
-    if model.config.pool == "attention":
+    if model.attn_pool is not None:
         if pooled is None:
             raise ValueError("this model pools by attention: capture pool.attention, and pass it as `pooled`")
-        row = pooled.mean(dim=1)[:, 0]
+        row = pooled.mean(dim=1)[:, 0, model.attn_pool.own :]  # what a class token keeps of itself is no token's
         return F.pad(row, (layout.tokens - row.shape[1], 0))  # tokens that are not pooled stand in front
     rows = torch.eye(layout.tokens, device=next(model.parameters()).device)
     if "token" in model.config.pool:

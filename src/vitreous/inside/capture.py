@@ -1,4 +1,4 @@
-"""`capture`: record the internals of a forward pass; `Internals`: what was recorded, with gradients.
+"""`capture`: record the internals of a forward pass, attention of the fused kernel too; `Internals`: the result.
 
     with capture(model, ["attention"], queries=[0]) as internals:
         logits = model(x)
@@ -170,7 +170,7 @@ class _Recorder(Hook):
 
 
 def as_slice(indices: Sequence[int]) -> slice | Sequence[int]:
-    """Convert consecutive indices of heads or tokens to a slice, a view; a list would be copied and block the device.
+    """Convert the indices of heads or tokens to record to a slice, a view; a list would be copied.
 
     >>> as_slice([3, 4, 5]), as_slice([2, 0])
     (slice(3, 6, None), [2, 0])
@@ -180,7 +180,7 @@ def as_slice(indices: Sequence[int]) -> slice | Sequence[int]:
 
 
 def read_out(q: Tensor, k: Tensor, identity: Tensor) -> Tensor:
-    """Compute attention `[b h q t]` by the fused kernel itself: applied to the identity, it returns its matrix.
+    """Record attention `[b h q t]` of the fused kernel itself: applied to the identity, it returns its matrix.
 
     For half precision on a GPU: one kernel instead of a product and a softmax, twice as fast and four times as exact,
     since scores are not rounded.
@@ -190,7 +190,7 @@ def read_out(q: Tensor, k: Tensor, identity: Tensor) -> Tensor:
 
 
 def padded_identity(k: Tensor) -> Tensor:
-    """Make the identity `[t t]` for `read_out`, with columns up to a multiple of 8, which the kernel wants."""
+    """Make the identity `[t t]` by which attention is recorded, with columns up to a multiple of 8."""
     tokens = k.shape[-2]
     return torch.eye(tokens, tokens + -tokens % 8, device=k.device, dtype=k.dtype)
 
@@ -270,10 +270,10 @@ def underneath(model: nn.Module) -> tuple[ViT, bool]:
 
 @contextmanager
 def plain_running(compiled: bool) -> Iterator[None]:
-    """Run a compiled model uncompiled inside the `with`, with a warning: compiled graphs call no hooks."""
+    """Run a compiled model uncompiled while its internals are captured or changed, with a warning."""
     if not compiled:
         yield
         return
     warnings.warn("the model is compiled: inside capture it runs uncompiled", stacklevel=4)
-    with torch.compiler.set_stance("force_eager"):
+    with torch.compiler.set_stance("force_eager"):  # compiled graphs call no hooks
         yield

@@ -4,7 +4,8 @@ A score, the log-odds of a class, is taken as an offset plus the contributions o
 noise, which is larger where the probability is near 0 or 1. Contributions have a Gaussian prior: a multiple of a
 prior map, and a part that varies more where the prior map is high and is similar in neighbouring patches. Its scale,
 its reach and the noise are those that make the scores likeliest (restricted maximum likelihood), so that few passes
-stay near the prior map and many follow the passes. The posterior gives an error for each patch.
+stay near the prior map and many follow the passes. The posterior gives an error for each patch, and the residuals of
+scores that were left out enlarge it where the noise is larger than the model takes it to be.
 
 Shapes:  m masks · n patches · p fixed effects (offsets, and the prior map)
 """
@@ -22,6 +23,8 @@ FLOOR = 0.1
 """Variance of contributions where the prior map is 0, in units of that where it has its mean."""
 LEAST_WEIGHT = 0.02
 """Least weight of a score. Log-odds weigh p (1 − p), as in a logistic regression: near 0 and 1 they change freely."""
+LEAST_LEFT = 1e-3
+"""Least share of a score's fit that other scores decide."""
 
 
 def fit_contributions(masks: Tensor, scores: Tensor, kinds: Sequence[Hashable], prior: Tensor) -> tuple[Tensor, Tensor]:
@@ -30,29 +33,63 @@ def fit_contributions(masks: Tensor, scores: Tensor, kinds: Sequence[Hashable], 
     `kinds` names groups of masks that have an offset each; `prior` is a map `[rows columns]`.
     """
     groups = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
-    probabilities = scores.sigmoid()
-    weights = (probabilities * (1 - probabilities)).clamp_min(LEAST_WEIGHT).sqrt()
-    offsets = weights[:, None] * torch.eye(len(groups), dtype=masks.dtype)[[groups[kind] for kind in kinds]]
-    seen, scored, known = weights[:, None] * masks, weights * scores, prior.flatten()
-    if known.std() > 0 and len(masks) > len(groups) + 2:
-        fixed = torch.cat([offsets, (seen @ known)[:, None]], dim=1)  # [m p]
-        mean, covariance = _likeliest(fixed, seen, scored, prior)
-        solve = torch.linalg.pinv(fixed)[-1]  # [m]
-        multiple = solve @ (scored - seen @ mean)
-        if multiple > 0:  # else the prior map is wrong: it is left out, not turned around
-            moved = torch.eye(len(known), dtype=masks.dtype) - known[:, None] * (solve @ seen)
-            covariance = moved @ covariance @ moved.T
-            return mean + multiple * known, covariance.diagonal().clamp_min(0).sqrt()
-    mean, covariance = _likeliest(offsets, seen, scored, prior)
-    return mean, covariance.diagonal().clamp_min(0).sqrt()
+    members = torch.eye(len(groups), dtype=masks.dtype)[[groups[kind] for kind in kinds]]  # [m p]
+    known = prior.flatten()
+    helpful = bool(known.std() > 0) and len(masks) > len(groups) + 2
+    fits, expected = [], scores
+    for _ in range(2):  # weights by the scores themselves prefer noise towards 0; the second time they are by the fit
+        probabilities = expected.sigmoid()
+        weights = (probabilities * (1 - probabilities)).clamp_min(LEAST_WEIGHT).sqrt()
+        seen, offsets = weights[:, None] * masks, weights[:, None] * members
+        fixed = torch.cat([offsets, (seen @ known)[:, None]], dim=1) if helpful else offsets
+        found = _fit(fixed, seen, weights * scores, prior, known if helpful else None)
+        if found is None:  # the prior map is wrong: it is left out, not turned around
+            found = _fit(offsets, seen, weights * scores, prior, None)
+            assert found is not None
+        fits.append(found)
+        expected = found[2] / weights
+    (mean, variance, _), (_, other, _) = fits  # the first mean ranks patches better, the second variance is more honest
+    return mean, torch.maximum(variance, other).clamp_min(0).sqrt()
 
 
-def _likeliest(fixed: Tensor, seen: Tensor, scored: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the posterior mean and covariance under the likeliest reach and noise, whatever the fixed effects."""
+def _fit(
+    fixed: Tensor, seen: Tensor, scored: Tensor, prior: Tensor, known: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Compute mean and variance of contributions `[n]`, and the fitted scores `[m]`; None if `known` has no weight.
+
+    `known` is the prior map, if it is the last of the fixed effects. What the model takes for noise is compared with
+    the residuals that each score has in a fit without it: where those are larger, they count (a sandwich estimate).
+    """
+    mean, covariance, smoother, noise, within = _likeliest(fixed, seen, scored, prior)
+    solve = torch.linalg.pinv(fixed)  # [p m]
+    effects = solve @ (scored - seen @ mean)
+    fitted = fixed @ effects + seen @ mean
+    if known is not None:
+        if effects[-1] <= 0:
+            return None
+        moved = torch.eye(len(known), dtype=seen.dtype) - known[:, None] * (solve[-1] @ seen)
+        covariance = moved @ covariance @ moved.T
+        smoother = moved @ smoother + known[:, None] * solve[-1]
+        mean = mean + effects[-1] * known
+    variance = covariance.diagonal()
+    if known is not None:
+        variance = variance + known.square() * noise * solve[-1].square().sum()
+    left_out = ((scored - fitted) / (1 - within).clamp_min(LEAST_LEFT)).square()  # [m]
+    return mean, variance + (smoother.square() @ (left_out - noise)).clamp_min(0), fitted
+
+
+def _likeliest(
+    fixed: Tensor, seen: Tensor, scored: Tensor, prior: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Compute the posterior under the likeliest reach and noise, whatever the fixed effects.
+
+    Its mean `[n]`, its covariance `[n n]`, what it makes of scores `[n m]`, the variance of the noise, and how much
+    each score decides about its own fit `[m]`.
+    """
     basis = torch.linalg.qr(fixed).Q
     left, design = (each - basis @ (basis.T @ each) for each in (scored, seen))
     free = max(len(seen) - fixed.shape[1], 1)
-    best = (-torch.inf, left, left)
+    highest, best = -torch.inf, (left, left, left, left, left)
     apart, spread = distances(prior.shape), _spread(prior)
     for reach in REACHES:
         near_and_far = (torch.exp(-apart / (reach / 2)) + torch.exp(-apart / (reach * 2))) / 2
@@ -62,18 +99,20 @@ def _likeliest(fixed: Tensor, seen: Tensor, scored: Tensor, prior: Tensor) -> tu
         explained = (along.square() / (values + NOISES[:, None])).sum(dim=1)  # of each noise
         variances = (left.square().sum() - explained).clamp_min(1e-300) / free
         likely = -0.5 * (free * variances.log() + (values / NOISES[:, None]).log1p().sum(dim=1))
-        if float(likely.max()) > best[0]:
-            turned = root @ vectors
-            likeliest = turned @ (along / (values + NOISES[likely.argmax()]))
+        if float(likely.max()) > highest:
+            highest, turned = float(likely.max()), root @ vectors
+            smoother = (turned / (values + NOISES[likely.argmax()])) @ (turned.T @ design.T)  # [n m]
             # the covariance is averaged over the noise: where the scores say nothing, its likeliest value is infinite
             scale = likely.softmax(dim=0) * variances / NOISES
             shrunk = (turned * (scale[:, None] * values / (values + NOISES[:, None])).sum(dim=0)) @ turned.T
-            best = float(likely.max()), likeliest, root @ root.T * scale.sum() - shrunk
-    return best[1:]
+            within = basis.square().sum(dim=1) + (design * smoother.T).sum(dim=1)
+            noise = (likely.softmax(dim=0) * variances).sum()
+            best = smoother @ left, root @ root.T * scale.sum() - shrunk, smoother, noise, within
+    return best
 
 
 def _axes(design: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the squared singular values of `[m n]` that are not 0, and their right vectors `[n r]`."""
+    """Compute the squared singular values of masks `[m n]` that are not 0, and their right vectors `[n r]`."""
     masks, patches = design.shape
     values, vectors = torch.linalg.eigh(design @ design.T if masks < patches else design.T @ design)
     here = values > 1e-12 * values.max()
@@ -91,7 +130,7 @@ def _spread(prior: Tensor) -> Tensor:
 
 
 def distances(grid: Sequence[int]) -> Tensor:
-    """Compute the distances between patches `[n n]`, in fourteenths of the longer side: patches, in a grid of 14×14."""
+    """Compute the distances over which contributions of patches are alike, `[n n]`, in fourteenths of a side."""
     rows, columns = (torch.arange(side, dtype=torch.float64) for side in grid)
     places = torch.cartesian_prod(rows, columns) * (14 / max(grid))
     return torch.cdist(places, places)

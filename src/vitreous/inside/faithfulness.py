@@ -36,7 +36,7 @@ def curves(
     batch_size: int = BATCH,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> tuple[Tensor, Tensor]:
-    """Compute a class's probability while a map's patches are deleted, and while they are inserted: `[… s+1]` each.
+    """Compute deletion and insertion curves: a class's probability while a map's patches go or come, `[… s+1]` each.
 
     `x` is one image `[1 c H W]`, `maps` any number of its maps `[… rows columns]`. The highest patches come first,
     equal ones row by row. Deleted patches show `baseline`: the blurred image, its mean colour, black, or a tensor; or
@@ -76,20 +76,6 @@ def _advance(progress: Callable[[int, int], object], before: int, total: int, do
     progress(before + done, total)
 
 
-@torch.no_grad()
-def probabilities_without(
-    model: nn.Module, x: Tensor, kept: Tensor, *, baseline: str | Tensor = "mean", batch_size: int = 32
-) -> Tensor:
-    """Compute the probability of every class with patches removed: `kept`, bool `[k rows columns]` → `[k classes]`.
-
-    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 2))
-    >>> kept = torch.tensor([[[True, False], [True, True]]])
-    >>> probabilities_without(model, torch.randn(1, 3, 4, 4), kept).shape
-    torch.Size([1, 2])
-    """
-    return HiddenPatches(model, x, kept.shape[-2:], batch_size=batch_size)(kept, baseline).softmax(dim=-1)
-
-
 def area(curve: Tensor) -> Tensor:
     """Compute the area under deletion and insertion curves over 0…1, by trapezoids: `[… s+1]` → `[…]`.
 
@@ -102,7 +88,7 @@ def area(curve: Tensor) -> Tensor:
 
 
 def ranks(maps: Tensor) -> Tensor:
-    """Rank each patch of a map by its value, `[m rows columns]`: 0 is the highest, equal ones go row by row."""
+    """Rank each patch of a map by its value, to delete or insert it, `[m rows columns]`: 0 is the highest."""
     order = maps.flatten(1).argsort(dim=1, descending=True, stable=True)
     return order.argsort(dim=1).view(maps.shape)
 
@@ -117,7 +103,7 @@ def random_map(grid: tuple[int, int], seed: int = 0) -> Tensor:
 
 
 def centre_map(grid: tuple[int, int], spread: float = 0.25) -> Tensor:
-    """Make a Gaussian around the centre, `[rows columns]`, 1 at the centre: the baseline that objects are central.
+    """Make a baseline of faithfulness, a Gaussian around the centre, `[rows columns]`: objects are central.
 
     `spread` is its standard deviation as a share of each side.
     """
@@ -138,17 +124,6 @@ def reinitialised(model: "ViT | ResNet", seed: int = 0) -> "ViT | ResNet":
                 nn.init.trunc_normal_(head.weight, std=0.02)
     fresh.card = model.card
     return fresh.to(next(model.parameters())).train(model.training)
-
-
-def sanity(
-    explain: Callable[[nn.Module, Tensor], Tensor], model: "ViT | ResNet", x: Tensor, *, seed: int = 0
-) -> Tensor:
-    """Correlate maps of the model and of a re-initialised one: images `[b c H W]` → rank correlations `[b]`.
-
-    Near 0 is good: a map that stays the same with new weights does not show what the model has learned. `explain`
-    should fix the class, since the two models predict different ones.
-    """
-    return rank_correlation(explain(model, x), explain(reinitialised(model, seed), x))
 
 
 def rank_correlation(first: Tensor, second: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ BLOCK: dict[str, tuple[str, str]] = {
     "k": ("[b h t k]", "keys"),
     "v": ("[b h t k]", "values"),
     "scores": ("[b h q t]", "q kᵀ / √k, before the softmax"),
-    "attention": ("[b h q t]", "softmax of the scores: rows sum to 1"),
+    "attention": ("[b h q t]", "softmax of the scores: rows sum to 1, unless heads talk (CaiT)"),
     "mixed": ("[b h t k]", "attention × values, for each head"),
     "attention_output": ("[b t d]", "output of attention, before the residual is added"),
     "middle": ("[b t d]", "tokens after attention and its residual"),
@@ -26,8 +26,8 @@ BLOCK: dict[str, tuple[str, str]] = {
     "mlp_output": ("[b t d]", "output of the MLP, before the residual is added"),
     "output": ("[b t d]", "tokens: the output of the block"),
 }
-POOL: dict[str, tuple[str, str]] = {  # of models whose config says pool="attention"
-    "pool.q": ("[b h 1 k]", "attention pooling: the learned query"),
+POOL: dict[str, tuple[str, str]] = {  # of models that pool by attention; of CaiT's layers of class attention, the last
+    "pool.q": ("[b h 1 k]", "attention pooling: the learned query, or the class token's"),
     "pool.k": ("[b h t k]", "attention pooling: keys of the tokens that are pooled"),
     "pool.v": ("[b h t k]", "attention pooling: values of these tokens"),
     "pool.scores": ("[b h 1 t]", "attention pooling: q kᵀ / √k, before the softmax"),

@@ -56,7 +56,7 @@ def _cam(model: nn.Module, x: Tensor, target: Target, layer: int, weigh: Callabl
 
 
 def weighted_channels(activation: Tensor, gradient: Tensor) -> Tensor:
-    """Sum channels weighted by their mean gradient and clamp at zero: `[b c rows columns]` → `[b rows columns]`.
+    """Sum channels as Grad-CAM: weighted by mean gradient, clamped at 0, `[b c rows columns]` → `[b rows columns]`.
 
     >>> weighted_channels(torch.tensor([[[[1.0, -1.0]]]]), torch.tensor([[[[1.0, 3.0]]]]))
     tensor([[[2., 0.]]])
@@ -79,7 +79,7 @@ def positively_weighted_channels(activation: Tensor, gradient: Tensor) -> Tensor
 
 
 def _resnet_activations(model: "ResNet", x: Tensor, target: Target, layer: int) -> tuple[Tensor, Tensor]:
-    """Output of a stage and its gradient: `[b c rows columns]` each."""
+    """Compute what Grad-CAM weights in a ResNet: a stage's output and its gradient, `[b c rows columns]` each."""
     outputs: list[Tensor] = []
     stage = (model.layer1, model.layer2, model.layer3, model.layer4)[layer]
     hook = stage.register_forward_hook(lambda module, inputs, output: outputs.append(output))

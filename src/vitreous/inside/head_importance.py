@@ -15,7 +15,7 @@ from vitreous.inside.intervene import intervene
 
 
 def head_importance(model: nn.Module, x: Tensor, target: Target = None) -> Tensor:
-    """Estimate each head's effect on a class's logit: images `[b c H W]` → `[layers heads]`, never negative.
+    """Estimate the importance of heads by gradient: images `[b c H W]` → `[layers heads]`, never negative.
 
     |Σ mixed · ∂logit/∂mixed|, the derivative of the logit with respect to a factor on the head, averaged over images.
     One backward pass covers all heads.
@@ -33,7 +33,7 @@ def head_importance(model: nn.Module, x: Tensor, target: Target = None) -> Tenso
 
 
 def head_slopes(mixed: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-    """Compute |Σ mixed · gradient| of every head: `[b h t k]` of each layer, twice → `[layers b heads]`."""
+    """Compute the importance of heads, |Σ mixed · gradient|: `[b h t k]` of each layer, twice → `[layers b heads]`."""
     slopes = [(value * slope).sum(dim=(2, 3)) for value, slope in zip(mixed, gradients, strict=True)]
     return torch.stack(slopes).abs()
 
@@ -45,7 +45,7 @@ def ablate_heads(
     target: int | None = None,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> Tensor:
-    """Measure how a class's logit changes without each head: `[layers heads]`, negative if the head raises it.
+    """Measure the importance of heads by ablation: `[layers heads]`, negative if the head raises the class's logit.
 
     `x` is one image `[1 c h w]`; `target` is a class, by default the predicted one. Blocks before the head's are run
     once; from the head's block on, all heads of a layer run as one batch. `progress` gets how many layers are done,

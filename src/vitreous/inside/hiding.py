@@ -6,7 +6,7 @@ a choice between their tokens; leaving tokens out makes the sequence shorter, an
 Shapes:  c colours · H W pixels · m masks · n patches · t tokens · d width
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -145,7 +145,7 @@ def hidden_image(model: nn.Module, x: Tensor, baseline: str | Tensor, grid: tupl
 
 
 def blurred(x: Tensor, down: float, across: float) -> Tensor:
-    """Blur images `[b c H W]` by a Gaussian of these standard deviations in pixels, cut at three of them.
+    """Blur images to hide patches `[b c H W]`, by a Gaussian of these standard deviations in pixels.
 
     Equal to torchvision's `gaussian_blur`, whose import takes a second and whose kernel of two dimensions far longer.
     """
@@ -158,11 +158,15 @@ def blurred(x: Tensor, down: float, across: float) -> Tensor:
     return x
 
 
-def log_odds(logits: Tensor, target: int) -> Tensor:
-    """Compute the log-odds of a class against all others: `[… classes]` → `[…]`; its sigmoid is the probability.
+def log_odds(logits: Tensor, target: int | Sequence[int]) -> Tensor:
+    """Compute a class's log-odds against all others from logits with patches hidden: `[… classes]` → `[…]`.
+
+    Their sigmoid is the probability. Of several classes: `[… k]`.
 
     >>> log_odds(torch.zeros(2), 0)
     tensor(0.)
     """
+    if not isinstance(target, int):
+        return torch.stack([log_odds(logits, index) for index in target], dim=-1)
     others = torch.arange(logits.shape[-1], device=logits.device) != target
     return logits[..., target] - logits[..., others].logsumexp(dim=-1)

@@ -26,7 +26,7 @@ def integrated_gradients(
     rule: str = "dense-start",
     batch_size: int = 8,
 ) -> Tensor:
-    """Compute each input value's contribution to a class's logit: images `[b c H W]` → `[b c H W]`.
+    """Compute integrated gradients, each pixel's contribution to a class's logit: images `[b c H W]` → `[b c H W]`.
 
     `baseline` is a preprocessed image in any shape that broadcasts to `x`; the default is black after the model's
     preprocessing. `batch_size` images between baseline and `x` run at once. The rule "dense-start" has three quarters
@@ -55,7 +55,7 @@ def integrated_gradients(
 
 
 def _nodes(steps: int, rule: str) -> tuple[Tensor, Tensor]:
-    """Compute quadrature nodes on 0 … 1 and their weights: `[steps]` each."""
+    """Compute the steps of the integral: quadrature nodes on 0 … 1 and their weights, `[steps]` each."""
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
     if rule == "midpoint":
@@ -74,7 +74,7 @@ def _gauss_legendre(first: float, last: float, steps: int) -> tuple[np.ndarray, 
 
 
 def to_patches(pixels: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Sum the contributions of pixels over each patch and all colours: `[b c H W]` → `[b rows columns]`.
+    """Sum integrated gradients, or any map of pixels, over each patch and its colours: → `[b rows columns]`.
 
     `grid` is the layout's grid, or any that divides the image.
 

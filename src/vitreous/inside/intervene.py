@@ -79,6 +79,7 @@ class _Intervention(Hook):
         }
         self.whole = {id(model), id(model.patch_embed)}
         self.pool, pooled_from = model.attn_pool, 0 if model.config.pool_prefix else model.layout.prefix
+        pooled_from -= model.attn_pool.own if model.attn_pool is not None else 0
         self.not_pooled = [token - pooled_from for token in tokens_off]
         self.blocked: dict[int, Tensor] = {}  # layer → True where attention is forbidden, [h t t]
         for knock in knock_outs:
@@ -117,7 +118,7 @@ class _Intervention(Hook):
 
 
 def apply(name: str, change: Change, value: Tensor) -> Tensor:
-    """Replace an internal by a tensor, or by a function of it."""
+    """Intervene on an internal: replace it by a tensor, or by a function of it."""
     changed = change(value) if callable(change) else change.to(value).expand_as(value)
     if changed.shape != value.shape:
         raise ValueError(f"{name} is {tuple(value.shape)}, the replacement is {tuple(changed.shape)}")

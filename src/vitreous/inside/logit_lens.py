@@ -8,7 +8,7 @@ from vitreous.inside.capture import capture, underneath
 
 @torch.no_grad()
 def logit_lens(model: nn.Module, x: Tensor) -> Tensor:
-    """Compute the logits after the embedding and after each block: images `[b c H W]` → `[layers+1 b classes]`.
+    """Compute the logit lens: logits after the embedding and after each block, `[b c H W]` → `[layers+1 b classes]`.
 
     Each layer's tokens go through the final norm, the pooling and the head; the last entry is the model's own logits.
 

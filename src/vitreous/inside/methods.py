@@ -54,7 +54,7 @@ class Method:
 
 
 def patch_grid(model: nn.Module, x: Tensor) -> tuple[int, int]:
-    """Rows and columns of the patches of a model's maps: a ViT's own, or the cells of a ResNet's last stage."""
+    """Return the grid of every method's maps: a ViT's patches, or the cells of a ResNet's last stage."""
     if hasattr(model, "layer4"):
         pixels = 8 if getattr(model.config, "stem", "") == "small" else 32
         return -(-x.shape[-2] // pixels), -(-x.shape[-1] // pixels)
@@ -70,7 +70,7 @@ def _attention(model: nn.Module, x: Tensor, target: int | None) -> Tensor:
 
 
 def _in_patches(parts: Callable[..., Tensor], *, size: bool = False) -> Compute:
-    """A map of patches from one of pixels, `[b c H W]`; of their sizes, if `size`."""
+    """Make a method's map of patches from one of pixels, `[b c H W]`; of their sizes, if `size`."""
 
     def compute(model: nn.Module, x: Tensor, target: int | None) -> Tensor:
         found = parts(model, x, target)
@@ -83,12 +83,14 @@ def _rise(model: nn.Module, x: Tensor, target: int | None) -> Tensor:
     return to_patches(rise(model, x, target)[:, None], patch_grid(model, x))
 
 
-def _removal(passes: int) -> Method:
+def removal_method(passes: int) -> Method:
+    """`removal` with this many passes, beginning from pruned gradients in a ViT and from CAM in a ResNet."""
+
     def compute(model: nn.Module, x: Tensor, target: int | None) -> Tensor:
         if target is None:
             with torch.no_grad():
                 target = int(model(x).argmax())
-        prior = grad_cam if hasattr(model, "layer4") else relevance
+        prior = grad_cam if hasattr(model, "layer4") else pruned_gradients
         hidden = HiddenPatches(model, x, patch_grid(model, x), batch_size=128)
         found = removal(
             lambda kept, operator: log_odds(hidden(kept, operator), target),
@@ -103,9 +105,9 @@ def _removal(passes: int) -> Method:
 
 
 METHODS: dict[str, Method] = {
-    "removal-1024": _removal(COSTS["thorough"]),
-    "removal-256": _removal(COSTS["default"]),
-    "removal-64": _removal(COSTS["quick"]),
+    "removal-1024": removal_method(COSTS["thorough"]),
+    "removal-256": removal_method(COSTS["middle"]),
+    "removal-64": removal_method(COSTS["quick"]),
     "relevance": Method(relevance, "Chefer et al., 2021", backward=1, vit=True),
     "gradient × attention": Method(gradient_attention, "Chefer et al., 2021", backward=1, vit=True),
     "attention": Method(_attention, "Dosovitskiy et al., 2021", vit=True),
@@ -119,7 +121,7 @@ METHODS: dict[str, Method] = {
     "pruned gradients": Method(pruned_gradients, "Ali et al., 2022; Mehri et al., 2025", backward=1, vit=True),
     "SmoothGrad": Method(_in_patches(smooth_grad, size=True), "Smilkov et al., 2017", forward=33, backward=32),
     "integrated gradients": Method(
-        _in_patches(integrated_gradients), "Sundararajan et al., 2017", forward=33, backward=32, fitted=("black",)
+        _in_patches(integrated_gradients), "Sundararajan et al., 2017", forward=17, backward=16, fitted=("black",)
     ),
     "occlusion": Method(
         lambda model, x, target: occlusion(model, x, target, grid=patch_grid(model, x)),
@@ -139,7 +141,7 @@ METHODS: dict[str, Method] = {
 
 
 def choose_methods(names: tuple[str, ...], model: nn.Module) -> dict[str, Method]:
-    """The methods of these names, or all that the model allows.
+    """Choose the methods of heat maps of these names, or all that the model allows.
 
     >>> list(choose_methods(("relevance", "rollout"), ViT.__new__(ViT)))
     ['relevance', 'rollout']

@@ -52,7 +52,7 @@ def relevance(model: nn.Module, x: Tensor, target: Target = None) -> Tensor:
 
 
 def gradient_attention(model: nn.Module, x: Tensor, target: Target = None, *, layer: int = -1) -> Tensor:
-    """Compute one layer's (∇A ⊙ A)⁺ for a class, averaged over heads: `[b c H W]` → `[b rows columns]`.
+    """Compute one layer's gradient × attention, (∇A ⊙ A)⁺, for a class: `[b c H W]` → `[b rows columns]`.
 
     The row is the one that the head reads: the class token's, the mean of the patches', or the attention pool's.
     """
@@ -93,22 +93,22 @@ def class_evidence(model: nn.Module, x: Tensor, classes: Sequence[int], *, layer
 
 
 def _times(row: Tensor, matrix: Tensor) -> Tensor:
-    """`[b t]` and `[b t t]` → `[b t]`."""
+    """Multiply a row of relevance by a layer's matrix: `[b t]` and `[b t t]` → `[b t]`."""
     return (row.to(matrix)[:, None] @ matrix)[:, 0]
 
 
 def _carried(model: ViT, start: Tensor, matrices: Iterator[Tensor]) -> Tensor:
-    """Carry the row that the head reads through matrices `[b t t]`, the last layer's first: `[b rows columns]`."""
+    """Carry relevance from the row that the head reads through matrices `[b t t]`, the last layer's first."""
     row = start
     for matrix in matrices:
         row = row.to(matrix) + _times(row, matrix)
-    return model.layout.to_grid(row if model.config.pool == "attention" else row - start.to(row))
+    return model.layout.to_grid(row if model.attn_pool is not None else row - start.to(row))
 
 
 def _gradients(
     model: nn.Module, x: Tensor, target: Target, layers: Sequence[int] | None = None
 ) -> tuple[Internals, list[Tensor]]:
-    """Run forward and backward: internals, and the gradient of the class's logit at each layer's mixed values.
+    """Run forward and backward for relevance: internals, and the gradient of the logit at each layer's mixed values.
 
     Gradients are `[b h t k]`, that of an attention pool comes last. One image may have several classes, which then take
     the place of b.
@@ -128,7 +128,7 @@ def _gradients(
 
 
 def _row_read(model: ViT, internals: Internals, gradients: Sequence[Tensor]) -> Tensor:
-    """Return the row that the head reads, `[b t]`; that of an attention pool is its own (∇A ⊙ A)⁺."""
+    """Return the row that relevance starts from, `[b t]`: what the head reads, or a pool's own (∇A ⊙ A)⁺."""
     if not pooled_by(model):
         return readout(model).expand(len(gradients[0]), -1)
     by_gradient = gradients[-1] @ internals["pool.v"].detach().transpose(-2, -1)  # [b h 1 t]
@@ -136,7 +136,7 @@ def _row_read(model: ViT, internals: Internals, gradients: Sequence[Tensor]) -> 
 
 
 def _weighted_attention(model: ViT, internals: Internals, gradients: Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:
-    """Yield each layer and its (∇A ⊙ A)⁺ averaged over heads, `[b t t]`, from the last layer to the first."""
+    """Yield for relevance each layer and its (∇A ⊙ A)⁺, averaged over heads, `[b t t]`, last layer first."""
     for layer, gradient in reversed(list(zip(internals.layers, gradients, strict=False))):
         attention = attention_of(model, layer, internals[full_name("norm1", layer)].detach())  # [b h t t]
         values = internals[full_name("v", layer)].detach()

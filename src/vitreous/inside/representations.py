@@ -98,7 +98,7 @@ def layer_similarity(outputs: Tensor | Sequence[Tensor], *, unbiased: bool = Tru
 
 
 def _centred(layer: Tensor) -> Tensor:
-    """Centre tokens `[b t d]` as examples `[n d]`, in double precision: the estimate is a small difference."""
+    """Centre tokens for CKA, `[b t d]` as examples `[n d]`, in double precision: the estimate is a small difference."""
     layer = layer.cpu() if layer.device.type == "mps" else layer  # Apple's GPUs have no double precision
     flat = layer.flatten(0, -2).double()
     return flat - flat.mean(dim=0)

@@ -43,7 +43,7 @@ def rise(
 
 
 def random_masks(count: int, x: Tensor, cells: int, share: float, generator: torch.Generator) -> Tensor:
-    """Draw soft masks between 0 and 1 for images like `x`: `[count 1 H W]`."""
+    """Draw RISE's soft masks between 0 and 1 for images like `x`: `[count 1 H W]`."""
     height, width = x.shape[-2:]
     steps = -(-height // cells), -(-width // cells)  # pixels of a cell, rounded up
     grid = (torch.rand(count, 1, cells + 1, cells + 1, generator=generator) < share).float()

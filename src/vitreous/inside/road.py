@@ -75,7 +75,7 @@ def impute(x: Tensor, known: Tensor) -> Tensor:
 
 
 def _solve(values: Tensor, known: Tensor) -> Tensor:
-    """Solve on half the resolution first, `[k c H W]` and `[k 1 H W]` → `[k c H W]`; unknown values are 0."""
+    """Solve for imputed pixels on half the resolution first, `[k c H W]` and `[k 1 H W]` → `[k c H W]`."""
     height, width = values.shape[-2:]
     if min(height, width) <= 2:
         guess = values.sum(dim=(-2, -1), keepdim=True) / known.sum(dim=(-2, -1), keepdim=True).clamp_min(1)
@@ -87,7 +87,7 @@ def _solve(values: Tensor, known: Tensor) -> Tensor:
 
 
 def _conjugate_gradients(values: Tensor, unknown: Tensor, guess: Tensor) -> Tensor:
-    """Improve a guess of the unknown values; the system is symmetric and positive."""
+    """Improve a guess of the imputed pixels; the system is symmetric and positive."""
     weights = values.new_tensor([[1, 2, 1], [2, 0, 2], [1, 2, 1]])[None, None] / 12
     total = F.conv2d(torch.ones_like(values[:1, :1]), weights, padding=1)  # less than 1 at the edges
 

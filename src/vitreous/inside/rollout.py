@@ -43,7 +43,7 @@ class _Flow:
             raise ValueError(f"residual is the residual connection's share, from 0 to 1, got {self.residual}")
 
     def __call__(self, attention: Tensor) -> Tensor:
-        fused = FUSIONS[self.fusion](attention)  # [b t t]
+        fused = FUSIONS[self.fusion](attention).clamp_min(0)  # [b t t]; heads that talk can be negative
         fused = fused.to(torch.promote_types(fused.dtype, torch.float32))
         if self.discard:
             fused = self.without_smallest(fused)
@@ -123,7 +123,7 @@ def rollout_map(
     discard: float = 0.0,
     residual: float = 0.5,
 ) -> Tensor:
-    """Compute each patch's share in what the head reads: images `[b c H W]` → `[b rows columns]`.
+    """Compute the rollout map, each patch's share in what the head reads: images `[b c H W]` → `[b rows columns]`.
 
     `query` is the index of another token to compute it for. Attention is recomputed from the last layer to the first,
     one layer at a time: 3,137 tokens need about half a gigabyte for six heads.

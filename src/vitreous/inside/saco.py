@@ -46,7 +46,7 @@ def saco(
 
 
 def agreement(values: Tensor, effects: Tensor) -> Tensor:
-    """Compute the share of pairs whose effects are ordered as their values, less the rest: `[m g]` twice → `[m]`.
+    """Compute SaCo's share of pairs whose effects are ordered as their values, less the rest: `[m g]` twice → `[m]`.
 
     Each pair counts by the difference of its values.
 

@@ -30,7 +30,7 @@ class SegmentationScores:
 
 
 def segmentation_scores(maps: Tensor, mask: Tensor) -> SegmentationScores:
-    """Compare maps `[m rows columns]` with a mask `[H W]`: 1 object, 0 background, -1 left out.
+    """Score whether maps `[m rows columns]` lie on a mask's object `[H W]`: 1 object, 0 background, -1 left out.
 
     >>> mask = torch.tensor([[1, 1], [0, 0]])
     >>> found = segmentation_scores(mask[None].float(), mask)

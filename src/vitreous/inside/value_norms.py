@@ -40,7 +40,7 @@ def value_norm_rollout(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def projected(block: TransformerBlock, values: Tensor) -> Tensor:
-    """Apply each head's part of the output projection to its values: `[b h t k]` → `[b h t d]`."""
+    """Compute the vectors whose norms count: each head's part of the output projection, `[b h t k]` → `[b h t d]`."""
     heads, k = values.shape[1], values.shape[-1]
     weight = block.attn.proj.weight.unflatten(1, (heads, k))  # [d h k]
     result: Tensor = block.ls1(torch.einsum("b h t k, d h k -> b h t d", values, weight))

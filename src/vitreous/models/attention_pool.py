@@ -17,11 +17,14 @@ from torch import Tensor, nn
 from vitreous.models.hooks import hook, hooked_attention
 
 if TYPE_CHECKING:
-    from vitreous.models.vit import ViTConfig
+    from vitreous.models.vit_config import ViTConfig
 
 
 class AttentionPool(nn.Module):
     """Pool tokens to one vector by attention: `[b t d]` → `[b d]`."""
+
+    own = 0
+    """Tokens of its own in front of those that it pools."""
 
     def __init__(self, config: "ViTConfig", activation: Callable[[Tensor], Tensor]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Hooks, by which `capture` and `intervene` read or replace the internals of a forward pass.
+"""Hooks, by which `capture` and `intervene` read or replace internals; attention as an explicit matrix for them.
 
 The model names its internals where it computes them: `q = hook(self, "q", q)`. Without an active hook that returns the
 value itself. An active `Hook` (`inside.capture`, `inside.intervene`) may record the value or return another. Active

@@ -21,7 +21,7 @@ GROUPS = 32
 
 
 def pad_same(x: Tensor, kernel: int, stride: int, value: float = 0.0) -> Tensor:
-    """Pad as TensorFlow's SAME: the output has ⌈side / stride⌉ positions, and an odd pixel goes right and below.
+    """Pad before the stem's convolutions as TensorFlow's SAME: ⌈side / stride⌉ positions, an odd pixel right and below.
 
     >>> import torch
     >>> pad_same(torch.ones(1, 1, 4, 4), 3, 2).shape

@@ -59,7 +59,7 @@ def read_last_block(model: Any, x: Tensor, output: OutputKind = "logits") -> Ten
 
 
 def rows_read(model: nn.Module) -> int | None:
-    """Count the tokens that the head reads, from the first on; None if the whole network has to run."""
+    """Count the last block's tokens that the head reads, from the first on; None if the whole network has to run."""
     if not isinstance(model, ViT) or model.config.pool != "token" or not model.config.plain:
         return None
     if hooks_active():
@@ -70,12 +70,12 @@ def rows_read(model: nn.Module) -> int | None:
 
 
 def tokens_of_heads(model: ViT) -> int:
-    """Count the tokens that heads read: the class token, and the next one for DeiT's distillation head."""
+    """Count the last block's tokens that heads read: the class token, and the next one for DeiT's distillation head."""
     return 2 if model.head_dist is not None else 1
 
 
 def block_rows(block: Any, x: Tensor, rows: int) -> Tensor:
-    """Compute a block's first `rows` output tokens: `[b t d]` → `[b rows d]`."""
+    """Compute the last block's first `rows` output tokens alone: `[b t d]` → `[b rows d]`."""
     kept = x[:, :rows]
     kept = kept + block.skip(block.ls1(_attention_rows(block.attn, block.norm1(x), rows)))
     out: Tensor = kept + block.skip(block.ls2(block.mlp(block.norm2(kept))))
@@ -83,7 +83,7 @@ def block_rows(block: Any, x: Tensor, rows: int) -> Tensor:
 
 
 def _attention_rows(attention: Attention, x: Tensor, rows: int) -> Tensor:
-    """Compute the attention of a block's first rows alone: `[b t d]` → `[b rows d]`."""
+    """Compute the attention of the last block's first rows alone: `[b t d]` → `[b rows d]`."""
     b, t, d = x.shape
     heads, weight, bias = attention.heads, attention.qkv.weight, attention.qkv.bias
     q = F.linear(x[:, :rows], weight[:d], None if bias is None else bias[:d])

@@ -19,7 +19,7 @@ from vitreous.models.hooks import masked
 
 
 def spread(values: Tensor) -> Tensor:
-    """Look up the number of each pair of patches: of each offset, `[h 2r-1 2c-1]`, → `[h n n]`.
+    """Look up the bias of each pair of patches: of each offset, `[h 2r-1 2c-1]`, → `[h n n]`.
 
     >>> spread(torch.tensor([[[-1, 0, 1]]]))  # one row of two patches: column of the query minus column of the key
     tensor([[[ 0, -1],
@@ -82,7 +82,7 @@ class FixedBias(nn.Module):
 
 
 def relative_position(config: Any, shared: bool = False) -> RelativeTable | RelativeMLP | None:
-    """Build the bias of one block, or the one that is `shared` by all, as a `ViTConfig` says; None if there is none."""
+    """Build the relative position bias of one block, or the `shared` one, as a `ViTConfig` says; None without one."""
     kind = config.relative_position.removeprefix("shared-" if shared else "")
     parts = config.grid, config.heads, config.class_token
     if kind == config.relative_position and shared:
@@ -93,13 +93,13 @@ def relative_position(config: Any, shared: bool = False) -> RelativeTable | Rela
 
 
 def share(bias: nn.Module | None, blocks: Iterable[Any]) -> nn.Module | None:
-    """Let the attention of every block use one bias, which belongs to the network; return it."""
+    """Let the attention of every block use one relative position bias, which belongs to the network; return it."""
     for block in blocks:
         block.attn.shared_rel_pos = () if bias is None else (bias,)  # in a tuple: it is not a part of the block
     return bias
 
 
 def add_relative_position(attention: Any, mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """Add the attention's bias to a mask, if it has one: `[1 h t t]`, or the mask as it is."""
+    """Add the relative position bias to a mask, if there is one: `[1 h t t]`, or the mask as it is."""
     source = attention.rel_pos if attention.rel_pos is not None else next(iter(attention.shared_rel_pos), None)
     return mask if source is None else masked(source()[None].to(dtype), mask)

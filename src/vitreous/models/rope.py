@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from vitreous.models.vit import ViTConfig
+    from vitreous.models.vit_config import ViTConfig
 
 Grid = tuple[int, int]
 
@@ -117,7 +117,7 @@ class RotaryPositions(nn.Module):
 
 
 def share_rotation(rope: RotaryPositions | None, blocks: Iterable[Any]) -> RotaryPositions | None:
-    """Let the attention of every block use one rotation, which belongs to the network; return it."""
+    """Let the attention of every block rotate queries and keys alike; return the rotation, which is the network's."""
     for layer, block in enumerate(blocks):
         block.attn.rotary = () if rope is None else (rope, layer)  # in a tuple: it is not a part of the block
     return rope

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from vitreous.models.hooks import Hook, activate
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 
 if TYPE_CHECKING:
     from vitreous.models.resnet import ResNet  # it imports torchvision, which takes seconds
@@ -78,6 +79,13 @@ class FlopCounter(TorchFunctionMode):
 
 
 @torch.no_grad()
+def _assembled(model: Model) -> str:
+    """Say for a trace what the embedding adds to the patches: prefix tokens and positions."""
+    config: Any = model.config
+    parts = {"class token": config.class_token, "registers": config.registers, "positions": config.position != "none"}
+    return f"with {' and '.join(held)}" if (held := [name for name, has in parts.items() if has]) else "first tokens"
+
+
 def trace(model: Model) -> Rows:
     """List the tensor shapes of one image's forward pass, read from a real one.
 
@@ -96,7 +104,7 @@ def trace(model: Model) -> Rows:
     rows = [
         ("image", image),
         ("patches, flattened and embedded", value["patches"]),
-        ("with class token and positions", value["embedding"]),
+        (_assembled(model), value["embedding"]),
         ("block 0: after the first norm", value["norm1"]),
         ("queries, keys and values, joined", torch.cat([value[name].mT.flatten(1, 2).mT for name in "qkv"], dim=-1)),
         ("queries, split into heads", q),

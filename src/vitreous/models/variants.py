@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from vitreous.models.vit import ViTConfig
+from vitreous.models.vit_config import ViTConfig
 
 SIZES: dict[str, dict[str, int]] = {  # table 1 of the paper; Ti and S from DeiT; g and G from "Scaling ViTs"
     "tiny": {"width": 192, "depth": 12, "heads": 3},
@@ -100,7 +100,7 @@ VARIANTS: dict[str, ViTConfig] = _family()
 
 
 def variant(name: str, **changes: Any) -> ViTConfig:
-    """Look up the config of a model name, and change any of its fields.
+    """Look up the variant of a model name, its config, and change any of its fields.
 
     >>> variant("vit_tiny_patch16_224.augreg_in21k_ft_in1k", classes=5).width
     192

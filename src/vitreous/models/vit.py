@@ -1,4 +1,4 @@
-"""`ViT` and `ViTConfig`: the network of "An Image is Worth 16×16 Words" (Dosovitskiy et al., 2021), leaf to whole.
+"""`ViT`: the network of "An Image is Worth 16×16 Words" (Dosovitskiy et al., 2021), leaf to whole.
 
 Read top to bottom: an image is cut into patches and each is projected to a token (`PatchEmbedding`, eq. 1), tokens
 attend to each other (`Attention`), an `MLP` transforms each token separately, both with a residual connection
@@ -11,22 +11,24 @@ Shapes:  b images · c channels · H W pixels · n patches · t tokens · d widt
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.models.attention_pool import AttentionPool
+from vitreous.models.class_attention import ClassAttention
 from vitreous.models.hooks import hook, hooked_attention
-from vitreous.models.hybrid_stem import STEMS, HybridStem
+from vitreous.models.hybrid_stem import HybridStem
 from vitreous.models.qv_bias import QVLinear
 from vitreous.models.relative_position import add_relative_position, relative_position, share
 from vitreous.models.residual import LayerScale, StochasticDepth
 from vitreous.models.rope import RotaryPositions, rotate, share_rotation
-from vitreous.models.tokens import TokenLayout
+from vitreous.models.talking_heads import HeadMixing, TalkingHeads
+from vitreous.models.vit_config import ViTConfig
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -35,239 +37,13 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "silu": F.silu,
 }
+POOLS: dict[str, type[AttentionPool | ClassAttention]] = {"attention": AttentionPool, "class-attention": ClassAttention}
 NORMS = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}  # the second without mean and shift (Zhang & Sennrich, 2019)
-LARGEST = 2**24
-"""Upper limit of every size and count in a config."""
-
-
-@dataclass(frozen=True)
-class ViTConfig:
-    """Everything that decides a ViT's shape, checked when it is created.
-
-    >>> ViTConfig(image_size=32, patch_size=4, width=64, heads=4, depth=2).layout.tokens
-    65
-    """
-
-    image_size: int | tuple[int, int] = 224
-    """Height and width of the images in pixels; one number means square."""
-    patch_size: int | tuple[int, int] = 16
-    """Height and width of a patch in pixels; one number means square."""
-    channels: int = 3
-    """Colour channels of an image."""
-    classes: int = 1000
-    """Outputs of the head; 0 means no head: the model returns its pooled features."""
-    width: int = 768
-    """Length of a token (the paper's D)."""
-    depth: int = 12
-    """Number of transformer blocks (the paper's L)."""
-    heads: int = 12
-    """Attention heads in each block."""
-    mlp_width: int = 0
-    """Hidden width of each block's MLP; 0 means 4 × width, the paper's choice."""
-    pool: Literal["token", "mean", "token+mean", "attention"] = "token"
-    """What the head reads: the class token, the mean of the patches, both side by side (DINOv2's classifier), or the
-    tokens pooled by attention (SigLIP)."""
-    class_token: bool = True
-    """Put a learned token in front of the patches."""
-    distillation_token: bool = False
-    """Put DeiT's distillation token after the class token."""
-    distillation_head: bool = False
-    """Give the distillation token a head of its own; the two heads' logits are averaged."""
-    registers: int = 0
-    """Learned tokens that carry no patch (DINOv2 with registers)."""
-    position: Literal["learned", "sine-1d", "sine-2d", "none"] = "learned"
-    """Kind of position embedding."""
-    prefix_positions: bool = True
-    """Positions have slots for the tokens in front of the patches; DeiT-III and DINOv2-with-registers have none."""
-    patch_bias: bool = True
-    """Bias in the patch embedding; CLIP has none."""
-    qkv_bias: bool = True
-    """Bias in the projections to queries, keys and values."""
-    qk_norm: bool = False
-    """Layer-normalise queries and keys in each head."""
-    swiglu: bool = False
-    """Gated MLP, as in DINOv2 giant."""
-    activation: Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "silu"] = "gelu"
-    """The MLP's activation."""
-    norm_eps: float = 1e-6
-    """Epsilon of every layer norm."""
-    embedding_norm: bool = False
-    """Layer norm before the first block (CLIP)."""
-    final_norm: bool = True
-    """Layer norm after the last block (the LN of equation 4)."""
-    fc_norm: bool = False
-    """Layer norm after pooling (MAE's and others' mean-pooled classifiers)."""
-    layer_scale: float = 0.0
-    """First value of the learned scale on each branch (DeiT-III, DINOv2); 0 means none."""
-    representation_size: int = 0
-    """Width of the pre-training head's hidden tanh layer; 0 means the fine-tuning head, one linear layer."""
-    head_bias: bool = True
-    """Bias in the head; CLIP's projection has none."""
-    dropout: float = 0.0
-    """Dropout after the embedding and every dense layer but q, k, v and the head (paper, appendix B.1)."""
-    attention_dropout: float = 0.0
-    """Dropout on attention weights."""
-    stochastic_depth: float = 0.0
-    """Probability to skip a branch of the last block in training; it grows linearly from 0 at the first block."""
-    partial_patches: bool = False
-    """Pixels at the right and the bottom that fill no patch are left out (SigLIP: 384 pixels in patches of 14)."""
-    rope: Literal["none", "axial", "mixed", "dinov3"] = "none"
-    """Rotary positions: by row and column (EVA-02), at rates learned for each head, or by DINOv3's coordinates."""
-    rope_temperature: float = 10000.0
-    """Longest period of a rotation in relation to the shortest."""
-    rope_offset: float = 0.0
-    """Added to the row and column of each patch before it is rotated (Perception Encoder: 1)."""
-    rope_reference: int = 0
-    """Rows and columns of patches that other grids are rescaled to; 0 means that they are not."""
-    rope_order: Literal["yx", "xy"] = "yx"
-    """Which of row (y) and column (x) turns the first half of the channels."""
-    attention_norm: bool = False
-    """Layer norm after attention, before its output projection (EVA-02, BEiT-3)."""
-    mlp_norm: bool = False
-    """Layer norm on the MLP's hidden layer (EVA-02, BEiT-3)."""
-    pool_heads: int = 0
-    """Heads of the attention pool; 0 means as many as in a block."""
-    pool_mlp_width: int = 0
-    """Hidden width of the attention pool's MLP; 0 means that of a block's."""
-    pool_prefix: bool = False
-    """Attention pooling reads the tokens in front of the patches, too (Perception Encoder)."""
-    relative_position: Literal["none", "table", "mlp", "shared-table", "shared-mlp"] = "none"
-    """Bias of attention by the offset of two patches: learned (BEiT) or computed, of each block or shared by all."""
-    relative_width: int = 0
-    """Hidden width of the network that computes the relative position bias."""
-    qv_bias: bool = False
-    """Bias in the projections to queries and values, none in that to keys (BEiT, EVA)."""
-    post_norm: bool = False
-    """Layer norms after attention and MLP, inside the residual branches, instead of before them (Swin V2)."""
-
-    norm: Literal["layer", "rms"] = "layer"
-    """Kind of all norms: layer norm, or root mean square norm, which has no bias (AIMv2)."""
-    branch_bias: bool = True
-    """Bias in attention's output projection and in the MLP; AIMv2 has none."""
-    patch_norm: bool = False
-    """Norm on the projected patches, before positions are added (AIMv2)."""
-
-    stem: Literal["none", "r", "r26", "r50-s16", "r50-s32"] = "none"
-    """Convolutional network whose feature map is cut into patches instead of the image (the paper's hybrids)."""
-
-    def __post_init__(self) -> None:
-        for name in ("image_size", "patch_size"):
-            value = getattr(self, name)
-            pair = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
-            if len(pair) != 2 or not all(type(side) is int and 0 < side <= LARGEST for side in pair):
-                raise ValueError(f"{name} must be one positive whole number or a pair of them, got {value!r:.80}")
-            object.__setattr__(self, name, pair)
-        for field in fields(self)[2:]:
-            self._check_type(field.name, type(field.default), get_args(field.type))
-        if not self.mlp_width:
-            object.__setattr__(self, "mlp_width", 4 * self.width)
-        if self.pool == "attention":
-            object.__setattr__(self, "pool_heads", self.pool_heads or self.heads)
-            object.__setattr__(self, "pool_mlp_width", self.pool_mlp_width or self.mlp_width)
-        self._check_numbers()
-        if "token" in self.pool and not self.class_token:
-            raise ValueError(f"pool={self.pool!r} reads the class token, but class_token=False: use pool='mean'")
-        if self.pool != "attention" and (self.pool_heads or self.pool_mlp_width or self.pool_prefix):
-            raise ValueError("pool_heads, pool_mlp_width and pool_prefix need pool='attention'")
-        if self.distillation_token and not self.class_token:
-            raise ValueError("distillation_token=True needs class_token=True: it stands after the class token")
-        if self.relative_position != "none" and self.layout.prefix > self.class_token:
-            raise ValueError(
-                "relative_position knows the class token alone: set distillation_token=False and registers=0"
-            )
-        if self.post_norm and self.layer_scale:
-            raise ValueError("post_norm=True has no layer scale: set layer_scale=0.0")
-        if self.qv_bias and self.qkv_bias:
-            raise ValueError("qv_bias=True says that keys have no bias, qkv_bias=True that they have: set one of them")
-        if self.distillation_head and not (self.distillation_token and self.classes and self.pool == "token"):
-            raise ValueError("distillation_head=True needs distillation_token=True, classes > 0 and pool='token'")
-
-    def _check_type(self, name: str, kind: type, choices: tuple[str, ...]) -> None:
-        """Check the type and range of a field: a config may come from a file."""
-        value = getattr(self, name)
-        fits = type(value) is kind or (kind is float and type(value) is int)
-        if not fits or (kind in (int, float) and not abs(value) <= LARGEST):
-            words = {int: "a whole number", float: "a number", bool: "true or false"}
-            raise ValueError(f"{name} must be {words.get(kind, 'a word')}, got {value!r:.80}")
-        if choices and value not in choices:
-            raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-        if kind is float:
-            object.__setattr__(self, name, float(value))  # a file may say 1 for 1.0
-
-    def _check_numbers(self) -> None:
-        """Check the numbers of a config: ranges, and what must divide what."""
-        for name in ("channels", "width", "depth", "heads", "mlp_width"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        sizes = ("classes", "registers", "representation_size", "pool_heads", "pool_mlp_width", "relative_width")
-        for name in (*sizes, "layer_scale", "norm_eps", "rope_temperature", "rope_reference"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
-        for name in ("dropout", "attention_dropout", "stochastic_depth"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
-        for name in ("heads", "pool_heads"):
-            if self.width % (heads := getattr(self, name) or 1):
-                near = max(h for h in range(1, min(heads, self.width) + 1) if self.width % h == 0)
-                raise ValueError(f"width {self.width} cannot be split over {heads} heads: try {name}={near}")
-        (height, width), (patch_height, patch_width) = self.size, self.patch
-        if (height % patch_height or width % patch_width) and (not self.partial_patches or 0 in self.grid):
-            fits = tuple(max(s // p, 1) * p for s, p in zip(self.size, self.patch, strict=True))
-            raise ValueError(
-                f"image_size {height}×{width} is not a whole number of {patch_height}×{patch_width} patches: "
-                f"try image_size={fits}"
-            )
-        if self.stem != "none" and (patch_height % self.stem_stride or patch_width % self.stem_stride):
-            raise ValueError(f"stem={self.stem!r} needs a patch_size that {self.stem_stride} divides, got {self.patch}")
-        if self.relative_position.endswith("mlp") and not self.relative_width:
-            raise ValueError(f"relative_position={self.relative_position!r} needs relative_width of at least 1")
-        if self.rope != "none" and (self.width // self.heads % 4 or not self.rope_temperature):
-            raise ValueError(f"rotary positions need heads of a width that 4 divides, got {self.width // self.heads}")
-        if self.position.startswith("sine") and self.width % 4:
-            raise ValueError(f"sine positions need a width that 4 divides, got {self.width}")
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width of an image."""
-        return self.image_size  # type: ignore[return-value]  # a pair since __post_init__
-
-    @property
-    def patch(self) -> tuple[int, int]:
-        """Height and width of a patch."""
-        return self.patch_size  # type: ignore[return-value]  # a pair since __post_init__
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """Rows and columns of patches."""
-        return self.size[0] // self.patch[0], self.size[1] // self.patch[1]
-
-    @property
-    def stem_stride(self) -> int:
-        """Pixels between two positions of the stem's feature map; 1 without a stem."""
-        return 1 if self.stem == "none" else 4 * 2 ** max(len(STEMS[self.stem]) - 1, 0)
-
-    @property
-    def layout(self) -> TokenLayout:
-        return TokenLayout(self.grid, self.class_token, self.distillation_token, self.registers)
-
-    @property
-    def positions(self) -> int:
-        """Rows of the position embedding."""
-        return self.layout.tokens if self.prefix_positions else self.layout.patches
-
-    @property
-    def plain(self) -> bool:
-        """Whether blocks compute the paper's equations, which the fused forward passes of `speed/` are written for."""
-        return self.relative_position == "none" and not self.post_norm
-
-    @property
-    def feature_width(self) -> int:
-        """Length of the pooled features."""
-        return 2 * self.width if self.pool == "token+mean" else self.width
+RESET_THEMSELVES = (nn.LayerNorm, nn.RMSNorm, AttentionPool, ClassAttention, HeadMixing, RotaryPositions)
 
 
 def check_batch(x: object) -> None:
-    """Raise a `TypeError` that says how to run a model on an image, if `x` is no tensor."""
+    """Raise a `TypeError` that says how to run a ViT on an image, if `x` is no tensor."""
     if not isinstance(x, Tensor):
         advice = "use vitreous.classify(image, model), or pass model.card.preprocess(image)[None]"
         raise TypeError(f"expected a batch of images as a tensor [b c H W], got {type(x).__name__}: {advice}")
@@ -318,7 +94,7 @@ class PatchEmbedding(nn.Module):
 
 
 def sine_positions(config: ViTConfig, grid: tuple[int, int] | None = None) -> Tensor:
-    """Compute fixed position embeddings of a grid: `[1 t d]`, or `[1 n d]` without slots for the prefix tokens.
+    """Compute the ViT's fixed position embeddings of a grid: `[1 t d]`, or `[1 n d]` without slots for the prefix.
 
     1-D numbers the tokens as "Attention is All You Need" does; 2-D has half of the width for rows, half for columns.
     """
@@ -333,7 +109,7 @@ def sine_positions(config: ViTConfig, grid: tuple[int, int] | None = None) -> Te
 
 
 def sines(positions: int, width: int) -> Tensor:
-    """Compute sines and cosines of each position, from high to low frequency: `[positions width]`."""
+    """Compute one axis of the ViT's fixed position embeddings: sines and cosines, `[positions width]`."""
     rates = 10_000.0 ** (-torch.arange(0, width, 2) / width)
     angles = torch.arange(positions)[:, None] * rates  # [positions width/2]
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)  # [positions width]
@@ -351,6 +127,7 @@ class Attention(nn.Module):
         norm = partial(NORMS[config.norm], config.width // config.heads, eps=config.norm_eps)
         self.q_norm = norm() if config.qk_norm else nn.Identity()
         self.k_norm = norm() if config.qk_norm else nn.Identity()
+        self.talk = TalkingHeads(config.heads) if config.talking_heads else None
         self.rel_pos, self.shared_rel_pos = relative_position(config), ()
         self.rotary: tuple[Any, ...] = ()  # rotary positions and the number of this block, if the network has them
         self.norm = NORMS[config.norm](config.width, eps=config.norm_eps) if config.attention_norm else nn.Identity()
@@ -365,7 +142,8 @@ class Attention(nn.Module):
         q, k, v = hook(self, "q", q), hook(self, "k", k), hook(self, "v", v)
         mask = add_relative_position(self, mask, q.dtype)
         dropout = self.dropout if self.training else 0.0
-        mixed = hooked_attention(self, q, k, v, mask, dropout)  # None unless a hook changes it
+        attend = hooked_attention if self.talk is None else self.talk
+        mixed = attend(self, q, k, v, mask, dropout)  # None unless a hook changes it, or heads talk
         if mixed is None:
             # softmax(q kᵀ / √k) v (eq. 6 and 7), in one fused kernel that never keeps the [b h t t] matrix
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)  # [b h t k]
@@ -476,7 +254,8 @@ class ViT(nn.Module):
         self.shared_rel_pos = share(relative_position(config, shared=True), self.blocks)
         self.rope = share_rotation(RotaryPositions(config) if config.rope != "none" else None, self.blocks)
         self.norm = norm() if config.final_norm else nn.Identity()
-        self.attn_pool = AttentionPool(config, ACTIVATIONS[config.activation]) if config.pool == "attention" else None
+        pool = POOLS.get(config.pool)
+        self.attn_pool = None if pool is None else pool(config, ACTIVATIONS[config.activation])
         after = partial(NORMS[config.norm], config.feature_width, eps=config.norm_eps)
         self.fc_norm = after() if config.fc_norm else nn.Identity()
         self.head = MLPHead(config)
@@ -494,7 +273,7 @@ class ViT(nn.Module):
                 nn.init.trunc_normal_(module.weight, std=std)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-            elif isinstance(module, nn.LayerNorm | nn.RMSNorm | AttentionPool | RotaryPositions):
+            elif isinstance(module, RESET_THEMSELVES):
                 module.reset_parameters()
             elif isinstance(module, LayerScale):
                 nn.init.constant_(module.gamma, self.config.layer_scale)
@@ -572,7 +351,7 @@ class ViT(nn.Module):
         """Replace the head by a new linear one with zero weights: `classes` outputs, or none for 0."""
         changes: dict[str, Any] = {"classes": classes, "representation_size": 0, "head_bias": True}
         if pool not in (None, self.config.pool):
-            changes |= {"pool": pool, "pool_heads": 0, "pool_mlp_width": 0, "pool_prefix": False}
+            changes |= {"pool": pool, "pool_heads": 0, "pool_layers": 0, "pool_mlp_width": 0, "pool_prefix": False}
             self.attn_pool = None  # "attention" cannot be asked for: only training makes a pool
         if not classes:
             changes["distillation_head"] = False

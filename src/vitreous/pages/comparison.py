@@ -181,7 +181,7 @@ class ComparedDataset:
 
 
 def curve_lines(curves: Mapping[str, Mapping[str, Any]], over: Literal["epochs", "seconds"]) -> list[Line]:
-    """Prepare the accuracy by model as lines: the mean over seeds, and from worst to best seed as a band.
+    """Prepare the comparison page's curves: accuracy by model, the mean over seeds, a band from worst to best seed.
 
     >>> curve_lines({"vit": {"epochs": [1], "top1": [[0.5], [0.7]]}}, "epochs")
     [Line(label='vit', x=[1], y=[60.0], low=[50.0], high=[70.0])]
@@ -197,7 +197,7 @@ def curve_lines(curves: Mapping[str, Mapping[str, Any]], over: Literal["epochs",
 def class_gaps(
     names: Sequence[str], one: Sequence[float | None], other: Sequence[float | None]
 ) -> list[tuple[str, float]]:
-    """Compute the accuracy of one model less the other's, in points, by class; of many classes those that differ most.
+    """Compute the comparison page's gaps by class: one model's accuracy less the other's, in points.
 
     >>> class_gaps(["cat", "dog", "owl"], [0.5, 0.9, None], [0.75, 0.8, None])
     [('dog', 10.0), ('cat', -25.0)]
@@ -209,7 +209,7 @@ def class_gaps(
 
 
 def _bars(gaps: Sequence[tuple[str, float]], right: int, left: int) -> list[dict[str, Any]]:
-    """Prepare bars to both sides of a middle line: position and width in percent, and the better model's colour."""
+    """Prepare the comparison page's bars to both sides of a middle line: position, width, the better model's colour."""
     scale = max((abs(gap) for _, gap in gaps), default=0.0) or 1.0
     bars = []
     for name, gap in gaps:
@@ -222,19 +222,19 @@ def _bars(gaps: Sequence[tuple[str, float]], right: int, left: int) -> list[dict
 
 
 def _capital(sentence: str) -> str:
-    """Begin a sentence with a capital."""
+    """Begin a sentence of the comparison's page with a capital."""
     return sentence[:1].upper() + sentence[1:]
 
 
 def evidence_map(model: Model, x: Tensor, target: int) -> Tensor:
-    """Compute the evidence for a class, by relevance or Grad-CAM: `[b c H W]` → `[b rows columns]`."""
+    """Compute the comparison page's evidence for a class, by relevance or Grad-CAM: → `[b rows columns]`."""
     if isinstance(model, ViT):
         return relevance(model, x, target)
     return grad_cam(model, x, target, layer=stage(model, min(x.shape[-2:])))
 
 
 def stage(model: ResNet, side: int) -> int:
-    """Choose a ResNet's last stage whose Grad-CAM is not too coarse for images of `side` pixels, from 0 to 3.
+    """Choose for the comparison's page a ResNet's last stage whose Grad-CAM is not too coarse for `side` pixels.
 
     >>> from vitreous.models.resnet import resnet_config
     >>> small, usual = ResNet(resnet_config("resnet18_small")), ResNet(resnet_config("resnet18"))

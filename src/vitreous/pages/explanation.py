@@ -6,7 +6,6 @@ sends the same `payload`. The page's script draws the same results, so that no v
 
 import base64
 import html as html_text
-import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -16,23 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from PIL import Image as pillow
 
-from vitreous.figures.kinds import (
-    Bars,
-    Crop,
-    Diagram,
-    Dots,
-    Lines,
-    Map,
-    Matrix,
-    Removal,
-    Result,
-    Steps,
-    Story,
-    Table,
-    Tiles,
-)
-from vitreous.models.vit import ViT, ViTConfig
-from vitreous.pages.payload import Payload
+from vitreous.figures.kinds import Lines, Map, Result
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
+from vitreous.pages.payload import Payload, encode_image, pack_result
 from vitreous.pages.render import render, scripted_page
 from vitreous.predict.classify import Answer, Prediction, top_classes
 from vitreous.runtime.files import short_name, write_atomic
@@ -44,6 +30,7 @@ from vitreous.views.joint import (
     SIMILARITY_READ,
     joint_colours,
     joint_directions,
+    unit_directions,
 )
 from vitreous.views.registry import choose_views
 from vitreous.views.view import GROUPS
@@ -55,13 +42,11 @@ if TYPE_CHECKING:
 FORMAT = 3
 NAMED = 10
 """Classes that the page lists."""
-EXACT = 4096
-"""Numbers up to which an array goes to the page as it is; larger ones as bytes with a scale."""
 THUMBNAIL = 96
 """Pixels of the longer side of an image in the strip of a page of several."""
-OPENING = ("relevance", "cam", "attention-rows")
+OPENING = ("removal", "relevance", "cam", "attention-rows")
 """What the page opens with: the first of these that there is, or else its first view."""
-EARLY = ("predictions", "attention-rows", "relevance", "evidence")
+EARLY = ("predictions", "attention-rows", "relevance", "removal", "evidence")
 """What is computed first, so that a page that is sent in stages shows it soon."""
 LATE = ("integrated-gradients",)
 """What is computed last, since it takes longest."""
@@ -85,6 +70,8 @@ class Explanation:
         self.named = set(views.split(",") if isinstance(views, str) else views)
         self.skipped: dict[str, str] = {}
         """Views of `all` that this model or image cannot give, and why."""
+        self.comparable = False
+        """Whether a page in stages ends with the patches' directions, by which it is compared with another image's."""
         self._results: dict[str, dict[str, Result]] = {}
 
     def __repr__(self) -> str:
@@ -103,6 +90,13 @@ class Explanation:
     def summary(self) -> str:
         """The answer in a line: `dome 66.9%, church 19.9%, monastery 5.8%`."""
         return ", ".join(map(str, predictions(self.inspection)[:3]))
+
+    @property
+    def verdict(self) -> str:
+        """Which map to trust for this image, in a sentence; computing it takes hundreds of forward passes."""
+        found = self.results("trust")[""]
+        assert isinstance(found, Lines)
+        return found.verdict
 
     def results(self, name: str) -> dict[str, Result]:
         """Compute a view, once: its results by name; one alone has the name ''."""
@@ -129,12 +123,12 @@ class Explanation:
             self.skipped[name] = str(error)
             return None
 
-    def map(self, name: str = "relevance") -> np.ndarray:
-        """Return a view's heat map as an array `[rows columns]`, such as that of `relevance`, `rollout` or `cam`."""
+    def map(self, name: str = "removal") -> np.ndarray:
+        """Return a view's heat map as an array `[rows columns]`, such as that of `removal`, `rollout` or `cam`."""
         for result in self.results(name).values():
             if isinstance(result, Map) and not result.colours:
                 return result.shown()
-        raise ValueError(f"the view {name!r} is no heat map: try relevance, rollout, cam or attention-rows")
+        raise ValueError(f"the view {name!r} is no heat map: try removal, relevance, rollout or attention-rows")
 
     def figures(self, name: str) -> dict[str, "Figure"]:
         """Draw a view's figures by name; one alone has the name ''."""
@@ -168,26 +162,31 @@ class Explanation:
         """Fill the payload of an explanation's page, and yield what each stage adds to its header."""
         header = _header(self.inspection)
         if self.inspection.image is not None:
-            payload.add_bytes("image", _encoded(self.inspection.backdrop))
+            payload.add_bytes("image", encode_image(self.inspection.backdrop))
             small = pillow.fromarray(self.inspection.backdrop)
             small.thumbnail((THUMBNAIL, THUMBNAIL))
-            payload.thumbnail = _encoded(np.asarray(small))
+            payload.thumbnail = encode_image(np.asarray(small))
         if header["predictions"]:
             payload.add("probabilities", self.inspection.logits.softmax(dim=-1))
         entries: dict[str, dict[str, Any]] = {
             name: {field: getattr(view, field) for field in ("title", "read", "beware")}
-            | {"name": name, "group": view.group, "results": []}
+            | {"name": name, "group": view.group, "more": view.more, "results": []}
             for name, view in self.views.items()
         }
         header["start"]["view"] = next((name for name in OPENING if name in entries), next(iter(entries)))
+        if self.comparable and "similarity" in entries:
+            entries["similarity"]["read"] += SIMILARITY_READ
         payload.header |= header
         yield header | {"views": list(entries.values())}
         middle = [name for name in entries if name not in (*EARLY, *LATE)]
         for name in filter(entries.__contains__, (*EARLY, *middle, *LATE)):
             progress(self.views[name].title)
             if (found := self._computed(name)) is not None:
-                entries[name]["results"] = [_pack(payload, name, part, result) for part, result in found.items()]
+                entries[name]["results"] = [pack_result(payload, name, part, result) for part, result in found.items()]
             yield {"views": [entries[name]]}
+        if self.comparable and isinstance(self.inspection.model, ViT):
+            payload.add(DIRECTIONS, unit_directions(self.inspection.outputs, self.inspection.model), scaled=1)
+            yield {"views": []}
         payload.header["views"] = [entry for name, entry in entries.items() if name not in self.skipped]
         header["start"]["view"] = next(
             (name for name in OPENING if name in entries and name not in self.skipped),
@@ -235,12 +234,12 @@ class Explanation:
 
 
 def save_report(path: str | Path, pages: Sequence[tuple[str, Payload]], model: Model) -> Path:
-    """Write the page of several images of one model, whole or not at all."""
+    """Write the report of several images of one model, whole or not at all."""
     return write_atomic(Path(path), partial(Path.write_text, data=report(pages, model), encoding="utf-8"))
 
 
 def report(pages: Sequence[tuple[str, Payload]], model: Model) -> str:
-    """Render the page of several images of one model, shown one at a time."""
+    """Render the report of several images of one model, shown one at a time."""
     title = short_name(model.card.name)
     _join([payload for _, payload in pages], model)
     images = [
@@ -252,7 +251,7 @@ def report(pages: Sequence[tuple[str, Payload]], model: Model) -> str:
 
 
 def _join(payloads: Sequence[Payload], model: Model) -> None:
-    """Add what compares the patches of several images to the payloads of a page."""
+    """Add the comparison of several images' patches to the pages of a report."""
     joined = [(payload, payload.tokens) for payload in payloads if payload.tokens is not None][:MAX_IMAGES]
     if len(joined) < 2 or not isinstance(model, ViT):
         return
@@ -271,7 +270,7 @@ def _join(payloads: Sequence[Payload], model: Model) -> None:
 
 
 def describe_model(model: Model) -> str:
-    """Describe the model in a line of the page: family, size, parameters."""
+    """Describe the model in a line of the report: family, size, parameters."""
     parameters = sum(p.numel() for p in model.parameters())
     config = model.config
     size = f"{config.depth} layers"
@@ -282,14 +281,14 @@ def describe_model(model: Model) -> str:
 
 
 def predictions(inspection: Inspection) -> tuple[Prediction, ...]:
-    """List the most probable classes, best first; none where there is no image or no classifier."""
+    """List the classes that the report's header names, best first; none where there is no image or no classifier."""
     if inspection.image is None or inspection.model.card.head != "classifier":
         return ()
     return top_classes(inspection.logits, inspection.model.card.label, NAMED)
 
 
 def _header(inspection: Inspection) -> dict[str, Any]:
-    """Describe model, image and answers for the header of the page's payload."""
+    """Describe model, image and answers for the header of the report."""
     card, choice = inspection.model.card, inspection.choice
     model: dict[str, Any] = {"name": short_name(card.name), "classifier": card.head == "classifier"}
     start: dict[str, Any] = {"view": None, "block": None, "head": choice.head, "query": choice.query, "class": None}
@@ -321,7 +320,7 @@ def _header(inspection: Inspection) -> dict[str, Any]:
 
 
 def _describe_image(inspection: Inspection, image: pillow.Image) -> dict[str, Any]:
-    """Describe the image for the page: name, size, the part that the model sees (left, top, right, bottom), steps."""
+    """Describe the image for the report: name, size, the part that the model sees (left, top, right, bottom), steps."""
     preprocess = inspection.model.card.preprocess
     crop = [round(end, 2) for end in preprocess.crop_box(image.width, image.height)]
     size = [image.width, image.height]
@@ -329,7 +328,7 @@ def _describe_image(inspection: Inspection, image: pillow.Image) -> dict[str, An
 
 
 def _artifacts(inspection: Inspection) -> dict[str, Any] | None:
-    """List which patches are artifacts, and write the sentence that says so."""
+    """Describe an image's artifacts for the report: which patches, and the sentence that says so."""
     if inspection.image is None or not (found := inspection.artifacts):
         return None
     count = len(found.patches)
@@ -340,87 +339,3 @@ def _artifacts(inspection: Inspection) -> dict[str, Any] | None:
         f"(norm {found.norm:.0f}, where {found.usual:.0f} is usual). The image has a dashed outline there."
     )
     return {"patches": found.patches, "block": found.block, "said": said}
-
-
-def _encoded(pixels: np.ndarray) -> bytes:
-    """Encode an image for the page: a small one without loss, a large one as WebP."""
-    file = io.BytesIO()
-    options: dict[str, Any] = {"format": "WEBP", "quality": 88} if max(pixels.shape) > 64 else {"format": "PNG"}
-    pillow.fromarray(pixels).save(file, **options)
-    return file.getvalue()
-
-
-FIELDS: dict[type, str] = {
-    Map: "at axes grid prefix label signed limits from_zero panels says colours chosen outliers outliers_from",
-    Matrix: "at axes rows columns label signed scale prefix names",
-    Dots: "label unit ceiling",
-    Bars: "names label limits positions indices",
-    Steps: "axes steps answers names",
-    Removal: "counts best names answers labels chosen passed colour hide show good bad",
-    Lines: "baselines verdict",
-    Tiles: "grid shares",
-    Crop: "box captions",
-    Diagram: "",
-    Story: "prefix block",
-    Table: "rows",
-}
-"""What the page reads of each kind of result as it is."""
-
-
-def _pack(payload: Payload, view: str, part: str, result: Result) -> dict[str, Any]:
-    """Pack a view's result as the page reads it: words in the header, arrays in the block of bytes."""
-    name = f"{view}/{part}" if part else view
-    entry: dict[str, Any] = {"part": part, "kind": result.kind, "title": result.title}
-    entry |= {field: getattr(result, field) for field in FIELDS[type(result)].split()}
-    match result:
-        case Map():
-            values = (result.values * 255).round().astype(np.uint8) if result.colours else result.values
-            add = payload.add_symmetric if result.symmetric else partial(payload.add_once, exact=EXACT)
-            entry |= {"array": add(name, values), "over": result.over_image}
-            entry["names"] = {axis: names for axis, names in result.names.items() if axis == "class"}
-        case Matrix():
-            entry["array"] = payload.add_once(name, result.values, exact=EXACT)
-        case Dots():
-            entry["array"] = payload.add_once(name, result.values)
-        case Bars():
-            entry["logits"] = None if result.logits is None else [float(value) for value in result.logits]
-            entry["values"] = [float(value) for value in result.values]
-        case Steps():
-            entry["array"] = payload.add_once(name, result.curves)
-            entry["probabilities"] = [float(value) for value in result.probabilities]
-        case Removal():
-            arrays = {part: getattr(result, part) for part in ("order", "hidden", "alone")}
-            entry |= {part: payload.add_once(f"{name}/{part}", values) for part, values in arrays.items()}
-            entry |= {part: [float(value) for value in getattr(result, part)] for part in ("random", "centre")}
-        case Lines():
-            entry["panels"] = [
-                {
-                    **{field: getattr(panel, field) for field in ("title", "label", "better")},
-                    "array": payload.add_once(f"{name}/{number}", np.stack(list(panel.series.values()))),
-                    "names": list(panel.series),
-                    "areas": [panel.areas[each] for each in panel.series],
-                }
-                for number, panel in enumerate(result.panels)
-            ]
-        case Crop():
-            for part in ("image", "seen"):
-                payload.add_bytes(f"{name}/{part}", _encoded(getattr(result, part)))
-                entry[part] = f"{name}/{part}"
-        case Diagram():
-            entry |= {
-                "whole": [asdict(part) for part in result.whole],
-                "block": [asdict(part) for part in result.block],
-            }
-        case Story():
-            entry["steps"] = [asdict(step) for step in result.steps]
-            arrays = {part: getattr(result, part) for part in ("embedding", "positions", "q", "k", "added")}
-            entry |= {
-                part: None if values is None else payload.add_once(f"{name}/{part}", values, exact=EXACT)
-                for part, values in arrays.items()
-            }
-        case Tiles(grid=None):
-            entry["array"] = payload.add_once(name, (result.images.clip(0, 1) * 255).round().astype(np.uint8))
-        case Tiles():
-            payload.add_bytes(name, _encoded(result.images[0]))
-            entry["file"] = name
-    return entry

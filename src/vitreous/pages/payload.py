@@ -1,17 +1,39 @@
-"""`Payload`: numbers on their way to the page, a JSON header and one block of bytes that its arrays lie in.
+"""`Payload`: what a page reads, a JSON header and a block of bytes; pack results of views and encode images into it.
 
 Large arrays are stored as a byte a value with a scale a row, which is enough for colours. The report inlines a payload,
 the explorer sends it; `pages/assets/payload.js` reads both alike.
 """
 
 import base64
-import gzip
+import io
 import json
-from dataclasses import dataclass, field
+import zlib
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
+from PIL import Image as pillow
 from torch import Tensor
+
+from vitreous.figures.kinds import (
+    Bars,
+    Crop,
+    Diagram,
+    Dots,
+    Lines,
+    Map,
+    Matrix,
+    Removal,
+    Result,
+    Steps,
+    Story,
+    Table,
+    Tiles,
+)
+
+EXACT = 4096
+"""Numbers up to which an array goes to the page as it is; larger ones as bytes with a scale."""
 
 
 @dataclass
@@ -121,5 +143,92 @@ class Payload:
         return part.to_bytes()
 
     def to_text(self) -> str:
-        """Write the payload compressed, and in letters that an HTML file can hold."""
-        return base64.b64encode(gzip.compress(self.to_bytes(), 6, mtime=0)).decode()
+        """Write the payload compressed, and in letters that an HTML file can hold: gzip, then base 85 without `<`."""
+        # filtered: fewer short matches, which noisy bytes such as attention only pay for (4 % less than the default)
+        packer = zlib.compressobj(9, zlib.DEFLATED, 16 + zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, zlib.Z_FILTERED)
+        packed = packer.compress(self.to_bytes()) + packer.flush()
+        return base64.b85encode(packed).decode().replace("<", ",")
+
+
+def encode_image(pixels: np.ndarray) -> bytes:
+    """Encode an image for the payload: a small one without loss, a large one as WebP."""
+    file = io.BytesIO()
+    options: dict[str, Any] = {"format": "WEBP", "quality": 88} if max(pixels.shape) > 64 else {"format": "PNG"}
+    pillow.fromarray(pixels).save(file, **options)
+    return file.getvalue()
+
+
+FIELDS: dict[type, str] = {
+    Map: "at axes grid prefix label signed limits from_zero panels says colours chosen outliers outliers_from",
+    Matrix: "at axes rows columns label signed scale prefix names",
+    Dots: "label unit ceiling",
+    Bars: "names label limits positions indices",
+    Steps: "axes steps answers names",
+    Removal: "counts best names answers labels chosen passed colour hide show good bad",
+    Lines: "baselines verdict",
+    Tiles: "grid shares",
+    Crop: "box captions",
+    Diagram: "",
+    Story: "prefix block",
+    Table: "rows",
+}
+"""What the page reads of each kind of result as it is."""
+
+
+def pack_result(payload: Payload, view: str, part: str, result: Result) -> dict[str, Any]:
+    """Pack a view's result into the payload: words in the header, arrays in the block of bytes."""
+    name = f"{view}/{part}" if part else view
+    entry: dict[str, Any] = {"part": part, "kind": result.kind, "title": result.title}
+    entry |= {field: getattr(result, field) for field in FIELDS[type(result)].split()}
+    match result:
+        case Map():
+            values = (result.values * 255).round().astype(np.uint8) if result.colours else result.values
+            add = payload.add_symmetric if result.symmetric else partial(payload.add_once, exact=EXACT)
+            entry |= {"array": add(name, values), "over": result.over_image}
+            entry["names"] = {axis: names for axis, names in result.names.items() if axis == "class"}
+        case Matrix():
+            entry["array"] = payload.add_once(name, result.values, exact=EXACT)
+        case Dots():
+            entry["array"] = payload.add_once(name, result.values)
+        case Bars():
+            entry["logits"] = None if result.logits is None else [float(value) for value in result.logits]
+            entry["values"] = [float(value) for value in result.values]
+        case Steps():
+            entry["array"] = payload.add_once(name, result.curves)
+            entry["probabilities"] = [float(value) for value in result.probabilities]
+        case Removal():
+            arrays = {part: getattr(result, part) for part in ("order", "hidden", "alone")}
+            entry |= {part: payload.add_once(f"{name}/{part}", values) for part, values in arrays.items()}
+            entry |= {part: [float(value) for value in getattr(result, part)] for part in ("random", "centre")}
+        case Lines():
+            entry["panels"] = [
+                {
+                    **{field: getattr(panel, field) for field in ("title", "label", "better")},
+                    "array": payload.add_once(f"{name}/{number}", np.stack(list(panel.series.values()))),
+                    "names": list(panel.series),
+                    "areas": [panel.areas[each] for each in panel.series],
+                }
+                for number, panel in enumerate(result.panels)
+            ]
+        case Crop():
+            for part in ("image", "seen"):
+                payload.add_bytes(f"{name}/{part}", encode_image(getattr(result, part)))
+                entry[part] = f"{name}/{part}"
+        case Diagram():
+            entry |= {
+                "whole": [asdict(part) for part in result.whole],
+                "block": [asdict(part) for part in result.block],
+            }
+        case Story():
+            entry["steps"] = [asdict(step) for step in result.steps]
+            arrays = {part: getattr(result, part) for part in ("embedding", "positions", "q", "k", "added")}
+            entry |= {
+                part: None if values is None else payload.add_once(f"{name}/{part}", values, exact=EXACT)
+                for part, values in arrays.items()
+            }
+        case Tiles(grid=None):
+            entry["array"] = payload.add_once(name, (result.images.clip(0, 1) * 255).round().astype(np.uint8))
+        case Tiles():
+            payload.add_bytes(name, encode_image(result.images[0]))
+            entry["file"] = name
+    return entry

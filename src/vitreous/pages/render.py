@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -30,12 +31,14 @@ POLICY = (
 )
 COMMENT = re.compile(r"^ *//.*\n", re.MULTILINE)
 """Lines of a script that are only for its readers: a report does not carry them."""
+KEPT = " !$&'()*+,/:;=?@[]^`{|}~\">\\"
+"""What a `data:` address and a script element can hold as it is: all but `%`, `#`, `<` and line ends."""
 IMPORTED = re.compile(r'from "\./([a-z]+\.js)"')
 
 
 @cache
 def _environment() -> Environment:
-    """Set up jinja2 for the page's templates."""
+    """Set up jinja2, which renders the pages' templates."""
     return Environment(
         loader=PackageLoader("vitreous.pages"),
         autoescape=True,
@@ -46,7 +49,7 @@ def _environment() -> Environment:
 
 
 def render(template: str, **values: Any) -> Markup:
-    """Fill in a template; the result may stand inside another one as it is."""
+    """Fill in a template of a page; the result may stand inside another one as it is."""
     return Markup(_environment().get_template(template).render(**values))  # noqa: S704  # the template escaped them
 
 
@@ -61,7 +64,7 @@ def scripted_page(
         style=Markup("".join((ASSETS / name).read_text(encoding="utf-8") for name in ("page.css", *styles))),  # noqa: S704  # our own files
         import_map=Markup(import_map(script)),  # noqa: S704
         body=Markup(body),  # noqa: S704  # escaped where it was written
-        payloads=[(name, payload.to_text()) for name, payload in payloads],
+        payloads=[(name, Markup(payload.to_text())) for name, payload in payloads],  # noqa: S704  # without a `<`
         script=script,
     )
     return str(page)  # plain text from here on: whoever puts it into another page escapes it
@@ -78,8 +81,8 @@ def import_map(script: str) -> str:
             wanted += IMPORTED.findall(texts[name])
     imports = {}
     for name, text in sorted(texts.items()):
-        module = IMPORTED.sub(r'from "vitreous/\1"', text).encode()  # neighbours are imported through the map
-        imports[f"vitreous/{name}"] = f"data:text/javascript;base64,{base64.b64encode(module).decode()}"
+        module = IMPORTED.sub(r'from "vitreous/\1"', text)  # neighbours are imported through the map
+        imports[f"vitreous/{name}"] = f"data:text/javascript,{quote(module, safe=KEPT)}"
     return json.dumps({"imports": imports})
 
 

@@ -21,12 +21,12 @@ from PIL.Image import fromarray
 
 from vitreous.pages.payload import Payload
 from vitreous.pages.render import Line, line_chart, render, scripted_page
-from vitreous.pages.run_snapshots import percent, snapshots_payload, views_of
+from vitreous.pages.run_snapshots import snapshots_payload, views_of
 from vitreous.runtime.files import short_name, write_atomic
+from vitreous.runtime.wording import accuracy, duration
 from vitreous.training.config import TrainConfig
-from vitreous.training.data_check import class_accuracies
+from vitreous.training.evaluation import class_accuracies
 from vitreous.training.held_out import HeldOutAnswers, read_answers
-from vitreous.training.listeners import duration
 from vitreous.training.run_folder import RunFolder
 from vitreous.training.snapshots import read_snapshots
 
@@ -84,7 +84,7 @@ def run_page(
         views=views,
         changing=[name for name, indices in moments.items() if len(set(indices)) > 1],
         settings=_settings(config),
-        percent=percent,
+        accuracy=accuracy,
         duration=duration,
     )
     payloads = [] if snapshots is None else [("run", snapshots)]
@@ -92,7 +92,7 @@ def run_page(
 
 
 def summary(config: TrainConfig, rows: Sequence[Row] = ()) -> str:
-    """Describe a training run in a line; the batch size is the one used, which is smaller if there were fewer images.
+    """Describe a training run in a line of its page; the batch size is the one used, which may be smaller.
 
     >>> summary(TrainConfig(epochs=20, optimizer="muon", seed=3), [{"epoch": 13}])
     'Trained from scratch for 13 of 20 epochs with muon, batches of 64, seed 3'
@@ -110,15 +110,15 @@ def summary(config: TrainConfig, rows: Sequence[Row] = ()) -> str:
 
 
 def _numbers(config: TrainConfig, rows: Sequence[Row], result: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Write a run's main numbers, in large type: accuracy, epochs, time."""
+    """Write the main numbers of the run's page, in large type: accuracy, epochs, time."""
     last = next((row for row in reversed(rows) if "test_top1" in row), None)
     held_out = "held-out images" if not config.validation else "training images held out for validation"
     numbers = []
     if result is not None:
-        numbers.append((percent(result["top1"]), f"accuracy on {result['images']:,} {held_out}"))
+        numbers.append((accuracy(result["top1"]), f"accuracy on {result['images']:,} {held_out}"))
     elif last is not None:
         after = f"after epoch {last['epoch']}"
-        numbers.append((percent(last["test_top1"]), f"accuracy on {last['test_images']:,} {held_out}, {after}"))
+        numbers.append((accuracy(last["test_top1"]), f"accuracy on {last['test_images']:,} {held_out}, {after}"))
     done = rows[-1]["epoch"] if rows else 0
     epochs = f"{done:,}" if done == config.epochs else f"{done:,} of {config.epochs:,}"
     seconds = result["seconds"] if result else rows[-1]["seconds"] if rows else 0.0
@@ -126,7 +126,7 @@ def _numbers(config: TrainConfig, rows: Sequence[Row], result: Mapping[str, Any]
 
 
 def time_to_accuracy(rows: Sequence[Row], levels: Sequence[float] = LEVELS) -> list[tuple[float, int, float]]:
-    """List when each level was first reached on held-out images: (level, epoch, seconds); others are left out.
+    """List for the run's page when each accuracy was first reached on held-out images: (level, epoch, seconds).
 
     >>> time_to_accuracy([{"epoch": 1, "seconds": 2.0, "test_top1": 0.65}, {"epoch": 2, "seconds": 4.0}])
     [(0.5, 1, 2.0), (0.6, 1, 2.0)]
@@ -170,7 +170,7 @@ def held_out_section(answers: HeldOutAnswers) -> dict[str, Any]:
 
 
 def _data_uri(pixels: NDArray[np.uint8]) -> str:
-    """Encode an image `[h w c]` as an address that holds its own bytes."""
+    """Encode an image `[h w c]` of the run's page as an address that holds its own bytes."""
     file = io.BytesIO()
     fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(file, "PNG")
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
@@ -235,7 +235,7 @@ def curves(rows: Sequence[Row], config: TrainConfig) -> list[MetricChart]:
 
 
 def column(rows: Sequence[Row], name: str, factor: float = 1.0) -> tuple[list[float], list[float]]:
-    """Select a metric's epochs and numbers from a run's rows.
+    """Select a metric's epochs and numbers for a chart of the run's page.
 
     >>> column([{"epoch": 1, "loss": 2.0}, {"epoch": 2, "loss": 1.0, "top1": 0.5}], "top1", 100)
     ([2], [50.0])
@@ -245,13 +245,13 @@ def column(rows: Sequence[Row], name: str, factor: float = 1.0) -> tuple[list[fl
 
 
 def _lines(rows: Sequence[Row], factor: float = 1.0, **names: str) -> list[Line]:
-    """Make a chart's lines from columns of a run's metrics."""
+    """Make the lines of a chart on the run's page from columns of its metrics."""
     lines = [Line(label.replace("_", " "), *column(rows, name, factor)) for label, name in names.items()]
     return [line for line in lines if line.x]
 
 
 def _schedule(config: TrainConfig) -> str:
-    """Describe the learning rate's schedule, as the end of a sentence.
+    """Describe the learning rate's schedule below its chart on the run's page.
 
     >>> _schedule(TrainConfig(epochs=9, warmup=1))
     ': it grows for 1 epoch, then follows half a cosine.'
@@ -267,7 +267,7 @@ def _schedule(config: TrainConfig) -> str:
 
 
 def _loss_beware(config: TrainConfig) -> str:
-    """Write what the curve of the training loss does not show."""
+    """Write below the run page's curve of the training loss what it does not show."""
     mixed = config.mixup or config.cutmix
     if mixed or config.label_smoothing or config.augment != "none" or config.dropout or config.stochastic_depth:
         how = "mixed" if mixed else "augmented"
@@ -276,7 +276,7 @@ def _loss_beware(config: TrainConfig) -> str:
 
 
 def _accuracy_beware(config: TrainConfig) -> str:
-    """Write what the curve of the training accuracy does not show."""
+    """Write below the run page's curve of the training accuracy what it does not show."""
     if config.mixup or config.cutmix:
         return "Of a mixed training image, the class with the larger share counts: the line may stay below the other. "
     return "The training line is a mean over the epoch, while the weights still moved. "
@@ -286,14 +286,14 @@ def _accuracy_beware(config: TrainConfig) -> str:
 
 
 def _settings(config: TrainConfig) -> list[tuple[str, str, str, str]]:
-    """List name, value, default and explanation of every setting of a run."""
+    """List name, value, default and explanation of every setting for the run's page."""
     names, default, docs = [field.name for field in fields(config)], TrainConfig(), config_docs()
     return [(name, spell(getattr(config, name)), spell(getattr(default, name)), docs.get(name, "")) for name in names]
 
 
 @cache
 def config_docs() -> dict[str, str]:
-    """Read the docstring of each field of `TrainConfig`; empty if its source is not installed.
+    """Read the explanation of each setting on the run's page from `TrainConfig`'s source; empty if not installed.
 
     >>> config_docs()["epochs"]
     'Passes over the training images.'
@@ -303,7 +303,7 @@ def config_docs() -> dict[str, str]:
 
 
 def spell(value: object) -> str:
-    """Write a setting of a run in words; local paths are cut to their last part, because pages may be shared.
+    """Write a setting of a run for its page; local paths are cut to their last part, because pages may be shared.
 
     >>> spell(None), spell(True), spell((0.4, 1.0)), spell(0.001), spell("/home/me/images")
     ('none', 'yes', '0.4 to 1', '0.001', '…/images')

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.pages.payload import Payload
+from vitreous.runtime.wording import accuracy
 from vitreous.training.snapshots import Snapshot
 
 FORMAT = 1
@@ -118,24 +119,15 @@ def moment(epoch: int, row: Mapping[str, Any] | None) -> dict[str, Any]:
     name = f"epoch {epoch}" if epoch else "before training"
     parts = [name]
     if row and isinstance(row.get("test_top1"), (int, float)):
-        parts.append(f"{percent(row['test_top1'])} held out")
+        parts.append(f"{accuracy(row['test_top1'])} held out")
     loss = (row or {}).get("test_loss", (row or {}).get("loss"))
     if isinstance(loss, (int, float)) and np.isfinite(loss):
         parts.append(f"loss {loss:.3g}")
     return {"epoch": epoch, "name": name, "caption": " · ".join(parts)}
 
 
-def percent(share: float) -> str:
-    """Write a share of 1, to a hundredth of a percent; only all is 100 %.
-
-    >>> percent(0.98765), percent(0.99998), percent(1.0)
-    ('98.77 %', '99.99 %', '100 %')
-    """
-    return "100 %" if share == 1 else f"{min(100 * share, 99.99):.2f} %"
-
-
 def limits(values: NDArray[Any]) -> tuple[float, float]:
-    """Choose axis limits with a margin: from 0, unless all values lie so close together that they would look like one.
+    """Choose the axis limits of snapshots on the run's page: from 0, unless all values lie close together.
 
     >>> limits(np.array([1.0, 10.0])), limits(np.array([3.0, 4.0]))
     ((0.0, 10.8), (2.9, 4.1))
@@ -172,7 +164,7 @@ def _distinct(arrays: Sequence[NDArray[Any] | None]) -> tuple[list[int | None], 
 
 
 def _add_images(payload: Payload, snapshots: Sequence[Snapshot], maps: Sequence[NDArray[Any]]) -> None:
-    """Add the images and attention maps of snapshots to the payload."""
+    """Pack the images and attention maps of snapshots for the run's page."""
     last = next(s for s in reversed(snapshots) if s.images is not None)  # the same at all moments
     assert last.images is not None
     payload.add("images", last.images)

@@ -43,7 +43,7 @@ def find_class(target: int | str | None, model: Model) -> int | None:
 
 
 def suggest_classes(target: str, names: Sequence[str]) -> list[str]:
-    """Return names that contain a word, or else names and words of names that are spelled almost like it.
+    """Suggest class names for what a user typed: names that contain it, stand in it, or are spelled almost like it.
 
     >>> suggest_classes("cat", ["tabby cat", "catamaran", "dog"]), suggest_classes("chruch", ["church", "dome"])
     (['tabby cat', 'catamaran'], ['church'])
@@ -51,7 +51,7 @@ def suggest_classes(target: str, names: Sequence[str]) -> list[str]:
     word = _plain(target)
     if not word:
         return []
-    holding = [name for name in names if word in _plain(name)]
+    holding = [name for name in names if word in _plain(name) or f" {_plain(name)} " in f" {word} "]
     if holding:  # whole words first
         return sorted(holding, key=lambda name: word not in _plain(name).split())[:SUGGESTED]
     spelled: dict[str, list[str]] = {}
@@ -63,7 +63,7 @@ def suggest_classes(target: str, names: Sequence[str]) -> list[str]:
 
 
 def match_classes(names: Sequence[str], model_names: Sequence[str] | None, classes: int) -> list[int]:
-    """Return the model's class index for each of the dataset's class names.
+    """Match the dataset's class names to the model's: return the model's index of each.
 
     >>> match_classes(["dog", "Tabby_Cat"], ["tabby cat", "dog"], 2)
     [1, 0]
@@ -102,7 +102,7 @@ def match_classes(names: Sequence[str], model_names: Sequence[str] | None, class
     unknown = [name for name in names if _plain(name) not in known]
     raise ValueError(
         f"{len(unknown)} of {len(names)} classes are not the model's, such as {unknown[0]!r}: name folders by class "
-        "name, WordNet id or class index; for a model of other classes use --probe knn or --probe linear"
+        "name, WordNet id or class index; to learn them: `vitreous finetune`; to measure features: --probe knn"
     )
 
 

@@ -3,12 +3,11 @@
 import base64
 import html
 import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from vitreous.data.finding import Images, open_images
@@ -16,7 +15,7 @@ from vitreous.data.images import ImageError, ImageLike, image_name, is_web_addre
 from vitreous.data.preprocess import Fit
 from vitreous.models.last_block import Compute
 from vitreous.predict.pipeline import choose_compute, compute_images, plain_compute
-from vitreous.weights.load import Model, load
+from vitreous.weights.load import Model, loaded
 
 THUMBNAIL = 64  # pixels of the longer side
 SHOWN = 100  # images in the table of a notebook
@@ -78,7 +77,7 @@ class Answers(list[Answer]):
 
 
 def thumbnail(source: ImageLike | None) -> str:
-    """Make an HTML image, with a data: URI unless it is on the web; empty if the image cannot be read (any more)."""
+    """Make the HTML image of an answer in a notebook; empty if the image cannot be read (any more)."""
     if source is None:
         return ""
     if isinstance(source, str) and is_web_address(source):  # the notebook's browser shows it itself
@@ -103,13 +102,16 @@ def classify(
     precision: str = "fp32",
     fast: bool = False,
     fit: Fit | None = None,
+    classes: Sequence[str] | None = None,
+    template: str = "{}",
 ) -> Answer | Answers:
     """Return the `top` classes of an image, or of each of several; an unreadable image raises `ImageError`.
 
     `images` is a path, a URL, bytes, a file, a Pillow image, an array or a tensor: an `Answer`; or a folder, a zip or
     tar archive, a pattern or a list of these: `Answers`. `model` is a loaded model, a name or path for `load`, or None
     for the packaged one. `fast` runs it by `optimize`. `fit` crops, squashes or pads images of other sides than the
-    model's; None does what the checkpoint says.
+    model's; None does what the checkpoint says. `classes` are words for a CLIP or SigLIP to choose among, `template` is
+    the sentence around each, such as "a photo of a {}".
 
     >>> from vitreous.data.samples import samples
     >>> answer = classify(samples()["chelsea"], "packaged:cifar10", device="cpu", top=2)
@@ -119,7 +121,11 @@ def classify(
     3
     """
     sources, one = open_images(images)
-    model = load_model(model)
+    model = loaded(model)
+    if classes is not None:
+        from vitreous.predict.words import with_words  # not at the top: it needs the `tokenizers` library
+
+        model = with_words(model, classes, [template])
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
     compute = choose_compute(model, fast=fast, **sizes)
     answers = Answers()
@@ -146,13 +152,13 @@ def classify_each(
     `compute` returns logits `[b classes]` of pixels, uint8 `[b c h w]`, in place of the plain model: such as what
     `optimize` returns.
     """
-    model = load_model(model)
+    model = loaded(model)
     card = model.card
     if card.head != "classifier":
         what = "gives an embedding" if card.head == "projection" else "has no head"
         raise ValueError(
-            f"{card.name} {what}, so it cannot name classes: use `vitreous embed`, "
-            "or fine-tune it to your classes first"
+            f"{card.name} {what}, so it cannot name classes: use `vitreous embed`, fine-tune it to your classes, or "
+            "name them in words (--classes) if it is a CLIP or SigLIP"
         )
     if top < 1:
         raise ValueError(f"top must be at least 1, got {top}")
@@ -165,16 +171,13 @@ def classify_each(
                 continue
             if not logits.isfinite().all():
                 raise ValueError(f"{card.name} answers NaN: `vitreous doctor` tells whether its weights hold any")
-            yield Answer(image_name(image), top_classes(logits, card.label, top), image)
+            yield Answer(image_name(image), top_classes(logits, card.label, top, independent=card.independent), image)
 
 
-def load_model(model: Model | str | None) -> Model:
-    """Return a loaded model as it is, and load a name, a path or (None) the packaged model."""
-    return model if isinstance(model, torch.nn.Module) else load(model)
-
-
-def top_classes(logits: Tensor, name: Callable[[int], str], top: int) -> tuple[Prediction, ...]:
-    """Rank the classes of one image's logits `[classes]`."""
-    probabilities = logits.softmax(dim=-1)
+def top_classes(
+    logits: Tensor, name: Callable[[int], str], top: int, *, independent: bool = False
+) -> tuple[Prediction, ...]:
+    """Rank an image's classes by its logits `[classes]`: the most probable first."""
+    probabilities = logits.sigmoid() if independent else logits.softmax(dim=-1)
     order = logits.argsort(descending=True, stable=True)[:top].tolist()  # equal logits: the lower class first
     return tuple(Prediction(i, name(i), probabilities[i].item(), logits[i].item()) for i in order)

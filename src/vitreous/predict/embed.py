@@ -1,4 +1,4 @@
-"""`embed`: images → feature vectors, at once or one by one."""
+"""`embed` of the Python API: images → feature vectors, at once or one by one."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -11,9 +11,8 @@ from vitreous.data.finding import Images, open_images
 from vitreous.data.images import ImageError, ImageLike, image_name
 from vitreous.data.preprocess import Fit
 from vitreous.models.last_block import Compute
-from vitreous.predict.classify import load_model
 from vitreous.predict.pipeline import choose_compute, compute_images, plain_compute
-from vitreous.weights.load import Model
+from vitreous.weights.load import Model, loaded
 
 
 def embed(
@@ -38,7 +37,7 @@ def embed(
     (1, 2, 3)
     """
     sources, one = open_images(images)
-    model = load_model(model)
+    model = loaded(model)
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
     compute = choose_compute(model, "features", fast=fast, **sizes)
     rows = []
@@ -63,7 +62,7 @@ def embed_each(
 
     `compute` returns vectors `[b d]` of pixels, uint8 `[b c h w]`, in place of the plain model.
     """
-    model = load_model(model)
+    model = loaded(model)
     compute = compute or plain_compute(model, "features", device, precision)
     computed = compute_images(compute, images, model.card.preprocess.with_fit(fit), batch_size)
     with closing(computed):  # a caller that stops early leaves no thread behind

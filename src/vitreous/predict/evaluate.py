@@ -1,9 +1,9 @@
-"""`evaluate`: accuracy with its interval, calibration and confusion matrix on labelled images not trained on."""
+"""`evaluate` of the Python API: accuracy with its interval, calibration, confusion matrix on images not trained on."""
 
 import html
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,11 @@ from vitreous.data.images import ImageError
 from vitreous.data.preprocess import Fit, Preprocess
 from vitreous.models.last_block import Compute
 from vitreous.predict.class_names import match_classes
-from vitreous.predict.classify import load_model
 from vitreous.predict.pipeline import choose_compute, compute_batches, decode_batches, lanes_of, plain_compute
+from vitreous.predict.words import PLAIN, named_by_folders, with_folder_names
 from vitreous.runtime.distributed import Rank, span
 from vitreous.runtime.files import write_atomic, write_json
-from vitreous.weights.load import Model
+from vitreous.weights.load import Model, loaded
 from vitreous.weights.runs import is_run
 
 ALONE = Rank()
@@ -191,8 +191,10 @@ def evaluate(
     fit: Fit | None = None,
     preprocess: Preprocess | None = None,
     all_images: bool = False,
+    templates: Sequence[str] = PLAIN,
     rank: Rank = ALONE,
     compute: Compute | None = None,
+    progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> Evaluation:
     """Measure accuracy and calibration of a model on labelled images.
 
@@ -202,8 +204,12 @@ def evaluate(
     `preprocess` replaces all of the model's own. Unreadable images are counted apart. Of the folder that the model was
     trained on, the images that were held out then are measured, unless `all_images`.
 
+    A CLIP or SigLIP gets the dataset's class names as words (`n02123045_tabby_cat` is "tabby cat"); `templates` are the
+    sentences around them, such as `["a photo of a {}"]`, or `ENSEMBLE` of `vitreous.predict.words`.
+
     Inside `with cpu_group() as rank`, each process measures its span of the data, and all return the figures of the
     whole. `compute` returns logits of pixels in place of the plain model, such as what `optimize` returns.
+    `progress` gets how many of this process's images are done, and of how many.
 
     >>> from vitreous.data.samples import samples
     >>> result = evaluate([samples()["chelsea"]], "packaged:cifar10", labels=[3], device="cpu")
@@ -212,15 +218,18 @@ def evaluate(
     """
     from torchmetrics.functional.classification import binary_calibration_error, multiclass_confusion_matrix
 
-    model, note = load_model(model), ""
+    model, note = loaded(model), ""
     if labels is None and isinstance(data, (str, Path)):
         data, note = open_unseen(data, model, all_images=all_images)
     data = _labelled(data, labels)
     data = data if limit is None else data.spread(limit)
+    if compute is None:
+        model = with_folder_names(model, data.class_names, templates)
     card, classes = model.card, model.config.classes
     if card.head != "classifier":
         raise ValueError(f"{card.name} has no classifier: use --probe knn or --probe linear")
-    indices = match_classes(data.class_names, card.class_names, classes)
+    own_names = named_by_folders(model, data.class_names)
+    indices = list(range(classes)) if own_names else match_classes(data.class_names, card.class_names, classes)
     if compute is None:
         compute = choose_compute(model, fast=fast, batch_size=batch_size, device=device, precision=precision)
     run = compute or plain_compute(model, "logits", device, precision)
@@ -234,6 +243,7 @@ def evaluate(
         batches = ((view.normalise(pixels), part) for pixels, part in batches)
     for part, logits in compute_batches(run, batches, lanes=lanes_of(run)):
         tally.add(logits, torch.tensor([indices[label] for label in part]))
+        progress(len(tally.label) + len(tally.problems), len(own))
     tally, *others = rank.gather(tally)
     for other in others:  # the images of other ranks
         for each in fields(tally):
@@ -262,7 +272,7 @@ def evaluate(
 def open_unseen(
     name: str | Path, model: Model, root: Path | None = None, *, all_images: bool = False
 ) -> tuple[ImageDataset, str]:
-    """Open the test images of a dataset; of a model's own training data, those that were held out then, and say so."""
+    """Open the images to evaluate on: test images, or of a model's own training data those held out then; say so."""
     data = open_dataset(name, "test", root)
     used = training_config(model)
     if used is None or used.get("stream"):
@@ -284,7 +294,7 @@ def open_unseen(
 
 
 def _is_same_data(name: str | Path, used: dict[str, Any], train_images: int, model: Model) -> bool:
-    """Return whether a model was trained on this data: by its path, or by its name and number if it was moved since."""
+    """Return whether the evaluated model was trained on this data: by its path, or by its name if it was moved."""
     before, now = (os.path.realpath(str(path)) for path in (used.get("data"), name))
     share = used.get("validation") or 0
     learned = train_images - (max(1, round(share * train_images)) if share else 0)
@@ -293,7 +303,7 @@ def _is_same_data(name: str | Path, used: dict[str, Any], train_images: int, mod
 
 
 def training_config(model: Model) -> dict[str, Any] | None:
-    """Return the settings that a model was trained with: its record, or the config of the run that its file is in."""
+    """Return the settings that an evaluated model was trained with: its record, or its run's config."""
     record = model.card.training
     if isinstance(record, dict) and isinstance(record.get("config"), dict):
         return dict(record["config"])
@@ -309,7 +319,7 @@ def training_config(model: Model) -> dict[str, Any] | None:
 
 
 def _labelled(data: ImageDataset | Images, labels: Sequence[int | str] | None) -> ImageDataset:
-    """Open `data` as a dataset; images come with labels, by class index or name."""
+    """Open `data` for `evaluate` as a dataset; images come with labels, by class index or name."""
     if isinstance(data, ImageDataset):
         return data
     if labels is None:

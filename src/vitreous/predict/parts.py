@@ -219,7 +219,7 @@ class PartsJob(Generic[Row]):
 def embed_job(
     model: Model, *, batch_size: int, device: str, precision: str, compute: Compute | None = None, merge: int = 0
 ) -> PartsJob[tuple[str, Tensor | ImageError]]:
-    """Make the job of `embed`: columns image, features (a list) and error."""
+    """Make the job that writes features in parts: columns image, features (a list) and error."""
     about = _about("embed", model, precision, merge)
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
     # not a list of fixed size: pyarrow before 26 cannot read one that is missing
@@ -243,7 +243,7 @@ def classify_job(
     compute: Compute | None = None,
     merge: int = 0,
 ) -> PartsJob[Answer | ImageError]:
-    """Make the job of `classify`: columns image, class_name, index, probability, error; and lists of the `top`."""
+    """Make the job that writes answers in parts: image, class_name, index, probability, error; lists of the `top`."""
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
     rows_of = partial(classify_each, model=model, top=top, compute=compute, **sizes)
     about = _about("classify", model, precision, merge) | {"top": str(top)}
@@ -252,12 +252,12 @@ def classify_job(
 
 
 def fingerprint(model: Model) -> str:
-    """Hash all that determines a model's answers: weights, configuration, preprocessing, class names.
+    """Hash all that determines the content of parts: weights, configuration, preprocessing, class names.
 
     >>> from vitreous.models.variants import variant
     >>> from vitreous.models.vit import ViT
     >>> from vitreous.weights.card import Card
-    >>> from vitreous.data.preprocess_configs import default_preprocess
+    >>> from vitreous.data.preprocess import default_preprocess
     >>> model = ViT(variant("vit_femto_patch4_32"))
     >>> model.card = Card("femto", default_preprocess(model.config))
     >>> before = fingerprint(model)

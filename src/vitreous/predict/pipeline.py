@@ -1,4 +1,4 @@
-"""Decode images, copy them to the device, run the model in batches, and bring outputs back, all overlapping.
+"""Decode images, copy batches to the device, choose how the model runs, bring logits or features back, overlapping.
 
 Threads decode ahead (`data.prefetch`). A batch travels as uint8, a quarter of the bytes of floats, from pinned memory
 to a GPU, and is normalised on the model's device. On a GPU the next batch is on its way before the outputs of the
@@ -47,7 +47,7 @@ def to_model(batch: Tensor, preprocess: Preprocess, like: Tensor) -> Tensor:
 def decode_batches(
     data: ImageDataset, preprocess: Preprocess, batch_size: int, problems: list[ImageError]
 ) -> Iterator[tuple[Tensor, list[int]]]:
-    """Yield batches of pixels, uint8 `[b c h w]`, with their labels; errors of unreadable images go to `problems`."""
+    """Decode images in batches of pixels, uint8 `[b c h w]`, with their labels; errors go to `problems`."""
 
     def decode(i: int) -> tuple[Tensor | ImageError, int]:
         try:
@@ -65,7 +65,7 @@ def decode_batches(
 def compute_batches(
     compute: Compute, batches: Iterable[tuple[Tensor, About]], *, waiting: int = 1, lanes: int = 1
 ) -> Iterator[tuple[About, Tensor]]:
-    """Yield what is said about each batch with `compute(pixels)` on the CPU, in order; no pixels give no rows.
+    """Run the model on batches while others are decoded, and yield its outputs on the CPU, in order.
 
     On a GPU `waiting` batches are begun before one is read. `lanes` batches are computed in parallel, each with its
     share of torch's threads.
@@ -89,7 +89,7 @@ def compute_batches(
 def _compute_in_lanes(
     compute: Compute, batches: Iterable[tuple[Tensor, About]], lanes: int
 ) -> Iterator[tuple[About, Tensor]]:
-    """Compute several batches at the same time, each on a thread with its share of torch's threads."""
+    """Run the model on several batches at the same time, each on a thread with its share of torch's threads."""
     threads = torch.get_num_threads()
 
     def work(batch: tuple[Tensor, About]) -> tuple[About, Tensor]:
@@ -111,7 +111,7 @@ Decoded: TypeAlias = tuple[ImageLike, Tensor | ImageError]
 def compute_images(
     compute: Compute, images: Iterable[ImageLike], preprocess: Preprocess, batch_size: int
 ) -> Generator[Decoded, None, None]:
-    """Yield each image with its row of `compute(pixels)`, or its error, in order."""
+    """Run the model on images, decoded ahead: yield each with its row of `compute(pixels)`, or its error, in order."""
 
     def decode(image: ImageLike) -> Decoded:
         try:
@@ -135,7 +135,7 @@ def compute_images(
 
 
 def embedding(model: Model, x: Tensor) -> Tensor:
-    """Return the vector of an image: the features below a classifier, or a headless or projecting model's output."""
+    """Compute the features of a batch: those below a classifier, or a headless or projecting model's output."""
     return model.features(x) if model.card.head == "classifier" else model(x)
 
 
@@ -160,7 +160,7 @@ class PlainCompute:
 
 
 def plain_compute(model: Model, output: OutputKind, device: str = "auto", precision: str = "fp32") -> PlainCompute:
-    """Make the function that runs the plain model on a device in a precision; the caller's model is not changed."""
+    """Make the function that runs batches through the plain model on a device; the caller's model is not changed."""
     return PlainCompute(copy_to(model, device, precision), output)
 
 
@@ -175,7 +175,7 @@ def copy_to(model: Model, device: str, precision: str) -> Model:
 
 
 def lanes_of(compute: object) -> int:
-    """Return how many batches may be computed at the same time: 1 unless `compute` has `lanes`."""
+    """Return how many batches the model may run on at the same time: 1 unless `compute` has `lanes`."""
     return int(getattr(compute, "lanes", 1))
 
 
@@ -191,7 +191,7 @@ def choose_compute(
     device: str = "auto",
     note: Callable[[str], object] = lambda line: None,
 ) -> Compute | None:
-    """Choose the function that computes logits or features; None: the plain model. `note` gets lines about the choice.
+    """Choose the function that runs the model on batches; None: the plain model. `note` gets lines about the choice.
 
     `fast`, int8 and fp8 use `optimize`; `merge` merges tokens in each block. From 64 `images` on, a CPU runs batches
     in parallel and logits with packed weights even without `fast`: that needs no timing or compiling, and changes

@@ -3,7 +3,7 @@
 A wrong mean and std cost up to 30 points of accuracy without any error.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -84,8 +84,16 @@ def compared(better: PreprocessTrial, worse: PreprocessTrial) -> str:
     return f"{better.top1:.1%} against {worse.top1:.1%} of {count} images, p = {p_value(worse, better):.1g}"
 
 
-def check_preprocess(model: Model, data: ImageDataset, batch_size: int = 16) -> PreprocessCheck:
-    """Try other statistics, then other crops with the best statistics, on the same images."""
+def check_preprocess(
+    model: Model,
+    data: ImageDataset,
+    batch_size: int = 16,
+    progress: Callable[[int, int], object] = lambda done, total: None,
+) -> PreprocessCheck:
+    """Try other statistics, then other crops with the best statistics, on the same images.
+
+    `progress` gets how many forward passes of an image are done, and of how many.
+    """
     if model.card.head != "classifier":
         raise ValueError(f"{model.card.name} has no classifier to try preprocessings with: leave --data out")
     indices = match_classes(data.class_names, model.card.class_names, model.config.classes)
@@ -96,14 +104,23 @@ def check_preprocess(model: Model, data: ImageDataset, batch_size: int = 16) -> 
             if (mean, std) != (used.mean, used.std):
                 numbers = [" ".join(f"{value:.3g}" for value in dict.fromkeys(part)) for part in (mean, std)]
                 candidates[f"mean {numbers[0]}, std {numbers[1]}"] = replace(used, mean=mean, std=std)
-    check = PreprocessCheck(tuple(_try(model, data, indices, candidates, batch_size)), ())
+    total = len(data) * (len(candidates) + sum(crop != used for _, crop in _crops(used)))
+    done = 0
+
+    def advance(images: int) -> None:
+        nonlocal done
+        done += images
+        progress(done, total)
+
+    given = (model, data, indices, batch_size, advance)
+    check = PreprocessCheck(tuple(_try(candidates, *given)), ())
     crops = [(name, crop) for name, crop in _crops(check.chosen.preprocess) if crop != check.chosen.preprocess]
-    tried = [_try(model, data, indices, {f"{name}, {check.chosen.name}": crop}, batch_size)[0] for name, crop in crops]
+    tried = [_try({f"{name}, {check.chosen.name}": crop}, *given)[0] for name, crop in crops]
     return replace(check, crops=tuple(tried))
 
 
 def _crops(preprocess: Preprocess) -> Iterator[tuple[str, Preprocess]]:
-    """List the crops to try."""
+    """List the crops that the check of preprocessing tries."""
     height, width = preprocess.size
     for share in CROP_SHARES:
         if height == width:
@@ -112,9 +129,14 @@ def _crops(preprocess: Preprocess) -> Iterator[tuple[str, Preprocess]]:
 
 
 def _try(
-    model: Model, data: ImageDataset, indices: list[int], candidates: dict[str, Preprocess], batch_size: int
+    candidates: dict[str, Preprocess],
+    model: Model,
+    data: ImageDataset,
+    indices: list[int],
+    batch_size: int,
+    advance: Callable[[int], object],
 ) -> list[PreprocessTrial]:
-    """Run preprocessings that differ in mean and std alone: each image is decoded and cropped once."""
+    """Try preprocessings that differ in mean and std alone: each image is decoded and cropped once."""
     first = next(iter(candidates.values()))
     correct: dict[str, list[bool]] = {name: [] for name in candidates}
     compute = PlainCompute(model)
@@ -123,6 +145,7 @@ def _try(
         for name, candidate in candidates.items():
             predicted = compute(candidate.normalise(pixels)).cpu().argmax(dim=-1)
             correct[name] += (predicted == target).tolist()
+            advance(len(labels))
     if not any(correct.values()):
         raise ValueError(f"{data.name} holds no image that can be read: name other images")
     return [PreprocessTrial(name, preprocess, tuple(correct[name])) for name, preprocess in candidates.items()]

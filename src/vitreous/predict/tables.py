@@ -21,7 +21,7 @@ FEATURE_FILES = (".parquet", ".npz")
 
 
 def check_file(path: Path, suffixes: Sequence[str], what: str) -> None:
-    """Raise if results cannot be written to a file of this name, before they are computed."""
+    """Raise if a table of answers or features cannot be written to a file of this name, before it is computed."""
     if path.suffix not in suffixes:
         *first, last = suffixes
         raise ValueError(f"{what} go to {', '.join(first)} or {last}, or to a folder (no suffix), got {path.name}")
@@ -34,12 +34,12 @@ def table_schema(fields: dict[str, pyarrow.DataType], model_name: str) -> pyarro
 
 
 def reason(row: object) -> str | None:
-    """Return why an image has no answer; None if it has one."""
+    """Return the error column of a table: why an image has no answer; None if it has one."""
     return printable(row.reason) if isinstance(row, ImageError) else None
 
 
 def printable(text: str) -> str:
-    """Return a file's name as text, with undecodable bytes escaped.
+    """Return an image's file name as text for a table, with undecodable bytes escaped.
 
     >>> printable("caf\\udce9.jpg")
     'caf\\\\udce9.jpg'
@@ -117,20 +117,30 @@ def write_answers(path: str | Path, rows: Sequence[Answer | ImageError], model_n
 # --- features ---------------------------------------------------------------------------------------------------------
 
 
-def write_features(path: str | Path, names: list[str], features: Tensor, model_name: str) -> Path:
-    """Write `image` and `features` columns to `.parquet`, or arrays of those names to `.npz`."""
+def write_features(
+    path: str | Path, names: list[str], features: Tensor, model_name: str, texts: Sequence[str] = ()
+) -> Path:
+    """Write `image` and `features` columns to `.parquet`, or arrays of those names to `.npz`.
+
+    Rows of `texts` follow those of images; then there is a column `text` too, and each row has one of the two.
+    """
     path = Path(path)
     check_file(path, FEATURE_FILES, "features")
     names = [printable(name) for name in names]
+    columns: dict[str, list[str | None]] = {"image": [*names, *(None for _ in texts)]}
+    if texts:
+        columns["text"] = [*(None for _ in names), *texts]
 
     def write_npz(temporary: Path) -> None:
         with temporary.open("wb") as file:
-            np.savez(file, image=np.array(names), features=features.numpy(), model=np.array(model_name))
+            named = {name: np.array([value or "" for value in values]) for name, values in columns.items()}
+            np.savez(file, features=features.numpy(), model=np.array(model_name), **named)  # type: ignore[arg-type]
 
     def write_parquet(temporary: Path) -> None:
         width = features.shape[1]
         values = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(features.numpy().ravel()), width)
-        table = pyarrow.table({"image": names, "features": values})
+        strings = {name: pyarrow.array(values, pyarrow.string()) for name, values in columns.items()}
+        table = pyarrow.table({**strings, "features": values})
         pyarrow.parquet.write_table(table.replace_schema_metadata({"vitreous.model": model_name}), temporary)
 
     return write_atomic(path, write_npz if path.suffix == ".npz" else write_parquet)

@@ -1,4 +1,4 @@
-"""Choose devices and precisions by name (`auto`, `cpu`, `cuda:1`, `bf16`); name the hardware; count cores and lanes."""
+"""Choose devices and precisions by name (`auto`, `cuda:1`, `bf16`); what the hardware has: cores, lanes, a compiler."""
 
 import os
 import platform

@@ -49,7 +49,7 @@ def write_json(path: Path, value: object) -> Path:
 
 
 def cache_folder(cache_dir: str | Path | None = None) -> Path:
-    """Return the folder for our own downloads: the argument, else `VITREOUS_CACHE`, else the platform's.
+    """Return the cache folder of this package: the argument, else `VITREOUS_CACHE`, else the platform's.
 
     >>> cache_folder("somewhere").name
     'somewhere'

@@ -39,7 +39,7 @@ def check_address(url: str) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address belongs to this machine alone.
+    """Return whether an http address belongs to this machine alone.
 
     >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, True, True, False)
@@ -79,7 +79,7 @@ def stream_address(
     public: bool = False,
     begin: Callable[[int | None], Callable[[int], object]] = lambda total: lambda count: None,
 ) -> None:
-    """Write the answer of `url` to `target`, and raise unless it is complete, within `limit` bytes and in `seconds`.
+    """Write what an http address answers to `target`; raise unless complete, within `limit` bytes and `seconds`.
 
     Without `plain`, an address has to pass `check_address`. `begin` gets the announced number of bytes, and returns
     what is called with the number of each chunk.
@@ -122,13 +122,13 @@ def stream_address(
 
 
 def _announced(headers: Message) -> int | None:
-    """Return the length that a web server announces, if it does."""
+    """Return the length that an http answer announces, if it does."""
     length = headers.get("Content-Length", "")
     return int(length) if length.isdecimal() else None
 
 
 def _check_length(url: str, length: int | None, limit: int | None) -> None:
-    """Raise if an answer from the web is announced to be larger than the limit."""
+    """Raise if an http answer is announced to be larger than the limit."""
     if length is not None and limit is not None and length > limit:
         raise ValueError(f"{url} is larger than {limit / 2**20:,.0f} MiB: download it first")
 
@@ -155,7 +155,7 @@ class CheckedRedirects(HTTPRedirectHandler):
 
 
 def is_private(host: str) -> bool:
-    """Return whether an address is this machine's or of a private network, as far as its spelling says so.
+    """Return whether an http address is this machine's or of a private network, as far as its spelling says so.
 
     >>> is_private("192.168.0.7"), is_private("localhost"), is_private("example.org")
     (True, True, False)

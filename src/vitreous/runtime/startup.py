@@ -10,18 +10,22 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import Any
 
 from vitreous.runtime.distributed import this_rank
 
+STARTING = "loading PyTorch …"
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as in shells: 128 + SIGINT."""
 
 
-def with_torch(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a command so that it imports torch first, quickly; return it unchanged if torch is already imported."""
+def with_torch(command: Callable[..., Any], *, say: bool = True) -> Callable[..., Any]:
+    """Wrap a command so that it imports torch first, quickly; return it unchanged if torch is already imported.
+
+    `say` prints a first line meanwhile.
+    """
     if "torch" in sys.modules:
         return command
 
@@ -29,7 +33,7 @@ def with_torch(command: Callable[..., Any]) -> Callable[..., Any]:
     def start(*words: Any, **flags: Any) -> Any:
         gc.disable()
         try:
-            with exit_on_interrupt(), starting_line():
+            with exit_on_interrupt(), starting_line() if say else nullcontext():
                 import torch  # noqa: F401
         finally:
             gc.enable()
@@ -44,12 +48,12 @@ def starting_line() -> Iterator[None]:
     """Say at once that the command has begun, since importing torch takes a second; a terminal erases it then."""
     terminal = sys.stderr.isatty()
     if this_rank().first:
-        print("starting …", end="" if terminal else "\n", file=sys.stderr, flush=True)
+        print(STARTING, end="" if terminal else "\n", file=sys.stderr, flush=True)
     try:
         yield
     finally:
         if terminal and this_rank().first:
-            print("\r          \r", end="", file=sys.stderr, flush=True)
+            print(f"\r{' ' * len(STARTING)}\r", end="", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -59,7 +63,12 @@ def exit_on_interrupt() -> Iterator[None]:
     if not default or threading.current_thread() is not threading.main_thread():  # Python lets no other thread set it
         yield
         return
-    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+
+    def leave(*_: object) -> None:
+        os.write(2, b"\n" * sys.stderr.isatty() + b"vitreous: interrupted\n")  # a terminal's line is still open
+        os._exit(INTERRUPTED)
+
+    signal.signal(signal.SIGINT, leave)
     try:
         yield
     finally:

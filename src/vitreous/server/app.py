@@ -1,4 +1,4 @@
-"""The explorer's web application: the page, and an API that takes images and returns answers and page data.
+"""The explorer's web application: the page, an API that parses requests, takes images, returns answers and pages.
 
 An image is the raw body of a request and stays in memory; the models are those given at start-up. The response is the
 same page data that a report contains; switching heads off runs the model again and has an address of its own.
@@ -72,7 +72,7 @@ IMAGE = {"requestBody": {"required": True, "content": {BYTES: {"schema": BINARY}
 
 
 def error_responses(**reasons: str) -> dict[int | str, dict[str, Any]]:
-    """Describe an address's error responses by status, as in `error_responses(s404="no such model")`."""
+    """Describe the error responses of the explorer's API by status, as in `error_responses(s404="no such model")`."""
     always = {"s401": "no token, where one is asked for", "s403": "from another page", "s421": "by another name"}
     return {int(s[1:]): {"model": ErrorMessage, "description": why} for s, why in {**always, **reasons}.items()}
 
@@ -175,6 +175,7 @@ def create_app(models: Mapping[str, ViT], jobs: JobQueue, *, fetches: bool = Fal
         off: str = Query("", max_length=32_000, description="heads to switch off, such as 7.0,7.3: block, dot, head"),
         gone: str = Query("", max_length=32_000, description="patches to remove, such as 0,17: counted row by row"),
         way: Literal["tokens", "blur"] = Query("tokens", description="remove the patches' tokens, or blur the patches"),
+        compare: bool = Query(False, description="end with the patches' directions, to compare with another image's"),
         stages: bool = Query(False, description="send parts as they are ready, each after its length in four bytes"),
     ) -> Response:
         """Explain the image in the body (JPEG, PNG, WebP, …); payload.js describes the layout of the response.
@@ -182,7 +183,9 @@ def create_app(models: Mapping[str, ViT], jobs: JobQueue, *, fetches: bool = Fal
         With `stages` the first part holds the image and the answers, and each further one a view.
         """
         explained, patches = parse_indices(classes, "classes"), parse_indices(gone, "patches")
-        question = Question(model_named(model), explained[:EXPLAINED], parse_heads(off), patches, way == "blur")
+        question = Question(
+            model_named(model), explained[:EXPLAINED], parse_heads(off), patches, way == "blur", compare
+        )
         parts = Parts(question, await image_in(request, client, quick=stages), name)
         jobs.newest[client] = parts
         if not stages:
@@ -244,7 +247,7 @@ def create_app(models: Mapping[str, ViT], jobs: JobQueue, *, fetches: bool = Fal
 
 
 def fetch_image(url: str) -> bytes:
-    """Read an image of the web, at most as large as an upload may be."""
+    """Read for the explorer an image of the web, at most as large as an upload may be."""
     body = read_address(
         url, limit=MAX_BODY_BYTES, seconds=FETCH_SECONDS, expected="the image", timeout=5.0, public=True
     )
@@ -253,12 +256,12 @@ def fetch_image(url: str) -> bytes:
 
 
 def busy(error: ServerBusy) -> HTTPException:
-    """Turn a full queue into a response that invites to try again."""
+    """Turn a full queue into the explorer's response, which invites to try again."""
     return HTTPException(503, f"busy: {error}; try again", headers={"Retry-After": "5"})
 
 
 def parse_heads(text: str) -> list[tuple[int, int]]:
-    """Parse the heads that a request switches off, `7.0,7.3`, into pairs of block and head.
+    """Parse the heads that a request to the explorer switches off, `7.0,7.3`, into pairs of block and head.
 
     >>> parse_heads("7.0,7.3")
     [(7, 0), (7, 3)]
@@ -276,7 +279,7 @@ def parse_heads(text: str) -> list[tuple[int, int]]:
 
 
 def parse_indices(text: str, what: str) -> list[int]:
-    """Parse numbers with commas between, `3,17`.
+    """Parse the patches in a request to the explorer, numbers with commas between: `3,17`.
 
     >>> parse_indices("3,17", "patches")
     [3, 17]
@@ -288,7 +291,7 @@ def parse_indices(text: str, what: str) -> list[int]:
 
 
 def describe(name: str, model: ViT) -> dict[str, Any]:
-    """Return the fields of `ModelInfo`."""
+    """Describe a model to the explorer's page: the fields of `ModelInfo`."""
     config = model.config
     return {
         "name": name,

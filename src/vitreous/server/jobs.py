@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 from torch import Tensor, nn
 
 from vitreous.models.hooks import Hook, activate
-from vitreous.server.memory import give_back
+from vitreous.runtime.memory import give_back
 
 Output = TypeVar("Output")
 Disconnected = Callable[[], Awaitable[bool]] | None

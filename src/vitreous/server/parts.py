@@ -1,4 +1,4 @@
-"""Send a page in parts, each view as soon as it is computed; `Question`: heads switched off, patches blurred.
+"""Send a page in parts, each view as soon as it is computed; `Question`: what a page is asked with.
 
 A question may change what is looked at: heads switched off, patches removed or blurred, and the classes to explain.
 """
@@ -39,6 +39,8 @@ class Question:
     """Patches counted row by row."""
     blur: bool = False
     """Blur these patches in the image, instead of removing their tokens."""
+    compare: bool = False
+    """Send the patches' directions too, by which they are compared with those of another image."""
 
     def changes(self) -> AbstractContextManager[None]:
         """Make the intervention under which the model is asked."""
@@ -58,11 +60,13 @@ class Question:
             backdrop = from_array(inspection.backdrop)
             inspection.view = blurred(inspection.view, grid, self.patches_off)
             inspection.backdrop = np.asarray(blurred(backdrop, grid, self.patches_off))
-        return Explanation(inspection)
+        explanation = Explanation(inspection)
+        explanation.comparable = self.compare
+        return explanation
 
 
 def blurred(image: Image, grid: tuple[int, int], patches: Sequence[int]) -> Image:
-    """Blur some patches of an image, as widely as a patch is wide."""
+    """Blur some patches of the explorer's image, as widely as a patch is wide."""
     (rows, columns), (width, height) = grid, image.size
     soft = image.filter(ImageFilter.GaussianBlur((width / columns, height / rows)))
     found = image.copy()
@@ -146,7 +150,7 @@ class Parts:
 
 
 def framed(part: bytes) -> bytes:
-    """Write a part of a page after its length.
+    """Write a part of the explorer's page after its length.
 
     >>> framed(b"part")
     b'\\x04\\x00\\x00\\x00part'

@@ -166,7 +166,7 @@ class LimitedBody:
 
 
 async def send_error(send: Send, status: int, text: str) -> None:
-    """Send one line as the application's own errors look, with all protective headers."""
+    """Send the explorer's rejection of a request, one line, with all protective headers."""
     body = json.dumps({"detail": text}, ensure_ascii=False).encode()
     named = {"content-type": "application/json", "content-length": str(len(body)), **HEADERS}
     headers = [(name.encode(), value.encode()) for name, value in named.items()]

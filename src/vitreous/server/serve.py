@@ -1,4 +1,4 @@
-"""`RunningExplorer`: serve the explorer's page from a background thread; sockets, ports and allowed host names."""
+"""`RunningExplorer`: warm the explorer up and serve it from a background thread; sockets, ports, allowed host names."""
 
 import contextlib
 import errno
@@ -16,9 +16,9 @@ import uvicorn
 
 from vitreous.models.vit import ViT
 from vitreous.runtime.http import is_loopback
+from vitreous.runtime.memory import share_heap
 from vitreous.server.app import create_app, encoded_samples
 from vitreous.server.jobs import CancelToken, JobQueue
-from vitreous.server.memory import share_heap
 from vitreous.server.parts import Parts, Question
 from vitreous.server.security import SecurityMiddleware, TimedConnection
 
@@ -86,7 +86,7 @@ class RunningExplorer:
 
 
 def warm_up(models: Mapping[str, ViT]) -> None:
-    """Encode the samples, and let each model answer once."""
+    """Warm the explorer up before it serves: encode the samples, and let each model answer once."""
     body = next(iter(encoded_samples().values()))
     for model in models.values():
         with contextlib.suppress(ValueError):  # whoever asks such a model gets the error

@@ -1,4 +1,4 @@
-"""`BACKENDS`: eager, compiled, frozen, fused and packed networks, CUDA graphs; which is fastest, timed and remembered.
+"""`BACKENDS`: ways to run a network (eager, compiled, frozen, fused, packed, CUDA graphs), built, timed, remembered.
 
 Each is a builder: folded network, `Forward`, example batch → a callable.
 
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from vitreous.models.last_block import Compute, OutputKind, features_only, logits_only
 from vitreous.runtime.device import cpu_name, synchronize
 from vitreous.runtime.files import write_json
-from vitreous.speed.cuda_graph import record
+from vitreous.speed.cuda_graph import clear_workspaces, record
 from vitreous.speed.fused_forward import (
     SMALL_BATCH,
     fits,
@@ -83,7 +83,7 @@ def _compiled(network: nn.Module, function: Callable[[Any, Tensor], Tensor]) -> 
 
 
 def _own_code(function: Any) -> Compute:
-    """Copy a function with its own code object: torch counts compilations by code object, and stops at the ninth."""
+    """Copy a function to compile with its own code object: torch counts compilations by it, and stops at the ninth."""
     code = function.__code__.replace()
     return FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
 
@@ -139,10 +139,10 @@ def recorded(build: Builder) -> Builder:
         def warm_up() -> None:
             for _ in range(WARM_UP):
                 compute(x)
-            _clear_workspaces()  # of an earlier graph: they would be freed together with it
+            clear_workspaces()  # of an earlier graph: they would be freed together with it
 
         graph, y = record(lambda: compute(x), warm_up, x.device)
-        _clear_workspaces()  # this graph's are its own
+        clear_workspaces()  # this graph's are its own
         return Replay(compute, graph, x, y)
 
     return start
@@ -161,11 +161,6 @@ class Replay:
         self.x.copy_(given)
         self.graph.replay()
         return self.y
-
-
-def _clear_workspaces() -> None:
-    """Let matrix products allocate new workspaces outside a CUDA graph, if this torch has a call for it."""
-    getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)()
 
 
 BACKENDS: dict[str, Builder] = {

@@ -24,3 +24,8 @@ def record(
     with torch.cuda.graph(graph, stream=stream):
         output = call()
     return graph, output
+
+
+def clear_workspaces() -> None:
+    """Let matrix products allocate new workspaces outside a recorded CUDA graph, if this torch has a call for it."""
+    getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)()

@@ -10,13 +10,12 @@ Shapes:  b images · n patches · t tokens · d width · r c old rows and column
 """
 
 from contextlib import nullcontext
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from vitreous.models.vit import ViT, sine_positions
-from vitreous.weights.positions import CONVENTIONS, Grid, resize_positions
+from vitreous.weights.positions import CONVENTIONS, Grid
 
 OFFSET = 0.1
 """Added to the new size before DINOv2 computes the scale."""
@@ -37,6 +36,8 @@ class DynamicSizeViT(nn.Module):
             raise ValueError(f"resize must be one of {', '.join(CONVENTIONS)}, got {convention!r}")
         if model.config.relative_position != "none":
             raise ValueError("a relative position bias has one size in a graph: export without a dynamic size")
+        if convention.startswith("naflex"):
+            raise ValueError("NaFlex models differ in how they resize positions: export without a dynamic size")
         self.model, self.convention = model, convention
 
     def forward(self, images: Tensor) -> Tensor:
@@ -60,26 +61,6 @@ class DynamicSizeViT(nn.Module):
         return torch.cat([table[:, :prefix], patches], dim=1)
 
 
-def at_size(model: ViT, size: tuple[int, int], convention: str) -> ViT:
-    """Build a model of another fixed size with the same weights, to check a graph of dynamic size against.
-
-    >>> from vitreous.models.variants import variant
-    >>> at_size(ViT(variant("vit_femto_patch4_32")), (40, 24), "timm").layout.grid
-    (10, 6)
-    """
-    config = replace(model.config, image_size=size)
-    tensors = dict(model.state_dict())
-    if config.position == "learned":
-        prefix = config.positions - config.layout.patches
-        tensors["pos_embed"] = resize_positions(
-            tensors["pos_embed"], model.config.grid, config.grid, convention, prefix
-        )
-    with torch.device("meta"):
-        other = ViT(config)
-    other.load_state_dict(tensors, assign=True)
-    return other.train(model.training)
-
-
 # --- DINOv2's convention ----------------------------------------------------------------------------------------------
 
 
@@ -97,7 +78,7 @@ def resample_offset(table: Tensor, size: Grid) -> Tensor:
 
 
 def axis_weights(positions: Tensor, old: int, offset: Tensor) -> Tensor:
-    """Compute the weight of each old position in each new one along an axis, without branches: `[n]` → `[n old]`.
+    """Compute for a dynamic size, without branches, the weight of old positions in new ones: `[n]` → `[n old]`.
 
     Four samples around a position count, by Keys' cubic kernel with a = -0.75; edge samples are repeated.
     """
@@ -112,7 +93,7 @@ def axis_weights(positions: Tensor, old: int, offset: Tensor) -> Tensor:
 
 
 def _keys(x: Tensor, a: float = -0.75) -> Tensor:
-    """Compute the weights of cubic interpolation (Keys, 1981)."""
+    """Compute the weights of cubic interpolation (Keys, 1981), by which positions of a dynamic size are resized."""
     x = x.abs()
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = (((x - 5) * x + 8) * x - 4) * a

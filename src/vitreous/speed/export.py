@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,11 @@ from torch.export import Dim, ExportedProgram
 
 from vitreous.models.last_block import Compute
 from vitreous.models.resnet import ResNet
-from vitreous.models.vit import ViT, ViTConfig
-from vitreous.speed.dynamic_size import DynamicSizeViT, at_size
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
+from vitreous.speed.dynamic_size import DynamicSizeViT
 from vitreous.weights.formats.registry import FORMATS
-from vitreous.weights.positions import CONVENTIONS
+from vitreous.weights.positions import CONVENTIONS, resize_positions
 from vitreous.weights.save import describe_model
 
 Size = tuple[int, int]
@@ -107,14 +108,14 @@ def export(
 
 
 def convention_of(model: nn.Module) -> str:
-    """Choose how an exported graph resizes positions: as the checkpoint's library does, or timm."""
+    """Choose the convention by which `export` lets a graph resize positions: the checkpoint's library's, or timm's."""
     card: Any = model.card
     name = card.report.format if card is not None else ""
     return FORMATS[name].resize if name in FORMATS else "timm"
 
 
 def output_name(model: ViT | ResNet) -> str:
-    """Return the name of the graph's output: `logits`, or `features` if they are not classes."""
+    """Return the name of the exported graph's output: `logits`, or `features` if they are not classes."""
     projects = model.card is not None and model.card.head != "classifier"
     return "features" if projects or not model.config.classes else "logits"
 
@@ -202,6 +203,26 @@ def compare(
             tried.append(tuple(x.shape))
     largest = torch.stack(outputs).max().item()
     return torch.stack(differences).max().item(), TOLERANCE * max(1.0, largest), tuple(tried)
+
+
+def at_size(model: ViT, size: Size, convention: str) -> ViT:
+    """Build a model of another fixed size with the same weights, to check an exported graph against.
+
+    >>> from vitreous.models.variants import variant
+    >>> at_size(ViT(variant("vit_femto_patch4_32")), (40, 24), "timm").layout.grid
+    (10, 6)
+    """
+    config = replace(model.config, image_size=size)
+    tensors = dict(model.state_dict())
+    if config.position == "learned":
+        prefix = config.positions - config.layout.patches
+        tensors["pos_embed"] = resize_positions(
+            tensors["pos_embed"], model.config.grid, config.grid, convention, prefix
+        )
+    with torch.device("meta"):
+        other = ViT(config)
+    other.load_state_dict(tensors, assign=True)
+    return other.train(model.training)
 
 
 def sizes(model: ViT | ResNet, dynamic_size: bool) -> list[Size]:

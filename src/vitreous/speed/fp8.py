@@ -77,7 +77,7 @@ class Fp8ViT(nn.Module):
 
 
 def _converted(layer: Any) -> nn.Module:
-    """Convert a linear layer to the faster of the two formats."""
+    """Convert a linear layer of an fp8 network to the faster of the two formats."""
     return (Fp8Linear if layer.in_features >= NARROW else Bf16Linear)(layer)
 
 

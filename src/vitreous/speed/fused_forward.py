@@ -84,7 +84,7 @@ def _fits(block: Any) -> bool:
 
 
 def fits_own_attention(network: Any) -> bool:
-    """Return whether our attention kernel supports a network: heads of a known width, no norms of queries and keys."""
+    """Return whether the fused forward pass may use our attention kernel: known head width, no query and key norms."""
     attention = network.blocks[0].attn
     plain = isinstance(attention.q_norm, nn.Identity) and not attention.rotary
     return plain and network.config.width // attention.heads in (16, 32, 64, 128)
@@ -157,7 +157,7 @@ def pack(model: nn.Module, batch_size: int) -> Callable[[Tensor], Tensor] | None
 
 @torch.no_grad()
 def packed_blocks(network: ViT, batch_size: int, output: OutputKind = "logits") -> Callable[[Tensor], Tensor]:
-    """Build the same from embedded tokens on: `[b t d]` → logits or features."""
+    """Build the CPU's packed forward pass from embedded tokens on: `[b t d]` → logits or features."""
     rows = batch_size * network.layout.tokens
     blocks: list[tuple[Any, list[PackedLinear]]] = []
     for block in network.blocks[:-1]:

@@ -17,13 +17,13 @@ PROGRAMS = 64
 
 
 def has_triton(device: torch.device) -> bool:
-    """Return whether a device runs the operations as Triton kernels."""
+    """Return whether a device runs the fused operations as Triton kernels."""
     return device.type == "cuda" and find_spec("triton") is not None
 
 
 @torch.library.custom_op("vitreous::dense_gelu", mutates_args=())
 def dense_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Compute `gelu(x Wᵀ + b)` for `[r d]` → `[r m]`; on CUDA GELU is computed inside the product, by its tanh form."""
+    """Fused operation: compute `gelu(x Wᵀ + b)`, `[r d]` → `[r m]`; on CUDA inside the product, by its tanh form."""
     if x.is_cuda and hasattr(torch, "_addmm_activation"):
         return torch._addmm_activation(bias, x, weight.t(), use_gelu=True)
     return F.gelu(F.linear(x, weight, bias), approximate="tanh")
@@ -36,7 +36,7 @@ def _(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 @torch.library.custom_op("vitreous::add_dense", mutates_args=("x",))
 def add_dense(x: Tensor, y: Tensor, weight: Tensor) -> None:
-    """Add a product to a residual, `x += y Wᵀ`, while it is in registers, before it is rounded."""
+    """Fused operation: add a product to a residual, `x += y Wᵀ`, while it is in registers, before it is rounded."""
     x.addmm_(y, weight.t())
 
 
@@ -47,7 +47,7 @@ def _(x: Tensor, y: Tensor, weight: Tensor) -> None:
 
 @torch.library.custom_op("vitreous::attend", mutates_args=())
 def attend(qkv: Tensor, images: int, heads: int) -> Tensor:
-    """Compute attention from concatenated queries, keys and values of `images` images: `[r 3d]` → `[r d]`.
+    """Fused operation: compute attention from concatenated queries, keys and values of `images` images.
 
     cuDNN's kernel is faster for many images; for one image this takes three quarters of its time.
     """
@@ -67,7 +67,7 @@ def _(qkv: Tensor, images: int, heads: int) -> Tensor:
 
 @torch.library.custom_op("vitreous::gelu_backward", mutates_args=())
 def gelu_backward(x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute GELU's gradient, GELU itself (so that it need not be kept), and the gradient's column sums.
+    """Fused operation: compute GELU's gradient, GELU itself (so that it need not be kept), and column sums.
 
     `x`, `dy` `[r c]` → `[r c]`, `[r c]`, `[parts c]` in fp32.
     """
@@ -89,7 +89,7 @@ def _(x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 @torch.library.custom_op("vitreous::pack", mutates_args=())
 def pack(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Concatenate gradients of queries, keys and values `[b h t k]` to `[b t 3hk]`, with their column sums."""
+    """Fused operation: concatenate gradients of queries, keys and values `[b h t k]` to `[b t 3hk]`, with sums."""
     if has_triton(q.device):
         from vitreous.speed.triton_kernels import pack as kernel
 
@@ -108,7 +108,7 @@ def _(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("vitreous::gelu_fp8", mutates_args=())
 def gelu_fp8(x: Tensor) -> Tensor:
-    """Compute GELU by its tanh form as fp8 numbers, clamped at their largest, 448."""
+    """Fused operation: compute GELU by its tanh form as fp8 numbers, clamped at their largest, 448."""
     if has_triton(x.device):
         from vitreous.speed.triton_kernels import gelu_fp8 as kernel
 
@@ -123,5 +123,5 @@ def _(x: Tensor) -> Tensor:
 
 
 def _sums(x: Tensor) -> Tensor:
-    """Sum columns by parts, in place of a Triton kernel: `[r c]` → `[parts c]`."""
+    """Sum columns by parts where a fused operation runs without its Triton kernel: `[r c]` → `[parts c]`."""
     return torch.stack([part.sum(0) for part in x.split(PROGRAMS)])

@@ -1,4 +1,4 @@
-"""`optimize`: run a model in the fastest way that this machine offers; results differ only by rounding.
+"""`optimize`: find the fastest backend for this machine and return the model as a callable; equal but for rounding.
 
 It returns a callable of images `[b c h w]`, normalised or as pixels (uint8), that computes what the model computes.
 Work that cannot reach the output is skipped, constants are folded into weights, and the `BACKENDS` are timed against
@@ -164,7 +164,7 @@ def optimize(
 
 
 def resolve_output(model: Any, output: OutputKind) -> OutputKind:
-    """Return what an optimised model must compute: features of a model without a classifier are its own output."""
+    """Return what `optimize` computes: features of a model without a classifier are its own output."""
     if output not in ("logits", "features"):
         raise ValueError(f"output must be logits or features, got {output!r}")
     return output if model.card.head == "classifier" else "logits"
@@ -188,7 +188,7 @@ def _check(model: Any, precision: str, batch_size: int, merge: int, backends: tu
 
 
 def _to_fp8(network: nn.Module, forward: Forward, device: torch.device) -> nn.Module:
-    """Convert a folded network to fp8, or say why that is not supported."""
+    """Convert the folded network to fp8 in `optimize`, or say why that is not supported."""
     if reason := fp8.supports(device):
         raise ValueError(reason)
     if forward.merge or not fits(network):

@@ -75,7 +75,7 @@ def merged_tokens(
 def attention_and_keys(
     attention: Attention, x: Tensor, size: Tensor | None, rows: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Compute attention in which each key counts `size` times, `[b t d]` or its first rows, and mean keys of heads."""
+    """Compute attention over merged tokens, each key counted `size` times: `[b t d]` or first rows; mean keys."""
     b, t, d = x.shape
     qkv = attention.qkv(x).reshape(b, t, 3, attention.heads, d // attention.heads)
     q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # [b h t k]
@@ -116,7 +116,7 @@ def merge(
 
 
 def _pooled(model: ViT, tokens: Tensor, size: Tensor | None) -> Tensor:
-    """Pool as `ViT.pool` does, with each token of a mean counted as often as the patches it stands for."""
+    """Pool merged tokens as `ViT.pool` does, each counted in a mean as often as the patches it stands for."""
     prefix = model.layout.prefix
     if size is not None and model.attn_pool is not None:
         first = 0 if model.config.pool_prefix else prefix

@@ -46,7 +46,7 @@ def _gelu_backward(  # type: ignore[no-untyped-def]
 
 
 def gelu_backward(x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute from `x`, `dy` `[r c]` the gradient of `x`, `gelu(x)`, and the gradient's column sums `[programs c]`."""
+    """Launch the Triton kernel of GELU's gradient: `x`, `dy` `[r c]` → gradient, `gelu(x)`, sums `[programs c]`."""
     rows, columns = x.shape
     programs = triton.cdiv(rows, ROWS)
     dx, y = torch.empty_like(x), torch.empty_like(x)
@@ -84,7 +84,7 @@ def _pack(  # type: ignore[no-untyped-def]
 
 
 def pack(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Concatenate three `[b h t k]` to `[b t 3hk]`, and sum columns: `[programs 3hk]`."""
+    """Launch the Triton kernel that concatenates three `[b h t k]` to `[b t 3hk]`, with sums `[programs 3hk]`."""
     b, h, t, width = q.shape
     q, k, v = (x if x.stride(3) == 1 else x.contiguous() for x in (q, k, v))
     programs = triton.cdiv(b * t, ROWS)
@@ -111,7 +111,7 @@ def _gelu_fp8(x, y, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 def gelu_fp8(x: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Tensor:
-    """Compute GELU by its tanh form as fp8 numbers, clamped at 448."""
+    """Launch the Triton kernel of GELU as fp8 numbers, by its tanh form, clamped at 448."""
     y = torch.empty_like(x, dtype=dtype)
     block = 2048
     with _on(x):
@@ -150,7 +150,7 @@ def _attend(  # type: ignore[no-untyped-def]
 
 
 def attend(qkv: Tensor, images: int, heads: int) -> Tensor:
-    """Compute attention from concatenated queries, keys and values, `[r 3d]` → `[r d]`, reading them once.
+    """Launch the Triton kernel of attention: concatenated queries, keys and values, `[r 3d]` → `[r d]`, read once.
 
     The softmax is computed online: the sums so far are rescaled whenever a larger score appears.
     """

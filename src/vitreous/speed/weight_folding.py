@@ -55,14 +55,14 @@ def _fold_block(block: Any) -> None:
 
 
 def _plain_linear(layer: nn.Linear) -> nn.Linear:
-    """Copy a layer whose bias is computed."""
+    """Copy a layer to fold whose bias is computed (`QVLinear`) as a plain one."""
     plain = nn.Linear(layer.in_features, layer.out_features)
     plain.weight, plain.bias = layer.weight, nn.Parameter(layer.bias.detach(), requires_grad=False)
     return plain
 
 
 def _fold_normalisation(proj: nn.Conv2d, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
-    """Rewrite `proj((u / 255 - mean) / std)` as `proj'(u)`."""
+    """Fold the normalisation of pixels into the embedding: `proj((u / 255 - mean) / std)` becomes `proj'(u)`."""
     weight = proj.weight.double()  # [d c p q]
     means, stds = (torch.tensor(values, dtype=torch.float64).view(1, -1, 1, 1) for values in (mean, std))
     if means.shape[1] != weight.shape[1]:

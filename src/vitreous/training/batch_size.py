@@ -9,8 +9,9 @@ from dataclasses import replace
 import torch
 
 from vitreous.runtime.distributed import World
+from vitreous.runtime.memory import is_out_of_memory
 from vitreous.training.config import TrainConfig
-from vitreous.training.loss import choose_forward
+from vitreous.training.model import choose_forward
 from vitreous.weights.load import Model
 
 LIMIT = 4096
@@ -99,11 +100,6 @@ def fits_memory(model: Model, config: TrainConfig, device: torch.device, batch: 
         if device.type == "cuda":
             torch.cuda.empty_cache()
     return True
-
-
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return whether an error is about running out of memory; on a CPU torch has no own class for it."""
-    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 @contextmanager

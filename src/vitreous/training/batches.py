@@ -1,4 +1,4 @@
-"""`BatchSource`, `StreamSource`: batches of a dataset or stream, in an epoch's order; resident or decoded ahead.
+"""`BatchSource`, `StreamSource`: batches of a dataset or opened stream, in epoch order; resident or decoded ahead.
 
 Both sources yield the same `Batch`: indices `[b]`, and pixels uint8 `[b c h w]`. What is random (the order, and the
 crop of an image that is decoded on the fly) is a function of (seed, epoch, index). A stream yields each image once in
@@ -175,7 +175,7 @@ class BatchSource:
 def cropped(
     image: Image, preprocess: Preprocess, crop: tuple[float, float] | None = None, random: CounterRandom | None = None
 ) -> Tensor:
-    """Return a random crop of an image or, without `crop`, the model's own view of it: uint8 `[c h w]`."""
+    """Return a random crop of a batch's image or, without `crop`, the model's own view of it: uint8 `[c h w]`."""
     image = image.convert("RGB" if len(preprocess.mean) == 3 else "L")
     if crop is None or random is None:
         return _to_tensor(preprocess.view(image))
@@ -187,7 +187,7 @@ def cropped(
 
 
 def epoch_order(seed: int, epoch: int, images: int, repeats: int = 1) -> tuple[Tensor, Tensor]:
-    """Return the indices of an epoch and their copy numbers, int64 `[n]`; an epoch has n images for any `repeats`.
+    """Return the order of an epoch's batches: indices and their copy numbers, int64 `[n]`, for any `repeats`.
 
     >>> epoch_order(0, 0, 4, repeats=2)[1]
     tensor([0, 1, 0, 1])
@@ -198,7 +198,7 @@ def epoch_order(seed: int, epoch: int, images: int, repeats: int = 1) -> tuple[T
 
 
 def balanced_order(seed: int, epoch: int, labels: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return an epoch in which each class has an equal share, as `epoch_order` does; it has as many images.
+    """Return the order of an epoch's batches in which each class has an equal share; it has as many images.
 
     Classes take turns, each going through its own images again and again: images of rare classes come more than once,
     and of large classes some are left out.
@@ -219,7 +219,7 @@ def balanced_order(seed: int, epoch: int, labels: Sequence[int]) -> tuple[Tensor
 
 
 def rank_part(values: Tensor, batch_size: int, rank: Rank) -> Tensor:
-    """Return a rank's slice of each complete batch of values `[n]`, concatenated.
+    """Return a rank's slice of each complete batch, of values `[n]`, concatenated.
 
     >>> rank_part(torch.arange(9), 4, Rank(rank=1, world_size=2))
     tensor([2, 3, 6, 7])
@@ -229,25 +229,25 @@ def rank_part(values: Tensor, batch_size: int, rank: Rank) -> Tensor:
 
 
 def default_workers(rank: Rank) -> int:
-    """Return the number of decoding threads: one for each core, shared by the ranks of this machine, at most eight."""
+    """Return the threads that decode batches ahead: one for each core, shared by this machine's ranks; 8 at most."""
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if rank.world_size > 1 else 1
     return max(1, min(8, (os.cpu_count() or 1) // local))
 
 
 def with_margin(preprocess: Preprocess) -> Preprocess:
-    """Return the same preprocessing, larger by `MARGIN`, so that there is room for crops."""
+    """Enlarge the preprocessing of a batch's images by `MARGIN`, so that there is room for crops."""
     size = math.ceil(preprocess.size[0] * MARGIN), math.ceil(preprocess.size[1] * MARGIN)
     return replace(preprocess, size=size, resize=size, cover=True, pad=False)
 
 
 def _to_tensor(image: Image) -> Tensor:
-    """Turn an image into pixels, uint8 `[c h w]`."""
+    """Turn an image of a batch into pixels, uint8 `[c h w]`."""
     pixels = np.array(image)
     return torch.from_numpy(pixels.reshape(image.height, image.width, -1).transpose(2, 0, 1).copy())  # [c h w]
 
 
 def _fits(size: int, config: TrainConfig, device: torch.device) -> bool:
-    """Return whether decoded training images fit into memory."""
+    """Return whether decoded training images fit into memory, so that batches are resident."""
     if config.resident != "auto":
         return config.resident == "yes"
     if device.type == "cuda":

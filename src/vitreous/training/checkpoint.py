@@ -210,13 +210,13 @@ def read(path: Path, state: TrainingState, world: World | None = None, seed: int
 
 
 def file_hash(path: Path) -> dict[str, Any]:
-    """Return a file's SHA-256 and size."""
+    """Return the SHA-256 and size of a checkpoint's file."""
     with path.open("rb") as file:
         return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": path.stat().st_size}
 
 
 def remove_incomplete(folder: Path) -> None:
-    """Remove what a killed process left: temporary files, and weights whose `.json` was never written."""
+    """Remove what a killed process left of its checkpoints: temporary files, and weights without their `.json`."""
     finished = {path.stem for path in _sidecars(folder)}
     for path in folder.iterdir() if folder.is_dir() else ():
         unfinished = (path.suffix == ".safetensors" or path.is_dir()) and path.stem not in finished
@@ -225,7 +225,7 @@ def remove_incomplete(folder: Path) -> None:
 
 
 def _sidecars(folder: Path) -> list[Path]:
-    """List the `.json` of each checkpoint, newest first."""
+    """List the `.json` of each checkpoint of a run, newest first."""
     return sorted((p for p in folder.glob("step-*.json") if re.fullmatch(r"step-\d{9}", p.stem)), reverse=True)
 
 
@@ -238,7 +238,7 @@ def _remove(path: Path) -> None:
 
 
 def _write_shards(path: Path, state: TrainingState, world: World) -> dict[str, dict[str, Any]]:
-    """Write the folder `path` atomically, each rank its part; return the hash of each file that this rank wrote."""
+    """Write a checkpoint's folder atomically, each rank its part; return the hash of each file that this rank wrote."""
     hidden = path.with_name(f".{path.name}")
     if world.first:
         shutil.rmtree(hidden, ignore_errors=True)  # of a killed run
@@ -263,7 +263,7 @@ def _write_shards(path: Path, state: TrainingState, world: World) -> dict[str, d
 
 
 def _read_shards(path: Path, state: TrainingState, world: World) -> list[dict[str, Tensor]]:
-    """Read a folder's shared tensors into `state`, in place; return the rank tensors of each rank that wrote it."""
+    """Read a sharded checkpoint's tensors into `state`, in place; return the rank tensors of each rank."""
     reader = HuggingFaceStorageReader(str(path))
     held = reader.read_metadata().state_dict_metadata
     state.check_names({name for name in held if not name.startswith("rank/")})

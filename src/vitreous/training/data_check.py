@@ -1,4 +1,4 @@
-"""Check a run's images before training: unreadable or copied files, unequal classes, sizes; balanced accuracy."""
+"""Check a run's images before training: unreadable or copied files, unequal classes, sizes."""
 
 import hashlib
 from collections import Counter
@@ -72,7 +72,7 @@ def check_images_left(train: ImageDataset, test: ImageDataset, unreadable: Seque
 
 
 def are_unequal(labels: Sequence[int]) -> bool:
-    """Return whether the largest class has at least twice the images of the smallest one.
+    """Check whether a run's classes are unequal: the largest has at least twice the images of the smallest.
 
     >>> are_unequal([0, 0, 1]), are_unequal([0, 0, 0, 1, 1])
     (True, False)
@@ -82,7 +82,7 @@ def are_unequal(labels: Sequence[int]) -> bool:
 
 
 def spell_counts(data: ImageDataset, limit: int = 8) -> str:
-    """List the classes with their numbers of images, the largest first; of many, the ends of the list."""
+    """List a run's classes with their numbers of images, the largest first; of many, the ends of the list."""
     known = [f"{data.class_names[label]} {count:,}" for label, count in Counter(data.labels).most_common()]
     if len(known) > limit:
         known[limit // 2 : -(limit // 2)] = [f"… {len(known) - limit} more …"]
@@ -90,7 +90,7 @@ def spell_counts(data: ImageDataset, limit: int = 8) -> str:
 
 
 def find_copies(train: ImageDataset, test: ImageDataset) -> list[tuple[int, int]]:
-    """Find test images that are training images byte for byte, as pairs (test, train); only files are compared.
+    """Find copied files: test images that are training images byte for byte, as pairs (test, train).
 
     A file is read only if one of the other split has its size.
     """
@@ -104,7 +104,7 @@ def find_copies(train: ImageDataset, test: ImageDataset) -> list[tuple[int, int]
 
 
 def _size(image: object) -> int:
-    """Return the bytes of an image's file; 0 if it cannot be read, or is none."""
+    """Return the bytes of an image's file, to find copies; 0 if it cannot be read, or is none."""
     try:
         return image.stat().st_size if isinstance(image, Path) else 0
     except OSError:
@@ -119,7 +119,7 @@ def _hash(image: object) -> bytes:
 
 
 def typical_image(data: ImageDataset) -> tuple[int, int, bool]:
-    """Return the median width and height of a few images, and whether any has colours."""
+    """Check what the images of a run are like: median width and height of a few, and whether any has colours."""
     found = []
     for i in range(0, len(data), max(1, len(data) // SAMPLE)):
         try:
@@ -133,7 +133,7 @@ def typical_image(data: ImageDataset) -> tuple[int, int, bool]:
 
 
 def check_size(config: TrainConfig, model: Model, data: ImageDataset, log: Callable[[str], object]) -> None:
-    """Refuse to shrink photographs for a model of small images, unless `image_size` asks for it; note lost colours.
+    """Check the size of a run's photographs: refuse to shrink them for a model of small images, unless asked to.
 
     A checkpoint that was trained at such a size is fine-tuned with a note.
     """
@@ -154,24 +154,3 @@ def check_size(config: TrainConfig, model: Model, data: ImageDataset, log: Calla
         f"{shrunk} for {config.model}: leave recipe and model out to have them chosen, start from a trained model "
         f"(vitreous finetune --data {config.data}), or pass --image-size"
     )
-
-
-def balanced_accuracy(labels: Sequence[int], predicted: Sequence[int]) -> float:
-    """Return the mean over classes of the share of their images that is recognised.
-
-    >>> balanced_accuracy([0, 0, 0, 1], [0, 0, 0, 0])
-    0.5
-    """
-    shares = class_accuracies(labels, predicted)
-    return sum(correct / count for correct, count in shares.values()) / len(shares)
-
-
-def class_accuracies(labels: Sequence[int], predicted: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Return for each class that occurs how many of its images are recognised, and how many there are.
-
-    >>> class_accuracies([0, 0, 2], [0, 1, 2])
-    {0: (1, 2), 2: (1, 1)}
-    """
-    counts = Counter(labels)
-    correct = Counter(label for label, guess in zip(labels, predicted, strict=True) if label == guess)
-    return {label: (correct[label], counts[label]) for label in sorted(counts)}

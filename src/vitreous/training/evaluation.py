@@ -1,11 +1,12 @@
-"""Evaluation during a run: accuracy and loss of the current weights on the test images.
+"""Evaluation during a run: accuracy (also balanced, and of each class) and loss of the weights on the test images.
 
 Each rank evaluates its own share of the images and the counts are summed: no image counts twice.
 """
 
 import copy
 import itertools
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +17,7 @@ from vitreous.runtime.distributed import Rank, World, span
 from vitreous.training.batches import BatchSource
 from vitreous.training.checkpoint import TrainingState
 from vitreous.training.config import TrainConfig
-from vitreous.training.data_check import balanced_accuracy
-from vitreous.training.loss import choose_forward
+from vitreous.training.model import choose_forward
 from vitreous.training.parallel import full_tensor, is_sharded, local, shard
 from vitreous.weights.load import Model
 
@@ -112,3 +112,24 @@ class Evaluator:
         pixels = torch.zeros(0, len(source.preprocess.mean), *source.preprocess.size, dtype=torch.uint8)
         empty = (pixels.to(self.state.device), source.labels[:0])
         return itertools.islice(itertools.chain(source.all(self.batch), itertools.repeat(empty)), rounds)
+
+
+def balanced_accuracy(labels: Sequence[int], predicted: Sequence[int]) -> float:
+    """Compute balanced accuracy: the mean over classes of the share of their images that is recognised.
+
+    >>> balanced_accuracy([0, 0, 0, 1], [0, 0, 0, 0])
+    0.5
+    """
+    shares = class_accuracies(labels, predicted)
+    return sum(correct / count for correct, count in shares.values()) / len(shares)
+
+
+def class_accuracies(labels: Sequence[int], predicted: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Count for each class that occurs how many of its test images are recognised, and how many there are.
+
+    >>> class_accuracies([0, 0, 2], [0, 1, 2])
+    {0: (1, 2), 2: (1, 1)}
+    """
+    counts = Counter(labels)
+    correct = Counter(label for label, guess in zip(labels, predicted, strict=True) if label == guess)
+    return {label: (correct[label], counts[label]) for label in sorted(counts)}

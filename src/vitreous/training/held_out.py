@@ -110,7 +110,7 @@ def write_answers(path: Path, answers: HeldOutAnswers) -> Path:
 
 
 def read_answers(path: Path, epoch: int | None) -> HeldOutAnswers | None:
-    """Read the answers of an epoch; None if there are none, of another epoch (the run went back), or damaged ones."""
+    """Read a run's answers to its held-out images; None if there are none, of another epoch, or damaged ones."""
     try:
         with np.load(path, allow_pickle=False) as held:
             values: dict[str, Any] = {field.name: held[field.name] for field in fields(HeldOutAnswers)}

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from vitreous.runtime.files import short_name
+from vitreous.runtime.progress import LogPace, time_left
+from vitreous.runtime.wording import count, duration
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,6 +80,7 @@ class ProgressDisplay(Listener):
         self.tasks: dict[str, TaskID] = {}
         self.started = time.monotonic()
         self.first_step = 0
+        self.pace = LogPace()
 
     def __enter__(self) -> Self:
         if self.console.is_interactive:  # in a log file, bars would be empty lines
@@ -100,21 +103,23 @@ class ProgressDisplay(Listener):
     def decoding(self, dataset: str, total: int, done: int) -> None:
         task = self._task(f"decoding {dataset} ({total:,})", total)
         self.bars.update(task, completed=done, visible=done < total)
+        if not self.console.is_terminal and done < total and self.pace.is_due():
+            self.log(f"decoding {dataset}: {done:,} of {total:,} images")
 
     def begin(self, parts: TrainingParts, config: TrainConfig, folder: RunFolder) -> None:
         trainable = sum(p.numel() for p in parts.model.parameters() if p.requires_grad)
-        count = sum(p.numel() for p in parts.model.parameters())
-        of_all = "" if trainable == count else f" of {count:,}"
+        total = sum(p.numel() for p in parts.model.parameters())
+        of_all = "" if trainable == total else f" of {total:,}"
         self.log(
             f"{short_name(config.model)}: {trainable:,}{of_all} parameters learn from {len(parts.train_data):,} images "
             f"of {len(parts.train_data.class_names)} classes, on {parts.state.device}; into {folder.path}"
         )
-        self.started = time.monotonic()
+        self.started, self.pace = time.monotonic(), LogPace()
         self.first_step = parts.state.epoch * parts.steps_per_epoch + parts.state.step
         if (seconds := expected_seconds(parts)) is not None:
-            steps = f"{plural(parts.steps_per_epoch, 'step')} of {plural(int(parts.config.batch_size), 'image')}"
+            steps = f"{count(parts.steps_per_epoch, 'step')} of {count(int(parts.config.batch_size), 'image')}"
             self.log(
-                f"{plural(config.epochs, 'epoch')} of {steps}: about {duration(seconds)}"
+                f"{count(config.epochs, 'epoch')} of {steps}: about {duration(seconds)}"
                 + (" more" if self.first_step else "")
             )
         self._task("training", config.epochs * parts.steps_per_epoch)
@@ -127,6 +132,10 @@ class ProgressDisplay(Listener):
         if images:
             status += f" · loss {loss / images:.3f} · {correct / images:.1%} · {speed:,.0f} images/s"
         self.bars.update(self.tasks["training"], completed=done, status=status)
+        if not self.console.is_terminal and done > self.first_step and self.pace.is_due():
+            total = parts.config.epochs * parts.steps_per_epoch - self.first_step
+            left = time_left(time.monotonic() - self.started, done - self.first_step, total)
+            self.log(f"step {parts.state.step:,} of {parts.steps_per_epoch:,} of {status} · {left}")
 
     def epoch(self, row: dict[str, Any], parts: TrainingParts) -> None:
         self.bars.update(self.tasks["training"], completed=row["epoch"] * parts.steps_per_epoch)
@@ -136,6 +145,7 @@ class ProgressDisplay(Listener):
             line = f"epoch {epoch:>4}/{epochs}  loss {row['loss']:.4f}  held out {row['test_top1']:.2%}"
             line += f"  balanced {row['test_balanced']:.2%}" if "test_balanced" in row else ""
             self.console.print(f"{line}  {row['seconds']:,.0f} s", markup=False)
+            self.pace.wait()
 
 
 def expected_seconds(parts: TrainingParts) -> float | None:
@@ -150,27 +160,6 @@ def expected_seconds(parts: TrainingParts) -> float | None:
     evaluations = -(-config.epochs // config.evaluate_every) - done // config.evaluate_every
     share = len(parts.test_data) / int(config.batch_size) / parts.world.world_size / 3
     return parts.step_seconds * (steps + evaluations * share)
-
-
-def plural(count: int, noun: str) -> str:
-    """Write a number of epochs or steps with its noun.
-
-    >>> plural(1, "epoch"), plural(2000, "step")
-    ('1 epoch', '2,000 steps')
-    """
-    return f"{count:,} {noun}{'s' * (count != 1)}"
-
-
-def duration(seconds: float) -> str:
-    """Write a time of a run in the usual units.
-
-    >>> duration(4.26), duration(38.2), duration(260), duration(7270)
-    ('4.3 s', '38 s', '4 min 20 s', '2 h 01 min')
-    """
-    if seconds < 59.5:
-        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 class TensorBoard(Listener):

@@ -19,7 +19,7 @@ from vitreous.runtime.files import write_json
 from vitreous.training import checkpoint
 from vitreous.training.batches import StreamSource
 from vitreous.training.config import TrainConfig
-from vitreous.training.data_check import class_accuracies
+from vitreous.training.evaluation import class_accuracies
 from vitreous.training.listeners import Listener, Listeners
 from vitreous.training.optimisers import rate_factor
 from vitreous.training.policies import merge_lora
@@ -46,7 +46,7 @@ def train(
                 (folder.check(config), folder.read_result()) if world.first else (config, None)
             )
             if result is not None:
-                listener.log(f"{folder.path} is already finished: choose another --output for a new run")
+                listener.log(f"{folder.path} is already finished: nothing to do; for a new run choose another --output")
                 return result
             started = time.monotonic()
             parts = set_up_run(config, data_root, listener, world)
@@ -60,7 +60,7 @@ def train(
 
 
 def run(parts: TrainingParts, folder: RunFolder, listener: Listener, stop_flag: "StopFlag", started: float) -> None:
-    """Run all steps from `parts.state` to the last epoch; `started` is the clock's reading at second 0 of the run."""
+    """Run all steps of training from `parts.state` to the last epoch; `started` is the clock at second 0 of the run."""
     config, state, steps, world = parts.config, parts.state, parts.steps_per_epoch, parts.world
     total, warmup = config.epochs * steps, round(config.warmup * steps)
     last_event = last_saved = time.monotonic()
@@ -122,7 +122,7 @@ def run(parts: TrainingParts, folder: RunFolder, listener: Listener, stop_flag: 
 
 
 def resume(parts: TrainingParts, folder: RunFolder, listener: Listener) -> float:
-    """Restore the newest undamaged checkpoint, if there is one; return the seconds of training before it."""
+    """Resume a run: restore the newest undamaged checkpoint, if there is one; return its seconds of training."""
     state, world, seconds = parts.state, parts.world, 0.0
     # rank 0 checks the hashes for all
     if (found := world.broadcast(checkpoint.latest(folder.checkpoints) if world.first else None)) is not None:
@@ -145,7 +145,7 @@ def resume(parts: TrainingParts, folder: RunFolder, listener: Listener) -> float
 
 
 def raise_if_not_finite(parts: TrainingParts) -> None:
-    """Raise if the loss or a weight is NaN or infinite, before it is saved."""
+    """Check a run for NaN: raise if the loss or a weight is NaN or infinite, before it is saved."""
     state = parts.state
     bad_step, bad_weight = parts.world.maximum(int(state.totals[3].item()), not state.is_finite())
     if not bad_step and not bad_weight:
@@ -169,7 +169,7 @@ def raise_if_not_finite(parts: TrainingParts) -> None:
 
 
 def finish(parts: TrainingParts, folder: RunFolder, listener: Listener) -> dict[str, Any]:
-    """Write the model and the result."""
+    """Finish a run: write the model and the result."""
     row = parts.world.broadcast(folder.read_metrics()[-1] if parts.world.first else {})
     result = {name.removeprefix("test_"): value for name, value in row.items() if name.startswith("test_")}
     if "balanced" in result:
@@ -216,7 +216,7 @@ class StopFlag:
 
 @contextmanager
 def stop_on_signal(*, ignore_repeats: bool = False) -> Iterator[StopFlag]:
-    """Turn the first SIGINT or SIGTERM into a flag; a second one has its usual effect.
+    """Stop a run on a signal: turn the first SIGINT or SIGTERM into a flag; a second one has its usual effect.
 
     Unless `ignore_repeats`: Ctrl-C reaches the ranks of a run twice, from the terminal and again through `torchrun`,
     which ends a rank that takes too long.

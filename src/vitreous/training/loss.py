@@ -1,67 +1,19 @@
 """`Objective`: the loss, cross-entropy with labels and a teacher's answers (DeiT's distillation); class weights.
 
-`Objective` is the module that a step calls, and that DDP and FSDP2 wrap. The path from images to logits is chosen once,
-by `choose_forward`.
+`Objective` is the module that a step calls, and that DDP and FSDP2 wrap.
 """
 
 import copy
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from vitreous.models.last_block import logits_only
-from vitreous.models.resnet import ResNet
-from vitreous.models.vit import ViT, ViTConfig
-from vitreous.speed.training_forward import training_logits
+from vitreous.models.vit import ViT
 from vitreous.training.config import TrainConfig
+from vitreous.training.model import Forward, call_model
 from vitreous.weights.load import Model
-
-NARROW = 16  # torch's fused CPU attention is slower than plain products for heads narrower than this
-
-Forward = Callable[[Model, Tensor], Tensor]
-"""Model and images `[b c h w]` → logits `[b classes]`."""
-
-
-def choose_forward(
-    model: Model, device: torch.device, config: TrainConfig | None = None, *, sharded: bool = False
-) -> Forward:
-    """Choose how images become logits in training: on a CPU without needless work, on a GPU as `config` asks.
-
-    Without a config (for evaluation) its memory and speed options are off.
-    """
-    if sharded:  # FSDP2 gathers a block when it is called as a whole
-        return _call
-    if isinstance(model, ResNet):
-        return _call if device.type == "cpu" else _call_channels_last
-    forward: Forward = logits_only if device.type == "cpu" else _call
-    if config is not None and config.forward_options():
-        residual = torch.bfloat16 if config.residual == "bf16" else None
-        forward = partial(training_logits, residual=residual, fused=config.fused, recompute=config.recompute)
-    shape = model.config
-    narrow = isinstance(shape, ViTConfig) and shape.width // shape.heads < NARROW
-    if not narrow or device.type != "cpu":
-        return forward
-
-    def with_plain_attention(model: Model, x: Tensor) -> Tensor:
-        with sdpa_kernel(SDPBackend.MATH):
-            return forward(model, x)
-
-    return with_plain_attention
-
-
-def _call(model: Model, x: Tensor) -> Tensor:
-    """Run a model as it is."""
-    logits: Tensor = model(x)
-    return logits
-
-
-def _call_channels_last(model: Model, x: Tensor) -> Tensor:
-    """Run a model with images in the memory format of a ResNet on a GPU."""
-    return _call(model, x.contiguous(memory_format=torch.channels_last))  # as the weights of a ResNet on a GPU
 
 
 class Teacher(nn.Module):
@@ -100,7 +52,7 @@ class Objective(nn.Module):
         self,
         model: Model,
         config: TrainConfig,
-        forward: Forward = _call,
+        forward: Forward = call_model,
         teacher: Teacher | None = None,
         class_weights: Tensor | None = None,
     ) -> None:
@@ -136,7 +88,7 @@ class Objective(nn.Module):
 
 
 def balancing_weights(labels: Sequence[int], classes: int) -> Tensor:
-    """Return a weight for each class, inverse to its number of images, with a mean of 1 over the images.
+    """Return the class weights of the loss, inverse to each class's number of images, with a mean of 1 over images.
 
     >>> balancing_weights([0, 0, 0, 1], 2)
     tensor([0.6667, 2.0000])

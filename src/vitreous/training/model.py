@@ -1,17 +1,23 @@
-"""Build the model of a run, with fresh or pre-trained weights, and its preprocessing."""
+"""The model of a run: build it with fresh or pre-trained weights, and choose the forward pass that trains it."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.preprocess import STATISTICS, Preprocess
+from vitreous.models.last_block import logits_only
 from vitreous.models.resnet import ResNet, resnet_config
 from vitreous.models.variants import variant
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
+from vitreous.speed.training_forward import training_logits
 from vitreous.training.batches import StreamedData
 from vitreous.training.config import TrainConfig
 from vitreous.weights.card import Card
@@ -19,11 +25,15 @@ from vitreous.weights.load import Model, load
 
 FUSED = {"activation": "gelu", "swiglu": False, "qkv_bias": True, "relative_position": "none", "post_norm": False}
 """What `fused` needs of a ViT: its kernels are written for the paper's blocks (`speed/training_forward.py`)."""
+NARROW = 16  # torch's fused CPU attention is slower than plain products for heads narrower than this
 SMALL = 64  # up to this size images are not cropped; larger ones lose an eighth at the edges, as usual
+
+Forward = Callable[[Model, Tensor], Tensor]
+"""Model and images `[b c h w]` → logits `[b classes]`."""
 
 
 def build_model(config: TrainConfig, data: ImageDataset | StreamedData, log: Callable[[str], object] = print) -> Model:
-    """Build the model on the CPU, with its card; fresh weights are drawn from the config's seed."""
+    """Build the model of a run on the CPU, with its card; fresh weights are drawn from the config's seed."""
     torch.manual_seed(config.seed)
     model = _pretrained(config, data, log) if config.pretrained else _fresh(config, data)
     if config.statistics is not None:
@@ -47,7 +57,7 @@ def build_model(config: TrainConfig, data: ImageDataset | StreamedData, log: Cal
 
 
 def _check_fused(shape: ViTConfig) -> None:
-    """Raise for a model that the fused training forward does not support."""
+    """Raise for a run's model that the fused forward pass does not support."""
     if unlike := [f"{name}={getattr(shape, name)}" for name, value in FUSED.items() if getattr(shape, name) != value]:
         found = ", ".join(unlike)
         raise ValueError(
@@ -56,7 +66,7 @@ def _check_fused(shape: ViTConfig) -> None:
 
 
 def _fresh(config: TrainConfig, data: ImageDataset | StreamedData) -> Model:
-    """Build a model with fresh weights for a run."""
+    """Build the model of a run with fresh weights."""
     classes = len(data.class_names)
     if (known := resnet_config(config.model, classes=classes)) is not None:
         if config.channels == 1:
@@ -90,7 +100,7 @@ def _fresh(config: TrainConfig, data: ImageDataset | StreamedData) -> Model:
 
 
 def _pretrained(config: TrainConfig, data: ImageDataset | StreamedData, log: Callable[[str], object]) -> Model:
-    """Load a checkpoint for fine-tuning, with a new head for the run's classes."""
+    """Build the model of a run from a checkpoint, with a new head for the run's classes."""
     model = load(config.model, image_size=config.image_size)
     if isinstance(model, ResNet) and config.image_size is not None:  # it takes any size, and was loaded at its own
         model.config = replace(model.config, image_size=config.image_size)
@@ -118,3 +128,41 @@ def _pretrained(config: TrainConfig, data: ImageDataset | StreamedData, log: Cal
         model.reset_classifier(len(data.class_names))
         card.head = "classifier"
     return model
+
+
+def choose_forward(
+    model: Model, device: torch.device, config: TrainConfig | None = None, *, sharded: bool = False
+) -> Forward:
+    """Choose the forward pass of a run's model: on a CPU without needless work, on a GPU as `config` asks.
+
+    Without a config (for evaluation) its memory and speed options are off.
+    """
+    if sharded:  # FSDP2 gathers a block when it is called as a whole
+        return call_model
+    if isinstance(model, ResNet):
+        return call_model if device.type == "cpu" else _call_channels_last
+    forward: Forward = logits_only if device.type == "cpu" else call_model
+    if config is not None and config.forward_options():
+        residual = torch.bfloat16 if config.residual == "bf16" else None
+        forward = partial(training_logits, residual=residual, fused=config.fused, recompute=config.recompute)
+    shape = model.config
+    narrow = isinstance(shape, ViTConfig) and shape.width // shape.heads < NARROW
+    if not narrow or device.type != "cpu":
+        return forward
+
+    def with_plain_attention(model: Model, x: Tensor) -> Tensor:
+        with sdpa_kernel(SDPBackend.MATH):
+            return forward(model, x)
+
+    return with_plain_attention
+
+
+def call_model(model: Model, x: Tensor) -> Tensor:
+    """Compute the logits of a run's model by its own forward pass."""
+    logits: Tensor = model(x)
+    return logits
+
+
+def _call_channels_last(model: Model, x: Tensor) -> Tensor:
+    """Compute the logits of a run's ResNet on a GPU, with images in the memory format of its weights."""
+    return call_model(model, x.contiguous(memory_format=torch.channels_last))

@@ -1,6 +1,7 @@
-"""Optimisers (AdamW, Adam, SGD, Muon), parameter groups by weight decay and depth, and the learning-rate schedule."""
+"""Optimisers (AdamW, Adam, SGD, Muon) and their states, groups by weight decay and depth, learning-rate schedule."""
 
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,7 +11,6 @@ from torch.distributed.tensor import DTensor
 
 from vitreous.training.config import TrainConfig
 from vitreous.training.muon import Muon
-from vitreous.training.policies import has_weight_decay, layer_index
 from vitreous.weights.load import Model
 
 
@@ -53,6 +53,23 @@ def _groups(
     ]
 
 
+def layer_index(name: str, depth: int) -> int:
+    """Return the layer of a parameter: 0 for the embedding, 1 for the first block, `depth` + 1 for the head.
+
+    >>> layer_index("pos_embed", 12), layer_index("blocks.0.attn.qkv.weight", 12), layer_index("head.weight", 12)
+    (0, 1, 13)
+    """
+    if match := re.match(r"blocks\.(\d+)\.", name):
+        return int(match[1]) + 1
+    early = ("patch_embed", "cls_token", "dist_token", "reg_token", "pos_embed", "norm_pre", "shared_rel_pos")
+    return 0 if name.startswith(early) else depth + 1
+
+
+def has_weight_decay(name: str, parameter: nn.Parameter) -> bool:
+    """Return whether weight decay applies to a parameter: to matrices; not to norms, biases, tokens and positions."""
+    return parameter.dim() > 1 and not name.endswith(("_token", "pos_embed", "latent", "bias_table"))
+
+
 def _create(kind: str, groups: list[dict[str, Any]], config: TrainConfig) -> torch.optim.Optimizer:
     """Create an optimiser by its name."""
     device = groups[0]["params"][0].device
@@ -74,7 +91,7 @@ def _create(kind: str, groups: list[dict[str, Any]], config: TrainConfig) -> tor
 
 
 def create_states(optimisers: list[torch.optim.Optimizer]) -> None:
-    """Create every tensor of the optimisers' states, filled with zeros, without changing a weight.
+    """Create every tensor of the optimisers' states before a step, filled with zeros, without changing a weight.
 
     A step with learning rate 0 on zero gradients does this; step counters are set back.
     """

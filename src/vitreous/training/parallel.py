@@ -1,4 +1,4 @@
-"""One model over several processes: DDP keeps a replica on each rank, FSDP2 a shard; sharded tensors.
+"""One model over several processes: DDP keeps a replica on each rank, FSDP2 a shard; sharded tensors gathered.
 
 With FSDP2 parameters are `DTensor`s: a rank holds a slice of each (`local`), and `full_tensor` gathers one.
 """
@@ -24,7 +24,7 @@ def is_sharded(config: TrainConfig, world: World) -> bool:
 
 
 def parallelise(module: nn.Module, model: Model, config: TrainConfig, world: World) -> nn.Module:
-    """Wrap `module`, which computes with `model`, so that its gradients are the mean over all ranks."""
+    """Wrap `module` with DDP or FSDP2, so that its gradients are the mean over all ranks."""
     if not world.distributed:
         if config.compile:
             module.compile(fullgraph=True, dynamic=False)
@@ -64,7 +64,7 @@ def blocks(model: Model) -> list[nn.Module]:
 
 @torch.no_grad()
 def average_buffers(buffers: list[Tensor], world: World) -> None:
-    """Set the buffers on all ranks to their mean: each rank's batch norms saw other images."""
+    """Set a replica's buffers on all ranks to their mean: each rank's batch norms saw other images."""
     if not world.distributed or not buffers:
         return
     means = world.sum(torch.cat([local(buffer).flatten() for buffer in buffers])) / world.world_size

@@ -1,4 +1,4 @@
-"""`POLICIES`: which parameters learn (full, head, attention, last, LoRA), which have weight decay; freeze others.
+"""`POLICIES`: which parameters learn (full, head, attention, last, LoRA); freeze the others, add and merge LoRA.
 
 A policy with a number is written `last:2`. LoRA adds small matrices to the attention layers (peft), which `merge_lora`
 adds to the weights at the end, so that the saved model is a plain ViT.
@@ -17,7 +17,7 @@ NORMS = re.compile(r"blocks\.\d+\.(norm1|norm2|attn\.[qk]_norm)\.")
 
 
 def _names(model: Model) -> list[str]:
-    """List the names of a model's parameters."""
+    """List the names of the parameters that a policy chooses from."""
     return [name for name, _ in model.named_parameters()]
 
 
@@ -62,7 +62,7 @@ POLICIES: dict[str, Callable[[Model, str], list[str]]] = {
 def apply_policy(model: Model, policy: str, *, train_norms: bool = False, lora_rank: int = 8) -> list[str]:
     """Make the parameters of a policy trainable and freeze the rest; return the names of the trainable ones.
 
-    >>> from vitreous.models.vit import ViTConfig
+    >>> from vitreous.models.vit_config import ViTConfig
     >>> model = ViT(ViTConfig(image_size=8, patch_size=4, width=16, depth=2, heads=2, classes=3))
     >>> apply_policy(model, "head")
     ['head.weight', 'head.bias']
@@ -103,20 +103,3 @@ def merge_lora(model: Model) -> Model:
                 layer.merge()
                 setattr(parent, name, layer.get_base_layer())
     return model
-
-
-def layer_index(name: str, depth: int) -> int:
-    """Return the layer of a parameter: 0 for the embedding, 1 for the first block, `depth` + 1 for the head.
-
-    >>> layer_index("pos_embed", 12), layer_index("blocks.0.attn.qkv.weight", 12), layer_index("head.weight", 12)
-    (0, 1, 13)
-    """
-    if match := re.match(r"blocks\.(\d+)\.", name):
-        return int(match[1]) + 1
-    early = ("patch_embed", "cls_token", "dist_token", "reg_token", "pos_embed", "norm_pre", "shared_rel_pos")
-    return 0 if name.startswith(early) else depth + 1
-
-
-def has_weight_decay(name: str, parameter: nn.Parameter) -> bool:
-    """Return whether weight decay applies to a parameter: to matrices; not to norms, biases, tokens and positions."""
-    return parameter.dim() > 1 and not name.endswith(("_token", "pos_embed", "latent", "bias_table"))

@@ -3,6 +3,7 @@
 import difflib
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from vitreous.training.config import TrainConfig
 
@@ -194,6 +195,8 @@ def find_recipe(name: str) -> Recipe:
     'digits'
     """
     if name not in RECIPES:
+        if Path(name).exists():
+            raise ValueError(f"{name} is not a recipe: for your own images write --data {name}")
         close = difflib.get_close_matches(name, RECIPES, n=2)
         hint = f"did you mean {' or '.join(close)}?" if close else f"the recipes are {', '.join(RECIPES)}"
         raise ValueError(f"no recipe is called {name!r}: {hint} (for your own images pass --data)")
@@ -231,12 +234,12 @@ def finetune_config(policy: str = FINETUNE.policy, images: int | None = None) ->
 
 
 def enough_from_scratch(width: int, height: int) -> int:
-    """Return how many images of about this size a model needs to learn from scratch; with fewer, fine-tune one."""
+    """Return how many own images of about this size a model needs to learn from scratch; with fewer, fine-tune one."""
     return 5_000 if min(width, height) > PHOTO_SIDE else 500
 
 
 def scratch_config(images: int, width: int, height: int, *, colour: bool = True) -> TrainConfig:
-    """Return a config that trains from scratch on so many images of about this size.
+    """Return the defaults for own images: a config that trains from scratch on so many images of about this size.
 
     >>> [(c.model, c.image_size, c.epochs) for c in (scratch_config(n, s, s) for n, s in ((2000, 28), (9000, 300)))]
     [('vit_nano_patch4_32', 28, 100), ('vit_tiny_patch16_224', 224, 33)]

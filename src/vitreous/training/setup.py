@@ -1,10 +1,8 @@
 """Set up a run from its config (`TrainingParts`): device, data, model, augmentation, teacher, optimisers, step."""
 
 import copy
-import ctypes
 import os
 import random
-import sys
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +18,7 @@ from vitreous.data.preprocess import Preprocess
 from vitreous.models.resnet import ResNet
 from vitreous.runtime.device import lacks_compiler, pick_device
 from vitreous.runtime.distributed import World, this_rank
+from vitreous.runtime.memory import keep_freed_memory
 from vitreous.training.batch_size import settle_batch_size
 from vitreous.training.batches import BatchSource, StreamedData, StreamSource, open_stream
 from vitreous.training.checkpoint import TrainingState
@@ -27,8 +26,8 @@ from vitreous.training.config import TrainConfig
 from vitreous.training.data_check import are_unequal, check_images_left, check_size, data_remarks
 from vitreous.training.evaluation import Evaluator
 from vitreous.training.listeners import Listener
-from vitreous.training.loss import Objective, Teacher, balancing_weights, choose_forward
-from vitreous.training.model import build_model
+from vitreous.training.loss import Objective, Teacher, balancing_weights
+from vitreous.training.model import build_model, choose_forward
 from vitreous.training.optimisers import build_optimisers, create_states
 from vitreous.training.parallel import is_sharded, parallelise, seed_rank
 from vitreous.training.policies import apply_policy
@@ -153,7 +152,7 @@ def set_up_run(
 
 
 def set_up_device(config: TrainConfig) -> torch.device:
-    """Choose a run's device and seed every random generator."""
+    """Set up a run's device, and seed every random generator."""
     rank = this_rank()
     device = pick_device(config.device)
     if device.type == "cuda" and device.index is None:
@@ -173,22 +172,8 @@ def set_up_device(config: TrainConfig) -> torch.device:
     return device
 
 
-def keep_freed_memory() -> None:
-    """Tell glibc to keep large freed blocks, which the next step needs again, instead of returning them to the system.
-
-    Allocating them again costs page faults, a fifth of a small model's step. Does nothing except on Linux.
-    """
-    if sys.platform == "linux":
-        try:
-            mallopt = ctypes.CDLL(None).mallopt
-        except (OSError, AttributeError):  # another C library
-            return
-        for parameter in (-1, -3):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
-            mallopt(parameter, 1 << 30)
-
-
 def open_data(config: TrainConfig, data_root: Path | None) -> tuple[ImageDataset | StreamedData, ImageDataset]:
-    """Open the training images and the test images of a run."""
+    """Set up a run's data: open the training images and the test images."""
     if config.stream:
         return open_stream(config, data_root)
     train_data, test_data = open_split(config.data, data_root, config.held_out, train=config.train_split)
@@ -204,7 +189,7 @@ def open_data(config: TrainConfig, data_root: Path | None) -> tuple[ImageDataset
 
 
 def make_augment(config: TrainConfig, source: BatchSource | StreamSource, classes: int) -> Augment:
-    """Build the augmentation that the config asks for, without the crop if the source has done it."""
+    """Set up the augmentation that a run's config asks for, without the crop if the source has done it."""
     preprocess = source.preprocess
     return Augment(
         size=preprocess.size,
@@ -225,7 +210,7 @@ def make_augment(config: TrainConfig, source: BatchSource | StreamSource, classe
 
 
 def make_teacher(config: TrainConfig, preprocess: Preprocess, model: Model, device: torch.device) -> Teacher | None:
-    """Load the teacher, if the config names one; its classes must be those of the data."""
+    """Set up a run's teacher, if the config names one; its classes must be those of the data."""
     if config.teacher is None:
         return None
     teacher = load(config.teacher)

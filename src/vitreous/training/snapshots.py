@@ -91,7 +91,7 @@ class SnapshotRecorder(Listener):
 
 
 def snapshot_epochs(epochs: int, count: int) -> list[int]:
-    """Return at most `count` epochs from 0 to the last, spaced roughly by a constant factor.
+    """Choose the epochs of snapshots: at most `count` from 0 to the last, spaced roughly by a constant factor.
 
     >>> snapshot_epochs(100, 8), snapshot_epochs(3, 8), snapshot_epochs(100, 0)
     ([0, 1, 2, 4, 9, 20, 45, 100], [0, 1, 2, 3], [])
@@ -108,14 +108,14 @@ def snapshot_epochs(epochs: int, count: int) -> list[int]:
 
 
 def some_images(parts: TrainingParts) -> tuple[Tensor, tuple[str, ...]]:
-    """Return a few test images of different classes: uint8 `[i c h w]` on the device, and their class names."""
+    """Choose a few test images of different classes for snapshots: uint8 `[i c h w]`, and their class names."""
     data = parts.test_data
     chosen = spread_over_classes(data.labels, IMAGES)
     return parts.test_source.some(chosen), tuple(data.class_names[data.labels[i]] for i in chosen)
 
 
 def spread_over_classes(labels: Sequence[int], count: int) -> list[int]:
-    """Return indices of images: the first of each class (of evenly spaced classes, if there are many), the second, …
+    """Choose images for snapshots by index: the first of each class (of evenly spaced ones), the second, …
 
     >>> spread_over_classes([0, 0, 0, 1, 1, 2], 4), spread_over_classes([3, 2, 1, 0], 2)
     ([0, 3, 5, 1], [3, 1])
@@ -156,7 +156,7 @@ def take_snapshot(model: Model, x: Tensor, epoch: int = 0) -> Snapshot:
 
 
 def _attention(model: ViT, x: Tensor) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return each head's attention distance `[layers heads]` and the class token's maps `[i rows columns]`."""
+    """Return a snapshot's attention: heads' distances `[layers heads]` and class token maps `[i rows columns]`."""
     layout, depth = model.layout, model.config.depth
     distances, maps = [], []
     for image in x[:, None]:  # one image and one block at a time: attention matrices are large
@@ -178,7 +178,7 @@ def _positions(model: ViT) -> NDArray[Any]:
 
 
 def selected_patches(grid: tuple[int, int]) -> tuple[list[int], list[int]]:
-    """Return rows and columns of the patches to compare with all others: all or, in a large grid, every n-th.
+    """Choose the patches that a snapshot compares with all others: all or, in a large grid, every n-th row and column.
 
     >>> selected_patches((2, 3)), selected_patches((14, 14))[0]
     (([0, 1], [0, 1, 2]), [0, 2, 4, 6, 8, 10, 12])
@@ -190,7 +190,7 @@ def selected_patches(grid: tuple[int, int]) -> tuple[list[int], list[int]]:
 
 
 def thumbnails(pixels: Tensor, longest: int = THUMBNAIL) -> NDArray[Any]:
-    """Reduce images `[i c h w]` to a longer side of at most `longest` pixels: uint8 `[i h w c]`."""
+    """Reduce a snapshot's images `[i c h w]` to a longer side of at most `longest` pixels: uint8 `[i h w c]`."""
     height, width = pixels.shape[-2:]
     if (share := longest / max(height, width)) < 1:
         size = max(1, round(height * share)), max(1, round(width * share))
@@ -205,7 +205,7 @@ def _bytes(images: Tensor) -> NDArray[Any]:
 
 
 def write_snapshot(folder: Path, snapshot: Snapshot) -> Path:
-    """Write `epoch-00012.npz`, atomically."""
+    """Write a snapshot, `epoch-00012.npz`, atomically."""
     known = {field.name: getattr(snapshot, field.name) for field in fields(snapshot)}
     arrays = {name: np.asarray(value) for name, value in known.items() if value is not None}
 

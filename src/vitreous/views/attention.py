@@ -23,7 +23,7 @@ SCALES: dict[MatrixScale, str] = {
 
 
 def _map(inspection: Inspection, title: str, panels: tuple[Axis, ...], **options: object) -> Map:
-    """Make the view of every query's attention, or of the chosen one's where a model is too large to keep all."""
+    """Compute the view of every query's attention, or of the chosen one's where a model is too large to keep all."""
     axes: tuple[Axis, ...] = ("block", "head", "query") if inspection.keeps_attention else ("block", "head")
     return Map(
         inspection.attention,
@@ -42,12 +42,12 @@ def _map(inspection: Inspection, title: str, panels: tuple[Axis, ...], **options
 
 
 def rows(inspection: Inspection) -> Map:
-    """Show one query's attention in one block, head by head."""
+    """Compute the view of one query's attention in one block, head by head."""
     return _map(inspection, "Attention of the {query}, {block}", ("head",), chosen=tuple(inspection.heads))
 
 
 def maps(inspection: Inspection) -> Results:
-    """Show one query's attention through all blocks, and in every head of each."""
+    """Compute the view of one query's attention through all blocks, and in every head of each."""
     return {
         "": _map(inspection, "Attention of the {query} through the blocks, mean over heads", ("block",)),
         "heads": _map(inspection, "Attention of the {query}, every block and head", ("block", "head")),
@@ -55,7 +55,7 @@ def maps(inspection: Inspection) -> Results:
 
 
 def matrix(inspection: Inspection) -> Results:
-    """Show one block's attention matrix, of one head or their mean, on up to three scales."""
+    """Compute the view of one block's attention matrix, of one head or their mean, on up to three scales."""
     if not inspection.keeps_attention:
         raise ValueError("the attention matrices of a model this large do not fit a page")
     head, scale = inspection.choice.head, inspection.choice.scale
@@ -77,26 +77,26 @@ def matrix(inspection: Inspection) -> Results:
 
 
 def _by_block(inspection: Inspection, measure: Callable[[Tensor], Tensor]) -> Tensor:
-    """Apply a measure to every block's attention `[heads t t]`: `[blocks heads]`."""
+    """Apply a measure to every block's attention for a view, `[heads t t]`: `[blocks heads]`."""
     return torch.stack([measure(one) for one in inspection.each_attention()])
 
 
 def distance(inspection: Inspection) -> Dots:
-    """Show how far each head of each block attends, in pixels."""
+    """Compute the view of how far each head of each block attends, in pixels."""
     layout, patch = inspection.vit.layout, inspection.vit.config.patch
     values = _by_block(inspection, lambda one: attention.mean_distance(one, layout, patch))
     return Dots(values.numpy(), "How far heads attend", label="mean attention distance (px)", unit=" px")
 
 
 def entropy(inspection: Inspection) -> Dots:
-    """Show how widely each head of each block attends, in nats."""
+    """Compute the view of how widely each head of each block attends, in nats."""
     values = _by_block(inspection, attention.entropy)
     ceiling = log(inspection.vit.layout.tokens)
     return Dots(values.numpy(), "How widely heads attend", label="entropy (nats)", ceiling=ceiling)
 
 
 def rollout_map(inspection: Inspection) -> Map:
-    """Show rollout of every query, or of the chosen one where a model is too large to keep all."""
+    """Compute the view of rollout, of every query or the chosen one where a model is too large to keep all."""
     choice, layout = inspection.choice, inspection.vit.layout
     axes: tuple[Axis, ...] = ("query",) if inspection.keeps_attention else ()
     if inspection.keeps_attention:
@@ -121,7 +121,7 @@ def rollout_map(inspection: Inspection) -> Map:
 
 
 def describe_rollout(inspection: Inspection) -> str:
-    """Describe the options chosen for rollout, where they are not the defaults."""
+    """Describe the options of the view of rollout, where they are not the defaults."""
     choice, default = inspection.choice, Choice()
     words = [] if choice.query is None else [f"of the {inspection.query_name}"]
     words += [f"{choice.fusion} over heads"] if choice.fusion != default.fusion else []
@@ -140,7 +140,8 @@ ROWS = View(
 )
 MAPS = View(
     "Attention through the blocks",
-    "The attention of the class token, or of the query you choose, from the first block to the last; then of every head.",
+    "The attention of what the head reads, the class token or the average patch, or of the query you choose, from the first "
+    "block to the last; then of every head.",
     "Late tokens are mixtures: attention to a patch's token is no longer attention to that patch alone. Each map has its own "
     "scale.",
     maps,
@@ -148,8 +149,8 @@ MAPS = View(
 )
 MATRIX = View(
     "Attention matrix",
-    "Row q is the attention of query token q over all key tokens: each row sums to 1. Class and register tokens come first. A "
-    "bright diagonal is a token that attends to itself; a bright column is a token that all others attend to. The scales: raw "
+    "Row q is the attention of query token q over all key tokens: each row sums to 1. Class and register tokens, if any, come "
+    "first. A bright diagonal is a token that attends to itself; a bright column is a token that all others attend to. The scales: raw "
     "weights; their decimal logarithm; each row layer-normalised.",
     "Attention says what is mixed, not what follows from it: a token may be attended to and ignored later.",
     matrix,

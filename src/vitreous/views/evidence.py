@@ -7,10 +7,8 @@ import torch
 from torch import Tensor
 
 from vitreous.figures.kinds import Removal
-from vitreous.inside.faithfulness import centre_map, probabilities_without, random_map
-from vitreous.models.vit import ViT
-from vitreous.views.inspection import Choice, Inspection
-from vitreous.views.maps import heat_map
+from vitreous.inside.faithfulness import centre_map, random_map
+from vitreous.views.inspection import Inspection
 from vitreous.views.view import IMAGE_CLASSES, View
 
 SHARES = (0.0, 0.02, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
@@ -30,18 +28,12 @@ PLAIN = 0.25
 
 
 def evidence(inspection: Inspection) -> Removal:
-    """Compute the probabilities of likely classes while a map's strongest patches are hidden or shown alone."""
-    name = "relevance" if isinstance(inspection.model, ViT) else "CAM"
+    """Compute the view that tests a map: probabilities while its strongest patches are hidden, or shown alone."""
     classes = inspection.classes[:CLASSES]
-    if isinstance(inspection.model, ViT):
-        maps = inspection.evidence.relevance[: len(classes)].float().cpu().clone()  # [m r c]
-    else:
-        maps = torch.stack([heat_map(name, inspection.with_choice(Choice(target=index))) for index in classes])
+    maps = inspection.removal.map[: len(classes)].clone()  # [m r c]
     if artifacts := inspection.artifacts:  # the page does not colour them: they are the last to be hidden
         maps.flatten(1)[:, list(artifacts.patches)] = -torch.inf
     grid, patches = (maps.shape[1], maps.shape[2]), maps[0].numel()
-    if patches < 2:
-        raise ValueError(f"hiding patches needs at least 2 of them, got {patches}")
     order = maps.flatten(1).argsort(dim=1, descending=True, stable=True)  # [m n]
     counts = sorted({round(share * patches) for share in SHARES})
     ask = partial(_ask, inspection)
@@ -83,12 +75,12 @@ def evidence(inspection: Inspection) -> Removal:
         np.array(centre),
         passed,
         (red, green, blue),
-        title=f"What is left of an answer when the strongest patches of its {name} map are hidden",
+        title="What is left of an answer when the strongest patches of its removal map are hidden",
     )
 
 
 def passes(now: float, rival: float, whole: float) -> bool:
-    """Return whether hiding a map's patches leaves a class clearly less than the best of other choices of patches.
+    """Return whether a map passes its test: hiding its patches leaves a class less than other choices of patches.
 
     >>> passes(0.04, 0.6, whole=0.67), passes(0.59, 0.6, whole=0.67)
     (True, False)
@@ -97,19 +89,17 @@ def passes(now: float, rival: float, whole: float) -> bool:
 
 
 def _ask(inspection: Inspection, kept: Tensor) -> Tensor:
-    """Compute the probabilities `[k classes]` with only some patches kept; the others take the image's mean colour."""
-    if isinstance(inspection.model, ViT):
-        return inspection.hidden(kept, "mean").softmax(dim=-1).cpu()
-    return probabilities_without(inspection.model, inspection.x, kept, baseline="mean").cpu()
+    """Ask again with only some patches kept, the others in mean colour, for the view of evidence: `[k classes]`."""
+    return inspection.hidden(kept, "mean").softmax(dim=-1).cpu()
 
 
 def _first(order: Tensor, count: int, grid: tuple[int, int]) -> Tensor:
-    """Mask the first `count` patches of each order `[m n]`: `[m r c]`."""
+    """Mask the first `count` patches of each order in the view of evidence, `[m n]`: `[m r c]`."""
     return (order.argsort(dim=1) < count).view(-1, *grid)
 
 
 def _telling(line: Tensor, counts: list[int]) -> int:
-    """Choose the step to tell of a class's probabilities `[s]`: where it is lost, with up to half of them hidden.
+    """Choose the step that the view of evidence tells of: where the class is lost, up to half of the patches.
 
     >>> _telling(torch.tensor([0.8, 0.6, 0.1, 0.0]), [0, 10, 20, 100])
     2
@@ -121,7 +111,7 @@ def _telling(line: Tensor, counts: list[int]) -> int:
 
 EVIDENCE = View(
     "Hide and show",
-    "The probability of an answer while the strongest patches of its map are hidden, and while they alone are shown; hidden "
+    "The probability of an answer while the strongest patches of its removal map are hidden, and while they alone are shown; hidden "
     "patches take the image's mean colour.",
     "An image with holes is unlike any that the model was trained on, so a fall is a sign of evidence and no proof of it.",
     evidence,

@@ -16,8 +16,12 @@ from vitreous.figures.selection import MatrixScale
 from vitreous.inside.artifacts import Artifacts, find_artifacts
 from vitreous.inside.attention import attention_of
 from vitreous.inside.capture import capture
-from vitreous.inside.hiding import HiddenPatches
+from vitreous.inside.grad_cam import grad_cam
+from vitreous.inside.hiding import HiddenPatches, log_odds
+from vitreous.inside.methods import patch_grid
+from vitreous.inside.pruned_gradients import pruned_gradients
 from vitreous.inside.relevance import ClassEvidence, class_evidence
+from vitreous.inside.removal import RemovalMap, count_passes, removal
 from vitreous.models.vit import ViT
 from vitreous.speed.fused_forward import pack
 from vitreous.weights.load import Model
@@ -55,6 +59,8 @@ class Choice:
     """The share of smallest attention that rollout drops."""
     residual: float = 0.5
     """The shortcut's share in rollout."""
+    passes: int | str = "quick"
+    """Forward passes of the removal map: quick (64), middle (256), thorough (1,024) or a number."""
 
 
 class Inspection:
@@ -70,6 +76,7 @@ class Inspection:
     def _check(self) -> None:
         """Raise for a choice that the inspected model does not have."""
         config, choice = self.model.config, self.choice
+        count_passes(choice.passes)
         if choice.target is not None and not config.classes:
             raise ValueError("this model has no classes to explain: leave the target out")
         counts = {"target": config.classes}
@@ -80,14 +87,7 @@ class Inspection:
             values = [getattr(choice, what), *((choice.heads or ()) if what == "head" else ())]
             for value in values:
                 if value is not None and not -count <= value < count:
-                    raise ValueError(f"{what} {value} does not exist: this model has {what} 0 to {count - 1}")
-
-    def with_choice(self, choice: Choice, model: Model | None = None) -> "Inspection":
-        """Return the same image with another choice, or in front of another model, without resizing it again."""
-        other = Inspection(model or self.model, self.image, choice, self.name)
-        if self.image is not None and other.model.card.preprocess == self.model.card.preprocess:
-            other.view = self.view
-        return other
+                    raise ValueError(f"{what} {value} does not exist: this model has 0 to {count - 1}")
 
     @property
     def vit(self) -> ViT:
@@ -190,8 +190,25 @@ class Inspection:
 
     @cached_property
     def hidden(self) -> HiddenPatches:
-        """The ViT in front of the image with patches hidden; many such images run, so that packed weights pay off."""
-        return HiddenPatches(self.vit, self.x, self.vit.layout.grid, batch_size=8, blocks=pack(self.vit, 8))
+        """The model in front of the image with patches hidden; many such images run, so that packed weights pay off."""
+        if isinstance(self.model, ViT):
+            return HiddenPatches(self.vit, self.x, self.vit.layout.grid, batch_size=8, blocks=pack(self.vit, 8))
+        return HiddenPatches(self.model, self.x, patch_grid(self.model, self.x))
+
+    @cached_property
+    def removal(self) -> RemovalMap:
+        """What each patch adds to each of `classes`, from the same images with patches hidden: `[k rows columns]`."""
+        if isinstance(self.model, ViT):
+            prior = pruned_gradients(self.vit, self.x.expand(len(self.classes), -1, -1, -1), self.classes)
+        else:
+            prior = torch.cat([grad_cam(self.model, self.x, index) for index in self.classes])
+        return removal(
+            lambda kept, operator: log_odds(self.hidden(kept, operator), self.classes),
+            prior,
+            passes=count_passes(self.choice.passes),
+            operators=self.hidden.operators,
+            progress=self.progress,
+        )
 
     @cached_property
     def block(self) -> int:

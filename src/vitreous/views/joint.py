@@ -23,21 +23,25 @@ SIMILARITY_READ = " Beside another image, the patches there that are alike light
 
 @torch.no_grad()
 def joint_directions(outputs: Sequence[Tensor], model: ViT) -> np.ndarray:
-    """Describe each patch of each image by few numbers whose products are the cosines of any two: `[b blocks n k]`.
+    """Describe each patch of several images by few numbers whose products are cosines: `[b blocks n k]`.
 
     `outputs` are the tokens that leave each block `[blocks t d]`, of each image. The numbers are the patches' unit
     vectors along the directions that hold most of all images, block by block.
     """
-    patches = torch.stack([each[:, model.layout.prefix :].float().cpu() for each in outputs])  # [b blocks n d]
-    unit = torch.nn.functional.normalize(patches, dim=-1)
+    unit = torch.stack([unit_directions(each, model) for each in outputs])  # [b blocks n d]
     flat = unit.transpose(0, 1).flatten(1, 2)  # [blocks bn d]
     _, directions = torch.linalg.eigh(flat.mT @ flat)  # columns, the largest last
     return (unit @ directions[None, ..., -COMPONENTS:]).numpy()  # type: ignore[no-any-return]
 
 
+def unit_directions(outputs: Tensor, model: ViT) -> Tensor:
+    """Describe each patch of one image by its unit vector `[blocks n d]`: exact, and comparable with any other image's."""
+    return torch.nn.functional.normalize(outputs[:, model.layout.prefix :].detach().float().cpu(), dim=-1)
+
+
 @torch.no_grad()
 def joint_colours(outputs: Sequence[Tensor], model: ViT) -> np.ndarray:
-    """Map the patches of all images to red, green and blue by the same three components: `[b blocks n 3]`."""
+    """Colour the patches of several images by the same three principal components: `[b blocks n 3]`."""
     weight = next(model.parameters())
     found = []
     for block in range(len(outputs[0])):  # normed, or a few very long tokens would decide the colours

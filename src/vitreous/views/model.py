@@ -19,7 +19,7 @@ COMPONENTS = 28
 
 
 def seen(inspection: Inspection) -> Crop:
-    """Show the original image with the part that the model gets outlined, and what the model gets."""
+    """Compute the view of the crop: the original image with the part that the model gets outlined, and that part."""
     assert inspection.image is not None
     image, preprocess = inspection.image, inspection.model.card.preprocess
     small = image.convert("RGB")
@@ -35,13 +35,13 @@ def seen(inspection: Inspection) -> Crop:
 
 
 def patches(inspection: Inspection) -> Tiles:
-    """Show the image as the model gets it, cut into patches."""
+    """Compute the view of patches: the image as the model gets it, cut into them."""
     rows, columns = grid = inspection.vit.layout.grid
     return Tiles(inspection.pixels[None], f"{rows} × {columns} patches", grid=grid)
 
 
 def positions(inspection: Inspection) -> Results:
-    """Show the similarity of every position to every other, and of the chosen or the middle one enlarged."""
+    """Compute the view of positions: the similarity of each to every other, the chosen or middle one enlarged."""
     layout = inspection.vit.layout
     similarity = position_similarity(inspection.vit).float().cpu().numpy()  # [r c r c]
     rows, columns = layout.grid
@@ -72,7 +72,7 @@ def positions(inspection: Inspection) -> Results:
 
 
 def filters(inspection: Inspection) -> Tiles:
-    """Show a ViT's principal components of its filters, or a ResNet's first filters."""
+    """Compute the view of filters: a ViT's principal components of them, or a ResNet's first ones."""
     if not isinstance(inspection.model, ViT):
         images = embedding_filters.first_filters(inspection.model.conv1.weight)
         return Tiles(images.cpu().numpy(), "Filters of the first convolution")
@@ -85,12 +85,12 @@ def filters(inspection: Inspection) -> Tiles:
 
 
 def shapes(inspection: Inspection) -> Table:
-    """List the shape of the tensor at each step."""
+    """Compute the view of shapes: the tensor's at each step."""
     return Table(trace(inspection.vit), "Shapes at each step")
 
 
 def card(inspection: Inspection) -> Table:
-    """List what was loaded, from where, and what was assumed; local paths stay out, for pages are shared."""
+    """Compute the view of what was loaded, from where, and what was assumed; local paths stay out."""
     sections = inspect(inspection.model).sections.values()
     rows = [(label, text) for lines in sections for label, text in lines if label != "file"]
     return Table([(label, short_name(text) if label == "name" else text) for label, text in rows], "About the model")

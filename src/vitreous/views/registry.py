@@ -7,18 +7,25 @@ To add a view: write how it is computed and its words in a module of this folder
 import difflib
 from collections.abc import Sequence
 
-from vitreous.views import answers, attention, evidence, maps, model, story, tokens
+from vitreous.views import answers, attention, evidence, maps, model, story, tokens, trust
 from vitreous.views.inspection import Inspection
 from vitreous.views.view import View
 
 VIEWS: dict[str, View] = {
-    "relevance": maps.RELEVANCE,
     "removal": maps.REMOVAL,
+    "pruned-gradients": maps.PRUNED_GRADIENTS,
+    "relevance": maps.RELEVANCE,
     "evidence": evidence.EVIDENCE,
     "predictions": answers.PREDICTIONS,
     "gradient-attention": maps.GRADIENT_ATTENTION,
     "cam": maps.CAM,
+    "grad-cam-plus-plus": maps.GRAD_CAM_PLUS_PLUS,
+    "gradient-input": maps.GRADIENT_INPUT,
     "integrated-gradients": maps.INTEGRATED_GRADIENTS,
+    "value-norms": maps.VALUE_NORMS,
+    "smooth-grad": maps.SMOOTH_GRAD,
+    "occlusion": maps.OCCLUSION,
+    "rise": maps.RISE,
     "attention-rows": attention.ROWS,
     "attention-maps": attention.MAPS,
     "rollout": attention.ROLLOUT,
@@ -40,7 +47,7 @@ VIEWS: dict[str, View] = {
     "architecture": story.ARCHITECTURE,
     "shapes": model.SHAPES,
     "card": model.CARD,
-    "trust": maps.TRUST,
+    "trust": trust.TRUST,
 }
 
 
@@ -65,3 +72,12 @@ def choose_views(names: str | Sequence[str], inspection: Inspection) -> dict[str
     if not chosen:
         raise ValueError(f"no view was named: the views are {', '.join(VIEWS)}, or all")
     return dict(sorted(chosen.items(), key=lambda item: list(VIEWS).index(item[0])))
+
+
+def missing_views(inspection: Inspection) -> dict[str, list[str]]:
+    """List the views that `all` leaves out since the model or the inspection cannot give them: reason → names."""
+    found: dict[str, list[str]] = {}
+    for name, view in VIEWS.items():
+        if not view.slow and (reason := view.missing(inspection)) is not None:
+            found.setdefault(reason, []).append(name)
+    return found

@@ -5,7 +5,9 @@ import torch
 from vitreous.figures.kinds import Diagram, Part, Story, StoryStep
 from vitreous.inside.capture import capture
 from vitreous.inside.glossary import full_name
+from vitreous.models.text import SentenceHead
 from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.views.inspection import Inspection
 from vitreous.views.view import VIT, View
 
@@ -14,12 +16,12 @@ STRIP = 64
 
 
 def _times(*sides: int) -> str:
-    """Write sides with × between."""
+    """Write sides in the story with × between."""
     return " × ".join(str(side) for side in sides)
 
 
 def _tokens(model: ViT) -> str:
-    """Name the tokens in front of the patches in words; empty where there are none."""
+    """Name the tokens in front of the patches in the story's words; empty where there are none."""
     layout = model.layout
     names = [f"a {layout.name(i)} token" for i in range(layout.prefix - layout.registers)]
     names += [f"{layout.registers} registers"] if layout.registers else []
@@ -27,17 +29,18 @@ def _tokens(model: ViT) -> str:
 
 
 def _reads(model: ViT) -> str:
-    """Name the tokens that the head reads."""
+    """Name the tokens that the head reads in the story's words."""
     return {
         "token": "the class token",
         "mean": "the mean of the patches",
         "token+mean": "the class token and the mean of the patches",
         "attention": "the tokens, pooled by attention",
+        "class-attention": "a class token that reads the patches after the blocks",
     }[model.config.pool]
 
 
 def architecture(inspection: Inspection) -> Diagram:
-    """Show the parts of the model from image to answer with the shape that leaves each, and one block enlarged."""
+    """Compute the architecture diagram: the model's parts from image to answer with shapes, one block enlarged."""
     model = inspection.vit
     config, layout = model.config, model.layout
     (height, width), (p, q), d = config.size, config.patch, config.width
@@ -70,8 +73,22 @@ def architecture(inspection: Inspection) -> Diagram:
 
 
 @torch.inference_mode()
+def _embedding_equation(config: ViTConfig) -> str:
+    """Write equation 1 of the story as this model computes it: with the tokens and positions that it has."""
+    sequence = f"[{'x_class; ' if config.class_token else ''}x₁E; … xₙE]"
+    placed = f"{sequence} + E_pos" if config.position != "none" else sequence
+    return f"z₀ = LN({placed})" if config.embedding_norm else f"z₀ = {placed}"
+
+
+def _by_position(config: ViTConfig) -> str:
+    """Say in the story how scores depend on positions, if they do; the page draws queries and keys after rotation."""
+    rotated = " Both were rotated by the position of their patch." if config.rope != "none" else ""
+    biased = " A bias for the offset of the two patches, not drawn here, is added."
+    return rotated + (biased if config.relative_position != "none" else "")
+
+
 def story(inspection: Inspection) -> Story:
-    """Tell the image's way through the model in eight steps, with the numbers that the page draws."""
+    """Compute the story: the image's way through the model in eight steps, with the numbers that the page draws."""
     model = inspection.vit
     config, layout = model.config, model.layout
     block = min(max(config.depth // 2 - 1, 0), max(inspection.artifacts.block - 1, 0) or config.depth)
@@ -89,6 +106,7 @@ def story(inspection: Inspection) -> Story:
     tokens, key = _times(layout.tokens, d), d // config.heads
     prefix = _tokens(model)
     answer = f"“{inspection.target_label}”" if config.classes and model.card.head == "classifier" else "its features"
+    worded = ", compares it with the text features of each sentence" if isinstance(model.head, SentenceHead) else ""
     steps = (
         StoryStep(
             "Image",
@@ -115,15 +133,15 @@ def story(inspection: Inspection) -> Story:
                 if prefix
                 else "."
             ),
-            "z₀ = [x_class; x₁E; … xₙE] + E_pos" if plain and prefix else "z₀ = [x₁E; … xₙE]",
+            _embedding_equation(config),
             (("patches × matrix", _times(n, d)), ("tokens", tokens)),
             "embedding",
         ),
         StoryStep(
             "Query and keys",
             f"In block {block}, head 0, the token of a patch asks with its query; every token offers a key. Where the two "
-            "point the same way, the score is high.",
-            f"s = q · k / √{key}",
+            f"point the same way, the score is high.{_by_position(config)}",
+            f"s = q · k / √{key}" + (" + b" if config.relative_position != "none" else ""),
             (("queries, keys", _times(layout.tokens, key)), ("scores", _times(layout.tokens, layout.tokens))),
             "score",
         ),
@@ -139,7 +157,7 @@ def story(inspection: Inspection) -> Story:
             "MLP",
             f"Then each token is transformed by itself, through {config.mlp_width} hidden numbers; here is how much "
             f"attention and MLP add to each token in block {block}.",
-            "z = z′ + MLP(LN(z′))",
+            "z = z′ + LN(MLP(z′))" if config.post_norm else "z = z′ + MLP(LN(z′))",
             (("hidden layer", _times(layout.tokens, config.mlp_width)), ("output", tokens)),
             "mlp",
         ),
@@ -153,8 +171,8 @@ def story(inspection: Inspection) -> Story:
         ),
         StoryStep(
             "Answer",
-            f"The head reads {_reads(model)} and answers {answer}.",
-            "p = softmax(W LN(z) + b)",
+            f"The head reads {_reads(model)}{worded} and answers {answer}.",
+            "p = softmax(s cos(W LN(z), text) + b)" if worded else "p = softmax(W LN(z) + b)",
             (("pooled", str(config.feature_width)), ("logits", str(config.classes or config.feature_width))),
             "answer",
         ),

@@ -11,7 +11,7 @@ from vitreous.views.view import View
 
 
 def colours(inspection: Inspection) -> Map:
-    """Show the three main directions of the tokens after each block as red, green and blue."""
+    """Compute the view of tokens as colours: their three main directions after each block as red, green and blue."""
     layout = inspection.vit.layout
     with torch.inference_mode():  # normed, or a few very long tokens would decide the colours
         found = [
@@ -24,7 +24,7 @@ def colours(inspection: Inspection) -> Map:
 
 
 def norms(inspection: Inspection) -> Map:
-    """Show the norm of each token after each block."""
+    """Compute the view of tokens by their norm after each block."""
     layout = inspection.vit.layout
     found = [representations.token_norms(one.float(), layout).cpu() for one in inspection.outputs]
     values = torch.stack(found).flatten(1).numpy()  # [blocks n]
@@ -34,7 +34,7 @@ def norms(inspection: Inspection) -> Map:
 
 
 def patch_similarity(inspection: Inspection) -> Map:
-    """Show the cosine similarity of every patch with every other, after each block."""
+    """Compute the view of similar patches: the cosine of every one with every other, after each block."""
     layout = inspection.vit.layout
     rows, columns = layout.grid
     row, column = inspection.query_patch or (rows // 2, columns // 2)
@@ -55,7 +55,7 @@ def patch_similarity(inspection: Inspection) -> Map:
 
 
 def similarity(inspection: Inspection) -> Matrix:
-    """Show the linear CKA of what any two blocks read."""
+    """Compute the view of similar blocks: the linear CKA of what any two read."""
     with torch.inference_mode(), capture(inspection.vit, "norm1") as captured:  # normed, as above
         inspection.vit(inspection.x)
     values = representations.layer_similarity(captured.stack("norm1").float()).cpu().numpy()

@@ -36,6 +36,8 @@ class View:
     """What there must be: an `image`, a `vit` (not a ResNet), `classes` (a classifier), learned `positions`."""
     slow: bool = False
     """Whether it takes many forward passes, and so has to be asked for by name."""
+    more: bool = False
+    """Whether the page shows it behind “More” in its tab."""
 
     def missing(self, inspection: Inspection) -> str | None:
         """Return why this view cannot be computed of an inspection, or None."""

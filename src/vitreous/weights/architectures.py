@@ -1,7 +1,8 @@
-"""timm's architectures: name → timm's arguments → `ViTConfig`, and which of them a file's tensors may belong to.
+"""timm's architectures by name: the arguments timm gives a model → `ViTConfig`; which of them a file's tensors fit.
 
 `architectures.json` holds what timm's entry points pass to its `VisionTransformer`, or to another `class`. Three keys
-are ours, for values that JSON cannot hold: `norm_eps`, `swiglu` and `distilled`. An entry with `unsupported` has the
+are ours, for values that JSON cannot hold: `norm_eps`, `swiglu` and `distilled`; `input_size` is the image size of
+timm's weights where the tensors do not show it. An entry with `unsupported` has the
 tensors that a supported model could have and computes something else: it is listed so that a bare file of one is not
 taken for the other, and `unsupported` names the difference. `tests/weights/test_architectures.py` compares the table
 with timm and, run as a script, writes it.
@@ -15,12 +16,12 @@ from importlib import resources
 from typing import Any
 
 from vitreous.models.variants import VARIANTS
-from vitreous.models.vit import ViTConfig
+from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.keymap import Allowed
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.timm_classes import BLOCKS, CLASSES, check_bool, one_of
 
-POOLS = {"token": "token", "avg": "mean", "map": "attention"}
+POOLS = {"token": "token", "avg": "mean", "map": "attention", "class-attention": "class-attention"}
 ACTIVATIONS = {name: name for name in ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")} | {"swish": "silu"}
 FIELDS = {  # timm's arguments that are fields of ViTConfig
     "img_size": "image_size",
@@ -48,7 +49,8 @@ FIELDS = {  # timm's arguments that are fields of ViTConfig
     "norm": "norm",
     "patch_norm": "patch_norm",
     "stem": "stem",
-    **{name: name for name in ("mlp_norm", "attention_norm", "pool_heads", "pool_mlp_width")},
+    **{name: name for name in ("mlp_norm", "attention_norm", "pool_heads", "pool_mlp_width", "pool_layers")},
+    "talking_heads": "talking_heads",
     **{name: name for name in ("rope", "rope_temperature", "rope_offset", "rope_reference", "rope_order")},
 }
 COMPUTED = (
@@ -77,7 +79,7 @@ STRUCTURE = (
     *("class_token", "distillation_token", "registers", "position", "prefix_positions", "patch_bias", "qkv_bias"),
     *("relative_position", "qv_bias", "qk_norm", "swiglu", "embedding_norm", "final_norm", "fc_norm", "layer_scale"),
     *("norm", "branch_bias", "patch_norm", "stem"),
-    *("attention_norm", "mlp_norm"),
+    *("attention_norm", "mlp_norm", "talking_heads", "pool_layers"),
 )
 """Fields that decide which tensors there are, whatever their sizes; of `pool` and `rope` one value does."""
 ROTATION = ("rope_temperature", "rope_offset", "rope_reference", "rope_order")
@@ -110,6 +112,8 @@ def from_arguments(arguments: Mapping[str, Any]) -> ViTConfig:
     >>> from_arguments({"embed_dim": 192, "num_heads": 3, "global_pool": "avg"}).fc_norm
     True
     """
+    if "input_size" in arguments:
+        arguments = {"img_size": arguments["input_size"]} | {k: v for k, v in arguments.items() if k != "input_size"}
     arguments = CLASSES[arguments.get("class", "VisionTransformer")](arguments)
     for name, value in arguments.items():
         if name in HARMLESS_VALUES and value in HARMLESS_VALUES[name]:
@@ -181,17 +185,17 @@ def known_architectures() -> dict[str, Architecture]:
 
 
 def states(config: ViTConfig, sizes: bool = True) -> Allowed:
-    """Return what a model's config states, by field; without `sizes`, all but image size, channels and classes."""
+    """Return what a known architecture's config states, by field; without `sizes`, all but sizes and classes."""
     unsaid = {"dropout", "attention_dropout", "stochastic_depth", "representation_size"}
     unsaid |= set() if sizes else {"channels", "classes", "distillation_head"}
-    shown = not config.partial_patches and not (config.rope != "none" and config.position == "none")
-    if shown and not sizes:  # by the positions
+    placed = config.position != "none" or config.relative_position.endswith("table")
+    if placed and not config.partial_patches and not sizes:  # their number shows it
         unsaid |= {"image_size", "partial_patches"}
     return {name: (value,) for name, value in vars(config).items() if name not in unsaid}
 
 
 def normalise(name: str, value: Any, shapes: Mapping[str, Any]) -> Any:
-    """Return a config field's value in the form in which two are compared.
+    """Return a config field's value in the form in which two architectures are compared.
 
     Of layer scale only its presence counts, and positions of prefix tokens only if there are such tokens and positions.
     """
@@ -205,28 +209,28 @@ def normalise(name: str, value: Any, shapes: Mapping[str, Any]) -> Any:
 
 
 def structure(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a config that decide which tensors a model has."""
+    """Return the fields by which architectures differ in their tensors."""
     found = {name: normalise(name, fields[name], fields) for name in STRUCTURE}
     special = {"pool": "attention", "rope": "mixed"}  # the values that bring tensors with them
     return found | {name: value if fields.get(name) == value else "other" for name, value in special.items()}
 
 
 def known_heads(shapes: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the numbers of heads that known models with such tensors of these sizes have."""
+    """Return the numbers of heads that known architectures with such tensors of these sizes have."""
     mine, sizes = structure(shapes), tuple(shapes[name] for name in SIZES)
     same = (e.config for e in known_architectures().values() if _sizes(e) == sizes)
     return tuple(sorted({config.heads for config in same if structure(vars(config)) == mine}))
 
 
 def known_depths(shapes: Mapping[str, Any]) -> str:
-    """Return the depths of known models of this width if none has the file's own; else nothing."""
+    """Return the depths of known architectures of this width if none has the file's own; else nothing."""
     configs = [entry.config for entry in known_architectures().values()]
     same = {c.depth for c in configs if (c.width, c.mlp_width) == (shapes["width"], shapes["mlp_width"])}
     return "" if shapes["depth"] in same else " or ".join(str(depth) for depth in sorted(same))
 
 
 def timm_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[Allowed, str]:
-    """Return what the known models with a file's tensors agree on, and the name of one that has its sizes too.
+    """Return what the architectures with a file's tensors agree on, and the name of one that has its sizes too.
 
     `shapes` are the fields that the tensors state. Fields that the user assumes need not agree. A structure that no
     known model has is an error that names the nearest: a part is missing, or the user has to confirm it.
@@ -240,10 +244,11 @@ def timm_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[A
     if not found:
         same = [pair for pair in differing if _sizes(pair[0]) == sizes and not pair[0].unsupported]
         nearest, fields = min(same or differing, key=lambda pair: len(pair[1]))
-        values = [f"{f}={mine[f]}" for f in fields]
+        values = [f"{f}={shapes[f]}" for f in fields if f in STRUCTURE] or ["architecture=NAME"]
+        said = ", ".join(f"{f}={shapes.get(f, mine[f])}" for f in fields)
         raise CheckpointError(
-            f"its tensors say {', '.join(values)}, unlike those of any known model (the nearest is {nearest.name}): a "
-            f"part is missing; if not, pass --assume {' --assume '.join(values)}"
+            f"its tensors say {said}, unlike those of any known model (the nearest is {nearest.name}): a part is "
+            f"missing; if not, pass --assume {' --assume '.join(values)}"
         )
     sized = [entry for entry in found if _sizes(entry) == sizes]
     entries = sized or found
@@ -262,7 +267,7 @@ def timm_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[A
 
 
 def _refuse_look_alike(stranger: Architecture, supported: Architecture | None) -> None:
-    """Raise for tensors that an unsupported model has, alone or together with a supported one."""
+    """Raise for tensors of an unsupported architecture, alone or together with a supported one."""
     if supported is None:
         raise CheckpointError(
             f"its tensors are those of {stranger.name}, an unsupported model with other {stranger.unsupported}"
@@ -281,12 +286,12 @@ def _sizes(entry: Architecture) -> tuple[int, ...]:
 
 
 def _pair(value: Any) -> Any:
-    """Turn a list of a config file into a tuple."""
+    """Turn a list among timm's arguments into a tuple."""
     return tuple(value) if isinstance(value, list) else value
 
 
 def _both(value: Any) -> tuple[int, int]:
-    """Return height and width; a value of another kind is `ViTConfig`'s to name."""
+    """Return height and width of timm's argument; a value of another kind is `ViTConfig`'s to name."""
     pair = value if isinstance(value, tuple) else (value, value)
     return pair if len(pair) == 2 and all(type(side) is int and side > 0 for side in pair) else (1, 1)
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from vitreous.data.preprocess import Preprocess
-from vitreous.data.preprocess_configs import default_preprocess
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.data.preprocess import Preprocess, default_preprocess
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 
 if TYPE_CHECKING:
     from vitreous.models.resnet import ResNet
@@ -34,12 +34,16 @@ def rows_to_html(title: str, rows: Rows) -> str:
 
 
 def shorten(names: Sequence[str], limit: int = 6) -> list[str]:
-    """Shorten a long list of tensor names: the first ones, and how many more there are.
+    """Shorten a load report's list of tensor names: the first ones, and how many more there are.
 
     >>> shorten(["a", "b", "c"], limit=2)
     ['a', 'b', '… and 1 more']
     """
     return list(names) if len(names) <= limit else [*names[:limit], f"… and {len(names) - limit} more"]
+
+
+SAID = " (as you said)"
+"""How the report marks what the user assumed."""
 
 
 @dataclass(repr=False)
@@ -73,6 +77,19 @@ class LoadReport:
         lines += [f"re-initialised {key}" for key in self.reinitialised]
         lines += [f"{key} holds {count} NaN or infinite values" for key, count in self.nonfinite.items()]
         return lines
+
+    def flags(self) -> str:
+        """Write what the user assumed as flags of the command line, with which the model loads again.
+
+        >>> LoadReport(assumed={"heads": "4 (as you said)", "pool": "token (as vit_tiny has)"}).flags()
+        ' --assume heads=4'
+        """
+        said = {name: why.partition(SAID.removesuffix(")")) for name, why in self.assumed.items()}
+        words = [f"{name}={value}" for name, (value, by_user, _) in said.items() if by_user]
+        words += [
+            f"ignored={key.removesuffix(' (as you said)')}" for key in self.ignored if key.endswith("(as you said)")
+        ]
+        return "".join(f" --assume {word}" for word in words)
 
     def rows(self) -> Rows:
         """Return the whole report as pairs of label and text."""
@@ -113,6 +130,8 @@ class Card:
     class_names: tuple[str, ...] | None = None  # one name for each class, or None if they are unknown
     head: str = "classifier"
     """What the outputs are: `classifier`, `projection` (CLIP's embedding) or `none` (pooled features)."""
+    independent: bool = False
+    """Whether a class is true or false by itself (sentences of a SigLIP): probabilities do not sum to 1."""
     origin: str = "memory"
     revision: str | None = None
     files: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Convert a model to another library's files: tensors under its names, with the config files that it reads.
+"""`convert`: write a model as another library's files, converted by that library's format, and read back to check.
 
 What is written is read back before it is kept: a config or a preprocessing that the library cannot hold is an error.
 """
@@ -13,18 +13,30 @@ from torch import nn
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.preprocess_configs import from_huggingface, from_timm
 from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.runtime.files import write_json
+from vitreous.weights.adapt import ConvertedCheckpoint
 from vitreous.weights.architectures import normalise
 from vitreous.weights.card import card_of
-from vitreous.weights.formats import clip, google, huggingface, timm, torchvision
-from vitreous.weights.formats.huggingface_config import read_clip_config, read_config
-from vitreous.weights.keymap import ConvertedCheckpoint, Tensors
+from vitreous.weights.formats import (
+    clip,
+    google,
+    huggingface,
+    huggingface_aimv2,
+    huggingface_beit,
+    huggingface_dinov3,
+    siglip,
+    timm,
+    torchvision,
+)
+from vitreous.weights.formats.registry import recognise
+from vitreous.weights.keymap import Tensors
 from vitreous.weights.save import VERSION, save, write_npz, write_pickle, write_safetensors
 
 TARGETS: dict[str, Callable[[ViT], ConvertedCheckpoint]] = {
     "timm": timm.to_timm,
     "torchvision": torchvision.to_torchvision,
-    "huggingface": lambda model: (clip if model.config.embedding_norm else huggingface).to_huggingface(model),
+    "huggingface": lambda model: _transformers_family(model.config).to_huggingface(model),
     "google": google.to_google,
 }
 OWN = "vitreous"
@@ -78,6 +90,19 @@ def convert(model: nn.Module, out: str | Path, to: str) -> list[Path]:
     return paths + [write_json(out / name, value) for name, value in sidecars.items()]
 
 
+def _transformers_family(config: ViTConfig) -> Any:
+    """Choose the format module that converts a model to transformers: the family that can hold it, if any can."""
+    families = {
+        huggingface_dinov3: config.rope != "none",
+        huggingface_aimv2: config.norm == "rms",
+        siglip: config.pool == "attention",
+        huggingface_beit: config.qv_bias or config.relative_position != "none",
+        clip: config.embedding_norm,
+        huggingface: True,
+    }
+    return next(family for family, fits in families.items() if fits)
+
+
 def check_exact(converted: ConvertedCheckpoint, wanted: Preprocess, to: str) -> None:
     """Read a converted model's config files back; raise for a field that they state otherwise than the model.
 
@@ -88,7 +113,7 @@ def check_exact(converted: ConvertedCheckpoint, wanted: Preprocess, to: str) -> 
     if to == "timm":
         allowed, found = timm.read_config(sidecar), from_timm(sidecar["pretrained_cfg"])
     else:
-        read = read_clip_config if sidecar["model_type"].startswith("clip") else read_config
+        read = recognise(converted.tensors).read_config
         allowed, found = read(sidecar), from_huggingface(converted.sidecars["preprocessor_config.json"])
     fields: dict[str, Any] = vars(converted.config)
     for name, values in allowed.items():

@@ -12,13 +12,16 @@ The Hub is accessed through its own client, with that client's settings (`HF_HOM
 import hashlib
 import os
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from vitreous.runtime.http import TIMEOUT, check_address, stream_address
+from vitreous.runtime.progress import LogPace, time_left
 
 
 def download(url: str, target: Path, *, sha256: str = "", progress: bool = True, timeout: float = TIMEOUT) -> Path:
@@ -48,7 +51,7 @@ def download(url: str, target: Path, *, sha256: str = "", progress: bool = True,
 
 
 def list_hub_files(repository: str, revision: str | None) -> list[str]:
-    """List the files at the top of `repository`; `ConnectionError` if the Hub cannot be reached."""
+    """List the files of `repository` to download; `ConnectionError` if the Hub cannot be reached."""
     from huggingface_hub import HfApi
 
     try:
@@ -66,15 +69,18 @@ def download_from_hub(
     from huggingface_hub import hf_hub_download
 
     try:
+        bar = _hub_lines() if progress and not sys.stderr.isatty() else None  # the client's own needs a terminal
         with nullcontext() if progress else quiet_hub():
-            path = hf_hub_download(repository, file_name, revision=revision, cache_dir=_hub_cache(cache_dir))
+            path = hf_hub_download(
+                repository, file_name, revision=revision, cache_dir=_hub_cache(cache_dir), tqdm_class=bar
+            )
     except Exception as error:  # as above
         raise _explain(error, repository, revision, file_name) from error
     return Path(path)
 
 
 def cached_hub_snapshot(repository: str, revision: str | None, cache_dir: Path | None) -> Path | None:
-    """Return the folder of the Hub client's cache with `revision` of `repository`, complete or not."""
+    """Return the folder of earlier downloads from the Hub with `revision` of `repository`, complete or not."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -89,7 +95,7 @@ def cached_hub_snapshot(repository: str, revision: str | None, cache_dir: Path |
 
 
 def _hub_cache(cache_dir: Path | None) -> Path | None:
-    """Return the folder of the Hub client's cache, if the user named one."""
+    """Return the folder that the Hub client downloads to, if the user named one."""
     return cache_dir / "huggingface" if cache_dir else None  # None is the client's own
 
 
@@ -108,7 +114,7 @@ def quiet_hub() -> Iterator[None]:
 
 
 def _explain(error: Exception, repository: str, revision: str | None, file_name: str = "") -> Exception:
-    """Turn the Hub client's `error` into one line that says what to try."""
+    """Turn the Hub client's `error` of a download into one line that says what to try."""
     from huggingface_hub import errors
 
     what = f"{repository}/{file_name}" if file_name else repository
@@ -158,11 +164,49 @@ def _check_digest(path: Path, sha256: str, *, advice: str, source: str = "") -> 
         raise ValueError(f"{source or path} has the wrong bytes: expected sha256 {sha256}…, got {got}…: {advice}")
 
 
+def _line(label: str, done: int, total: int | None, seconds: float) -> str:
+    """Write how far a download has come.
+
+    >>> _line("vit.pth", 30_000_000, 90_000_000, 10.0)
+    'downloading vit.pth: 30 of 90 MB, about 20 s left'
+    """
+    of_all = f" of {total / 1e6:,.0f} MB, {time_left(seconds, done, total)}" if total and done else " MB"
+    return f"downloading {label}: {done / 1e6:,.0f}{of_all}"
+
+
+def _hub_lines() -> Any:
+    """Return a progress bar for the Hub's client that prints a line now and then."""
+    from tqdm import tqdm  # type: ignore[import-untyped]  # of the Hub client
+
+    pace = LogPace()
+
+    class Lines(tqdm):  # type: ignore[misc]  # it comes without types
+        def __init__(self, *words: Any, **options: Any) -> None:
+            super().__init__(*words, **options | {"leave": False})  # nothing is printed at the end
+
+        def display(self, msg: str | None = None, pos: int | None = None) -> None:
+            if msg is None and pace.is_due():
+                print(_line(self.desc, self.n, self.total, time.monotonic() - pace.since), file=sys.stderr, flush=True)
+
+    return Lines
+
+
 @contextmanager
 def _bar(label: str, total: int | None, *, show: bool) -> Iterator[Callable[[int], None]]:
-    """Yield a function to call with each number of bytes; it advances a progress bar on a terminal."""
-    if not (show and sys.stderr.isatty()):
+    """Yield a function to call with each number of bytes: a progress bar on a terminal, else a line now and then."""
+    if not show:
         yield lambda count: None
+        return
+    if not sys.stderr.isatty():
+        pace, done = LogPace(), 0
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            if pace.is_due():
+                print(_line(label, done, total, time.monotonic() - pace.since), file=sys.stderr, flush=True)
+
+        yield advance
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn

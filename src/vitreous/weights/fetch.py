@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,8 @@ class CheckpointFiles:
     preprocessor: Path | None = None  # the `preprocessor_config.json` next to the weights
     revision: str | None = None  # the commit of a Hub repository
     weights_enum: Any = None  # torchvision's member of a `WeightsEnum`, for the origin `torchvision`
+    beside: Callable[[str], Path | None] = field(default=lambda file_name: None, compare=False, repr=False)
+    """Finds another file of the folder or repository by name, and downloads it there; None if there is none."""
 
 
 def fetch(
@@ -175,7 +177,7 @@ def _from_packaged(written: str, model: str) -> CheckpointFiles:
 def _from_hub(
     written: str, repository: str, revision: str | None, cache_dir: Path | None, progress: bool
 ) -> CheckpointFiles:
-    """Find a model on the Hugging Face Hub, or in its cache."""
+    """Find a model's files on the Hugging Face Hub, or in its cache."""
 
     def download_file(file_name: str, commit: str | None) -> Path:
         return download_from_hub(repository, file_name, revision=commit, cache_dir=cache_dir, progress=progress)
@@ -246,6 +248,7 @@ def _gather(
         config=find(config) if config else None,
         preprocessor=find(preprocessor) if preprocessor else None,
         revision=revision,
+        beside=lambda file_name: find(file_name) if file_name in names else None,
     )
 
 
@@ -269,16 +272,16 @@ def _find(folder: Path, file_name: str) -> Path:
 
 
 def _file_names(folder: Path) -> list[str]:
-    """List the names of the files in a folder."""
+    """List the names of the files in a model's folder."""
     return sorted(entry.name for entry in os.scandir(folder) if os.path.isfile(entry))  # False for a link to itself
 
 
 def _file_name(url: str) -> str:
-    """Name the cached copy of `url`: two addresses never share one."""
+    """Name the downloaded copy of a model's `url`: two addresses never share one."""
     name = re.sub(r"[^A-Za-z0-9_.+-]", "_", unquote(urlsplit(url).path).rsplit("/", 1)[-1]).lstrip(".")
     return f"{hashlib.sha256(url.encode()).hexdigest()[:16]}/{name}"
 
 
 def _list(names: list[str]) -> str:
-    """Write a list of file names for a message."""
+    """Write a list of a model's files for a message."""
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")

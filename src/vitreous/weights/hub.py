@@ -34,7 +34,7 @@ class PushResult:
 
 
 def check_repository(name: str) -> str:
-    """Return `name` if it can be a repository's; raise `ValueError` otherwise.
+    """Return the name of a repository to push to; raise `ValueError` if it cannot be one.
 
     >>> check_repository("ann/_digits")
     'ann/_digits'
@@ -49,7 +49,7 @@ def check_repository(name: str) -> str:
 
 
 def find_token(variable: str = TOKEN) -> str:
-    """Return the token in an environment variable; if `HF_TOKEN` is not set, the one of `hf auth login`."""
+    """Return the Hub's token in an environment variable; if `HF_TOKEN` is not set, the one of `hf auth login`."""
     token = os.environ.get(variable, "").strip()
     if not token and variable == TOKEN:
         from huggingface_hub import get_token
@@ -128,7 +128,7 @@ def _upload(files: list[Path], repository: str, token: str, private: bool) -> Pu
 
 
 def _explain(error: Exception, repository: str) -> Exception:
-    """Turn the Hub client's error into one line that says what to try; it never contains the token."""
+    """Turn the Hub client's error of a push into one line that says what to try; it never contains the token."""
     inner: BaseException | None = error  # an upload's error comes wrapped
     while inner is not None and getattr(inner, "response", None) is None:
         inner = inner.__cause__

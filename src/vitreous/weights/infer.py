@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from vitreous.models.hybrid_stem import STEMS
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.architectures import ROTATION, STRUCTURE, UNSEEN, known_depths, known_heads, normalise
 from vitreous.weights.card import LoadReport
 from vitreous.weights.keymap import Allowed, Format, Tensors
@@ -33,7 +34,7 @@ RELATIVE = {  # what a relative position bias is called in the tensors, of the f
 
 
 def from_shapes(tensors: Tensors) -> dict[str, Any]:
-    """Return every config field that follows from a checkpoint's keys and shapes."""
+    """Infer every config field that follows from a checkpoint's keys and shapes."""
     for key in ("patch_embed.proj.weight", "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight"):
         if key not in tensors:
             raise CheckpointError(f"the checkpoint has no {key}: it is incomplete")
@@ -75,14 +76,20 @@ def from_shapes(tensors: Tensors) -> dict[str, Any]:
         "branch_bias": "blocks.0.attn.proj.bias" in tensors,
         "attention_norm": "blocks.0.attn.norm.weight" in tensors,
         "mlp_norm": "blocks.0.mlp.norm.weight" in tensors,
+        "talking_heads": "blocks.0.attn.talk.proj_l.weight" in tensors,
+        "pool_layers": 0,
         "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in tensors else 0.0,
         "classes": 0 if head is None else head.shape[0],
         "representation_size": 0 if hidden is None else hidden.shape[0],
     }
     if "attn_pool.mlp.fc1.weight" in tensors:
         known |= {"pool": "attention", "pool_mlp_width": tensors["attn_pool.mlp.fc1.weight"].shape[0]}
+    elif "attn_pool.cls_token" in tensors:
+        known |= _class_attention(tensors)
     else:
         known |= {"pool_heads": 0, "pool_mlp_width": 0, "pool_prefix": False}
+    if (talk := tensors.get("blocks.0.attn.talk.proj_l.weight")) is not None:
+        known["heads"] = talk.shape[0]
     known |= _relative_position(tensors)
     known |= _stem(tensors, known["patch_size"])
     if "rope.freqs" in tensors:
@@ -96,7 +103,7 @@ def from_shapes(tensors: Tensors) -> dict[str, Any]:
 
 
 def _stem(tensors: Tensors, kernel: tuple[int, int]) -> dict[str, Any]:
-    """Return what the tensors of a convolutional stem state; the patch embedding's kernel counts its positions."""
+    """Infer what the tensors of a convolutional stem state; the patch embedding's kernel counts its positions."""
     first = next((tensors[key] for key in STEM_KEYS if key in tensors), None)
     if first is None:
         return {"stem": "none"}
@@ -110,8 +117,17 @@ def _stem(tensors: Tensors, kernel: tuple[int, int]) -> dict[str, Any]:
     return {"stem": kind, "channels": first.shape[1], "patch_size": patch}
 
 
+def _class_attention(tensors: Tensors) -> dict[str, Any]:
+    """Infer what the tensors of layers of class attention state."""
+    numbers = {int(match[1]) for key in tensors if (match := re.match(r"attn_pool\.layers\.(\d+)\.", key))}
+    hidden = tensors.get("attn_pool.layers.0.mlp.fc1.weight")
+    if numbers != set(range(len(numbers))) or hidden is None or hidden.dim() != 2:
+        raise CheckpointError("a layer of its class attention is missing: the checkpoint is incomplete")
+    return {"pool": "class-attention", "pool_layers": len(numbers), "pool_mlp_width": hidden.shape[0]}
+
+
 def _relative_position(tensors: Tensors) -> dict[str, Any]:
-    """Return what the tensors of a relative position bias state: its kind, its hidden width and the number of heads."""
+    """Infer what the tensors of a relative position bias state: its kind, hidden width and number of heads."""
     found = [kind for kind, key in RELATIVE.items() if key in tensors]
     if len(found) > 1:
         raise CheckpointError(f"it has {' and '.join(RELATIVE[kind] for kind in found)}: one of them is supported")
@@ -138,7 +154,7 @@ def count_blocks(tensors: Mapping[str, Any]) -> int:
 def trained_grid(
     tensors: Tensors, shapes: Mapping[str, Any], size: tuple[int, int] | None, source: str
 ) -> tuple[tuple[int, int], bool]:
-    """Return rows and columns of the position embeddings, and whether prefix tokens have positions too.
+    """Infer the grid of a checkpoint's position embeddings, and whether prefix tokens have positions too.
 
     `size` is the image size that `source` states; without one the grid has to be a square.
     """
@@ -150,7 +166,9 @@ def trained_grid(
         if shapes["relative_position"].endswith("table"):
             return _grid_of_table(tensors[RELATIVE[shapes["relative_position"]]].shape[0], shapes, stated, source), True
         if stated is None:
-            raise CheckpointError("a model without positions fits any size: pass image_size=(height, width)")
+            raise CheckpointError(
+                "its tensors fit any image size: pass --assume image_size=HEIGHTxWIDTH, the size that it was trained at"
+            )
         return stated, True
     count = tensors["pos_embed"].shape[1]
     if stated is not None:
@@ -176,7 +194,7 @@ def trained_grid(
 def _grid_of_table(
     count: int, shapes: Mapping[str, Any], stated: tuple[int, int] | None, source: str
 ) -> tuple[int, int]:
-    """Return the grid of a table of relative positions, which has a row for each offset, three for the class token."""
+    """Infer the grid from a checkpoint's table of relative positions: a row for each offset, three for the class."""
     offsets = count - 3 * shapes["class_token"]
     side = (isqrt(max(offsets, 0)) + 1) // 2
     rows, columns = grid = stated or (side, side)
@@ -192,7 +210,7 @@ def _grid_of_table(
 def infer_config(
     tensors: Tensors, format: Format, stated: Allowed, source: str, assume: Mapping[str, Any]
 ) -> tuple[ViTConfig, dict[str, str]]:
-    """Return the config of the checkpoint as it was trained, and what had to be assumed: field → value and reason.
+    """Resolve the config of a checkpoint as it was trained, and what had to be assumed: field → value and reason.
 
     `stated` is what the config file or the architecture `source` says, `assume` what the user says: it overrules the
     files, but not the tensors.
@@ -206,7 +224,7 @@ def infer_config(
             "it has no position embeddings: if they are rotary, say which model it is by --assume architecture=NAME"
         )
     size = assume.get("image_size", stated.get("image_size", (None,))[0])
-    said = "the user" if "image_size" in assume else source
+    said = "your assumption" if "image_size" in assume else source
     grid, shapes["prefix_positions"] = trained_grid(tensors, shapes, size, said)
     shapes["image_size"] = size or (grid[0] * shapes["patch_size"][0], grid[1] * shapes["patch_size"][1])
     whole = all(side % patch == 0 for side, patch in zip(shapes["image_size"], shapes["patch_size"], strict=True))
@@ -217,12 +235,19 @@ def infer_config(
     _compare(shapes, stated, source, assume)
     values = shapes | {name: allowed[0] for name, allowed in stated.items() if len(allowed) == 1} | assume
     values |= {name: shapes[name] for name in ("image_size", "prefix_positions")}
-    reasons = {name: _said(name, value, stated, source) for name, value in assume.items()}
+    reasons = {
+        name: said_by_user(value, stated.get(name, (None,))[0], source)
+        if name in stated or name not in shapes
+        else said_by_user(value, value, "its tensors")
+        for name, value in assume.items()
+    }
     if source != "config.json":
         named = [name for name in UNSEEN if name in stated and name not in reasons and not _plain(name, values)]
         reasons |= {name: f"{values[name]} (as {source} has)" for name in named if source and name in values}
     if size is None:
-        reasons["image size"] = f"{_sides(shapes['image_size'])} (its positions make a square of {grid[0]}×{grid[1]})"
+        prefixed = shapes["prefix_positions"] or not (shapes["class_token"] or shapes["registers"])
+        square = f"a square of {grid[0]}×{grid[1]}{'' if prefixed else ', none of them for other tokens'}"
+        reasons["image size"] = f"{_sides(shapes['image_size'])} (its positions make {square})"
     if set(STRUCTURE) - {"prefix_positions"} <= set(stated) and set(_unseen(values)) <= set(values):
         return ViTConfig(**values), reasons
 
@@ -237,7 +262,7 @@ def infer_config(
     if len(set(shapes["patch_size"])) > 1 and "patch_size" not in {*stated, *assume}:
         raise CheckpointError(
             f"its patches are {_sides(shapes['patch_size'])}, and those of all known models are square: it is damaged; "
-            f"if not, pass --assume patch_size={'x'.join(map(str, shapes['patch_size']))}"
+            f"if not, pass --assume patch_size={as_flag(shapes['patch_size'])}"
         )
     known = {name: allowed for name, allowed in known.items() if name not in stated}
     _compare(shapes, known, like or f"the format {format.name}", assume)
@@ -257,18 +282,18 @@ def infer_config(
 
 
 def _unseen(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the fields that no tensor shows; how queries are rotated counts only if they are."""
+    """Return the config fields that no tensor shows; how queries are rotated counts only if they are."""
     return UNSEEN if values.get("rope", "none") != "none" else tuple(name for name in UNSEEN if name not in ROTATION)
 
 
 def _plain(name: str, values: Mapping[str, Any]) -> bool:
-    """Return whether a field has no part in the paper's ViT, nor in this model: then there is nothing to report."""
+    """Return whether an inferred field has no part in the paper's ViT, nor in this model: nothing to report."""
     absent = values.get("rope") == "none" and name in ROTATION
     return absent or (name not in ("heads", "norm_eps") and values.get(name) in (False, 0, "none"))
 
 
 def _compare(shapes: Mapping[str, Any], allowed: Allowed, source: str, assume: Mapping[str, Any]) -> None:
-    """Raise for a field on which the tensors and `source` disagree, unless the user decides it."""
+    """Raise for a config field on which the tensors and `source` disagree, unless the user decides it."""
     for name, values in allowed.items():
         if name in assume or name not in shapes:
             continue
@@ -277,14 +302,14 @@ def _compare(shapes: Mapping[str, Any], allowed: Allowed, source: str, assume: M
             said = " or ".join(str(value) for value in values)
             raise CheckpointError(
                 f"{source} says {name}={said}, but its tensors say {name}={mine}: the file is incomplete or another "
-                f"model's; if the tensors are right, pass --assume {name}={mine}"
+                f"model's; if the tensors are right, pass --assume {name}={as_flag(mine)}"
             )
 
 
-def _said(name: str, value: Any, stated: Allowed, source: str) -> str:
-    """Write what the user said of a field, and what the file says otherwise."""
-    allowed = stated.get(name, (value,))
-    return f"{value} (as you said{'' if value in allowed else f'; {source} says {allowed[0]}'})"
+def said_by_user(value: Any, stated: Any, source: str) -> str:
+    """Write for the loading report what the user said of a field, and what the file says, if it does (not None)."""
+    also = "" if stated is None else f", and {source} too" if value == stated else f"; {source} says {stated}"
+    return f"{as_flag(value)} (as you said{also})"
 
 
 def _question(name: str, allowed: tuple[Any, ...], shapes: Mapping[str, Any]) -> str:
@@ -297,8 +322,13 @@ def _question(name: str, allowed: tuple[Any, ...], shapes: Mapping[str, Any]) ->
     return f"no file states {name} of {what}{known}: pass --assume {name}={value}, or assume={{'{name}': …}} in Python"
 
 
+def as_flag(value: Any) -> str:
+    """Write a field's value as `--assume` takes it."""
+    return "x".join(str(side) for side in value) if isinstance(value, tuple) else str(value)
+
+
 def _sides(size: tuple[int, int]) -> str:
-    """Write height × width."""
+    """Write height × width in an error about a checkpoint's config."""
     return f"{size[0]}×{size[1]}"
 
 
@@ -333,14 +363,9 @@ def build_vit(config: ViTConfig, tensors: Tensors, report: LoadReport, replaced:
 
 
 def check_shapes(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-    """Raise for a tensor that the model does not have, and for one of another shape."""
+    """Raise while a ViT is built for a tensor that it does not have, and for one of another shape."""
     for key, value in tensors.items():
         if key not in wanted:
             raise CheckpointError(f"the model that its config describes has no {key}: get both files again")
         if value.shape != wanted[key].shape:
             raise CheckpointError(f"{key} should be {tuple(wanted[key].shape)}, got {tuple(value.shape)}")
-
-
-def data_types(tensors: Mapping[str, Tensor]) -> str:
-    """Name the number formats of a checkpoint's tensors, such as `float16, float32`."""
-    return ", ".join(sorted({str(value.dtype).removeprefix("torch.") for value in tensors.values()}))

@@ -79,7 +79,7 @@ def inspect(model: Model, *, shapes: bool = False) -> ModelSummary:
 
 
 def _describe_head(model: Model) -> str:
-    """Describe a model's head in a line."""
+    """Describe a model's head in a line of what `inspect` returns."""
     card, classes = model.card, model.config.classes
     if card.head == "none":
         return "none: features only"
@@ -91,7 +91,7 @@ def _describe_head(model: Model) -> str:
 
 
 def _training_rows(training: Any) -> Rows:
-    """Return how the model was trained and its accuracy; nothing if `training` is not a record of ours."""
+    """Return for `inspect` how the model was trained and its accuracy; nothing without a record of ours."""
     try:
         config, result = training["config"], training["result"]
         # the last parts alone: local paths of the machine that trained it are not shown

@@ -3,22 +3,18 @@
 A `Rule` pairs one of our templates with one or more of theirs. In a template `{n}` is a block's number and `{p}` is
 `weight` or `bias`; the same letter means the same on both sides. `to_ours` reads with the rules and `to_theirs` writes
 with them, so that one table serves both directions.
-
-`adapted` prepares a model for another library. Some differences can be removed without changing the function: fixed
-positions become a learned table, a missing class position a row of zeros, a missing bias zeros. A difference that
-cannot be removed is an error that names it.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.safety import CheckpointError
 
 Tensors = dict[str, Tensor]
@@ -143,40 +139,28 @@ class Format:
     known: Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Allowed, str]] = lambda shapes, assume: ({}, "")
     """Given the fields that the tensors state and those that the user assumes, return the values that models of this
     library have, and the name of one with the same tensors. A single value is assumed, several are asked about."""
+    run_size: Callable[[Mapping[str, Any]], tuple[int, int] | None] = lambda sidecar: None
+    """Given the config file, return the image size that a model runs at if its positions are always of another."""
     resize: str = "timm"  # the convention by which this library resizes position embeddings
 
 
-def library_models(**fields: tuple[Any, ...]) -> Callable[..., tuple[Allowed, str]]:
-    """Return a `known` for a library whose models are the paper's ViT but for these fields."""
-    usual: Allowed = {name: values for name, values in PAPER_VIT.items() if name != "pool"}
-    usual |= {"position": ("learned",), "prefix_positions": (True,), "patch_bias": (True,), "qkv_bias": (True,)}
-    usual |= {"head_bias": (True,), "norm_eps": (1e-6,), "activation": ("gelu",), "pool": ("token",)}
-    return lambda shapes, assume: (usual | fields, "")
-
-
-def check_fields(section: Any, known: Iterable[str], source: str) -> None:
-    """Raise for a field of a config file that is neither read nor known to be harmless."""
-    if not isinstance(section, Mapping):
-        raise CheckpointError(f"{source} should be an object of fields, got {section!r:.40}: get it again")
-    if unknown := [str(name) for name in section if name not in set(known)]:
-        raise CheckpointError(
-            f"{source} has the field {unknown[0][:60]}={section[unknown[0]]!r:.40}, which is not known to be harmless: "
-            f"if it is, pass --assume ignored={unknown[0][:60]}"
-        )
-
-
 def strip_prefix(*prefixes: str) -> Callable[[Tensors], Tensors]:
-    """Return a `prepare` step that removes a base model's name from the keys that have it."""
+    """Make a `Format`'s `prepare` step that removes a base model's name from the keys that have it."""
 
     def strip(tensors: Tensors) -> Tensors:
         found = {key: next((p for p in prefixes if key.startswith(p)), "") for key in tensors}
-        return {key.removeprefix(found[key]): value for key, value in tensors.items()}
+        plain: Tensors = {}
+        for key, value in tensors.items():
+            if (short := key.removeprefix(found[key])) in plain:
+                raise CheckpointError(f"it has {short} twice, as {key} and under another prefix: one is expected")
+            plain[short] = value
+        return plain
 
     return strip
 
 
 def fold_class_position(tensors: Tensors) -> Tensors:
-    """Add the class token's position to the token itself (an `adjust` step for models with registers).
+    """Make a format's `adjust` step: add the class token's position to the token itself, for models with registers.
 
     Registers stand between class token and patches and have no positions, so only patches keep theirs. The class
     token's position is a constant added to a constant: the sum is the same function.
@@ -187,70 +171,3 @@ def fold_class_position(tensors: Tensors) -> Tensors:
         raise CheckpointError(f"the checkpoint has reg_token but not {', '.join(absent)}: it is incomplete")
     positions = tensors["pos_embed"]
     return tensors | {"cls_token": tensors["cls_token"] + positions[:, :1], "pos_embed": positions[:, 1:]}
-
-
-Limits = dict[str, tuple[Any, ...]]  # field of `ViTConfig` → the values that a library supports
-PAPER_VIT: Limits = {  # every library but timm supports the paper's ViT alone
-    "class_token": (True,),
-    "distillation_token": (False,),
-    "distillation_head": (False,),
-    "registers": (0,),
-    "pool": ("token",),
-    "relative_position": ("none",),
-    "qv_bias": (False,),
-    "post_norm": (False,),
-    "norm": ("layer",),
-    "branch_bias": (True,),
-    "patch_norm": (False,),
-    "stem": ("none",),
-    "qk_norm": (False,),
-    "swiglu": (False,),
-    "embedding_norm": (False,),
-    "final_norm": (True,),
-    "fc_norm": (False,),
-    "layer_scale": (0.0,),
-    "attention_norm": (False,),
-    "mlp_norm": (False,),
-    "rope": ("none",),
-    "pool_heads": (0,),
-    "pool_prefix": (False,),
-}
-
-
-@dataclass(frozen=True)
-class ConvertedCheckpoint:
-    """A model in another library's form: tensors under its names, and the content of its config files."""
-
-    tensors: Tensors
-    config: ViTConfig  # as `load` reads it back
-    sidecars: dict[str, dict[str, Any]] = field(default_factory=dict)  # file name → JSON content
-
-
-def check_limits(config: ViTConfig, target: str, limits: Limits) -> None:
-    """Raise an error that names every field of a model that the target library does not support."""
-    over = [f"{name}={getattr(config, name)!r}" for name, held in limits.items() if getattr(config, name) not in held]
-    if over:
-        raise ValueError(f"{target} cannot hold this model: it does not support {', '.join(over)}")
-
-
-def adapted(model: ViT, prefix_positions: int | None, head_bias: bool = True) -> tuple[Tensors, ViTConfig]:
-    """Return the model's tensors and config without the differences that can be removed.
-
-    `prefix_positions` is how many tokens before the patches have a position in the target: None keeps the model's.
-    """
-    config = model.config
-    tensors = {key: value.detach().cpu().float() for key, value in model.state_dict().items()}
-    if model.pos_embed is not None:
-        tensors["pos_embed"] = model.pos_embed.detach().cpu().float()
-    elif prefix_positions is not None:
-        tensors["pos_embed"] = torch.zeros(1, config.positions, config.width)
-    if config.position != "none" or prefix_positions is not None:
-        config = replace(config, position="learned")
-    if prefix_positions is not None and not config.prefix_positions:
-        zeros = torch.zeros(1, prefix_positions, config.width)
-        tensors["pos_embed"] = torch.cat([zeros, tensors["pos_embed"]], dim=1)
-        config = replace(config, prefix_positions=True)
-    if head_bias and config.classes and not config.head_bias:
-        tensors["head.bias"] = torch.zeros(config.classes)
-        config = replace(config, head_bias=True)
-    return tensors, config

@@ -15,18 +15,20 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from vitreous.data.preprocess import Preprocess
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
+from vitreous.runtime.memory import is_out_of_memory
 from vitreous.weights.architectures import find_architecture, states, timm_models
-from vitreous.weights.assume import check_assumptions
+from vitreous.weights.assume import check_assumptions, without_fields
 from vitreous.weights.card import Card, LoadReport
 from vitreous.weights.fetch import CheckpointFiles, fetch
 from vitreous.weights.formats.pretraining import MAE
 from vitreous.weights.formats.registry import recognise
-from vitreous.weights.infer import MAX_PATCHES, build_vit, data_types, infer_config
+from vitreous.weights.infer import MAX_PATCHES, build_vit, infer_config, said_by_user
 from vitreous.weights.keymap import Allowed, Format, Tensors, pattern, to_ours
 from vitreous.weights.names import DEFAULT
 from vitreous.weights.positions import CONVENTIONS, resize_positions, resize_relative_positions
-from vitreous.weights.read import nonfinite, read, read_sharded
+from vitreous.weights.read import data_types, nonfinite, read, read_sharded
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.save import own_config, read_own
 from vitreous.weights.sidecar import class_names, imagenet_names, preprocessing, processor_size, read_json
@@ -74,14 +76,17 @@ def load(
     files = fetch(DEFAULT if name is None else name, revision=revision, cache_dir=cache_dir, progress=progress)
     raw = read_sharded(files.index, files.weights) if files.index else read(files.weights[0])
     ignored = assume.pop("ignored", ())
-    sidecar = {name: value for name, value in read_json(files.config).items() if name not in ignored}
-    raw = replace(raw, **_without(raw, ignored))
+    config = read_json(files.config)
+    raw = replace(raw, **_without(raw, config, ignored))
+    sidecar = without_fields(config, ignored)
     try:
-        own = "config" in read_own(sidecar)
-        check_family(raw.tensors, sidecar, "" if own else Path(str(files.name)).name)  # our own may have any name
+        stated = "config" in read_own(sidecar) or sidecar.get("model_type") or sidecar.get("model_cfg")
+        check_family(raw.tensors, sidecar, "" if stated else Path(str(files.name)).name)  # a config outweighs a name
         if {"conv1.weight", "layer1.0.conv1.weight"} <= set(raw.tensors):
             from vitreous.weights.formats.torchvision import load_resnet
 
+            if assume:
+                raise CheckpointError(f"it is a ResNet, which has no {next(iter(assume))} to assume: load it without")
             model: Model = load_resnet(raw, files, sidecar, classes)
         else:
             model = _load_vit(raw, files, sidecar, classes, image_size, resize, assume)
@@ -93,17 +98,33 @@ def load(
         names = " and ".join(path.name for path in (files.config, files.preprocessor) if path is not None)
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]
         raise CheckpointError(f"{files.name}: {names} cannot be understood ({reason}): get it again") from error
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise CheckpointError(
+            f"{files.name}: the model does not fit into memory: end other programs, or use a larger machine"
+        ) from error
     model.card.report.wrappers = raw.wrappers
     model.card.report.ignored += raw.ignored
     model.card.report.nonfinite = nonfinite(model.state_dict())
     return model.to(device=device, dtype=dtype).eval()
 
 
-def _without(raw: RawCheckpoint, ignored: tuple[str, ...]) -> dict[str, Any]:
-    """Return the tensors of a checkpoint without those that the user wants ignored, and all that is ignored."""
-    dropped = tuple(key for key in raw.tensors if any(pattern(template).fullmatch(key) for template in ignored))
-    kept = {key: value for key, value in raw.tensors.items() if key not in dropped}
-    return {"tensors": kept, "ignored": (*raw.ignored, *(f"{key} (as you said)" for key in dropped))}
+def loaded(model: Model | str | None) -> Model:
+    """Return a model that is loaded already as it is; load a name, a path or (None) the packaged model."""
+    return model if isinstance(model, torch.nn.Module) else load(model)
+
+
+def _without(raw: RawCheckpoint, config: Mapping[str, Any], ignored: tuple[str, ...]) -> dict[str, Any]:
+    """Return the tensors that `load` is to read without those that the user wants ignored, and all that is ignored."""
+    dropped = {name: [key for key in raw.tensors if pattern(name).fullmatch(key)] for name in ignored}
+    fields = [name for name in ignored if without_fields(config, [name]) != config]
+    if absent := [name for name in ignored if not dropped[name] and name not in fields]:
+        raise ValueError(f"you want {absent[0]} ignored, and no tensor or field of config.json has that name: check it")
+    keys = {key for each in dropped.values() for key in each}
+    kept = {key: value for key, value in raw.tensors.items() if key not in keys}
+    said = [f"{name} (as you said)" for name in (*sorted(keys), *fields)]
+    return {"tensors": kept, "ignored": (*raw.ignored, *said)}
 
 
 def _load_vit(
@@ -115,14 +136,15 @@ def _load_vit(
     resize: str | None,
     assume: dict[str, Any],
 ) -> ViT:
-    """Build the ViT of a checkpoint: recognise its format, resolve its config, translate its tensors."""
+    """Load the ViT of a checkpoint: recognise its format, resolve its config, translate its tensors."""
     format, own = recognise(raw.tensors), read_own(sidecar)
+    named = {"architecture": f"{assume['architecture']} (as you said)"} if "architecture" in assume else {}
     stated, source = ({}, "") if "config" in own else _statement(format, files, sidecar, assume)
     theirs = format.prepare(dict(raw.tensors))
     tensors, unmatched = to_ours(theirs, format.rules)
     tensors = format.adjust(tensors)
     report = LoadReport(format=format.name, tensors=len(tensors), stored_as=data_types(tensors))
-    report.assumed |= own.get("assumed", {})
+    report.assumed |= own.get("assumed", {}) | named
     report.ignored += _ignorable(unmatched, format)
     token = tensors.get("cls_token", torch.empty(0))
     for key in unmatched if format is not MAE else ():  # whose mask token is its decoder's
@@ -141,7 +163,7 @@ def _load_vit(
         report.assumed |= reasons
     size = image_size
     if size is None and "config" not in own:
-        size = processor_size(files, trained.size)
+        size = processor_size(files, trained.size) or format.run_size(sidecar)
     config = trained if size is None else _resize(tensors, trained, size, resize or format.resize, report)
     if classes is not None and classes != config.classes:
         tensors = {key: value for key, value in tensors.items() if not key.startswith("head")}
@@ -155,7 +177,7 @@ def _load_vit(
 def _statement(
     format: Format, files: CheckpointFiles, sidecar: Mapping[str, Any], assume: dict[str, Any]
 ) -> tuple[Allowed, str]:
-    """Return what the config file says, else what the architecture that the user or the name names does; and which."""
+    """Return for `load` what the config file says, else the architecture that the user or the name names; and which."""
     assumed = assume.pop("architecture", None)
     described = {name: value for name, value in sidecar.items() if name != "vitreous"}
     if described and assumed is None:
@@ -172,21 +194,20 @@ def _statement(
 def _overrule(
     config: ViTConfig, assume: Mapping[str, Any], reasons: dict[str, str]
 ) -> tuple[ViTConfig, dict[str, str]]:
-    """Return the config of our own file with the user's assumptions, and the reasons with theirs."""
+    """Return for `load` the config of our own file with the user's assumptions, and the reasons with theirs."""
     if "architecture" in assume:
         raise ValueError("a model folder of vitreous states every field: assume single fields, not an architecture")
-    changed = {name: value for name, value in assume.items() if getattr(config, name) != value}
-    said = {name: f"{value} (as you said; config.json says {getattr(config, name)})" for name, value in changed.items()}
-    return replace(config, **changed), reasons | said
+    said = {name: said_by_user(value, getattr(config, name), "config.json") for name, value in assume.items()}
+    return replace(config, **assume), reasons | said
 
 
 def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
-    """Return height and width of an image size."""
+    """Return height and width of the image size that `load` is given."""
     return (size, size) if isinstance(size, int) else size
 
 
 def _ignorable(keys: list[str], format: Format) -> list[str]:
-    """Return the keys that no rule matches if the format lists all of them as ignorable; raise for any other."""
+    """Return the keys that `load` may leave unused: no rule matches them and the format lists them; or raise."""
     unknown = [key for key in keys if not any(pattern(template).fullmatch(key) for template in format.ignored)]
     if unknown:
         raise CheckpointError(
@@ -199,7 +220,7 @@ def _ignorable(keys: list[str], format: Format) -> list[str]:
 def _resize(
     tensors: Tensors, trained: ViTConfig, size: int | tuple[int, int], convention: str, report: LoadReport
 ) -> ViTConfig:
-    """Return the config for another image size; resize the position embeddings in `tensors` to match."""
+    """Return the config for the image size that `load` is given; resize the positions in `tensors` to match."""
     config = replace(trained, image_size=size)
     if (count := config.layout.patches) > MAX_PATCHES:
         size_text = "×".join(str(side) for side in config.size)
@@ -219,7 +240,7 @@ def _resize(
 
 
 def _card(files: CheckpointFiles, sidecar: Mapping[str, Any], report: LoadReport, config: ViTConfig) -> Card:
-    """Make the card of a loaded model."""
+    """Make the card of the model that `load` returns."""
     own = read_own(sidecar)
     if "config" in own and "preprocess" not in own:
         raise CheckpointError("config.json states no preprocessing of the model: get it again")
@@ -231,7 +252,8 @@ def _card(files: CheckpointFiles, sidecar: Mapping[str, Any], report: LoadReport
             del report.assumed["class names"]
     else:
         preprocess = preprocessing(files, sidecar, config.size, config.channels, report)
-        head = "projection" if "clip" in report.format and not config.head_bias and config.classes else "classifier"
+        shared = "clip" in report.format or "aimv2" in report.format
+        head = "projection" if shared and not config.head_bias and config.classes else "classifier"
         names = class_names(files, sidecar, config.classes, report) if head == "classifier" else None
     if any(key.startswith("head") for key in report.reinitialised):
         names, head, own = None, "classifier", {}  # the accuracy of the old head does not apply

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from vitreous.models.vit import ViTConfig
+from vitreous.models.vit_config import ViTConfig
 from vitreous.runtime.files import write_atomic
 from vitreous.weights.card import Card
 from vitreous.weights.load import Model
@@ -48,7 +48,7 @@ def model_card(model: Model, name: str = "FOLDER", licence: str | None = None) -
 
 
 def public(value: object) -> object:
-    """Cut local paths and secrets out of a setting: the last part of a path, an address without its query.
+    """Cut local paths and secrets out of a setting on the model card: a path's last part, no query in an address.
 
     >>> public("/home/me/images"), public("../cats/"), public("google/vit-base-patch16-224"), public(0.5)
     ('images', 'cats', 'google/vit-base-patch16-224', 0.5)
@@ -71,7 +71,7 @@ def public(value: object) -> object:
 
 
 def _exists(value: str) -> bool:
-    """Return whether a setting is a path on this machine."""
+    """Return whether a setting on the model card is a path on this machine."""
     try:
         return "/" in value and Path(value).exists()
     except OSError:  # too long for a name
@@ -79,7 +79,7 @@ def _exists(value: str) -> bool:
 
 
 def _public_training(card: Card) -> dict[str, Any]:
-    """Return the record of the training without local paths; empty if it is missing or not a record of ours."""
+    """Return the model card's record of the training without local paths; empty without a record of ours."""
     training = public(card.training) if isinstance(card.training, Mapping) else {}
     assert isinstance(training, dict)
     complete = isinstance(training.get("config"), dict) and {"data", "model"} <= set(training["config"])
@@ -107,7 +107,7 @@ def _front_matter(title: object, card: Card, training: dict[str, Any], licence: 
 
 
 def _base_model(training: dict[str, Any]) -> str | None:
-    """Return the Hub repository that a run started from; None if it started elsewhere."""
+    """Find for the model card the Hub repository that a run started from; None if it started elsewhere."""
     if not training["config"].get("pretrained"):
         return None
     try:

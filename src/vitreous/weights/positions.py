@@ -1,4 +1,4 @@
-"""Resize position embeddings to another grid, by the convention of the library that trained them (timm, DINOv2, …).
+"""Resize position embeddings, and tables of relative positions, to another grid by the maker's convention (timm, …).
 
 Each library interpolates differently, and the wrong convention costs accuracy without an error. `dinov2-registers` and
 `timm` are the same formula today and keep separate names, since they belong to different code bases.
@@ -15,9 +15,19 @@ Grid = tuple[int, int]
 
 
 def _offset_scale(x: Tensor, size: Grid, offset: float) -> Tensor:
-    """Interpolate as DINO and DINOv2 do: a slightly larger scale guards against rounding, and moves the samples."""
+    """Resize positions as DINO and DINOv2 do: a slightly larger scale guards against rounding, and moves samples."""
     factors = [(new + offset) / old for new, old in zip(size, x.shape[-2:], strict=True)]
     return F.interpolate(x, scale_factor=factors, mode="bicubic")
+
+
+def _square(x: Tensor, size: Grid, mode: str, antialias: bool) -> Tensor:
+    """Interpolate as timm's NaFlex ViTs do for square images; for others there are two ways, which no tensor tells."""
+    if size[0] != size[1]:
+        raise ValueError(
+            f"NaFlex models differ in how they resize positions to {size[0]}×{size[1]}: pass a square image_size, or "
+            "resize='timm' if its name has no 'par'"
+        )
+    return F.interpolate(x, size, mode=mode, antialias=antialias)
 
 
 CONVENTIONS: dict[str, Callable[[Tensor, Grid], Tensor]] = {  # [1 d rows columns], new grid → [1 d rows' columns']
@@ -26,7 +36,10 @@ CONVENTIONS: dict[str, Callable[[Tensor, Grid], Tensor]] = {  # [1 d rows column
     "timm": lambda x, size: F.interpolate(x, size, mode="bicubic", antialias=True),
     "torchvision": lambda x, size: F.interpolate(x, size, mode="bicubic", align_corners=True),
     "huggingface": lambda x, size: F.interpolate(x, size, mode="bicubic"),
+    "siglip2": lambda x, size: F.interpolate(x, size, mode="bilinear", antialias=True),
     "dinov2": partial(_offset_scale, offset=0.1),
+    "naflex": partial(_square, mode="bicubic", antialias=True),
+    "naflex-factorized": partial(_square, mode="bilinear", antialias=False),  # equal to that of rows plus columns
     "dinov2-registers": lambda x, size: F.interpolate(x, size, mode="bicubic", antialias=True),
 }
 
@@ -72,7 +85,7 @@ def resize_relative_positions(table: Tensor, old: Grid, new: Grid, convention: s
 
 
 def _stretched(old: int, new: int) -> Tensor:
-    """Compute the weight of each old offset in each new one, `[new old]`: old ones lie on a geometric progression."""
+    """Compute the weight of each old offset in each new one to resize relative positions, `[new old]`."""
     if old == 1:
         return torch.ones(new, 1)
     low, high = 1.01, 1.5

@@ -1,4 +1,4 @@
-"""Read a weights file (safetensors, pickle, npz, sharded) as named tensors, safely; count its NaN and infinite values.
+"""Read a weights file (safetensors, pickle, npz, sharded) as named tensors, safely; number formats, NaN in it.
 
 `read` takes a path and returns the tensors and the wrappers it removed. The first bytes of a file decide its format,
 not its suffix. No code in a file is executed, and every size in it is compared with the bytes that are present before
@@ -26,6 +26,7 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
+from vitreous.runtime.memory import is_out_of_memory
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.safety.npz import ALWAYS_ALLOWED, MAX_EXPANSION, checked_members, read_npz
 from vitreous.weights.safety.pickle_scan import OLD_MAGIC, PLACEHOLDERS, PickleScan
@@ -91,6 +92,11 @@ def nonfinite(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
+def data_types(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Name the number formats of a checkpoint's tensors, such as `float16, float32`."""
+    return ", ".join(sorted({str(value.dtype).removeprefix("torch.") for value in tensors.values()}))
+
+
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
     """Turn any error of reading a weights file into one line that begins with the file's name."""
@@ -101,6 +107,11 @@ def _naming(path: Path) -> Iterator[None]:
     except PermissionError as error:
         raise CheckpointError(f"{path.name}: may not be opened: check its permissions") from error
     except Exception as error:
+        if is_out_of_memory(error):
+            held = path.stat().st_size / 2**30
+            raise CheckpointError(
+                f"{path.name}: its {held:,.1f} GiB do not fit into memory: end other programs, or use a larger machine"
+            ) from error
         reason = _one_line(f"{type(error).__name__}: {error}")
         raise CheckpointError(f"{path.name}: cut short or damaged ({reason}): fetch it again") from error
 

@@ -1,4 +1,4 @@
-"""Find the model in a training run: in its folder, finished or not, or in one of its checkpoints.
+"""Find the model's weights in a training run: in its folder, finished or not, or in one of its checkpoints.
 
 A checkpoint holds weights and optimiser state, under `model/…`, `average/…` and other names. The run's `model.json`
 describes the model: its config, preprocessing and class names.
@@ -51,7 +51,7 @@ def model_file_of(checkpoint: Path) -> Path | None:
 
 
 def checkpoint_name(path: str) -> str | None:
-    """Return a short name for a checkpoint of a run; None for any other path.
+    """Name the model in a run's checkpoint in short; None for any other path.
 
     >>> checkpoint_name("runs/digits/checkpoints/step-000000290.safetensors")
     'digits, update 290'

@@ -16,7 +16,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.runtime.files import write_atomic, write_json
 from vitreous.weights.card import card_of
 from vitreous.weights.keymap import Tensors
@@ -76,7 +77,7 @@ def write_npz(path: Path, tensors: Tensors) -> Path:
 
 
 def describe_model(model: "ViT | ResNet", name: str = "") -> dict[str, Any]:
-    """Return the content of `config.json`: the model's config, its preprocessing and its class names."""
+    """Return the content of our own `config.json`: the model's config, its preprocessing and its class names."""
     own = {"version": VERSION, "config": asdict(model.config), **card_of(model, name).to_dict()}
     return {"vitreous": own, "num_classes": model.config.classes}
 
@@ -126,7 +127,7 @@ def upgrade_1_to_2(own: dict[str, Any]) -> dict[str, Any]:
 
 
 def upgrade_2_to_3(own: dict[str, Any]) -> dict[str, Any]:
-    """State the fields that ViTs had no choice of: those after `stochastic_depth` in `ViTConfig`."""
+    """State in an older config file of ours the fields that ViTs had no choice of then."""
     if not isinstance(config := own.get("config"), Mapping) or "patch_size" not in config:
         return own
     known = fields(ViTConfig)

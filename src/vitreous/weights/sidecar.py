@@ -1,8 +1,8 @@
-"""Read a checkpoint's preprocessing and class names from the config files next to the weights; ImageNet's names."""
+"""Read config files next to the weights: unknown fields, size, preprocessing, class names; assume the family's."""
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib import resources
 from importlib.util import find_spec
@@ -18,11 +18,18 @@ from vitreous.weights.names import TORCHVISION_MODELS
 from vitreous.weights.safety import CheckpointError
 
 Names = tuple[str, ...] | None
+STATISTICS = {  # mean and standard deviation of transformers' families, by the name of their format
+    "huggingface-siglip": (HALF, HALF, "SigLIP"),
+    "huggingface-beit": (HALF, HALF, "BEiT"),
+    "huggingface-aimv2": (CLIP_MEAN, CLIP_STD, "AIMv2"),
+    "huggingface-dinov3": (IMAGENET_MEAN, IMAGENET_STD, "DINOv3"),
+}
+SQUASHED = ("huggingface-siglip", "huggingface-beit", "huggingface-dinov3")  # transformers resizes both sides
 MAX_CONFIG_BYTES = 64 * 2**20  # the limit for a config file: one with 21,843 class names has about 2 MB
 
 
 def read_json(path: Path | None) -> dict[str, Any]:
-    """Read a config file as a dict; return an empty one if `path` is None."""
+    """Read a config file next to the weights as a dict; return an empty one if `path` is None."""
     if path is None:
         return {}
     if path.stat().st_size > MAX_CONFIG_BYTES:
@@ -36,8 +43,19 @@ def read_json(path: Path | None) -> dict[str, Any]:
     return value
 
 
+def check_fields(section: Any, known: Iterable[str], source: str) -> None:
+    """Raise for a field of a checkpoint's config file that is neither read nor known to be harmless."""
+    if not isinstance(section, Mapping):
+        raise CheckpointError(f"{source} should be an object of fields, got {section!r:.40}: get it again")
+    if unknown := [str(name) for name in section if name not in set(known)]:
+        raise CheckpointError(
+            f"{source} has the field {unknown[0][:60]}={section[unknown[0]]!r:.40}, which is not known to be harmless: "
+            f"if it is, pass --assume ignored={unknown[0][:60]}"
+        )
+
+
 def imagenet_names() -> tuple[str, ...]:
-    """Return ImageNet-1k's class names, as torchvision spells them."""
+    """Return ImageNet-1k's class names, which are assumed for 1000 classes, as torchvision spells them."""
     package = find_spec("torchvision")
     path = Path(package.origin).parent / "models/_meta.py" if package and package.origin else None
     if path is None or not path.is_file():
@@ -100,6 +118,8 @@ def _preprocessing(
         preprocess = from_huggingface(stated, image_size=size)
         if isinstance(preprocess.resize, int) and not stated.get("do_center_crop", True):
             report.assumed["preprocessing"] = f"{preprocess.describe()} (its own has no fixed size: a crop is added)"
+        if any(str(kind).startswith("Siglip2") for kind in kinds):
+            report.assumed["preprocessing"] = f"{preprocess.describe()} (its own keeps the shape of each image)"
         return preprocess
     if "model_cfg" in sidecar:
         return from_open_clip(sidecar.get("preprocess_cfg") or {}, image_size=size)
@@ -115,15 +135,16 @@ def _preprocessing(
         if channels != len(mean):
             mean, std, family = (0.5,) * channels, (0.5,) * channels, f"a model of {channels} channel(s)"
         settings = {"mean": mean, "std": std, "crop_pct": 0.9, "input_size": (channels, *size)}
-        if report.format == "huggingface":  # transformers' ViTImageProcessor
-            settings |= {"crop_pct": 1.0, "crop_mode": "squash", "interpolation": "bilinear"}
+        if report.format == "huggingface" or report.format.startswith(SQUASHED):
+            resample = "bicubic" if report.format.startswith(("huggingface-siglip", "huggingface-beit")) else "bilinear"
+            settings |= {"crop_pct": 1.0, "crop_mode": "squash", "interpolation": resample}
         preprocess = from_timm(settings)
     report.assumed["preprocessing"] = f"{preprocess.describe()} (usual for {family})"
     return preprocess
 
 
 def torchvision_weights(file_name: str) -> Any:
-    """Return torchvision's member of a `WeightsEnum` that is published under this file name; None if there is none."""
+    """Return torchvision's `WeightsEnum` member of a file's name, which states its preprocessing; None if unknown."""
     if not re.fullmatch(r"(vit|resnet)\w*-[0-9a-f]{8}\.pth", file_name):
         return None
     from torchvision.models import get_model_weights
@@ -133,7 +154,7 @@ def torchvision_weights(file_name: str) -> Any:
 
 
 def usual_torchvision(size: tuple[int, int], file_name: str) -> Preprocess:
-    """Return the preprocessing of torchvision's own weights: SWAG's are not cropped and resized bicubically."""
+    """Assume the usual preprocessing of torchvision's own weights: SWAG's are not cropped and resized bicubically."""
     swag = "swag" in file_name or size[0] in (384, 512, 518)
     resize = size if swag else (max(1, round(size[0] * 256 / 224)), max(1, round(size[1] * 256 / 224)))
     return Preprocess(
@@ -147,7 +168,7 @@ def usual_torchvision(size: tuple[int, int], file_name: str) -> Preprocess:
 
 
 def processor_size(files: CheckpointFiles, trained_size: tuple[int, int]) -> tuple[int, int] | None:
-    """Return the size that a Hugging Face processor prepares, if the model was trained at another.
+    """Return the size in Hugging Face's preprocessing file, if the model was trained at another.
 
     DINOv2 was trained at 518 px, but its processor crops to 224 and its library resizes positions as it runs.
     """
@@ -161,8 +182,10 @@ def processor_size(files: CheckpointFiles, trained_size: tuple[int, int]) -> tup
 
 
 def usual_statistics(format: str, files: CheckpointFiles) -> tuple[tuple[float, ...], tuple[float, ...], str]:
-    """Return the mean and standard deviation that the family is usually trained with, and the family's name."""
+    """Assume mean and std where no file states them: those that the checkpoint's family is usually trained with."""
     name = files.name.lower()
+    if (known := next((value for start, value in STATISTICS.items() if format.startswith(start)), None)) is not None:
+        return known
     if "clip" in format or "clip" in name:
         return CLIP_MEAN, CLIP_STD, "CLIP"
     google = format.startswith("google") or "augreg" in name or "flexivit" in name

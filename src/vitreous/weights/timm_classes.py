@@ -1,4 +1,4 @@
-"""`CLASSES`: timm's model classes that a `ViTConfig` can describe, each a translation of its constructor's arguments.
+"""`CLASSES`: timm's classes beside `VisionTransformer` (Eva, Beit, Cait, NaFlexVit …), each read by a function.
 
 A class takes the arguments of an entry point or a config file and returns them under the names of timm's
 `VisionTransformer`; what that has no argument for is a field of `ViTConfig` in `OURS`. An argument that a class does
@@ -8,6 +8,7 @@ not have, or a value that is not supported, is an error.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.safety import CheckpointError
 
 Arguments = Mapping[str, Any]
@@ -15,7 +16,7 @@ OURS = (
     *("class", "block_fn", "norm_eps", "swiglu", "distilled", "qv_bias", "relative_position", "relative_width"),
     *("norm", "patch_norm", "mlp_layer", "stem"),
     *("mlp_width", "mlp_norm", "attention_norm", "pool_heads", "pool_mlp_width", "rope", "rope_offset"),
-    *("rope_reference", "rope_order"),
+    *("rope_reference", "rope_order", "talking_heads", "pool_layers", "input_size"),
 )
 """Keys of our table that no config file of timm's can have."""
 SHARED = (
@@ -32,7 +33,7 @@ EVA_FLAGS = {  # arguments of `Eva` that are true or false, with their defaults
 EVA_OPTIONS = (
     *("num_reg_tokens", "num_kv_heads", "swiglu_align_to", "attn_type", "use_post_transformer_norm", "use_fc_norm"),
     *("rope_type", "rope_grid_offset", "rope_grid_indexing", "rope_temperature", "rope_rotate_half", "ref_feat_shape"),
-    *("attn_pool_num_heads", "attn_pool_mlp_ratio"),
+    *("attn_pool_num_heads", "attn_pool_mlp_ratio", "norm"),
 )
 EVA_HARMLESS = (  # they matter in training only, or not at the size that the model was trained with
     *("pos_drop_rate", "patch_drop_rate", "dynamic_img_size", "head_init_scale"),
@@ -56,6 +57,16 @@ def beit(given: Arguments) -> dict[str, Any]:
     return {"global_pool": "avg"} | arguments
 
 
+def cait(given: Arguments) -> dict[str, Any]:
+    """Translate the arguments of timm's `Cait`."""
+    arguments = without(given, "Cait", "depth_token_only", "mlp_ratio_token_only", "pos_drop_rate")
+    one_of("global_pool", given.get("global_pool", "token"), {"token": "class token"})
+    width, ratio = given.get("embed_dim", 768), given.get("mlp_ratio_token_only", 4.0)
+    own = {"class_token": False, "global_pool": "class-attention", "fc_norm": True, "talking_heads": True}
+    own |= {"pool_layers": given.get("depth_token_only", 2), "pool_mlp_width": int(width * ratio)}
+    return {"init_values": 1e-4} | arguments | own
+
+
 def relative(given: Arguments) -> dict[str, Any]:
     """Translate the arguments of timm's `VisionTransformerRelPos`."""
     own, kept = ("rel_pos_type", "rel_pos_dim", "shared_rel_pos"), ("qk_norm", "class_token", "fc_norm", "block_fn")
@@ -75,8 +86,9 @@ def eva(given: Arguments) -> dict[str, Any]:
     flags = {name: check_bool(name, given.get(name, usual)) for name, usual in EVA_FLAGS.items()}
     taken = (*EVA_FLAGS, *EVA_OPTIONS, *EVA_HARMLESS)
     arguments = {"global_pool": "avg"} | without(given, "Eva", *taken)
-    if given.get("num_kv_heads") is not None or flags["attn_only_layer_scale"]:
-        raise CheckpointError("timm's Eva with num_kv_heads or attn_only_layer_scale (Sapiens 2) is not supported")
+    shared = given.get("num_kv_heads")
+    if flags["attn_only_layer_scale"] != (shared is not None) or (shared is not None and not _is_sapiens2(given)):
+        raise CheckpointError("timm's num_kv_heads and attn_only_layer_scale are supported as in Sapiens 2 alone")
     mean = arguments["global_pool"] == "avg"
     after, last = (given.get(name) for name in ("use_fc_norm", "use_post_transformer_norm"))
     after = mean if after is None else check_bool("use_fc_norm", after)
@@ -108,6 +120,7 @@ def eva(given: Arguments) -> dict[str, Any]:
         "mlp_norm": flags["scale_mlp"],
         "attention_norm": flags["scale_attn_inner"],
         "block_fn": "ResPostBlock" if flags["use_post_norm"] else "Block",
+        "norm": given.get("norm", "layer"),
     }
     if arguments["global_pool"] == "map":
         pool_ratio = given.get("attn_pool_mlp_ratio") or ratio
@@ -119,8 +132,36 @@ def eva(given: Arguments) -> dict[str, Any]:
     return arguments | (_rotation(given) if flags["use_rot_pos_emb"] else {})
 
 
+def _is_sapiens2(given: Arguments) -> bool:
+    """Return whether key and value heads are shared as in Sapiens 2: by two, but in the first and last eight blocks."""
+    depth, heads = given.get("depth", 12), given.get("num_heads", 12)
+    wanted = [heads if n < 8 or n >= depth - 8 else heads // 2 for n in range(depth)]
+    parts = {"attn_type": "rope", "qkv_fused": False, "qkv_bias": True, "qk_norm": True}
+    return list(given["num_kv_heads"]) == wanted and all(given.get(name) == value for name, value in parts.items())
+
+
+def naflex(given: Arguments) -> dict[str, Any]:
+    """Translate the arguments of timm's `NaFlexVit` at one image size: positions are a grid, whatever that size."""
+    positions = ("pos_embed_grid_size", "pos_embed_interp_mode", "pos_embed_ar_preserving")
+    kept = ("class_token", "reg_tokens", "fc_norm", "final_norm", "qk_norm", "act_layer", "pool_include_prefix")
+    arguments = without(given, "NaFlexVit", *kept, *positions, "pos_embed", "weight_init", "fix_init", "pos_drop_rate")
+    arguments |= {name: given[name] for name in kept if name in given}
+    kind = one_of("pos_embed", given.get("pos_embed", "learned"), {"learned": "learned", "factorized": "factorized"})
+    pooled, registers = given.get("global_pool", "map") == "map", given.get("reg_tokens", 0)
+    usual = "bilinear" if pooled and not registers and kind == "learned" else "bicubic"  # SigLIP 2
+    if given.get("pos_embed_interp_mode", "bicubic") != usual or "img_size" in given:
+        raise CheckpointError(
+            f"timm's NaFlexVit with pos_embed_interp_mode other than {usual}, or img_size, is unknown"
+        )
+    grid, patch = given.get("pos_embed_grid_size", (16, 16)), given.get("patch_size", 16)
+    if not isinstance(patch, int) or not isinstance(grid, list | tuple) or len(set(grid)) != 1:
+        raise CheckpointError(f"timm's NaFlexVit is supported with square patches and positions, got {grid!r:.40}")
+    fixed = {"img_size": grid[0] * patch, "pos_embed": "learn", "no_embed_class": True}
+    return {"class_token": False, "global_pool": "map"} | arguments | fixed
+
+
 def _rotation(given: Arguments) -> dict[str, Any]:
-    """Translate the arguments of `Eva` that say how queries and keys are rotated."""
+    """Translate the arguments of timm's `Eva` that say how queries and keys are rotated."""
     kind = one_of("rope_type", given.get("rope_type", "cat"), {"cat": "axial", "mixed": "mixed", "dinov3": "dinov3"})
     if check_bool("rope_rotate_half", given.get("rope_rotate_half", False)) != (kind == "dinov3"):
         raise CheckpointError("timm's rope_rotate_half is supported with rope_type='dinov3', and not without it")
@@ -139,30 +180,74 @@ def _rotation(given: Arguments) -> dict[str, Any]:
     }
 
 
+def eva_arguments(config: ViTConfig) -> dict[str, Any]:
+    """Write the arguments by which timm's `Eva` builds a model with rotary positions: what `eva` reads."""
+    kinds = {"axial": "cat", "mixed": "mixed", "dinov3": "dinov3"}
+    arguments: dict[str, Any] = {
+        "img_size": list(config.size),
+        "patch_size": list(config.patch),
+        "in_chans": config.channels,
+        "embed_dim": config.width,
+        "depth": config.depth,
+        "num_heads": config.heads,
+        "mlp_ratio": (config.mlp_width + 0.5) / config.width,  # timm rounds down
+        "swiglu_mlp": config.swiglu,
+        "swiglu_align_to": 0,
+        "scale_mlp": config.mlp_norm,
+        "scale_attn_inner": config.attention_norm,
+        "attn_type": "rope" if config.qkv_bias else "eva",
+        "qkv_bias": config.qkv_bias or config.qv_bias,
+        "qkv_fused": True,
+        "qk_norm": config.qk_norm,
+        "init_values": config.layer_scale or None,
+        "class_token": config.class_token,
+        "num_reg_tokens": config.registers,
+        "no_embed_class": not config.prefix_positions,
+        "use_abs_pos_emb": config.position != "none",
+        "use_pre_transformer_norm": config.embedding_norm,
+        "use_fc_norm": config.fc_norm,
+        "use_post_transformer_norm": config.final_norm and not config.fc_norm,
+        "use_rot_pos_emb": True,
+        "rope_type": kinds[config.rope],
+        "rope_rotate_half": config.rope == "dinov3",
+        "rope_temperature": config.rope_temperature,
+        "rope_grid_offset": config.rope_offset,
+        "rope_grid_indexing": {"yx": "ij", "xy": "xy"}[config.rope_order],
+        "ref_feat_shape": [config.rope_reference] * 2 if config.rope_reference else None,
+        "global_pool": {"token": "token", "mean": "avg", "attention": "map"}[config.pool],
+    }
+    if config.pool == "attention":
+        ratio = (config.pool_mlp_width + 0.5) / config.width
+        arguments |= {"attn_pool_num_heads": config.pool_heads, "attn_pool_mlp_ratio": ratio}
+    return arguments
+
+
 CLASSES: dict[str, Callable[[Arguments], Arguments]] = {
     "VisionTransformer": lambda given: given,
     "Beit": beit,
+    "Cait": cait,
     "Eva": eva,
+    "NaFlexVit": naflex,
     "VisionTransformerRelPos": relative,
 }
 
 
 def without(given: Arguments, cls: str, *own: str) -> dict[str, Any]:
-    """Return the arguments that all classes share, without the class's `own`; any other is an error."""
+    """Return the arguments that all of timm's classes share, without the class's `own`; any other is an error."""
     if unknown := [name for name in given if name not in (*SHARED, *own)]:
         raise CheckpointError(f"timm's {cls} has no argument {unknown[0]}={given[unknown[0]]!r:.60} that is supported")
     return {name: value for name, value in given.items() if name not in (*own, "class")}
 
 
 def one_of(name: str, value: object, known: Mapping[str, str]) -> str:
-    """Return what `known` has for an argument's value; raise for another value."""
+    """Return what `known` has for the value of a timm class's argument; raise for another value."""
     if not isinstance(value, str) or value not in known:
         raise CheckpointError(f"timm's {name}={value!r:.60} is not supported: expected one of {', '.join(known)}")
     return known[value]
 
 
 def check_bool(name: str, value: object) -> bool:
-    """Return an argument that is true or false; raise for another value."""
+    """Return an argument of timm's class that is true or false; raise for another value."""
     if not isinstance(value, bool):
         raise CheckpointError(f"timm's {name} must be true or false, got {value!r:.60}")
     return value

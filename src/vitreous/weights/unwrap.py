@@ -94,7 +94,7 @@ def unwrap(loaded: object) -> RawCheckpoint:
 
 
 def _container(level: Mapping[Any, Any], known: Known) -> str | None:
-    """Return the key to open next, or None if the tensors are at this level."""
+    """Return the key of a checkpoint to open next, or None if the tensors are at this level."""
     inner = [name for name, value in level.items() if _holds_tensors(value, known, through=Mapping)]
     inner = [name for name in inner if isinstance(level[name], Mapping) and name not in NOT_WEIGHTS]
     if preferred := [name for name in CONTAINERS if name in inner]:
@@ -109,7 +109,7 @@ def _container(level: Mapping[Any, Any], known: Known) -> str | None:
 def _holds_tensors(
     value: object, known: Known, through: Any = Mapping | list | tuple, depth: int = MAX_NESTING
 ) -> bool:
-    """Return whether `value` holds a tensor. `known` keeps each container's answer: many names may refer to one."""
+    """Return whether a part of a checkpoint holds a tensor. `known` keeps each container's answer."""
     if isinstance(value, torch.Tensor):
         return True
     if not isinstance(value, through) or not depth:
@@ -123,7 +123,7 @@ def _holds_tensors(
 
 
 def _from_training_run(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], list[str], list[str]] | None:
-    """Return the weights of a checkpoint of our own training (`training/checkpoint.py`), averaged ones if present."""
+    """Find the state dict in a checkpoint of our own training, averaged weights if present."""
     if "totals" not in tensors or not any(name.startswith("model/") for name in tensors):
         return None
     parts: dict[str, dict[str, torch.Tensor]] = {}
@@ -172,7 +172,7 @@ def _backbone_prefix(tensors: Mapping[str, torch.Tensor]) -> str | None:
 
 
 def _dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Return the plain tensor inside a parameter of a checkpoint; raise for a type that a ViT's weights never have."""
+    """Return the plain tensor inside a checkpoint's parameter; raise for a type that a ViT's weights never have."""
     if tensor.dtype not in READABLE or tensor.layout != torch.strided or tensor.device.type != "cpu":
         kind = f"{tensor.dtype}, {tensor.layout}, on {tensor.device.type}"
         raise CheckpointError(f"expected real numbers in {name}, got {kind}: save it dense, as float32")
@@ -180,6 +180,6 @@ def _dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _join_names(names: object) -> str:
-    """Write the keys of a container for a message."""
+    """Write the keys of a checkpoint's container for a message."""
     shown = [str(name)[:60] for name in (names if isinstance(names, Mapping | list) else [])]
     return (", ".join(shown[:8]) + (" …" if len(shown) > 8 else "")) or "any key"

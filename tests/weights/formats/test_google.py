@@ -80,6 +80,42 @@ def test_logits_are_those_of_timms_loader(spelling, prefix, tmp_path):
     assert "heads" not in ours.card.report.assumed  # the arrays' shapes tell
 
 
+@pytest.mark.parametrize("stacked", [False, True])
+@torch.no_grad()
+def test_siglips_pool_is_read_as_timm_reads_it(stacked, tmp_path):
+    found = arrays(spelling="stacked" if stacked else "big_vision", class_token=False)
+    found |= {f"MAPHead_0/{key}": value for key, value in pool().items()}
+    found = {key: value for key, value in found.items() if not key.startswith("head/")}
+    extra = {"params/txt/Embed_0/embedding": np.zeros((5, 48)), "params/t": np.zeros(1), "params/b": np.zeros(1)}
+    np.savez(tmp_path / "siglip.npz", **{f"params/img/{key}": value for key, value in found.items()}, **extra)
+    ours = load(tmp_path / "siglip.npz")
+    theirs = timm.create_model(
+        "vit_base_patch16_siglip_224", **SMALL | {"num_classes": 0}, act_layer="gelu_tanh"
+    ).eval()
+    np.savez(
+        tmp_path / "plain.npz",
+        **arrays(spelling="big_vision", class_token=False)
+        | {f"MAPHead_0/{key}": value for key, value in pool().items()},
+    )
+    theirs.load_pretrained(str(tmp_path / "plain.npz"))  # timm reads neither the tower's prefix nor stacked blocks
+    x = torch.randn(2, 3, 32, 32)
+    assert_same(ours(x), theirs(x))
+    assert (ours.config.heads, ours.config.pool_heads) == (4, 4)
+    assert ours.card.report.assumed["activation"].startswith("gelu_tanh")
+
+
+def pool():
+    """A noisy attention pool as big_vision holds it."""
+    draw = np.random.default_rng(1)
+    attention = {f"{name}/kernel": (48, 4, 12) for name in ("query", "key", "value")} | {"out/kernel": (4, 12, 48)}
+    attention |= {f"{name}/bias": (4, 12) for name in ("query", "key", "value")} | {"out/bias": (48,)}
+    shapes = {"probe": (1, 1, 48), "LayerNorm_0/scale": (48,), "LayerNorm_0/bias": (48,)}
+    shapes |= {f"MultiHeadDotProductAttention_0/{key}": shape for key, shape in attention.items()}
+    shapes |= {"MlpBlock_0/Dense_0/kernel": (48, 192), "MlpBlock_0/Dense_0/bias": (192,)}
+    shapes |= {"MlpBlock_0/Dense_1/kernel": (192, 48), "MlpBlock_0/Dense_1/bias": (48,)}
+    return {key: (draw.standard_normal(shape) * 0.2).astype(np.float32) for key, shape in shapes.items()}
+
+
 @torch.no_grad()
 def test_written_npz_is_read_by_timm(tmp_path):
     theirs = noise(timm.create_model("vit_base_patch16_224", **SMALL))

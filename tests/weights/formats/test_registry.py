@@ -30,6 +30,14 @@ KEYS = {
     "huggingface-clip": ["vision_model.embeddings.class_embedding"],
     "huggingface-clip-classifier": ["vision_model.embeddings.class_embedding", "classifier.weight"],
     "huggingface-siglip": ["vision_model.head.probe", "vision_model.embeddings.patch_embedding.weight"],
+    "huggingface-siglip-classifier": ["head.probe", "embeddings.patch_embedding.weight", "classifier.weight"],
+    "huggingface-siglip2": ["head.probe", "embeddings.patch_embedding.weight"],  # whose patches are a matrix
+    "huggingface-siglip2-classifier": ["head.probe", "embeddings.patch_embedding.weight", "classifier.weight"],
+    "huggingface-beit": [
+        "beit.embeddings.patch_embeddings.projection.weight",
+        "encoder.layer.0.attention.attention.query.bias",
+    ],
+    "huggingface-aimv2": ["vision_model.embeddings.rms_norm.weight"],
     "huggingface-dinov3": ["embeddings.patch_embeddings.weight", "layer.0.layer_scale1.lambda1"],
     "huggingface-dinov3-gated": [
         "embeddings.patch_embeddings.weight",
@@ -40,6 +48,18 @@ KEYS = {
     "clip": ["visual.class_embedding"],
     "dinov2": ["patch_embed.proj.weight", "mask_token", "blocks.0.norm1.weight"],
     "dinov2-registers": ["patch_embed.proj.weight", "mask_token", "register_tokens", "blocks.0.norm1.weight"],
+    "cait": ["patch_embed.proj.weight", "blocks.0.norm1.weight", "blocks_token_only.0.norm1.weight"],
+    "naflex": ["embeds.proj.weight", "embeds.pos_embed", "blocks.0.norm1.weight"],
+    "naflex-factorized": ["embeds.proj.weight", "embeds.pos_embed_y", "embeds.pos_embed_x"],
+    "naflex-siglip": ["embeds.proj.weight", "embeds.pos_embed", "attn_pool.latent"],
+    "dinov3": ["patch_embed.proj.weight", "rope_embed.periods", "storage_tokens", "mask_token"],
+    "eva": ["patch_embed.proj.weight", "blocks.0.attn.q_bias", "blocks.0.mlp.w1.weight", "mask_token"],
+    "sapiens2": [
+        "patch_embed.proj.weight",
+        "blocks.0.norm1.weight",
+        "blocks.0.gamma_1",
+        *(f"blocks.0.attn.{name}" for name in ("q_proj.weight", "k_proj.bias", "q_norm.weight")),
+    ],
     "beit": ["patch_embed.proj.weight", "mask_token", "blocks.0.attn.relative_position_bias_table"],
     "timm": ["patch_embed.proj.weight", "blocks.0.norm1.weight"],
     "clip-timm": ["visual.trunk.patch_embed.proj.weight"],
@@ -57,7 +77,8 @@ def test_every_format_has_a_case_here():
 
 @pytest.mark.parametrize("name", KEYS)
 def test_specific_formats_are_recognised_before_general_ones(name):
-    assert recognise(dict.fromkeys(KEYS[name], torch.zeros(1))).name == name
+    tensor = torch.zeros(1, 1) if "siglip2" in name else torch.zeros(1)
+    assert recognise(dict.fromkeys(KEYS[name], tensor)).name == name
 
 
 def test_unknown_keys_are_shown_with_the_formats_that_are_read():

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from timm.models.vision_transformer import checkpoint_filter_fn
 
 from conftest import assert_same, noise
+from vitreous.data.preprocess import HALF
 from vitreous.weights.convert import convert
 from vitreous.weights.load import load
 
@@ -57,6 +58,14 @@ CASES = {
 }
 
 
+def stored_noise(model):
+    """Noise in every tensor that timm stores, not in tables that it computes."""
+    noise(model)
+    for module in model.modules():
+        getattr(module, "init_non_persistent_buffers", lambda: None)()
+    return model
+
+
 def saved(tmp_path, model, architecture, arguments):
     """As timm's `save_for_hf` lays a folder out."""
     plain = {k: list(v) if isinstance(v, tuple) else v for k, v in arguments.items() if k != "num_classes"}
@@ -84,9 +93,7 @@ def saved(tmp_path, model, architecture, arguments):
 def test_logits_and_tokens_are_timms_there_and_back(case, tmp_path):
     architecture, changes = CASES[case]
     arguments = SMALL | changes
-    theirs = noise(timm.create_model(architecture, **arguments))
-    for module in theirs.modules():  # what timm computes and does not store is noise no more
-        getattr(module, "init_non_persistent_buffers", lambda: None)()
+    theirs = stored_noise(timm.create_model(architecture, **arguments))
     ours = load(saved(tmp_path, theirs, architecture, arguments))
     x = torch.randn(2, ours.config.channels, *ours.config.size)
     assert_same(ours.forward_features(x), theirs.forward_features(x))
@@ -246,3 +253,30 @@ def test_a_rotary_model_gives_timms_logits_also_at_another_size_and_optimized(ca
     theirs.set_input_size((40, 24))
     x = torch.randn(2, 3, 40, 24)
     assert_same(load(folder, image_size=(40, 24))(x), theirs(x))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["vit_small_patch16_dinov3", "vit_relpos_small_patch16_224"])
+def test_the_image_size_of_a_config_is_used_where_no_position_shows_it(tmp_path, name):
+    theirs = stored_noise(timm.create_model(name, img_size=96, embed_dim=48, num_heads=4, depth=2, num_classes=3))
+    arguments = {"embed_dim": 48, "num_heads": 4, "depth": 2}
+    fields = {"input_size": [3, 96, 96], "fixed_input_size": True, "mean": HALF, "std": HALF}
+    config = {"architecture": name, "num_classes": 3, "model_args": arguments, "pretrained_cfg": fields}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file(theirs.state_dict(), tmp_path / "model.safetensors")
+    ours, x = load(tmp_path), torch.randn(2, 3, 96, 96)
+    assert ours.config.size == ours.card.preprocess.size == (96, 96)
+    assert_same(ours(x), theirs(x))
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_the_image_size_of_a_name_is_used_where_no_position_shows_it(tmp_path):
+    """Its weights are of 256 px, which no argument of timm's entry point says."""
+    theirs = stored_noise(timm.create_model("vit_relpos_base_patch32_plus_rpn_256", num_classes=3))
+    save_file(theirs.state_dict(), tmp_path / "vit_relpos_base_patch32_plus_rpn_256.sw_in1k.safetensors")
+    save_file(theirs.state_dict(), tmp_path / "mine.safetensors")
+    ours, x = load(tmp_path / "vit_relpos_base_patch32_plus_rpn_256.sw_in1k.safetensors"), torch.randn(1, 3, 256, 256)
+    assert_same(ours(x), theirs(x))
+    with pytest.raises(ValueError, match="fit any image size: pass --assume image_size=HEIGHTxWIDTH"):
+        load(tmp_path / "mine.safetensors")

@@ -37,7 +37,7 @@ def move(pixels: Tensor, down: Tensor, right: Tensor, mirrored: Tensor) -> Tenso
 
 
 def draw_shift(rng: CounterRandom, purpose: str, share: float, side: int) -> Tensor:
-    """Draw shifts of at most `share` of the side, in whole pixels: int64 `[b]`."""
+    """Draw each image's random shift, at most `share` of the side, in whole pixels: int64 `[b]`."""
     return ((2.0 * rng.uniform(purpose).double() - 1.0) * (share * side)).round().long()
 
 
@@ -49,7 +49,7 @@ def draw_box(
     ratio: tuple[float, float],
     spare: int = 0,
 ) -> tuple[Box, Tensor]:
-    """Draw a box with a share of the area within `area` and a width/height within `ratio`, and say whether it fits.
+    """Draw a random box to crop or erase, its area within `area` and width/height within `ratio`; say whether it fits.
 
     Ten boxes are drawn for each image; the first that leaves `spare` pixels of both sides of `size` is taken.
     """
@@ -83,7 +83,7 @@ def draw_crop(rng: CounterRandom, size: tuple[int, int], area: tuple[float, floa
 
 
 def crop_and_resize(pixels: Tensor, box: Box, size: tuple[int, int]) -> Tensor:
-    """Resize each image's box to `size`, bilinear without antialias: uint8 `[b c H W]` → uint8 `[b c h w]`.
+    """Crop each image's box and resize it, bilinear without antialias: uint8 `[b c H W]` → uint8 `[b c h w]`.
 
     The box is cropped first: no pixel outside it counts. A box much larger than `size` is sampled, not averaged.
     """
@@ -97,7 +97,7 @@ def crop_and_resize(pixels: Tensor, box: Box, size: tuple[int, int]) -> Tensor:
 
 
 def interpolate(start: Tensor, length: Tensor, steps: int, side: int) -> Tensor:
-    """Return the positions of new pixels on a side in `grid_sample`'s units (edges at -1 and 1): float `[b steps]`."""
+    """Return the positions of a crop's new pixels on a side, in `grid_sample`'s units (-1 to 1): float `[b steps]`."""
     middle = torch.arange(steps, device=start.device) + 0.5
     start, length = start[:, None], length[:, None]
     position = start + (middle * length / steps - 0.5).clamp(min=0.0).minimum(length - 1.0)
@@ -111,7 +111,7 @@ def draw_erasure(rng: CounterRandom, size: tuple[int, int], share: float) -> tup
 
 
 def fill_box(box: Box, size: tuple[int, int]) -> Tensor:
-    """Mark the pixels in each image's box, to erase or mix them: bool `[b 1 h w]`."""
+    """Mark the pixels in each image's box, to erase them or (CutMix) mix them: bool `[b 1 h w]`."""
     y = torch.arange(size[0], device=box[0].device)[:, None]  # [h 1]
     x = torch.arange(size[1], device=box[0].device)  # [w]
     top, left, height, width = (side[:, None, None, None] for side in box)

@@ -15,7 +15,7 @@ QUANTILES = 4096
 
 
 def list_quantiles(alpha: float) -> Tensor:
-    """List 4096 quantiles of Beta(alpha, alpha), in order: float64 `[4096]`.
+    """List 4096 quantiles of Beta(alpha, alpha), from which MixUp and CutMix draw their shares: float64 `[4096]`.
 
     >>> list_quantiles(1.0)[:2] * 4096
     tensor([0.5000, 1.5000], dtype=torch.float64)

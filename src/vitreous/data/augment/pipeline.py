@@ -7,27 +7,13 @@ is copied to it, and no shape depends on random numbers: a CUDA graph can record
 Shapes:  b images   c colours   H W size as stored   h w size for the model   k classes
 """
 
-import zlib
-from functools import cache
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from vitreous.data.augment.geometry import crop_and_resize, draw_crop, draw_erasure, draw_shift, fill_box, move
 from vitreous.data.augment.mixing import MixUpCutMix
 from vitreous.data.augment.randaugment import SPACES, RandomOperations
-from vitreous.data.counter_random import CounterRandom
-
-
-@cache
-def allow_crc32_in_graph() -> None:
-    """Tell `torch.compile` that `zlib.crc32` of a constant is a constant: `CounterRandom` hashes its purposes."""
-
-    def substitute(data: Any, value: int = 0, /) -> int:
-        raise NotImplementedError("only for purposes that are constants")
-
-    torch.compiler.substitute_in_graph(zlib.crc32, can_constant_fold_through=True)(substitute)
+from vitreous.data.counter_random import CounterRandom, allow_crc32_in_graph
 
 
 def soft_targets(labels: Tensor, classes: int, smoothing: float = 0.0) -> Tensor:

@@ -42,7 +42,7 @@ SPACES: dict[str, Limits] = {
 
 
 def list_strengths(space: str, operation: str, size: tuple[int, int]) -> list[float]:
-    """List the 31 strengths of an operation, from none to the strongest; zeros if it has no strength.
+    """List the 31 strengths of a RandAugment operation, from none to the strongest; zeros if it has none.
 
     >>> list_strengths("trivial", "Rotate", (32, 32))[::10]
     [0.0, 45.0, 90.0, 135.0]
@@ -59,7 +59,7 @@ def list_strengths(space: str, operation: str, size: tuple[int, int]) -> list[fl
 
 
 def trace_pixels(operation: str, strength: float, size: tuple[int, int]) -> Tensor:
-    """Return the source of each pixel of the moved image: int32 `[p]`, -1 for outside.
+    """Return where each pixel comes from when an operation (shear, shift, rotation) moves it: int32 `[p]`, -1 outside.
 
     torchvision moves an image whose values are the indices of its own pixels, counted from 1; outside is its black, 0.
     """
@@ -81,7 +81,7 @@ def trace_pixels(operation: str, strength: float, size: tuple[int, int]) -> Tens
 
 
 def trace_tones(operation: str, strength: float) -> Tensor:
-    """Return the new value of each of the 256 brightnesses, for operations that ignore the image: uint8 `[256]`."""
+    """Return the new value of each brightness, for RandAugment's operations that ignore the image: uint8 `[256]`."""
     from torchvision.transforms.v2 import functional as torchvision
 
     tones = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 256)
@@ -95,7 +95,7 @@ def trace_tones(operation: str, strength: float) -> Tensor:
 
 
 def multiply_add(x: Tensor, factor: Tensor | float, addend: Tensor) -> Tensor:
-    """Return x · factor + addend of float32, rounded once, as the CPU's fused instruction does in torchvision.
+    """Return x · factor + addend, rounded once, as the CPU's fused instruction does in torchvision's RandAugment.
 
     Blending a grey pixel with its own grey gives an integer or just below it, and is then truncated: the one rounding
     decides. In float64 the product is exact, and so the sum is the same on every device. (torchvision rounds twice in
@@ -106,12 +106,12 @@ def multiply_add(x: Tensor, factor: Tensor | float, addend: Tensor) -> Tensor:
 
 
 def to_bytes(x: Tensor) -> Tensor:
-    """Truncate pixel values to integers from 0 to 255, as torchvision."""
+    """Truncate pixel values to integers from 0 to 255, as RandAugment does in torchvision."""
     return x.clamp_(0, 255).to(torch.uint8)
 
 
 def to_grey(pixels: Tensor) -> Tensor:
-    """Return the grey value of each pixel of a batch: uint8 `[b c h w]` → integers as float32 `[b h w]`."""
+    """Return the grey value of each pixel for RandAugment's operations: uint8 `[b c h w]` → float32 `[b h w]`."""
     if pixels.shape[1] == 1:
         return pixels[:, 0].float()
     red, green, blue = pixels.float().unbind(1)  # [b h w] each
@@ -119,7 +119,7 @@ def to_grey(pixels: Tensor) -> Tensor:
 
 
 def count_darker(pixels: Tensor) -> Tensor:
-    """Count a channel's pixels darker than 0, 1, … 255: uint8 `[n p]` → int64 `[n 256]`.
+    """Count a channel's pixels darker than 0, 1, … 255, for Equalize: uint8 `[n p]` → int64 `[n 256]`.
 
     By counting on a CPU, and by sorting on other devices: CUDA counts by atomic additions, which PyTorch's
     deterministic mode replaces by something slow.
@@ -134,7 +134,7 @@ def count_darker(pixels: Tensor) -> Tensor:
 
 @torch.library.custom_op("vitreous::count_by_sorting", mutates_args=())
 def count_by_sorting(pixels: Tensor) -> Tensor:
-    """Count a channel's darker pixels by sorting. Opaque to the compiler: torch 2.11's makes a broken kernel of it."""
+    """Count a channel's darker pixels by sorting, for Equalize. Opaque to the compiler: torch 2.11 breaks it."""
     tones = torch.arange(256, dtype=torch.uint8, device=pixels.device).repeat(len(pixels), 1)
     return torch.searchsorted(pixels.sort(1).values, tones)
 
@@ -165,7 +165,7 @@ def equalize_tones(darker: Tensor, pixels: int) -> Tensor:
 
 
 def smoothing_change(pixels: Tensor) -> Tensor:
-    """Return what a 3×3 average (centre weight 5) adds to each inner pixel, 0 at the rim: float `[b c h w]`."""
+    """Return what a 3×3 average (centre weight 5) adds to each inner pixel, for Sharpness: float `[b c h w]`."""
     if min(pixels.shape[-2:]) <= 2:
         return torch.zeros_like(pixels)
     rows = (pixels[..., :-2, :] + pixels[..., 1:-1, :]).add_(pixels[..., 2:, :])

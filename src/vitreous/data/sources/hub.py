@@ -43,7 +43,7 @@ def hub_source(name: str, root: Path | None = None) -> DatasetSource:
 
 
 def from_builder(builder: Any, split: str, name: str) -> ImageDataset:
-    """Open one split, downloaded if needed; images are decoded when they are read."""
+    """Open one split of a Hub dataset, downloaded if needed; images are decoded when they are read."""
     import datasets
 
     _prepare(builder, name)
@@ -87,7 +87,7 @@ class _TableImages:
 
 
 def decode_cell(value: dict[str, Any] | bytes | None, name: str) -> Image:
-    """Decode the image in a table's cell: bytes, or the path of a file."""
+    """Decode the image in a cell of a Hub dataset's table: bytes, or the path of a file."""
     data, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
     if not data and not path:
         raise ImageError(name, "the row holds no image")
@@ -101,7 +101,7 @@ def decode_cell(value: dict[str, Any] | bytes | None, name: str) -> Image:
 
 
 def hub_builder(name: str, root: Path | None = None) -> Any:
-    """Return the library's builder of a dataset, before anything large is downloaded."""
+    """Return the builder of a Hub dataset, before anything large is downloaded."""
     datasets = library(name)
     repository, _, config = name.removeprefix(PREFIX).partition(":")
     cache = str(root / "huggingface") if root else None  # None is the library's own
@@ -172,10 +172,10 @@ def _cached(repository: str, config: str | None, cache: str | None) -> Any:
 
 
 def _neither(name: str) -> str:
-    """Write the error for a name that is neither a folder nor on the Hub."""
+    """Write the Hub's error for a dataset's name that is neither a folder nor in its cache."""
     return f"{name.removeprefix(PREFIX)} is neither a folder here nor in the cache"
 
 
 def one_line(error: Exception) -> str:
-    """Format another library's error as the end of a sentence."""
+    """Format an error of the `datasets` library as the end of a sentence."""
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__

@@ -48,7 +48,7 @@ def find_tables(path: Path) -> dict[str | None, Path]:
 
 
 def table_source(name: str | Path, tables: Mapping[str | None, Path]) -> DatasetSource:
-    """Group the rows of tables to splits, by the column split or by the table's folder."""
+    """Group the rows of tables of labels to splits, by the column split or by the table's folder."""
     rows = {part: read_table(table) for part, table in tables.items()}
     class_names = _sorted_names({label for part in rows.values() for _, label, _ in part})
     groups: dict[str | None, list[tuple[Path, Row]]] = {}
@@ -82,7 +82,7 @@ def _from_rows(
 
 
 def _state(path: str) -> str:
-    """Return the size and time of an image's file, or of the archive that it is in; empty if there is neither."""
+    """Return size and time of a labelled image's file, or of the archive that it is in; empty if there is neither."""
     try:
         return file_state(Path(path))
     except OSError:
@@ -91,12 +91,12 @@ def _state(path: str) -> str:
 
 
 def _version(paths: Sequence[str]) -> str:
-    """Hash the files of a table's images."""
+    """Hash the files that a table of labels names, for the dataset's fingerprint."""
     return digest(chain.from_iterable((os.path.abspath(path), _state(path)) for path in paths))
 
 
 def _sorted_names(names: set[str]) -> tuple[str, ...]:
-    """Sort class names; numbers by their value."""
+    """Sort the class names in a table of labels; numbers by their value."""
     return tuple(sorted(names, key=int if all(name.isdecimal() for name in names) else str))
 
 
@@ -152,7 +152,7 @@ def _read(table: Path) -> tuple[list[str], list[Mapping[str, Any]]]:
 
 
 def _has_labels(table: Path) -> bool:
-    """Return whether a table has columns of images and labels, by its first line: captions and boxes are others."""
+    """Return whether a .csv or .jsonl table has columns of images and labels, by its first line."""
     if not table.is_file():
         return False
     with table.open(encoding="utf-8-sig", errors="replace") as file:
@@ -168,7 +168,7 @@ def _has_labels(table: Path) -> bool:
 
 
 def _column(header: Sequence[str], usual: Sequence[str]) -> str | None:
-    """Find a column of a table by its usual names."""
+    """Find a column of a table of labels by its usual names."""
     found = {str(name).strip().lower(): name for name in reversed(header)}
     return next((found[name] for name in usual if name in found), None)
 

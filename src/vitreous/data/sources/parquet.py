@@ -152,7 +152,7 @@ class TableColumns:
 
 
 def choose_columns(features: Mapping[str, Any], title: str) -> TableColumns:
-    """Choose a table's columns of images and labels by the types in the Hub's `features`, then by the usual names.
+    """Choose the image and label columns of a parquet file (or Hub table) by their types, then by the usual names.
 
     >>> choose_columns({"img": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": ["cat", "dog"]}}, "zoo")
     TableColumns(image='img', label='label', class_names=('cat', 'dog'))
@@ -177,7 +177,7 @@ def choose_columns(features: Mapping[str, Any], title: str) -> TableColumns:
 def number_labels(
     values: Sequence[Any], class_names: tuple[str, ...] | None, title: str
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Number the values of a label column: class names, and for each value an index into them.
+    """Number the values of a parquet file's label column: class names, and for each value an index into them.
 
     If the table does not name its classes, integers are their own names and words are sorted.
 
@@ -219,7 +219,7 @@ def _kind(feature: Any) -> str | None:
 
 
 def _best(found: list[str], usual: Sequence[str]) -> str | None:
-    """Choose the one column of a table that fits, or the one with a usual name."""
+    """Choose the one column of a parquet file that fits, or the one with a usual name."""
     if len(found) == 1:
         return found[0]
     return next((name for name in usual if name in found), None)

@@ -1,4 +1,4 @@
-// The explorer: images come from the user, payloads from the server. One viewer, or two in step on the same image.
+// The explorer: images come from the user, payloads from the server. One viewer, or two in step: two models, or two images.
 
 import { make } from "./dom.js";
 import { Images } from "./images.js";
@@ -10,10 +10,12 @@ const POLL = 500; // milliseconds between two questions how far the server is
 const client = [...crypto.getRandomValues(new Uint32Array(4))].map((word) => word.toString(16)).join(""); // randomUUID wants https
 const at = (id) => document.getElementById(id);
 const state = new State({ ...DEFAULTS, sample: null, image: null, model: null, beside: "" }, ["view", "class", "sample", "image", "model", "beside"]);
-const slots = []; // the slots of one or two models
+const slots = []; // the slots of one or two viewers
+const OTHER = "image:"; // what stands beside is a model, or after this an image
 let images = null; // where images come from
 let models = []; // what the server says of each
 let image = null; // { name, blob }: the one that is looked at
+let second = null; // the image beside it, where there is one
 let shown = {}; // what of the state the page shows
 let asked = null; // an AbortController for the newest question
 
@@ -25,25 +27,25 @@ function tell(text, seconds = "", wrong = false) {
 }
 
 // Say how far the server is, until `finished()`: asked of it now and then, and only where an answer takes a while
-async function follow(name, models, finished) {
+async function follow(name, labels, finished) {
   const begun = performance.now();
-  const words = models.map(() => "");
+  const words = labels.map(() => "");
   while (!finished()) {
     await new Promise((done) => setTimeout(done, POLL));
     if (finished()) return;
-    await Promise.all(models.map(async (model, slot) => {
+    await Promise.all(labels.map(async (label, slot) => {
       try {
         const { before, doing } = await (await ask(address("/api/progress", { client: `${client}-${slot}` }))).json();
         words[slot] = before ? `waiting, ${before} before` : doing ?? "";
       } catch { /* the answer itself will tell what is wrong */ }
     }));
     if (finished()) return;
-    const shown = words.map((text, slot) => (text && models.length > 1 ? `${models[slot]}: ${text}` : text)).filter(Boolean).join(" · ");
+    const shown = words.map((text, slot) => (text && labels.length > 1 ? `${labels[slot]}: ${text}` : text)).filter(Boolean).join(" · ");
     tell(`Looking at ${name} … ${shown}`, ` ${((performance.now() - begun) / 1000).toFixed(0)} s`);
   }
 }
 
-// The slot of one model: the viewer of what was asked last; while the next answer is worked out, the old one is dimmed
+// The slot of one model and one image: the viewer of what was asked last; while the next answer is worked out, the old one is dimmed
 class Slot {
   constructor(index) {
     Object.assign(this, { index, viewer: null, element: make("section", { class: "slot", hidden: true }) });
@@ -75,19 +77,19 @@ class Slot {
   }
 
   // ask for an image's page, and show each part as it comes
-  look(model, { name, blob }, signal, several) {
-    this.question = { model, name, blob };
-    this.loading = this.receive({ classes: this.target(model) }, signal, several);
+  look(model, { name, blob }, signal, label) {
+    this.question = { model, name, blob, compare: second ? true : null };
+    this.loading = this.receive({ classes: this.target(model) }, signal, label);
     return this.loading;
   }
 
-  async receive(values, signal, several) {
+  async receive(values, signal, label) {
     let viewer = null;
     try {
       for await (const part of this.ask(values, signal)) {
         if (signal.aborted) return;
         if (viewer) viewer.receive(part);
-        else viewer = await this.open(part, several);
+        else viewer = await this.open(part, label);
       }
     } catch (error) {
       if (!signal.aborted) viewer?.fail(error.message);
@@ -98,8 +100,8 @@ class Slot {
   }
 
   async *ask(values, signal) {
-    const { model, name, blob } = this.question;
-    yield* parts(await ask(address("/api/explain", { model, name, client: this.client, stages: true, ...values }), blob, signal));
+    const { model, name, blob, compare } = this.question;
+    yield* parts(await ask(address("/api/explain", { model, name, compare, client: this.client, stages: true, ...values }), blob, signal));
   }
 
   // ask again without some heads or patches; only the newest question is answered
@@ -110,7 +112,7 @@ class Slot {
   }
 
   // the first part: the image and its answers
-  async open(payload, several) {
+  async open(payload, label) {
     const { header } = payload, { model } = this.question;
     header.model.name = model;
     for (const view of header.views) view.pending = true;
@@ -121,9 +123,10 @@ class Slot {
     this.viewer?.destroy();
     this.viewer = viewer;
     this.element.classList.remove("waiting");
-    this.element.setAttribute("aria-label", model);
-    this.element.replaceChildren(...(several ? [make("h2", { class: "quiet" }, model)] : []), viewer.element);
+    this.element.setAttribute("aria-label", label || model);
+    this.element.replaceChildren(...(label ? [make("h2", { class: "quiet" }, label)] : []), viewer.element);
     const viewers = slots.map((slot) => slot.viewer).filter(Boolean);
+    if (!viewers.includes(state.values.from)) state.set({ from: viewers[0] }); // the other shows what is like the patch pointed at in it
     globalThis.vitreous = { viewer: viewers[0], viewers, state };
     return viewer;
   }
@@ -140,20 +143,23 @@ async function look() {
   if (!image) return;
   asked?.abort(); // nobody waits for what was asked before
   const mine = (asked = new AbortController());
-  const names = [shown.model, shown.beside].filter(Boolean);
+  const pairs = [{ model: shown.model, image }];
+  if (second) pairs.push({ model: shown.model, image: second });
+  else if (shown.beside) pairs.push({ model: shown.beside, image });
+  const labels = pairs.map((each) => (second ? each.image.name : each.model)), two = pairs.length > 1;
   slots.forEach((slot) => slot.changing?.abort());
   const { name } = image;
   let over = false;
   tell(`Looking at ${name} …`);
-  follow(name, names, () => over || asked !== mine);
+  follow(second ? `${name} and ${second.name}` : name, labels, () => over || asked !== mine);
   document.documentElement.removeAttribute("data-ready");
-  at("viewer").classList.toggle("two", names.length > 1);
-  slots.forEach((slot, i) => (names[i] ? slot.preview(image) : slot.clear()));
+  at("viewer").classList.toggle("two", two);
+  slots.forEach((slot, i) => (pairs[i] ? slot.preview(pairs[i].image) : slot.clear()));
   try {
-    await Promise.all(names.map((model, i) => slots[i].look(model, image, mine.signal, names.length > 1)));
+    await Promise.all(pairs.map((each, i) => slots[i].look(each.model, each.image, mine.signal, two ? labels[i] : "")));
     if (asked !== mine) return;
     tell("");
-    document.documentElement.dataset.ready = String(names.length);
+    document.documentElement.dataset.ready = String(pairs.length);
   } catch (error) {
     if (asked === mine) tell(`${name}: ${error.message}`, "", true);
   } finally {
@@ -171,9 +177,18 @@ async function showState(values) {
   const unheld = asked !== null && asked !== shown.class && viewer && !viewer.header.classes.some((each) => each.index === asked);
   if (!other && model === shown.model && beside === shown.beside && !unheld) return;
   shown = { sample, image: index, model, beside, class: asked };
+  const mine = shown;
   images.mark(index ?? sample);
-  if (other) image = index === null ? await images.sample(sample) : images.own[index];
-  if (shown.sample === sample && shown.image === index) await look();
+  const found = await Promise.all([other ? images.get(index ?? sample) : image, beside.startsWith(OTHER) ? images.get(keyOf(beside)) : null]);
+  if (shown !== mine) return;
+  [image, second] = found;
+  await look();
+}
+
+// the key of the image that is beside: a sample's name, or the number of one of one's own
+function keyOf(beside) {
+  const key = beside.slice(OTHER.length);
+  return /^\d+$/.test(key) ? Number(key) : key;
 }
 
 async function start() {
@@ -181,16 +196,20 @@ async function start() {
   slots.push(new Slot(0), new Slot(1));
   const [known, samples] = await Promise.all(["/api/models", "/api/samples"].map(async (path) => (await ask(path)).json()));
   models = known;
-  for (const { name } of models) {
-    at("first").append(make("option", { value: name }, name));
-    at("second").append(make("option", { value: name }, name));
-  }
-  document.querySelector(".models").hidden = models.length < 2; // nothing to choose
+  const several = models.length > 1, options = () => models.map(({ name }) => make("option", { value: name }, name));
+  const others = make("optgroup", { label: "Another image" });
+  at("first").append(...options());
+  at("first").parentElement.hidden = !several; // nothing to choose
+  at("second").append(...(several ? [make("optgroup", { label: "Another model" }, options())] : []), others);
   const fresh = { query: null, hover: null, class: null, count: null };
   images = new Images(samples, {
     strip: at("samples"),
     choose: ({ sample = null, image: index = null }) => state.set({ sample, image: index, ...fresh }),
     tell: (text, wrong = false) => tell(text, "", wrong),
+    changed: (buttons) => {
+      others.replaceChildren(...[...buttons].map(([key, { title }]) => make("option", { value: `${OTHER}${key}` }, title)));
+      at("second").value = state.values.beside;
+    },
   });
   images.listen({ file: at("file"), drop: at("drop"), camera: at("camera") });
   at("first").addEventListener("change", () => state.set({ model: at("first").value, ...fresh }));
@@ -202,12 +221,13 @@ async function start() {
 // An address may name what this explorer does not have: then its first image and model
 function withKnown(values, samples) {
   const has = (name) => models.some((each) => each.name === name);
+  const beside = values.beside.startsWith(OTHER) ? images.buttons.has(keyOf(values.beside)) : has(values.beside);
   return {
     ...values,
     sample: values.image !== null && images.own[values.image] ? null : samples.includes(values.sample) ? values.sample : samples[0],
     image: images.own[values.image] ? values.image : null,
     model: has(values.model) ? values.model : models[0].name,
-    beside: has(values.beside) ? values.beside : "",
+    beside: beside ? values.beside : "",
   };
 }
 

@@ -14,9 +14,10 @@ export class Headline {
     const [first] = header.predictions;
     const image = header.image?.name ? ` · ${header.image.name}` : "";
     const words = first ? [make("strong", {}, first.class_name), " ", make("span", {}, percent(first.probability))] : [make("strong", {}, header.image?.name || header.model.name)];
-    this.proof = make("p", { class: "proof", "aria-live": "polite" });
+    const waits = !viewer.failed && header.views.some((view) => view.pending && view.name === "evidence");
+    this.proof = make("p", { class: waits ? "proof pending" : "proof", "aria-live": "polite" }, waits ? "Hiding patches, to see whether the map is right …" : "");
     this.verdict = make("p", { class: "verdict" });
-    this.head = make("div", { class: "head" }, make("h2", { class: "answer-line" }, words), make("p", { class: "sub", title: header.model.summary }, `${header.model.name}${first ? image : ""}`), this.removal ? [this.proof, this.verdict] : null);
+    this.head = make("div", { class: "head" }, make("h2", { class: "answer-line" }, words), make("p", { class: "sub", title: header.model.summary }, `${header.model.name}${first ? image : ""}`), this.removal || waits ? [this.proof, this.verdict] : null);
     this.bars = make("ol", { class: "answers", "aria-label": "Predictions" });
     const parts = [];
     if (this.removal) {
@@ -27,6 +28,7 @@ export class Headline {
       this.again = make("button", { class: "chip do", onclick: () => this.act() });
       parts.push((this.remove = make("div", { class: "remove" }, make("span", { class: "chips", role: "group", "aria-label": "Strongest patches" }, this.ways), this.slider, this.amount, this.again)));
     }
+    if (waits) parts.push(make("div", { class: "remove" }));
     if (first) parts.push(this.bars, (this.finder = this.search()));
     this.element = first ? make("div", { class: "evidence" }, parts) : null;
     this.show(header.predictions, viewer.before);
@@ -73,8 +75,10 @@ export class Headline {
 
   choose(index) {
     const { viewer } = this;
-    const here = viewer.view?.results.some((result) => result.axes?.includes("class"));
-    const other = viewer.header.views.find((view) => view.results.some((result) => result.kind === "map" && result.axes.includes("class")));
+    const at = viewer.classAt({ class: index });
+    const holds = (result) => result.axes?.includes("class") && at < (result.names?.class?.length ?? Infinity);
+    const here = viewer.view?.results.some(holds);
+    const other = viewer.header.views.find((view) => view.results.some((result) => result.kind === "map" && holds(result)));
     viewer.state.set({ class: index, count: null, ...(here || !other ? {} : { view: other.name }) });
   }
 

@@ -7,9 +7,9 @@ const MOST = 20 * 2 ** 20;
 const KEPT = 24; // images of one's own that are kept at hand
 
 export class Images {
-  // `choose({ sample } or { image })` shows one; `tell(text, wrong)` says what is going on
-  constructor(samples, { strip, choose, tell }) {
-    Object.assign(this, { strip, choose, tell, own: [], buttons: new Map() });
+  // `choose({ sample } or { image })` shows one; `tell(text, wrong)` says what is going on; `changed(buttons)` when some come or go
+  constructor(samples, { strip, choose, tell, changed }) {
+    Object.assign(this, { strip, choose, tell, changed, own: [], buttons: new Map() });
     for (const name of samples) this.add(name, `/api/samples/${encodeURIComponent(name)}`, name, () => choose({ sample: name }));
   }
 
@@ -17,6 +17,7 @@ export class Images {
     const button = make("button", { class: "thumb", title: name, onclick }, make("img", { src: url, alt: "", width: 56, height: 56 }), make("span", {}, name));
     this.buttons.set(key, button);
     this.strip.append(button);
+    this.changed(this.buttons);
   }
 
   // which of them is shown
@@ -24,8 +25,9 @@ export class Images {
     for (const [each, button] of this.buttons) button.setAttribute("aria-pressed", String(each === key));
   }
 
-  async sample(name) {
-    return { name, blob: await (await ask(`/api/samples/${encodeURIComponent(name)}`)).blob() };
+  // { name, blob } of a sample, by its name, or of one's own, by its number
+  async get(key) {
+    return typeof key === "number" ? this.own[key] : { name: key, blob: await (await ask(`/api/samples/${encodeURIComponent(key)}`)).blob() };
   }
 
   // some images of one's own: all are kept at hand, the first is shown
@@ -55,6 +57,7 @@ export class Images {
     button.remove();
     this.buttons.delete(index);
     this.own[index] = null;
+    this.changed(this.buttons);
   }
 
   // an image's address, dropped or pasted: this page may ask its own server alone, which fetches it

@@ -42,8 +42,7 @@ export function rangeOf(result, values, without = null) {
   const kind = result.signed ? "tints" : "tint";
   if (result.limits) return { kind, peak: result.limits[1], low: result.signed ? 0 : result.limits[0], without };
   const counted = without?.size ? values.filter((_, i) => !without.has(i)) : values;
-  if (result.signed) return { kind, peak: counted.reduce((most, value) => Math.max(most, Math.abs(value)), 0), low: 0, without };
-  return { kind, peak: robust(counted), low: result.from_zero ? 0 : counted.reduce((a, b) => Math.min(a, b), Infinity), without };
+  return { kind, peak: robust(counted), low: result.signed || result.from_zero ? 0 : counted.reduce((a, b) => Math.min(a, b), Infinity), without };
 }
 
 // The patches that a map's colours leave out: artifacts, from the block on in which they are
@@ -177,7 +176,8 @@ function byClass(viewer, result) {
 // The scale of a map's colours in words and a ramp, for under the image
 export function legend(result, { kind, peak, low }, label = result.label) {
   const text = result.label === "attention" || result.label.startsWith("share") ? percent : number;
-  return kind === "tints" ? scale(kind, `−${text(peak)}`, `${text(peak)} ${label}`) : scale(kind, text(low), `${text(peak)}${result.limits ? "" : " or more"} ${label}`);
+  const most = `${text(peak)}${result.limits ? "" : " or more"} ${label}`;
+  return scale(kind, kind === "tints" ? `−${text(peak)}` : text(low), most);
 }
 
 function drawMatrix(viewer, result) {
@@ -321,7 +321,7 @@ function drawLines(viewer, result) {
   const head = make("tr", {}, make("th", { scope: "col" }, "area under the curve"), result.panels.map((panel) => make("th", { scope: "col" }, panel.title)));
   const cell = (panel, i, k) => (panel.areas[i] === best[k] ? make("td", { class: "best" }, `${panel.areas[i].toFixed(3)} best`) : make("td", {}, panel.areas[i].toFixed(3)));
   const rows = result.panels[0].names.map((name, i) => make("tr", {}, make("th", { scope: "row" }, quiet(name) ? `${name} (baseline)` : name), result.panels.map((panel, k) => cell(panel, i, k))));
-  return { element: make("div", {}, make("p", { class: "message" }, result.verdict), make("p", { class: "key" }, `${result.title}. Dashed: maps that know nothing of the model.`), charts.flat(), make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Areas" }, make("table", { class: "plain" }, head, rows))), update() {} };
+  return { element: make("div", {}, make("p", { class: "message" }, result.verdict), make("p", { class: "key" }, `${result.title}. Dashed: maps that know nothing of the model.`), charts.flat(), make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Areas. ${result.title}` }, make("table", { class: "plain" }, head, rows))), update() {} };
 }
 
 function tiles(viewer, result) {

@@ -70,7 +70,7 @@ export class Viewer {
       } else this.chips.get(name)?.classList.remove("pending");
       this.buttons.get(view.group)?.classList.toggle("pending", siblings.some((each) => each.pending));
       if (view === this.view) this.view = null; // shown anew
-      if (results.some((result) => result.kind === "removal")) this.proves();
+      if (name === "evidence") this.proves();
       if (name === "story" && results.length && this.story.childElementCount === 1) this.story.append(...this.steps(view));
     }
     this.state.set({ tick: performance.now() });
@@ -80,6 +80,7 @@ export class Viewer {
   fail(message) {
     this.failed = message;
     this.element.classList.add("failed");
+    this.proves();
     this.view = null; // shown anew
     this.state.set({ tick: performance.now() });
   }
@@ -220,7 +221,7 @@ export class Viewer {
     }
     const under = make("div", { class: "controls under" }, make("label", { class: "slider" }, make("span", {}, "Colours"), this.opacity), save);
     const story = this.header.views.find((view) => view.name === "story");
-    this.story = story ? make("nav", { class: "story-line", "aria-label": "Step by step" }, make("span", {}, "Step by step"), story.results.length ? this.steps(story) : null) : null;
+    this.story = story ? make("nav", { class: "story-line", "aria-label": `Step by step: ${model.name}, ${name}` }, make("span", {}, "Step by step"), story.results.length ? this.steps(story) : null) : null;
     const left = this.hasStage ? make("div", { class: "left" }, this.stage.element, this.legend, this.said, this.edits?.element, this.story, under, this.artifacts) : null;
     const views = make("div", { class: "views" }, this.list, this.headline.element, this.panel);
     this.element = make("article", { class: left ? "viewer" : "viewer alone", "aria-label": `${model.name}: ${name}` }, this.headline.head, left, views);
@@ -241,6 +242,12 @@ export class Viewer {
     const siblings = this.groups.get(view.group);
     const chips = siblings.map((each) => make("button", { class: each.pending ? "chip pending" : "chip", "aria-pressed": String(each === view), onclick: () => this.state.set({ view: each.name }) }, each.title));
     this.chips = new Map(siblings.map((each, i) => [each.name, chips[i]]));
+    const rest = chips.filter((_, i) => siblings[i].more && siblings[i] !== view);
+    for (const chip of rest) chip.hidden = !this.wide;
+    if (rest.length) {
+      const more = make("button", { class: "chip more", "aria-expanded": String(Boolean(this.wide)), onclick: () => { this.wide = !this.wide; more.setAttribute("aria-expanded", String(this.wide)); for (const chip of rest) chip.hidden = !this.wide; } }, "More");
+      chips.push(more);
+    }
     const moves = controls(this, view.results);
     this.parts = [moves, ...view.results.map((result) => KINDS[result.kind](this, result))];
     const words = make("div", { class: "sentences" }, make("h3", { class: siblings.length > 1 ? "visually-hidden" : null }, view.title), make("p", {}, view.read), make("p", { class: "beware" }, view.beware), view.pending ? make("p", { class: "pending", role: "status" }, this.failed ? `Not worked out: ${this.failed}` : "Being worked out …") : null);

@@ -1,4 +1,4 @@
-"""CLIP's vision tower: transformers' files, and OpenAI's and OpenCLIP's own.
+"""Read and write CLIP's vision tower, keys and configs: transformers' files, and OpenAI's and OpenCLIP's own.
 
 The projection into the space shared with text becomes the head, without a bias; the text tower is ignored.
 """
@@ -10,26 +10,41 @@ from typing import Any
 from torch import Tensor
 
 from vitreous.models.vit import ViT
+from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, check_limits, library_models
 from vitreous.weights.formats.huggingface import activation_name, add_prefix, with_sidecars
-from vitreous.weights.formats.huggingface_config import read_clip_config
+from vitreous.weights.formats.huggingface_config import (
+    CLIPS,
+    HARMLESS,
+    HARMLESS_NUMBERS,
+    MLP,
+    USUAL,
+    count_labels,
+    read_fields,
+    shared_fields,
+    task_of,
+    unsupported_kind,
+)
 from vitreous.weights.keymap import (
     JOIN_QKV,
-    PAPER_VIT,
     TABLE,
     TOKEN,
     TRANSPOSE,
     Allowed,
-    ConvertedCheckpoint,
     Format,
     Tensors,
-    adapted,
-    check_limits,
-    library_models,
     rule,
     strip_prefix,
     to_theirs,
 )
+from vitreous.weights.safety import CheckpointError
+from vitreous.weights.sidecar import check_fields
 
+CLIP = {key: value for key, value in USUAL.items() if key != "qkv_bias"} | MLP
+CLIP |= {"patch_size": 32, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "projection_dim": 512}
+CLIPSEG_DECODER = (
+    *("extract_layers", "reduce_dim", "decoder_attention_dropout", "decoder_hidden_act", "conditional_layer"),
+    "use_complex_transposed_convolution",
+)
 LAYER = "encoder.layers.{n}"
 HUGGINGFACE_RULES = (
     rule("cls_token", "embeddings.class_embedding", transform=TOKEN),
@@ -72,7 +87,7 @@ def _openai(tensors: Mapping[str, Tensor]) -> bool:
 
 
 def known_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[Allowed, str]:
-    """Return the choices of OpenAI's and OpenCLIP's models: they differ in the activation."""
+    """Return what bare files of OpenAI's and OpenCLIP's CLIP may be: models that differ in the activation."""
     return library_models(
         embedding_norm=(True,),
         patch_bias=(False,),
@@ -83,9 +98,53 @@ def known_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[
 
 
 def known_classifiers(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[Allowed, str]:
-    """Return the choices of transformers' CLIPForImageClassification."""
+    """Return what bare files of transformers' CLIPForImageClassification may be."""
     allowed, like = known_models(shapes, assume)
     return allowed | {"head_bias": (True,), "final_norm": (False,), "pool": ("mean",)}, like
+
+
+def read_clip_config(sidecar: Mapping[str, Any]) -> Allowed:
+    """Read our fields from a CLIP's `config.json`; a complete CLIP has the vision tower's one level deeper."""
+    kind, vision = str(sidecar.get("model_type")), sidecar
+    family = kind.removesuffix("_vision_model")
+    if family not in CLIPS or kind == "git":
+        raise unsupported_kind(sidecar.get("model_type"))
+    task = task_of(sidecar, (f"{CLIPS[family]}Vision", CLIPS[family]))
+    whole = kind == family
+    if whole:
+        known = ("vision_config", "text_config", "vision_config_dict", "text_config_dict", "projection_dim")
+        decoder = CLIPSEG_DECODER if kind == "clipseg" else ()
+        check_fields(sidecar, (*known, *decoder, *HARMLESS, *HARMLESS_NUMBERS), "config.json")
+        vision = sidecar.get("vision_config") or {}
+        older = sidecar.get("vision_config_dict") or {}
+        if differing := [name for name in older if name in vision and older[name] != vision[name]]:
+            raise CheckpointError(f"config.json says two things of {differing[0]}: get it again")
+        vision = older | vision
+    values = read_fields(vision, CLIP | ({"patch_size": 16} if family == "git" else {}))
+    classifier = task == "ForImageClassification"
+    allowed = shared_fields(values) | {
+        "class_token": (True,),
+        "distillation_token": (False,),
+        "distillation_head": (False,),
+        "registers": (0,),
+        "prefix_positions": (True,),
+        "patch_bias": (False,),
+        "qkv_bias": (True,),
+        "swiglu": (False,),
+        "embedding_norm": (True,),
+        "layer_scale": (0.0,),
+        "representation_size": (0,),
+        "head_bias": (classifier,),
+        "final_norm": (not classifier,),
+        "pool": ("mean",) if classifier else ("token",),
+    }
+    if classifier:
+        allowed["classes"] = (count_labels(sidecar),)
+    elif task == "ModelWithProjection" or (task == "Model" and whole and "Vision" not in sidecar["architectures"][0]):
+        allowed["classes"] = (sidecar.get("projection_dim", 512) if whole else values["projection_dim"],)
+    elif task == "Model":
+        allowed["classes"] = (0,)
+    return allowed
 
 
 def split_towers(tensors: Tensors) -> Tensors:
@@ -137,7 +196,7 @@ OPENAI_CLIP = Format(
 
 
 def to_huggingface(model: ViT) -> ConvertedCheckpoint:
-    """Convert to transformers' CLIP vision tower."""
+    """Convert a model to transformers' CLIP vision tower."""
     tensors, config = adapted(model, prefix_positions=1, head_bias=False)
     limits = PAPER_VIT | {
         "embedding_norm": (True,),

@@ -1,4 +1,4 @@
-"""Google's `.npz` files: the original release, AugReg's, and big_vision's.
+"""Read and write Google's `.npz` files, keys and shapes: the original release, AugReg's, and big_vision's, SigLIP too.
 
 The three name the same layers differently: big_vision numbers sub-layers from 0, keeps positions at the top level, and
 may stack all blocks into one array. JAX stores matrices as `[in out]`, attention's as `[in heads k]` and
@@ -12,22 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous.models.vit import ViT, ViTConfig
-from vitreous.weights.keymap import (
-    PAPER_VIT,
-    TRANSPOSE,
-    Allowed,
-    ConvertedCheckpoint,
-    Format,
-    Rule,
-    Tensors,
-    Transform,
-    adapted,
-    check_limits,
-    library_models,
-    rule,
-    to_theirs,
-)
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
+from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, check_limits, library_models
+from vitreous.weights.keymap import TRANSPOSE, Allowed, Format, Rule, Tensors, Transform, rule, to_theirs
 
 
 def _split_heads(x: Tensor, config: ViTConfig) -> list[Tensor]:
@@ -79,13 +67,26 @@ def _rules(attention: int, norm2: int, mlp: int, positions: str) -> tuple[Rule, 
 
 
 ORIGINAL_RULES = _rules(attention=1, norm2=2, mlp=3, positions="Transformer/posembed_input/pos_embedding")
-BIG_VISION_RULES = _rules(attention=0, norm2=1, mlp=0, positions="pos_embedding")
+POOL, POOL_HEADS = "MAPHead_0", "MAPHead_0/MultiHeadDotProductAttention_0"
+BIG_VISION_RULES = (
+    *_rules(attention=0, norm2=1, mlp=0, positions="pos_embedding"),
+    rule("attn_pool.latent", f"{POOL}/probe"),  # SigLIP's attention pool
+    rule("attn_pool.q.weight", f"{POOL_HEADS}/query/kernel", transform=JOIN_HEADS),
+    rule("attn_pool.q.bias", f"{POOL_HEADS}/query/bias", transform=JOIN_HEAD_BIASES),
+    rule("attn_pool.kv.weight", *(f"{POOL_HEADS}/{x}/kernel" for x in ("key", "value")), transform=JOIN_HEADS),
+    rule("attn_pool.kv.bias", *(f"{POOL_HEADS}/{x}/bias" for x in ("key", "value")), transform=JOIN_HEAD_BIASES),
+    rule("attn_pool.proj.weight", f"{POOL_HEADS}/out/kernel", transform=OUT),
+    rule("attn_pool.proj.bias", f"{POOL_HEADS}/out/bias"),
+    *_norm("attn_pool.norm", f"{POOL}/LayerNorm_0"),
+    *_dense("attn_pool.mlp.fc1", f"{POOL}/MlpBlock_0/Dense_0"),
+    *_dense("attn_pool.mlp.fc2", f"{POOL}/MlpBlock_0/Dense_1"),
+)
 PREFIXES = ("opt/target/", "params/img/", "params/", "img/")
 STACKED = "Transformer/encoderblock/"
 
 
 def prepare(tensors: Tensors) -> Tensors:
-    """Remove the optimiser's or tower's prefix, and split stacked blocks."""
+    """Remove the optimiser's or tower's prefix in Google's files, and split stacked blocks."""
     prefix = next((p for p in PREFIXES if f"{p}embedding/kernel" in tensors), "")
     plain = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
     unstacked: Tensors = {}
@@ -112,13 +113,19 @@ def _is_big_vision(tensors: Mapping[str, Tensor]) -> bool:
 
 def read_shapes(tensors: Tensors) -> Allowed:
     """Read the number of heads from JAX's shapes: `[in heads k]`."""
-    return next(({"heads": (x.shape[-2],)} for key, x in tensors.items() if key.endswith("query/kernel")), {})
+    found: Allowed = {}
+    for key, value in tensors.items():
+        if key.endswith("query/kernel") and value.dim() == 3:
+            found["pool_heads" if key.startswith(POOL) else "heads"] = (value.shape[1],)
+    return found
 
 
 def known_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[Allowed, str]:
-    """Return the choices of Google's code; big_vision also has models without a class token."""
+    """Return what bare files of Google's code may be; big_vision also has models without a class token."""
     # JAX's gelu is the tanh approximation; timm, the usual reader of these files, takes the exact function. The two
     # differ by less than 0.001 in any activation.
+    if shapes.get("pool") == "attention":  # SigLIP, which transformers reads with JAX's own gelu
+        return library_models(class_token=(False,), pool=("attention",), activation=("gelu_tanh",))(shapes, assume)
     pool = ("token",) if shapes["class_token"] else ("mean",)
     return library_models(class_token=(True, False), pool=pool)(shapes, assume)
 
@@ -138,7 +145,7 @@ BIG_VISION = replace(GOOGLE, name="google-big-vision", recognise=_is_big_vision,
 
 
 def to_google(model: ViT) -> ConvertedCheckpoint:
-    """Convert to the arrays of the original release, which has no config file either."""
+    """Convert a model to the arrays of Google's original release, which has no config file either."""
     tensors, config = adapted(model, prefix_positions=1)
     limits = PAPER_VIT | {"activation": ("gelu", "gelu_tanh"), "qkv_bias": (True,), "patch_bias": (True,)}
     limits["norm_eps"] = (1e-6,)

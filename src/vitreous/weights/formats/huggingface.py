@@ -1,4 +1,4 @@
-"""transformers' ViT, DeiT, DINOv2 (with and without registers) and ViT-MAE encoders.
+"""Read and write transformers' ViT, DeiT, ViT-MAE, ViT-MSN, DINOv2 (also with registers): keys, known models, files.
 
 transformers 5 renamed most keys in memory but still writes the old ones to disk: both are read, the old ones written.
 """
@@ -11,22 +11,19 @@ import torch
 from torch import Tensor
 
 from vitreous.data.preprocess import INTERPOLATIONS, Preprocess
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
+from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, check_limits, library_models
 from vitreous.weights.card import card_of
 from vitreous.weights.formats.huggingface_config import read_config
 from vitreous.weights.keymap import (
     JOIN_GATE,
     JOIN_QKV,
-    PAPER_VIT,
     Allowed,
-    ConvertedCheckpoint,
     Format,
     Rule,
     Tensors,
-    adapted,
-    check_limits,
     fold_class_position,
-    library_models,
     rule,
     strip_prefix,
     to_theirs,
@@ -92,11 +89,16 @@ def _is(tensors: Mapping[str, Tensor], dino: bool) -> bool:
 
 
 def known_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[Allowed, str]:
-    """Return the choices of transformers' ViT, DeiT, ViT-MAE and ViT-MSN, which have two values of epsilon."""
-    distilled = shapes["distillation_token"]
+    """Return the choices of transformers' ViT, DeiT, ViT-MAE, ViT-MSN and I-JEPA, which have two values of epsilon.
+
+    Only ViT has a pooler, only DeiT a distillation token, both have one epsilon; only I-JEPA has no class token.
+    """
+    distilled, placed = shapes["distillation_token"], shapes["class_token"]
     return library_models(
-        norm_eps=(1e-12, 1e-6),
-        distillation_token=(True, False),
+        norm_eps=(1e-12,) if shapes["representation_size"] or distilled else (1e-12, 1e-6),
+        class_token=(placed,),
+        pool=("token",) if placed else ("mean",),
+        distillation_token=(distilled,),
         distillation_head=(True, False) if distilled and shapes["classes"] else (False,),
     )(shapes, assume)
 
@@ -108,7 +110,7 @@ def known_dinov2_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) ->
         swiglu=(True, False),
         registers=(shapes["registers"],),
         prefix_positions=(not shapes["registers"],),
-        pool=("token", "token+mean"),
+        pool=("token+mean" if shapes["classes"] else "token",),
     )(shapes, assume)
 
 
@@ -118,7 +120,7 @@ VIT = Format(
     lambda tensors: _is(tensors, dino=False),
     VIT_RULES,
     IGNORED,
-    prepare=strip_prefix("vit.", "deit.", "dinov2.", "dinov2_with_registers."),
+    prepare=strip_prefix("vit.", "deit.", "ijepa.", "dinov2.", "dinov2_with_registers."),
     read_config=read_config,
     known=known_models,
     resize="huggingface",
@@ -140,14 +142,14 @@ DINOV2_REGISTERS = replace(
 
 
 def to_huggingface(model: ViT) -> ConvertedCheckpoint:
-    """Convert to transformers' DINOv2, DeiT or ViT: the first that can hold the model. `clip.py` has CLIP's."""
+    """Convert a model to transformers' DINOv2, DeiT or ViT: the first that can hold it. `clip.py` has CLIP's."""
     config = model.config
     dino = config.registers or config.layer_scale or config.swiglu
     return with_sidecars(model, *(_to_dinov2(model) if dino else _to_vit(model)))
 
 
 def with_sidecars(model: ViT, tensors: Tensors, config_json: dict[str, Any], config: ViTConfig) -> ConvertedCheckpoint:
-    """Add the fields that every family's `config.json` has, and the preprocessor's file."""
+    """Add to a model converted to transformers what every family's `config.json` has, and the preprocessor's file."""
     card = card_of(model)
     config_json |= {
         "hidden_size": config.width,
@@ -238,7 +240,7 @@ def _to_dinov2(model: ViT) -> tuple[Tensors, dict[str, Any], ViTConfig]:
 
 
 def add_prefix(tensors: Tensors, prefix: str) -> Tensors:
-    """Put the base model's name before every key but the heads'."""
+    """Put the base model's name before every key but the heads', as transformers does."""
     heads = ("classifier.", "cls_classifier.", "distillation_classifier.", "visual_projection.")
     return {key if key.startswith(heads) else prefix + key: value for key, value in tensors.items()}
 

@@ -1,4 +1,4 @@
-"""OpenCLIP's `open_clip_config.json`, and its files whose vision tower is one of timm's (`visual.trunk.`)."""
+"""Read OpenCLIP's `open_clip_config.json`, and its files whose vision tower is one of timm's (`visual.trunk.`)."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,8 +7,9 @@ from typing import Any
 from vitreous.weights.architectures import from_arguments, states, timm_arguments
 from vitreous.weights.formats.clip import OPENAI_CLIP
 from vitreous.weights.formats.timm import TIMM
-from vitreous.weights.keymap import Allowed, Tensors, check_fields
+from vitreous.weights.keymap import Allowed, Tensors
 from vitreous.weights.safety import CheckpointError
+from vitreous.weights.sidecar import check_fields
 
 FIELDS = ("model_cfg", "preprocess_cfg")
 MODEL_FIELDS = ("embed_dim", "vision_cfg", "quick_gelu")
@@ -30,7 +31,7 @@ USUAL: dict[str, tuple[Any, ...]] = {  # fields that change the numbers, and the
 
 
 def read_model(sidecar: Mapping[str, Any], vision_fields: tuple[str, ...]) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """Return the sections `model_cfg` and `vision_cfg`; raise for a field that is neither read nor harmless."""
+    """Return the sections of `open_clip_config.json`, `model_cfg` and `vision_cfg`; raise for an unknown field."""
     check_fields(sidecar, FIELDS, "open_clip_config.json")
     model = sidecar.get("model_cfg")
     check_fields(model, (*MODEL_FIELDS, *HARMLESS), "model_cfg")
@@ -86,13 +87,13 @@ def read_timm_config(sidecar: Mapping[str, Any]) -> Allowed:
 
 
 def take_trunk(tensors: Tensors) -> Tensors:
-    """Give the vision tower timm's names; a linear projection beside it is the head."""
+    """Give OpenCLIP's vision tower (`visual.trunk.`) timm's names; a linear projection beside it is the head."""
     names = {"visual.head.proj.weight": "head.weight", "visual.head.proj.bias": "head.bias"}
     return {names.get(key, key.removeprefix("visual.trunk.")): tensor for key, tensor in tensors.items()}
 
 
 def known_towers(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[Allowed, str]:
-    """Return the choices of OpenAI's and OpenCLIP's towers, which always have a projection."""
+    """Return what a tower with `open_clip_config.json` may be; it always has a projection."""
     if not shapes["classes"] and "classes" not in assume:
         raise CheckpointError("it has no projection (visual.proj): it is incomplete; if not, pass --assume classes=0")
     return OPENAI_CLIP.known(shapes, assume)

@@ -1,4 +1,4 @@
-"""Files of self-supervised training: MAE with its decoder, MoCo v3, iBOT, and DINOv2's own runs.
+"""Read files of self-supervised training: MAE with its decoder, MoCo v3, iBOT, and DINOv2's own runs.
 
 Their encoders have timm's names. What only training needs, such as decoders, projection heads and momentum copies, is
 ignored and listed in the report.
@@ -7,8 +7,9 @@ ignored and listed in the report.
 import re
 from dataclasses import replace
 
+from vitreous.weights.adapt import library_models
 from vitreous.weights.formats.timm import DINOV2, DINOV2_REGISTERS, TIMM
-from vitreous.weights.keymap import Allowed, Tensors, library_models
+from vitreous.weights.keymap import Allowed, Tensors
 
 PATCHES = "patch_embed.proj.weight"
 MAE_HEADS = {768: 12, 1024: 16, 1280: 16}  # width → heads of its three models

@@ -4,7 +4,24 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from vitreous.weights.formats import clip, google, huggingface, open_clip, pretraining, siglip, timm, torchvision
+from vitreous.weights.formats import (
+    cait,
+    clip,
+    dinov3,
+    eva,
+    google,
+    huggingface,
+    huggingface_aimv2,
+    huggingface_beit,
+    huggingface_dinov3,
+    naflex,
+    open_clip,
+    pretraining,
+    sapiens2,
+    siglip,
+    timm,
+    torchvision,
+)
 from vitreous.weights.keymap import Format
 from vitreous.weights.safety import CheckpointError
 
@@ -18,12 +35,24 @@ FORMATS: dict[str, Format] = {  # tried in this order: specific formats before g
         clip.HUGGINGFACE_CLIP,
         open_clip.OPEN_CLIP,
         open_clip.OPEN_CLIP_TIMM,
+        siglip.SIGLIP2_CLASSIFIER,
+        siglip.SIGLIP2,
+        siglip.SIGLIP_CLASSIFIER,
         siglip.SIGLIP,
-        siglip.DINOV3_GATED,
-        siglip.DINOV3,
+        huggingface_dinov3.DINOV3_GATED,
+        huggingface_dinov3.DINOV3,
+        huggingface_aimv2.AIMV2,
+        huggingface_beit.BEIT,
         huggingface.DINOV2_REGISTERS,
         huggingface.DINOV2,
         huggingface.VIT,
+        cait.CAIT,
+        naflex.NAFLEX_FACTORIZED,
+        naflex.NAFLEX_SIGLIP,
+        naflex.NAFLEX,
+        sapiens2.SAPIENS2,
+        dinov3.DINOV3,
+        eva.EVA,
         pretraining.MAE,
         pretraining.MOCO_V3,
         pretraining.IBOT,
@@ -38,7 +67,7 @@ FORMATS: dict[str, Format] = {  # tried in this order: specific formats before g
 
 
 def recognise(tensors: Mapping[str, Tensor]) -> Format:
-    """Return the format of these keys.
+    """Recognise the format that a file's keys belong to.
 
     >>> import torch
     >>> recognise({"class_token": torch.zeros(1), "encoder.pos_embedding": torch.zeros(1)}).name

@@ -1,4 +1,4 @@
-"""timm's checkpoints, and others with timm's names: DeiT, AugReg, DeiT-III, MAE, DINO, DINOv2, BEiT, and our own files.
+"""Read and write timm's files, and others with timm's names: DeiT, AugReg, MAE, DINO, DINOv2, BEiT, and our own.
 
 Our keys are timm's, so the rules list the keys that exist; only a few older spellings differ. DINOv2's own files differ
 in registers, the gated MLP and a mask token that inference does not need.
@@ -10,30 +10,19 @@ from typing import Any
 
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.variants import VARIANTS
-from vitreous.models.vit import ViT, ViTConfig
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
+from vitreous.weights.adapt import ConvertedCheckpoint, adapted, check_limits, library_models
 from vitreous.weights.architectures import from_arguments, states, timm_arguments, timm_models
 from vitreous.weights.card import card_of
-from vitreous.weights.keymap import (
-    JOIN_GATE,
-    JOIN_QKV,
-    Allowed,
-    ConvertedCheckpoint,
-    Format,
-    Limits,
-    adapted,
-    check_fields,
-    check_limits,
-    fold_class_position,
-    library_models,
-    rule,
-    to_theirs,
-)
+from vitreous.weights.keymap import JOIN_GATE, JOIN_QKV, Allowed, Format, fold_class_position, rule, to_theirs
 from vitreous.weights.safety import CheckpointError
-from vitreous.weights.timm_classes import OURS
+from vitreous.weights.sidecar import check_fields
+from vitreous.weights.timm_classes import OURS, eva_arguments
 
 LAYERS = ("patch_embed.proj", "patch_embed.norm", "norm_pre", "norm", "fc_norm", "head", "head_dist")
 POOL = ("q", "kv", "proj", "norm", "mlp.fc1", "mlp.fc2")
-POOLS = {"token": "token", "mean": "avg", "attention": "map"}
+POOLS = {"token": "token", "mean": "avg", "attention": "map", "class-attention": "token"}
 BIAS = "relative_position_bias_table"
 BLOCK = (
     *("norm1", "attn.qkv", "attn.q_norm", "attn.k_norm", "attn.norm", "attn.proj", "norm2", "mlp.fc1", "mlp.norm"),
@@ -81,11 +70,10 @@ RULES = (
     *(rule(f"blocks.{{n}}.attn.qkv.{x}_bias", f"blocks.{{n}}.attn.{x}_proj.bias") for x in "qv"),
 )
 GATE_IN_PARTS = tuple(r for r in RULES if r.theirs != ("blocks.{n}.mlp.fc1.{p}",))
-BEIT_NAMES = {
+SCALES = {f"blocks.{{n}}.ls{i}.gamma": f"blocks.{{n}}.gamma_{i}" for i in (1, 2)}  # in timm's Beit and Eva
+BEIT_NAMES = SCALES | {
     f"blocks.{{n}}.attn.rel_pos.{BIAS}": f"blocks.{{n}}.attn.{BIAS}",
     f"shared_rel_pos.{BIAS}": f"rel_pos_bias.{BIAS}",
-    "blocks.{n}.ls1.gamma": "blocks.{n}.gamma_1",
-    "blocks.{n}.ls2.gamma": "blocks.{n}.gamma_2",
 }
 BEIT_RULES = tuple(replace(r, theirs=(BEIT_NAMES.get(r.ours, r.theirs[0]),), older=(r.theirs, *r.older)) for r in RULES)
 
@@ -107,7 +95,7 @@ WRAPPER = ("vitreous", "model_type", "transformers_version", "torch_dtype", "dty
 
 
 def read_config(sidecar: Mapping[str, Any]) -> Allowed:
-    """Read `config.json` as timm does: the architecture's arguments, then `pretrained_cfg`, then `model_args`."""
+    """Read timm's `config.json` as timm does: the architecture's arguments, `pretrained_cfg`, then `model_args`."""
     name, pretrained = sidecar.get("architecture"), sidecar.get("pretrained_cfg", sidecar)
     if not isinstance(name, str):
         raise CheckpointError("config.json names no architecture of timm's: pass --assume architecture=NAME")
@@ -127,7 +115,8 @@ def read_config(sidecar: Mapping[str, Any]) -> Allowed:
     if not isinstance(size, list | tuple) or len(size) != 3:
         raise CheckpointError(f"input_size must be channels, height and width, got {size!r:.60}")
     usual = {"num_classes": sidecar.get("num_classes", pretrained.get("num_classes", 1000)), "in_chans": size[0]}
-    if pretrained.get("fixed_input_size"):
+    shown = arguments.pop("input_size", None) is None
+    if pretrained.get("fixed_input_size") or not shown:
         usual["img_size"] = list(size[1:])
     config = from_arguments(usual | arguments | given)
     implied = {"global_pool": POOLS[config.pool], "num_features": config.width}
@@ -184,7 +173,11 @@ DINOV2_REGISTERS = replace(
 
 
 def architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
-    """Return the timm entry point that builds this config, and the arguments that differ from its defaults."""
+    """Choose for a conversion to timm the entry point that builds this config, and the arguments that differ."""
+    if config.rope != "none":  # an entry point states the epsilon, which no argument in JSON can
+        eva = {1e-6: "eva02_tiny_patch14_224", 1e-5: "vit_small_patch16_dinov3"}
+        check_limits(config, "timm's Eva", _EVA | {"norm_eps": tuple(eva), "pool_prefix": (_pools_prefix(config),)})
+        return eva[config.norm_eps], eva_arguments(config)
     if config.relative_position.endswith("table") or config.qv_bias:
         return "beit_base_patch16_224", _beit_arguments(config)
     for name, known in VARIANTS.items():
@@ -249,8 +242,25 @@ RELATIVE_LACKS = ("no_embed_class", "pos_embed", "final_norm")
 """Arguments that timm's class with relative positions does not have."""
 
 
+_EVA: Allowed = {
+    **dict.fromkeys(("distillation_token", "post_norm", "talking_heads", "patch_norm"), (False,)),
+    "norm": ("layer",),
+    "branch_bias": (True,),
+    "stem": ("none",),
+    "relative_position": ("none",),
+    "activation": ("gelu",),
+    "pool": ("token", "mean", "attention"),
+}
+"""What timm's `Eva` supports of the fields that it has no argument for."""
+
+
+def _pools_prefix(config: ViTConfig) -> bool:
+    """Say whether attention pooling of timm's `Eva` reads the tokens before the patches: always if there are any."""
+    return config.pool == "attention" and config.layout.prefix > 0
+
+
 def _beit_arguments(config: ViTConfig) -> dict[str, Any]:
-    """Return the arguments of timm's `Beit`, which has a class token, and a norm after pooling if that is a mean."""
+    """Return for a conversion to timm the arguments of its `Beit`: class token, a norm after a mean."""
     mean = config.pool == "mean"
     held = {"class_token": (True,), "registers": (0,), "qk_norm": (False,), "swiglu": (False,), "activation": ("gelu",)}
     held |= {"embedding_norm": (False,), "final_norm": (not mean,), "fc_norm": (mean,), "norm_eps": (1e-6,)}
@@ -274,13 +284,14 @@ def _beit_arguments(config: ViTConfig) -> dict[str, Any]:
 
 
 def to_timm(model: ViT) -> ConvertedCheckpoint:
-    """Convert to timm: its keys are ours, and `config.json` names the entry point that builds the model."""
+    """Convert a model to timm: its keys are ours, and `config.json` names the entry point that builds it."""
     tensors, config = adapted(model, prefix_positions=None)
-    if config.rope != "none":
-        raise ValueError("models with rotary positions are not written in timm's format: try our own, vitreous")
+    if config.swiglu and config.rope != "none" and config.pool != "attention":
+        config = replace(config, activation="gelu")  # a gated MLP does not use it
     patch_bias = not config.embedding_norm  # CLIP's ViTs have none
-    limits: Limits = {"representation_size": (0,), "pool": tuple(POOLS), "patch_bias": (patch_bias,)}
-    if config.pool == "attention":
+    limits: Allowed = {"representation_size": (0,), "pool": tuple(POOLS), "patch_bias": (patch_bias,)}
+    limits |= {"talking_heads": (False,), "pool_layers": (0,)}
+    if config.pool == "attention" and config.rope == "none":
         limits |= {"pool_heads": (config.heads,), "pool_mlp_width": (config.mlp_width,)}
     check_limits(config, "timm", limits)
     if config.distillation_token:
@@ -294,6 +305,10 @@ def to_timm(model: ViT) -> ConvertedCheckpoint:
         tensors = to_theirs(tensors, BEIT_RULES, config)
     elif name.startswith("aimv2"):
         tensors = to_theirs(tensors, GATE_IN_PARTS, config)
+    elif config.rope != "none":
+        rules = GATE_IN_PARTS if config.swiglu and config.mlp_norm else RULES
+        scales = tuple(rule(ours, theirs) for ours, theirs in SCALES.items())
+        tensors = to_theirs(tensors, (*scales, *rules), config)
     card = card_of(model)
     config_json: dict[str, Any] = {
         "architecture": name,

@@ -1,4 +1,4 @@
-"""torchvision's `vit_*` and ResNet checkpoints. The keys of its ResNets are ours too."""
+"""Read and write torchvision's `vit_*` checkpoints; read its ResNets, whose keys are ours too."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,19 +9,12 @@ from torch import nn
 
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.vit import ViT
+from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, check_limits, library_models
 from vitreous.weights.card import Card, LoadReport
 from vitreous.weights.fetch import CheckpointFiles
-from vitreous.weights.infer import check_shapes, data_types
-from vitreous.weights.keymap import (
-    PAPER_VIT,
-    ConvertedCheckpoint,
-    Format,
-    adapted,
-    check_limits,
-    library_models,
-    rule,
-    to_theirs,
-)
+from vitreous.weights.infer import check_shapes
+from vitreous.weights.keymap import Format, rule, to_theirs
+from vitreous.weights.read import data_types
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.save import read_own
 from vitreous.weights.sidecar import class_names, preprocessing
@@ -56,7 +49,7 @@ TORCHVISION = Format(
 
 
 def to_torchvision(model: ViT) -> ConvertedCheckpoint:
-    """Convert to torchvision's state dict; torchvision reads no config file."""
+    """Convert a model to torchvision's state dict; torchvision reads no config file."""
     tensors, config = adapted(model, prefix_positions=1)
     limits = PAPER_VIT | {"activation": ("gelu",), "qkv_bias": (True,), "patch_bias": (True,), "norm_eps": (1e-6,)}
     check_limits(config, "torchvision", limits)
@@ -70,7 +63,7 @@ def to_torchvision(model: ViT) -> ConvertedCheckpoint:
 def load_resnet(
     raw: RawCheckpoint, files: CheckpointFiles, sidecar: Mapping[str, Any], classes: int | None
 ) -> "ResNet":
-    """Build the ResNet in a checkpoint: the number of blocks gives its depth, the first kernel its stem.
+    """Build the ResNet in torchvision's checkpoint: the number of blocks gives its depth, the first kernel its stem.
 
     `classes` replaces its head by a fresh one.
     """

@@ -34,7 +34,7 @@ def read_npz(path: Path) -> dict[str, torch.Tensor]:
 
 
 def checked_members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """Return an archive's members by name; reject a name used twice, a name outside the folder, and encryption."""
+    """Return the members of a zip of arrays by name; reject a name used twice or outside the folder, and encryption."""
     members: dict[str, zipfile.ZipInfo] = {}
     for member in archive.infolist():
         name = PurePosixPath(member.filename)
@@ -59,7 +59,7 @@ class _Header:
 
 
 def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Header:
-    """Read a member's header and check it against the bytes that the archive holds for it."""
+    """Read the header of an array in an npz file, and check it against the bytes that the zip holds for it."""
     name = member.filename
     with archive.open(member) as stream:
         version = npy.read_magic(stream)

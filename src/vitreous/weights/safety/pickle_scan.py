@@ -238,7 +238,7 @@ class PickleScan:
 
 
 def _check_global(wanted: str) -> str:
-    """Return a global's dotted name if it is on one of the lists."""
+    """Return the dotted name of a class in a pickle if it is allowed."""
     module, _, attribute = wanted.partition(" ")
     # Protocol 2 writes Python 2's names for the standard library: __builtin__ for builtins.
     renamed = (_compat_pickle.IMPORT_MAPPING.get(module, module), attribute)
@@ -254,7 +254,7 @@ def _check_global(wanted: str) -> str:
 def _check_tensor(
     constructor: str, storage: _Storage, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *rest: Any
 ) -> None:
-    """Check that a tensor lies in its storage and does not repeat it: an expanded view can claim terabytes.
+    """Check that a pickle's tensor lies in its storage and does not repeat it: an expanded view can claim terabytes.
 
     `rest` is what torch's constructors take besides: `requires_grad`, hooks, for `_v3` the dtype, and flags for lazily
     negated or conjugated numbers.

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from vitreous.server import memory as heap
+from vitreous.runtime import memory as heap
 
 PIECE, COUNT = 100_000, 2_000  # too small for pages of their own: 200 MB of one heap
 
@@ -18,7 +18,7 @@ def resident():
 glibc = pytest.mark.skipif(heap._function("malloc_trim") is None, reason="only glibc keeps memory in this way")
 ELSEWHERE = """
 import ctypes, re, sys, threading
-from vitreous.server.memory import share_heap
+from vitreous.runtime.memory import share_heap
 if sys.argv[1] == "shared":
     assert share_heap()
 library = ctypes.CDLL(None)
@@ -63,3 +63,4 @@ def test_another_c_library_is_left_alone(monkeypatch, missing):
     monkeypatch.setattr(ctypes, "CDLL", library)
     assert heap.give_back() is False
     assert heap.share_heap() is False
+    heap.keep_freed_memory()
