@@ -479,6 +479,24 @@ def test_answers_stay_and_the_page_says_why_where_maps_cannot_be_had(watched, ho
     assert page.locator("[aria-busy]").count() == 0
 
 
+def test_back_changes_address_and_values_at_once_so_that_no_pending_write_comes_between(watched, home):
+    page = watched.open(home)
+    page.evaluate("vitreous.state.set({ view: 'similarity' })")
+    until(page, "location.hash.includes('view=similarity')")
+    page.evaluate(
+        """() => {
+            addEventListener("popstate", () => { globalThis.found = vitreous.state.values.view; }, { once: true });
+            vitreous.state.set({ query: 12, hover: null }); // is written 150 ms later
+            history.back();
+        }"""
+    )
+    until(page, "globalThis.found")
+    assert page.evaluate("found") != "similarity"
+    page.wait_for_timeout(300)
+    assert page.evaluate("location.hash + vitreous.state.values.view").count("similarity") == 0
+    assert watched.complaints == []
+
+
 def test_two_images_stand_side_by_side_and_alike_patches_are_found_in_the_other(watched, home):
     page = watched.open(f"{home}#view=similarity&block=5")
     page.select_option("#second", "image:coffee")

@@ -13,7 +13,10 @@ export class State {
     this.values = { ...defaults };
     this.listeners = new Set();
     this.waiting = false;
-    addEventListener("hashchange", () => {
+    // popstate comes with the change of the address itself; hashchange comes later, and a write in between would put the
+    // old values over the address that Back has reached
+    addEventListener("popstate", () => {
+      clearTimeout(this.timer);
       if (location.hash && !location.hash.includes("=")) return; // an anchor of the page, not a view of it
       this.set({ ...this.defaults, ...this.read() }, false);
       this.reached = this.step;
