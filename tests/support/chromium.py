@@ -58,7 +58,7 @@ def settle(page):
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
-def until(page, condition, patience=10.0):
+def until(page, condition, patience=60.0):
     """Wait for something to be true on the page (Playwright's own way needs eval, which the page forbids)."""
     end = time.monotonic() + patience
     while not page.evaluate(condition):
