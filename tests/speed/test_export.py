@@ -19,9 +19,7 @@ from vitreous.weights.card import Card
 from vitreous.weights.positions import CONVENTIONS
 
 SMALL = {"image_size": (12, 24), "patch_size": (4, 6), "width": 24, "depth": 1, "heads": 4, "classes": 5}
-CLIP = {"embedding_norm": True, "patch_bias": False, "head_bias": False, "activation": "quick_gelu"}
 MORE = {
-    "CLIP": CLIP,
     "headless": {"classes": 0},
     "pre-training head": {"representation_size": 12},
     "grey, tanh": {"channels": 1, "activation": "gelu_tanh"},

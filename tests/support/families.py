@@ -18,7 +18,7 @@ FAMILIES = {
     "rotary, mixed": {"rope": "mixed", "width": 32, "prefix_positions": False, "rope_temperature": 10.0},
     "rotary, dinov3": {"rope": "dinov3", "position": "none", "width": 32, "registers": 2, "rope_temperature": 100.0},
     "norms inside": {"swiglu": True, "attention_norm": True, "mlp_norm": True, "rope": "axial", "width": 32},
-    "attention pool": {"class_token": False, "pool": "attention", "registers": 1},
+    "attention pool": {"class_token": False, "pool": "attention", "registers": 1, "partial_patches": True},
     "attention pool of all tokens": {"pool": "attention", "pool_prefix": True, "pool_heads": 3, "pool_mlp_width": 30},
     "class attention pool": {
         "class_token": False,
@@ -51,6 +51,8 @@ FAMILIES = {
         "post_norm": True,
     },
     "shared relative table": {"relative_position": "shared-table"},
+    "CLIP": {"embedding_norm": True, "patch_bias": False, "head_bias": False, "activation": "quick_gelu"},
+    "hybrid": {"stem": "r", "patch_size": 8, "image_size": (24, 32)},
     "square": {"image_size": 16, "fc_norm": True},
 }
 

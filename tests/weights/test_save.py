@@ -7,15 +7,19 @@ version 0.1, and the logits that 0.1 computed. The ResNet's 11 million weights a
 import json
 import os
 import shutil
+from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
+from families import FAMILIES, family
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from conftest import assert_same, noise
+from vitreous.models.hybrid_stem import STEMS
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
@@ -23,6 +27,7 @@ from vitreous.weights import save as saving
 from vitreous.weights.inspect import inspect
 from vitreous.weights.load import load
 from vitreous.weights.model_card import model_card
+from vitreous.weights.runs import MODEL_FILE
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.save import UPGRADES, VERSION, read_own, save, write_npz, write_pickle, write_safetensors
 
@@ -70,6 +75,37 @@ def test_our_own_folder_comes_back_bit_by_bit(folder, tmp_path):
         assert torch.equal(again.state_dict()[key], value), key
     stored = json.loads((tmp_path / "config.json").read_text())["vitreous"]
     assert (stored["version"], stored["config"]["width"]) == (VERSION, 48)
+
+
+def same_bits(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    assert [key for key, value in ours.items() if not torch.equal(value, theirs[key])] == []
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_comes_back_bit_by_bit_from_a_folder_and_a_checkpoint_of_a_run(name, tmp_path):
+    model = family(name)
+    save(model, tmp_path / "model")
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / MODEL_FILE).write_text((tmp_path / "model/config.json").read_text())
+    tensors = {f"model/{key}": value for key, value in model.state_dict().items()} | {"totals": torch.zeros(1)}
+    checkpoint = write_safetensors(run / "checkpoints/step-000000001.safetensors", tensors)
+    for path in (tmp_path / "model", checkpoint):
+        again = load(path)
+        assert again.config == model.config
+        same_bits(again.state_dict(), model.state_dict())
+        assert again.card.report.ignored == (["totals"] if path == checkpoint else [])
+
+
+def test_every_field_of_a_config_that_decides_tensors_is_in_a_family():
+    """A part that a new field brings needs a family: only then is it known to be saved, loaded and looked into."""
+    configs = [family(name).config for name in FAMILIES]
+    alike = {"position": {"sine-1d"}, "stem": set(STEMS) - {"r"}}  # no other kind of layer than one that is there
+    for field in fields(ViTConfig):
+        choices = {True, False} if field.type is bool else set(get_args(field.type))
+        if isinstance(field.default, (bool, str)) and field.name != "activation":
+            assert {getattr(config, field.name) for config in configs} >= choices - alike.get(field.name, set()), field
 
 
 def test_from_pretrained_and_save_pretrained(folder, tmp_path):

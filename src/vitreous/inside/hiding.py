@@ -84,7 +84,7 @@ class HiddenPatches:
             yield from rows.split(self.batch_size * kept.shape[1] // max(count, 1))
 
     def _shown(self, kept: Tensor, baseline: str | Tensor) -> Tensor:
-        if self.vit is None:
+        if self.vit is None or self.vit.config.stem != "none":  # a stem's convolutions see beyond the edges of a patch
             masks = F.interpolate(kept.view(-1, 1, *self.grid).to(self.x), size=self.x.shape[-2:], mode="nearest-exact")
             logits: Tensor = self.model(torch.where(masks > 0, self.x, self._hidden_image(baseline)))
             return logits

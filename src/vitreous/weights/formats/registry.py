@@ -1,6 +1,7 @@
 """`FORMATS`: the checkpoint formats that are read, and which of them a file's keys belong to."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -22,7 +23,7 @@ from vitreous.weights.formats import (
     timm,
     torchvision,
 )
-from vitreous.weights.keymap import Format
+from vitreous.weights.keymap import Format, rule
 from vitreous.weights.safety import CheckpointError
 
 FORMATS: dict[str, Format] = {  # tried in this order: specific formats before general ones
@@ -64,6 +65,11 @@ FORMATS: dict[str, Format] = {  # tried in this order: specific formats before g
         timm.TIMM,
     )
 }
+OURS = {known.ours for format in FORMATS.values() for known in format.rules}
+"""Templates of all keys that a model of ours can have: what any format is translated to."""
+FORMATS[timm.TIMM.name] = replace(  # our own files have timm's keys, and ours where timm has others (CaiT's layers)
+    timm.TIMM, rules=(*timm.RULES, *(rule(key, key) for key in sorted(OURS - {known.ours for known in timm.RULES})))
+)
 
 
 def recognise(tensors: Mapping[str, Tensor]) -> Format:
