@@ -17,6 +17,7 @@ from transformers.models.clip.image_processing_clip import CLIPImageProcessor
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.deit.image_processing_deit import DeiTImageProcessor
 from transformers.models.deit.image_processing_pil_deit import DeiTImageProcessorPil
+from transformers.models.dpt.image_processing_pil_dpt import DPTImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 from transformers.models.vit.image_processing_vit import ViTImageProcessor
@@ -205,6 +206,7 @@ PROCESSORS = [
     (CLIPImageProcessorPil, {}),
     (CLIPImageProcessorPil, {"size": 45, "crop_size": 45, "resample": 3}),
     (SiglipImageProcessorPil, {}),
+    (DPTImageProcessorPil, {"size": {"height": 32, "width": 32}, "ensure_multiple_of": 4}),
     (SiglipImageProcessorPil, {"size": {"height": 30, "width": 30}, "resample": 1}),
 ]
 
@@ -286,7 +288,11 @@ def test_a_config_without_a_fixed_size_needs_the_models():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"image_processor_type": "DPTImageProcessor", "size": 9}, "lacks resample, image_mean, image_std"),
+        ({"image_processor_type": "NewImageProcessor", "size": 9}, "lacks resample, image_mean, image_std"),
+        (
+            {"image_processor_type": "DPTImageProcessor", "size": 9, "ensure_multiple_of": 2},
+            "ensure_multiple_of has to",
+        ),
         ({"do_pad": True}, "asks for do_pad"),
         ({"size": {"longest_edge": 9}}, "size has to be height and width, or shortest_edge"),
         ({"size": {"shortest_edge": -1}}, "size has to be height and width"),

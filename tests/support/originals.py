@@ -172,7 +172,7 @@ def write_transformers(kind: str, suffix: str, extra: dict[str, Any], processor:
     fill_with_noise(model.state_dict())
     model.save_pretrained(folder)
     if processor:
-        squash = processor in ("ViT", "Siglip", "Beit")
+        squash = processor in ("ViT", "Siglip", "Beit", "DPT")
         size = {"height": 32, "width": 32} if squash else {"shortest_edge": 40}
         crop = {} if squash else {"crop_size": {"height": 32, "width": 32}}
         getattr(transformers, f"{processor}ImageProcessor")(size=size, **crop).save_pretrained(folder)
@@ -181,8 +181,10 @@ def write_transformers(kind: str, suffix: str, extra: dict[str, Any], processor:
 def read_transformers(kind: str, folder: Path) -> Original:
     """Read a folder as transformers does, with the class `kind` if its config names none; random weights fail."""
     stated = json.loads((folder / "config.json").read_text()).get("architectures") or [kind]
-    owner = getattr(transformers, stated[0])
-    model, loading = owner.from_pretrained(folder, output_loading_info=True)
+    decoder = stated[0].startswith("DPTFor")  # of a ViT, which is all that is loaded here
+    owner = transformers.DPTModel if decoder else getattr(transformers, stated[0])
+    options = {"add_pooling_layer": False} if decoder else {}
+    model, loading = owner.from_pretrained(folder, output_loading_info=True, **options)
     missing = [name for name in loading["missing_keys"] if "mask_token" not in name]  # which inference does not use
     if drawn := [*missing, *loading["mismatched_keys"]]:
         raise RuntimeError(f"transformers draws {drawn[0]} at random")
@@ -209,6 +211,8 @@ def outputs_of_transformers(model: Any, image: Tensor) -> Tensor:
         encoder.config.mask_ratio = 0.0
         patches = torch.arange((image.shape[-1] // encoder.config.patch_size) ** 2).float().expand(len(image), -1)
         out = encoder(image, noise=patches)
+    elif hasattr(model, "dpt"):
+        out = model.dpt(image)  # the ViT under the decoder
     elif "MaskedImageModeling" in type(model).__name__:
         out = model.base_model(image)  # the decoder is for pre-training alone
         if hasattr(model, "layernorm"):  # BEiT's own norm before it
@@ -437,6 +441,13 @@ TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any], str]] = {
         "",
     ),
     "transformers data2vec": ("Data2VecVision", "Model", {"use_shared_relative_position_bias": True}, ""),
+    "transformers dpt": (
+        "DPT",
+        "ForDepthEstimation",
+        {"num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3], "neck_hidden_sizes": [8] * 4},
+        "DPT",
+    ),
+    "transformers dpt pooler": ("DPT", "Model", {}, ""),
     "transformers aimv2": ("Aimv2Vision", "Model", {}, ""),
     "transformers aimv2 headless": ("Aimv2Vision", "Model", {"use_head": False}, ""),
 }

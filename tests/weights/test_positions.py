@@ -131,7 +131,7 @@ def axis_weights(old, new, convention):
             row = [kernel((j - centre) / wide) for j in range(old)]
             weights[i] = np.array(row) / sum(row)
         else:  # a = -0.75, edge values repeated
-            low, kernel = int(np.floor(centre)), triangle if convention == "naflex-factorized" else cubic
+            low, kernel = int(np.floor(centre)), triangle if convention in ("dpt", "naflex-factorized") else cubic
             for j in range(low - 1, low + 3):
                 weights[i, min(max(j, 0), old - 1)] += kernel(centre - j)
     return weights

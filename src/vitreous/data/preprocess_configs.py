@@ -154,6 +154,7 @@ _HUGGINGFACE: dict[str, dict[str, Any]] = {
     "Siglip": {"size": _SQUASH, "resample": 3, **_HALVES},
     "Siglip2": {"patch_size": 16, "max_num_patches": 256, "resample": 2, **_HALVES},
     "Beit": {"size": _SQUASH, "resample": 3, **_HALVES},
+    "DPT": {"size": {"height": 384, "width": 384}, "resample": 3, "ensure_multiple_of": 1, **_HALVES},
 }
 
 _USUAL = {"do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True}  # of all
@@ -195,6 +196,11 @@ def _huggingface_config(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     config = {**usual, **config}
     if kind == "Siglip2":  # it keeps each image's shape and fills a number of patches: a square of as many is read
         config["size"] = math.isqrt(config.pop("max_num_patches")) * config.pop("patch_size")
+    if kind == "DPT":  # it can keep each image's shape, in sides that a number divides: its square is read
+        config.pop("keep_aspect_ratio", None)
+        multiple, sides = config.pop("ensure_multiple_of"), square("size", _huggingface_size(config["size"]))
+        if not is_count(multiple) or any(side % multiple for side in sides):
+            raise ValueError(f"ensure_multiple_of has to divide the sides {sides}, got {multiple!r:.40}")
     if missing := [name for name in ("size", "resample", "image_mean", "image_std") if name not in config]:
         known = f"the defaults of {kind} are unknown, only those known are of {', '.join(_HUGGINGFACE)}"
         raise ValueError(f"the preprocessor config lacks {', '.join(missing)}: add them ({known})")

@@ -141,6 +141,7 @@ class Format:
     library have, and the name of one with the same tensors. A single value is assumed, several are asked about."""
     run_size: Callable[[Mapping[str, Any]], tuple[int, int] | None] = lambda sidecar: None
     """Given the config file, return the image size that a model runs at if its positions are always of another."""
+    model_type: str = ""  # in transformers' config file, of a format that keys alone may not tell from another
     resize: str = "timm"  # the convention by which this library resizes position embeddings
 
 

@@ -137,7 +137,7 @@ def _load_vit(
     assume: dict[str, Any],
 ) -> ViT:
     """Load the ViT of a checkpoint: recognise its format, resolve its config, translate its tensors."""
-    format, own = recognise(raw.tensors), read_own(sidecar)
+    format, own = recognise(raw.tensors, sidecar.get("model_type")), read_own(sidecar)
     named = {"architecture": f"{assume['architecture']} (as you said)"} if "architecture" in assume else {}
     stated, source = ({}, "") if "config" in own else _statement(format, files, sidecar, assume)
     theirs = format.prepare(dict(raw.tensors))

@@ -36,6 +36,7 @@ CONVENTIONS: dict[str, Callable[[Tensor, Grid], Tensor]] = {  # [1 d rows column
     "timm": lambda x, size: F.interpolate(x, size, mode="bicubic", antialias=True),
     "torchvision": lambda x, size: F.interpolate(x, size, mode="bicubic", align_corners=True),
     "huggingface": lambda x, size: F.interpolate(x, size, mode="bicubic"),
+    "dpt": lambda x, size: F.interpolate(x, size, mode="bilinear"),  # transformers' DPT
     "siglip2": lambda x, size: F.interpolate(x, size, mode="bilinear", antialias=True),
     "dinov2": partial(_offset_scale, offset=0.1),
     "naflex": partial(_square, mode="bicubic", antialias=True),

@@ -21,10 +21,14 @@ Names = tuple[str, ...] | None
 STATISTICS = {  # mean and standard deviation of transformers' families, by the name of their format
     "huggingface-siglip": (HALF, HALF, "SigLIP"),
     "huggingface-beit": (HALF, HALF, "BEiT"),
+    "huggingface-dpt": (HALF, HALF, "DPT"),
     "huggingface-aimv2": (CLIP_MEAN, CLIP_STD, "AIMv2"),
     "huggingface-dinov3": (IMAGENET_MEAN, IMAGENET_STD, "DINOv3"),
 }
-SQUASHED = ("huggingface-siglip", "huggingface-beit", "huggingface-dinov3")  # transformers resizes both sides
+SQUASHED = {  # transformers resizes both sides, by this interpolation
+    **dict.fromkeys(("huggingface-siglip", "huggingface-beit", "huggingface-dpt"), "bicubic"),
+    "huggingface-dinov3": "bilinear",
+}
 MAX_CONFIG_BYTES = 64 * 2**20  # the limit for a config file: one with 21,843 class names has about 2 MB
 
 
@@ -118,7 +122,7 @@ def _preprocessing(
         preprocess = from_huggingface(stated, image_size=size)
         if isinstance(preprocess.resize, int) and not stated.get("do_center_crop", True):
             report.assumed["preprocessing"] = f"{preprocess.describe()} (its own has no fixed size: a crop is added)"
-        if any(str(kind).startswith("Siglip2") for kind in kinds):
+        if any(str(kind).startswith("Siglip2") for kind in kinds) or stated.get("keep_aspect_ratio"):
             report.assumed["preprocessing"] = f"{preprocess.describe()} (its own keeps the shape of each image)"
         return preprocess
     if "model_cfg" in sidecar:
@@ -135,8 +139,8 @@ def _preprocessing(
         if channels != len(mean):
             mean, std, family = (0.5,) * channels, (0.5,) * channels, f"a model of {channels} channel(s)"
         settings = {"mean": mean, "std": std, "crop_pct": 0.9, "input_size": (channels, *size)}
-        if report.format == "huggingface" or report.format.startswith(SQUASHED):
-            resample = "bicubic" if report.format.startswith(("huggingface-siglip", "huggingface-beit")) else "bilinear"
+        if report.format == "huggingface" or report.format.startswith(tuple(SQUASHED)):
+            resample = next((name for start, name in SQUASHED.items() if report.format.startswith(start)), "bilinear")
             settings |= {"crop_pct": 1.0, "crop_mode": "squash", "interpolation": resample}
         preprocess = from_timm(settings)
     report.assumed["preprocessing"] = f"{preprocess.describe()} (usual for {family})"

@@ -10,15 +10,14 @@ from vitreous.weights.safety import CheckpointError
 SUPPORTED = (  # the one list: errors print it, and docs/guides/checkpoint.md has every name
     *("ViT", "AugReg", "FlexiViT", "DeiT", "DeiT-III", "MAE", "MoCo v3", "I-JEPA", "DINO", "iBOT", "DINOv2", "DINOv3"),
     *("CLIP", "SigLIP", "EVA", "EVA-02", "Perception Encoder", "BEiT", "BEiT-3", "Data2Vec", "AIMv2", "CaiT"),
-    *("NaFlex ViT", "Sapiens 2"),
+    *("NaFlex ViT", "Sapiens 2", "the ViT of DPT"),
     *("hybrids of BiT and ViT", "ViTs with rotary positions", "ViTs with relative positions", "torchvision's ResNets"),
 )
 UNSUPPORTED: dict[str, tuple[str, str]] = {  # family: (pattern of its keys, pattern of its name in a config file)
     "Swin Transformer": (r"layers\.\d+\.(blocks\.\d+\.att|downsample)", r"swin"),
-    "EoMT": (r"^(query\.weight$|mask_head\.|upscale_block\.)", r"eomt"),
+    "EoMT (queries join its last blocks)": (r"^(query\.weight$|mask_head\.|upscale_block\.)", r"eomt"),
     "VideoMAE": (r"^videomae\.|attention\.attention\.[qv]_bias$", r"videomae"),
-    "YOLOS": (r"embeddings\.detection_tokens$", r"^yolos"),
-    "DPT": (r"^(dpt|neck)\.", r"^dpt"),
+    "YOLOS (detection tokens run through all blocks)": (r"embeddings\.detection_tokens$", r"^yolos"),
     "Perception Encoder": (r"attn_pool\.(attn|probe|layernorm)", r"vit_pe_|^pe_"),
     "hybrid ViT with another convolutional stem than BiT's": (
         r"patch_embed\.(backbone\.\d|backbone\.conv1|conv)|conv_root/kernel|conv_proj\.conv_bn_relu",

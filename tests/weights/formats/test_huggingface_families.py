@@ -1,4 +1,4 @@
-"""transformers' BEiT, Data2Vec, AIMv2, I-JEPA, SigLIP and SigLIP 2 → loaded here → the same numbers, in any size."""
+"""transformers' BEiT, Data2Vec, AIMv2, I-JEPA, DPT, SigLIP, SigLIP 2 → loaded here → the same numbers, in any size."""
 
 import pytest
 import torch
@@ -25,6 +25,14 @@ SMALL = {
     "patch_size": 8,
 }
 BOTH = {"use_absolute_position_embeddings": True, "use_shared_relative_position_bias": True}
+DPT = {"num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3], "neck_hidden_sizes": [8] * 4}
+DINO = {
+    "model_type": "dinov2",
+    **SMALL,
+    "num_hidden_layers": 4,
+    "out_indices": [1, 2, 3, 4],
+    "reshape_hidden_states": False,
+}
 CASES = {
     "BeitModel": {"use_relative_position_bias": True},
     "BeitForImageClassification": BOTH | {"use_mean_pooling": False},
@@ -36,6 +44,9 @@ CASES = {
     "IJepaModel": {},
     "IJepaForImageClassification": {},
     "DINOv3ViTModel": {"num_register_tokens": 2},
+    "DPTModel": {},
+    "DPTForDepthEstimation": DPT,
+    "DPTForSemanticSegmentation": DPT | {"image_size": 48},
 }
 
 
@@ -61,7 +72,8 @@ def same_as_transformers(ours, theirs, x):
 def test_numbers_are_transformers(name, tmp_path):
     theirs = build(name, **CASES[name])
     theirs.save_pretrained(tmp_path)
-    same_as_transformers(load(tmp_path), theirs, torch.randn(2, 3, 32, 32))
+    size = 48 if "Segmentation" in name else 32
+    same_as_transformers(load(tmp_path), theirs, torch.randn(2, 3, size, size))
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name[:4] in ("Beit", "Aimv", "Data")])
@@ -74,7 +86,9 @@ def test_keys_as_transformers_has_them_in_memory_are_read(name, tmp_path):
 
 
 @pytest.mark.parametrize("size", [(48, 48), (40, 24)])
-@pytest.mark.parametrize("name", ["BeitModel", "BeitForImageClassification", "Data2VecVisionModel", "DINOv3ViTModel"])
+@pytest.mark.parametrize(
+    "name", ["BeitModel", "BeitForImageClassification", "Data2VecVisionModel", "DINOv3ViTModel", "DPTModel"]
+)
 @torch.no_grad()
 def test_another_size_is_resized_as_transformers_does(name, size, tmp_path):
     theirs = build(name, **CASES[name])
@@ -86,6 +100,22 @@ def test_another_size_is_resized_as_transformers_does(name, size, tmp_path):
             ours = load(tmp_path, image_size=size)
             return assert_same(ours.forward_features(x) if key == "last_hidden_state" else ours(x), getattr(out, key))
     raise AssertionError(out.keys())
+
+
+@torch.no_grad()
+def test_the_decoder_of_a_dpt_is_listed_as_ignored_also_in_a_bare_file(tmp_path):
+    theirs = build("DPTForDepthEstimation", **DPT)
+    theirs.save_pretrained(tmp_path)
+    (tmp_path / "config.json").unlink()
+    ours = load(tmp_path / "model.safetensors", assume={"heads": 4, "depth": 4})
+    same_as_transformers(ours, theirs, torch.randn(2, 3, 32, 32))
+    decoder = [key for key in theirs.state_dict() if not key.startswith("dpt.")]
+    assert sorted(ours.card.report.ignored) == sorted(decoder)
+    save_file(
+        {key: value for key, value in theirs.state_dict().items() if key in decoder}, tmp_path / "decoder.safetensors"
+    )
+    with pytest.raises(ValueError, match="DPT whose backbone is not its own plain ViT"):
+        load(tmp_path / "decoder.safetensors")
 
 
 @torch.no_grad()
@@ -147,8 +177,10 @@ def test_a_siglip2_states_that_its_images_are_squashed(tmp_path):
         ("BeitModel", BOTH | {"use_relative_position_bias": True}, "both shared relative positions"),
         ("BeitModel", {"use_relative_position_bias": True, "image_size": (32, 48)}, "not square"),
         ("VideoMAEModel", {}, "VideoMAE is not supported"),
-        ("YolosModel", {"image_size": [32, 32]}, "YOLOS is not supported"),
-        ("DPTModel", {}, "DPT is not supported"),
+        ("YolosModel", {"image_size": [32, 32]}, "YOLOS .detection tokens run through all blocks. is not supported"),
+        ("EomtForUniversalSegmentation", {}, "EoMT .queries join its last blocks. is not supported"),
+        ("DPTModel", {"image_size": [32, 48]}, "not square"),
+        ("DPTForDepthEstimation", DPT | {"backbone_config": DINO}, "another backbone than its own plain ViT"),
     ],
 )
 def test_what_would_not_be_exact_is_refused_by_name(name, extra, line, tmp_path):

@@ -37,6 +37,7 @@ KEYS = {
         "beit.embeddings.patch_embeddings.projection.weight",
         "encoder.layer.0.attention.attention.query.bias",
     ],
+    "huggingface-dpt": ["dpt.embeddings.patch_embeddings.projection.weight"],
     "huggingface-aimv2": ["vision_model.embeddings.rms_norm.weight"],
     "huggingface-dinov3": ["embeddings.patch_embeddings.weight", "layer.0.layer_scale1.lambda1"],
     "huggingface-dinov3-gated": [

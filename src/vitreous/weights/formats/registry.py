@@ -15,6 +15,7 @@ from vitreous.weights.formats import (
     huggingface_aimv2,
     huggingface_beit,
     huggingface_dinov3,
+    huggingface_dpt,
     naflex,
     open_clip,
     pretraining,
@@ -44,6 +45,7 @@ FORMATS: dict[str, Format] = {  # tried in this order: specific formats before g
         huggingface_dinov3.DINOV3,
         huggingface_aimv2.AIMV2,
         huggingface_beit.BEIT,
+        huggingface_dpt.DPT,
         huggingface.DINOV2_REGISTERS,
         huggingface.DINOV2,
         huggingface.VIT,
@@ -72,15 +74,15 @@ FORMATS[timm.TIMM.name] = replace(  # our own files have timm's keys, and ours w
 )
 
 
-def recognise(tensors: Mapping[str, Tensor]) -> Format:
-    """Recognise the format that a file's keys belong to.
+def recognise(tensors: Mapping[str, Tensor], model_type: object = None) -> Format:
+    """Recognise the format that a file's keys belong to; `model_type` is what its config file says, if there is one.
 
     >>> import torch
     >>> recognise({"class_token": torch.zeros(1), "encoder.pos_embedding": torch.zeros(1)}).name
     'torchvision'
     """
     for known in FORMATS.values():
-        if known.recognise(tensors):
+        if known.recognise(tensors) or (known.model_type and known.model_type == model_type):
             return known
     raise CheckpointError(
         f"its keys match none of the formats {', '.join(FORMATS)}; the first keys are {', '.join(list(tensors)[:5])}: "
