@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+import shapes as drawing
 import torch
-from shapes import CORNERS, NAMES, PATCH, SIDE, SIZE, draw, some_shapes, train_siglip
+from shapes import CORNERS, KINDS, NAMES, PATCH, SIDE, SIZE, draw, some_shapes, train_siglip
 
 import vitreous
 
@@ -45,6 +46,27 @@ def test_evaluate_names_a_folder_of_them_by_its_folders(model, tmp_path):
         for j in range(4):
             draw([(name, CORNERS[j])], generator).save(folder / f"{j}.png")
     assert vitreous.evaluate(tmp_path, model, device="cpu").top1 >= 0.95
+
+
+def test_finetune_from_text_features_learns_what_zero_shot_gets_wrong(model, tmp_path, monkeypatch):
+    """Other colours go by the known names: magenta for red, yellow for green, cyan for blue."""
+    shifted = {"red": (190, 60, 190), "green": (190, 190, 40), "blue": (40, 160, 190)}
+    monkeypatch.setattr(drawing, "COLOURS", shifted)
+    generator = np.random.default_rng(5)
+    for colour in shifted:
+        (tmp_path / "data" / colour).mkdir(parents=True)
+        for i in range(20):
+            image = draw([(f"{colour} {KINDS[i % 3]}", CORNERS[i % 4])], generator)
+            image.save(tmp_path / "data" / colour / f"{i}.png")
+    assert vitreous.evaluate(tmp_path / "data", model, device="cpu").top1 < 0.8
+    brief = {"policy": "head", "device": "cpu", "epochs": 6, "snapshots": 0, "crop": None, "progress": False}
+    runs = {
+        head: vitreous.finetune(tmp_path / "data", model.card.name, output=tmp_path / head, head=head, **brief)
+        for head in ("text", "zero")
+    }
+    assert runs["text"].accuracy >= 0.9
+    assert runs["text"].result["loss"] < runs["zero"].result["loss"] / 2  # it begins ahead of a head of zeros
+    assert runs["text"].model.card.class_names == ("blue", "green", "red")
 
 
 def test_the_map_of_a_red_circle_lies_on_the_red_circle(model):

@@ -54,6 +54,7 @@ FAMILIES = {
     "CLIP": {"embedding_norm": True, "patch_bias": False, "head_bias": False, "activation": "quick_gelu"},
     "hybrid": {"stem": "r", "patch_size": 8, "image_size": (24, 32)},
     "square": {"image_size": 16, "fc_norm": True},
+    "head norm": {"head_norm": True, "representation_size": 10},
 }
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from tiny_runs import make_images, plain
+from tiny_runs import make_images, parts_of, plain
+from two_towers import write_open_clip, write_siglip
 
 from conftest import noise
 from vitreous.data.image_dataset import ImageDataset
@@ -10,6 +11,7 @@ from vitreous.data.preprocess import default_preprocess
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
+from vitreous.predict.words import with_words
 from vitreous.training.loop import train
 from vitreous.training.model import build_model
 from vitreous.training.setup import make_teacher
@@ -91,6 +93,41 @@ def test_a_checkpoint_of_the_same_classes_keeps_its_head(tmp_path):
     again = build_model(plain("x", model=str(tmp_path), pretrained=True), DATA, lines.append)
     assert torch.equal(again.head.weight, model.head.weight)
     assert any("its head is kept" in line for line in lines)
+
+
+@pytest.mark.parametrize("write", [write_open_clip, write_siglip])
+def test_a_head_begun_with_text_gives_the_zero_shot_logits_before_the_first_step(write, tmp_path):
+    write(tmp_path)
+    zoo = make_images(tmp_path / "zoo", ("n02123045_tabby_cat", "dog", "church"), each=4, size=32)
+    settings = {"model": str(tmp_path), "pretrained": True, "policy": "head", "head": "text"}
+    parts = parts_of(plain(zoo, batch_size=4, template="a photo of {}", **settings))
+    words = ["church", "dog", "tabby cat"]  # in the folders' order
+    zero_shot = with_words(load(tmp_path), words, ["a photo of {}"])
+    save(parts.model, tmp_path / "model")
+    with torch.no_grad():
+        x = torch.randn(5, 3, 32, 32)
+        assert torch.allclose(parts.model.eval()(x), zero_shot(x), atol=1e-4)
+        assert torch.allclose(load(tmp_path / "model")(x), zero_shot(x), atol=1e-4)
+    assert parts.model.card.class_names == ("church", "dog", "n02123045_tabby_cat")
+
+
+@pytest.mark.parametrize(
+    ("settings", "names", "words"),
+    [
+        ({"head": "text", "pretrained": False}, DATA.class_names, "needs the weights of a CLIP or SigLIP"),
+        ({"template": "a {}"}, DATA.class_names, "a template is for head=text"),
+        ({"head": "text"}, DATA.class_names, "has no text tower"),
+        ({"head": "text", "model": "clip"}, ("1", "2"), "'1' is no word"),
+        ({"head": "text", "model": "clip", "template": "a cat"}, DATA.class_names, "has {} once"),
+    ],
+)
+def test_a_head_that_cannot_begin_with_text_is_refused_in_one_line(settings, names, words, checkpoint, tmp_path):
+    write_open_clip(tmp_path)
+    model = str(tmp_path) if settings.get("model") else checkpoint
+    data = ImageDataset("zoo", names, (0, 1), lambda i: None)
+    with pytest.raises(ValueError, match=words) as raised:
+        build_model(plain("x", **{"pretrained": True} | settings | {"model": model}), data, lambda line: None)
+    assert "\n" not in str(raised.value)
 
 
 def test_another_image_size_resizes_positions(checkpoint):

@@ -1,6 +1,7 @@
 """What learns under each policy, to the last parameter; LoRA folds back into a plain ViT."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -65,6 +66,16 @@ def test_an_update_moves_exactly_what_the_policy_names(policy, norms, expected, 
     wanted = {name for name in parts.model.state_dict() if re.fullmatch(expected, name)}
     assert moved == wanted == set(parts.trainable) == set(parts.state.average)
     assert len(wanted) >= 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "learns"), [("head", False), ("attention", False), ("last:1", True), ("full", True)]
+)
+def test_the_projection_of_a_head_begun_with_text_learns_where_blocks_do(policy, learns):
+    model = ViT(replace(SMALL, head_norm=True, representation_size=5))
+    trained = set(apply_policy(model, policy))
+    assert {"head.weight", "head.bias", "head.norm.weight"} <= trained
+    assert ("head.hidden.weight" in trained) == learns
 
 
 def test_lora_moves_its_matrices_and_the_head_alone(zoo, checkpoint):

@@ -45,3 +45,10 @@ def test_preprocessing_and_class_names_survive_every_conversion(to, out, tmp_pat
     assert again.card.class_names == ("cat", "dog", "owl")
     assert "preprocessing" not in again.card.report.assumed
     assert_same(again(X), model(X))
+
+
+@pytest.mark.parametrize("to", ["timm", "torchvision", "huggingface", "google"])
+def test_a_head_with_a_norm_is_held_by_no_other_library(to, tmp_path):
+    model = noise(ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=3, head_norm=True)))
+    with pytest.raises(ValueError, match="does not support head_norm=True"):
+        convert(model, tmp_path / "folder", to=to)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.models.vit import TransformerBlock, ViT
+from vitreous.models.vit import MLPHead, TransformerBlock, ViT
 from vitreous.models.vit_config import ViTConfig
 
 
@@ -147,9 +147,7 @@ def with_sentences(model: ViT, sentences: Tensor, scale: Tensor, bias: Tensor | 
     >>> worded(torch.randn(2, 3, 16, 16)).shape, worded.config.classes, vision.config.classes
     (torch.Size([2, 3]), 3, 12)
     """
-    shared = model.config.classes or model.config.feature_width
-    if sentences.ndim != 2 or sentences.shape[1] != shared:
-        raise ValueError(f"expected features of sentences [s {shared}], as wide as the image's, got {sentences.shape}")
+    _check_features(model, sentences)
     worded = copy.copy(model)
     worded._modules = dict(model._modules)
     like = next(model.parameters())
@@ -158,3 +156,42 @@ def with_sentences(model: ViT, sentences: Tensor, scale: Tensor, bias: Tensor | 
     worded._modules["head"] = SentenceHead(model.head, features, factor, offset)
     worded.config = replace(model.config, classes=len(sentences), representation_size=0, head_bias=False)
     return worded
+
+
+def begin_head(model: ViT, sentences: Tensor, scale: Tensor, bias: Tensor | None = None) -> None:
+    """Replace the ViT's head by a linear one that begins with sentences' features `[s e]` (Wortsman et al., 2022).
+
+    Its logits are those of `with_sentences` until it learns. The projection into the shared space becomes the head's
+    hidden layer, and an RMS norm takes the length out of what it gives, as the cosine does.
+
+    >>> vision = ViT(ViTConfig(image_size=16, patch_size=8, width=24, depth=1, heads=2, classes=12)).eval()
+    >>> _ = nn.init.normal_(vision.head.weight)
+    >>> sentences, scale, x = torch.randn(3, 12), torch.tensor(2.0), torch.randn(2, 3, 16, 16)
+    >>> before = with_sentences(vision, sentences, scale)(x)
+    >>> begin_head(vision, sentences, scale)
+    >>> torch.allclose(vision(x), before, atol=1e-4)
+    True
+    """
+    _check_features(model, sentences)
+    config = replace(
+        model.config, classes=len(sentences), representation_size=model.config.classes, head_bias=True, head_norm=True
+    )
+    count, shared = sentences.shape
+    tensors = {
+        "weight": F.normalize(sentences, dim=-1) * scale.exp() / shared**0.5,  # the length of what a norm gives is √e
+        "bias": torch.zeros(count) if bias is None else bias.expand(count),
+        "norm.weight": torch.ones(shared),
+    }
+    if config.representation_size:
+        projection = model.head.state_dict()
+        tensors |= {"hidden.weight": projection["weight"], "hidden.bias": projection.get("bias", torch.zeros(shared))}
+    head = MLPHead(config).to(next(model.parameters()))
+    head.load_state_dict(tensors)
+    model.head, model.config = head, config
+
+
+def _check_features(model: ViT, sentences: Tensor) -> None:
+    """Raise if features of sentences are not of the space that the ViT's head projects images into."""
+    shared = model.config.classes or model.config.feature_width
+    if sentences.ndim != 2 or sentences.shape[1] != shared or model.config.representation_size:
+        raise ValueError(f"expected features of sentences [s {shared}], as wide as the image's, got {sentences.shape}")

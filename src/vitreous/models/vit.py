@@ -207,12 +207,15 @@ class MLPHead(nn.Module):
         inputs = config.feature_width
         self.hidden = nn.Linear(inputs, config.representation_size) if config.representation_size else None
         inputs = config.representation_size or inputs
+        self.norm = nn.RMSNorm(inputs, eps=1e-12) if config.head_norm else None  # features' direction, as CLIP
         self.weight = nn.Parameter(torch.zeros(config.classes, inputs)) if config.classes else None
         self.bias = nn.Parameter(torch.zeros(config.classes)) if config.classes and config.head_bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         if self.hidden is not None:
-            x = torch.tanh(self.hidden(x))
+            x = self.hidden(x) if self.norm is not None else torch.tanh(self.hidden(x))
+        if self.norm is not None:
+            x = self.norm(x)
         return x if self.weight is None else F.linear(x, self.weight, self.bias)
 
 
@@ -349,7 +352,7 @@ class ViT(nn.Module):
 
     def reset_classifier(self, classes: int, pool: Literal["token", "mean", "token+mean"] | None = None) -> None:
         """Replace the head by a new linear one with zero weights: `classes` outputs, or none for 0."""
-        changes: dict[str, Any] = {"classes": classes, "representation_size": 0, "head_bias": True}
+        changes: dict[str, Any] = {"classes": classes, "representation_size": 0, "head_bias": True, "head_norm": False}
         if pool not in (None, self.config.pool):
             changes |= {"pool": pool, "pool_heads": 0, "pool_layers": 0, "pool_mlp_width": 0, "pool_prefix": False}
             self.attn_pool = None  # "attention" cannot be asked for: only training makes a pool

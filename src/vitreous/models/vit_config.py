@@ -123,6 +123,9 @@ class ViTConfig:
 
     stem: Literal["none", "r", "r26", "r50-s16", "r50-s32"] = "none"
     """Convolutional network whose feature map is cut into patches instead of the image (the paper's hybrids)."""
+    head_norm: bool = False
+    """RMS norm before the head's last layer, so that the direction of features counts alone; a hidden layer then has no
+    tanh (a CLIP or SigLIP whose head was begun with text features)."""
 
     def __post_init__(self) -> None:
         for name in ("image_size", "patch_size"):
@@ -153,6 +156,8 @@ class ViTConfig:
             raise ValueError(
                 "relative_position knows the class token alone: set distillation_token=False and registers=0"
             )
+        if self.head_norm and (not self.classes or self.distillation_head):
+            raise ValueError("head_norm=True needs classes > 0 and distillation_head=False")
         if self.post_norm and self.layer_scale:
             raise ValueError("post_norm=True has no layer scale: set layer_scale=0.0")
         if self.qv_bias and self.qkv_bias:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.data.finding import Images
-from vitreous.models.text import SentenceHead, TextTower, with_sentences
+from vitreous.models.text import SentenceHead, TextTower, begin_head, with_sentences
 from vitreous.models.vit import ViT
 from vitreous.predict.class_names import find_class
 from vitreous.predict.embed import embed
@@ -229,11 +229,28 @@ def with_folder_names(
         tower = tower_of(model)
     except (ValueError, OSError) as error:
         raise ValueError(f"{model.card.name} has no classifier: use --probe knn or --probe linear ({error})") from error
+    return with_words(model, _noted_words(names, note), templates, tower=tower, repeated=True, note=note)
+
+
+def begin_with_words(
+    model: Model, names: Sequence[str], template: str = "{}", *, note: Callable[[str], object] = lambda line: None
+) -> None:
+    """Give a CLIP or SigLIP a linear head that begins with the text features of a dataset's class names."""
+    if not isinstance(model, ViT) or model.card.head == "classifier":
+        raise ValueError(f"{model.card.name} has no text tower: a head begun with text needs a CLIP or SigLIP")
+    words, tower = _noted_words(names, note), tower_of(model)
+    begin_head(model, text_features(tower, words, [template], note=note), tower.logit_scale, tower.logit_bias)
+    sentence = template.replace("{}", words[0])
+    note(f"a head for {len(words)} classes begins with the text features of their names, such as {sentence!r:.60}")
+
+
+def _noted_words(names: Sequence[str], note: Callable[[str], object]) -> tuple[str, ...]:
+    """Return a dataset's class names as words, and note those that several classes share."""
     words = folder_words(names)
     for word, count in Counter(words).items():
         if count > 1:
             note(f"{count} classes are called {word!r:.60}: the model cannot tell them apart")
-    return with_words(model, words, templates, tower=tower, repeated=True, note=note)
+    return words
 
 
 def named_by_folders(model: Model, names: Sequence[str]) -> bool:

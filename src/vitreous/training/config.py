@@ -21,6 +21,10 @@ class TrainConfig:
     """A variant's name (`vitreous models`) or, with `pretrained`, any checkpoint that `load` reads."""
     pretrained: bool = False
     """Start from the checkpoint's weights and a new head, instead of random weights."""
+    head: Literal["zero", "text"] = "zero"
+    """How the new head begins: zero, or text (a CLIP or SigLIP): with the text features of the class names."""
+    template: str = "{}"
+    """With `head` text, the sentence around each class name, such as "a photo of a {}"."""
     policy: str = "full"
     """Which parameters learn: full, head, attention (attention layers and head), last:N (blocks) or lora."""
     train_norms: bool = False
@@ -154,6 +158,10 @@ class TrainConfig:
         for name in ("epochs", "accumulate", "evaluate_every", "repeats", "keep", "lora_rank"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.head == "text" and not self.pretrained:
+            raise ValueError("head=text needs the weights of a CLIP or SigLIP: use finetune, or pretrained")
+        if self.template != "{}" and self.head != "text":
+            raise ValueError("a template is for head=text: name it too, or leave the template out")
         if self.residual == "bf16" and self.precision != "bf16":
             raise ValueError("residual=bf16 needs precision=bf16")
         if asked := self.forward_options():

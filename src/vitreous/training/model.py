@@ -17,6 +17,7 @@ from vitreous.models.resnet import ResNet, resnet_config
 from vitreous.models.variants import variant
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
+from vitreous.predict.words import begin_with_words
 from vitreous.speed.training_forward import training_logits
 from vitreous.training.batches import StreamedData
 from vitreous.training.config import TrainConfig
@@ -121,12 +122,14 @@ def _pretrained(config: TrainConfig, data: ImageDataset | StreamedData, log: Cal
             model = ViT(wanted)
             model.load_state_dict(weights)
             model.card = card
-    if card.head == "classifier" and card.class_names == data.class_names:
+    if config.head == "text":
+        begin_with_words(model, data.class_names, config.template, note=log)
+    elif card.head == "classifier" and card.class_names == data.class_names:
         log("the data's classes are the checkpoint's own: its head is kept")
     else:
         log(f"a new head for {len(data.class_names)} classes replaces the one for {model.config.classes}")
         model.reset_classifier(len(data.class_names))
-        card.head = "classifier"
+    card.head = "classifier"
     return model
 
 

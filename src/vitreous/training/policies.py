@@ -13,12 +13,19 @@ from vitreous.models.vit import ViT
 from vitreous.weights.load import Model
 
 HEAD = re.compile(r"(head|head_dist|fc)\.")  # a ResNet calls its head fc
+PROJECTION = "head.hidden."  # of a head begun with text features: it is pre-trained, as the blocks are
 NORMS = re.compile(r"blocks\.\d+\.(norm1|norm2|attn\.[qk]_norm)\.")
 
 
 def _names(model: Model) -> list[str]:
     """List the names of the parameters that a policy chooses from."""
     return [name for name, _ in model.named_parameters()]
+
+
+def _head(model: Model) -> list[str]:
+    """List the names of the head's parameters, without the pre-trained projection that it may begin with."""
+    begun = getattr(model.config, "head_norm", False)
+    return [name for name in _names(model) if HEAD.match(name) and not (begun and name.startswith(PROJECTION))]
 
 
 def full(model: Model, argument: str) -> list[str]:
@@ -28,12 +35,12 @@ def full(model: Model, argument: str) -> list[str]:
 
 def head(model: Model, argument: str) -> list[str]:
     """Train the head; the rest is a fixed feature extractor."""
-    return [name for name in _names(model) if HEAD.match(name)]
+    return _head(model)
 
 
 def attention(model: Model, argument: str) -> list[str]:
     """Train the attention layers and the head (Touvron et al., 2022)."""
-    return [name for name in _names(model) if HEAD.match(name) or re.match(r"blocks\.\d+\.attn\.(qkv|proj)\.", name)]
+    return _head(model) + [name for name in _names(model) if re.match(r"blocks\.\d+\.attn\.(qkv|proj)\.", name)]
 
 
 def last(model: Model, argument: str) -> list[str]:
@@ -42,12 +49,13 @@ def last(model: Model, argument: str) -> list[str]:
     if not argument.isdecimal() or not 1 <= int(argument) <= depth:
         raise ValueError(f"last:N takes a number of blocks from 1 to {depth}, got {'last:' + argument!r}")
     taken = "|".join(str(i) for i in range(depth - int(argument), depth))
-    return [name for name in _names(model) if HEAD.match(name) or re.match(rf"blocks\.({taken})\.|(fc_)?norm\.", name)]
+    taken = rf"blocks\.({taken})\.|(fc_)?norm\.|{PROJECTION}"
+    return _head(model) + [name for name in _names(model) if re.match(taken, name)]
 
 
 def lora(model: Model, argument: str) -> list[str]:
     """Train low-rank updates (LoRA) to the attention layers, and the head."""
-    return [name for name in _names(model) if HEAD.match(name) or ".lora_" in name]
+    return _head(model) + [name for name in _names(model) if ".lora_" in name]
 
 
 POLICIES: dict[str, Callable[[Model, str], list[str]]] = {

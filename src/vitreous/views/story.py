@@ -58,7 +58,10 @@ def architecture(inspection: Inspection) -> Diagram:
         whole.append(Part("norm", "layer norm", tokens))
     whole.append(Part("pool", _reads(model), str(config.feature_width)))
     if config.classes:
-        head = f"linear, after a tanh layer of {config.representation_size}" if config.representation_size else "linear"
+        kind = "a linear layer" if config.head_norm else "a tanh layer"
+        before = [f"{kind} of {config.representation_size}"] * bool(config.representation_size)
+        before += ["an RMS norm"] * config.head_norm
+        head = f"linear, after {' and '.join(before)}" if before else "linear"
         whole.append(Part("head", head, str(config.classes)))
     gate = "gated, SiLU" if config.swiglu else config.activation.replace("_", " ").upper()
     block = (

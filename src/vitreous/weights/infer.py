@@ -81,6 +81,7 @@ def from_shapes(tensors: Tensors) -> dict[str, Any]:
         "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in tensors else 0.0,
         "classes": 0 if head is None else head.shape[0],
         "representation_size": 0 if hidden is None else hidden.shape[0],
+        "head_norm": "head.norm.weight" in tensors,
     }
     if "attn_pool.mlp.fc1.weight" in tensors:
         known |= {"pool": "attention", "pool_mlp_width": tensors["attn_pool.mlp.fc1.weight"].shape[0]}

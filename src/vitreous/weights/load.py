@@ -168,7 +168,8 @@ def _load_vit(
     if classes is not None and classes != config.classes:
         tensors = {key: value for key, value in tensors.items() if not key.startswith("head")}
         distilled = config.distillation_head and classes > 0
-        config = replace(config, classes=classes, representation_size=0, head_bias=True, distillation_head=distilled)
+        plain: dict[str, Any] = {"representation_size": 0, "head_bias": True, "head_norm": False}
+        config = replace(config, classes=classes, distillation_head=distilled, **plain)
     model = build_vit(config, tensors, report, replaced=None if classes is None else "head")
     model.card = _card(files, sidecar, report, config)
     return model

@@ -46,6 +46,7 @@ RULES = (
     *(rule(name, name) for name in ("cls_token", "dist_token", "reg_token", "pos_embed", "attn_pool.latent")),
     *(rule(f"attn_pool.{name}.{{p}}", f"attn_pool.{name}.{{p}}") for name in POOL),
     *(rule(f"{name}.{{p}}", f"{name}.{{p}}") for name in LAYERS),
+    rule("head.norm.weight", "head.norm.weight"),  # of ours
     rule("head.hidden.{p}", "head.hidden.{p}", older=["pre_logits.fc.{p}"]),  # timm before 0.8
     *(rule(f"blocks.{{n}}.{name}.{{p}}", f"blocks.{{n}}.{name}.{{p}}") for name in BLOCK),
     rule("blocks.{n}.ls1.gamma", "blocks.{n}.ls1.gamma", older=["blocks.{n}.gamma_1"]),  # DeiT-III's own files
@@ -290,7 +291,7 @@ def to_timm(model: ViT) -> ConvertedCheckpoint:
         config = replace(config, activation="gelu")  # a gated MLP does not use it
     patch_bias = not config.embedding_norm  # CLIP's ViTs have none
     limits: Allowed = {"representation_size": (0,), "pool": tuple(POOLS), "patch_bias": (patch_bias,)}
-    limits |= {"talking_heads": (False,), "pool_layers": (0,)}
+    limits |= {"talking_heads": (False,), "pool_layers": (0,), "head_norm": (False,)}
     if config.pool == "attention" and config.rope == "none":
         limits |= {"pool_heads": (config.heads,), "pool_mlp_width": (config.mlp_width,)}
     check_limits(config, "timm", limits)
