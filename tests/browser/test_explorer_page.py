@@ -9,7 +9,9 @@ import pytest
 import torch
 from chromium import Watched, browser, settle, until
 from PIL import Image
+from two_towers import write_open_clip
 
+import vitreous
 from vitreous.data.preprocess import default_preprocess
 from vitreous.data.samples import samples
 from vitreous.models.variants import variant
@@ -369,6 +371,38 @@ def test_any_class_can_be_asked_for_and_every_map_follows(watched, home):
     assert len(titles) >= 3
     assert set(titles) == {name}
     assert name in page.locator(".proof").inner_text()
+
+
+def test_a_sentence_stands_in_the_place_of_a_class_and_is_text(watched, tmp_path):
+    hostile = "the \"bell\" <script>document.title = 'x'</script> <b>tower</b> & 'co'"
+    torch.manual_seed(0)
+    write_open_clip(tmp_path)
+    with vitreous.explore(tmp_path, device="cpu") as explorer:
+        page = watched.open(explorer.url)
+        title, box = page.title(), page.get_by_label("Ask for a sentence")
+        box.fill(hostile)
+        box.press("Enter")
+        until(page, "vitreous.viewer.header.classNames && document.documentElement.dataset.ready", 60)
+        assert page.locator(".answer-line strong").inner_text() == hostile
+        assert hostile in page.locator(".proof").inner_text()
+        assert page.evaluate("vitreous.viewer.view.name") == "removal"
+        named = "vitreous.viewer.maps.map((each) => each.names?.class?.[0]).filter(Boolean)"
+        assert set(page.evaluate(named)) == {hostile}
+        assert page.locator("b", has_text="tower").count() == page.locator("main script").count() == 0
+        assert page.title() == title
+        page.get_by_label("Ask for a sentence").fill("x" * 5000)
+        page.get_by_label("Ask for a sentence").press("Enter")
+        until(page, "document.querySelector('.found').textContent")
+        said = "A sentence has at most 1,000 characters, this one has 5,000."
+        assert page.locator(".found").inner_text() == said
+        assert page.locator(".answer-line strong").inner_text() == hostile
+        page.go_back()
+        until(page, "!vitreous.viewer.header.classNames && document.documentElement.dataset.ready", 60)
+        page.go_forward()
+        until(page, "vitreous.viewer.header.classNames && document.documentElement.dataset.ready", 60)
+        assert page.locator(".answer-line strong").inner_text() == hostile
+        assert page.get_by_label("Ask for a sentence").input_value() == hostile
+    assert watched.complaints == []
 
 
 def test_several_files_are_kept_at_hand(watched, home):

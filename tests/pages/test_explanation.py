@@ -6,7 +6,9 @@ import pytest
 import torch
 from payloads import opened
 from PIL import Image
+from two_towers import write_open_clip, write_siglip
 
+import vitreous
 from conftest import noise
 from vitreous.data.preprocess import HALF, Preprocess
 from vitreous.data.samples import samples
@@ -240,6 +242,25 @@ def test_names_of_images_are_escaped():
     assert "<b>evil" not in text
     assert "<i>model" not in text
     assert not re.findall(r"""(?:src|href)=["'](?!data:|#)""", text)  # nothing outside the file
+
+
+@pytest.mark.parametrize(
+    ("write", "other", "compares"),
+    [(write_open_clip, "a photo", "100 % are shared"), (write_siglip, "anything else", "by itself")],
+)
+def test_a_sentence_is_text_on_the_page_and_a_long_one_is_shortened(write, other, compares, tmp_path):
+    write(tmp_path)
+    model, image = load(tmp_path), samples()["chelsea"]
+    for sentence in ("the \"bell\" <script>alert('x')</script> </title> tower", "<script>" + "red circle " * 90):
+        explanation = vitreous.explain(image, model, "relevance", target=sentence, device="cpu")
+        assert "<script>alert" not in explanation.html()
+        header, _, _ = opened(explanation.payload())
+        name, second = header["classNames"]
+        assert second == other
+        assert compares in header["model"]["compares"]
+        assert len(name) <= 80
+        assert name == sentence or (name.endswith("…") and sentence.startswith(name[:-1]))
+        assert header["classes"][0] == {"index": 0, "class_name": name}
 
 
 @pytest.mark.slow

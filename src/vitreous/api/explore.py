@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import webbrowser
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
+from vitreous.models.text import TextTower
 from vitreous.models.vit import ViT
-from vitreous.predict.words import name_target
+from vitreous.predict.words import TwoTowers, two_towers, with_target, with_words
 from vitreous.runtime.device import pick_device, pick_dtype
 from vitreous.runtime.files import short_name
 from vitreous.server.serve import RunningExplorer
@@ -28,13 +29,15 @@ def explore(
     precision: Literal["fp32", "bf16", "fp16"] = "fp32",
     open_browser: bool = False,
     classes: Sequence[str] = (),
+    note: Callable[[str], object] = lambda line: None,
 ) -> RunningExplorer:
     """Serve the explorer, a web page that shows what models see in an image, and return it while it runs.
 
     `models` are models (moved to `device`), names, files or folders; by default the packaged model. The page is served
     from a background thread: `url` is its address, `stop()` ends it, and so does a `with` block. Port 0 takes a free
     one. Any `host` beyond this machine is served with a token only, which is part of `url`. `classes` are sentences for
-    CLIPs to choose among, or one for a SigLIP.
+    CLIPs to choose among, or one for a SigLIP; others can be typed into the page. `note` gets a line for each model
+    whose text tower cannot be loaded.
 
     >>> from urllib.request import urlopen
     >>> with explore("packaged:cifar10", device="cpu") as page:
@@ -48,21 +51,31 @@ def explore(
     )
     target, dtype = pick_device(device), pick_dtype(precision)
     named: dict[str, ViT] = {}
+    texts: dict[str, TwoTowers] = {}
     for source in sources:
         model = source if isinstance(source, ViT) else load(source)
         if not isinstance(model, ViT):
             raise ValueError(f"{source} is a ResNet: the explorer looks into Vision Transformers")
         if model.card is None:
             raise ValueError("a model is explored with its preprocessing: set model.card")
-        if classes:
-            worded, _ = name_target(model, classes[0] if len(classes) == 1 else None, classes)
-            assert isinstance(worded, ViT)
-            model = worded
-        named[_free_name(source, model, named)] = model.to(target, dtype).eval()
-    page = RunningExplorer(named, host=host, port=port)
+        name, model = _free_name(source, model, named), model.to(target, dtype).eval()
+        if (towers := two_towers(model, classes, note=note)) is not None:
+            texts[name] = towers
+        named[name] = _with_classes(model, classes, None if towers is None else towers.tower) if classes else model
+    page = RunningExplorer(named, host=host, port=port, texts=texts)
     if open_browser:
         webbrowser.open(page.url)
     return page
+
+
+def _with_classes(model: ViT, classes: Sequence[str], tower: TextTower | None) -> ViT:
+    """Return the model for `explore` with sentences as its classes."""
+    if len(classes) == 1:
+        return with_target(model, classes[0], tower=tower)
+    worded = with_words(model, classes, tower=tower)
+    if worded.card.independent:
+        raise ValueError("a SigLIP judges each sentence by itself: name one class, and type others into the page")
+    return worded
 
 
 def _free_name(source: Models | None, model: ViT, taken: Iterable[str]) -> str:

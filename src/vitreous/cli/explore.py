@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from vitreous.cli.console import messages, say_remarks
+from vitreous.cli.console import messages, notes, say_remarks
 from vitreous.cli.options import Device, Switch, Words, optional
 
 
@@ -21,7 +21,8 @@ def explore(
 
     Args:
         model: Models to choose among: names, files, folders, runs or their checkpoints; by default the packaged one.
-        classes: Sentences for CLIPs to choose among, or one for a SigLIP; or a file with one a line.
+        classes: Sentences for CLIPs to choose among, or one for a SigLIP; or a file with one a line. Others can be
+            typed into the page.
         port: The port to listen on; 0 takes a free one.
         host: The address to listen on: this machine alone by default; any other address asks for a token.
         device: auto, cpu, cuda, cuda:N or mps.
@@ -37,7 +38,14 @@ def explore(
         words = read_words(classes)
     console = messages()
     with open_explorer(
-        model, host=host, port=port, device=device, precision=precision, open_browser=open_browser, classes=words
+        model,
+        host=host,
+        port=port,
+        device=device,
+        precision=precision,
+        open_browser=open_browser,
+        classes=words,
+        note=notes(console),
     ) as page:
         for loaded in page.models.values():
             say_remarks(console, loaded)

@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image as pillow
 
 from vitreous.figures.kinds import Lines, Map, Result
+from vitreous.models.text import SentenceHead
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.pages.payload import Payload, encode_image, pack_result
@@ -53,6 +54,10 @@ LATE = ("integrated-gradients",)
 
 DIRECTIONS = "joint/directions"
 """The array by which a page of several images compares their patches."""
+
+SHARES = "100 % are shared among these sentences"
+OWN_PROBABILITY = "the probability of this sentence by itself"
+"""What the probabilities of sentences are: of a CLIP, of a SigLIP."""
 
 Progress = Callable[[str], object]
 Format = Literal["png", "svg", "pdf"]
@@ -302,6 +307,8 @@ def _header(inspection: Inspection) -> dict[str, Any]:
             "readsMean": "token" not in config.pool,  # then the head reads the mean of the patches
         }
         start["block"] = inspection.block
+        if isinstance(head := inspection.model.head, SentenceHead):
+            model["compares"] = SHARES if head.bias is None else OWN_PROBABILITY
     found = [asdict(each) for each in predictions(inspection)]
     explained = inspection.classes if found else []
     if found:

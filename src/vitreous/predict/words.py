@@ -5,10 +5,11 @@ A sentence stands wherever a class does, since the model that `with_words` retur
 """
 
 import re
+import threading
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -39,6 +40,8 @@ ELSE = "anything else"
 """The other answer to a single sentence of a SigLIP, whose logit is 0 by definition."""
 LONGEST = 1000
 """Characters of a sentence."""
+SHOWN = 80
+"""Characters of a sentence in the name of its class, on pages and figures."""
 BATCH = 64
 """Sentences in a forward pass of the text tower."""
 
@@ -73,29 +76,68 @@ def with_words(
 
 
 def with_target(
-    model: Model, target: str, classes: Sequence[str] = (), *, note: Callable[[str], object] = lambda line: None
+    model: Model,
+    target: str,
+    classes: Sequence[str] = (),
+    *,
+    tower: TextTower | None = None,
+    note: Callable[[str], object] = lambda line: None,
 ) -> ViT:
     """Return the model with a sentence to explain as its first class, and what it is weighed against.
 
     A CLIP weighs it against the other `classes`, by default "a photo". A SigLIP judges each sentence by itself: its
-    second class is "anything else", so that the probability is the model's own.
+    second class is "anything else", so that the probability is the model's own. `tower` is the model's text tower, if
+    it is loaded already. A long sentence gives the class its beginning for a name.
     """
-    others = [name for name in classes if name != target]
     if not isinstance(model, ViT) or model.card is None:
         raise ValueError("words need the vision tower of a CLIP or SigLIP: load one with both towers")
     (sentence,) = check_sentences([target])
-    tower = tower_of(model)
+    others = [name for name in classes if name.strip() != sentence]
+    name = sentence if len(sentence) <= SHOWN else f"{sentence[: SHOWN - 1].rstrip()}…"
+    tower = tower or tower_of(model)
     if tower.logit_bias is None:
         if not others:
             note(f"a CLIP compares: the probability is that of {sentence!r:.60} against {CONTRAST!r}")
-        return with_words(model, [sentence, *(others or [CONTRAST])], tower=tower, note=note)
+        worded = with_words(model, [sentence, *(others or [CONTRAST])], tower=tower, note=note)
+        worded.card.class_names = (name, *worded.card.class_names[1:])
+        return worded
     if others:
         raise ValueError("this model judges each sentence by itself: explain one at a time, with the target alone")
     features = text_features(tower, [sentence], note=note)
     bias = torch.stack([tower.logit_bias.detach(), torch.zeros_like(tower.logit_bias)])
     worded = with_sentences(model, torch.cat([features, torch.zeros_like(features)]), tower.logit_scale, bias)
-    worded.card = replace(model.card, class_names=(sentence, ELSE), head="classifier", training=None)
+    worded.card = replace(model.card, class_names=(name, ELSE), head="classifier", training=None)
     return worded
+
+
+@dataclass(frozen=True)
+class TwoTowers:
+    """A CLIP or SigLIP with both towers loaded, which can be asked for any sentence."""
+
+    model: ViT
+    tower: TextTower
+    classes: tuple[str, ...] = ()
+    """What a CLIP weighs a sentence against."""
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def asked(self, sentence: str) -> ViT:
+        """Return the model with a sentence as its first class, as `with_target` does; several threads may ask."""
+        with self.lock:  # a tokenizer keeps the length that it cuts sentences to
+            return with_target(self.model, sentence, self.classes, tower=self.tower)
+
+
+def two_towers(
+    model: ViT, classes: Sequence[str] = (), *, note: Callable[[str], object] = lambda line: None
+) -> TwoTowers | None:
+    """Load the text tower beside a model; None if it has none, and a note of the reason if one could be expected."""
+    if model.card.head == "classifier" or not re.search("clip|siglip", model.card.report.format):
+        return None
+    try:
+        tower = tower_of(model)
+    except (ValueError, OSError) as error:
+        note(f"sentences cannot be asked for: {error}")
+        return None
+    return TwoTowers(model, tower, tuple(classes) if tower.logit_bias is None else ())
 
 
 def tower_of(model: Model) -> TextTower:

@@ -21,10 +21,10 @@ from vitreous import __version__
 from vitreous.data.images import ImageError, read_image
 from vitreous.data.samples import FILES as SAMPLES
 from vitreous.data.samples import samples
-from vitreous.inside.intervene import intervene
 from vitreous.models.vit import ViT
 from vitreous.pages.explanation import predictions
 from vitreous.pages.render import ASSETS
+from vitreous.predict.words import LONGEST, TwoTowers
 from vitreous.runtime.http import read_address
 from vitreous.server.jobs import CancelToken, JobCancelled, JobQueue, ServerBusy
 from vitreous.server.parts import Parts, Question
@@ -37,6 +37,8 @@ SAMPLE_NAMES: list[Any] = [file.partition(".")[0] for file in SAMPLES]
 MAX_HEADS_OFF = 4096
 MAX_DOWNLOADS = 2
 FETCH_SECONDS = 15.0
+MAX_SENTENCE = 16_000  # characters that are taken in; `check_sentences` refuses fewer in words of its own
+SENTENCE = "a sentence in the place of a class, for a model with a text tower"
 
 
 class ErrorMessage(BaseModel):
@@ -51,6 +53,8 @@ class ModelInfo(BaseModel):
     name: str
     classes: int
     classifier: bool
+    sentences: int
+    """Characters that a sentence in the place of a class may have; 0 for a model without text tower."""
     size: list[int]
     depth: int
     heads: int
@@ -87,13 +91,16 @@ UPLOAD = error_responses(
 )
 
 
-def create_app(models: Mapping[str, ViT], jobs: JobQueue, *, fetches: bool = False) -> FastAPI:
+def create_app(
+    models: Mapping[str, ViT], jobs: JobQueue, *, texts: Mapping[str, TwoTowers] | None = None, fetches: bool = False
+) -> FastAPI:
     """Create the explorer's application; `SecurityMiddleware` goes in front of it.
 
+    `texts`: those of the models that have a text tower, which can be asked for any sentence.
     `fetches`: it fetches images of the web, which it should do for the user of its own machine alone.
     """
     app = FastAPI(title="vitreous explore", version=__version__, docs_url=None, redoc_url=None)
-    named = {"enum": list(models)}
+    named, texts = {"enum": list(models)}, texts or {}
 
     def model_named(name: str) -> ViT:
         if name not in models:
@@ -142,7 +149,8 @@ def create_app(models: Mapping[str, ViT], jobs: JobQueue, *, fetches: bool = Fal
     @app.get("/api/models", response_model=list[ModelInfo], responses=error_responses())
     async def list_models() -> JSONResponse:
         """List the models; the first one is the default."""
-        return JSONResponse([describe(name, model) for name, model in models.items()])
+        longest = {name: LONGEST if name in texts else 0 for name in models}
+        return JSONResponse([describe(name, model) | {"sentences": longest[name]} for name, model in models.items()])
 
     @app.get("/api/samples", response_model=list[str], responses=error_responses())
     async def list_samples() -> JSONResponse:
@@ -172,6 +180,7 @@ def create_app(models: Mapping[str, ViT], jobs: JobQueue, *, fetches: bool = Fal
         name: str = Query("image", max_length=200, description="what to call the image"),
         client: str = Query("", max_length=64, description="a newer request of the same client cancels its older one"),
         classes: str = Query("", max_length=200, description="classes to explain, such as 497,663"),
+        sentence: str = Query("", max_length=MAX_SENTENCE, description=SENTENCE),
         off: str = Query("", max_length=32_000, description="heads to switch off, such as 7.0,7.3: block, dot, head"),
         gone: str = Query("", max_length=32_000, description="patches to remove, such as 0,17: counted row by row"),
         way: Literal["tokens", "blur"] = Query("tokens", description="remove the patches' tokens, or blur the patches"),
@@ -184,7 +193,14 @@ def create_app(models: Mapping[str, ViT], jobs: JobQueue, *, fetches: bool = Fal
         """
         explained, patches = parse_indices(classes, "classes"), parse_indices(gone, "patches")
         question = Question(
-            model_named(model), explained[:EXPLAINED], parse_heads(off), patches, way == "blur", compare
+            model_named(model),
+            explained[:EXPLAINED],
+            parse_heads(off),
+            patches,
+            way == "blur",
+            sentence.strip(),
+            texts.get(model),
+            compare,
         )
         parts = Parts(question, await image_in(request, client, quick=stages), name)
         jobs.newest[client] = parts
@@ -199,14 +215,18 @@ def create_app(models: Mapping[str, ViT], jobs: JobQueue, *, fetches: bool = Fal
         model: str = Query(description="one of /api/models", json_schema_extra=named),
         off: str = Query("", max_length=32_000, description="heads to switch off, such as 7.0,7.3: block, dot, head"),
         client: str = Query("", max_length=64),
+        sentence: str = Query("", max_length=MAX_SENTENCE, description=SENTENCE),
     ) -> JSONResponse:
         """Classify the image in the body with some heads switched off."""
-        asked, heads, client = model_named(model), parse_heads(off), client and f"{client}/ablate"
+        client = client and f"{client}/ablate"
+        question = Question(
+            model_named(model), heads_off=parse_heads(off), sentence=sentence.strip(), towers=texts.get(model)
+        )
         body = await image_in(request, client, quick=True)
 
         def run(cancel: CancelToken) -> list[dict[str, Any]]:
-            inspection = Inspection(asked, read_image(body))
-            with intervene(asked, heads_off=heads):
+            inspection = Inspection(question.asked, read_image(body))
+            with question.changes():
                 return [asdict(each) for each in predictions(inspection)]
 
         return JSONResponse(await answered(jobs.run(client, run, request.is_disconnected, quick=True)))
@@ -291,7 +311,7 @@ def parse_indices(text: str, what: str) -> list[int]:
 
 
 def describe(name: str, model: ViT) -> dict[str, Any]:
-    """Describe a model to the explorer's page: the fields of `ModelInfo`."""
+    """Describe a model to the explorer's page: the fields of `ModelInfo` but for `sentences`."""
     config = model.config
     return {
         "name": name,

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from vitreous.inside.intervene import intervene
 from vitreous.models.vit import ViT
 from vitreous.pages.explanation import Explanation
 from vitreous.pages.payload import Payload
+from vitreous.predict.words import TwoTowers
 from vitreous.server.jobs import CancelToken, Disconnected, JobCancelled, JobQueue, ServerBusy
 from vitreous.views.inspection import Choice, Inspection
 
@@ -39,24 +41,38 @@ class Question:
     """Patches counted row by row."""
     blur: bool = False
     """Blur these patches in the image, instead of removing their tokens."""
+    sentence: str = ""
+    """A sentence that stands in the place of a class, for a model with a text tower."""
+    towers: TwoTowers | None = None
+    """The model with its text tower, if it has one."""
     compare: bool = False
     """Send the patches' directions too, by which they are compared with those of another image."""
 
+    @cached_property
+    def asked(self) -> ViT:
+        """The model that is asked: with the sentence, if there is one, as its first class."""
+        if not self.sentence:
+            return self.model
+        if self.towers is None:
+            raise ValueError(f"{self.model.card.name} has no text tower: ask it for one of its classes")
+        return self.towers.asked(self.sentence)
+
     def changes(self) -> AbstractContextManager[None]:
         """Make the intervention under which the model is asked."""
-        return intervene(self.model, heads_off=self.heads_off, patches_off=() if self.blur else self.patches_off)
+        return intervene(self.asked, heads_off=self.heads_off, patches_off=() if self.blur else self.patches_off)
 
     def explanation(self, body: bytes, name: str) -> Explanation:
         """Make the explanation that a request of the explorer asks for."""
-        count = self.model.config.classes
-        if strange := [index for index in self.classes if not 0 <= index < count]:
+        model, classes = self.asked, self.classes or ((0,) if self.sentence else ())
+        count = model.config.classes
+        if strange := [index for index in classes if not 0 <= index < count]:
             raise ValueError(f"there is no class {strange[0]}: this model has 0 to {count - 1}")
-        choice = Choice(target=self.classes[0]) if self.classes else None
-        inspection = Inspection(self.model, read_image(body), choice, name=name)
-        if len(self.classes) > 1:
-            inspection.classes = list(dict.fromkeys(self.classes))
+        choice = Choice(target=classes[0]) if classes else None
+        inspection = Inspection(model, read_image(body), choice, name=name)
+        if len(classes) > 1:
+            inspection.classes = list(dict.fromkeys(classes))
         if self.blur and self.patches_off:
-            grid = self.model.layout.grid
+            grid = model.layout.grid
             backdrop = from_array(inspection.backdrop)
             inspection.view = blurred(inspection.view, grid, self.patches_off)
             inspection.backdrop = np.asarray(blurred(backdrop, grid, self.patches_off))

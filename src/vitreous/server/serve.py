@@ -15,6 +15,7 @@ from typing import Self
 import uvicorn
 
 from vitreous.models.vit import ViT
+from vitreous.predict.words import TwoTowers
 from vitreous.runtime.http import is_loopback
 from vitreous.runtime.memory import share_heap
 from vitreous.server.app import create_app, encoded_samples
@@ -31,7 +32,14 @@ class RunningExplorer:
     Beyond this machine it is served with a token only, which is part of `url`. Port 0 takes a free one.
     """
 
-    def __init__(self, models: Mapping[str, ViT], *, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self,
+        models: Mapping[str, ViT],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        texts: Mapping[str, TwoTowers] | None = None,
+    ) -> None:
         sockets = listen(host, port)
         port = sockets[0].getsockname()[1]
         self.models = dict(models)
@@ -41,7 +49,7 @@ class RunningExplorer:
         share_heap()  # before the threads that share it
         jobs = JobQueue()
         hosts = None if is_any(host) else allowed_hosts(host, port)
-        app = create_app(models, jobs, fetches=self.token is None)
+        app = create_app(models, jobs, texts=texts, fetches=self.token is None)
         self._server = ExplorerServer(settings(SecurityMiddleware(app, hosts, self.token)), jobs)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(sockets,), name="vitreous-server", daemon=True)

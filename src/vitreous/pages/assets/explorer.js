@@ -9,7 +9,7 @@ import { Viewer } from "./viewer.js";
 const POLL = 500; // milliseconds between two questions how far the server is
 const client = [...crypto.getRandomValues(new Uint32Array(4))].map((word) => word.toString(16)).join(""); // randomUUID wants https
 const at = (id) => document.getElementById(id);
-const state = new State({ ...DEFAULTS, sample: null, image: null, model: null, beside: "" }, ["view", "class", "sample", "image", "model", "beside"]);
+const state = new State({ ...DEFAULTS, sample: null, image: null, model: null, beside: "", sentence: "" }, ["view", "class", "sample", "image", "model", "beside", "sentence"]);
 const slots = []; // the slots of one or two viewers
 const OTHER = "image:"; // what stands beside is a model, or after this an image
 let images = null; // where images come from
@@ -72,13 +72,15 @@ class Slot {
   // the class that is asked for, where this model has it: another model's classes may be others
   target(model) {
     const [own, first] = [model, shown.model].map((name) => models.find((each) => each.name === name));
-    const { class: asked } = state.values;
+    const { class: asked, sentence } = state.values;
+    if (sentence && (own.sentences || first.sentences)) return model === shown.model ? asked : null; // counted among the sentences
     return asked !== null && own.classifier && own.classes === first.classes && asked < own.classes ? asked : null;
   }
 
   // ask for an image's page, and show each part as it comes
   look(model, { name, blob }, signal, label) {
-    this.question = { model, name, blob, compare: second ? true : null };
+    const { sentences } = models.find((each) => each.name === model);
+    this.question = { model, name, blob, compare: second ? true : null, sentence: sentences ? state.values.sentence : "" };
     this.loading = this.receive({ classes: this.target(model) }, signal, label);
     return this.loading;
   }
@@ -100,8 +102,8 @@ class Slot {
   }
 
   async *ask(values, signal) {
-    const { model, name, blob, compare } = this.question;
-    yield* parts(await ask(address("/api/explain", { model, name, compare, client: this.client, stages: true, ...values }), blob, signal));
+    const { model, name, blob, compare, sentence } = this.question;
+    yield* parts(await ask(address("/api/explain", { model, name, compare, sentence, client: this.client, stages: true, ...values }), blob, signal));
   }
 
   // ask again without some heads or patches; only the newest question is answered
@@ -118,7 +120,7 @@ class Slot {
     for (const view of header.views) view.pending = true;
     const { view, block, head, query, class: target } = header.start;
     if (!globalThis.vitreous) state.start({ view, block: block ?? 0, head: head ?? "mean", query, class: target });
-    const source = { ablate: (values) => this.ablate(values), loaded: () => this.loading, explain: (index) => state.set({ class: index }) };
+    const source = { ablate: (values) => this.ablate(values), loaded: () => this.loading, explain: (index) => state.set({ class: index }), sentence: sentenceOf(model) };
     const viewer = await Viewer.create(payload, state, source);
     this.viewer?.destroy();
     this.viewer = viewer;
@@ -169,20 +171,32 @@ async function look() {
 
 // Show what the state says: another image, another model, a class whose evidence has not been asked for
 async function showState(values) {
-  const { sample, image: index, model, beside, class: asked } = values;
+  const { sample, image: index, model, beside, sentence, class: asked } = values;
   at("first").value = model;
   at("second").value = beside;
   const other = sample !== shown.sample || index !== shown.image;
   const viewer = slots[0].viewer;
   const unheld = asked !== null && asked !== shown.class && viewer && !viewer.header.classes.some((each) => each.index === asked);
-  if (!other && model === shown.model && beside === shown.beside && !unheld) return;
-  shown = { sample, image: index, model, beside, class: asked };
+  if (!other && model === shown.model && beside === shown.beside && sentence === shown.sentence && !unheld) return;
+  shown = { sample, image: index, model, beside, sentence, class: asked };
   const mine = shown;
   images.mark(index ?? sample);
   const found = await Promise.all([other ? images.get(index ?? sample) : image, beside.startsWith(OTHER) ? images.get(keyOf(beside)) : null]);
   if (shown !== mine) return;
   [image, second] = found;
   await look();
+}
+
+// how a sentence is asked for in the place of a class, where the model has a text tower: returns what is wrong with it
+function sentenceOf(model) {
+  const { sentences: longest } = models.find((each) => each.name === model);
+  if (!longest) return null;
+  return (sentence) => {
+    const { length } = [...sentence];
+    if (length > longest) return `A sentence has at most ${longest.toLocaleString("en")} characters, this one has ${length.toLocaleString("en")}.`;
+    state.set({ sentence, class: sentence ? 0 : null, count: null, view: null });
+    return "";
+  };
 }
 
 // the key of the image that is beside: a sample's name, or the number of one of one's own

@@ -11,13 +11,14 @@ export class Headline {
     this.viewer = viewer;
     const { header, state } = viewer;
     this.removal = header.views.filter((view) => !view.pending).flatMap((view) => view.results).find((result) => result.kind === "removal") ?? null;
-    const [first] = header.predictions;
+    const asked = header.model.compares ? header.predictions.find((each) => each.index === header.start.class) : null; // a sentence was asked for: it comes first, likely or not
+    const first = asked ?? header.predictions[0];
     const image = header.image?.name ? ` · ${header.image.name}` : "";
     const words = first ? [make("strong", {}, first.class_name), " ", make("span", {}, percent(first.probability))] : [make("strong", {}, header.image?.name || header.model.name)];
     const waits = !viewer.failed && header.views.some((view) => view.pending && view.name === "evidence");
     this.proof = make("p", { class: waits ? "proof pending" : "proof", "aria-live": "polite" }, waits ? "Hiding patches, to see whether the map is right …" : "");
     this.verdict = make("p", { class: "verdict" });
-    this.head = make("div", { class: "head" }, make("h2", { class: "answer-line" }, words), make("p", { class: "sub", title: header.model.summary }, `${header.model.name}${first ? image : ""}`), this.removal || waits ? [this.proof, this.verdict] : null);
+    this.head = make("div", { class: "head" }, make("h2", { class: "answer-line" }, words), make("p", { class: "sub", title: header.model.summary }, `${header.model.name}${first ? image : ""}${header.model.compares ? ` · ${header.model.compares}` : ""}`), this.removal || waits ? [this.proof, this.verdict] : null);
     this.bars = make("ol", { class: "answers", "aria-label": "Predictions" });
     const parts = [];
     if (this.removal) {
@@ -29,8 +30,9 @@ export class Headline {
       parts.push((this.remove = make("div", { class: "remove" }, make("span", { class: "chips", role: "group", "aria-label": "Strongest patches" }, this.ways), this.slider, this.amount, this.again)));
     }
     if (waits) parts.push(make("div", { class: "remove" }));
-    if (first) parts.push(this.bars, (this.finder = this.search()));
-    this.element = first ? make("div", { class: "evidence" }, parts) : null;
+    if (first) parts.push(this.bars);
+    if (first || viewer.source.sentence) parts.push((this.finder = this.search()));
+    this.element = parts.length ? make("div", { class: "evidence" }, parts) : null;
     this.show(header.predictions, viewer.before);
   }
 
@@ -38,21 +40,23 @@ export class Headline {
     return this.removal.counts.length;
   }
 
-  // the box that finds a class among all names
+  // the box that finds a class among all names, or takes a sentence in the place of one
   search() {
-    const { header, state } = this.viewer;
-    const { classNames: names } = header;
+    const { header, state, source } = this.viewer;
+    const { sentence } = source, names = header.classNames ?? [];
     this.found = make("p", { class: "found", role: "status" });
-    if (!names) return this.found;
+    if (names.length <= SHOWN && !sentence) return this.found; // all of them have bars
     const list = make("datalist", { id: `classes-${this.viewer.id}` });
-    const box = make("input", { type: "search", list: list.id, placeholder: `Find any of ${names.length} classes`, "aria-label": "Find a class", autocomplete: "off" });
+    const box = make("input", { type: "search", list: list.id, placeholder: sentence ? "Type a sentence, such as: a red car" : `Find any of ${names.length} classes`, "aria-label": sentence ? "Ask for a sentence" : "Find a class", autocomplete: "off" });
+    if (sentence) box.value = state.values.sentence;
     box.addEventListener("focus", () => list.childElementCount || list.append(...names.map((name) => make("option", { value: name }))), { once: true });
     const ask = () => {
       const wanted = box.value.trim().toLowerCase();
-      if (!wanted) return void (this.found.textContent = "");
+      if (!wanted) return void (this.found.textContent = sentence && state.values.sentence ? sentence("") : "");
       const exact = names.findIndex((name) => name.toLowerCase() === wanted);
+      if (sentence && exact < 0) return void (this.found.textContent = sentence(box.value.trim()));
       const index = exact >= 0 ? exact : names.findIndex((name) => name.toLowerCase().includes(wanted));
-      if (index < 0) return void (this.found.textContent = `No class is called “${box.value.trim()}”.`);
+      if (index < 0) return void (this.found.textContent = `No class is called “${box.value.trim()}”.${header.model.compares ? " For another sentence: vitreous explain --target." : ""}`);
       this.say(index);
     };
     box.addEventListener("change", ask);
@@ -140,7 +144,7 @@ export class Headline {
   update(values) {
     if (!this.element) return;
     const { view, header } = this.viewer;
-    const why = view.group === "Why" || this.viewer.groups.size === 1;
+    const why = view.group === "Why" || this.viewer.groups.size === 1 || !this.rows.length;
     const heads = view.results.some((result) => result.kind === "matrix" && result.columns === "head"); // switched off, they change the bars
     this.element.hidden = !why && !heads;
     for (const part of [this.remove, this.finder]) if (part) part.hidden = !why;
