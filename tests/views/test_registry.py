@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from two_towers import write_open_clip, write_siglip
 
 from conftest import CHELSEA, VIT_TI, noise
 from vitreous.api import explain as api
@@ -18,6 +19,7 @@ from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.pages.explanation import Explanation
+from vitreous.predict.words import with_target
 from vitreous.views.inspection import Choice, Inspection
 from vitreous.views.registry import VIEWS, choose_views, missing_views
 from vitreous.weights.card import Card
@@ -58,7 +60,7 @@ def test_every_view_draws_every_family(family, photo):
     available = {name: view for name, view in VIEWS.items() if view.missing(inspection) is None}
     lacking = set(VIEWS) - set(available)
     if inspection.model.config.classes:
-        assert lacking == ({"positions"} if family == "mean_pooled" else set())
+        assert lacking == {"text-similarity"} | ({"positions"} if family == "mean_pooled" else set())
     else:
         assert "relevance" in lacking
         assert "rollout" in available
@@ -109,6 +111,24 @@ def test_what_cannot_be_had_is_said(photo):
     with pytest.raises(ValueError, match="it needs an image"):
         choose_views("rollout", Inspection(inspection.model))
     assert "lens" in missing_views(inspection)["the model has no classifier"]
+
+
+def test_patches_are_compared_with_sentences_where_the_projection_allows_it(photo, tmp_path):
+    for write in (write_open_clip, write_siglip):
+        (tmp_path / write.__name__).mkdir()
+        write(tmp_path / write.__name__)
+    clip, siglip = (
+        Inspection(with_target(load(tmp_path / write.__name__), "a cat"), photo, Choice(target=0))
+        for write in (write_open_clip, write_siglip)
+    )
+    found = VIEWS["text-similarity"].results(clip)[""]
+    assert (found.values.shape, found.names["class"]) == ((2, 16), ["a cat", "a photo"])
+    assert draw(found, clip.backdrop)
+    assert missing_views(clip) == {}
+    ((reason, names),) = missing_views(siglip).items()
+    assert names == ["text-similarity"]
+    assert "attention pool reads all patches at once" in reason
+    assert missing_views(Inspection(build("torchvision"), photo)) == {}  # no words, none missed
 
 
 def test_the_query_is_a_row_of_the_attention_matrix(photo):

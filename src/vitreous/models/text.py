@@ -134,8 +134,12 @@ class SentenceHead(nn.Module):
         self.register_buffer("scale", scale.exp())
         self.register_buffer("bias", bias)
 
+    def cosines(self, x: Tensor) -> Tensor:
+        """Compare features with the sentences: `[… d]` → `[… s]`."""
+        return F.normalize(self.projection(x), dim=-1) @ self.sentences.T
+
     def forward(self, x: Tensor) -> Tensor:
-        logits = F.normalize(self.projection(x), dim=-1) @ self.sentences.T * self.scale
+        logits = self.cosines(x) * self.scale
         return logits if self.bias is None else logits + self.bias
 
 

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from vitreous.figures.kinds import Map, Results
 from vitreous.inside import rollout
 from vitreous.inside.grad_cam import grad_cam
 from vitreous.inside.methods import METHODS
+from vitreous.inside.text_similarity import text_similarity
 from vitreous.models.vit import ViT
 from vitreous.views.inspection import Inspection
 from vitreous.views.view import IMAGE_CLASSES, VIT_CLASSES, View
@@ -91,6 +93,13 @@ def removal_maps(inspection: Inspection) -> Results:
         "": _class_maps(inspection, list(found.map), f"Removal for {{class}} ({passes})", unit, signed=True),
         "error": _class_maps(inspection, list(found.error), "Standard error of removal for {class}", unit),
     }
+
+
+def text_similarity_maps(inspection: Inspection) -> Map:
+    """Compute the view of patch–text similarity: the cosine of each patch with each sentence that is explained."""
+    found = text_similarity(inspection.vit, inspection.x)[0].float().cpu()
+    maps = list(found[inspection.classes])
+    return replace(_class_maps(inspection, maps, "Patches and “{class}”", "cosine"), from_zero=False)
 
 
 def _method(
@@ -199,6 +208,17 @@ VALUE_NORMS = _method(
     "Rollout of attention × the length of the vectors that it adds up: a token of high attention adds nothing if its value is "
     "short.",
     "The same map for every class.",
+)
+TEXT_SIMILARITY = View(
+    "Patches and words",
+    "The cosine of each patch with the sentence, in the space that images and text share: the patch's token goes through the last norm "
+    "and the projection, as the class token does.",
+    "The model was trained to bring the class token near the text, not the patches. Patches of the background are often nearer than "
+    "the thing that the sentence names: it is no evidence for the answer.",
+    text_similarity_maps,
+    group="Why",
+    needs=VIT_CLASSES | {"sentences"},
+    more=True,
 )
 SMOOTH_GRAD = _method(
     "SmoothGrad",

@@ -7,6 +7,7 @@ To add a view: write how it is computed and its words in a module of this folder
 import difflib
 from collections.abc import Sequence
 
+from vitreous.inside.text_similarity import NO_SENTENCES
 from vitreous.views import answers, attention, evidence, maps, model, story, tokens, trust
 from vitreous.views.inspection import Inspection
 from vitreous.views.view import View
@@ -23,6 +24,7 @@ VIEWS: dict[str, View] = {
     "gradient-input": maps.GRADIENT_INPUT,
     "integrated-gradients": maps.INTEGRATED_GRADIENTS,
     "value-norms": maps.VALUE_NORMS,
+    "text-similarity": maps.TEXT_SIMILARITY,
     "smooth-grad": maps.SMOOTH_GRAD,
     "occlusion": maps.OCCLUSION,
     "rise": maps.RISE,
@@ -75,9 +77,13 @@ def choose_views(names: str | Sequence[str], inspection: Inspection) -> dict[str
 
 
 def missing_views(inspection: Inspection) -> dict[str, list[str]]:
-    """List the views that `all` leaves out since the model or the inspection cannot give them: reason → names."""
+    """List the views that `all` leaves out since the model or the inspection cannot give them: reason → names.
+
+    Views of sentences are not listed if the classes are not sentences.
+    """
     found: dict[str, list[str]] = {}
     for name, view in VIEWS.items():
-        if not view.slow and (reason := view.missing(inspection)) is not None:
+        reason = view.missing(inspection)
+        if not view.slow and reason not in (None, NO_SENTENCES):
             found.setdefault(reason, []).append(name)
     return found

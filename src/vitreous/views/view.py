@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitreous.figures.kinds import Result, Results
+from vitreous.inside.text_similarity import why_no_text_similarity
 from vitreous.models.vit import ViT
 from vitreous.views.inspection import Inspection
 
@@ -16,7 +17,7 @@ GROUPS: dict[Group, str] = {
     "Model": "architecture, input, trust",
 }
 """The page's tabs, and what each holds."""
-Need = Literal["image", "vit", "classes", "positions"]
+Need = Literal["image", "vit", "classes", "positions", "sentences"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class View:
     group: Group = "Inside"
     """The page's tab that shows it."""
     needs: frozenset[Need] = frozenset({"image", "vit"})
-    """What there must be: an `image`, a `vit` (not a ResNet), `classes` (a classifier), learned `positions`."""
+    """What there must be: an `image`, a `vit` (not a ResNet), `classes` (a classifier), learned `positions`,
+    `sentences` as classes with which patches can be compared."""
     slow: bool = False
     """Whether it takes many forward passes, and so has to be asked for by name."""
     more: bool = False
@@ -49,6 +51,8 @@ class View:
             return "the model has no classifier"
         if "positions" in self.needs and getattr(inspection.model.config, "position", "none") == "none":
             return "the model has no position embeddings"
+        if "sentences" in self.needs:
+            return why_no_text_similarity(inspection.vit)
         return None
 
     def results(self, inspection: Inspection) -> dict[str, Result]:
