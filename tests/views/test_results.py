@@ -9,6 +9,8 @@ from PIL import Image
 
 from conftest import noise
 from vitreous.data.preprocess import default_preprocess
+from vitreous.data.samples import samples
+from vitreous.inside.artifacts import with_registers
 from vitreous.inside.attention import entropy, mean_distance
 from vitreous.inside.capture import capture
 from vitreous.inside.intervene import intervene
@@ -23,6 +25,7 @@ from vitreous.views.inspection import Choice, Inspection
 from vitreous.views.maps import heat_map
 from vitreous.views.registry import VIEWS
 from vitreous.weights.card import Card
+from vitreous.weights.load import load
 
 
 @pytest.fixture(scope="module")
@@ -277,3 +280,29 @@ def test_models_of_other_number_formats_are_explained(dtype, model, photo):
 )
 def test_the_verdict_names_the_best_map_and_those_that_fail(areas, similarity, said):
     assert trust.verdict(areas, similarity) == said
+
+
+def test_without_outlying_tokens_one_line_says_that_there_are_no_registers(compute):
+    ((name, said),) = compute("registers").rows
+    assert name == "test-time registers"
+    assert said.startswith("none: no patch's token is an outlier")
+
+
+@pytest.mark.slow
+def test_registers_show_attention_before_and_after():
+    model, image = load(), samples()["chelsea"]
+    found = VIEWS["registers"].results(Inspection(model, image))
+    assert list(found) == ["", "attention-after", "rollout-before", "rollout-after", "neurons"]
+    corners = [0, 13, 182, 195]
+    before, after = (found[name].values[corners].sum() for name in ("", "attention-after"))
+    assert before > 0.5 > 0.06 > after
+    rows = dict(found["neurons"].rows)
+    assert rows["made by"] == "unit 417 of block 7, unit 189 of block 6"
+    assert rows["answer"].count("Egyptian cat") == 2
+    inspection = Inspection(model, image, Choice(query=101))
+    found = VIEWS["registers"].results(inspection)
+    assert "patch (7, 2)" in found[""].title
+    with torch.no_grad(), capture(new := with_registers(model, [(7, 417), (6, 189)], 4), "attention") as seen:
+        new(inspection.x)
+    row = seen["blocks.11.attention"][0, :, 105, 5:].mean(dim=0)  # patches follow the registers
+    np.testing.assert_allclose(found["attention-after"].values, row, atol=1e-6)

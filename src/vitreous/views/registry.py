@@ -37,6 +37,7 @@ VIEWS: dict[str, View] = {
     "ablation": answers.ABLATION,
     "token-colours": tokens.COLOURS,
     "token-norms": tokens.NORMS,
+    "registers": tokens.REGISTERS,
     "distance": attention.DISTANCE,
     "entropy": attention.ENTROPY,
     "attention-matrix": attention.MATRIX,

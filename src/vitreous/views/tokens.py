@@ -1,12 +1,17 @@
-"""Views of tokens between the blocks: as colours, by their norm, and how similar patches and blocks are (CKA)."""
+"""Views of tokens between the blocks: as colours, by their norm, without artifacts, and how similar they are (CKA)."""
+
+from dataclasses import replace
 
 import torch
 
-from vitreous.figures.kinds import Map, Matrix
+from vitreous.figures.kinds import Map, Matrix, Result, Results, Table
 from vitreous.figures.selection import At
 from vitreous.inside import representations
+from vitreous.inside.artifacts import Neuron, register_neurons, with_registers
 from vitreous.inside.capture import capture
+from vitreous.runtime.wording import percent
 from vitreous.views.inspection import Inspection
+from vitreous.views.maps import heat_map
 from vitreous.views.view import View
 
 
@@ -31,6 +36,54 @@ def norms(inspection: Inspection) -> Map:
     title = "Norm of the tokens after {block}"
     at: At = {"block": inspection.block}
     return Map(values, layout.grid, title, axes=("block",), at=at, label="norm", from_zero=False, **inspection.left_out)
+
+
+def registers(inspection: Inspection) -> Results:
+    """Compute the view of test-time registers: attention and rollout without and with them, and the neurons moved."""
+    try:
+        neurons = register_neurons(inspection.vit, inspection.x)
+        reason = "none: no patch's token is an outlier in this image, or no single neuron makes it one"
+    except ValueError as error:
+        neurons, reason = [], f"none: {error}"
+    if not neurons:
+        return {"": Table([("test-time registers", reason)], "Test-time registers")}
+    with_them = _with_registers(inspection, neurons)
+    results: dict[str, Result] = {}
+    last = f"block {inspection.block}"
+    for name, title in (("attention", f"Attention of the {inspection.query_name}, {last}"), ("rollout", "Rollout")):
+        for key, what, one in (("before", "as it is", inspection), ("after", "with registers", with_them)):
+            values = heat_map(name, one).flatten().numpy()
+            key = "" if not results else f"{name}-{key}"
+            results[key] = Map(values, inspection.vit.layout.grid, f"{title}, {what}", label=f"share of {name}")
+    results["neurons"] = Table(_compare(inspection, with_them, neurons), "Test-time registers")
+    return results
+
+
+def _with_registers(inspection: Inspection, neurons: list[Neuron]) -> Inspection:
+    """Inspect the same image with as many test-time registers as it has artifacts."""
+    count, choice = len(inspection.artifacts.patches), inspection.choice
+    if inspection.choice.query is not None and inspection.query_patch is not None:  # patches are counted after them
+        choice = replace(choice, query=inspection.choice.query % inspection.vit.layout.tokens + count)
+    return Inspection(with_registers(inspection.vit, neurons, count), inspection.image, choice, inspection.name)
+
+
+def _compare(before: Inspection, after: Inspection, neurons: list[Neuron]) -> list[tuple[str, str]]:
+    """Write what test-time registers change: rows of a table."""
+    found, patches = before.artifacts, list(before.artifacts.patches)
+    shares = [float(heat_map("attention", one).flatten()[patches].sum()) for one in (before, after)]
+    highest = [float(representations.token_norms(one.outputs.float(), one.vit.layout).max()) for one in (before, after)]
+    rows = [
+        ("artifacts", f"{len(patches)} patches from block {found.block} on"),
+        ("made by", ", ".join(f"unit {unit} of block {block}" for block, unit in neurons)),
+        ("registers", str(len(patches))),
+        ("longest patch token", f"{highest[0]:.0f} → {highest[1]:.0f}"),
+        ("attention on the artifacts' patches", f"{percent(shares[0])} → {percent(shares[1])}"),
+    ]
+    if before.model.card.head == "classifier":
+        said = (f"{each.model.card.label(int(each.logits.argmax()))} {percent(float(each.logits.softmax(-1).max()))}"
+                for each in (before, after))  # fmt: skip
+        rows.append(("answer", " → ".join(said)))
+    return rows
 
 
 def patch_similarity(inspection: Inspection) -> Map:
@@ -75,6 +128,14 @@ NORMS = View(
     "registers have fewer.",
     "Length is not importance: the next norm removes most of it.",
     norms,
+)
+REGISTERS = View(
+    "Test-time registers",
+    "Attention and rollout as they are, and after the activations of the neurons that make very long tokens were moved to extra "
+    "tokens, as many as the image has such patches. What then lights up was hidden behind these patches.",
+    "The model is another one with registers, if only slightly: the table says how far its answer moves.",
+    registers,
+    more=True,
 )
 PATCH_SIMILARITY = View(
     "Similarity of patches",

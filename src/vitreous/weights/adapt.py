@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from vitreous.inside.artifacts import has_registers
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.keymap import Allowed, Tensors
@@ -57,6 +58,8 @@ def adapted(model: ViT, prefix_positions: int | None, head_bias: bool = True) ->
 
     `prefix_positions` is how many tokens before the patches have a position in the target: None keeps the model's.
     """
+    if has_registers(model):
+        raise ValueError("no other library has test-time registers: convert the model without them")
     config = model.config
     tensors = {key: value.detach().cpu().float() for key, value in model.state_dict().items()}
     if model.pos_embed is not None:

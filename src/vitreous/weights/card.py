@@ -67,6 +67,7 @@ class LoadReport:
     reinitialised: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)  # known keys that the model does not need
     nonfinite: dict[str, int] = field(default_factory=dict)  # tensors that hold NaN or infinity, and how many values
+    registers: str = ""  # test-time registers that were added, or why there are none, if they were asked for
 
     def remarks(self) -> list[str]:
         """Return what a careful user should read, one line each; empty if the files stated everything."""
@@ -76,7 +77,7 @@ class LoadReport:
         lines += [f"resized {line}" for line in self.resized]
         lines += [f"re-initialised {key}" for key in self.reinitialised]
         lines += [f"{key} holds {count} NaN or infinite values" for key, count in self.nonfinite.items()]
-        return lines
+        return lines + [f"test-time registers: {self.registers}"] * bool(self.registers)
 
     def flags(self) -> str:
         """Write what the user assumed as flags of the command line, with which the model loads again.
@@ -102,6 +103,7 @@ class LoadReport:
             *(("re-initialised", key) for key in self.reinitialised),
             *(("assumed", f"{name} = {why}") for name, why in self.assumed.items()),
             *(("NaN or infinite", f"{key}: {count} values") for key, count in self.nonfinite.items()),
+            *([("registers", self.registers)] if self.registers else []),
         ]
 
     def __repr__(self) -> str:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from vitreous.data.preprocess import Preprocess
+from vitreous.data.samples import samples
+from vitreous.inside.artifacts import register_neurons, with_registers
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.runtime.memory import is_out_of_memory
@@ -53,6 +55,7 @@ def load(
     image_size: int | tuple[int, int] | None = None,
     resize: str | None = None,
     assume: Mapping[str, Any] | None = None,
+    test_time_registers: int = 0,
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
     revision: str | None = None,
@@ -64,7 +67,8 @@ def load(
     `classes` replaces the head by a fresh one of that many outputs (0: no head). `image_size` resizes the position
     embeddings by the `resize` convention, by default that of the checkpoint's library. `assume` says what the files do
     not, or overrules them: fields of `ViTConfig` (`{"heads": 6}`), `architecture` (a name of timm's) and `ignored`
-    (keys of tensors to load without).
+    (keys of tensors to load without). `test_time_registers` adds so many tokens, to which the neurons that make
+    artifacts in the sample photographs move their activations (`inside/artifacts.py`); `model.card.report` names them.
 
     >>> model = load("packaged:cifar10")
     >>> model.config.classes, model.card.preprocess.size, model.card.class_names[:3]
@@ -107,7 +111,22 @@ def load(
     model.card.report.wrappers = raw.wrappers
     model.card.report.ignored += raw.ignored
     model.card.report.nonfinite = nonfinite(model.state_dict())
-    return model.to(device=device, dtype=dtype).eval()
+    model = model.to(device=device, dtype=dtype).eval()
+    return _add_registers(model, test_time_registers) if test_time_registers else model
+
+
+def _add_registers(model: Model, count: int) -> Model:
+    """Add test-time registers to the model that `load` returns, if neurons make artifacts in the sample photographs."""
+    if not isinstance(model, ViT):
+        raise ValueError("a ResNet has no tokens, and so no test-time registers: load it without")
+    like = next(model.parameters())
+    neurons = register_neurons(model, torch.stack([model.card.preprocess(i) for i in samples().values()]).to(like))
+    if not neurons:
+        model.card.report.registers = "none added: no neuron makes outlying tokens in the sample photographs"
+        return model
+    named = ", ".join(f"unit {unit} of block {block}" for block, unit in neurons)
+    model.card.report.registers = f"{count} added, which take the activations of {named}"
+    return with_registers(model, neurons, count)
 
 
 def loaded(model: Model | str | None) -> Model:

@@ -16,6 +16,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from vitreous.inside.artifacts import has_registers
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.runtime.files import write_atomic, write_json
@@ -39,10 +40,11 @@ def save(model: "ViT | ResNet", folder: str | Path) -> list[Path]:
     ['model.safetensors', 'config.json']
     """
     folder = Path(folder)
+    description = describe_model(model, folder.name)  # first: a model that cannot be described is not written
     tensors = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
     return [
         write_safetensors(folder / "model.safetensors", tensors),
-        write_json(folder / "config.json", describe_model(model, folder.name)),
+        write_json(folder / "config.json", description),
     ]
 
 
@@ -78,6 +80,8 @@ def write_npz(path: Path, tensors: Tensors) -> Path:
 
 def describe_model(model: "ViT | ResNet", name: str = "") -> dict[str, Any]:
     """Return the content of our own `config.json`: the model's config, its preprocessing and its class names."""
+    if has_registers(model):
+        raise ValueError("test-time registers are not stored: save the model without, load it with test_time_registers")
     own = {"version": VERSION, "config": asdict(model.config), **card_of(model, name).to_dict()}
     return {"vitreous": own, "num_classes": model.config.classes}
 
