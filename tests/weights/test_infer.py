@@ -5,7 +5,10 @@ import timm
 import torch
 
 from conftest import assert_same, noise
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.load import load
+from vitreous.weights.positions import resize_positions
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 3, "num_heads": 4, "num_classes": 7}
 
@@ -22,6 +25,33 @@ def test_a_grid_that_is_not_square_is_asked_for(tmp_path):
     with pytest.raises(ValueError, match="--assume image_size=HEIGHTxWIDTH"):
         load(tmp_path / "mine.pth", assume={"heads": 4})
     assert load(tmp_path / "mine.pth", assume={"heads": 4, "image_size": (24, 48)}).config.grid == (3, 6)
+
+
+FLEXIVIT = {"width": 384, "depth": 12, "heads": 6}  # a class token without a position, at 240 pixels
+
+
+@pytest.mark.parametrize(
+    ("size", "trained", "change", "line"),
+    [
+        ((240, 240), True, FLEXIVIT | {"prefix_positions": False}, ""),
+        ((240, 240), False, FLEXIVIT | {"prefix_positions": False}, ""),
+        ((224, 256), True, FLEXIVIT, "in a grid of 14×16 beside the class token are more alike"),
+        ((256, 224), True, FLEXIVIT, "in a grid of 16×14 beside the class token are more alike"),
+        ((224, 256), False, {"width": 192, "depth": 12, "heads": 3}, "as in no known model of its width and depth"),
+    ],
+)
+def test_a_grid_beside_a_class_token_is_not_taken_for_a_square_without(size, trained, change, line, tmp_path):
+    """225 positions: a square of 15×15, or 14×16 and one of the class token."""
+    model = noise(ViT(ViTConfig(image_size=size, classes=3, **change)))
+    if trained:
+        prefix = model.config.positions - model.config.layout.patches
+        known = load().pos_embed.detach().repeat(1, 1, 2)
+        model.pos_embed.data = resize_positions(known, (14, 14), model.config.grid, "timm", prefix=1)[:, 1 - prefix :]
+    torch.save(model.state_dict(), tmp_path / "mine.pth")
+    if line:
+        with pytest.raises(ValueError, match=f"{line}.*--assume image_size=HEIGHTxWIDTH"):
+            load(tmp_path / "mine.pth")
+    assert load(tmp_path / "mine.pth", assume={"image_size": size} if line else {}).config == model.config
 
 
 def test_patches_that_are_not_square_are_asked_for(tmp_path):

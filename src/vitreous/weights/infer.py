@@ -12,6 +12,7 @@ from math import isqrt
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.models.hybrid_stem import STEMS
@@ -23,6 +24,8 @@ from vitreous.weights.keymap import Allowed, Format, Tensors
 from vitreous.weights.safety import CheckpointError
 
 MAX_PATCHES = 65_536
+ALIKE = 0.03
+"""Cosine by which trained positions of two grids differ: 0.07 and more in a ViT-Ti, 0.01 in noise."""
 STEM_KEYS = ("patch_embed.backbone.conv.weight", "patch_embed.backbone.stem.conv.weight")
 STAGE = r"patch_embed\.backbone\.stages\.(\d+)\.blocks\.(\d+)\."
 RELATIVE = {  # what a relative position bias is called in the tensors, of the first block or shared by all
@@ -189,7 +192,28 @@ def trained_grid(
             "size that it was trained at"
         )
     side = isqrt(count - squares[0])
+    if prefix > squares[0] and (other := _other_grid(tensors["pos_embed"], side)):
+        raise CheckpointError(
+            f"{count} positions make a square of {side}×{side} if none is the class token's, but neighbours in a grid "
+            f"of {other} are more alike: pass --assume image_size=HEIGHTxWIDTH, the size that it was trained at"
+        )
     return (side, side), squares[0] == prefix
+
+
+def _other_grid(positions: Tensor, side: int) -> str:
+    """Return the grid that trained positions fit better than a square one without the class token; else nothing.
+
+    n² positions are a square of n×n, or one for the class token and (n-1)×(n+1). A trained position resembles the one
+    below it most, so the distance of rows shows; positions without any such order are no evidence.
+    """
+    directions = F.normalize(positions[0].float() - positions[0].float().mean(dim=0), dim=-1)
+    alike = {
+        gap: (directions[:-gap] * directions[gap:]).sum(dim=-1).mean().item()
+        for gap in range(side - 1, side + 2)
+        if gap
+    }
+    gap = max(alike, key=alike.__getitem__)
+    return f"{2 * side - gap}×{gap} beside the class token" if alike[gap] > alike[side] + ALIKE else ""
 
 
 def _grid_of_table(
