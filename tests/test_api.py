@@ -125,6 +125,7 @@ CALLS = {
     "export": lambda model, zoo, out: vitreous.export(model, out / "model.pt2", "torch-export"),
     "classify": lambda model, zoo, out: vitreous.classify(PIXELS, model, device="cpu"),
     "explain": lambda model, zoo, out: vitreous.explain(PIXELS, model, device="cpu").save(out / "report.html"),
+    "embed_text": lambda model, zoo, out: vitreous.embed_text("a cat", two_towers(out)),
     "similarity": lambda model, zoo, out: vitreous.similarity(PIXELS, ["a cat"], two_towers(out), device="cpu"),
     "embed": lambda model, zoo, out: vitreous.embed(zoo, model, device="cpu"),
     "evaluate": lambda model, zoo, out: vitreous.evaluate(zoo, model, device="cpu"),

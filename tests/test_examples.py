@@ -13,8 +13,10 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from two_towers import write_open_clip
 
 import vitreous
+from vitreous.cli.main import main
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PRINTS = {  # script → parts of its output
@@ -35,7 +37,7 @@ def empty_folder(tmp_path, monkeypatch):
 
 def test_every_script_is_tested_and_short():
     scripts = {path.stem: path for path in EXAMPLES.glob("*.py")}
-    assert scripts.keys() == PRINTS.keys()
+    assert scripts.keys() == PRINTS.keys() | {"search_by_a_sentence"}
     assert {name for name, path in scripts.items() if len(path.read_text().splitlines()) >= 50} == set()
 
 
@@ -63,14 +65,38 @@ def test_an_example_uses_public_names_alone(path):
     assert used <= set(vitreous.__all__)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PRINTS)
-def test_a_script_runs_and_prints_what_it_should(name, monkeypatch):
-    monkeypatch.setattr("sys.argv", [f"{name}.py"])
+def run_script(name, monkeypatch, *arguments):
+    """What a script prints."""
+    monkeypatch.setattr("sys.argv", [f"{name}.py", *arguments])
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
-    assert [words for words in PRINTS[name] if words not in output.getvalue()] == [], output.getvalue()
+    return output.getvalue()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PRINTS)
+def test_a_script_runs_and_prints_what_it_should(name, monkeypatch):
+    output = run_script(name, monkeypatch)
+    assert [words for words in PRINTS[name] if words not in output] == [], output
+
+
+def test_the_search_by_a_sentence_finds_what_is_most_similar(tmp_path, monkeypatch):
+    """With a small model and photographs; the other scripts need no arguments."""
+    write_open_clip(tmp_path)
+    (tmp_path / "photos").mkdir()
+    for name, photo in vitreous.samples().items():
+        photo.save(tmp_path / "photos" / f"{name}.png")
+    monkeypatch.setattr("sys.argv", ["vitreous", "embed", "photos", "--model", str(tmp_path), "--text", "a dog"])
+    main()
+    photos = sorted(Path("photos").iterdir())
+    wanted = vitreous.similarity(photos, "a cat", str(tmp_path), device="cpu")
+    best = wanted.argmax().item()
+    first, second, *rest = run_script("search_by_a_sentence", monkeypatch, "features.parquet", "a cat").splitlines()
+    assert (first, len(rest)) == ("a cat", 2)
+    assert second == f"  {wanted[best]:.3f}  {photos[best]}"
+    with pytest.raises(SystemExit, match="vitreous embed images/"):
+        run_script("search_by_a_sentence", monkeypatch)
 
 
 def printed(notebook):

@@ -14,6 +14,7 @@ _HOMES = {  # public name → its module
     "explain": "vitreous.api.explain",
     "explore": "vitreous.api.explore",
     "embed": "vitreous.predict.embed",
+    "embed_text": "vitreous.predict.words",
     "similarity": "vitreous.predict.words",
     "evaluate": "vitreous.predict.evaluate",
     "train": "vitreous.api.train",
@@ -64,7 +65,7 @@ if TYPE_CHECKING:  # so that editors and type checkers see what the lazy import 
     from vitreous.predict.classify import classify
     from vitreous.predict.embed import embed
     from vitreous.predict.evaluate import evaluate
-    from vitreous.predict.words import similarity
+    from vitreous.predict.words import embed_text, similarity
     from vitreous.speed.export import export
     from vitreous.speed.optimize import optimize
     from vitreous.training.config import TrainConfig

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from two_towers import X, write_clip, write_open_clip, write_siglip
 
 from vitreous.inside.text_similarity import text_similarity
+from vitreous.models.text import with_sentences
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.words import with_target, with_words
@@ -38,12 +39,8 @@ def test_patches_are_projected_as_transformers_projects_its_class_token(tmp_path
 @torch.no_grad()
 def test_of_an_image_without_other_tokens_it_is_the_logit_over_the_scale(tmp_path):
     """The head reads the mean of one patch: that patch's cosine is the image's."""
-    from vitreous.models.text import with_sentences
-
-    config = ViTConfig(
-        image_size=8, patch_size=8, width=24, depth=2, heads=2, classes=12, class_token=False, pool="mean"
-    )
-    model = ViT(config).eval()
+    sizes = {"image_size": 8, "patch_size": 8, "width": 24, "depth": 2, "heads": 2, "classes": 12}
+    model = ViT(ViTConfig(**sizes, class_token=False, pool="mean")).eval()
     torch.nn.init.normal_(model.head.weight)
     worded = with_sentences(model, torch.randn(3, 12), torch.tensor(1.5))
     x = torch.randn(2, 3, 8, 8)

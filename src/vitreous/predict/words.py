@@ -189,6 +189,19 @@ def text_features(
     return features
 
 
+def embed_text(texts: str | Sequence[str], model: Model | str) -> Tensor:
+    """Return the features `[texts e]` of sentences, or `[e]` of one, in the space that a CLIP or SigLIP shares.
+
+    `embed` gives those of images; the cosine of the two is their similarity.
+
+    >>> embed_text(["a cat", "a dog"], "openai/clip-vit-base-patch32").shape  # doctest: +SKIP
+    torch.Size([2, 512])
+    """
+    names = check_sentences([texts] if isinstance(texts, str) else texts)
+    found = text_features(tower_of(loaded(model)), names).float().cpu()
+    return found[0] if isinstance(texts, str) else found
+
+
 def similarity(
     images: Images,
     texts: str | Sequence[str],
@@ -209,9 +222,7 @@ def similarity(
     ValueError: packaged:cifar10 has no text tower: words need a CLIP or SigLIP
     """
     model = loaded(model)
-    several = [texts] if isinstance(texts, str) else list(texts)
-    names = check_sentences(several)
-    described = F.normalize(text_features(tower_of(model), names), dim=-1).float().cpu()
+    described = F.normalize(embed_text([texts] if isinstance(texts, str) else texts, model), dim=-1)
     seen = embed(images, model, batch_size=batch_size, device=device, precision=precision)
     found = F.normalize(seen.float(), dim=-1) @ described.T
     return found[..., 0] if isinstance(texts, str) else found
