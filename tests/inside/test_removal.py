@@ -62,7 +62,7 @@ def test_errors_are_those_that_are_made(size, noise, passes, known):
             passes=passes,
         )
         ratios.append(((found.map - weights) / found.error).square().mean().sqrt())
-    assert 0.65 < torch.stack(ratios).mean() < 1.25  # rather too large than too small
+    assert 0.85 < torch.stack(ratios).mean() < 1.2
 
 
 def test_it_stops_when_the_ranking_is_stable():
@@ -144,7 +144,7 @@ def test_evidence_that_was_planted_is_found(corner_model, operator, target):
     found = removal(lambda kept, how: log_odds(hidden(kept, how), target), torch.rand(6, 6), operators=(operator,))
     assert found.map.argmax() == 5  # the last column of the first row
     assert found.map[0, 5] > 5 * found.map.flatten().sort(descending=True).values[1]
-    assert found.map[0, 5] > 4 * found.error[0, 5]
+    assert found.map[0, 5] > 5 * found.error[0, 5]
 
 
 @pytest.mark.slow

@@ -4,8 +4,8 @@ A score, the log-odds of a class, is taken as an offset plus the contributions o
 noise, which is larger where the probability is near 0 or 1. Contributions have a Gaussian prior: a multiple of a
 prior map, and a part that varies more where the prior map is high and is similar in neighbouring patches. Its scale,
 its reach and the noise are those that make the scores likeliest (restricted maximum likelihood), so that few passes
-stay near the prior map and many follow the passes. The posterior gives an error for each patch, and the residuals of
-scores that were left out enlarge it where the noise is larger than the model takes it to be.
+stay near the prior map and many follow the passes. The posterior gives an error for each patch, whose part from noise
+is corrected by the residuals of the scores that decide about it: the noise need not be what the model takes it for.
 
 Shapes:  m masks · n patches · p fixed effects (offsets, and the prior map)
 """
@@ -24,7 +24,7 @@ FLOOR = 0.1
 LEAST_WEIGHT = 0.02
 """Least weight of a score. Log-odds weigh p (1 − p), as in a logistic regression: near 0 and 1 they change freely."""
 LEAST_LEFT = 1e-3
-"""Least share of a score's fit that other scores decide."""
+"""Least share of a score's fit that others decide."""
 
 
 def fit_contributions(masks: Tensor, scores: Tensor, kinds: Sequence[Hashable], prior: Tensor) -> tuple[Tensor, Tensor]:
@@ -48,7 +48,8 @@ def fit_contributions(masks: Tensor, scores: Tensor, kinds: Sequence[Hashable], 
             assert found is not None
         fits.append(found)
         expected = found[2] / weights
-    (mean, variance, _), (_, other, _) = fits  # the first mean ranks patches better, the second variance is more honest
+    # the first mean ranks patches better; of the variances either may be far too small with few scores, but rarely both
+    (mean, variance, _), (_, other, _) = fits
     return mean, torch.maximum(variance, other).clamp_min(0).sqrt()
 
 
@@ -57,8 +58,9 @@ def _fit(
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Compute mean and variance of contributions `[n]`, and the fitted scores `[m]`; None if `known` has no weight.
 
-    `known` is the prior map, if it is the last of the fixed effects. What the model takes for noise is compared with
-    the residuals that each score has in a fit without it: where those are larger, they count (a sandwich estimate).
+    `known` is the prior map, if it is the last of the fixed effects. The variance of the noise is replaced by that of
+    each score's own residual (a sandwich estimate), divided by 1 − its share in its own fit: its expectation is then
+    the noise's variance if the model is right (MacKinnon & White, 1985, HC2).
     """
     mean, covariance, smoother, noise, within = _likeliest(fixed, seen, scored, prior)
     solve = torch.linalg.pinv(fixed)  # [p m]
@@ -74,8 +76,8 @@ def _fit(
     variance = covariance.diagonal()
     if known is not None:
         variance = variance + known.square() * noise * solve[-1].square().sum()
-    left_out = ((scored - fitted) / (1 - within).clamp_min(LEAST_LEFT)).square()  # [m]
-    return mean, variance + (smoother.square() @ (left_out - noise)).clamp_min(0), fitted
+    own = (scored - fitted).square() / (1 - within).clamp_min(LEAST_LEFT)  # [m]
+    return mean, variance + smoother.square() @ (own - noise), fitted
 
 
 def _likeliest(
