@@ -143,7 +143,7 @@ def augmentation() -> str:
 def muon() -> str:
     """One optimiser step over the matrices of the CIFAR-10 model."""
     from vitreous import ViT, variant
-    from vitreous.training.muon import Muon
+    from vitreous.training.optimisers import Muon
 
     steps = []
     for make in (lambda p: torch.optim.Muon(p, adjust_lr_fn="match_rms_adamw"), Muon):

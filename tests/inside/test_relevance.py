@@ -7,8 +7,8 @@ from vitreous.inside.capture import capture
 from vitreous.inside.grad_cam import grad_cam
 from vitreous.inside.gradients import chosen_classes
 from vitreous.inside.head_importance import head_importance
-from vitreous.inside.integrated_gradients import integrated_gradients
 from vitreous.inside.intervene import intervene
+from vitreous.inside.pixel_gradients import integrated_gradients
 from vitreous.inside.relevance import class_evidence, gradient_attention, relevance
 
 BY_GRADIENT = {

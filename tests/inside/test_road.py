@@ -7,7 +7,7 @@ from scipy.sparse.linalg import spsolve
 from torch import nn
 
 from vitreous.inside.faithfulness import random_map
-from vitreous.inside.integrated_gradients import to_patches
+from vitreous.inside.pixel_gradients import to_patches
 from vitreous.inside.road import impute, road
 
 

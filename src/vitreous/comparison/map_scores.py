@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 from vitreous.inside.artifacts import find_artifacts
 from vitreous.inside.capture import capture
-from vitreous.inside.faithfulness import area, curves, reinitialised
-from vitreous.inside.greedy_order import greedy_order
+from vitreous.inside.faithfulness import area, curves, reinitialised, saco
 from vitreous.inside.methods import Method, patch_grid
+from vitreous.inside.occlusion import greedy_order
 from vitreous.inside.road import road
-from vitreous.inside.saco import saco
 from vitreous.inside.segmentation_scores import segmentation_scores
 from vitreous.models.vit import ViT
 from vitreous.runtime.device import synchronize

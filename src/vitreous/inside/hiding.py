@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.inside.integrated_gradients import black
+from vitreous.inside.pixel_gradients import black
 from vitreous.models.last_block import read_last_block, rows_read
 from vitreous.models.vit import ViT
 

@@ -14,16 +14,13 @@ from vitreous.inside.attention import class_maps
 from vitreous.inside.capture import capture, underneath
 from vitreous.inside.faithfulness import centre_map, random_map
 from vitreous.inside.grad_cam import grad_cam, grad_cam_plus_plus
-from vitreous.inside.gradient_input import gradient_input
 from vitreous.inside.hiding import HiddenPatches, log_odds
-from vitreous.inside.integrated_gradients import integrated_gradients, to_patches
-from vitreous.inside.occlusion import occlusion
+from vitreous.inside.occlusion import occlusion, rise
+from vitreous.inside.pixel_gradients import gradient_input, integrated_gradients, smooth_grad, to_patches
 from vitreous.inside.pruned_gradients import pruned_gradients
 from vitreous.inside.relevance import gradient_attention, relevance
 from vitreous.inside.removal import COSTS, removal
-from vitreous.inside.rise import rise
 from vitreous.inside.rollout import rollout_map
-from vitreous.inside.smooth_grad import smooth_grad
 from vitreous.inside.value_norms import value_norm_rollout
 from vitreous.models.vit import ViT
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from vitreous.models.last_block import OutputKind, read_last_block, rows_read
 from vitreous.models.rope import rotate
 from vitreous.models.vit import MLP, TransformerBlock, ViT
-from vitreous.speed.fused_ops import add_dense, attend, dense_gelu
+from vitreous.speed.fused_ops import add_dense, attend, dense_gelu, split_heads
 from vitreous.speed.gelu import gelu
 from vitreous.speed.weight_folding import fold
 
@@ -97,11 +97,10 @@ def norm(x: Tensor, carried: Tensor, layer: nn.LayerNorm, dtype: torch.dtype | N
 
 def mix(attention: Any, qkv: Tensor, b: int) -> Tensor:
     """Compute a fused forward pass's attention from queries, keys and values side by side: `[r 3d]` → `[r d]`."""
-    r, heads = qkv.shape[0], attention.heads
-    q, k, v = qkv.view(b, r // b, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)  # [b h t k]
+    q, k, v = split_heads(qkv, b, attention.heads)
     q, k = rotate(attention, attention.q_norm(q)), rotate(attention, attention.k_norm(k))
     mixed = F.scaled_dot_product_attention(q, k, v)
-    return mixed.transpose(1, 2).reshape(r, -1)
+    return mixed.transpose(1, 2).reshape(len(qkv), -1)
 
 
 # --- on a CPU, by oneDNN ----------------------------------------------------------------------------------------------

@@ -21,6 +21,12 @@ def has_triton(device: torch.device) -> bool:
     return device.type == "cuda" and find_spec("triton") is not None
 
 
+def split_heads(qkv: Tensor, images: int, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Split queries, keys and values side by side, `[bt 3hk]` or `[b t 3hk]`, into heads: three `[b h t k]`."""
+    q, k, v = qkv.reshape(images, -1, 3, heads, qkv.shape[-1] // (3 * heads)).permute(2, 0, 3, 1, 4).unbind(0)
+    return q, k, v
+
+
 @torch.library.custom_op("vitreous::dense_gelu", mutates_args=())
 def dense_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Fused operation: compute `gelu(x Wᵀ + b)`, `[r d]` → `[r m]`; on CUDA inside the product, by its tanh form."""
@@ -55,9 +61,8 @@ def attend(qkv: Tensor, images: int, heads: int) -> Tensor:
         from vitreous.speed.triton_kernels import attend as kernel
 
         return kernel(qkv.contiguous(), images, heads)
-    r = qkv.shape[0]
-    q, k, v = qkv.view(images, r // images, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)  # [b h t k]
-    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(r, -1)
+    mixed = F.scaled_dot_product_attention(*split_heads(qkv, images, heads))  # [b h t k]
+    return mixed.transpose(1, 2).reshape(len(qkv), -1)
 
 
 @attend.register_fake

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from vitreous.models.vit import Attention
+from vitreous.speed.fused_ops import split_heads
 
 MIN_ROWS = 32
 """Fewest rows of a product on a GPU: its kernel needs more than 16."""
@@ -93,9 +94,8 @@ class Bf16Attention(Attention):
         b, t, d = x.shape
         if mask is not None or t > MAX_TOKENS:
             return super().forward(x, mask)
-        width = d // self.heads
-        q, k, v = self.qkv(x).reshape(b, t, 3, self.heads, width).permute(2, 0, 3, 1, 4).unbind(0)  # [b h t k]
-        q, k, v = (each.to(torch.bfloat16) for each in (self.q_norm(q) * width**-0.5, self.k_norm(k), v))
+        q, k, v = split_heads(self.qkv(x), b, self.heads)
+        q, k, v = (each.to(torch.bfloat16) for each in (self.q_norm(q) * q.shape[-1] ** -0.5, self.k_norm(k), v))
         mixed = (q @ k.transpose(2, 3)).softmax(dim=3) @ v  # [b h t t], which is small here
         result: Tensor = self.proj(mixed.transpose(1, 2).reshape(b, t, d).to(x.dtype))
         return result

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from vitreous.models.last_block import OutputKind, tokens_of_heads
 from vitreous.models.rope import rotate
 from vitreous.models.vit import Attention, TransformerBlock, ViT
+from vitreous.speed.fused_ops import split_heads
 
 
 def merging(tokens_per_block: int, output: OutputKind = "logits") -> Callable[[Any, Tensor], Tensor]:
@@ -76,9 +77,8 @@ def attention_and_keys(
     attention: Attention, x: Tensor, size: Tensor | None, rows: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Compute attention over merged tokens, each key counted `size` times: `[b t d]` or first rows; mean keys."""
-    b, t, d = x.shape
-    qkv = attention.qkv(x).reshape(b, t, 3, attention.heads, d // attention.heads)
-    q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # [b h t k]
+    b, t, _ = x.shape
+    q, k, v = split_heads(attention.qkv(x), b, attention.heads)
     q, k = rotate(attention, attention.q_norm(q[:, :, :rows])), rotate(attention, attention.k_norm(k))
     counts = None if size is None else size.log().view(b, 1, 1, t).to(q.dtype)
     mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=counts)

@@ -19,7 +19,7 @@ from vitreous.models.hooks import hooks_active
 from vitreous.models.last_block import block_rows, rows_read
 from vitreous.models.rope import rotate
 from vitreous.models.vit import MLP, Attention, TransformerBlock, ViT
-from vitreous.speed.fused_ops import gelu_backward, pack
+from vitreous.speed.fused_ops import gelu_backward, pack, split_heads
 from vitreous.speed.gelu import gelu
 
 
@@ -142,10 +142,7 @@ class _Queries(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
         ctx.save_for_backward(x, weight)
-        b, t, _ = x.shape
-        qkv = F.linear(x, weight, bias).view(b, t, 3, heads, -1).permute(2, 0, 3, 1, 4)
-        q, k, v = qkv.unbind(0)
-        return q, k, v
+        return split_heads(F.linear(x, weight, bias), len(x), heads)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:

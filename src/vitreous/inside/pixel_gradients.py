@@ -1,7 +1,10 @@
-"""Integrated gradients: the contribution of each pixel to a logit (Sundararajan et al., 2017).
+"""Gradients by pixels: gradient × input, SmoothGrad and integrated gradients, and their sums over patches.
 
-The gradient is averaged along the straight line from a baseline image to the image and multiplied by their difference.
-Contributions add up to the difference of the two logits ("completeness"), up to the quadrature error.
+- gradient × input (Shrikumar et al., 2016): one gradient, times the image.
+- SmoothGrad (Smilkov et al., 2017): the gradient, averaged over noisy copies of the image.
+- integrated gradients (Sundararajan et al., 2017): the gradient, averaged along the straight line from a baseline to
+  the image, times their difference. Contributions add up to the difference of the two logits ("completeness"), up to
+  the quadrature error.
 """
 
 import numpy as np
@@ -9,6 +12,57 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.inside.gradients import Target, chosen_classes, class_score, differentiable
+
+
+def gradient_input(model: nn.Module, x: Tensor, target: Target = None) -> Tensor:
+    """Compute the gradient of a class's logit times the input: images `[b c H W]` → `[b c H W]`.
+
+    For a linear model these are the parts that add up to the logit. `to_patches` adds them up over patches.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 2, bias=False))
+    >>> x = torch.randn(1, 3, 2, 2)
+    >>> torch.allclose(gradient_input(model, x, target=1).sum(), model(x)[0, 1], atol=1e-6)
+    True
+    """
+    with differentiable(x) as x:
+        (gradient,) = torch.autograd.grad(class_score(model(x), target), x)
+    return x.detach() * gradient
+
+
+def smooth_grad(
+    model: nn.Module,
+    x: Tensor,
+    target: Target = None,
+    *,
+    copies: int = 32,
+    noise: float = 0.15,
+    seed: int = 0,
+    batch_size: int = 32,
+) -> Tensor:
+    """Compute the mean gradient of a class's logit over noisy copies: images `[b c H W]` → `[b c H W]`.
+
+    `noise` is the standard deviation as a share of the image's range; every second copy has the noise of the one
+    before with the other sign. A heat map is the size of the gradient: `to_patches(smooth_grad(…).abs(), grid)`.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
+    >>> x = torch.randn(1, 3, 2, 2)
+    >>> torch.allclose(smooth_grad(model, x, target=1).flatten(), model[1].weight[1], atol=1e-6)
+    True
+    """
+    if copies < 2 or copies % 2:
+        raise ValueError(f"copies come in pairs: expected an even number from 2 on, got {copies}")
+    with torch.no_grad():
+        classes = chosen_classes(model(x), target)  # of the image without noise
+    scale = noise * (x.amax(dim=(1, 2, 3), keepdim=True) - x.amin(dim=(1, 2, 3), keepdim=True))  # [b 1 1 1]
+    drawn = torch.randn(copies // 2, *x.shape, generator=torch.Generator().manual_seed(seed)).to(x)
+    noises = torch.stack([drawn, -drawn], dim=1).flatten(0, 1)  # [copies b c H W]
+    total = torch.zeros_like(x)
+    for part in noises.split(max(batch_size // len(x), 1)):
+        with differentiable((x + scale * part).flatten(0, 1)) as images:
+            (gradient,) = torch.autograd.grad(class_score(model(images), classes.repeat(len(part))), images)
+        total += gradient.unflatten(0, (-1, len(x))).sum(dim=0)
+    return total / copies
+
 
 RULES = ("dense-start", "gauss-legendre", "midpoint")
 START, START_STEPS = 0.2, 0.75
