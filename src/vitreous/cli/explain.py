@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from vitreous.data.images import ImageError, ImageLike
+    from vitreous.pages.live import LivePrecision
     from vitreous.pages.payload import Payload
 
 Range = Annotated[str | None, optional("0-7")]
+Live = Annotated[tuple[str, ...] | None, optional("[fp16|int8]")]
 
 SAMPLE = "chelsea"
 """The photograph that is explained where no image is named."""
@@ -45,6 +47,7 @@ def explain(
     clipboard: Switch = False,
     figures: Folder = None,
     format: Literal["png", "svg", "pdf"] = "png",
+    live: Live = None,
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"], metavar="REPORT.html")] = Path("report.html"),
     device: Device = "auto",
     json: Switch = False,
@@ -72,6 +75,8 @@ def explain(
         clipboard: Explain the image on the clipboard.
         figures: Also write every view as a figure to this folder.
         format: The format of those figures.
+        live: Put the network into the page, which then answers for other images without Python: 16-bit weights, or
+            int8 for half the size.
         output: The page's file.
         device: auto, cpu, cuda, cuda:N or mps.
         json: Print answers and written files as JSON.
@@ -79,6 +84,7 @@ def explain(
     from vitreous.api.explain import explain_each
     from vitreous.data.images import ImageError
     from vitreous.pages.explanation import save_report
+    from vitreous.pages.live import LIVE_VIEWS, check_live, round_weights, warn_large
     from vitreous.predict.words import name_target, read_words
     from vitreous.runtime.device import pick_device
     from vitreous.views.inspection import Choice
@@ -91,6 +97,13 @@ def explain(
         check_writable_folder(figures, "--figures")
     model = options.load(console).to(pick_device(device))
     model, index = name_target(model, target, read_words(classes), note=notes(console))
+    images, precision = _live(images, live)
+    if precision is not None:
+        network = check_live(model)
+        if warning := warn_large(network, precision):
+            notes(console)(warning)
+        model = round_weights(network, precision)
+        views = ",".join([views, *LIVE_VIEWS])
     choice = Choice(
         block=block,
         head=head,
@@ -119,6 +132,10 @@ def explain(
             for reason, left_out in missing_views(each.inspection).items() if "all" in views.split(",") else ():
                 console.print(f"left out, since {reason}: {', '.join(left_out)}", style="dim", markup=False)
         name = each.inspection.name
+        if precision is not None:
+            each.live = True
+            if each.inspection.image is None:
+                raise ValueError("a live page opens with an image: name one, or leave --model out")
         with Estimate(console, f"computing the views of {name or 'the model'}") as estimate:
             each.inspection.progress = estimate
             pages.append(each.page(estimate.begin))
@@ -134,7 +151,7 @@ def explain(
         if figures is not None:
             written += each.save_figures(figures, format, apart=len(found) > 1)
     if pages:
-        save_report(output, pages, model)
+        save_report(output, pages, model, live=precision)
     if json:
         report = str(output) if pages else None
         print_json({"report": report, "figures": [str(path) for path in written], "images": answers})
@@ -160,6 +177,18 @@ def _find(
     if model is not None:
         return [("", None)], []
     return [(SAMPLE, samples()[SAMPLE])], []
+
+
+def _live(images: tuple[str, ...], live: tuple[str, ...] | None) -> tuple[tuple[str, ...], LivePrecision | None]:
+    """Read `vitreous explain --live`: the precision, fp16 where none is named; other words after it are images.
+
+    >>> _live(("cat.jpg",), ("int8",)), _live((), ("cat.jpg",)), _live(("cat.jpg",), None)
+    ((('cat.jpg',), 'int8'), (('cat.jpg',), 'fp16'), (('cat.jpg',), None))
+    """
+    if live is None:
+        return images, None
+    precision: LivePrecision = "int8" if "int8" in live else "fp16"
+    return (*images, *(word for word in live if word not in ("fp16", "int8"))), precision
 
 
 def _page_file(output: Path) -> Path:

@@ -70,6 +70,20 @@ def find_artifacts(outputs: Tensor, layout: TokenLayout, factor: float = FACTOR)
     )
 
 
+def describe_artifacts(count: str, block: str, norm: str, usual: str) -> str:
+    """Describe artifacts in a sentence: how many, from which block on, their norm and the usual one.
+
+    >>> describe_artifacts("1", "5", "60", "2")[:62]
+    'This patch carries no image content: from block 5 on the model'
+    """
+    who = "This patch carries" if count == "1" else f"These {count} patches carry"
+    what = "its token as a register" if count == "1" else "their tokens as registers"
+    return (
+        f"{who} no image content: from block {block} on the model uses {what} "
+        f"(norm {norm}, where {usual} is usual). The image has a dashed outline there."
+    )
+
+
 @torch.no_grad()
 def register_neurons(model: ViT, x: Tensor) -> list[Neuron]:
     """Find the neurons that make artifacts in images `[b c H W]`, the strongest first; empty if there are none.

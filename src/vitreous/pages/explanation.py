@@ -16,9 +16,11 @@ import numpy as np
 from PIL import Image as pillow
 
 from vitreous.figures.kinds import Lines, Map, Result
+from vitreous.inside.artifacts import describe_artifacts
 from vitreous.models.text import SentenceHead
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
+from vitreous.pages.live import LIVE_VIEWS, LivePrecision, add_seen, check_live, live_page, live_site, round_weights
 from vitreous.pages.payload import Payload, encode_image, pack_result
 from vitreous.pages.render import render, scripted_page
 from vitreous.predict.classify import Answer, Prediction, top_classes
@@ -77,6 +79,8 @@ class Explanation:
         """Views of `all` that this model or image cannot give, and why."""
         self.comparable = False
         """Whether a page in stages ends with the patches' directions, by which it is compared with another image's."""
+        self.live = False
+        """Whether its page can be part of a live one."""
         self._results: dict[str, dict[str, Result]] = {}
 
     def __repr__(self) -> str:
@@ -203,15 +207,30 @@ class Explanation:
         payload = self.payload(progress)
         if self.inspection.image is not None and isinstance(self.inspection.model, ViT):
             payload.tokens = self.inspection.outputs.cpu()
+        if self.live:
+            add_seen(payload, self.inspection)
         return short_name(self.inspection.name) or "the model", payload
 
     def html(self) -> str:
         """Render the interactive page of an explanation, whole."""
         return report([self.page()], self.inspection.model)
 
-    def save(self, path: str | Path) -> Path:
-        """Write the interactive page: one file that opens from disk and asks nothing of any network."""
-        return save_report(path, [self.page()], self.inspection.model)
+    def save(self, path: str | Path, live: bool | LivePrecision = False) -> Path:
+        """Write the interactive page: one file that opens from disk and asks nothing of any network.
+
+        A `live` page holds the network too, in fp16 or int8 (True is fp16), and answers for other images without
+        Python; what it shows of this image is then computed with the weights that it holds.
+        """
+        if not live:
+            return save_report(path, [self.page()], self.inspection.model)
+        precision: LivePrecision = "fp16" if live is True else live
+        model = round_weights(check_live(self.inspection.model), precision)
+        if self.inspection.image is None:
+            raise ValueError("a live page opens with an image: explain one")
+        inspection = Inspection(model, self.inspection.image, self.inspection.choice, self.inspection.name)
+        explanation = Explanation(inspection, [*self.views, *LIVE_VIEWS])
+        explanation.live = True
+        return save_report(path, [explanation.page()], model, live=precision)
 
     def save_figures(self, folder: str | Path, format: Format = "png", *, apart: bool = False) -> list[Path]:
         """Write every chosen view as files in a folder; `apart`: in a new sub-folder named after the image."""
@@ -238,14 +257,24 @@ class Explanation:
         return f'<iframe srcdoc="{text}" style="{style}" sandbox="allow-scripts allow-downloads"></iframe>'
 
 
-def save_report(path: str | Path, pages: Sequence[tuple[str, Payload]], model: Model) -> Path:
-    """Write the report of several images of one model, whole or not at all."""
-    return write_atomic(Path(path), partial(Path.write_text, data=report(pages, model), encoding="utf-8"))
+def save_report(
+    path: str | Path, pages: Sequence[tuple[str, Payload]], model: Model, live: LivePrecision | None = None
+) -> Path:
+    """Write the report of several images of one model, whole or not at all; a `live` one holds the model too."""
+    data = report(pages, model, live)
+    return write_atomic(Path(path), partial(Path.write_text, data=data, encoding="utf-8"))
 
 
-def report(pages: Sequence[tuple[str, Payload]], model: Model) -> str:
+def save_site(folder: Path, pages: Sequence[tuple[str, Payload]], model: Model, live: LivePrecision) -> list[Path]:
+    """Write a live report as a static web site, with the weights in a file of their own."""
+    return live_site(folder, short_name(model.card.name), pages, check_live(model), live)
+
+
+def report(pages: Sequence[tuple[str, Payload]], model: Model, live: LivePrecision | None = None) -> str:
     """Render the report of several images of one model, shown one at a time."""
     title = short_name(model.card.name)
+    if live is not None:
+        return live_page(title, pages, check_live(model), live)
     _join([payload for _, payload in pages], model)
     images = [
         (name, base64.b64encode(payload.thumbnail).decode(), next(iter(payload.header["predictions"]), None))
@@ -338,11 +367,5 @@ def _artifacts(inspection: Inspection) -> dict[str, Any] | None:
     """Describe an image's artifacts for the report: which patches, and the sentence that says so."""
     if inspection.image is None or not (found := inspection.artifacts):
         return None
-    count = len(found.patches)
-    who = "This patch carries" if count == 1 else f"These {count} patches carry"
-    what = "its token as a register" if count == 1 else "their tokens as registers"
-    said = (
-        f"{who} no image content: from block {found.block} on the model uses {what} "
-        f"(norm {found.norm:.0f}, where {found.usual:.0f} is usual). The image has a dashed outline there."
-    )
+    said = describe_artifacts(str(len(found.patches)), str(found.block), f"{found.norm:.0f}", f"{found.usual:.0f}")
     return {"patches": found.patches, "block": found.block, "said": said}

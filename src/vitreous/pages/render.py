@@ -9,7 +9,7 @@ import base64
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -54,30 +54,47 @@ def render(template: str, **values: Any) -> Markup:
 
 
 def scripted_page(
-    title: str, body: str, script: str, payloads: Sequence[tuple[str, Payload]] = (), styles: Sequence[str] = ()
+    title: str,
+    body: str,
+    script: str,
+    payloads: Sequence[tuple[str, Payload]] = (),
+    styles: Sequence[str] = (),
+    *,
+    policy: str = POLICY,
+    instead: Mapping[str, str] | None = None,
+    worker: str = "",
+    network: str = "",
 ) -> str:
-    """Render a whole page that one of the modules draws: `page.css` and what `styles` adds, the body, and its data."""
+    """Render a whole page that one of the modules draws: `page.css` and what `styles` adds, the body, and its data.
+
+    A live page has scripts `instead` of others, the text of its `worker`, and its `network`, which is read last.
+    """
     page = render(
         "interactive.html",
         title=title,
-        policy=Markup(POLICY),  # noqa: S704  # a constant
+        policy=Markup(policy),  # noqa: S704  # a constant
         style=Markup("".join((ASSETS / name).read_text(encoding="utf-8") for name in ("page.css", *styles))),  # noqa: S704  # our own files
-        import_map=Markup(import_map(script)),  # noqa: S704
+        import_map=Markup(import_map(script, instead)),  # noqa: S704
         body=Markup(body),  # noqa: S704  # escaped where it was written
         payloads=[(name, Markup(payload.to_text())) for name, payload in payloads],  # noqa: S704  # without a `<`
         script=script,
+        worker=Markup(worker),  # noqa: S704  # our own files
+        network=Markup(network),  # noqa: S704  # without a `<`
     )
     return str(page)  # plain text from here on: whoever puts it into another page escapes it
 
 
-def import_map(script: str) -> str:
-    """Map the names of a script, and of all that it imports, to their text, as JSON that a page can hold."""
+def import_map(script: str, instead: Mapping[str, str] | None = None) -> str:
+    """Map the names of a script, and of all that it imports, to their text, as JSON that a page can hold.
+
+    `instead` names files whose text stands under another one's name.
+    """
     texts: dict[str, str] = {}
     wanted = [script]
     while wanted:
         name = wanted.pop()
         if name not in texts:
-            texts[name] = COMMENT.sub("", (ASSETS / name).read_text(encoding="utf-8"))
+            texts[name] = COMMENT.sub("", (ASSETS / (instead or {}).get(name, name)).read_text(encoding="utf-8"))
             wanted += IMPORTED.findall(texts[name])
     imports = {}
     for name, text in sorted(texts.items()):

@@ -1,7 +1,7 @@
 // Where the explorer's images come from: samples, files, drops, the clipboard, the camera, an address dropped from another tab.
 
 import { make } from "./dom.js";
-import { address, ask } from "./server.js";
+import { address, ask, sampleAddress } from "./server.js";
 
 const MOST = 20 * 2 ** 20;
 const KEPT = 24; // images of one's own that are kept at hand
@@ -10,7 +10,7 @@ export class Images {
   // `choose({ sample } or { image })` shows one; `tell(text, wrong)` says what is going on; `changed(buttons)` when some come or go
   constructor(samples, { strip, choose, tell, changed }) {
     Object.assign(this, { strip, choose, tell, changed, own: [], buttons: new Map() });
-    for (const name of samples) this.add(name, `/api/samples/${encodeURIComponent(name)}`, name, () => choose({ sample: name }));
+    for (const name of samples) this.add(name, sampleAddress(name), name, () => choose({ sample: name }));
   }
 
   add(key, url, name, onclick) {

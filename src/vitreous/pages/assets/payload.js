@@ -19,6 +19,7 @@ export class Payload {
       for (const [name, entry] of Object.entries(part.header[kind])) {
         this.header[kind][name] = { ...entry, home };
         this.kept.delete(name);
+        if (kind === "arrays" && !(`${name}.scale` in part.header.arrays)) delete this.header.arrays[`${name}.scale`]; // the former one's
       }
     }
   }
@@ -40,10 +41,13 @@ export class Payload {
     return this.kept.get(name);
   }
 
+  bytes(name) {
+    const entry = this.header.files[name], { buffer, start } = entry.home ?? this;
+    return new Uint8Array(buffer, start + entry.offset, entry.length);
+  }
+
   file(name, type) {
-    const entry = this.header.files[name];
-    const { buffer, start } = entry?.home ?? this;
-    return entry ? new Blob([new Uint8Array(buffer, start + entry.offset, entry.length)], { type }) : null;
+    return this.header.files[name] ? new Blob([this.bytes(name)], { type }) : null;
   }
 }
 
@@ -62,8 +66,13 @@ function whole(half, { shape, symmetric }) {
 }
 
 // from the text that a report carries: gzip in base 85, five letters for four bytes
-export async function fromText(text) {
-  const stream = new Blob([unpack(text.trim())]).stream().pipeThrough(new DecompressionStream("gzip"));
+export function fromText(text) {
+  return fromBytes(unpack(text.trim()));
+}
+
+// from gzip
+export async function fromBytes(bytes) {
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Payload(await new Response(stream).arrayBuffer());
 }
 

@@ -17,6 +17,8 @@ export function address(path, values) {
   return `${path}?${new URLSearchParams(Object.entries(values).filter(([, value]) => value !== null && value !== ""))}`;
 }
 
+export const sampleAddress = (name) => `/api/samples/${encodeURIComponent(name)}`;
+
 // Each part of a response in stages: a payload after its length
 export async function* parts(response) {
   const reader = response.body.getReader();
