@@ -20,11 +20,17 @@ transformers' models state all their sizes in config.json, so they are built sma
 `save_pretrained`; their bare file is the same weights alone.
 
 `--json` is written after each architecture; `--resume` keeps what it holds and tries only the rest. The exit code is 1
-if anything is wrong or crashes.
+if anything is wrong or crashes. `--table README.md docs/guides/checkpoint.md` writes the counts between two markers of
+these files, with the date.
+
+`--full [TAG…]` takes models of timm's as they are instead, with all their blocks, one at a time; by default a small one
+of each family (`FULL`).
 """
 
 import argparse
 import contextlib
+import datetime
+import importlib.metadata
 import inspect
 import json
 import os
@@ -62,6 +68,42 @@ DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", to
 LARGE = (
     r"_7b|enormous|gigantic|giant|huge|so\d+m|large|_1024|_8\d\d"  # tried first, so that none is left alone at the end
 )
+
+FULL = (  # the smallest of each family
+    *("vit_tiny_patch16_224.augreg_in21k_ft_in1k", "flexivit_small.1200ep_in1k", "vit_base_patch16_rpn_224.sw_in1k"),
+    *("deit_tiny_distilled_patch16_224.fb_in1k", "deit3_small_patch16_224.fb_in1k", "vit_base_patch16_224.mae"),
+    *(
+        "vit_small_patch8_224.dino",
+        "vit_small_patch14_reg4_dinov2.lvd142m",
+        "vit_base_patch32_clip_quickgelu_224.openai",
+    ),
+    *("vit_base_patch16_siglip_224.webli", "vit_small_patch16_dinov3.lvd1689m", "eva_large_patch14_196.in22k_ft_in1k"),
+    *("eva02_tiny_patch14_224.mim_in22k", "eva02_base_patch16_clip_224.merged2b", "vit_pe_core_tiny_patch16_384.fb"),
+    *(
+        "vit_small_patch16_rope_mixed_224.naver_in1k",
+        "beit_base_patch16_224.in22k_ft_in22k_in1k",
+        "cait_xxs24_224.fb_dist_in1k",
+    ),
+    *(
+        "beit3_base_patch16_224.in22k_ft_in1k",
+        "aimv2_large_patch14_224.apple_pt",
+        "vit_relpos_small_patch16_224.sw_in1k",
+    ),
+    *(
+        "vit_tiny_r_s16_p8_224.augreg_in21k",
+        "naflexvit_base_patch16_gap.e300_s576_in1k",
+        "vit_base_patch16_sapiens2.fb",
+    ),
+)
+ROWS: dict[str, tuple[str, ...]] = {  # of the table: families and timm's modules
+    "timm: ViT, AugReg, FlexiViT, DeiT, MAE, DINO, DINOv2, CLIP, SigLIP, AIMv2": ("vision_transformer", "deit"),
+    "timm: DINOv3, EVA, EVA-02, Perception Encoder, Sapiens 2, rotary positions": ("eva",),
+    "timm: BEiT, BEiT-3, relative positions": ("beit", "vision_transformer_relpos"),
+    "timm: CaiT, NaFlex ViT": ("cait", "naflexvit"),
+    "timm: hybrids of a ResNet and a ViT": ("vision_transformer_hybrid",),
+    "timm: XCiT, SAM": ("xcit", "vision_transformer_sam"),
+}
+MARKERS = "<!-- coverage: benchmarks/coverage.py --table writes this -->", "<!-- /coverage -->"
 
 
 @dataclass(frozen=True)
@@ -265,6 +307,25 @@ def cover_architecture(module: str, tags: list[str], forms: tuple[str, ...]) -> 
     return outcomes
 
 
+def cover_full(tag: str) -> Outcome:
+    """Load timm's model with all its blocks and noise in every tensor, and compare it with itself in timm."""
+    import timm
+    from safetensors.torch import save_file
+    from timm.models._hub import save_config_for_hf
+
+    with WithoutInit():
+        model = timm.create_model(tag).eval()
+    fill_with_noise(model.state_dict())
+    with in_folder() as folder:
+        save_config_for_hf(model, folder / "config.json")
+        save_file(model.state_dict(), folder / "model.safetensors")
+        result = attempt(folder, Comparison(model).with_preprocessing)
+    blocks = [each for name, each in model.named_children() if name.startswith("blocks")]
+    print(f"| {tag} | {sum(map(len, blocks))} | {sum(p.numel() for p in model.parameters()) / 1e6:,.0f} | ", end="")  # type: ignore[arg-type]
+    print(f"{': '.join(part for part in result if part)} |", flush=True)
+    return Outcome("timm", "full depth", tag, "folder", *result)
+
+
 # --- transformers ---------------------------------------------------------------------------------------------
 
 SMALL = {  # ViT-Ti's sizes: those of a bare file have to be well known, else nothing is ever assumed of it
@@ -430,6 +491,47 @@ def summarise(outcomes: list[Outcome]) -> Iterator[str]:
             yield f"{result} {len(names):4}  {reason}\n              {shown}"
 
 
+def coverage_table(outcomes: list[Outcome], date: datetime.date) -> str:
+    """Return the table of what is exact as a Hub folder, for README and guide, with all that is wrong."""
+    folders = [each for each in outcomes if each.form == "folder"]
+    tags = [each for each in folders if each.library == "timm"]
+    classes = [each for each in folders if each.library == "transformers"]
+    read = {each.family for each in classes if each.result == "exact"}
+
+    def row(name: str, cases: list[Outcome]) -> str:
+        return f"| {name} | {sum(each.result == 'exact' for each in cases)} | {len(cases)} |"
+
+    exact = sum(each.result == "exact" for each in tags)
+    counts = Counter(each.result for each in outcomes)
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("timm", "transformers"))
+    return "\n".join(
+        [
+            "| checkpoints, as folders of the Hub | exact | of |",
+            "|---|--:|--:|",
+            *(row(name, [each for each in tags if each.family in modules]) for name, modules in ROWS.items()),
+            row(f"all of timm's pretrained ViTs: **{exact / max(len(tags), 1):.0%}**", tags),
+            row(
+                f"transformers: the {len(read)} model types that are read, all their classes",
+                [each for each in classes if each.family in read],
+            ),
+            "",
+            f"*Noise in every tensor, compared with the original's output and preprocessing ({versions}, {date}; "
+            f"`python benchmarks/coverage.py`).*",
+            f"*The rest is refused in one line; in all forms {counts['wrong']} are wrong, {counts['crash']} crash.*",
+        ]
+    )
+
+
+def write_table(path: Path, table: str) -> None:
+    """Replace what stands between the two markers of a page."""
+    first, last = MARKERS
+    before, begin, rest = path.read_text(encoding="utf-8").partition(first)
+    _, end, after = rest.partition(last)
+    if not begin or not end:
+        raise ValueError(f"{path} has no {first} … {last}")
+    path.write_text(f"{before}{first}\n\n{table}\n\n{last}{after}", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="regular expression of the names to try")
@@ -441,7 +543,12 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, help="write every outcome to this file")
     parser.add_argument("--resume", action="store_true", help="keep what the JSON file holds and try only the rest")
+    parser.add_argument("--table", nargs="+", type=Path, default=[], help="write the counts into these pages")
+    parser.add_argument("--full", nargs="*", metavar="TAG", help="instead, load whole models of timm's, one at a time")
     given = parser.parse_args()
+    if given.full is not None:
+        print("| timm's tag | blocks | million parameters | result |\n|---|--:|--:|---|")
+        sys.exit(any(cover_full(tag).result != "exact" for tag in given.full or FULL))
     outcomes = []
     if given.resume and given.json.exists():
         outcomes = [Outcome(**each) for each in json.loads(given.json.read_text())]
@@ -453,6 +560,8 @@ def main() -> None:
             new.write_text(json.dumps([asdict(each) for each in outcomes], indent=1))
             new.replace(given.json)
     print(*summarise(outcomes), sep="\n")
+    for page in given.table:
+        write_table(page, coverage_table(outcomes, datetime.date.today()))
     sys.exit(any(each.result in ("wrong", "crash") for each in outcomes))
 
 

@@ -53,6 +53,7 @@ FAMILIES = {
     "shared relative table": {"relative_position": "shared-table"},
     "CLIP": {"embedding_norm": True, "patch_bias": False, "head_bias": False, "activation": "quick_gelu"},
     "hybrid": {"stem": "r", "patch_size": 8, "image_size": (24, 32)},
+    "convolutional stem": {"stem": "mobileclip", "patch_size": 16, "image_size": (48, 64)},
     "square": {"image_size": 16, "fc_norm": True},
     "head norm": {"head_norm": True, "representation_size": 10},
 }

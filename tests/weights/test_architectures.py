@@ -12,6 +12,7 @@ import pytest
 import timm
 import torch
 from timm.models import _registry
+from timm.models.vision_transformer_hybrid import ConvStem
 
 import vitreous.weights
 from vitreous.models.hybrid_stem import STEMS
@@ -96,6 +97,9 @@ def written(cls: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
 def stem_of(keywords: dict[str, Any]) -> str | None:
     """The name of a hybrid's stem by the number of blocks in its stages; None for one that is not BiT's."""
     stem = keywords["backbone"]
+    if isinstance(stem, ConvStem):
+        strides = [layer.conv.stride[0] for layer in stem]
+        return "mobileclip" if strides == [4, 2, 2] and keywords["proj"] is False else None
     if len(keywords) > 1 or not (hasattr(stem, "stages") or hasattr(stem, "pool")):
         return None
     layers = tuple(len(stage.blocks) for stage in getattr(stem, "stages", ()))

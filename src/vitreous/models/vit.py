@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from vitreous.models.attention_pool import AttentionPool
 from vitreous.models.class_attention import ClassAttention
+from vitreous.models.conv_stem import build_stem
 from vitreous.models.hooks import hook, hooked_attention
-from vitreous.models.hybrid_stem import HybridStem
 from vitreous.models.qv_bias import QVLinear
 from vitreous.models.relative_position import add_relative_position, relative_position, share
 from vitreous.models.residual import LayerScale, StochasticDepth
@@ -60,7 +60,7 @@ class PatchEmbedding(nn.Module):
         super().__init__()
         self.size, self.patch, self.channels = config.size, config.patch, config.channels
         self.partial = config.partial_patches
-        self.backbone = HybridStem(config.stem, config.channels) if config.stem != "none" else None
+        self.backbone = build_stem(config)
         channels = config.channels if self.backbone is None else self.backbone.channels
         self.kernel = config.patch[0] // config.stem_stride, config.patch[1] // config.stem_stride
         self.proj = nn.Conv2d(channels, config.width, self.kernel, self.kernel, bias=config.patch_bias)

@@ -1,8 +1,10 @@
 """`ViTConfig`: the fields that decide a ViT's shape, what each means, and which contradict each other."""
 
+import math
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
+from vitreous.models.conv_stem import STRIDES
 from vitreous.models.hybrid_stem import STEMS
 from vitreous.models.tokens import TokenLayout
 
@@ -121,8 +123,8 @@ class ViTConfig:
     patch_norm: bool = False
     """Norm on the projected patches, before positions are added (AIMv2)."""
 
-    stem: Literal["none", "r", "r26", "r50-s16", "r50-s32"] = "none"
-    """Convolutional network whose feature map is cut into patches instead of the image (the paper's hybrids)."""
+    stem: Literal["none", "r", "r26", "r50-s16", "r50-s32", "mobileclip"] = "none"
+    """Convolutions whose feature map is cut into patches instead of the image (the paper's hybrids, MobileCLIP)."""
     head_norm: bool = False
     """RMS norm before the head's last layer, so that the direction of features counts alone; a hidden layer then has no
     tanh (a CLIP or SigLIP whose head was begun with text features)."""
@@ -202,6 +204,8 @@ class ViTConfig:
             )
         if self.stem != "none" and (patch_height % self.stem_stride or patch_width % self.stem_stride):
             raise ValueError(f"stem={self.stem!r} needs a patch_size that {self.stem_stride} divides, got {self.patch}")
+        if self.stem == "mobileclip" and self.width % 4:
+            raise ValueError(f"stem='mobileclip' needs a width that 4 divides, got {self.width}")
         if self.relative_position.endswith("mlp") and not self.relative_width:
             raise ValueError(f"relative_position={self.relative_position!r} needs relative_width of at least 1")
         if self.rope != "none" and (self.width // self.heads % 4 or not self.rope_temperature):
@@ -227,7 +231,9 @@ class ViTConfig:
     @property
     def stem_stride(self) -> int:
         """Pixels between two positions of the stem's feature map; 1 without a stem."""
-        return 1 if self.stem == "none" else 4 * 2 ** max(len(STEMS[self.stem]) - 1, 0)
+        if self.stem in ("none", "mobileclip"):
+            return 1 if self.stem == "none" else math.prod(STRIDES)
+        return 4 * 2 ** max(len(STEMS[self.stem]) - 1, 0)
 
     @property
     def layout(self) -> TokenLayout:

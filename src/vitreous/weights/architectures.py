@@ -124,6 +124,7 @@ def from_arguments(arguments: Mapping[str, Any]) -> ViTConfig:
     given = {name: value for name, value in given.items() if not (name == "classes" and value is None)}
     if "stem" in given:  # timm counts the positions of its feature map
         stride = ViTConfig(stem=given["stem"], patch_size=32).stem_stride
+        stride *= 2 if given["stem"] == "mobileclip" else 1  # whose last convolution is our patch embedding
         given["patch_size"] = tuple(stride * side for side in _both(given.get("patch_size", 1)))
     pool = one_of("global_pool", arguments.get("global_pool", "token"), POOLS)
     if given.get("pool_prefix") and pool != "attention":

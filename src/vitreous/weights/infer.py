@@ -5,6 +5,7 @@ values each field may have (`Allowed`). A field on which two of them disagree is
 field for which several values are left; a single one that no file states is assumed and reported.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import fields
@@ -15,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitreous.models.conv_stem import STRIDES
 from vitreous.models.hybrid_stem import STEMS
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
@@ -26,7 +28,10 @@ from vitreous.weights.safety import CheckpointError
 MAX_PATCHES = 65_536
 ALIKE = 0.03
 """Cosine by which trained positions of two grids differ: 0.07 and more in a ViT-Ti, 0.01 in noise."""
-STEM_KEYS = ("patch_embed.backbone.conv.weight", "patch_embed.backbone.stem.conv.weight")
+STEM_KEYS = (
+    *("patch_embed.backbone.conv.weight", "patch_embed.backbone.stem.conv.weight"),
+    "patch_embed.backbone.0.weight",  # MobileCLIP's
+)
 STAGE = r"patch_embed\.backbone\.stages\.(\d+)\.blocks\.(\d+)\."
 RELATIVE = {  # what a relative position bias is called in the tensors, of the first block or shared by all
     "table": "blocks.0.attn.rel_pos.relative_position_bias_table",
@@ -111,6 +116,9 @@ def _stem(tensors: Tensors, kernel: tuple[int, int]) -> dict[str, Any]:
     first = next((tensors[key] for key in STEM_KEYS if key in tensors), None)
     if first is None:
         return {"stem": "none"}
+    if STEM_KEYS[2] in tensors and first.dim() == 4:
+        patch = kernel[0] * math.prod(STRIDES), kernel[1] * math.prod(STRIDES)
+        return {"stem": "mobileclip", "channels": first.shape[1], "patch_size": patch}
     blocks = {(match[1], match[2]) for key in tensors if (match := re.match(STAGE, key))}
     layers = tuple(sum(stage == str(number) for stage, _ in blocks) for number in range(len({s for s, _ in blocks})))
     kind = next((kind for kind, known in STEMS.items() if known == layers), None)

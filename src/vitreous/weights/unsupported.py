@@ -10,7 +10,7 @@ from vitreous.weights.safety import CheckpointError
 SUPPORTED = (  # the one list: errors print it, and docs/guides/checkpoint.md has every name
     *("ViT", "AugReg", "FlexiViT", "DeiT", "DeiT-III", "MAE", "MoCo v3", "I-JEPA", "DINO", "iBOT", "DINOv2", "DINOv3"),
     *("CLIP", "SigLIP", "EVA", "EVA-02", "Perception Encoder", "BEiT", "BEiT-3", "Data2Vec", "AIMv2", "CaiT"),
-    *("NaFlex ViT", "Sapiens 2", "the ViT of DPT"),
+    *("NaFlex ViT", "Sapiens 2", "MobileCLIP", "the ViT of DPT"),
     *("hybrids of BiT and ViT", "ViTs with rotary positions", "ViTs with relative positions", "torchvision's ResNets"),
 )
 UNSUPPORTED: dict[str, tuple[str, str]] = {  # family: (pattern of its keys, pattern of its name in a config file)
@@ -19,9 +19,9 @@ UNSUPPORTED: dict[str, tuple[str, str]] = {  # family: (pattern of its keys, pat
     "VideoMAE": (r"^videomae\.|attention\.attention\.[qv]_bias$", r"videomae"),
     "YOLOS (detection tokens run through all blocks)": (r"embeddings\.detection_tokens$", r"^yolos"),
     "Perception Encoder": (r"attn_pool\.(attn|probe|layernorm)", r"vit_pe_|^pe_"),
-    "hybrid ViT with another convolutional stem than BiT's": (
-        r"patch_embed\.(backbone\.\d|backbone\.conv1|conv)|conv_root/kernel|conv_proj\.conv_bn_relu",
-        r"vit_.*_(resnet|mci_)|hybrid",
+    "hybrid ViT with another convolutional stem than BiT's or MobileCLIP's": (
+        r"patch_embed\.(backbone\.[3-9]|backbone\.conv1|conv)|conv_root/kernel|conv_proj\.conv_bn_relu",
+        r"vit_.*_resnet|hybrid",
     ),
     "ViT with parallel blocks": (r"blocks\.\d+\.(attns|ffns)\.\d|blocks\.\d+\.in_norm", r"parallel|_18x2_"),
     "hierarchical or convolutional network": (

@@ -8,19 +8,31 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from torch import Tensor
+
 from vitreous.data.preprocess import Preprocess
+from vitreous.models.hybrid_stem import STEMS
 from vitreous.models.variants import VARIANTS
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.adapt import ConvertedCheckpoint, adapted, check_limits, library_models
 from vitreous.weights.architectures import from_arguments, states, timm_arguments, timm_models
 from vitreous.weights.card import card_of
-from vitreous.weights.keymap import JOIN_GATE, JOIN_QKV, Allowed, Format, fold_class_position, rule, to_theirs
+from vitreous.weights.keymap import (
+    JOIN_GATE,
+    JOIN_QKV,
+    SAME,
+    Allowed,
+    Format,
+    fold_class_position,
+    rule,
+    to_theirs,
+)
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.sidecar import check_fields
 from vitreous.weights.timm_classes import OURS, eva_arguments
 
-LAYERS = ("patch_embed.proj", "patch_embed.norm", "norm_pre", "norm", "fc_norm", "head", "head_dist")
+LAYERS = ("patch_embed.norm", "norm_pre", "norm", "fc_norm", "head", "head_dist")
 POOL = ("q", "kv", "proj", "norm", "mlp.fc1", "mlp.fc2")
 POOLS = {"token": "token", "mean": "avg", "attention": "map", "class-attention": "token"}
 BIAS = "relative_position_bias_table"
@@ -29,6 +41,15 @@ BLOCK = (
     "mlp.fc2",
 )
 
+
+def _scale(gain: Tensor, variance: Tensor) -> Tensor:
+    """Return what a batch norm multiplies each channel by; its epsilon is torch's default, as timm's."""
+    return gain * (variance + 1e-5).rsqrt()
+
+
+# a convolution or the bias of its batch norm, then the norm's gain, mean and variance; they are not written
+FOLD_WEIGHT = replace(SAME, read=lambda parts: parts[0] * _scale(parts[1], parts[3])[:, None, None, None])
+FOLD_BIAS = replace(SAME, read=lambda parts: parts[0] - parts[2] * _scale(parts[1], parts[3]))
 STEM = (  # of a hybrid
     *(f"patch_embed.backbone.{name}.{{p}}" for name in ("conv", "norm", "stem.conv", "stem.norm")),
     *(
@@ -41,8 +62,14 @@ STEM = (  # of a hybrid
         )
     ),
 )
+NORM = "patch_embed.backbone.{n}.bn"  # the batch norms of MobileCLIP's stem
+STATISTICS = tuple(f"{NORM}.{name}" for name in ("weight", "running_mean", "running_var"))
 RULES = (
     *(rule(name, name) for name in STEM),
+    rule("patch_embed.proj.{p}", "patch_embed.proj.{p}", older=["patch_embed.backbone.2.conv.{p}"]),
+    rule("patch_embed.backbone.{n}.{p}", "patch_embed.backbone.{n}.{p}"),
+    rule("patch_embed.backbone.{n}.weight", "patch_embed.backbone.{n}.conv.weight", *STATISTICS, transform=FOLD_WEIGHT),
+    rule("patch_embed.backbone.{n}.bias", f"{NORM}.bias", *STATISTICS, transform=FOLD_BIAS),
     *(rule(name, name) for name in ("cls_token", "dist_token", "reg_token", "pos_embed", "attn_pool.latent")),
     *(rule(f"attn_pool.{name}.{{p}}", f"attn_pool.{name}.{{p}}") for name in POOL),
     *(rule(f"{name}.{{p}}", f"{name}.{{p}}") for name in LAYERS),
@@ -132,8 +159,12 @@ def read_config(sidecar: Mapping[str, Any]) -> Allowed:
 
 TIMM = Format(
     "timm",
-    lambda tensors: "patch_embed.proj.weight" in tensors and "blocks.0.norm1.weight" in tensors,
+    lambda tensors: (
+        "blocks.0.norm1.weight" in tensors
+        and ("patch_embed.proj.weight" in tensors or "patch_embed.backbone.2.conv.weight" in tensors)
+    ),
     RULES,
+    ("patch_embed.backbone.{n}.bn.num_batches_tracked",),
     read_config=read_config,
     known=timm_models,
 )
@@ -291,7 +322,7 @@ def to_timm(model: ViT) -> ConvertedCheckpoint:
         config = replace(config, activation="gelu")  # a gated MLP does not use it
     patch_bias = not config.embedding_norm  # CLIP's ViTs have none
     limits: Allowed = {"representation_size": (0,), "pool": tuple(POOLS), "patch_bias": (patch_bias,)}
-    limits |= {"talking_heads": (False,), "pool_layers": (0,), "head_norm": (False,)}
+    limits |= {"talking_heads": (False,), "pool_layers": (0,), "head_norm": (False,), "stem": ("none", *STEMS)}
     if config.pool == "attention" and config.rope == "none":
         limits |= {"pool_heads": (config.heads,), "pool_mlp_width": (config.mlp_width,)}
     check_limits(config, "timm", limits)
