@@ -131,8 +131,9 @@ def test_the_target_of_a_clip_is_weighed_against_others_and_says_so(clip):
         ([], "{}", "no words were given"),
         (["a cat", " "], "{}", "a class is empty"),
         (["a cat", "a cat"], "{}", "named twice"),
-        (["a cat"], "a photo", "has {} once"),
-        (["a cat"], "{} {}", "has {} once"),
+        (["a cat", "a dog"], "a photo", "has {} once"),
+        (["a cat", "a dog"], "{} {}", "has {} once"),
+        (["a cat"], "{}", "'a cat' alone would always get 100 %"),
         (["x" * 5000], "{}", "at most 1,000 characters"),
         (["a\x1b[2Jcat"], "{}", "a control character"),
         ("a cat", "{}", "expected a list of sentences"),
@@ -146,7 +147,7 @@ def test_words_that_cannot_be_classes_are_refused_in_one_line(classes, template,
 
 def test_a_sentence_that_is_cut_is_reported(clip):
     said = []
-    with_words(load(clip[0]), ["cat " * 100], note=said.append)
+    with_words(load(clip[0]), ["cat " * 100, "a dog"], note=said.append)
     assert said == [f"{('cat ' * 100).strip()!r:.60} has 102 tokens, the model reads the first 77"]
 
 
@@ -189,6 +190,48 @@ def test_words_for_a_model_without_a_text_tower_are_one_line(photo, monkeypatch,
     _, err, code = run(monkeypatch, capsys, "classify", photo, "--template", "a {}")
     assert code == 2
     assert "--classes: name them too" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("classify", "PHOTO", "--model", "CLIP", "--classes", "a cat", ""), "a class is empty: name it in words"),
+        (("classify", "PHOTO", "--model", "CLIP", "--classes", "a cat"), "'a cat' alone would always get 100 %"),
+        (("classify", "PHOTO", "--model", "CLIP", "--classes", "a cat", " a cat"), "the class 'a cat' is named twice"),
+        (("classify", "PHOTO", "--model", "CLIP", "--classes", "EMPTY"), "no words were given"),
+        (("classify", "PHOTO", "--model", "CLIP", "--classes", "PHOTO"), "is not a text file"),
+        (("classify", "PHOTO", "--model", "BARE", "--classes", "a cat", "a dog"), "it has no tokenizer: put its"),
+        (("explain", "PHOTO", "--model", "CLIP", "--target", ""), "a class is empty: name it in words"),
+        (("explain", "PHOTO", "--model", "CLIP", "--classes", "a cat"), "'a cat' alone would always get 100 %"),
+        (("explain", "PHOTO", "--model", "BARE", "--target", "a cat"), "it has no tokenizer: put its"),
+        (("explain", "PHOTO", "--model", "packaged:cifar10", "--classes", "a", "b"), "has no text tower"),
+        (("embed", "PHOTO", "--model", "CLIP", "--text", ""), "a class is empty: name it in words"),
+        (("embed", "PHOTO", "--model", "packaged:cifar10", "--text", "a cat"), "has no text tower"),
+        (("explore", "--model", "packaged:cifar10", "--classes", "a cat", "a dog"), "has no text tower"),
+        (("explore", "--model", "SIGLIP", "--classes", "a cat", "a dog"), "name one class, and type others into"),
+        (("explore", "--model", "BARE", "--classes", "a cat", "a dog"), "it has no tokenizer: put its"),
+        (("evaluate", "--data", "ZOO", "--model", "BARE"), "it has no tokenizer: put its"),
+        (("finetune", "--data", "ZOO", "--model", "BARE", "--head", "text"), "it has no tokenizer: put its"),
+        (("finetune", "--data", "ZOO", "--model", "packaged:cifar10", "--head", "text"), "has no text tower"),
+        (("finetune", "--data", "ZOO", "--model", "CLIP", "--template", "a {}"), "a template is for head=text"),
+        (("finetune", "--data", "ZOO", "--model", "CLIP", "--head", "text", "--template", "a"), "has {} once"),
+    ],
+)
+def test_a_wrong_use_of_words_is_one_clear_line(
+    words, reason, clip, siglip, photo, zoo, monkeypatch, capsys, tmp_path_factory
+):
+    here = tmp_path_factory.mktemp("here")
+    monkeypatch.chdir(here)
+    (here / "names.txt").write_text("\n  \n\n")
+    (here / "bare").mkdir()
+    for file in ("config.json", "model.safetensors", "preprocessor_config.json"):
+        (here / "bare" / file).write_bytes((siglip[0] / file).read_bytes())
+    known = {"PHOTO": photo, "CLIP": clip[0], "SIGLIP": siglip[0], "ZOO": zoo}
+    known |= {"EMPTY": here / "names.txt", "BARE": here / "bare"}
+    out, err, code = run(monkeypatch, capsys, *(known.get(word, word) for word in words))
+    assert (out, code) == ("", 2)
+    assert reason in err.strip().splitlines()[-1]
+    assert "Traceback" not in err
 
 
 HOSTILE = "the \"bell\" <script>alert('x')</script> </title> tower & 'co'"

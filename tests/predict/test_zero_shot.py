@@ -73,10 +73,10 @@ def test_finetune_from_text_features_learns_what_zero_shot_gets_wrong(model, tmp
 def test_the_map_of_a_red_circle_lies_on_the_red_circle(model):
     """Of three shapes, the removal map is highest on the one that is named, and more of it lies there than by area.
 
-    The bars are set by chance, not by a result: a map without any knowledge is highest on a given one of three shapes in
-    a third of the images, and reaches 12 of 16 in 1 of 1,260 runs; it puts more on the shape than the shape's share of
-    the image in half of them at most, and reaches 14 of 16 in 1 of 480. Thorough, since the passes of a removal map are
-    a sample: what is left is the map, not its noise.
+    The bars are set by chance, not by a result. A map without any knowledge is highest on a given one of three shapes
+    in a third of the images, and reaches 12 of 16 in 1 of 1,260 runs; it puts more on the shape than the shape's share
+    of the image in half of them at most, and reaches 14 of 16 in 1 of 480. The setting is thorough, since a removal map
+    is computed from a sample of hidden patches: with few passes the test would judge the sample, not the map.
     """
     generator = np.random.default_rng(16)
     covered = cells(CORNERS[0]).mean()

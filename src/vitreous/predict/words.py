@@ -67,6 +67,8 @@ def with_words(
     if not repeated and (twice := [name for name, count in Counter(names).items() if count > 1]):
         raise ValueError(f"the class {twice[0]!r:.80} is named twice: name each once")
     tower = tower or tower_of(model)
+    if len(names) == 1 and tower.logit_bias is None:
+        raise ValueError(f"a CLIP compares: {names[0]!r:.60} alone would always get 100 %: name at least two classes")
     features = text_features(tower, names, templates, note=note)
     worded = with_sentences(model, features, tower.logit_scale, tower.logit_bias)
     worded.card = replace(
