@@ -52,6 +52,20 @@ class Kept(logging.Handler):
 
 
 @contextlib.contextmanager
+def no_complaints():
+    """Whatever clients do, it is no error of ours."""
+    kept, loggers = Kept(), [logging.getLogger(name) for name in ("uvicorn.error", "asyncio")]
+    for logger in loggers:
+        logger.addHandler(kept)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(kept)
+    assert kept.received == []
+
+
+@contextlib.contextmanager
 def running(model, **options):
     sockets = listen("127.0.0.1", 0)
     port, jobs = sockets[0].getsockname()[1], JobQueue()
@@ -63,24 +77,26 @@ def running(model, **options):
     thread.start()
     while not server.started:
         time.sleep(0.01)
-    kept, loggers = Kept(), [logging.getLogger(name) for name in ("uvicorn.error", "asyncio")]
-    for logger in loggers:
-        logger.addHandler(kept)
-    try:
-        yield port, server, guard
-    finally:
-        server.should_exit = True
-        thread.join(20)
-        for logger in loggers:
-            logger.removeHandler(kept)
+    with no_complaints():
+        try:
+            yield port, server, guard
+        finally:
+            server.should_exit = True
+            thread.join(20)
     assert not thread.is_alive()
-    assert kept.received == []  # whatever clients do, it is no error of ours
+
+
+@pytest.fixture(scope="module")
+def shared_port(model):
+    with running(model, max_seconds=SOON) as (port, _, _):
+        yield port
 
 
 @pytest.fixture
-def port(model):
-    with running(model, max_seconds=SOON) as (port, _, _):
-        yield port
+def port(shared_port):
+    """A server that many tests send their nonsense to: each must find it in order, and leave it so."""
+    with no_complaints():
+        yield shared_port
 
 
 def send(port, *pieces, pause=0.0, patience=12.0):

@@ -34,11 +34,12 @@ FREE = [  # (family, kind): all that embed in a way of their own; `test_any_size
     ("sine", "torch-export"),
 ]
 CONVENTIONS_TRIED = [
-    *((name, "onnx") for name in CONVENTIONS if name != "timm" and not name.startswith("naflex")),
+    *((name, "onnx") for name in CONVENTIONS if name not in ("timm", "dinov2-registers") and "naflex" not in name),
     ("dinov2", "torch-export"),
 ]
-"""timm's is the one of `FREE`; NaFlex's has one size."""
-FIXED = [(name, "onnx") for name in [*FAMILIES, *MORE] if (name, "onnx") not in FREE]
+"""timm's, which DINOv2's with registers equals, is the one of `FREE`; NaFlex's has one size."""
+JOINED = ("registers, no class token", "square")  # every part of their graphs is in another family's
+FIXED = [(name, "onnx") for name in [*FAMILIES, *MORE] if (name, "onnx") not in FREE and name not in JOINED]
 FIXED += [("class token", kind) for kind in KINDS]
 """(family, kind): all that `FREE` leaves out, and one of both kinds whose size is not free."""
 

@@ -20,8 +20,7 @@ from vitreous.inside.pixel_gradients import gradient_input, integrated_gradients
 from vitreous.inside.pruned_gradients import pruned_gradients
 from vitreous.inside.relevance import gradient_attention, relevance
 from vitreous.inside.removal import COSTS, removal
-from vitreous.inside.rollout import rollout_map
-from vitreous.inside.value_norms import value_norm_rollout
+from vitreous.inside.rollout import rollout_map, value_norm_rollout
 from vitreous.models.vit import ViT
 
 Compute = Callable[[nn.Module, Tensor, int | None], Tensor]
