@@ -1,7 +1,7 @@
 """A comparison's page in a real browser: nothing asked for, nothing cut off, readable light and dark."""
 
 import pytest
-from chromium import Watched, browser
+from chromium import Watched
 from tiny_studies import make_zoo, tiny
 
 pytestmark = pytest.mark.slow
@@ -15,17 +15,17 @@ def address(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1200, "light")])  # layout and colours are apart
-def test_the_page_fits_its_window_and_can_be_read(address, width, scheme):
+def test_the_page_fits_its_window_and_can_be_read(chromium, address, width, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
-    with browser() as found:
-        watched = Watched(found, offline=True, color_scheme=scheme, viewport={"width": width, "height": 900})
-        page = watched.page
-        page.goto(address)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        table = page.locator(".models").first
-        assert table.evaluate("table => table.scrollWidth - table.parentElement.clientWidth") <= 0
-        assert page.locator("img").evaluate_all("all => all.every((each) => each.naturalWidth > 0 && each.alt)")
-        broken = [each["id"] for each in axe.Axe().run(page).response["violations"]]
-        assert broken == []
-        assert watched.complaints == []
-        assert watched.outside() == []
+    watched = Watched(chromium, offline=True, color_scheme=scheme, viewport={"width": width, "height": 900})
+    page = watched.page
+    page.goto(address)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    table = page.locator(".models").first
+    assert table.evaluate("table => table.scrollWidth - table.parentElement.clientWidth") <= 0
+    assert page.locator("img").evaluate_all("all => all.every((each) => each.naturalWidth > 0 && each.alt)")
+    broken = [each["id"] for each in axe.Axe().run(page).response["violations"]]
+    assert broken == []
+    assert watched.complaints == []
+    assert watched.outside() == []
+    watched.context.close()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from chromium import Watched, browser, settle, until
+from chromium import Watched, settle, until
 from PIL import Image
 from two_towers import write_open_clip
 
@@ -17,6 +17,7 @@ from vitreous.data.samples import samples
 from vitreous.models.variants import variant
 from vitreous.models.vit import ViT
 from vitreous.pages.explanation import Explanation
+from vitreous.server.parts import Question
 from vitreous.server.serve import RunningExplorer
 from vitreous.views.inspection import Inspection
 from vitreous.weights.card import Card
@@ -33,6 +34,22 @@ def fresh(config):
     return model
 
 
+@pytest.fixture(scope="module", autouse=True)
+def computed_once():
+    """Let pages of the same question share their results, since nearly every test opens the same sample."""
+    known, make = {}, Question.explanation
+
+    def explanation(question, body, name):
+        made = make(question, body, name)
+        asked = (question.classes, question.heads_off, question.patches_off, question.blur)
+        made._results = known.setdefault((id(question.model), repr(asked), body), made._results)
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Question, "explanation", explanation)
+        yield
+
+
 @pytest.fixture(scope="module")
 def home():
     """The explorer with the packaged model and two small fresh ones, of which one has larger patches."""
@@ -44,12 +61,6 @@ def home():
     }
     with RunningExplorer(models) as page:
         yield page.url
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser() as found:
-        yield found
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from chromium import Watched, browser, settle, until
+from chromium import Watched, settle, until
 from scipy.stats import spearmanr
 
 from conftest import CHELSEA, SMALL
@@ -45,12 +45,6 @@ def attention():
     with torch.inference_mode(), capture(inspection.vit, "attention") as seen:
         inspection.vit(inspection.x)
     return seen.stack("attention")[:, 0].numpy()
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser() as found:
-        yield found
 
 
 @pytest.fixture
@@ -291,7 +285,8 @@ def test_several_images_have_thumbnails_with_their_answers(watched, tmp_path):
     for name in ("chelsea", "coffee"):
         samples()[name].save(tmp_path / f"{name}.png")
     paths = [str(tmp_path / f"{name}.png") for name in ("chelsea", "coffee")]
-    main(["explain", *paths, "-o", str(tmp_path / "two.html"), "--views", "relevance,evidence", "--device", "cpu"])
+    words = ["explain", *paths, *SMALL, "-o", str(tmp_path / "two.html"), "--views", "relevance,evidence"]
+    main([*words, "--device", "cpu"])
     page = watched.open((tmp_path / "two.html").as_uri())
     assert page.locator(".thumb").count() == 2
     assert page.locator(".thumb img").evaluate_all("all => all.every((each) => each.naturalWidth > 0)")

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from chromium import Watched, browser, settle, until
+from chromium import Watched, settle, until
 
 from vitreous.pages.run import write_run_page
 from vitreous.training.config import TrainConfig
@@ -43,12 +43,6 @@ def write(path, snapshots, epochs=8):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     return write(tmp_path_factory.mktemp("runs") / "vit", [recorded(epoch) for epoch in EPOCHS])
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser() as found:
-        yield found
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from vitreous.cli.console import Estimate, messages, notes, print_json, say_pack
 from vitreous.cli.inputs import find_inputs
 from vitreous.cli.options import Device, Folder, Images, ModelOptions, Number, SharedModel, Switch, Words, optional
 from vitreous.runtime.files import check_writable_file, check_writable_folder
+from vitreous.runtime.wording import count
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -158,7 +159,7 @@ def explain(
     elif pages:
         print(f"wrote {output} ({output.stat().st_size / 2**20:.1f} MB)")
         if figures is not None:
-            print(f"wrote {len(written)} figure{'s' * (len(written) != 1)} to {figures}")
+            print(f"wrote {count(len(written), 'figure')} to {figures}")
     say_problems(console, problems)
     if problems:
         sys.exit(2)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from vitreous.comparison.statistics import DIFFERENT_STARTS, ENOUGH_SEEDS
-from vitreous.runtime.wording import accuracy, duration
+from vitreous.runtime.wording import accuracy, count, duration
 
 Row = Mapping[str, Any]
 
@@ -23,10 +23,10 @@ def interval(row: Row) -> str:
     return f"{low:.2f} to {high:.2f} over images ({ENOUGH_SEEDS} seeds would give one over seeds)"
 
 
-def count(number: float | None) -> str:
+def magnitude(number: float | None) -> str:
     """Write a cell of the comparison's table: a large number in three digits.
 
-    >>> count(54_218), count(11_173_962), count(1.11e9), count(None)
+    >>> magnitude(54_218), magnitude(11_173_962), magnitude(1.11e9), magnitude(None)
     ('54.2 k', '11.2 M', '1.11 G', 'unknown')
     """
     if number is None:
@@ -66,9 +66,9 @@ MEASURES: dict[str, Callable[[Row], str]] = {
     "begins": lambda row: str(row["start"]),
     "accuracy": lambda row: accuracy(row["accuracy"]),
     "95 % interval": interval,
-    "parameters": lambda row: count(row["parameters"]),
-    "of them learn": lambda row: count(row["learning"]),
-    "FLOPs per image": lambda row: count(row["flops"]),
+    "parameters": lambda row: magnitude(row["parameters"]),
+    "of them learn": lambda row: magnitude(row["learning"]),
+    "FLOPs per image": lambda row: magnitude(row["flops"]),
     "pixels": lambda row: "×".join(map(str, row["image_size"])),
     "images/s, eager": lambda row: rate(row["eager"]),
     "images/s, compiled": lambda row: rate(row["compiled"], row["why"]),
@@ -136,8 +136,8 @@ def as_text(table: Mapping[str, Any]) -> str:
     lines = {"": names} | cells(table["rows"])
     first = max(map(len, lines))
     widths = [max(len(line[i]) for line in lines.values()) for i in range(len(names))]
-    seeds = "1 seed" if table["seeds"] == 1 else f"{table['seeds']} seeds"
-    text = [f"{table['data']}: {table['images']:,} test images, {seeds}, recipe {table['recipe']}"]
+    tested = f"{count(table['images'], 'test image')}, {count(table['seeds'], 'seed')}"
+    text = [f"{table['data']}: {tested}, recipe {table['recipe']}"]
     for name, line in lines.items():
         columns = (value.rjust(width) for value, width in zip(line, widths, strict=True))
         text.append(f"{name:<{first}}  {'  '.join(columns)}".rstrip())

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from vitreous.runtime.distributed import this_rank
+from vitreous.runtime.wording import count
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 MAX_LANES = 8
@@ -62,8 +63,7 @@ def device_name(device: torch.device) -> str:
     """Return a device's readable name: the GPU's model, or the number of CPU threads in use."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    threads = torch.get_num_threads()
-    return f"{threads} CPU thread{'s' * (threads > 1)}" if device.type == "cpu" else device.type
+    return count(torch.get_num_threads(), "CPU thread") if device.type == "cpu" else device.type
 
 
 def cpu_name() -> str:
