@@ -71,7 +71,8 @@ def check_live(model: Model) -> ViT:
     cannot = "a live page cannot run this model"
     if not isinstance(model, ViT):
         raise ValueError(f"{cannot}: it is a ResNet, and the page knows Vision Transformers")
-    config: ViTConfig = model.config
+    config = model.config
+    assert isinstance(config, ViTConfig)
     for name, known in UNKNOWN.items():
         if (value := getattr(config, name)) not in known:
             raise ValueError(

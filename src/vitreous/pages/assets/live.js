@@ -33,7 +33,7 @@ function call(message, transfer = []) {
 // the first report decides the words; weights are decoded by the worker, once everything is read
 const first = fromText(reports[0].textContent);
 const opened = (async () => {
-  const { header } = await first, { network: address } = $("#drop").dataset, plain = new URLSearchParams(location.search).has("plain");
+  const header = words((await first).header), { network: address } = $("#drop").dataset, plain = new URLSearchParams(location.search).has("plain");
   if (address) {
     const bytes = await load(address);
     return call({ kind: "open", bytes: bytes.buffer, header, plain }, [bytes.buffer]);
@@ -47,6 +47,12 @@ opened.then(({ plain }) => {
   document.documentElement.dataset.network = plain ? "plain" : "wasm";
   if (plain) $("#live-note").textContent += " This browser has no WebAssembly with SIMD: answers take longer.";
 }, () => {});
+
+// the report's header with the views that other images can have
+function words(header) {
+  const { MODEL, LIVE } = lists();
+  return { ...header, views: header.views.filter(({ name }) => MODEL.has(name) || LIVE.has(name)) };
+}
 
 // weights beside the page, with how much of them is here
 async function load(address) {
@@ -164,17 +170,17 @@ async function* explained(values, blob, signal) {
     if (held && !("joint/directions" in part.header.arrays)) continue; // the report has the rest
     yield part;
     if (held) return;
-    if (!begun) yield* fixed(await first);
+    if (!begun) yield* fixed(await first, own !== null);
     begun = true;
   }
 }
 
-// the views that are the same for every image, and no result for those that only Python can compute
-function* fixed({ buffer }) {
+// the views that are the same for every image; and no result for those of the report's own images that Python alone can compute
+function* fixed({ buffer }, own) {
   const template = new Payload(buffer), { MODEL, LIVE } = lists();
   const model = template.header.views.filter(({ name }) => MODEL.has(name));
   yield reused(template, model, Object.keys(template.header.arrays));
-  yield reused(template, template.header.views.filter(({ name }) => !MODEL.has(name) && !LIVE.has(name)).map(({ name }) => ({ name, results: [] })), []);
+  if (own) yield reused(template, template.header.views.filter(({ name }) => !MODEL.has(name) && !LIVE.has(name)).map(({ name }) => ({ name, results: [] })), []);
 }
 
 function lists() {

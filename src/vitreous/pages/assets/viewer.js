@@ -61,6 +61,7 @@ export class Viewer {
     this.payload.add(part);
     for (const { name, results } of part.header.views) {
       const view = this.header.views.find((each) => each.name === name);
+      if (!view) continue; // gone since an earlier change
       const siblings = this.groups.get(view.group);
       Object.assign(view, { results, pending: false });
       if (!results.length) {
