@@ -1,22 +1,49 @@
-"""The README's image: a screenshot of the page as `vitreous explain` opens it, of a cup of coffee (scikit-image, CC0).
+"""Make the images of README and docs: a screenshot of the page as `explain` opens it, and the figures of views.
 
-python docs/images/make.py    # needs Playwright and a Chromium
+python docs/images/make.py            # all of them; needs Playwright and a Chromium
+python docs/images/make.py page       # or some: page, and the names in FIGURES
+
+The page shows a cup of coffee, the figures Chelsea the cat (both scikit-image, CC0).
 """
 
+import io
 import shutil
+import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
+from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from vitreous import explain
+from vitreous import explain, load
 from vitreous.data.samples import samples
+from vitreous.figures.style import encode
 
+HERE = Path(__file__).parent
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+FIGURES: dict[str, tuple[str, dict[str, Any]]] = {  # name → model and choice
+    "predictions": ("vit_tiny", {}),
+    "patches": ("vit_tiny", {}),
+    "positions": ("vit_tiny", {}),
+    "attention-matrix": ("vit_tiny", {"block": 0, "head": 0}),
+    "attention-rows": ("vit_tiny", {"block": 0, "query": 100, "heads": (0, 1, 2)}),
+    "relevance": ("vit_tiny", {}),
+    "attention-maps": ("vit_tiny", {}),
+    "lens": ("vit_tiny", {}),
+    "distance": ("vit_tiny", {}),
+    "filters": ("vit_tiny", {}),
+    "rollout": ("vit_tiny", {}),
+    "trust": ("vit_tiny", {}),
+    "packaged": ("cifar10", {}),
+}
+PREFIX = {"vit_tiny": "ti", "cifar10": "packaged"}
+WIDEST = 900  # pixels
 
 
-def main() -> None:
-    image = Path(__file__).with_name("page.png")
+def take_page() -> None:
+    """Take the README's first picture."""
+    target = HERE / "page.png"
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         path = Path(folder) / "page.html"
         explain(samples()["coffee"], name="coffee").save(path)
@@ -25,10 +52,28 @@ def main() -> None:
         page.goto(path.as_uri())
         page.wait_for_selector("html[data-ready]")
         page.wait_for_timeout(300)
-        page.screenshot(path=image)
+        page.screenshot(path=target)
         browser.close()
-    print(f"wrote {image.name} ({image.stat().st_size / 1024:.0f} KB)")
+    print(f"wrote {target.name} ({target.stat().st_size / 1024:.0f} KB)")
+
+
+def draw(name: str) -> None:
+    """Draw a view of Chelsea with its figures, those that a page of the docs shows."""
+    kind, choice = FIGURES[name]
+    view = "attention-maps" if name == "packaged" else name
+    explanation = explain(samples()["chelsea"], load(f"packaged:{kind}"), view, name="chelsea", **choice)
+    for part, figure in explanation.figures(view).items():
+        target = HERE / f"{'-'.join(filter(None, (PREFIX[kind], view, part)))}.webp"
+        if not target.exists():  # no page shows it
+            continue
+        with Image.open(io.BytesIO(encode(figure))) as image:
+            small = image.convert("RGB")
+        if small.width > WIDEST:
+            small = small.resize((WIDEST, round(small.height * WIDEST / small.width)), Image.Resampling.LANCZOS)
+        small.save(target, "WEBP", quality=78, method=6)
+        print(f"wrote {target.name} ({target.stat().st_size / 1024:.0f} KB)")
 
 
 if __name__ == "__main__":
-    main()
+    for name in sys.argv[1:] or ["page", *FIGURES]:
+        take_page() if name == "page" else draw(name)

@@ -271,6 +271,34 @@ def test_image_and_answers_are_there_before_the_maps_are(watched, home, monkeypa
     assert watched.complaints == []
 
 
+def test_the_best_map_that_is_ready_is_shown_until_the_removal_map_is(watched, home, monkeypatch):
+    page = watched.open(home)
+    maps = threading.Event()
+    fill = Explanation.fill
+
+    def slowly(explanation, payload, progress):
+        for header in fill(explanation, payload, progress):
+            yield header
+            if [view["name"] for view in header["views"]] == ["relevance"]:
+                maps.wait(20)
+
+    monkeypatch.setattr(Explanation, "fill", slowly)
+    try:
+        page.get_by_role("button", name="coffee").click()
+        until(
+            page,
+            "vitreous.viewer.header.image.name === 'coffee' && vitreous.viewer.shown?.title?.startsWith('Relevance')",
+            60,
+        )
+        assert page.evaluate("vitreous.viewer.view.name") == "removal"
+        assert "Until then the image shows “Relevance for a class”" in page.locator("p.pending").first.inner_text()
+        assert max(page.evaluate("[...vitreous.viewer.drawn.values]")) > 0
+    finally:
+        maps.set()
+    until(page, "vitreous.viewer.shown.title.startsWith('Removal')", 60)
+    assert watched.complaints == []
+
+
 def press(page, name):
     page.get_by_role("button", name=name, exact=True).click()
 

@@ -14,6 +14,7 @@ from vitreous.cli.main import main
 from vitreous.data.preprocess import default_preprocess
 from vitreous.data.samples import samples
 from vitreous.figures.kinds import Matrix
+from vitreous.inside.artifacts import Artifacts
 from vitreous.inside.capture import capture
 from vitreous.inside.hiding import HiddenPatches
 from vitreous.inside.representations import patch_similarity, principal_colours
@@ -177,6 +178,49 @@ def test_the_first_screen_says_what_where_and_why(chromium, report):
     watched.context.close()
 
 
+def test_the_patches_that_the_sentence_tells_of_have_a_line_around_them(watched, report):
+    page = watched.open(report)
+    count = int(re.search(r"the (\d+) strongest", page.locator(".proof").inner_text())[1])
+    strongest = f"[...vitreous.viewer.headline.order(0).subarray(0, {count})]"
+    assert page.evaluate("[...vitreous.viewer.stage.shown.contour]") == page.evaluate(strongest)
+    assert f"the {count} strongest" in page.locator(".legend-line").inner_text()
+
+
+def test_evidence_against_the_class_is_hatched_where_it_is_asked_for(watched, report):
+    page = watched.open(report)
+    assert page.locator(".legend-line").inner_text().split("\n")[0].startswith("none")
+    patch = page.evaluate("[...vitreous.viewer.drawn.values].indexOf(Math.min(...vitreous.viewer.drawn.values))")
+    cell = f"""(() => {{
+      const {{ canvas, columns, rows }} = vitreous.viewer.stage;
+      const wide = canvas.width / columns, high = canvas.height / rows;
+      const left = ({patch} % columns) * wide + 6, top = Math.floor({patch} / columns) * high + 6;
+      return [...canvas.getContext("2d").getImageData(left, top, wide - 12, high - 12).data];
+    }})()"""
+    plain = page.evaluate(cell)
+    page.evaluate("vitreous.state.set({ opacity: 0 })")
+    settle(page)
+    assert page.evaluate(cell) == plain  # the photograph as it is
+    page.evaluate("vitreous.state.set({ opacity: 1 })")
+    page.get_by_role("button", name="Evidence against").click()
+    settle(page)
+    hatched = np.array(page.evaluate(cell)).reshape(-1, 4) - np.array(plain).reshape(-1, 4)
+    assert hatched.min() < 0 < hatched.max()  # dark lines and light ones
+    assert page.locator(".legend-line").inner_text().startswith("against “cat”")
+
+
+def test_artifacts_are_outlined_where_they_are_spoken_of(watched, tmp_path, monkeypatch):
+    monkeypatch.setattr(Inspection, "artifacts", Artifacts((0, 7), 1, 9.0, 1.0))
+    Explanation(Inspection(load("packaged:cifar10"), samples()["chelsea"]), "relevance").save(tmp_path / "one.html")
+    page = watched.open((tmp_path / "one.html").as_uri())
+    assert page.evaluate("vitreous.viewer.stage.shown.outliers") is None
+    page.locator(".artifacts summary").click()
+    until(page, "String([...vitreous.viewer.stage.shown.outliers ?? []]) === '0,7'")
+    assert "Dashed lines on the image show where." in page.locator(".artifacts").inner_text()
+    page.mouse.move(*centre(page, 0, 7))
+    settle(page)
+    assert page.locator(".said").inner_text() == "Patch in row 0, column 7 has no colour: it holds no image content."
+
+
 def test_the_slider_hides_the_strongest_patches_and_the_bars_follow(watched, report):
     page = watched.open(report)
     page.get_by_label("Patches, the strongest first").fill("4")
@@ -271,7 +315,7 @@ def test_the_story_computes_the_models_own_attention(watched, report, attention)
     for step in range(8):
         page.get_by_role("button", name=re.compile(f"^Step {step}: ")).click()
         settle(page)
-        assert page.locator(".story-body h3").inner_text().startswith(f"{step} ")
+        assert page.locator(".story-head h3").inner_text().startswith(f"{step} ")
     assert watched.complaints == []
 
 

@@ -387,6 +387,15 @@ def test_flops_agree_with_the_formula():
     assert whole / 1e9 == pytest.approx(35.13, abs=0.03)
 
 
+def test_a_dataset_is_shown_a_row_a_class(tmp_path, capsys):
+    main(["datasets", "--show", "digits", "-o", str(tmp_path / "digits.png")])
+    assert "10 classes, 360 images" in capsys.readouterr().out
+    assert (tmp_path / "digits.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(SystemExit):
+        main(["datasets", "--show", "digits", "-o", str(tmp_path / "digits.txt")])
+    assert "must end in .png" in capsys.readouterr().err
+
+
 def test_models_and_datasets_are_listed(capsys):
     main(["models", "--search", "tiny_patch16_224"])
     out = capsys.readouterr().out

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 from vitreous.cli.console import print_json
-from vitreous.cli.options import Switch, optional
+from vitreous.cli.options import Folder, Switch, optional
 
 COLUMNS = ("name", "parameters", "image_size", "patch_size", "width", "depth", "heads")
 
@@ -45,13 +46,25 @@ def models(search: Annotated[str, optional("TEXT")] = "", json: Switch = False) 
         print(line.format(name, f"{count:,}", image or "any", *("" if value is None else value for value in others)))
 
 
-def datasets(json: Switch = False) -> None:
-    """List the datasets known by name, and what else --data takes.
+def datasets(
+    json: Switch = False,
+    show: Annotated[str | None, optional("NAME|FOLDER")] = None,
+    output: Annotated[Path | None, optional("FILE", "-o")] = None,
+    data_root: Folder = None,
+) -> None:
+    """List the datasets known by name, and what else --data takes; or show some images of each class of one.
 
     Args:
         json: Print JSON.
+        show: Draw images of this dataset's test split, a row a class, into a file.
+        output: That file: .png, .svg or .pdf; by default NAME.png.
+        data_root: The folder of named datasets.
     """
     from vitreous.data.datasets import DATASETS
+
+    if show is not None:
+        _show_dataset(show, output, data_root)
+        return
 
     known = {name: (build.__doc__ or "").splitlines()[0] for name, build in DATASETS.items()}
     if json:
@@ -63,6 +76,44 @@ def datasets(json: Switch = False) -> None:
     print("or a .csv file with columns image and label (and split, if there is one),")
     print("or .parquet files with a column of images and one of classes (a file, a 'pattern*.parquet', a folder),")
     print("or a dataset on the Hugging Face Hub: org/name, hf:name or org/name:config (needs vitreous[hub])")
+
+
+ROWS, EACH = 12, 8
+"""How many classes `datasets --show` draws at most, and how many images of each."""
+
+
+def _show_dataset(name: str, output: Path | None, root: Path | None) -> None:
+    """Draw some images of each class of a dataset; of many classes, some, spread over all."""
+    import numpy as np
+
+    from vitreous.data.datasets import open_dataset
+    from vitreous.data.images import read_image
+    from vitreous.figures.style import encode, footer_of_figures
+    from vitreous.figures.tiles import draw_samples
+    from vitreous.runtime.files import write_atomic
+
+    target = output or Path(f"{Path(name).name}.png")
+    format = target.suffix[1:].lower()
+    if format not in ("png", "svg", "pdf"):
+        raise ValueError(f"the file must end in .png, .svg or .pdf, got {str(target)!r}")
+    dataset = open_dataset(name, root=root)
+    members: dict[int, list[int]] = {}
+    for i, label in enumerate(dataset.labels):
+        members.setdefault(label, []).append(i)
+    labels = sorted(members)
+    if not labels:
+        raise ValueError(f"{name} holds no images")
+    chosen = [labels[i * len(labels) // min(ROWS, len(labels))] for i in range(min(ROWS, len(labels)))]
+    rows = []
+    for label in chosen:
+        own = members[label]
+        some = [own[i * len(own) // min(EACH, len(own))] for i in range(min(EACH, len(own)))]
+        rows.append([np.asarray(read_image(dataset.image(i)).convert("RGB")) for i in some])
+    many = f"{len(chosen)} of {len(labels):,} classes" if len(chosen) < len(labels) else f"{len(labels):,} classes"
+    with footer_of_figures(f"{many}, {len(dataset):,} images of the test split"):
+        figure = draw_samples(rows, [dataset.class_names[label] for label in chosen], title=dataset.name)
+    write_atomic(target, lambda path: path.write_bytes(encode(figure, format)))
+    print(f"wrote {target} ({many}, {len(dataset):,} images)")
 
 
 def recipes(json: Switch = False) -> None:

@@ -48,7 +48,10 @@ class Scale:
         """Places on the bar and the words there."""
         if self.ends:
             return dict(zip((self.low, self.high), self.ends, strict=True))
-        return round_ticks(self.low, self.high)
+        ticks = round_ticks(self.low, self.high)
+        if min(ticks, default=self.low) - self.low > 0.15 * (self.high - self.low):  # else nothing says where it begins
+            ticks = dict(zip((self.low, *ticks), short_numbers([_two_digits(self.low), *ticks]), strict=True))
+        return ticks
 
     @property
     def room(self) -> float:
@@ -116,7 +119,9 @@ def scale_of(
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     if clipped and finite.size:
-        high = float(np.sort(finite)[int(0.97 * (finite.size - 1))]) or high
+        sizes = np.sort(np.abs(finite) if diverging else finite)
+        high = float(sizes[int(0.97 * (finite.size - 1))]) or high
+        low = max(low, -high) if diverging else low
     largest = max(abs(low), abs(high))
     if largest < 1e-300:  # all zero, or no number at all
         low, high = (-1.0, 1.0) if diverging else (0.0, 1.0)
@@ -132,6 +137,15 @@ def scale_of(
 def own_scales(label: str = "") -> Scale:
     """Make the colour bar of maps that each have a scale of their own, from zero to their 97th percentile."""
     return Scale(0.0, 1.0, label, ends=("0", "high"))
+
+
+def _two_digits(value: float) -> float:
+    """Round the beginning of a colour bar to two digits.
+
+    >>> _two_digits(0.002649)
+    0.0026
+    """
+    return float(f"{value:.1e}")
 
 
 def round_ticks(low: float, high: float, *, count: int = 4, whole: bool = False) -> dict[float, str]:

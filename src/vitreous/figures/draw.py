@@ -33,6 +33,7 @@ from vitreous.figures.tiles import draw_filters, draw_similarity_one, draw_simil
 from vitreous.runtime.wording import percent
 
 ARTIFACTS = "Outlined or grey: artifact tokens, left out of the colours."
+CLIPPED = "Colours end at the 97th percentile."
 
 
 def draw(result: Result, image: Bytes | None = None, *, footer: str = "") -> Figure:
@@ -57,8 +58,10 @@ def _map(result: Map, image: Bytes | None) -> Figure:
         return draw_colours(image, result.shown(), title=title)
     if not result.panels:
         scale: dict[str, Any] = {"label": result.label, "diverging": result.signed, "limits": result.limits}
-        scale |= {"from_zero": result.from_zero, "outliers": result.left_out()}
-        with footer_of_figures(ARTIFACTS if result.left_out() else ""):
+        clipped = result.signed and result.limits is None  # a few strong patches would pale all others
+        scale |= {"from_zero": result.from_zero, "outliers": result.left_out(), "clipped": clipped}
+        notes = [CLIPPED if clipped else "", ARTIFACTS if result.left_out() else ""]
+        with footer_of_figures(" ".join(filter(None, notes))):
             return draw_map(image, result.shown(), title=title, **scale)
     with footer_of_figures(*_notes(result)):
         return _panels(result, image, title)
@@ -69,7 +72,8 @@ def _notes(result: Map) -> list[str]:
     notes = [] if result.limits else ["Own scale for each tile, from 0 to its 97th percentile."]
     if result.prefix and len(result.panels) == 1:
         notes.append(f"In percent: the share that goes to the {_before(result)}, which no tile shows.")
-    if result.outliers:
+    blocks = range(len(result.shown(("block",)))) if "block" in result.panels else (None,)
+    if any(result.left_out(block) for block in blocks):
         notes.append(ARTIFACTS)
     return [" ".join(notes)]
 

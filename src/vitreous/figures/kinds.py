@@ -50,7 +50,12 @@ class Map:
     outliers_from: int = 0
     """The first block in which they are, where `block` is an axis."""
     says: str = "Strongest at {peak}."
-    """What the page says of the map it shows; `{peak}` is the strongest patch, `{value}` its value in percent."""
+    """What the page says of the map it shows; `{peak}` is the strongest patch, `{place}` its row and
+    column, `{value}` its value in percent, `{odds}` its value read as log-odds."""
+    points: str = "{patch}: {number} {label}, number {rank} of {count}."
+    """What the page says of the patch that is pointed at."""
+    ends: tuple[str, str] | None = None
+    """Words for the two ends of the page's scale of colours; its numbers then stand beside the map's title."""
 
     kind = "map"
 
@@ -78,7 +83,7 @@ class Map:
 
     @property
     def filled_title(self) -> str:
-        return fill_title(self.title, self.at, self.names)
+        return fill_title(self.title, self.at, self.names, self.panels)
 
 
 @dataclass(frozen=True)
@@ -198,7 +203,7 @@ class Removal:
     """What hidden patches are filled with."""
     title: str
     hide: str = "Hide the {count} strongest of {patches} patches, and “{class}” {moves} from {whole} to {now}."
-    show: str = "Show only the {count} strongest of {patches} patches, and “{class}” {moves} from {whole} to {now}."
+    show: str = "Show only these {count} of {patches} patches, and “{class}” {moves} from {whole} to {now}."
     good: str = "Hiding {count} random ones leaves {random}, {count} at the centre {centre}: the map finds what counts."
     bad: str = "Hiding {count} random ones leaves {random}, {count} at the centre {centre}: the map misses what counts."
 

@@ -48,11 +48,13 @@ def draw_map(
     diverging: bool = False,
     limits: tuple[float, float] | None = None,
     from_zero: bool = True,
+    clipped: bool = False,
     outliers: Sequence[int] = (),
 ) -> Figure:
     """Draw the image, the heat over it, and the heat alone with its scale: uint8 `[height width 3]`, `[rows columns]`.
 
-    Patches in `outliers` are outlined, without colour, and left out of the scale.
+    Patches in `outliers` are outlined, without colour, and left out of the scale; a `clipped` scale ends at the 97th
+    percentile, as the page's does.
 
     >>> figure = draw_map(np.zeros((32, 32, 3), np.uint8), np.eye(4), title="Rollout", label="attention")
     >>> len(figure.axes)  # three panels and a colour bar
@@ -60,7 +62,7 @@ def draw_map(
     """
     image, heat = image_of(image), array_of("heat", heat, "rows columns")
     heat = _without(heat, outliers)
-    scale, small = scale_of(heat, label, diverging, limits, from_zero=from_zero), _shrink(image)
+    scale, small = scale_of(heat, label, diverging, limits, from_zero=from_zero, clipped=clipped), _shrink(image)
     width, height = _panel(image, columns=3, room=scale.room, cells=heat.shape[1])
     slot = max(width, _NARROWEST) + _GAP
     with new_figure(2 * slot + width + scale.room, CAPTION + max(height, SHORTEST_BAR), title) as card:

@@ -35,8 +35,8 @@ def select(values: Floats, axes: Sequence[Axis], at: At, keep: Sequence[Axis] = 
     return values
 
 
-def fill_title(title: str, at: At, names: Names) -> str:
-    """Fill in the `{class}`, `{block}`, `{head}` and `{query}` of a result's title.
+def fill_title(title: str, at: At, names: Names, panels: Sequence[Axis] = ()) -> str:
+    """Fill in the `{class}`, `{block}`, `{head}` and `{query}` of a result's title; axes of `panels` are all shown.
 
     >>> fill_title("Attention of {block}, {head}", {"block": 3, "head": None}, {})
     'Attention of block 3, mean over heads'
@@ -49,6 +49,7 @@ def fill_title(title: str, at: At, names: Names) -> str:
         words["head"] = "mean over heads"
     if at.get("query") is None:
         words["query"] = "average patch"
+    words |= {axis: f"each {axis}" for axis in panels}
     return title.format(**words)
 
 

@@ -37,7 +37,7 @@ PAPER, INK, MUTED, FAINT, TRACK = "#ffffff", "#1f2328", "#59636e", "#d1d6dc", "#
 """Background; text; secondary text; frames and grid lines; the empty part of a bar."""
 MISSING = "#c4c8cd"
 """Where there is no number."""
-PALETTE = ("#0072b2", "#d55e00", "#00896a", "#a8538c", "#8a6d00", "#4a4e57")
+PALETTE = ("#0072b2", "#d55e00", "#00896a", "#a8538c", "#8a6d00", "#4a4e57", "#5b3fb5", "#9b2226")
 """Colours of things that differ in kind: Okabe and Ito's, some of them darker, to be read as text on white."""
 ACCENT, PALE = PALETTE[0], "#a9c9de"
 """The thing to look at, and its likes beside it."""

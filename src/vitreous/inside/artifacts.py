@@ -80,7 +80,7 @@ def describe_artifacts(count: str, block: str, norm: str, usual: str) -> str:
     what = "its token as a register" if count == "1" else "their tokens as registers"
     return (
         f"{who} no image content: from block {block} on the model uses {what} "
-        f"(norm {norm}, where {usual} is usual). The image has a dashed outline there."
+        f"(norm {norm}, where {usual} is usual). Dashed lines on the image show where."
     )
 
 

@@ -52,7 +52,7 @@ def with_sign(components: Tensor) -> Tensor:
 def token_norms(tokens: Tensor, layout: TokenLayout) -> Tensor:
     """Compute the norm of each patch token: `[… t d]` → `[… rows columns]`.
 
-    A few very long ones are a known artefact (Darcet et al., 2024, "Vision Transformers Need Registers").
+    A few very long ones are a known artifact (Darcet et al., 2024, "Vision Transformers Need Registers").
 
     >>> token_norms(torch.ones(1, 5, 4), TokenLayout(grid=(2, 2)))
     tensor([[[2., 2.],

@@ -159,7 +159,8 @@ def encode_image(pixels: np.ndarray) -> bytes:
 
 
 FIELDS: dict[type, str] = {
-    Map: "at axes grid prefix label signed limits from_zero panels says colours chosen outliers outliers_from",
+    Map: "at axes grid prefix label signed limits from_zero panels chosen colours outliers outliers_from"
+    " says points ends",
     Matrix: "at axes rows columns label signed scale prefix names",
     Dots: "label unit ceiling",
     Bars: "names label limits positions indices",

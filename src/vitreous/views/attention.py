@@ -167,6 +167,7 @@ ENTROPY = View(
     "Entropy of attention for each head: at the dashed line a head attends to all tokens alike, at 0 to a single one.",
     "A narrow head is not an important one: what follows may ignore it.",
     entropy,
+    more=True,
 )
 ROLLOUT = View(
     "Attention rollout",

@@ -5,6 +5,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,7 +64,13 @@ def heat_map(name: str, inspection: Inspection) -> Tensor:
     return METHODS[name](inspection.model, inspection.x, inspection.target).cpu()
 
 
-def _class_maps(inspection: Inspection, found: list[Tensor], title: str, label: str, signed: bool = False) -> Map:
+ENDS = ("none", "strong evidence for “{class}”")
+"""The ends of the page's scale for maps whose values are evidence for a class."""
+
+
+def _class_maps(
+    inspection: Inspection, found: list[Tensor], title: str, label: str, signed: bool = False, **words: Any
+) -> Map:
     """Compute the view of a method's heat maps for the target, and for the other likely classes that were computed."""
     rows, columns = found[0].shape
     return Map(
@@ -76,13 +83,14 @@ def _class_maps(inspection: Inspection, found: list[Tensor], title: str, label: 
         label=label,
         signed=signed,
         **inspection.left_out,
+        **words,
     )
 
 
 def relevance_maps(inspection: Inspection) -> Map:
     """Compute the view of relevance maps for the target, and for the likeliest other classes."""
     found = inspection.evidence.relevance.float().cpu()
-    return _class_maps(inspection, list(found), "Relevance for {class}", "relevance")
+    return _class_maps(inspection, list(found), "Relevance for {class}", "relevance", ends=ENDS)
 
 
 def removal_maps(inspection: Inspection) -> Results:
@@ -90,7 +98,16 @@ def removal_maps(inspection: Inspection) -> Results:
     found, unit = inspection.removal, "log-odds per patch"
     passes = f"{found.passes} passes" + (", ranking stable" if found.stable else "")
     return {
-        "": _class_maps(inspection, list(found.map), f"Removal for {{class}} ({passes})", unit, signed=True),
+        "": _class_maps(
+            inspection,
+            list(found.map),
+            f"Removal for {{class}} ({passes})",
+            unit,
+            signed=True,
+            ends=ENDS,
+            says="Strongest: {place}. It {odds}.",
+            points="{patch} {odds} ({number} log-odds): number {rank} of {count}.",
+        ),
         "error": _class_maps(inspection, list(found.error), "Standard error of removal for {class}", unit),
     }
 
@@ -113,13 +130,14 @@ def _method(
     signed: bool = False,
     slow: bool = False,
     more: bool = True,
+    ends: tuple[str, str] | None = ENDS,
 ) -> View:
     """Make the view of a method's map for the target class."""
     return View(
         title,
         read,
         beware,
-        lambda i: _class_maps(i, [heat_map(name, i)], f"{title} for {{class}}", label, signed),
+        lambda i: _class_maps(i, [heat_map(name, i)], f"{title} for {{class}}", label, signed, ends=ends),
         group="Why",
         needs=VIT_CLASSES if vit else IMAGE_CLASSES,
         slow=slow,
@@ -139,11 +157,10 @@ RELEVANCE = View(
 )
 REMOVAL = View(
     "Removal of patches",
-    "How much each patch raises the log-odds of the class: measured on the image with patches hidden at random, starting from the "
-    "map of pruned gradients (CAM in a ResNet). Blue lowers them. The second map is the standard error of each patch: a patch below "
-    "twice its error may be noise.",
-    "Patches are taken to add up. Two that say the same share their effect, and an image with hidden patches is unlike those "
-    "that the model was trained on.",
+    "Coloured patches speak for the class: hide one, and the odds of the class fall. Measured by asking again with patches hidden "
+    "at random. Negative values speak against the class.",
+    "Patches are taken to add up: two that say the same share their effect. An effect below twice its standard error may be noise, "
+    "and an image with hidden patches is unlike those that the model was trained on.",
     removal_maps,
     group="Why",
     needs=IMAGE_CLASSES,
@@ -153,7 +170,7 @@ PRUNED_GRADIENTS = _method(
     "Pruned gradients",
     "part of the logit",
     "Each patch's part in the logit of the class: gradient × token, with attention, norms and gates taken as constants, so that "
-    "the parts add up. Blue lowers the logit.",
+    "the parts add up. Negative parts lower the logit.",
     "What attention itself decides, where to look, is not counted as evidence.",
     signed=True,
     more=False,
@@ -187,7 +204,7 @@ GRADIENT_INPUT = _method(
     "gradient × input",
     "Gradient × input",
     "part of the logit",
-    "The gradient of the class's logit times the image, summed over each patch. Blue lowers the logit.",
+    "The gradient of the class's logit times the image, summed over each patch. Negative values lower the logit.",
     "The gradient holds for a tiny change of the image only, and it is noisy.",
     vit=False,
     signed=True,
@@ -197,7 +214,7 @@ INTEGRATED_GRADIENTS = _method(
     "Integrated gradients",
     "part of the logit",
     "Each patch's part in the logit of the class, on the way from a black image. Parts add up to the difference of the two "
-    "logits, but for the error of 16 steps; blue lowers the logit.",
+    "logits, but for the error of 16 steps; negative ones lower the logit.",
     "It depends on the black image it starts from: a black object can hardly get a part.",
     signed=True,
 )
@@ -208,6 +225,7 @@ VALUE_NORMS = _method(
     "Rollout of attention × the length of the vectors that it adds up: a token of high attention adds nothing if its value is "
     "short.",
     "The same map for every class.",
+    ends=None,
 )
 TEXT_SIMILARITY = View(
     "Patches and words",
@@ -228,12 +246,13 @@ SMOOTH_GRAD = _method(
     "It shows where a small change would move the logit, in either direction, not what the answer rests on.",
     vit=False,
     slow=True,
+    ends=None,
 )
 OCCLUSION = _method(
     "occlusion",
     "Occlusion",
     "fall of the logit",
-    "How much the logit of the class falls when one patch takes the mean colour. Blue raises it.",
+    "How much the logit of the class falls when one patch takes the mean colour. A negative value is a rise.",
     "One patch at a time: what two patches both show is not missed when one of them is hidden.",
     vit=False,
     signed=True,
@@ -247,4 +266,5 @@ RISE = _method(
     "Masks are coarse and random: small things are blurred, and another draw of masks gives a slightly different map.",
     vit=False,
     slow=True,
+    ends=None,
 )

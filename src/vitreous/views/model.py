@@ -138,7 +138,7 @@ SHAPES = View(
 CARD = View(
     "About the model",
     "What was loaded, from where, what was assumed because no file says it, and how images are prepared.",
-    "Not whether the preprocessing is correct: `vitreous doctor --data` measures that.",
+    "Not whether the preprocessing is correct: “vitreous doctor --data” measures that.",
     card,
     group="Model",
     needs=ANY,

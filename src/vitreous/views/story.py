@@ -114,7 +114,7 @@ def story(inspection: Inspection) -> Story:
         StoryStep(
             "Image",
             f"The image is resized and cropped to {height} × {width} pixels: nothing outside the frame reaches the model.",
-            "x",
+            f"x : {_times(height, width, config.channels)}",
             (("image", _times(height, width, config.channels)),),
             "image",
         ),

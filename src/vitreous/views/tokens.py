@@ -124,10 +124,11 @@ COLOURS = View(
 )
 NORMS = View(
     "Norm of tokens",
-    "How long each patch's token is after a block. A few very long tokens in empty parts of the image are artefacts; models with "
+    "How long each patch's token is after a block. A few very long tokens in empty parts of the image are artifacts; models with "
     "registers have fewer.",
     "Length is not importance: the next norm removes most of it.",
     norms,
+    more=True,
 )
 REGISTERS = View(
     "Test-time registers",
@@ -149,4 +150,5 @@ SIMILARITY = View(
     "How similar the inputs of any two blocks are (linear CKA of their normed tokens): bright squares are blocks that change little.",
     "Measured on the tokens of this one image; the output of the last block is not among them.",
     similarity,
+    more=True,
 )

@@ -13,27 +13,34 @@ export class Headline {
     this.removal = header.views.filter((view) => !view.pending).flatMap((view) => view.results).find((result) => result.kind === "removal") ?? null;
     const asked = header.model.compares ? header.predictions.find((each) => each.index === header.start.class) : null; // a sentence was asked for: it comes first, likely or not
     const first = asked ?? header.predictions[0];
-    const image = header.image?.name ? ` · ${header.image.name}` : "";
+    const compares = header.model.compares ? ` · ${header.model.compares}` : "";
+    const about = first ? `The answer of ${header.model.name}${header.image?.name ? ` for ${header.image.name}` : ""}${compares}` : `${header.model.name}${compares}`;
     const words = first ? [make("strong", {}, first.class_name), " ", make("span", {}, percent(first.probability))] : [make("strong", {}, header.image?.name || header.model.name)];
     const waits = !viewer.failed && header.views.some((view) => view.pending && view.name === "evidence");
     this.proof = make("p", { class: waits ? "proof pending" : "proof", "aria-live": "polite" }, waits ? "Hiding patches, to see whether the map is right …" : "");
     this.verdict = make("p", { class: "verdict" });
-    this.head = make("div", { class: "head" }, make("h2", { class: "answer-line" }, words), make("p", { class: "sub", title: header.model.summary }, `${header.model.name}${first ? image : ""}${header.model.compares ? ` · ${header.model.compares}` : ""}`), this.removal || waits ? [this.proof, this.verdict] : null);
+    this.head = make("div", { class: "head" }, make("h2", { class: "answer-line" }, words), make("p", { class: "sub", title: header.model.summary }, about), this.removal || waits ? [this.proof, this.verdict] : null);
     this.bars = make("ol", { class: "answers", "aria-label": "Predictions" });
     const parts = [];
     if (this.removal) {
-      this.ways = ["hide", "show"].map((way) => make("button", { class: "chip", onclick: () => state.set({ way, count: state.values.count === null ? null : this.steps - 1 - state.values.count }) }, { hide: "Hide", show: "Show alone" }[way]));
+      this.alone = make("button", { class: "chip", onclick: () => this.turn() }, "Show only these");
       this.slider = make("input", { type: "range", min: 0, max: this.steps - 1, step: 1, "aria-label": "Patches, the strongest first" });
       this.slider.addEventListener("input", () => state.set({ count: Number(this.slider.value) }));
       this.amount = make("output");
       this.again = make("button", { class: "chip do", onclick: () => this.act() });
-      parts.push((this.remove = make("div", { class: "remove" }, make("span", { class: "chips", role: "group", "aria-label": "Strongest patches" }, this.ways), this.slider, this.amount, this.again)));
+      parts.push((this.remove = make("div", { class: "remove" }, this.again, this.alone, this.slider, this.amount)));
     }
     if (waits) parts.push(make("div", { class: "remove" }));
     if (first) parts.push(this.bars);
     if (first || viewer.source.sentence) parts.push((this.finder = this.search()));
     this.element = parts.length ? make("div", { class: "evidence" }, parts) : null;
     this.show(header.predictions, viewer.before);
+  }
+
+  // whether the patches on the image are those that the slider hides
+  get tests() {
+    const { view, shown, tested } = this.viewer;
+    return view.group === "Why" && (tested === null || shown === tested);
   }
 
   get steps() {
@@ -115,7 +122,7 @@ export class Headline {
   act() {
     const { state } = this.viewer;
     clearInterval(this.timer);
-    if (state.values.count !== null) return state.set({ count: null });
+    if (state.values.count !== null) return state.set({ count: null, way: "hide" });
     const last = this.removal.chosen[this.row ?? 0];
     if (matchMedia("(prefers-reduced-motion: reduce)").matches) return state.set({ way: "hide", count: last });
     let step = 0;
@@ -125,14 +132,32 @@ export class Headline {
     }, STEP);
   }
 
+  // show the patches alone that were hidden, or the other way round
+  turn() {
+    const { state } = this.viewer;
+    clearInterval(this.timer);
+    state.set({ way: state.values.way === "show" ? "hide" : "show", count: state.values.count ?? this.removal.chosen[this.row ?? 0] });
+  }
+
   // patches that are hidden, and their colour; or null
   removed({ way, count }) {
-    if (!this.removal || this.row === null || count === null || this.viewer.view.group !== "Why") return null;
+    if (!this.removal || this.row === null || count === null || !this.tests) return null;
     const step = Math.min(count, this.steps - 1);
-    const { data, shape: [, patches] } = this.viewer.payload.array(this.removal.order);
-    const order = data.subarray(this.row * patches, (this.row + 1) * patches);
+    const order = this.order(this.row);
     const amount = this.removal.counts[step];
     return { gone: new Set(way === "hide" ? order.subarray(0, amount) : order.subarray(amount)), colour: this.removal.colour };
+  }
+
+  order(row) {
+    const { data, shape: [, patches] } = this.viewer.payload.array(this.removal.order);
+    return data.subarray(row * patches, (row + 1) * patches);
+  }
+
+  // the patches that the sentence tells of, the strongest first, or null where nothing was hidden
+  told({ count, class: asked }) {
+    const row = this.viewer.classAt({ class: asked });
+    if (!this.removal || row >= this.removal.names.class.length) return null;
+    return this.order(row).subarray(0, this.removal.counts[Math.min(count || this.removal.chosen[row], this.steps - 1)]);
   }
 
   probability(index, way, step) {
@@ -148,6 +173,7 @@ export class Headline {
     const heads = view.results.some((result) => result.kind === "matrix" && result.columns === "head"); // switched off, they change the bars
     this.element.hidden = !why && !heads;
     for (const part of [this.remove, this.finder]) if (part) part.hidden = !why;
+    this.remove?.classList.toggle("idle", !this.tests);
     const at = this.viewer.classAt(values);
     const asked = header.classes[at];
     for (const { button, each } of this.rows) if (button.tagName === "BUTTON") button.setAttribute("aria-pressed", String(each.index === asked.index));
@@ -155,13 +181,13 @@ export class Headline {
     this.row = at < this.removal.names.class.length ? at : null;
     const ready = this.row !== null;
     const { way } = values;
-    const step = values.count === null || !why ? null : Math.min(values.count, this.steps - 1);
-    this.ways.forEach((button, i) => { button.setAttribute("aria-pressed", String(["hide", "show"][i] === way)); button.disabled = !ready; });
-    this.slider.disabled = this.again.disabled = !ready;
+    const step = values.count === null || !this.tests ? null : Math.min(values.count, this.steps - 1);
+    this.slider.disabled = this.again.disabled = this.alone.disabled = !ready;
     this.again.textContent = step !== null ? "Whole image" : ready ? `Hide these ${this.removal.counts[this.removal.chosen[this.row]]}` : "Hide";
-    this.slider.value = step ?? (way === "hide" ? 0 : this.steps - 1);
+    this.alone.setAttribute("aria-pressed", String(step !== null && way === "show"));
+    this.slider.value = step ?? 0;
     const patches = this.removal.counts.at(-1);
-    this.amount.textContent = `${this.removal.counts[Number(this.slider.value)]} of ${patches} patches`;
+    this.amount.textContent = `${this.removal.counts[Number(this.slider.value)]} of ${patches} ${step !== null && way === "show" ? "shown" : "hidden"}`;
     if (!ready) {
       this.proof.replaceChildren(`Hiding was tested for ${this.removal.names.class.join(", ")}.`);
       const { explain } = this.viewer.source;

@@ -37,9 +37,10 @@ export function readMap(payload, result, picked) {
   return total.subarray(prefix);
 }
 
-// How a map's values become colours
-export function rangeOf(result, values, without = null) {
-  const kind = result.signed ? "tints" : "tint";
+// How a map's values become colours. What speaks against a class is hatched where the reader asks for it; a change is always
+// drawn both ways; a similarity from −1 to 1 has colours of its own and no image below.
+export function rangeOf(result, values, without = null, against = null) {
+  const kind = !result.signed ? "tint" : result.limits ? "signed" : result.changes || against ? "tints" : "tint";
   if (result.limits) return { kind, peak: result.limits[1], low: result.signed ? 0 : result.limits[0], without };
   const counted = without?.size ? values.filter((_, i) => !without.has(i)) : values;
   return { kind, peak: robust(counted), low: result.signed || result.from_zero ? 0 : counted.reduce((a, b) => Math.min(a, b), Infinity), without };
@@ -100,7 +101,7 @@ function panels(viewer, result) {
     const canvas = thumbnail(columns, rows);
     return { canvas, button: make("button", { class: "tile", "aria-label": name, onclick: choose }, canvas, make("span", {}, text)) };
   };
-  const paint = (canvas, heat, values) => fill(canvas, heat, rangeOf(result, heat, leftOut(result, values)));
+  const paint = (canvas, heat, values) => fill(canvas, heat, rangeOf(result, heat, leftOut(result, values), values.against));
   if (result.panels.length === 2) {
     const tiles = count(viewer.depth).flatMap((block) => count(viewer.heads).map((head) => ({ block, head, ...tile(`block ${block}, head ${head}`, `${block}.${head}`, () => state.set({ block, head })) })));
     const element = make("div", { class: "tiles", role: "group", "aria-label": "Blocks and heads", style: { "grid-template-columns": `repeat(${viewer.heads}, minmax(1.6rem, 4.5rem))` } }, tiles.map((each) => each.button));
@@ -137,12 +138,14 @@ function panels(viewer, result) {
 function map(viewer, result) {
   const several = result.axes.includes("class") && result.names.class.length > 1;
   const tiles = result.panels.length ? panels(viewer, result) : several ? byClass(viewer, result) : null;
-  const title = make("p", { class: "key" });
+  const title = make(result.part && several ? "span" : "p", { class: "key" });
   const own = result.panels.length && !result.limits && result.panels[0] !== "query" ? ". Each small map has its own scale" : "";
+  const aside = Boolean(result.part && several); // such as the errors of a map: there for who asks
   return {
-    element: make("div", {}, title, tiles?.element),
+    element: aside ? make("details", { class: "aside" }, make("summary", {}, title), tiles.element) : make("div", {}, title, tiles?.element),
     update(values) {
-      title.textContent = viewer.title(result, values) + own;
+      const ranges = result.ends && viewer.shown === result ? `. Colours: ${scaleText(result, viewer.drawn).join(" to ")}` : own;
+      title.textContent = viewer.title(result, values) + ranges;
       tiles?.update(values);
     },
   };
@@ -162,22 +165,33 @@ function byClass(viewer, result) {
     element: make("div", { class: "tiles", role: "group", "aria-label": "Class" }, tiles.map((each) => each.button)),
     update(values) {
       tiles.forEach(({ button, i }) => pressed(button, i === viewer.picked(result, values).class));
-      if (last === values.outliers + values.opacity) return;
-      last = values.outliers + values.opacity;
+      const key = [values.outliers, values.opacity, values.against].join();
+      if (last === key) return;
+      last = key;
       const without = leftOut(result, values);
       for (const { canvas, i } of tiles) {
         const heat = readMap(viewer.payload, result, { ...viewer.picked(result, values), class: i });
-        overlay(canvas.getContext("2d"), { x: 0, y: 0, width: canvas.width, height: canvas.height }, viewer.image, small, { values: heat, columns, opacity: values.opacity, ...rangeOf(result, heat, without) });
+        overlay(canvas.getContext("2d"), { x: 0, y: 0, width: canvas.width, height: canvas.height }, viewer.image, small, { values: heat, columns, opacity: values.opacity, ...rangeOf(result, heat, without, values.against) });
       }
     },
   };
 }
 
-// The scale of a map's colours in words and a ramp, for under the image
-export function legend(result, { kind, peak, low }, label = result.label) {
+// The ends of a map's scale in numbers
+function scaleText(result, { kind, peak, low }, label = result.label) {
   const text = result.label === "attention" || result.label.startsWith("share") ? percent : number;
-  const most = `${text(peak)}${result.limits ? "" : " or more"} ${label}`;
-  return scale(kind, kind === "tints" ? `−${text(peak)}` : text(low), most);
+  const both = kind === "tints" || kind === "signed";
+  return [both ? `−${text(peak)}` : text(low), `${text(peak)}${result.limits ? "" : " or more"} ${label}`];
+}
+
+// The scale of a map's colours in words and a ramp, for under the image
+export function legend(result, range, label = result.label, name = "") {
+  const numbers = scaleText(result, range, label);
+  if (!result.ends || result.changes) return scale(range.kind, ...numbers);
+  const [none, strong] = result.ends.map((text) => text.replace("{class}", name));
+  const made = scale(range.kind, range.kind === "tints" ? `against “${name}”` : none, range.kind === "tints" ? `for “${name}”` : strong);
+  made.title = numbers.join(" to ");
+  return made;
 }
 
 function drawMatrix(viewer, result) {

@@ -65,7 +65,7 @@ export class Stage {
     if (this.shown) this.draw(this.shown);
   }
 
-  // { values [patches] or null, colours [patches × 3] or null, kind, peak, low, opacity, query, outliers, without, removed }
+  // { values [patches] or null, colours [patches × 3] or null, kind, peak, low, opacity, query, outliers, without, contour, removed }
   draw(shown) {
     this.shown = shown;
     this.current = shown.query;
@@ -78,7 +78,7 @@ export function render(canvas, image, small, { rows, columns, prefix }, shown) {
   const { query = null, outliers = null, removed = null } = shown;
   const context = canvas.getContext("2d");
   const { width, height } = canvas;
-  overlay(context, { x: 0, y: 0, width, height }, image, small, { ...shown, columns });
+  overlay(context, { x: 0, y: 0, width, height }, shown.kind === "signed" ? null : image, small, { ...shown, columns, ...(shown.kind === "signed" ? { opacity: 1 } : {}) });
   const edges = (patch) => {
     const [left, top] = [Math.round(((patch % columns) * width) / columns), Math.round((Math.floor(patch / columns) * height) / rows)];
     return [left, top, Math.round((((patch % columns) + 1) * width) / columns) - left, Math.round(((Math.floor(patch / columns) + 1) * height) / rows) - top];
@@ -88,6 +88,7 @@ export function render(canvas, image, small, { rows, columns, prefix }, shown) {
     for (let patch = 0; patch < rows * columns; patch++) if (removed.gone.has(patch)) context.fillRect(...edges(patch));
   }
   const line = Math.max(2, width / 240);
+  if (shown.contour?.size) border(context, shown.contour, edges, columns, rows, line);
   const outline = ([x, y, wide, high], dashes) => {
     for (const [colour, extra] of [["rgb(0 0 0 / .65)", line], ["#fff", 0]]) {
       context.strokeStyle = colour;
@@ -101,6 +102,26 @@ export function render(canvas, image, small, { rows, columns, prefix }, shown) {
   if (query !== null && query >= prefix) outline(edges(query - prefix), []);
 }
 
+// A line around patches that belong together, light on dark, so that it is seen on any image
+function border(context, patches, edges, columns, rows, line) {
+  const sides = new Path2D();
+  for (const patch of patches) {
+    const [x, y, wide, high] = edges(patch), [row, column] = [Math.floor(patch / columns), patch % columns];
+    const has = (down, right) => row + down >= 0 && row + down < rows && column + right >= 0 && column + right < columns && patches.has(patch + down * columns + right);
+    for (const [down, right, x1, y1, x2, y2] of [[-1, 0, x, y, x + wide, y], [1, 0, x, y + high, x + wide, y + high], [0, -1, x, y, x, y + high], [0, 1, x + wide, y, x + wide, y + high]]) {
+      if (has(down, right)) continue;
+      sides.moveTo(x1, y1);
+      sides.lineTo(x2, y2);
+    }
+  }
+  context.lineCap = "square";
+  for (const [colour, wide] of [["rgb(0 0 0 / .6)", 1.6 * line], ["#fff", 0.7 * line]]) {
+    context.strokeStyle = colour;
+    context.lineWidth = wide;
+    context.stroke(sides);
+  }
+}
+
 // An image in a box of a canvas, and over it heat [patches] or colours [patches × 3]; `small` has a pixel for each patch.
 export function overlay(context, { x, y, width, height }, image, small, { values = null, colours = null, columns, kind = "tint", peak = null, low = 0, opacity = 0.6, without = null }) {
   context.globalAlpha = 1;
@@ -109,9 +130,35 @@ export function overlay(context, { x, y, width, height }, image, small, { values
     context.drawImage(image, x, y, width, height);
   } else context.clearRect(x, y, width, height);
   if (!values && !colours) return;
-  small.getContext("2d").putImageData(colours ? solid(colours, columns, opacity) : paint(values, columns, { kind, peak, low, alpha: opacity, without }), 0, 0);
+  const heat = image && kind === "tints" ? values.map((value) => Math.max(0, value)) : values; // what is below zero is hatched
+  small.getContext("2d").putImageData(colours ? solid(colours, columns, opacity) : paint(heat, columns, { kind, peak, low, alpha: opacity, without }), 0, 0);
   context.imageSmoothingEnabled = false;
   context.drawImage(small, x, y, width, height);
+  if (heat !== values) hatch(context, { x, y, width, height }, values, { columns, peak, opacity, without });
+}
+
+// Diagonal lines over the patches below zero, the clearer the further below
+function hatch(context, { x, y, width, height }, values, { columns, peak, opacity, without }) {
+  const rows = values.length / columns, pitch = Math.max(4, Math.round(width / columns / 4));
+  const lines = new OffscreenCanvas(pitch, pitch), pen = lines.getContext("2d");
+  for (const [colour, wide] of [["#000", 0.5 * pitch], ["#fff", 0.2 * pitch]]) {
+    pen.strokeStyle = colour;
+    pen.lineWidth = wide;
+    for (const shift of [-pitch, 0, pitch]) {
+      pen.beginPath();
+      pen.moveTo(shift - pitch, 2 * pitch);
+      pen.lineTo(shift + 2 * pitch, -pitch);
+      pen.stroke();
+    }
+  }
+  context.fillStyle = context.createPattern(lines, "repeat");
+  values.forEach((value, i) => {
+    if (value >= 0 || without?.has(i)) return;
+    context.globalAlpha = opacity * Math.min(1, -value / (peak || 1)) ** 0.7; // lines cover little: weak ones must be seen
+    const [left, top] = [(i % columns) * width / columns, Math.floor(i / columns) * height / rows].map(Math.round);
+    context.fillRect(x + left, y + top, Math.round(((i % columns) + 1) * width / columns) - left, Math.round((Math.floor(i / columns) + 1) * height / rows) - top);
+  });
+  context.globalAlpha = 1;
 }
 
 function solid(colours, columns, opacity) {

@@ -1,9 +1,9 @@
 // What the page shows: everything on it is drawn from these values, and the address bar holds them, so that any view can
 // be linked to.
 
-const WORDS = { view: String, block: Number, head: (text) => (isNaN(text) ? text : Number(text)), query: Number, class: Number, image: Number, second: Number, opacity: Number, epoch: Number, step: Number, count: Number, way: String, outliers: String, sample: String, model: String, beside: String, sentence: String };
+const WORDS = { view: String, block: Number, head: (text) => (isNaN(text) ? text : Number(text)), query: Number, class: Number, image: Number, second: Number, opacity: Number, epoch: Number, step: Number, count: Number, way: String, outliers: String, against: String, sample: String, model: String, beside: String, sentence: String };
 
-export const DEFAULTS = { view: null, block: 0, head: "mean", query: null, class: null, image: 0, second: null, opacity: 0.85, step: 0, count: null, way: "hide", outliers: null, hover: null };
+export const DEFAULTS = { view: null, block: 0, head: "mean", query: null, class: null, image: 0, second: null, opacity: 0.85, step: 0, count: null, way: "hide", outliers: null, against: null, hover: null };
 
 export class State {
   // a change of one of `pushed` is a step that the browser's Back undoes

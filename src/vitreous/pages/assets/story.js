@@ -19,12 +19,12 @@ export class Story {
   constructor(viewer, result, kinds) {
     Object.assign(this, { viewer, result, kinds });
     this.tokens = viewer.tokens;
-    this.buttons = result.steps.map((step, i) => make("button", { class: "step", onclick: () => viewer.state.set({ view: "story", step: i }) }, make("b", {}, String(i)), step.title));
+    this.heading = make("h3");
     this.body = make("div", { class: "story-body" });
     const go = (by) => viewer.state.set({ step: Math.max(0, Math.min(result.steps.length - 1, (viewer.state.values.step ?? 0) + by)) });
     this.back = make("button", { class: "chip", onclick: () => go(-1) }, "Back");
     this.next = make("button", { class: "chip", onclick: () => go(1) }, "Next");
-    this.element = make("div", { class: "story" }, make("div", { class: "steps", role: "group", "aria-label": "Steps" }, this.buttons), this.body, make("div", { class: "controls" }, this.back, this.next));
+    this.element = make("div", { class: "story" }, make("div", { class: "story-head" }, this.heading, this.back, this.next), this.body);
     this.at = null;
   }
 
@@ -61,7 +61,7 @@ export class Story {
     const query = prefix + patch;
     if (drawing === "score") {
       const heat = this.scores(query).subarray(prefix);
-      return { values: heat, kind: "tints", peak: robust(heat), low: 0, query, label: "score" };
+      return { values: heat, kind: "tint", peak: robust(heat), low: Math.min(...heat), query, label: "score" }; // a softmax sees differences alone
     }
     if (drawing === "attention") {
       const heat = softmax(this.scores(query)).subarray(prefix);
@@ -87,12 +87,12 @@ export class Story {
     const at = this.step(values), step = this.result.steps[at];
     if (at !== this.at) {
       this.at = at;
-      this.buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(i === at)));
+      this.heading.textContent = `${at} ${step.title}`;
       this.back.disabled = at === 0;
       this.next.disabled = at === this.result.steps.length - 1;
       this.drawing = this[step.drawing]();
       const shapes = step.shapes.map(([name, shape]) => make("tr", {}, make("th", { scope: "row" }, name), make("td", {}, shape)));
-      this.body.replaceChildren(make("h3", {}, `${at} ${step.title}`), make("p", {}, step.text), make("p", { class: "equation" }, step.equation), ...[this.drawing.element].flat().filter(Boolean), make("table", { class: "plain" }, shapes));
+      this.body.replaceChildren(make("p", {}, step.text), make("p", { class: "equation" }, step.equation), ...[this.drawing.element].flat().filter(Boolean), make("table", { class: "plain" }, shapes));
     }
     this.drawing.update?.(values);
   }

@@ -207,8 +207,9 @@ export class Viewer {
     this.opacity.addEventListener("input", () => this.state.set({ opacity: Number(this.opacity.value) / 100 }));
     const save = make("button", { class: "chip", onclick: () => this.save() }, "Save as PNG");
     this.outliers = artifacts ? make("button", { class: "chip", title: artifacts.said, onclick: () => this.state.set({ outliers: this.state.values.outliers === "shown" ? null : "shown" }) }, "Colour them too") : null;
-    const [many, rest] = artifacts ? [`${artifacts.patches.length} artifact${artifacts.patches.length > 1 ? "s" : ""} left out of the colours`, artifacts.said] : [];
-    this.artifacts = artifacts ? make("details", { class: "artifacts" }, make("summary", {}, many), make("p", {}, rest), this.outliers) : null;
+    const many = artifacts?.patches.length === 1 ? "1 patch has" : `${artifacts?.patches.length} patches have`;
+    this.artifacts = artifacts ? make("details", { class: "artifacts", ontoggle: () => this.state.set({ tick: performance.now() }) }, make("summary", {}, `${many} no colour: they hold no image content`.replace("has no colour: they hold", "has no colour: it holds")), make("p", {}, artifacts.said), this.outliers) : null;
+    this.against = make("button", { class: "chip", onclick: () => this.state.set({ against: this.state.values.against ? null : "shown" }) }, "Evidence against");
     this.edits = this.source.ablate ? new Edits(this) : null;
     this.headline = new Headline(this);
     this.list = make("div", { class: "tabs", role: "tablist", "aria-label": "Views" });
@@ -220,9 +221,9 @@ export class Viewer {
       this.buttons.set(group, button);
       this.list.append(button);
     }
-    const under = make("div", { class: "controls under" }, make("label", { class: "slider" }, make("span", {}, "Colours"), this.opacity), save);
+    const under = make("div", { class: "controls under" }, make("label", { class: "slider" }, make("span", {}, "Colours"), this.opacity), this.against, save);
     const story = this.header.views.find((view) => view.name === "story");
-    this.story = story ? make("nav", { class: "story-line", "aria-label": `Step by step: ${model.name}, ${name}` }, make("span", {}, "Step by step"), story.results.length ? this.steps(story) : null) : null;
+    this.story = story ? make("nav", { class: "story-line", "aria-label": `How it got there: ${model.name}, ${name}` }, make("span", {}, "How it got there:"), story.results.length ? this.steps(story) : null) : null;
     const left = this.hasStage ? make("div", { class: "left" }, this.stage.element, this.legend, this.said, this.edits?.element, this.story, under, this.artifacts) : null;
     const views = make("div", { class: "views" }, this.list, this.headline.element, this.panel);
     this.element = make("article", { class: left ? "viewer" : "viewer alone", "aria-label": `${model.name}: ${name}` }, this.headline.head, left, views);
@@ -230,7 +231,7 @@ export class Viewer {
 
   // the buttons of the story's steps
   steps(story) {
-    return story.results[0].steps.map((step, i) => make("button", { title: step.title, "aria-label": `Step ${i}: ${step.title}`, onclick: () => this.state.set({ view: "story", step: i }) }, String(i)));
+    return story.results[0].steps.map((step, i) => make("button", { "aria-label": `Step ${i}: ${step.title}`, onclick: () => this.state.set({ view: "story", step: i }) }, step.title));
   }
 
   // the view that a group opens with: the one the page opened with, or its first
@@ -251,7 +252,7 @@ export class Viewer {
     }
     const moves = controls(this, view.results);
     this.parts = [moves, ...view.results.map((result) => KINDS[result.kind](this, result))];
-    const words = make("div", { class: "sentences" }, make("h3", { class: siblings.length > 1 ? "visually-hidden" : null }, view.title), make("p", {}, view.read), make("p", { class: "beware" }, view.beware), view.pending ? make("p", { class: "pending", role: "status" }, this.failed ? `Not worked out: ${this.failed}` : "Being worked out …") : null);
+    const words = make("div", { class: "sentences" }, make("h3", { class: siblings.length > 1 ? "visually-hidden" : null }, view.title), make("p", {}, view.read), make("p", { class: "beware" }, view.beware), (this.wait = view.pending ? make("p", { class: "pending", role: "status" }) : null));
     this.panel.replaceChildren(...(siblings.length > 1 ? [make("div", { class: "chips", role: "group", "aria-label": `${view.group}: views` }, chips)] : []), words, ...this.parts.map((part) => part.element ?? ""));
     const tab = this.buttons.get(view.group);
     this.panel.setAttribute("aria-labelledby", tab.id);
@@ -259,6 +260,14 @@ export class Viewer {
       button.setAttribute("aria-selected", String(button === tab));
       button.tabIndex = button === tab ? 0 : -1;
     }
+  }
+
+  // what stands where a view is still being worked out
+  waiting(view) {
+    if (this.failed) return `Not worked out: ${this.failed}`;
+    const ready = this.standIn(view);
+    const named = ready && this.header.views.find((each) => each.results.includes(ready)).title;
+    return named ? `Being worked out … Until then the image shows “${named}”.` : "Being worked out …";
   }
 
   step(event) {
@@ -292,14 +301,18 @@ export class Viewer {
     this.headline.update(values);
     const tried = this.headline.removed(values), removed = tried ?? this.edits?.removed ?? null;
     this.edits?.update();
-    if (this.hasStage) this.stage.draw({ opacity: values.opacity, ...this.drawn, removed, ...(tried && values.way === "show" ? { values: null, colours: null } : {}) });
-    this.legend.replaceChildren(this.drawn.values ? legend(this.shown ?? { label: this.drawn.label }, this.drawn, this.named(values)) : "");
+    const outliers = this.artifacts?.open || values.outliers === "shown" ? this.drawn.outliers : null; // outlined where they are spoken of
+    if (this.hasStage) this.stage.draw({ opacity: values.opacity, ...this.drawn, outliers, removed, ...(tried && values.way === "show" ? { values: null, colours: null } : {}) });
+    this.legend.replaceChildren(this.drawn.values && !(tried && values.way === "show") ? legend(this.shown ?? { label: this.drawn.label }, this.drawn, this.named(values), this.shown ? this.fill("{class}", this.shown, values) : "") : "", this.drawn.contour?.size ? make("span", { class: "outlined" }, `the ${this.drawn.contour.size} strongest`) : "");
+    this.against.hidden = !this.shown?.signed || Boolean(this.shown.limits || this.shown.changes);
+    this.against.setAttribute("aria-pressed", String(Boolean(values.against)));
     if (this.outliers) {
       const has = Boolean(this.drawn.outliers);
       this.artifacts.hidden = !has;
       this.outliers.setAttribute("aria-pressed", String(values.outliers === "shown"));
     }
     this.story?.querySelectorAll("button").forEach((button, i) => button.setAttribute("aria-pressed", String(view.name === "story" && i === (values.step ?? 0))));
+    if (this.wait && this.wait.textContent !== this.waiting(view)) this.wait.textContent = this.waiting(view);
     for (const part of this.parts) part.update(values);
     this.say(values);
     this.took = performance.now() - begun; // how long a hover takes to answer: measured by the tests
@@ -307,11 +320,17 @@ export class Viewer {
 
   // what a view lays over the image: its map; of views about blocks or heads, their attention; of answers, the evidence
   mapOf(view) {
-    const own = view.results.find((result) => result.kind === "map");
+    const own = view.results.find((result) => result.kind === "map") ?? this.standIn(view);
     const byHead = view.results.some((each) => ["dots", "steps"].includes(each.kind) || each.positions || (each.kind === "matrix" && (each.rows === "block" || each.prefix !== null)));
     if (own || byHead) return own ?? this.attention;
     const answers = view.results.some((each) => ["removal", "lines"].includes(each.kind) || each.logits);
     return answers ? this.header.views.flatMap((each) => each.results).find((each) => each.kind === "map" && each.axes.includes("class")) ?? null : null;
+  }
+
+  // while a map of evidence is being worked out, the best one that is ready
+  standIn(view) {
+    if (!view.pending || view.group !== "Why") return null;
+    return this.groups.get("Why").flatMap((each) => each.results).find((result) => result.kind === "map" && result.axes.includes("class")) ?? null;
   }
 
   read(result, values) {
@@ -324,7 +343,21 @@ export class Viewer {
     }
     const heat = this.heat(result, values);
     const without = leftOut(result, values), outliers = leftOut(result, { ...values, outliers: null });
-    return { values: heat, query, outliers, ...rangeOf(result, heat, without) };
+    return { values: heat, query, outliers, contour: this.strongest(result, heat, without, values), ...rangeOf(result, heat, without, values.against) };
+  }
+
+  // the map whose patches the headline hides
+  get tested() {
+    return this.header.views.find((view) => view.name === "removal")?.results[0] ?? null;
+  }
+
+  // the strongest patches of a map of evidence, those that the headline speaks of or a tenth: they have a line around them
+  strongest(result, heat, without, values) {
+    if (!result.ends || result.changes) return null;
+    const told = result === this.tested && this.headline.told(values);
+    if (told) return new Set(told);
+    const found = [...heat.keys()].filter((i) => heat[i] > 0 && !without?.has(i)).sort((a, b) => heat[b] - heat[a] || a - b);
+    return new Set(found.slice(0, Math.round(heat.length / 10)));
   }
 
   say(values) {
@@ -334,15 +367,26 @@ export class Viewer {
     const pointed = this.pointed(values);
     if (!this.shown.axes.includes("query") && !("query" in this.shown.at) && pointed !== null && pointed >= this.prefix) {
       const value = heat[pointed - this.prefix], rank = heat.reduce((above, other) => above + (other > value), 1);
-      const name = this.tokenName(pointed);
-      return void (this.said.textContent = `${name[0].toUpperCase()}${name.slice(1)}: ${text(value)} ${this.shown.label}, number ${rank} of ${heat.length}.`);
+      const words = { patch: this.tokenName(pointed), number: text(value).replace("-", "−"), label: this.shown.label, rank, count: heat.length, odds: this.odds(value, values) };
+      const told = without?.has(pointed - this.prefix) ? `${words.patch} has no colour: it holds no image content.` : (this.shown.points ?? "").replace(/\{(\w+)\}/g, (_, word) => words[word]);
+      return this.tell(told);
     }
     const { query } = this.picked(this.shown, values);
     const own = this.shown.limits && query !== null && !this.compared(this.shown, values) ? query - (this.shown.prefix ?? 0) : -1; // a patch is like itself
     let best = own === 0 ? 1 : 0;
     for (let i = 0; i < heat.length; i++) if (i !== own && !without?.has(i) && (heat[i] > heat[best] || without?.has(best))) best = i;
-    const words = this.fill(this.shown.says, this.shown, values).replace("{peak}", `the ${this.tokenName(this.prefix + best)}`).replace("{value}", percent(heat[best])).replace("{number}", number(heat[best]));
-    this.said.textContent = words[0].toUpperCase() + words.slice(1);
+    const words = this.fill(this.shown.says, this.shown, values).replace("{peak}", `the ${this.tokenName(this.prefix + best)}`).replace("{place}", this.tokenName(this.prefix + best).replace("patch in ", "")).replace("{value}", percent(heat[best])).replace("{number}", number(heat[best])).replace("{odds}", this.odds(heat[best], values));
+    this.tell(words);
+  }
+
+  tell(words) {
+    this.said.textContent = words && `${words[0].toUpperCase()}${words.slice(1)}`.replace(/ %/g, "\u00a0%");
+  }
+
+  // log-odds in words
+  odds(value, values) {
+    const change = Math.exp(value) - 1;
+    return `${change < 0 ? "lowers" : "raises"} the odds of “${this.fill("{class}", this.shown, values)}” by ${percent(Math.abs(change))}`;
   }
 
   // --- doing ---------------------------------------------------------------------------------------------------------
@@ -385,8 +429,8 @@ export class Viewer {
     const { drawn, shown, stage } = this;
     const title = shown && drawn.values ? this.title(shown, this.state.values) : this.view.name === "story" ? this.parts.at(-1).title() : this.view.title;
     write(stage.shown.removed ? this.headline.proof.textContent : title, 36, "600 24px system-ui, sans-serif");
-    const scaled = stage.shown.values ? this.legend.textContent && [...this.legend.querySelectorAll("span:not(.ramp)")].map((each) => each.textContent).join(" to ") : "";
-    if (scaled) write(`Colours: ${scaled}${drawn.without?.size ? `; ${drawn.without.size} artifacts left out` : ""}`, 68, "18px system-ui, sans-serif");
+    const scaled = stage.shown.values ? this.legend.textContent && [...this.legend.firstChild.querySelectorAll("span:not(.ramp)")].map((each) => each.textContent).join(" to ") + (this.legend.firstChild.title && ` (${this.legend.firstChild.title})`) : "";
+    if (scaled) write(`Colours: ${scaled}${drawn.without?.size ? `; ${drawn.without.size} artifacts left out` : ""}${stage.shown.contour?.size ? `; outlined: the ${stage.shown.contour.size} strongest` : ""}`, 68, "18px system-ui, sans-serif");
     const named = [this.header.model.name, this.header.image?.name, this.header.predictions[0] && `${this.header.predictions[0].class_name} ${percent(this.header.predictions[0].probability)}`];
     write(named.filter(Boolean).join(" · "), 100, "18px system-ui, sans-serif", "#5b626b");
     const blob = await whole.convertToBlob({ type: "image/png" });
