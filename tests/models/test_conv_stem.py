@@ -3,12 +3,12 @@
 import timm
 import torch
 import torch.nn.functional as F
+from families import family, images
 from originals import fill_with_noise
 from safetensors.torch import save_file
 from timm.models._hub import save_config_for_hf
 
 from conftest import assert_same
-from families import family, images
 from vitreous.models.conv_stem import ConvStem
 from vitreous.weights.load import load
 
