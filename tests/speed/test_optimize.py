@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from families import FAMILIES, family, images
 
 from conftest import noise
 from vitreous.data.preprocess import Preprocess
@@ -59,35 +60,44 @@ def test_every_backend_gives_the_models_logits_for_any_number_of_images(model, n
             close(fast(x), model(x))
 
 
-UNLIKE = {  # blocks that the fused forward passes are not written for
-    "BEiT": {"relative_position": "table", "qkv_bias": False, "qv_bias": True, "position": "none", "layer_scale": 0.1},
-    "CaiT": {
-        "pool": "class-attention",
-        "pool_layers": 2,
-        "class_token": False,
-        "layer_scale": 0.1,
-        "talking_heads": True,
-    },
-    "shared relative positions": {"relative_position": "shared-mlp", "relative_width": 8, "post_norm": True},
-}
+def plain_output(model, x, precision):
+    if precision == "bf16":
+        return copy.deepcopy(model).bfloat16()(x.bfloat16()).float()
+    return model(x)
 
 
-COMPILED = {"BEiT": "int8", "CaiT": "fp32", "shared relative positions": "bf16"}
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", FAMILIES)
+@torch.no_grad()
+def test_every_family_gives_its_own_logits_and_features(name, precision):
+    model = family(name)
+    model.card = Card(name, Preprocess(size=model.config.size, resize=model.config.size, mean=MEAN, std=STD))
+    x = images(model, 3)
+    for backend in ("eager", "packed"):  # and what eager does where no packed pass is written for such blocks
+        fast = optimize(model, precision, batch_size=3, backends=(backend,))
+        assert not fast.notes
+        close(fast(x), plain_output(model, x, precision), {"fp32": 1e-4, "bf16": 0.08}[precision])
+    features = optimize(model, batch_size=3, backends=("eager",), output="features")
+    close(features(x), model.features(x))
+
+
+COMPILED = {"relative table": "int8", "class attention pool": "fp32", "shared relative network": "bf16"}
 """Each is compiled in one precision, and each precision once: a C++ compiler takes 5 to 20 s for one of them."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
-@pytest.mark.parametrize("unlike", UNLIKE)
-def test_models_with_other_blocks_are_optimized_too(unlike, precision):
-    model, x = small(**UNLIKE[unlike]), torch.randn(3, 3, 16, 16)
+@pytest.mark.parametrize("name", COMPILED)
+def test_models_with_other_blocks_are_compiled_and_quantised_too(name, precision):
+    """Blocks that the fused forward passes are not written for."""
+    model = family(name, width=64, depth=1)
+    model.card = Card(name, Preprocess(size=model.config.size, resize=model.config.size, mean=MEAN, std=STD))
+    x = images(model, 3)
     with torch.no_grad():
-        plain = model(x) if precision != "bf16" else copy.deepcopy(model).bfloat16()(x.bfloat16()).float()
-        share = {"fp32": 1e-4, "bf16": 0.05, "int8": 0.05}[precision]
-        for name in ("eager", "packed", *(["compiled"] if COMPILED[unlike] == precision else [])):
-            fast = optimize(model, precision, batch_size=3, backends=(name,))
+        for backend in ("eager", *(["compiled"] if COMPILED[name] == precision else [])):
+            fast = optimize(model, precision, batch_size=3, backends=(backend,))
             assert not fast.notes
-            close(fast(x), plain, share)
+            close(fast(x), plain_output(model, x, precision), {"fp32": 1e-4, "bf16": 0.05, "int8": 0.05}[precision])
 
 
 def test_pixels_are_taken_as_they_are(model):
