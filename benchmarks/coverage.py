@@ -100,7 +100,7 @@ ROWS: dict[str, tuple[str, ...]] = {  # of the table: families and timm's module
     "timm: DINOv3, EVA, EVA-02, Perception Encoder, Sapiens 2, rotary positions": ("eva",),
     "timm: BEiT, BEiT-3, relative positions": ("beit", "vision_transformer_relpos"),
     "timm: CaiT, NaFlex ViT": ("cait", "naflexvit"),
-    "timm: hybrids of a ResNet and a ViT": ("vision_transformer_hybrid",),
+    "timm: hybrids of convolutions and a ViT (BiT, MobileCLIP)": ("vision_transformer_hybrid",),
     "timm: XCiT, SAM": ("xcit", "vision_transformer_sam"),
 }
 MARKERS = "<!-- coverage: benchmarks/coverage.py --table writes this -->", "<!-- /coverage -->"

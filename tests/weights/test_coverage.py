@@ -90,3 +90,44 @@ def test_a_resumed_run_keeps_what_the_file_holds(tmp_path, monkeypatch, capsys):
     assert ended.value.code == 1
     assert [each["name"] for each in json.loads(path.read_text())] == ["a.b", "c.d"]
     assert capsys.readouterr().out.splitlines()[1].split() == ["timm", "(all)", "bare", "1", "1", "0", "0"]
+
+
+def test_the_table_counts_folders_and_replaces_what_stands_between_the_markers(tmp_path):
+    def case(library, family, name, result, form="folder"):
+        return coverage.Outcome(library, family, name, form, result)
+
+    outcomes = [
+        *(case("timm", "eva", f"eva.{n}", "exact") for n in range(3)),
+        case("timm", "xcit", "xcit.a", "refused"),
+        case("timm", "eva", "eva.0", "wrong", form="bare"),
+        *(case("transformers", "vit", name, result) for name, result in (("a", "exact"), ("b", "refused"))),
+        case("transformers", "swin", "c", "refused"),
+    ]
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n\n{coverage.MARKERS[0]}\nold\n{coverage.MARKERS[1]}\n\nafter\n")
+    for _ in range(2):  # the same again
+        coverage.write_table(page, coverage.coverage_table(outcomes, coverage.datetime.date(2026, 11, 17)))
+    lines = page.read_text().splitlines()
+    assert (lines[0], lines[-1], "old" in lines) == ("before", "after", False)
+    assert any(line.startswith("| timm: DINOv3, EVA") and line.endswith("| 3 | 3 |") for line in lines)
+    assert "| all of timm's pretrained ViTs: **75%** | 3 | 4 |" in lines
+    assert "| transformers: the 1 model types that are read, all their classes | 1 | 2 |" in lines
+    assert sum("1 are wrong, 0 crash" in line for line in lines) == 1
+    with pytest.raises(ValueError, match="has no <!-- coverage"):
+        coverage.write_table(Path(__file__).parent / "conftest.py", "")
+
+
+@pytest.mark.slow
+def test_a_whole_model_is_compared_in_all_its_blocks(monkeypatch, capsys):
+    assert coverage.cover_full("test_vit.r160_in1k").result == "exact"
+    assert capsys.readouterr().out.startswith("| test_vit.r160_in1k | 6 | 0 | exact |")
+    from vitreous.weights import infer
+
+    build = infer.build_vit
+
+    def halve(config, tensors, *rest, **options):
+        last = f"blocks.{config.depth - 1}.norm1.weight"
+        return build(config, tensors | {last: tensors[last] / 2}, *rest, **options)
+
+    monkeypatch.setattr("vitreous.weights.load.build_vit", halve)
+    assert coverage.cover_full("test_vit.r160_in1k").result == "wrong"
