@@ -14,7 +14,7 @@ def why_no_text_similarity(model: ViT) -> str | None:
     if not isinstance(model.head, SentenceHead):
         return NO_SENTENCES
     if model.config.pools_by_attention:
-        return "its attention pool reads all patches at once: no patch alone has a place among sentences"
+        return "its attention pool reads all patches at once, and no patch alone has a place among sentences"
     return None
 
 

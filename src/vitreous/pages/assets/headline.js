@@ -4,6 +4,7 @@
 import { make, percent } from "./dom.js";
 
 const SHOWN = 5;
+const LONG = 32; // letters of a name that are set smaller: a sentence
 const STEP = 90; // milliseconds a step when patches are hidden one after the other
 
 export class Headline {
@@ -19,7 +20,7 @@ export class Headline {
     const waits = !viewer.failed && header.views.some((view) => view.pending && view.name === "evidence");
     this.proof = make("p", { class: waits ? "proof pending" : "proof", "aria-live": "polite" }, waits ? "Hiding patches, to see whether the map is right …" : "");
     this.verdict = make("p", { class: "verdict" });
-    this.head = make("div", { class: "head" }, make("h2", { class: "answer-line" }, words), make("p", { class: "sub", title: header.model.summary }, about), this.removal || waits ? [this.proof, this.verdict] : null);
+    this.head = make("div", { class: "head" }, make("h2", { class: first?.class_name.length > LONG ? "answer-line long" : "answer-line" }, words), make("p", { class: "sub", title: header.model.summary }, about), this.removal || waits ? [this.proof, this.verdict] : null);
     this.bars = make("ol", { class: "answers", "aria-label": "Predictions" });
     const parts = [];
     if (this.removal) {
