@@ -59,7 +59,8 @@ def explore(
         if model.card is None:
             raise ValueError("a model is explored with its preprocessing: set model.card")
         name, model = _free_name(source, model, named), model.to(target, dtype).eval()
-        if (towers := two_towers(model, classes, note=note)) is not None:
+        quiet = bool(classes)  # without a text tower, classes are an error that says the same
+        if (towers := two_towers(model, classes, note=(lambda line: None) if quiet else note)) is not None:
             texts[name] = towers
         named[name] = _with_classes(model, classes, None if towers is None else towers.tower) if classes else model
     page = RunningExplorer(named, host=host, port=port, texts=texts)
