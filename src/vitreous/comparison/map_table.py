@@ -14,6 +14,8 @@ from vitreous.inside.methods import Method
 MapTable = dict[str, Any]
 REFERENCE = "relevance"
 """The method that others are compared with."""
+BASELINES = ("centre", "random")
+"""Maps that know nothing of the model: a good one is above both."""
 WORDS = {"blur": "blur", "mean": "mean colour", "removed": "tokens removed"}
 
 
@@ -196,9 +198,31 @@ def passes(row: Mapping[str, Any]) -> str:
     return f"{row['forward']:,}" + (f" + {row['backward']} backward" if row["backward"] else "")
 
 
+def map_verdict(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Say which map to look at: the most faithful, the best at one pass, and those that are no better than the centre.
+
+    >>> row = lambda name, over, forward=1: {"name": name, "forward": forward, "over": {"mean": over}}
+    >>> map_verdict([row("centre", -0.3), row("relevance", 0.0), row("removal-64", 0.1, 65)])
+    'Most faithful: removal-64; with one forward pass: relevance.'
+    >>> map_verdict([row("centre", -0.3), row("relevance", 0.0), row("Grad-CAM++", -0.4)])
+    'Most faithful: relevance. No better than a map that knows nothing of the model: Grad-CAM++.'
+    """
+    ranked = sorted(rows, key=lambda row: -row["over"]["mean"])
+    maps = [row for row in ranked if row["name"] not in BASELINES]
+    if not maps:
+        return ""
+    said = f"Most faithful: {maps[0]['name']}"
+    if maps[0]["forward"] > 1 and (quick := [row["name"] for row in maps if row["forward"] <= 1]):
+        said += f"; with one forward pass: {quick[0]}"
+    bars = [row["over"]["mean"] for row in ranked if row["name"] in BASELINES]
+    weak = [row["name"] for row in maps if bars and row["over"]["mean"] <= max(bars)]
+    return said + (f". No better than a map that knows nothing of the model: {', '.join(weak)}." if weak else ".")
+
+
 def _faithfulness(table: MapTable, faith: Mapping[str, Any]) -> PrintedTable:
     operators, base = faith["operators"], faith["reference"]
     lead = [
+        *filter(None, [map_verdict(faith["methods"])]),
         f"{table['model']} on {faith['images']} images of {table['data']['faithfulness']} ({faith['correct']} of them "
         f"classified correctly), predicted class, {table['steps']} steps, {table['device']}, torch {table['torch']}.",
         "Insertion less deletion area by what removed patches show; * marks an operator that the method was fitted "
