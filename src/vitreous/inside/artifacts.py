@@ -10,6 +10,7 @@ Shapes:  b images · t tokens · d width · u neurons (hidden units of an MLP)
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -166,7 +167,7 @@ def with_registers(model: ViT, neurons: Sequence[Neuron], count: int = 1) -> ViT
             last = f"blocks 0 to {model.config.depth - 2} and hidden units 0 to {model.config.mlp_width - 1}"
             raise ValueError(f"a neuron must be one of {last}, got block {block}, unit {unit}")
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    new = copy.deepcopy(model, {**shared, id(model.card): model.card})  # type: ignore[dict-item]
+    new = copy.deepcopy(model, {**shared, id(model.card): model.card})
     old, zeros = model.layout.prefix, next(model.parameters()).new_zeros(1, count, model.config.width)
     new.config = replace(model.config, registers=model.config.registers + count)
     new.layout = new.config.layout
@@ -178,7 +179,8 @@ def with_registers(model: ViT, neurons: Sequence[Neuron], count: int = 1) -> ViT
         new.rope.prefix += count
     for number in sorted({number for number, _ in neurons}):
         units = sorted(unit for block, unit in neurons if block == number)
-        new.blocks[number].mlp.norm = RegisterNeurons(units, old + count, count).to(zeros.device)
+        mlp: Any = new.blocks[number].mlp
+        mlp.norm = RegisterNeurons(units, old + count, count).to(zeros.device)
     return new
 
 
