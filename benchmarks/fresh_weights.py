@@ -1,6 +1,6 @@
 """How alike maps of trained and of fresh weights are, and how alike unrelated maps are: `results/faithfulness.md`.
 
-    python benchmarks/fresh_weights.py --data imagenet-val-500 --images 18
+    python benchmarks/fresh_weights.py --data imagenet-val-500 --images 18 --of 40
 
 Removal with 64 passes is fitted to the same scores in several ways: as it is, without its prior map, without the
 similarity of neighbouring patches, and with other masks for the fresh weights. One thread.
@@ -62,16 +62,17 @@ def without_mean(maps: Tensor) -> Tensor:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--images", type=int, default=18)
+    parser.add_argument("--images", type=int, default=18, help="the first so many")
+    parser.add_argument("--of", type=int, default=40, help="of so many images, spread over all")
     given = parser.parse_args()
     torch.set_num_threads(1)
     own = load()
     models = [(model, pack(model, 8)) for model in (own, reinitialised(own).eval())]
-    grid, found = own.layout.grid, open_dataset(given.data).spread(given.images)
+    grid, found = own.layout.grid, open_dataset(given.data).spread(given.of)
     draws = [torch.Generator().manual_seed(seed) for seed in (0, 1)]
     masks = [draw_masks(grid, PASSES, RANDOM_SHARES, RANDOM_BLOBS, each) for each in draws]
     pairs = []
-    for number in range(len(found)):
+    for number in range(given.images):
         x = own.card.preprocess(read_image(found.image(number)))[None]
         with torch.no_grad():
             target = int(own(x).argmax())
