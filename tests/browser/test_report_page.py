@@ -1,6 +1,7 @@
 """The report in a real browser, from disk, with the network off."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from vitreous.figures.kinds import Matrix
 from vitreous.inside.artifacts import Artifacts
 from vitreous.inside.capture import capture
 from vitreous.inside.hiding import HiddenPatches
+from vitreous.inside.occlusion import rise
 from vitreous.inside.representations import patch_similarity, principal_colours
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit_config import ViTConfig
@@ -35,7 +37,9 @@ pytestmark = pytest.mark.slow
 def report(tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.html"
     views = ",".join(["all", *(name for name, view in VIEWS.items() if view.slow)])
-    main(["explain", CHELSEA, *SMALL, "-o", str(path), "--views", views, "--device", "cpu"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vitreous.inside.methods.rise", partial(rise, masks=64))  # 1,024 take over ten seconds
+        main(["explain", CHELSEA, *SMALL, "-o", str(path), "--views", views, "--device", "cpu"])
     return path.as_uri()
 
 
