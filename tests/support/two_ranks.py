@@ -54,8 +54,9 @@ def main(data: Path, root: Path) -> None:
         listener = LogKeeper()
         train(often, root / f"broken-{engine}", listeners=[listener, SnapshotRecorder()])
         assert "resuming at epoch 2, step 0 of 3" in listener.lines, listener.lines
-        with patch.context() as traced:  # whole graphs with their backward passes, but no C++: test_loop.py has that
-            traced.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+        with patch.context() as traced:
+            if engine == "fsdp":  # block by block: traced with their backward passes, but C++ is compiled for DDP alone
+                traced.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
             train(plain(data, parallel=engine, compile=True, **EQUAL), root / f"compiled-{engine}")
         resnet = {"model": "resnet18_small", "optimizer": "sgd", "image_size": 8, "epochs": 1}
         train(plain(data, parallel=engine, **resnet), root / f"resnet-{engine}", listeners=[Statistics()])
