@@ -97,6 +97,9 @@ def test_the_pages_network_gives_the_numbers_of_python(tmp_path, plain):
             changed = model(x)
         found = {"logits": logits, "short": logits, "attention": seen.stack("attention"), "changed": changed}
         found |= {"outputs": seen.stack("output"), "changed-attention": without.stack("attention")}
+        silent = {f"blocks.1.{part}_output": torch.zeros_like for part in ("attention", "mlp")}
+        with torch.no_grad(), intervene(model, replace=silent):
+            found["blocked"] = model(x)
         found["parts"] = pruned_gradients(model, x.expand(2, -1, -1, -1), classes)
         # with a final norm, pruned_gradients recomputes the tokens that intervene has changed for the mean over patches
         away = [] if "mean" in model.config.pool and model.config.final_norm else gone

@@ -22,6 +22,7 @@ const TASKS = {
     const changes = { off: new Set(off), gone: new Set(gone) };
     const found = network.run(tokens, { keep: true }), changed = network.run(tokens, { keep: true, ...changes });
     changed.off = changes.off;
+    write(`${name}.blocked`, network.run(tokens, { off: new Set(["1"]) }).logits);
     const short = network.run(tokens), parts = network.parts(found, classes), without = network.parts(changed, classes, changes.gone);
     for (const [kind, values] of Object.entries({ logits: found.logits, short: short.logits, attention: found.attention, outputs: found.outputs, changed: changed.logits, "changed-attention": changed.attention })) write(`${name}.${kind}`, values);
     write(`${name}.parts`, parts.flatMap((part) => [...part]));

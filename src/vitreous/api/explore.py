@@ -1,4 +1,7 @@
-"""`explore`: load models and open the explorer, a web page that looks into them on any image."""
+"""`explore`: load models and open the explorer, a web page that looks into them on any image.
+
+`write_site` writes a page of one model that needs no server: the browser runs the model.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,25 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
+from vitreous.data.samples import samples
 from vitreous.models.text import TextTower
 from vitreous.models.vit import ViT
+from vitreous.pages.explanation import Explanation, save_site
+from vitreous.pages.live import LIVE_VIEWS, LivePrecision, check_live, round_weights
 from vitreous.predict.words import TwoTowers, two_towers, with_target, with_words
 from vitreous.runtime.device import pick_device, pick_dtype
 from vitreous.runtime.files import short_name
 from vitreous.server.serve import RunningExplorer
+from vitreous.views.inspection import Inspection
 from vitreous.weights.load import load
 from vitreous.weights.runs import checkpoint_name
 
 Models = str | Path | ViT
 """A model, or what `load` takes: a name, a file, a folder, a run or a moment of it."""
+
+
+SITE_IMAGES = ("chelsea", "coffee")
+"""Photographs that a static site opens with."""
 
 
 def explore(
@@ -67,6 +78,21 @@ def explore(
     if open_browser:
         webbrowser.open(page.url)
     return page
+
+
+def write_site(folder: str | Path, model: Models | None = None, *, precision: LivePrecision = "fp16") -> list[Path]:
+    """Write the explorer of one model as a static web site, for any web server; return its files, the page first.
+
+    The browser runs the model: weights are a file beside the page, in fp16 or int8.
+    """
+    loaded = model if isinstance(model, ViT) else load(model)
+    rounded = round_weights(check_live(loaded).cpu(), precision)
+    pages = []
+    for name in SITE_IMAGES:
+        explanation = Explanation(Inspection(rounded, samples()[name], name=name), ["all", *LIVE_VIEWS])
+        explanation.live = True
+        pages.append(explanation.page())
+    return save_site(Path(folder), pages, rounded, precision)
 
 
 def _with_classes(model: ViT, classes: Sequence[str], tower: TextTower | None) -> ViT:

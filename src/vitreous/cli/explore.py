@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
+import tyro
+
 from vitreous.cli.console import messages, notes, say_remarks
-from vitreous.cli.options import Device, Switch, Words, optional
+from vitreous.cli.options import Device, Folder, Switch, Words, optional
+from vitreous.runtime.files import check_writable_folder
 
 
 def explore(
@@ -16,6 +20,8 @@ def explore(
     device: Device = "auto",
     precision: Literal["fp32", "bf16", "fp16"] = "fp32",
     open_browser: Switch = False,
+    static: Folder = None,
+    live: Annotated[Literal["fp16", "int8"], tyro.conf.arg(metavar="{fp16,int8}")] = "fp16",
 ) -> None:
     """Serve a web page on this machine: drop an image in, and see what each patch attends to. End it with Ctrl-C.
 
@@ -28,6 +34,8 @@ def explore(
         device: auto, cpu, cuda, cuda:N or mps.
         precision: Number format: fp32; bf16 and fp16 are faster on a GPU, and their maps differ a little.
         open_browser: Open the page in a browser.
+        static: Serve nothing, write the page of one model to this folder for any web server; the browser runs it.
+        live: How --static stores the weights: int8 is half the size.
     """
     from vitreous.api.explore import explore as open_explorer
 
@@ -37,6 +45,9 @@ def explore(
 
         words = read_words(classes)
     console = messages()
+    if static is not None:
+        _write_static(static, model, live, words)
+        return
     with open_explorer(
         model,
         host=host,
@@ -57,3 +68,17 @@ def explore(
             )
         console.print(f"the explorer is at {page.url} (end it with Ctrl-C)", markup=False)
         page.wait()
+
+
+def _write_static(
+    folder: Path, models: tuple[str, ...], precision: Literal["fp16", "int8"], words: tuple[str, ...]
+) -> None:
+    """Write the static site of `vitreous explore --static`, and say what it holds."""
+    from vitreous.api.explore import write_site
+
+    if len(models) > 1 or words:
+        raise ValueError("a static site holds one model and its own classes: name one --model, and no --classes")
+    check_writable_folder(folder, "--static")
+    for path in write_site(folder, models[0] if models else None, precision=precision):
+        print(f"wrote {path} ({path.stat().st_size / 2**20:.1f} MB)")
+    print(f"any web server can serve {folder}: python -m http.server -d {folder}")

@@ -135,7 +135,8 @@ export class Edits {
 
   sentence(first, now) {
     const many = (count, word) => (count ? `${count} ${word}${count > 1 ? "s" : ""}` : "");
-    const without = [many(this.off.size, "head"), this.way === "tokens" ? many(this.gone.size, "patch").replace("patchs", "patches") : ""].filter(Boolean).join(" and ");
+    const heads = [...this.off].filter((key) => key.includes(".")).length;
+    const without = [many(heads, "head"), many(this.off.size - heads, "block"), this.way === "tokens" ? many(this.gone.size, "patch").replace("patchs", "patches") : ""].filter(Boolean).join(" and ");
     const blurred = this.way === "blur" && this.gone.size ? `${this.gone.size} patch${this.gone.size > 1 ? "es" : ""} blurred` : "";
     const words = [without && `without ${without}`, blurred && `with ${blurred}`].filter(Boolean).join(" and ");
     const start = words[0].toUpperCase() + words.slice(1);

@@ -2,7 +2,7 @@
 
 import { make } from "./dom.js";
 import { Images } from "./images.js";
-import { address, ask, parts } from "./server.js";
+import { address, ask, blocks, parts } from "./server.js";
 import { DEFAULTS, State } from "./state.js";
 import { Viewer } from "./viewer.js";
 
@@ -120,7 +120,7 @@ class Slot {
     for (const view of header.views) view.pending = true;
     const { view, block, head, query, class: target } = header.start;
     if (!globalThis.vitreous) state.start({ view, block: block ?? 0, head: head ?? "mean", query, class: target });
-    const source = { ablate: (values) => this.ablate(values), loaded: () => this.loading, explain: (index) => state.set({ class: index }), sentence: sentenceOf(model) };
+    const source = { ablate: (values) => this.ablate(values), loaded: () => this.loading, explain: (index) => state.set({ class: index }), sentence: sentenceOf(model), blocks };
     const viewer = await Viewer.create(payload, state, source);
     this.viewer?.destroy();
     this.viewer = viewer;

@@ -201,6 +201,7 @@ function drawMatrix(viewer, result) {
   const byHead = result.rows === "block" && result.columns === "head";
   const live = byHead && viewer.source.ablate !== null;
   const news = make("p", { class: "news", role: "status" });
+  const blocks = live && viewer.source.blocks ? count(viewer.depth).map((block) => make("button", { class: "chip", "aria-label": `block ${block}`, onclick: () => viewer.edits.change(() => viewer.edits.toggle(viewer.off, String(block))) }, String(block))) : [];
   const choose = (block, head) => {
     if (live) viewer.toggle(block, head);
     viewer.state.set({ block, head });
@@ -223,9 +224,10 @@ function drawMatrix(viewer, result) {
   };
   let last = null;
   return {
-    element: make("div", {}, live ? [make("p", {}, "Click a head to switch it off and see the answer change."), make("button", { class: "chip", onclick: () => viewer.clear() }, "All heads on"), news] : null, title, drawn),
+    element: make("div", {}, live ? [make("p", {}, "Click a head to switch it off and see the answer change."), make("button", { class: "chip", onclick: () => viewer.clear() }, "All heads on"), blocks.length ? make("p", { class: "chips", role: "group", "aria-label": "Blocks to switch off" }, "Switch a whole block off: ", blocks) : null, news] : null, title, drawn),
     update(values) {
       news.textContent = viewer.news;
+      blocks.forEach((button, block) => pressed(button, viewer.off.has(String(block))));
       const picked = viewer.picked(result, values);
       const key = JSON.stringify([result.axes.map((axis) => picked[axis]), byHead && [values.block, values.head, [...viewer.off]]]);
       if (key === last) return;

@@ -202,6 +202,8 @@ export function address(path, values) {
   return `${path}?${new URLSearchParams(Object.entries(values).filter(([, value]) => value !== null && value !== ""))}`;
 }
 
+export const blocks = true;
+
 export const sampleAddress = (name) => samples.get(name).url;
 
 // for tests and measurements: the network on what it gets

@@ -19,6 +19,9 @@ export function address(path, values) {
 
 export const sampleAddress = (name) => `/api/samples/${encodeURIComponent(name)}`;
 
+// whether whole blocks can be switched off
+export const blocks = false;
+
 // Each part of a response in stages: a payload after its length
 export async function* parts(response) {
   const reader = response.body.getReader();

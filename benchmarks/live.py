@@ -1,0 +1,277 @@
+"""Measure the live page: accuracy of its weights in its own runtime, and its speed in a browser.
+
+    python benchmarks/live.py accuracy --data /path/to/imagenet-val-500      # top-1 and top-5 of fp16 and int8, in Node
+    python benchmarks/live.py speed [--onnx node_modules/onnxruntime-web/dist] # in Chromium, beside onnxruntime-web
+    python benchmarks/live.py odd                                            # fifty odd images dropped in, in Chromium
+
+`accuracy` takes a folder of images whose folders are named after class indices. Images are decoded by Pillow, resized,
+normalised and classified by the page's own scripts. `speed` alternates one pass of each, so that both get the same
+share of a busy machine: read the ratio. Results: results/live.md.
+"""
+
+import argparse
+import functools
+import http.server
+import io
+import json
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+
+NODE = """
+import { openSync, readSync, readFileSync } from "node:fs";
+const [{ Kernels }, { Network }, { Payload }, { view, normalise }] = await Promise.all(["kernels.js", "network.js", "payload.js", "pixels.js"].map((name) => import(`./${name}`)));
+const read = (name) => { const { buffer, byteOffset, length } = readFileSync(name); return buffer.slice(byteOffset, byteOffset + length); };
+const { images, precisions } = JSON.parse(readFileSync("cases.json")), file = openSync("images.raw");
+const networks = [];
+for (const precision of precisions) {
+  const weights = new Payload(read(`${precision}.bin`));
+  networks.push(new Network(await Kernels.create(weights.bytes("kernels")), weights));
+}
+const right = precisions.map(() => [0, 0]), answers = [];
+for (const { height, width, offset, label } of images) {
+  const raw = new Uint8Array(height * width * 3);
+  readSync(file, raw, 0, raw.length, offset);
+  const { preprocess } = networks[0], x = normalise(preprocess, view(preprocess, height, width, 3, (top, bottom) => raw.subarray(top * width * 3, bottom * width * 3)));
+  answers.push(networks.map((network, i) => {
+    const { logits } = network.run(network.assemble(network.embed(x))), order = [...logits.keys()].sort((a, b) => logits[b] - logits[a]);
+    right[i][0] += order[0] === label;
+    right[i][1] += order.slice(0, 5).includes(label);
+    return order[0];
+  }));
+}
+const same = answers.filter(([a, b]) => a === b).length;
+console.log(JSON.stringify({ images: images.length, same, right: Object.fromEntries(precisions.map((name, i) => [name, right[i]])) }));
+"""
+
+
+def accuracy(data: Path) -> None:
+    """Classify a folder of images with the page's scripts, in Node, at both precisions."""
+    from PIL import Image
+
+    from vitreous.data.images import read_image
+    from vitreous.pages.live import pack_network, round_weights
+    from vitreous.pages.render import ASSETS
+    from vitreous.weights.load import load
+
+    model = load()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for path in ASSETS.glob("*.js"):
+            shutil.copy(path, folder)
+        (folder / "package.json").write_text('{"type": "module"}')
+        (folder / "run.mjs").write_text(NODE)
+        for precision in ("fp16", "int8"):
+            rounded = round_weights(model, precision)
+            (folder / f"{precision}.bin").write_bytes(pack_network(rounded, precision).to_bytes())
+        images, at, right = [], 0, 0
+        with (folder / "images.raw").open("wb") as file:
+            for path in sorted(each for each in data.rglob("*") if each.suffix.lower() in (".jpg", ".jpeg", ".png")):
+                image: Image.Image = read_image(path)
+                label = int(path.parent.name)
+                images.append({"height": image.height, "width": image.width, "offset": at, "label": label})
+                at += file.write(np.asarray(image).tobytes())
+                with torch.inference_mode():
+                    right += int(model(model.card.preprocess(image)[None])[0].argmax()) == label
+        (folder / "cases.json").write_text(json.dumps({"images": images, "precisions": ["fp16", "int8"]}))
+        done = subprocess.run(["node", "run.mjs"], cwd=folder, capture_output=True, text=True, check=True)
+        print(f"Python, fp32: top-1 {right} of {len(images)}")
+        print(done.stdout)
+
+
+def page_file(folder: Path, **options) -> Path:
+    """Write a live page of the packaged model, with the views that a page needs."""
+    from vitreous.api.explain import explain
+
+    return explain(views="predictions").save(folder / "page.html", **{"live": True, **options})
+
+
+def speed(onnx: Path | None) -> None:
+    """Time passes in Chromium, alternating with onnxruntime-web where it is given, and what a visitor waits for."""
+    from chromium import Watched, browser, until
+
+    from vitreous.data.samples import samples
+    from vitreous.weights.load import load
+
+    with tempfile.TemporaryDirectory() as name, browser() as found:
+        folder = Path(name)
+        page_file(folder)
+        samples()["coffee"].save(folder / "coffee.jpg", quality=92)
+        watched = Watched(found, viewport={"width": 1366, "height": 650})
+        page = watched.page
+        page.goto((folder / "page.html").as_uri())
+        page.wait_for_selector("html[data-ready]", timeout=120_000)
+        until(page, "document.documentElement.dataset.network === 'wasm'", 120)
+        paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime")
+        print(f"first contentful paint: {paint:.0f} ms after the page was asked for")
+        times = page.evaluate(
+            """async () => { const found = [], x = new Float32Array(3 * 224 * 224).map(() => Math.random() - 0.5);
+            for (let i = 0; i < 25; i++) found.push([(await vitreousNetwork.run({ x, keep: true })).took, (await vitreousNetwork.run({ x })).took]);
+            return found; }"""
+        )
+        kept, short = (np.array(column) for column in zip(*times, strict=True))
+        print(f"one pass, all attention kept: least {kept.min():.0f} ms, median {np.median(kept):.0f} ms")
+        print(f"one pass, logits alone: least {short.min():.0f} ms, median {np.median(short):.0f} ms")
+        page.evaluate("delete document.documentElement.dataset.ready")
+        begun = time.monotonic()
+        page.set_input_files("#file", str(folder / "coffee.jpg"))
+        until(page, "globalThis.vitreous.viewer.header.image.name === 'coffee.jpg'", 60)
+        print(f"a photo of 600×400 dropped: answered after {time.monotonic() - begun:.2f} s (asked every 0.05 s)")
+        until(page, "vitreous.viewer.header.views.find((view) => view.name === 'removal').results.length", 300)
+        print(f"its removal map, 64 passes and five fits: after {time.monotonic() - begun:.1f} s")
+        until(page, "document.documentElement.dataset.ready !== undefined", 300)
+        print(f"everything, {64 + 29 + 36} passes: after {time.monotonic() - begun:.1f} s")
+        memory = page.evaluate("async () => (await vitreousNetwork.run({ x: new Float32Array(3 * 224 * 224) })).memory")
+        heap = page.evaluate("performance.memory.usedJSHeapSize")
+        print(f"memory: WebAssembly {memory / 1e6:.0f} MB, JavaScript of the page {heap / 1e6:.0f} MB")
+        watched.context.close()
+        if onnx is not None:
+            beside_onnx(found, folder, onnx, load())
+
+
+def beside_onnx(browser, folder: Path, onnx: Path, model) -> None:
+    """Alternate passes of the page's kernels and of onnxruntime-web's WebAssembly, one thread each, in one page."""
+    from chromium import Watched, until
+
+    from vitreous.pages.live import bundle, pack_network, round_weights
+
+    torch.onnx.export(
+        model, (torch.zeros(1, 3, 224, 224),), str(folder / "model.onnx"), dynamo=True, external_data=False,
+        input_names=["x"], output_names=["logits"],
+    )  # fmt: skip
+    for path in onnx.iterdir():
+        if path.suffix in (".mjs", ".wasm"):
+            shutil.copy(path, folder)
+    (folder / "network.bin").write_bytes(pack_network(round_weights(model, "fp16"), "fp16").to_bytes())
+    scripts = bundle("network.js").replace('"use strict";\n', "") + bundle("kernels.js") + bundle("payload.js")
+    scripts = scripts.replace('"use strict";\n', "").replace("const modules = {};\n", "")
+    (folder / "beside.html").write_text(
+        f"""<!doctype html><script type="module">
+        const modules = {{}}; {scripts}
+        import * as ort from "./ort.wasm.min.mjs";
+        ort.env.wasm.numThreads = 1; ort.env.wasm.wasmPaths = new URL("./", location).href;
+        const {{ Payload }} = modules["payload.js"], {{ Kernels }} = modules["kernels.js"], {{ Network }} = modules["network.js"];
+        const weights = new Payload(await (await fetch("network.bin")).arrayBuffer());
+        const network = new Network(await Kernels.create(weights.bytes("kernels")), weights);
+        const session = await ort.InferenceSession.create("model.onnx", {{ executionProviders: ["wasm"] }});
+        const x = new Float32Array(3 * 224 * 224).map(() => Math.random() - 0.5), tensor = new ort.Tensor("float32", x, [1, 3, 224, 224]);
+        const found = [];
+        for (let i = 0; i < 30; i++) {{
+          let begun = performance.now(); const ours = network.run(network.assemble(network.embed(x)), {{ keep: true }}).logits; const own = performance.now() - begun;
+          begun = performance.now(); network.run(network.assemble(network.embed(x))); const short = performance.now() - begun;
+          begun = performance.now(); const theirs = (await session.run({{ x: tensor }})).logits.data; const other = performance.now() - begun;
+          found.push([own, short, other, Math.max(...ours.map((value, k) => Math.abs(value - theirs[k])))]);
+        }}
+        globalThis.found = found; </script>"""
+    )
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        watched = Watched(browser)
+        watched.page.goto(f"http://127.0.0.1:{server.server_address[1]}/beside.html")
+        until(watched.page, "globalThis.found !== undefined", 300)
+        found = np.array(watched.page.evaluate("found"))[3:]
+        server.shutdown()
+    for name, column in zip(("ours, attention kept", "ours, logits alone", "onnxruntime-web"), found.T, strict=False):
+        print(f"{name}: least {column.min():.0f} ms, median {np.median(column):.0f} ms")
+    ratio = found[:, 2] / found[:, 0]
+    print(
+        f"onnxruntime-web / ours with all attention kept: median {np.median(ratio):.2f}, logits differ by {found[:, 3].max():.1e}"
+    )
+
+
+def odd_images() -> dict[str, bytes]:
+    """Make fifty odd images by name: turned, tiny, huge, of other colours, animated, damaged, none at all."""
+    from PIL import Image
+
+    from vitreous.data.samples import samples
+
+    photo, found = samples()["coffee"], {}
+
+    def add(name: str, image: Image.Image, kind: str, **options) -> None:
+        file = io.BytesIO()
+        image.save(file, kind, **options)
+        found[name] = file.getvalue()
+
+    for turn in range(1, 9):
+        exif = Image.Exif()
+        exif[0x0112] = turn
+        add(f"turned-{turn}.jpg", photo, "JPEG", exif=exif)
+    for side in ((1, 1), (1, 400), (400, 1), (2, 3), (3000, 2), (2, 3000), (17, 17), (224, 224), (225, 223)):
+        add(f"{side[0]}x{side[1]}.png", photo.resize(side), "PNG")
+    add("40-megapixels.jpg", photo.resize((8000, 5000)), "JPEG", quality=40)
+    add("tall-24-megapixels.jpg", photo.resize((3000, 8000)), "JPEG", quality=40)
+    for mode in ("L", "1", "P", "LA", "RGBA", "I;16"):
+        grey = photo.convert("L")
+        image = Image.fromarray(np.asarray(grey).astype(np.uint16) * 257) if mode == "I;16" else photo.convert(mode)
+        add(f"mode-{mode.replace(';', '-')}.png", image, "PNG")
+    for mode in ("L", "CMYK"):
+        add(f"mode-{mode}.jpg", photo.convert(mode), "JPEG")
+    for kind in ("GIF", "WEBP", "PNG"):
+        add(f"moving.{kind.lower()}", photo, kind, save_all=True, append_images=[photo.rotate(90)], duration=100)
+    add("progressive.jpg", photo, "JPEG", progressive=True)
+    add("photo.bmp", photo, "BMP")
+    add("photo.avif", photo, "AVIF")
+    add("photo.webp", photo, "WEBP")
+    add("photo.tiff", photo, "TIFF")
+    add("photo.jp2", photo, "JPEG2000")
+    add("photo.ico", photo.resize((64, 64)), "ICO")
+    add("clear.png", Image.new("RGBA", (50, 50), (255, 0, 0, 0)), "PNG")
+    whole = found["turned-1.jpg"]
+    found |= {"half.jpg": whole[: len(whole) // 2], "head.jpg": whole[:300], "half.png": found["mode-P.png"][:2000]}
+    found |= {"text.jpg": b"this is no image", "empty.jpg": b"", "zeros.png": bytes(1000), "web.png": b"<html><body>"}
+    found |= {"archive.jpg": b"PK\x03\x04" + bytes(100), "page.pdf": b"%PDF-1.7 " + bytes(100)}
+    found["drawing.svg"] = (
+        b'<svg xmlns="http://www.w3.org/2000/svg" width="60" height="60"><rect width="30" height="60"/></svg>'
+    )
+    bomb = (
+        b"\x89PNG\r\n\x1a\n"
+        + struct.pack(">I", 13)
+        + b"IHDR"
+        + struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)
+        + bytes(4)
+    )
+    return found | {"bomb.png": bomb}
+
+
+def odd() -> None:
+    """Drop fifty odd images into the page: each is answered, or refused in one line."""
+    from chromium import Watched, browser, until
+
+    with tempfile.TemporaryDirectory() as name, browser() as found:
+        folder = Path(name)
+        watched = Watched(found)
+        page = watched.open(page_file(folder).as_uri())
+        answered = 0
+        images = odd_images()
+        for each, data in images.items():
+            (folder / each).write_bytes(data)
+            page.set_input_files("#file", str(folder / each))
+            wrong = "document.querySelector('#status').classList.contains('wrong') && document.querySelector('#said').textContent"
+            until(page, f"vitreous.viewer.header.image.name === {each!r} || ({wrong} || '').startsWith({each!r})", 120)
+            said = page.evaluate(f"{wrong} || ''")
+            answered += not said
+            print(f"{each:24} {said or page.evaluate('vitreous.viewer.header.predictions[0].class_name')}")
+        print(
+            f"{len(images)} images: {answered} answered, {len(images) - answered} refused; complaints: {watched.complaints}"
+        )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["accuracy", "speed", "odd"])
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--onnx", type=Path)
+    asked = parser.parse_args()
+    {"accuracy": lambda: accuracy(asked.data), "speed": lambda: speed(asked.onnx), "odd": odd}[asked.what]()
