@@ -1,5 +1,9 @@
 """The live page in real browsers, from disk and without a network: its numbers are Python's, on images dropped in."""
 
+import functools
+import http.server
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +11,7 @@ from chromium import Watched, browser, settle, until
 from firefox import firefox
 from PIL import Image, ImageOps
 
+from vitreous.api.explore import write_site
 from vitreous.data.preprocess import default_preprocess
 from vitreous.data.samples import samples
 from vitreous.inside.capture import capture
@@ -260,3 +265,28 @@ def test_firefox_gives_the_same_answers(file, photos, model, tmp_path):
             logits = model(Inspection(model, samples()["coffee"]).x)[0]
         assert_same({each["index"]: each["logit"] for each in predictions}, logits)
         assert fox.complaints() == []
+
+
+def test_a_static_site_reads_its_weights_beside_the_page(watched, model, photos, tmp_path):
+    page_file, weights = write_site(tmp_path, model)
+    assert page_file.name == "index.html"
+    handler = functools.partial(QuietHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        home = f"http://127.0.0.1:{server.server_address[1]}/"
+        watched.context.set_offline(False)
+        page = watched.open(home)
+        until(page, "document.documentElement.dataset.network === 'wasm'", 60)
+        assert f"{home}{weights.name}" in watched.requests
+        assert watched.outside(home) == []
+        page.set_input_files("#file", str(photos["coffee"]))
+        until(page, "vitreous.viewer.header.image.name === 'coffee.png'", 60)
+        with torch.inference_mode():
+            assert_same(logits_of(page), model(Inspection(model, samples()["coffee"]).x)[0])
+        page.close()
+        server.shutdown()
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        """Say nothing."""

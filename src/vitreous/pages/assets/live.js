@@ -6,7 +6,6 @@ import { Payload, fromText } from "./payload.js";
 const $ = (selector) => document.querySelector(selector);
 const reports = [...document.querySelectorAll('script[type="application/vitreous"]')];
 const samples = new Map(); // name → { blob, url, buffer } of an image of the report
-const doing = new Map(); // client → what the worker does for it
 const waiting = new Map(); // question → how its messages are taken
 let last = 0;
 
@@ -84,14 +83,12 @@ function ring(share, text = "") {
 }
 
 // the messages of one question, as they come
-async function* stream(message, signal, client) {
+async function* stream(message, signal) {
   const id = ++last, come = [];
   let wake = () => {};
   waiting.set(id, (data) => {
-    if (data.step) {
-      doing.set(client, `${data.step}${data.of ? `, ${data.done} of ${data.of}` : ""}`);
-      if (data.of) ring(data.done / data.of, `${data.step}: pass ${Math.min(data.done + 1, data.of)} of ${data.of}`);
-    } else come.push(data);
+    if (data.step) ring(data.done / data.of, `${data.step}: pass ${Math.min(data.done + 1, data.of)} of ${data.of}`);
+    else if (data.step === undefined) come.push(data);
     wake();
   });
   const cancel = () => { worker.postMessage({ kind: "cancel", id }); come.push({ error: "a newer question took its place" }); wake(); };
@@ -109,7 +106,6 @@ async function* stream(message, signal, client) {
     worker.postMessage({ kind: "cancel", id }); // nobody reads on
     signal?.removeEventListener("abort", cancel);
     waiting.delete(id);
-    doing.delete(client);
     ring(null);
   }
 }
@@ -143,7 +139,7 @@ export async function ask(path, body = null, signal = null) {
       const payload = await first;
       return json([{ name: payload.header.model.name, classifier: true, classes: payload.array("probabilities").shape[0] }]);
     }
-    case "/api/progress": return json({ doing: doing.get(values.get("client")) ?? "" });
+    case "/api/progress": return json({ doing: "" }); // the ring says it
     case "/api/explain": return explained(values, body, signal);
     default: throw new Error("this page asks nothing of any network: save the image and drop the file");
   }
@@ -166,7 +162,7 @@ async function* explained(values, blob, signal) {
   await opened;
   const question = { blob, name: values.get("name"), seen: own !== null, classes, off, gone, way: values.get("way") ?? "tokens", compare };
   let begun = held;
-  for await (const part of stream(question, signal, values.get("client"))) {
+  for await (const part of stream(question, signal)) {
     if (held && !("joint/directions" in part.header.arrays)) continue; // the report has the rest
     yield part;
     if (held) return;
