@@ -9,6 +9,8 @@ normalised and classified by the page's own scripts. `speed` alternates one pass
 share of a busy machine: read the ratio. Results: results/live.md.
 """
 
+# ruff: noqa: E501  # JavaScript
+
 import argparse
 import functools
 import http.server

@@ -118,7 +118,7 @@ export class Network {
     kernels.release(this.scratch);
     const x = kernels.put(tokens), y = kernels.take(t * d), qkv = kernels.take(3 * t * d), inner = kernels.take(t * hidden * (swiglu ? 2 : 1) + 4 * d);
     const mask = gone?.size ? kernels.put(Float32Array.from({ length: t }, (_, i) => (gone.has(i - this.prefix) ? -Infinity : 0))) : 0;
-    const kept = keep ? { tokens, attention: new Float32Array(depth * heads * t * t), middles: new Float32Array(depth * t * d), outputs: new Float32Array(depth * t * d), gates: new Float32Array(depth * t * hidden), added: [], queries: [], keys: [] } : null;
+    const kept = keep ? { tokens, attention: new Float32Array(depth * heads * t * t), middles: new Float32Array(depth * t * d), outputs: new Float32Array(depth * t * d), hidden: new Float32Array(depth * t * hidden * (swiglu ? 2 : 1)), added: [], queries: [], keys: [] } : null;
     const read = config.pool === "token" ? 1 + (config.distillation_head ? 1 : 0) : t; // rows that the head reads
     for (let block = from; block < depth; block++) {
       const short = !keep && block === depth - 1 && read < t;
@@ -141,32 +141,38 @@ export class Network {
     if (kept) kept.middles.set(kernels.floats(x, t * d), block * t * d);
     this.norm(y, x, `${name}.norm2`, rows);
     this.linear(inner, y, `${name}.mlp.fc1`, rows);
-    this.gate(block, inner, rows, kept);
+    if (kept) kept.hidden.set(kernels.floats(inner, t * (swiglu ? 2 : 1) * hidden), block * t * (swiglu ? 2 : 1) * hidden);
+    this.gate(inner, rows);
     this.linear(qkv, inner, `${name}.mlp.fc2`, rows, { wide: swiglu ? 2 * hidden : hidden });
     if (kept) kept.added[block].push(lengths(kernels.floats(qkv, t * d), d));
     kernels.add(x, qkv, vectors[`${name}.ls2`] ?? 0, rows, d);
   }
 
   // the activation of the MLP's hidden layer, in its own memory; of a gated one [m 2 hidden] the first half
-  gate(block, inner, rows, kept) {
+  gate(inner, rows) {
     const { kernels, config } = this, { mlp_width: hidden, swiglu } = config;
-    const wide = swiglu ? 2 * hidden : hidden, values = kernels.floats(inner, rows * wide);
-    const before = kept ? values.slice() : null;
-    if (swiglu) {
-      for (let row = 0; row < rows; row++) {
-        const at = inner + 4 * row * wide;
-        kernels.activate(at, hidden, this.activation);
-        kernels.multiply(at, at + 4 * hidden, hidden);
-      }
-    } else kernels.activate(inner, rows * hidden, this.activation);
-    if (!kept) return;
-    const gates = kept.gates.subarray(block * rows * hidden, (block + 1) * rows * hidden);
+    if (!swiglu) return kernels.activate(inner, rows * hidden, this.activation);
     for (let row = 0; row < rows; row++) {
+      const at = inner + 8 * row * hidden;
+      kernels.activate(at, hidden, this.activation);
+      kernels.multiply(at, at + 4 * hidden, hidden);
+    }
+  }
+
+  // what the activation multiplies each number of a block's hidden layer by, taken as a constant: [t hidden]
+  gates(block, kept) {
+    const { kernels, config } = this, { mlp_width: hidden, swiglu } = config, t = this.tokens, wide = swiglu ? 2 * hidden : hidden;
+    const before = kept.hidden.subarray(block * t * wide, (block + 1) * t * wide), free = kernels.top, at = kernels.put(before);
+    this.gate(at, t);
+    const after = kernels.floats(at, t * wide), found = new Float32Array(t * hidden), shift = swiglu ? hidden : 0;
+    for (let row = 0; row < t; row++) {
       for (let i = 0; i < hidden; i++) {
-        const input = before[row * wide + (swiglu ? hidden : 0) + i];
-        gates[row * hidden + i] = Math.abs(input) > 1e-6 ? values[row * wide + i] / input : 0.5;
+        const input = before[row * wide + shift + i];
+        found[row * hidden + i] = Math.abs(input) > 1e-6 ? after[row * wide + i] / input : 0.5;
       }
     }
+    kernels.release(free);
+    return found;
   }
 
   // what heads mix, side by side: x [t d] → out [rows d]
@@ -302,7 +308,7 @@ export class Network {
     this.scaled(y, g, `${name}.ls2`, rows);
     const fc2 = this.matrices[`${name}.mlp.fc2`], fc1 = this.matrices[`${name}.mlp.fc1`];
     kernels.back(inner, y, fc2.at, sums, rows, d, hidden, d, hidden);
-    const gates = kept.gates.subarray(block * t * hidden, (block + 1) * t * hidden), slope = kernels.floats(inner, rows * hidden);
+    const gates = this.gates(block, kept), slope = kernels.floats(inner, rows * hidden);
     for (let c = 0, at = 0; c < count; c++) for (let i = 0; i < gates.length; i++) slope[at++] *= gates[i];
     const skipped = swiglu ? hidden : 0; // the second half is what the gate multiplies
     kernels.back(y, inner, fc1.at + 4 * skipped * d, sums, rows, hidden, d, hidden, d);
