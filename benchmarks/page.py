@@ -40,12 +40,15 @@ def main() -> None:
         with sync_playwright() as driver:
             browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
             page = browser.new_page(viewport={"width": 1300, "height": 950})
-            opened = []
+            opened: list[float] = []
+            painted: list[float] = []
             for _ in range(5):
                 begun = time.monotonic()
                 page.goto(path.as_uri())
                 page.wait_for_selector("html[data-ready]")
                 opened.append(time.monotonic() - begun)
+                paint = "performance.getEntriesByName('first-paint')[0].startTime"
+                painted.append(page.evaluate(paint) / 1000)
             box = page.locator(".stage").bounding_box()
             assert box is not None
             times = []
@@ -56,7 +59,10 @@ def main() -> None:
                 times.append(page.evaluate("vitreous.viewer.took"))
             browser.close()
     soon = statistics.median(opened)
-    print(f"{given.model}: computed in {spent:.1f} s, {size / 1e6:.2f} MB, opens in {soon:.2f} s")
+    first = statistics.median(painted)
+    print(
+        f"{given.model}: computed in {spent:.1f} s, {size / 1e6:.2f} MB, first paint {first:.2f} s, opens in {soon:.2f} s"
+    )
     print(f"a hover takes {statistics.median(times):.1f} ms (median), {max(times):.1f} ms (longest of {len(times)})")
 
 
