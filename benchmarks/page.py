@@ -60,9 +60,8 @@ def main() -> None:
             browser.close()
     soon = statistics.median(opened)
     first = statistics.median(painted)
-    print(
-        f"{given.model}: computed in {spent:.1f} s, {size / 1e6:.2f} MB, first paint {first:.2f} s, opens in {soon:.2f} s"
-    )
+    print(f"{given.model}: computed in {spent:.1f} s, {size / 1e6:.2f} MB")
+    print(f"first paint after {first:.2f} s, opens in {soon:.2f} s")
     print(f"a hover takes {statistics.median(times):.1f} ms (median), {max(times):.1f} ms (longest of {len(times)})")
 
 

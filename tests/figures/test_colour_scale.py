@@ -80,6 +80,18 @@ def test_every_scale_has_a_width(values):
         assert all(scale.low <= value <= scale.high for value in values if not np.isnan(value))
 
 
+def test_a_clipped_signed_scale_is_even_and_ends_where_few_values_are_larger():
+    values = np.append(np.linspace(-0.1, 0.1, 200), [5.0, -4.0])
+    scale = scale_of(values, diverging=True, clipped=True)
+    assert scale.high == -scale.low
+    assert 0.09 < scale.high < 0.11
+
+
+def test_a_bar_that_does_not_begin_at_zero_says_where():
+    assert scale_of(np.array([0.0026, 0.0071]), from_zero=False).ticks[0.0026] == "0.0026"
+    assert min(scale_of(np.array([0.0, 0.0071])).ticks) == 0.0
+
+
 def test_a_bar_for_many_scales_has_words_for_numbers():
     assert list(own_scales().ticks.values()) == ["0", "high"]
 

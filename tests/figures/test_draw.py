@@ -140,6 +140,16 @@ def test_panels_of_attention_say_what_goes_to_the_class_token():
     assert "the share that goes to the class token" in notes
 
 
+@pytest.mark.parametrize(("outliers_from", "said"), [(1, True), (2, False)])
+def test_artifacts_are_noted_only_where_a_panel_leaves_some_out(outliers_from, said):
+    values = np.random.default_rng(0).random((2, 4))
+    look = {"axes": ("block",), "at": {"block": 0}, "panels": ("block",), "outliers": (3,)}
+    figure = draw(Map(values, (2, 2), "Norm after {block}", outliers_from=outliers_from, **look), IMAGE)
+    words = " ".join(text.get_text() for text in figure.texts)
+    assert ("artifact tokens" in words) == said
+    assert "Norm after each block" in words
+
+
 def test_predictions_have_indices_and_a_strip_of_all_classes():
     everything = np.array([0.05, 0.9, 0.05])
     result = Bars(["cat"], everything[1:2], "P", logits=np.array([3.0]), indices=[1], everything=everything)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from vitreous.cli.console import print_json
-from vitreous.cli.options import Folder, Switch, optional
+from vitreous.cli.options import Switch, optional
 
 COLUMNS = ("name", "parameters", "image_size", "patch_size", "width", "depth", "heads")
 
@@ -50,7 +50,6 @@ def datasets(
     json: Switch = False,
     show: Annotated[str | None, optional("NAME|FOLDER")] = None,
     output: Annotated[Path | None, optional("FILE", "-o")] = None,
-    data_root: Folder = None,
 ) -> None:
     """List the datasets known by name, and what else --data takes; or show some images of each class of one.
 
@@ -58,12 +57,11 @@ def datasets(
         json: Print JSON.
         show: Draw images of this dataset's test split, a row a class, into a file.
         output: That file: .png, .svg or .pdf; by default NAME.png.
-        data_root: The folder of named datasets.
     """
     from vitreous.data.datasets import DATASETS
 
     if show is not None:
-        _show_dataset(show, output, data_root)
+        _show_dataset(show, output)
         return
 
     known = {name: (build.__doc__ or "").splitlines()[0] for name, build in DATASETS.items()}
@@ -82,7 +80,7 @@ ROWS, EACH = 12, 8
 """How many classes `datasets --show` draws at most, and how many images of each."""
 
 
-def _show_dataset(name: str, output: Path | None, root: Path | None) -> None:
+def _show_dataset(name: str, output: Path | None) -> None:
     """Draw some images of each class of a dataset; of many classes, some, spread over all."""
     import numpy as np
 
@@ -96,7 +94,7 @@ def _show_dataset(name: str, output: Path | None, root: Path | None) -> None:
     format = target.suffix[1:].lower()
     if format not in ("png", "svg", "pdf"):
         raise ValueError(f"the file must end in .png, .svg or .pdf, got {str(target)!r}")
-    dataset = open_dataset(name, root=root)
+    dataset = open_dataset(name)
     members: dict[int, list[int]] = {}
     for i, label in enumerate(dataset.labels):
         members.setdefault(label, []).append(i)
