@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from vitreous.cli.console import print_json
 from vitreous.cli.options import Switch, optional
@@ -91,8 +91,8 @@ def _show_dataset(name: str, output: Path | None) -> None:
     from vitreous.runtime.files import write_atomic
 
     target = output or Path(f"{Path(name).name}.png")
-    format = target.suffix[1:].lower()
-    if format not in ("png", "svg", "pdf"):
+    formats: dict[str, Literal["png", "svg", "pdf"]] = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
+    if (format := formats.get(target.suffix.lower())) is None:
         raise ValueError(f"the file must end in .png, .svg or .pdf, got {str(target)!r}")
     dataset = open_dataset(name)
     members: dict[int, list[int]] = {}
