@@ -15,6 +15,7 @@ from PIL import Image
 from vitreous.data.preprocess import Preprocess, default_preprocess
 from vitreous.data.samples import samples
 from vitreous.inside import contributions
+from vitreous.inside.artifacts import with_registers
 from vitreous.inside.capture import capture
 from vitreous.inside.contributions import fit_contributions
 from vitreous.inside.hiding import blurred
@@ -200,6 +201,7 @@ def test_kernels_are_small():
         ({"classes": 0}, "no classifier"),
         ({"width": 12, "heads": 3}, "multiples of 8"),
         ({"channels": 4}, "channels=4"),
+        ({"head_norm": True}, "head_norm=True"),
     ],
 )
 def test_a_model_that_the_page_cannot_run_is_refused_in_one_line(changes, reason):
@@ -207,6 +209,12 @@ def test_a_model_that_the_page_cannot_run_is_refused_in_one_line(changes, reason
         check_live(ViT(ViTConfig(**{**SMALL, **changes})))
     assert "\n" not in str(error.value)
     assert str(error.value).startswith("a live page cannot run this model")
+
+
+def test_test_time_registers_are_refused():
+    model = with_registers(ViT(ViTConfig(**{**SMALL, "depth": 2})), [(0, 3)])
+    with pytest.raises(ValueError, match="test-time registers"):
+        check_live(model)
 
 
 def test_every_field_of_a_config_is_known_refused_or_in_the_weights():

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.inside import contributions
-from vitreous.inside.artifacts import FACTOR, describe_artifacts
+from vitreous.inside.artifacts import FACTOR, describe_artifacts, has_registers
 from vitreous.inside.faithfulness import centre_map, random_map
 from vitreous.inside.removal import COSTS, RANDOM_BLOBS, RANDOM_SHARES, draw_masks
 from vitreous.models.text import SentenceHead
@@ -47,7 +47,7 @@ MODEL_VIEWS = ("positions", "filters", "architecture", "shapes", "card")
 UNKNOWN: dict[str, tuple[object, ...]] = {
     "rope": ("none",), "relative_position": ("none",), "talking_heads": (False,), "stem": ("none",),
     "post_norm": (False,), "attention_norm": (False,), "mlp_norm": (False,), "channels": (1, 3),
-    "pool": ("token", "mean", "token+mean"),
+    "pool": ("token", "mean", "token+mean"), "head_norm": (False,),
 }  # fmt: skip
 """Fields of a config, and the values that `network.js` knows."""
 LARGE_BYTES = 100_000_000
@@ -78,6 +78,8 @@ def check_live(model: Model) -> ViT:
             raise ValueError(
                 f"{cannot}: it has {name}={value!r}, and the page knows {' or '.join(str(each) for each in known)}"
             )
+    if has_registers(model):
+        raise ValueError(f"{cannot}: it has test-time registers, and the page does not: load it without")
     if isinstance(model.head, SentenceHead):
         raise ValueError(f"{cannot}: its classes are sentences, and the page has no text tower")
     if not config.classes or (model.card is not None and model.card.head != "classifier"):
