@@ -98,9 +98,9 @@ FULL = (  # the smallest of each family
 ROWS: dict[str, tuple[str, ...]] = {  # of the table: families and timm's modules
     "timm: ViT, AugReg, FlexiViT, DeiT, MAE, DINO, DINOv2, CLIP, SigLIP, AIMv2": ("vision_transformer", "deit"),
     "timm: DINOv3, EVA, EVA-02, Perception Encoder, Sapiens 2, rotary positions": ("eva",),
-    "timm: BEiT, BEiT-3, relative positions": ("beit", "vision_transformer_relpos"),
-    "timm: CaiT, NaFlex ViT": ("cait", "naflexvit"),
-    "timm: hybrids of convolutions and a ViT (BiT, MobileCLIP)": ("vision_transformer_hybrid",),
+    "timm: BEiT, BEiT-3, relative positions, CaiT, NaFlex ViT, hybrids of BiT and ViT, MobileCLIP": (
+        *("beit", "vision_transformer_relpos", "cait", "naflexvit", "vision_transformer_hybrid"),
+    ),
     "timm: XCiT, SAM": ("xcit", "vision_transformer_sam"),
 }
 MARKERS = "<!-- coverage: benchmarks/coverage.py --table writes this -->", "<!-- /coverage -->"
@@ -516,8 +516,8 @@ def coverage_table(outcomes: list[Outcome], date: datetime.date) -> str:
             ),
             "",
             f"*Noise in every tensor, compared with the original's output and preprocessing ({versions}, {date}; "
-            f"`python benchmarks/coverage.py`).*",
-            f"*The rest is refused in one line; in all forms {counts['wrong']} are wrong, {counts['crash']} crash.*",
+            f"`python benchmarks/coverage.py`). "
+            f"The rest is refused in one line; in all forms {counts['wrong']} are wrong, {counts['crash']} crash.*",
         ]
     )
 
@@ -529,7 +529,7 @@ def write_table(path: Path, table: str) -> None:
     _, end, after = rest.partition(last)
     if not begin or not end:
         raise ValueError(f"{path} has no {first} … {last}")
-    path.write_text(f"{before}{first}\n\n{table}\n\n{last}{after}", encoding="utf-8")
+    path.write_text(f"{before}{first}\n{table}\n{last}{after}", encoding="utf-8")
 
 
 def main() -> None:

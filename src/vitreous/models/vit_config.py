@@ -233,7 +233,7 @@ class ViTConfig:
         """Pixels between two positions of the stem's feature map; 1 without a stem."""
         if self.stem in ("none", "mobileclip"):
             return 1 if self.stem == "none" else math.prod(STRIDES)
-        return 4 << max(len(STEMS[self.stem]) - 1, 0)
+        return 4 << max(len(STEMS[self.stem]) - 1, 0)  # each stage after the first halves the sides
 
     @property
     def layout(self) -> TokenLayout:
