@@ -291,7 +291,7 @@ def test_the_best_map_that_is_ready_is_shown_until_the_removal_map_is(watched, h
             60,
         )
         assert page.evaluate("vitreous.viewer.view.name") == "removal"
-        assert "Until then the image shows “Relevance for a class”" in page.locator("p.pending").first.inner_text()
+        assert "Until then the image shows “Relevance for a class”" in page.locator(".sentences p.pending").inner_text()
         assert max(page.evaluate("[...vitreous.viewer.drawn.values]")) > 0
     finally:
         maps.set()
