@@ -1,6 +1,7 @@
 """Measure the live page: accuracy of its weights in its own runtime, and its speed in a browser.
 
     python benchmarks/live.py accuracy --data /path/to/imagenet-val-500      # top-1 and top-5 of fp16 and int8, in Node
+    python benchmarks/live.py equal --data /path/to/imagenet-val-500         # ten photographs in Chromium and in Python
     python benchmarks/live.py speed [--onnx node_modules/onnxruntime-web/dist] # in Chromium, beside onnxruntime-web
     python benchmarks/live.py odd                                            # fifty odd images dropped in, in Chromium
 
@@ -193,6 +194,45 @@ def beside_onnx(browser, folder: Path, onnx: Path, model) -> None:
     )
 
 
+def equal(data: Path) -> None:
+    """Drop ten photographs, as JPEG and as PNG, and compare logits, order and attention with Python's."""
+    from chromium import Watched, browser, until
+
+    from vitreous.data.images import read_image
+    from vitreous.inside.capture import capture
+    from vitreous.pages.live import round_weights
+    from vitreous.views.inspection import Inspection
+    from vitreous.weights.load import load
+
+    model = round_weights(load(), "fp16")
+    paths = sorted(data.rglob("*.jpg")) or sorted(data.rglob("*.JPEG"))
+    with tempfile.TemporaryDirectory() as name, browser() as found:
+        folder = Path(name)
+        watched = Watched(found, offline=True)
+        page = watched.open(page_file(folder).as_uri())
+        for kind in ("png", "jpg"):
+            worst, attended, same = 0.0, 0.0, 0
+            for number, path in enumerate(paths[:: len(paths) // 10][:10]):
+                image, copy = read_image(path), folder / f"{number}.{kind}"
+                image.save(copy) if kind == "png" else shutil.copy(path, copy)
+                page.set_input_files("#file", str(copy))
+                ready = "vitreous.viewer.header.views.some((view) => view.name === 'attention-rows' && !view.pending)"
+                until(page, f"vitreous.viewer.header.image.name === {copy.name!r} && {ready}", 120)
+                with torch.inference_mode(), capture(model, "attention") as seen:
+                    logits = model(Inspection(model, image).x)[0]
+                given = page.evaluate("vitreous.viewer.header.predictions")
+                same += [each["index"] for each in given[:5]] == logits.topk(5).indices.tolist()
+                off = max(abs(each["logit"] - logits[each["index"]].item()) for each in given)
+                worst = max(worst, off / logits.abs().max().item())
+                if kind == "png":
+                    got = np.array(page.evaluate("[...vitreous.viewer.payload.array('attention-rows').data]"))
+                    attended = max(attended, np.abs(got - seen.stack("attention").flatten().numpy()).max())
+            print(
+                f"{kind}: logits off by at most {worst:.1e} of the largest, top-5 the same in {same} of 10, attention {attended:.1e}"
+            )
+        print(f"requests elsewhere: {watched.outside()}, complaints: {watched.complaints}")
+
+
 def odd_images() -> dict[str, bytes]:
     """Make fifty odd images by name: turned, tiny, huge, of other colours, animated, damaged, none at all."""
     from PIL import Image
@@ -272,8 +312,13 @@ def odd() -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["accuracy", "speed", "odd"])
+    parser.add_argument("what", choices=["accuracy", "equal", "speed", "odd"])
     parser.add_argument("--data", type=Path)
     parser.add_argument("--onnx", type=Path)
     asked = parser.parse_args()
-    {"accuracy": lambda: accuracy(asked.data), "speed": lambda: speed(asked.onnx), "odd": odd}[asked.what]()
+    {
+        "accuracy": lambda: accuracy(asked.data),
+        "equal": lambda: equal(asked.data),
+        "speed": lambda: speed(asked.onnx),
+        "odd": odd,
+    }[asked.what]()
