@@ -118,6 +118,8 @@ def explain(
         passes=passes,
     )
     found, problems = _find(images, clipboard, options.model, console)
+    if precision is not None and any(image is None for _, image in found):
+        raise ValueError("a live page opens with an image: name one, or leave --model out")
     slow = [name for name, wanted in (("trust", trust), ("ablation", ablate is not None)) if wanted]
     pages: list[tuple[str, Payload]] = []
     answers: list[dict[str, str | None]] = []
@@ -133,10 +135,7 @@ def explain(
             for reason, left_out in missing_views(each.inspection).items() if "all" in views.split(",") else ():
                 console.print(f"left out, since {reason}: {', '.join(left_out)}", style="dim", markup=False)
         name = each.inspection.name
-        if precision is not None:
-            each.live = True
-            if each.inspection.image is None:
-                raise ValueError("a live page opens with an image: name one, or leave --model out")
+        each.live = precision is not None
         with Estimate(console, f"computing the views of {name or 'the model'}") as estimate:
             each.inspection.progress = estimate
             pages.append(each.page(estimate.begin))
