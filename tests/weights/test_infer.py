@@ -37,7 +37,6 @@ FLEXIVIT = {"width": 384, "depth": 12, "heads": 6}  # a class token without a po
         ((240, 240), False, FLEXIVIT | {"prefix_positions": False}, ""),
         ((224, 256), True, FLEXIVIT, "in a grid of 14×16 beside the class token are more alike"),
         ((256, 224), True, FLEXIVIT, "in a grid of 16×14 beside the class token are more alike"),
-        ((224, 256), False, {"width": 192, "depth": 12, "heads": 3}, "as in no known model of its width and depth"),
     ],
 )
 def test_a_grid_beside_a_class_token_is_not_taken_for_a_square_without(size, trained, change, line, tmp_path):

@@ -253,11 +253,6 @@ def timm_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[A
         )
     sized = [entry for entry in found if _sizes(entry) == sizes]
     entries = sized or found
-    if not (sized or "image_size" in assume or normalise("prefix_positions", shapes["prefix_positions"], shapes)):
-        raise CheckpointError(
-            "its positions make a square if the class token has none, as in no known model of its width and depth: "
-            "pass --assume image_size=HEIGHTxWIDTH, the size that it was trained at"
-        )
     if stranger := next((entry for entry in entries if entry.unsupported), None):
         _refuse_look_alike(stranger, next((entry for entry in entries if not entry.unsupported), None))
     instead = {"qkv_bias": "qv_bias", "final_norm": "fc_norm"}

@@ -26,8 +26,8 @@ from vitreous.weights.keymap import Allowed, Format, Tensors
 from vitreous.weights.safety import CheckpointError
 
 MAX_PATCHES = 65_536
-ALIKE = 0.03
-"""Cosine by which trained positions of two grids differ: 0.07 and more in a ViT-Ti, 0.01 in noise."""
+ALIKE = 5.0
+"""Standard errors, of noise, by which the cosines of neighbours in two grids differ: 14 and more in a ViT-Ti."""
 STEM_KEYS = (
     *("patch_embed.backbone.conv.weight", "patch_embed.backbone.stem.conv.weight"),
     "patch_embed.backbone.0.weight",  # MobileCLIP's
@@ -221,7 +221,8 @@ def _other_grid(positions: Tensor, side: int) -> str:
         if gap
     }
     gap = max(alike, key=alike.__getitem__)
-    return f"{2 * side - gap}×{gap} beside the class token" if alike[gap] > alike[side] + ALIKE else ""
+    error = directions.numel() ** -0.5  # of the mean cosine of unrelated vectors
+    return f"{2 * side - gap}×{gap} beside the class token" if alike[gap] > alike[side] + ALIKE * error else ""
 
 
 def _grid_of_table(

@@ -104,7 +104,7 @@ export class Contributions {
       expected = found.fitted.map((value, i) => value / weights[i]);
     }
     const variance = fits[0].variance.map((value, i) => Math.max(value, fits[1].variance[i], 0));
-    return { map: fits[0].mean, error: variance.map(Math.sqrt) }; // the first mean ranks patches better, the second variance is more honest
+    return { map: fits[0].mean, error: variance.map(Math.sqrt) }; // the first mean ranks patches better; either variance may be too small, rarely both
   }
 
   // mean and variance [n] and the fitted scores [m]; null if the prior map, the last of the fixed effects, has no weight
@@ -126,11 +126,11 @@ export class Contributions {
       smoother = matrix(n, m, (i, j) => smoother.data[i * m + j] + prior[i] * (solve[last][j] - taken[j]));
       mean = mean.map((value, i) => value + effects[last] * prior[i]);
     }
-    const surprise = scored.map((value, i) => ((value - fitted[i]) / Math.max(1 - found.within[i], this.leastLeft)) ** 2 - found.noise);
+    const surprise = scored.map((value, i) => (value - fitted[i]) ** 2 / Math.max(1 - found.within[i], this.leastLeft) - found.noise);
     const variance = Float64Array.from({ length: n }, (_, i) => {
       let noisy = 0;
       for (let j = 0; j < m; j++) noisy += smoother.data[i * m + j] ** 2 * surprise[j];
-      return more(i) + Math.max(noisy, 0);
+      return more(i) + noisy;
     });
     return { mean, variance, fitted };
   }
