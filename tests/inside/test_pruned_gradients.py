@@ -2,6 +2,7 @@ import pytest
 import torch
 from families import FAMILIES, family, images
 
+from vitreous.inside.intervene import intervene
 from vitreous.inside.pruned_gradients import pruned_gradients, token_parts
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
@@ -37,3 +38,17 @@ def test_the_forward_pass_does_not_change(name):
     assert found.shape == (2, *model.layout.grid)
     with torch.no_grad():
         torch.testing.assert_close(seen[0].detach(), model(x), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("pool", ["token", "mean", "token+mean"])
+def test_patches_that_are_removed_have_no_part_and_the_others_add_up(pool):
+    torch.manual_seed(0)
+    config = ViTConfig(image_size=16, patch_size=4, width=24, depth=2, heads=3, classes=5, pool=pool)
+    model = ViT(config).eval().double()
+    torch.nn.init.normal_(model.head.weight)
+    without_biases(model)
+    x, gone = torch.randn(1, 3, 16, 16, dtype=torch.float64), [0, 7]
+    with intervene(model, patches_off=gone, heads_off=[(1, 2)]):
+        parts, logits = token_parts(model, x, 2), model(x)
+    assert not parts[:, 0, [1 + patch for patch in gone]].any()
+    torch.testing.assert_close(parts.sum(dim=-1), logits[:, 2].expand(2, -1).detach())

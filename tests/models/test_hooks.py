@@ -5,14 +5,12 @@ import threading
 import torch
 from torch import nn
 
-from vitreous.models.hooks import HOOKS, activate, hook, hooked_attention, hooks_active, masked, scaled
+from vitreous.models.hooks import HOOKS, Hook, activate, hook, hooked_attention, hooks_active, masked, scaled
 
 MODULE = nn.Identity()
 
 
-class Double:
-    records = False
-
+class Double(Hook):
     def __init__(self, attention=False):
         self.attention = attention
 
@@ -53,6 +51,20 @@ def test_recording_hooks_see_the_changed_value_whichever_was_activated_first():
         with activate(first), activate(second):
             assert hook(MODULE, "x", torch.ones(1)) == 2
         assert record.values["x"] == 2
+
+
+class Anew(Hook):
+    recomputes = True
+
+    def on_value(self, module, name, value):
+        return torch.ones(1)
+
+
+def test_what_is_computed_anew_is_still_changed_and_recorded_whichever_was_activated_first():
+    record = Record()
+    with activate(record), activate(Double()), activate(Anew()):
+        assert hook(MODULE, "value", torch.zeros(1)).item() == 2.0
+    assert record.values["value"].item() == 2.0
 
 
 def test_a_hook_removes_itself_alone_and_after_an_error():

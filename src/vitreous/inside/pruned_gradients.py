@@ -36,26 +36,45 @@ def pruned_gradients(model: nn.Module, x: Tensor, target: Target = None) -> Tens
 def token_parts(model: nn.Module, x: Tensor, target: Target = None) -> Tensor:
     """Compute gradient × token of the tokens that enter each block: images `[b c H W]` → `[layers b t]`."""
     plain, _ = underneath(model)
-    pruning = _Pruning(plain)
-    with differentiable(x) as x, activate(pruning):
+    passed = _Passed(plain)
+    with differentiable(x) as x, activate(passed), activate(_Pruning(plain, passed)):
         score = class_score(model(x), target)
-        gradients = torch.autograd.grad(score, pruning.inputs)
-    parts = [(value.detach() * slope).sum(dim=-1) for value, slope in zip(pruning.inputs, gradients, strict=True)]
+        gradients = torch.autograd.grad(score, passed.inputs)
+    parts = [(value.detach() * slope).sum(dim=-1) for value, slope in zip(passed.inputs, gradients, strict=True)]
     return torch.stack(parts)
 
 
-class _Pruning(Hook):
-    """The hook that makes attention weights, deviations and gates constants."""
+class _Passed(Hook):
+    """The hook that keeps the values which the blocks pass on, as they are after any intervention."""
+
+    records = True
 
     def __init__(self, model: ViT) -> None:
-        self.model, self.blocks = model, {id(block): block for block in model.blocks}
-        self.inside = {id(part) for block in model.blocks for part in (block.attn, block.mlp)}
+        self.blocks = {id(block) for block in model.blocks}
         self.inputs: list[Tensor] = []  # of the blocks, [b t d] each
         self.last: Tensor | None = None  # the value before the next norm, or the next MLP
 
     def on_value(self, module: nn.Module, name: str, value: Tensor) -> Tensor:
         if id(module) in self.blocks:
-            return self.on_block(self.blocks[id(module)], name, value)
+            if name == "input":
+                self.inputs.append(value)
+            self.last = value
+        return value
+
+
+class _Pruning(Hook):
+    """The hook that makes attention weights, deviations and gates constants."""
+
+    recomputes = True
+
+    def __init__(self, model: ViT, passed: _Passed) -> None:
+        self.model, self.passed = model, passed
+        self.blocks: dict[int, Any] = {id(block): block for block in model.blocks}
+        self.inside = {id(part) for block in model.blocks for part in (block.attn, block.mlp)}
+
+    def on_value(self, module: nn.Module, name: str, value: Tensor) -> Tensor:
+        if (block := self.blocks.get(id(module))) is not None:  # norms after a branch keep their gradients
+            return self.normed(getattr(block, name)) if name in ("norm1", "norm2") and not block.post_norm else value
         if id(module) in self.inside:
             if name in ("q", "k"):
                 return value.detach()  # attention weights are constants, and the fused kernel stays
@@ -64,19 +83,12 @@ class _Pruning(Hook):
             return self.normed(self.model.norm)
         return value
 
-    def on_block(self, block: Any, name: str, value: Tensor) -> Tensor:
-        if name == "input":
-            self.inputs.append(value)
-        if name in ("norm1", "norm2") and not block.post_norm:  # norms after a branch keep their gradients
-            value = self.normed(getattr(block, name))
-        self.last = value
-        return value
-
     def normed(self, norm: nn.Module) -> Tensor:
         """A layer norm, or a root mean square norm, whose divisor is a constant."""
         assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
-        assert self.last is not None
-        shifted = self.last - self.last.mean(dim=-1, keepdim=True) if isinstance(norm, nn.LayerNorm) else self.last
+        last = self.passed.last
+        assert last is not None
+        shifted = last - last.mean(dim=-1, keepdim=True) if isinstance(norm, nn.LayerNorm) else last
         result = shifted / (shifted.square().mean(dim=-1, keepdim=True) + (norm.eps or 0.0)).sqrt().detach()
         result = result if norm.weight is None else result * norm.weight
         return result + norm.bias if isinstance(norm, nn.LayerNorm) and norm.bias is not None else result
@@ -84,8 +96,9 @@ class _Pruning(Hook):
     def gated(self, mlp: nn.Module, value: Tensor) -> Tensor:
         """An activation as a constant gate times its input: GELU(h) = h · Φ(h)."""
         assert isinstance(mlp, MLP)
-        assert self.last is not None
-        hidden: Tensor = mlp.fc1(self.last)
+        last = self.passed.last
+        assert last is not None
+        hidden: Tensor = mlp.fc1(last)
         if mlp.swiglu:
             hidden = hidden.chunk(2, dim=-1)[1]
         gate = torch.where(hidden.abs() > 1e-6, value / torch.where(hidden == 0, 1.0, hidden), 0.5)

@@ -3,7 +3,8 @@
 The model names its internals where it computes them: `q = hook(self, "q", q)`. Without an active hook that returns the
 value itself. An active `Hook` (`inside.capture`, `inside.intervene`) may record the value or return another. Active
 hooks are kept in a context variable, not in the model: threads do not share them, and nothing remains in the module.
-Hooks that change values run before those that record, so that a recording shows what the network computed with.
+Hooks that compute a value anew run first, then those that change it, then those that record: no change is lost, and a
+recording shows what the network computed with.
 """
 
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ class Hook:
 
     records = False
     """Whether it only records: recording hooks run after those that change values."""
+    recomputes = False
+    """Whether it computes values anew, whatever they were: such hooks run before those that change values."""
 
     def on_value(self, module: nn.Module, name: str, value: Tensor) -> Tensor:
         """Take a named value of a module; the returned tensor continues through the network."""
@@ -39,10 +42,7 @@ HOOKS: ContextVar[tuple[Hook, ...]] = ContextVar("HOOKS", default=())
 @contextmanager
 def activate(added: Hook) -> Iterator[None]:
     """Activate a hook for this thread, and remove that same hook at the end, whichever others were added meanwhile."""
-    present = HOOKS.get()
-    changing = tuple(each for each in present if not each.records)
-    recording = tuple(each for each in present if each.records)
-    HOOKS.set((*changing, *recording, added) if added.records else (*changing, added, *recording))
+    HOOKS.set(tuple(sorted((*HOOKS.get(), added), key=lambda each: each.records - each.recomputes)))
     try:
         yield
     finally:
