@@ -321,7 +321,7 @@ export class Viewer {
   // what a view lays over the image: its map; of views about blocks or heads, their attention; of answers, the evidence
   mapOf(view) {
     const own = view.results.find((result) => result.kind === "map") ?? this.standIn(view);
-    const byHead = view.results.some((each) => ["dots", "steps"].includes(each.kind) || each.positions || (each.kind === "matrix" && (each.rows === "block" || each.prefix !== null)));
+    const byHead = view.results.some((each) => ["dots", "steps"].includes(each.kind) || (each.kind === "bars" && each.positions) || (each.kind === "matrix" && (each.rows === "block" || each.prefix !== null)));
     if (own || byHead) return own ?? this.attention;
     const answers = view.results.some((each) => ["removal", "lines"].includes(each.kind) || each.logits);
     return answers ? this.header.views.flatMap((each) => each.results).find((each) => each.kind === "map" && each.axes.includes("class")) ?? null : null;
