@@ -117,6 +117,14 @@ COMMANDS: list[tuple[str, int]] = [
     ("vitreous explain cat.png -o cat.png", 2),
     ("vitreous explain cat.png --target 'tabby cat'", 2),
     ("vitreous explain cat.png --block 12 --views attention-maps", 2),
+    # a page with the model inside, words, samples of a dataset
+    ("vitreous explain cat.png --live -o live.html", 0),
+    ("vitreous explain cat.png --live int4", 2),
+    ("vitreous explore --static site", 0),
+    ("vitreous classify cat.png --classes 'a cat' 'a dog'", 2),
+    ("vitreous finetune --data photos --head text", 2),
+    ("vitreous datasets --show digits -o digits.png", 0),
+    ("vitreous datasets --show nothing", 2),
     ("vitreous models tiny", 2),
     # odd data
     ("vitreous evaluate --data loose", 2),
