@@ -1,10 +1,13 @@
-"""One Chromium for all pages, since it takes a second to start."""
+"""Chromium for the tests of a module.
+
+It ends with the module: a process that steals work may run other tests next, and Playwright holds its event loop.
+"""
 
 import pytest
 from chromium import browser
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def chromium():
     with browser() as found:
         yield found

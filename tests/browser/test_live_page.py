@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from chromium import Watched, browser, settle, until
+from chromium import Watched, settle, until
 from firefox import firefox
 from PIL import Image, ImageOps
 
@@ -61,12 +61,6 @@ def photos(tmp_path_factory):
     found["turned"] = folder / "turned.jpg"
     samples()["coffee"].save(found["turned"], quality=95, exif=turned)
     return found
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser() as found:
-        yield found
 
 
 @pytest.fixture
