@@ -155,7 +155,7 @@ export class Headline {
   }
 
   // the patches that the sentence tells of, the strongest first, or null where nothing was hidden
-  told({ count, class: asked }) {
+  outlined({ count, class: asked }) {
     const row = this.viewer.classAt({ class: asked });
     if (!this.removal || row >= this.removal.names.class.length) return null;
     return this.order(row).subarray(0, this.removal.counts[Math.min(count || this.removal.chosen[row], this.steps - 1)]);

@@ -207,8 +207,8 @@ export class Viewer {
     this.opacity.addEventListener("input", () => this.state.set({ opacity: Number(this.opacity.value) / 100 }));
     const save = make("button", { class: "chip", onclick: () => this.save() }, "Save as PNG");
     this.outliers = artifacts ? make("button", { class: "chip", title: artifacts.said, onclick: () => this.state.set({ outliers: this.state.values.outliers === "shown" ? null : "shown" }) }, "Colour them too") : null;
-    const many = artifacts?.patches.length === 1 ? "1 patch has" : `${artifacts?.patches.length} patches have`;
-    this.artifacts = artifacts ? make("details", { class: "artifacts", ontoggle: () => this.state.set({ tick: performance.now() }) }, make("summary", {}, `${many} no colour: they hold no image content`.replace("has no colour: they hold", "has no colour: it holds")), make("p", {}, artifacts.said), this.outliers) : null;
+    const aside = artifacts?.patches.length === 1 ? "1 patch is left out: the model uses it as a notepad" : `${artifacts?.patches.length} patches are left out: the model uses them as notepads`;
+    this.artifacts = artifacts ? make("details", { class: "artifacts", ontoggle: () => this.state.set({ tick: performance.now() }) }, make("summary", {}, aside), make("p", {}, artifacts.said), this.outliers) : null;
     this.against = make("button", { class: "chip", onclick: () => this.state.set({ against: this.state.values.against ? null : "shown" }) }, "Evidence against");
     this.edits = this.source.ablate ? new Edits(this) : null;
     this.headline = new Headline(this);
@@ -354,8 +354,8 @@ export class Viewer {
   // the strongest patches of a map of evidence, those that the headline speaks of or a tenth: they have a line around them
   strongest(result, heat, without, values) {
     if (!result.ends || result.changes) return null;
-    const told = result === this.tested && this.headline.told(values);
-    if (told) return new Set(told);
+    const outlined = result === this.tested && this.headline.outlined(values);
+    if (outlined) return new Set(outlined);
     const found = [...heat.keys()].filter((i) => heat[i] > 0 && !without?.has(i)).sort((a, b) => heat[b] - heat[a] || a - b);
     return new Set(found.slice(0, Math.round(heat.length / 10)));
   }
@@ -368,8 +368,8 @@ export class Viewer {
     if (!this.shown.axes.includes("query") && !("query" in this.shown.at) && pointed !== null && pointed >= this.prefix) {
       const value = heat[pointed - this.prefix], rank = heat.reduce((above, other) => above + (other > value), 1);
       const words = { patch: this.tokenName(pointed), number: text(value).replace("-", "−"), label: this.shown.label, rank, count: heat.length, odds: this.odds(value, values) };
-      const told = without?.has(pointed - this.prefix) ? `${words.patch} has no colour: it holds no image content.` : (this.shown.points ?? "").replace(/\{(\w+)\}/g, (_, word) => words[word]);
-      return this.tell(told);
+      const sentence = without?.has(pointed - this.prefix) ? `${words.patch} is left out: the model uses it as a notepad.` : (this.shown.points ?? "").replace(/\{(\w+)\}/g, (_, word) => words[word]);
+      return this.tell(sentence);
     }
     const { query } = this.picked(this.shown, values);
     const own = this.shown.limits && query !== null && !this.compared(this.shown, values) ? query - (this.shown.prefix ?? 0) : -1; // a patch is like itself
@@ -385,8 +385,7 @@ export class Viewer {
 
   // log-odds in words
   odds(value, values) {
-    const change = Math.exp(value) - 1;
-    return `${change < 0 ? "lowers" : "raises"} the odds of “${this.fill("{class}", this.shown, values)}” by ${percent(Math.abs(change))}`;
+    return `${value < 0 ? "divides" : "multiplies"} the odds of “${this.fill("{class}", this.shown, values)}” by ${Math.exp(Math.abs(value)).toPrecision(2)}`;
   }
 
   // --- doing ---------------------------------------------------------------------------------------------------------
