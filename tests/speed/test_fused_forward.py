@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from conftest import noise
-from vitreous.models.hooks import activate
+from vitreous.models.hooks import Hook, activate
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.speed.fused_forward import (
@@ -78,19 +78,10 @@ def test_a_network_with_gelus_tanh_form_keeps_it(fused_gelu):
     assert distance(fused_forward(fold(model), x, fused_gelu=fused_gelu), model(x)) < 1e-5
 
 
-class Bystander:
+class Bystander(Hook):
     """A hook that changes nothing."""
 
     records = True
-
-    def on_value(self, module, name, value):
-        return value
-
-    def changes_attention(self, module):
-        return False
-
-    def on_attention(self, module, q, k, mask):
-        pass
 
 
 @needs_onednn
