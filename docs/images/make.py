@@ -1,15 +1,17 @@
 """Make the images of README and docs: a screenshot of the page as `explain` opens it, and the figures of views.
 
 python docs/images/make.py            # all of them; needs Playwright and a Chromium
-python docs/images/make.py page       # or some: page, and the names in FIGURES
+python docs/images/make.py page       # or some: page, live, and the names in FIGURES
 
-The page shows a cup of coffee, the figures Chelsea the cat (both scikit-image, CC0).
+The page shows a cup of coffee, the live page the same cup dropped into a page of Chelsea the cat, the figures Chelsea
+(both scikit-image, CC0).
 """
 
 import io
 import shutil
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,19 +44,34 @@ WIDEST = 900  # pixels
 
 
 def take_page() -> None:
-    """Take the README's first picture."""
-    target = HERE / "page.png"
+    """Take the page of a cup of coffee."""
+    take_screenshot("page.png", samples()["coffee"], 1280, 700)
+
+
+def take_live() -> None:
+    """Take the live page of a cat after the cup of coffee was dropped into it."""
+    take_screenshot("live.webp", samples()["chelsea"], 1366, 650, dropped=samples()["coffee"])
+
+
+def take_screenshot(name: str, image: Image.Image, width: int, height: int, dropped: Image.Image | None = None) -> None:
+    """Take a page of an image, live if another one is dropped into it."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
-        path = Path(folder) / "page.html"
-        explain(samples()["coffee"], name="coffee").save(path)
+        path, photo = Path(folder) / "page.html", Path(folder) / "coffee.png"
+        explain(image, load(), name="coffee" if dropped is None else "chelsea").save(path, live=dropped is not None)
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-        page = browser.new_page(viewport={"width": 1280, "height": 700})
+        page = browser.new_page(viewport={"width": width, "height": height})
         page.goto(path.as_uri())
         page.wait_for_selector("html[data-ready]")
+        if dropped is not None:
+            dropped.save(photo)
+            page.set_input_files("#file", photo)
+            page.wait_for_selector(".slot.waiting", state="attached")
+            page.wait_for_selector("html[data-ready]", timeout=120_000)
         page.wait_for_timeout(300)
-        page.screenshot(path=target)
+        taken = Image.open(io.BytesIO(page.screenshot()))
+        taken.convert("RGB").save(HERE / name, **({"quality": 85} if name.endswith("webp") else {"optimize": True}))
+        print(f"wrote {name} ({(HERE / name).stat().st_size / 1024:.0f} KB)")
         browser.close()
-    print(f"wrote {target.name} ({target.stat().st_size / 1024:.0f} KB)")
 
 
 def draw(name: str) -> None:
@@ -75,5 +92,5 @@ def draw(name: str) -> None:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or ["page", *FIGURES]:
-        take_page() if name == "page" else draw(name)
+    for name in sys.argv[1:] or ["page", "live", *FIGURES]:
+        {"page": take_page, "live": take_live}.get(name, partial(draw, name))()
