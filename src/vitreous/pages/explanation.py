@@ -97,8 +97,13 @@ class Explanation:
 
     @property
     def summary(self) -> str:
-        """The answer in a line: `dome 66.9%, church 19.9%, monastery 5.8%`."""
-        return ", ".join(map(str, predictions(self.inspection)[:3]))
+        """The answer in a line, `dome 66.9%, church 19.9%, monastery 5.8%`; the target too where it is none of them."""
+        inspection, found = self.inspection, predictions(self.inspection)[:3]
+        line = ", ".join(map(str, found))
+        if not found or inspection.target in [each.index for each in found]:
+            return line
+        ranked = top_classes(inspection.logits, inspection.model.card.label, len(inspection.logits))
+        return f"{line}; asked for: {next(each for each in ranked if each.index == inspection.target)}"
 
     @property
     def verdict(self) -> str:
