@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 from tiny_runs import break_off, make_images, plain
 
+from vitreous.training import listeners
 from vitreous.training.listeners import LOG_LINES, ProgressDisplay, TensorBoard
 from vitreous.training.loop import train
 
@@ -38,6 +39,13 @@ def test_a_long_log_stays_short(tmp_path):
     text, _ = watch(config, tmp_path / "run")
     assert 10 <= text.count("held out") <= LOG_LINES + 1
     assert f"epoch   {LOG_LINES * 2}/{LOG_LINES * 2}" in text
+
+
+@pytest.mark.parametrize(("seconds", "rest"), [(20.0, "about 20 s"), (600.0, "about 10 min 00 s; --epochs shortens it")])
+def test_a_long_run_names_the_flag_that_shortens_it(seconds, rest, tmp_path, monkeypatch):
+    monkeypatch.setattr(listeners, "expected_seconds", lambda parts: seconds)
+    text, _ = watch(plain(make_images(tmp_path / "zoo"), epochs=1), tmp_path / "run")
+    assert re.search(rf"1 epoch of .*: {rest}$", text, re.MULTILINE)
 
 
 def test_trainable_parameters_are_shown_as_a_share_of_all(tmp_path):

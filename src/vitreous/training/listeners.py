@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vitreous.training.setup import TrainingParts
 
 LOG_LINES = 20  # epochs to print if the output is not a terminal
+LONG = 180.0  # seconds of a run after which its first line names the flag that shortens it
 
 
 class Listener:
@@ -118,10 +119,8 @@ class ProgressDisplay(Listener):
         self.first_step = parts.state.epoch * parts.steps_per_epoch + parts.state.step
         if (seconds := expected_seconds(parts)) is not None:
             steps = f"{count(parts.steps_per_epoch, 'step')} of {count(int(parts.config.batch_size), 'image')}"
-            self.log(
-                f"{count(config.epochs, 'epoch')} of {steps}: about {duration(seconds)}"
-                + (" more" if self.first_step else "")
-            )
+            rest = " more" if self.first_step else "; --epochs shortens it" if seconds > LONG else ""
+            self.log(f"{count(config.epochs, 'epoch')} of {steps}: about {duration(seconds)}{rest}")
         self._task("training", config.epochs * parts.steps_per_epoch)
 
     def step(self, parts: TrainingParts, seconds: float) -> None:
