@@ -429,6 +429,13 @@ def test_log_matrices_are_painted(watched, report):
     assert min(shown) > 20
 
 
+def test_odds_are_said_as_a_factor_that_can_be_read(watched, report):
+    page = watched.open(report)
+    said = page.evaluate("[0.02, 0.5, -0.5, 5, 9].map((value) => vitreous.viewer.odds(value, vitreous.state.values))")
+    assert [line.split()[0] for line in said] == ["multiplies", "multiplies", "divides", "multiplies", "multiplies"]
+    assert [line.rsplit(maxsplit=1)[1] for line in said] == ["1.02", "1.6", "1.6", "148", "8,103"]
+
+
 def test_every_view_has_its_words_on_the_page(watched, report):
     page = watched.open(report)
     for name, view in WORDLESS.items():

@@ -385,7 +385,8 @@ export class Viewer {
 
   // log-odds in words
   odds(value, values) {
-    return `${value < 0 ? "divides" : "multiplies"} the odds of “${this.fill("{class}", this.shown, values)}” by ${Math.exp(Math.abs(value)).toPrecision(2)}`;
+    const factor = Math.exp(Math.abs(value)), text = factor < 10 ? factor.toFixed(factor < 1.1 ? 2 : 1) : Math.round(factor).toLocaleString("en");
+    return `${value < 0 ? "divides" : "multiplies"} the odds of “${this.fill("{class}", this.shown, values)}” by ${text}`;
   }
 
   // --- doing ---------------------------------------------------------------------------------------------------------
