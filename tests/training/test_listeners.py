@@ -41,7 +41,9 @@ def test_a_long_log_stays_short(tmp_path):
     assert f"epoch   {LOG_LINES * 2}/{LOG_LINES * 2}" in text
 
 
-@pytest.mark.parametrize(("seconds", "rest"), [(20.0, "about 20 s"), (600.0, "about 10 min 00 s; --epochs shortens it")])
+@pytest.mark.parametrize(
+    ("seconds", "rest"), [(20.0, "about 20 s"), (600.0, "about 10 min 00 s; --epochs shortens it")]
+)
 def test_a_long_run_names_the_flag_that_shortens_it(seconds, rest, tmp_path, monkeypatch):
     monkeypatch.setattr(listeners, "expected_seconds", lambda parts: seconds)
     text, _ = watch(plain(make_images(tmp_path / "zoo"), epochs=1), tmp_path / "run")
