@@ -54,7 +54,7 @@ def test_a_map_that_is_no_better_than_chance_is_said_to_fail(inspection, monkeyp
     monkeypatch.setattr(evidence, "_ask", lambda inspection, kept: torch.full((len(kept), 7), 1 / 7))
     found = evidence.evidence(inspection)
     assert not any(found.passed)
-    assert found.sentence().endswith("the map misses what counts.")
+    assert found.sentence().endswith("one such choice does as well as the map: do not rely on it.")
 
 
 def test_the_sentence_names_count_class_and_both_probabilities(found):

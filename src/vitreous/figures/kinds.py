@@ -205,7 +205,10 @@ class Removal:
     hide: str = "Hide the {count} strongest of {patches} patches, and “{class}” {moves} from {whole} to {now}."
     show: str = "Show only these {count} of {patches} patches, and “{class}” {moves} from {whole} to {now}."
     good: str = "Hiding {count} random ones leaves {random}, {count} at the centre {centre}: the map finds what counts."
-    bad: str = "Hiding {count} random ones leaves {random}, {count} at the centre {centre}: the map misses what counts."
+    bad: str = (
+        "Hiding {count} random ones leaves {random} on average, {count} at the centre {centre}, and one such choice "
+        "does as well as the map: do not rely on it."
+    )
 
     kind = "removal"
 
