@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -184,9 +185,15 @@ def _live(images: tuple[str, ...], live: tuple[str, ...] | None) -> tuple[tuple[
 
     >>> _live(("cat.jpg",), ("int8",)), _live((), ("cat.jpg",)), _live(("cat.jpg",), None)
     ((('cat.jpg',), 'int8'), (('cat.jpg',), 'fp16'), (('cat.jpg',), None))
+    >>> _live(("cat.jpg",), ("int4",))
+    Traceback (most recent call last):
+    ValueError: --live takes fp16 or int8, got 'int4'
     """
     if live is None:
         return images, None
+    for word in live:
+        if re.fullmatch(r"u?int\d+|b?fp?\d+", word) and word not in ("fp16", "int8") and not Path(word).exists():
+            raise ValueError(f"--live takes fp16 or int8, got {word!r}")
     precision: LivePrecision = "int8" if "int8" in live else "fp16"
     return (*images, *(word for word in live if word not in ("fp16", "int8"))), precision
 
