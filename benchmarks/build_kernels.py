@@ -1,7 +1,7 @@
-"""Build kernels.wasm from kernels.c: `pip install ziglang==0.15.2`, then `python benchmarks/build_kernels.py`.
+"""Build kernels.wasm from kernels.c: `python benchmarks/build_kernels.py`.
 
-The compiler is pinned, so that the same source gives the same bytes; `tests/pages/test_live.py` builds them again and
-compares. `--check FILE` writes elsewhere.
+The compiler is pinned, here and in the extra [test], so that the same source gives the same bytes;
+`tests/pages/test_live.py` builds them again and compares. `--check FILE` writes elsewhere.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def build(output: Path) -> None:
     tool = [sys.executable, "-m", "ziglang"]
     found = subprocess.run([*tool, "version"], capture_output=True, text=True, check=True)
     if (version := found.stdout.strip()) != COMPILER:
-        raise SystemExit(f"expected ziglang {COMPILER}, got {version}")
+        raise SystemExit(f"expected ziglang {COMPILER}, got {version}: try pip install ziglang=={COMPILER}")
     with tempfile.TemporaryDirectory() as folder:
         compiled = str(Path(folder) / "kernels.o")
         subprocess.run([*tool, "cc", *COMPILE, "kernels.c", "-o", compiled], cwd=ASSETS, check=True)

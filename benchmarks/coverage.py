@@ -339,6 +339,7 @@ SMALL = {  # ViT-Ti's sizes: those of a bare file have to be well known, else no
     "head_dim": 64,
     "image_size": 32,
     "patch_size": 8,
+    "num_patches": 16,
     "num_channels": 3,
     "projection_dim": 20,
     "vocab_size": 99,
@@ -364,9 +365,10 @@ def transformers_classes() -> list[str]:
             continue
         vision = fields.get("vision_config")
         sizes = fields if vision is None else vars(vision) if hasattr(vision, "__dict__") else {}
-        if not {"image_size", "patch_size"} <= set(sizes) or ("text_config" in fields and not is_dual(fields)):
-            continue
         stem = config_name.removesuffix("Config")
+        sized = "patch_size" in sizes and ("image_size" in sizes or stem.startswith("Siglip2"))  # a number of patches
+        if not sized or ("text_config" in fields and not is_dual(getattr(transformers, f"{stem}Model", None))):
+            continue
         for suffix in SUFFIXES:
             owner = getattr(transformers, stem + suffix, None)
             if inspect.isclass(owner) and getattr(owner, "config_class", None) is getattr(transformers, config_name):
@@ -374,9 +376,9 @@ def transformers_classes() -> list[str]:
     return sorted(set(found))
 
 
-def is_dual(fields: dict[str, Any]) -> bool:
+def is_dual(model: Any) -> bool:
     """Return whether a model with text is an image tower beside a text tower, not a language model that sees."""
-    return "projection_dim" in fields or "logit_scale_init_value" in fields
+    return hasattr(model, "get_text_features")
 
 
 def shrink(config: Any) -> Any:

@@ -3,11 +3,15 @@
     python benchmarks/live.py accuracy --data /path/to/imagenet-val-500      # top-1 and top-5 of fp16 and int8, in Node
     python benchmarks/live.py equal --data /path/to/imagenet-val-500         # ten photographs in Chromium and in Python
     python benchmarks/live.py speed [--onnx node_modules/onnxruntime-web/dist] # in Chromium, beside onnxruntime-web
+    python benchmarks/live.py speed --model vit_base_patch16_224 --random    # of another model, or one of random weights
+    python benchmarks/live.py memory                                         # of page and worker, for photos dropped in
     python benchmarks/live.py odd                                            # fifty odd images dropped in, in Chromium
 
 `accuracy` takes a folder of images whose folders are named after class indices. Images are decoded by Pillow, resized,
-normalised and classified by the page's own scripts. `speed` alternates one pass of each, so that both get the same
-share of a busy machine: read the ratio. Results: results/live.md.
+normalised and classified by the page's own scripts. `speed` measures CPU time in Node and time by the clock in
+Chromium, and alternates passes with onnxruntime-web's, so that both get the same share of a busy machine: read the
+ratio. A page of a model beyond the packaged one has no removal map, which Python would compute for minutes first.
+Results: results/live.md.
 """
 
 # ruff: noqa: E501  # JavaScript
@@ -31,6 +35,7 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
+PATIENCE = 1_800_000  # milliseconds, for a busy machine
 
 NODE = """
 import { openSync, readSync, readFileSync } from "node:fs";
@@ -65,16 +70,11 @@ def accuracy(data: Path) -> None:
 
     from vitreous.data.images import read_image
     from vitreous.pages.live import pack_network, round_weights
-    from vitreous.pages.render import ASSETS
     from vitreous.weights.load import load
 
     model = load()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for path in ASSETS.glob("*.js"):
-            shutil.copy(path, folder)
-        (folder / "package.json").write_text('{"type": "module"}')
-        (folder / "run.mjs").write_text(NODE)
         for precision in ("fp16", "int8"):
             rounded = round_weights(model, precision)
             (folder / f"{precision}.bin").write_bytes(pack_network(rounded, precision).to_bytes())
@@ -88,59 +88,203 @@ def accuracy(data: Path) -> None:
                 with torch.inference_mode():
                     right += int(model(model.card.preprocess(image)[None])[0].argmax()) == label
         (folder / "cases.json").write_text(json.dumps({"images": images, "precisions": ["fp16", "int8"]}))
-        done = subprocess.run(["node", "run.mjs"], cwd=folder, capture_output=True, text=True, check=True)
         print(f"Python, fp32: top-1 {right} of {len(images)}")
-        print(done.stdout)
+        print(in_node(folder, NODE))
 
 
-def page_file(folder: Path, **options) -> Path:
-    """Write a live page of the packaged model, with the views that a page needs."""
-    from vitreous.api.explain import explain
+PASSES = """
+import { readFileSync } from "node:fs";
+const [{ Kernels }, { Network }, { Payload }] = await Promise.all(["kernels.js", "network.js", "payload.js"].map((name) => import(`./${name}`)));
+const { buffer, byteOffset, length } = readFileSync("network.bin"), weights = new Payload(buffer.slice(byteOffset, byteOffset + length));
+const network = new Network(await Kernels.create(weights.bytes("kernels")), weights), { channels, size: [height, width] } = network.config;
+const x = new Float32Array(channels * height * width).map(() => Math.random() - 0.5), tokens = network.assemble(network.embed(x));
+const cpu = () => { const { user, system } = process.cpuUsage(); return (user + system) / 1000; };
+const took = (options) => { const begun = cpu(); network.run(tokens, options); return cpu() - begun; };
+console.log(JSON.stringify(Array.from({ length: TIMES }, () => [took({ keep: true }), took({})])));
+"""
 
-    return explain(views="predictions").save(folder / "page.html", **{"live": True, **options})
+
+def in_node(folder: Path, script: str) -> str:
+    """Run a script beside the page's own ones in Node; return what it prints."""
+    from vitreous.pages.render import ASSETS
+
+    for path in ASSETS.glob("*.js"):
+        shutil.copy(path, folder)
+    (folder / "package.json").write_text('{"type": "module"}')
+    (folder / "run.mjs").write_text(script)
+    return subprocess.run(["node", "run.mjs"], cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
-def speed(onnx: Path | None) -> None:
-    """Time passes in Chromium, alternating with onnxruntime-web where it is given, and what a visitor waits for."""
+def find_model(name: str | None, random: bool):
+    """Load a model by name or path, or make a variant with random weights and the packaged model's classes."""
+    from vitreous.models.variants import variant
+    from vitreous.models.vit import ViT
+    from vitreous.weights.card import Card
+    from vitreous.weights.load import load
+
+    if not random:
+        return load(name)
+    card = load().card
+    model = ViT(variant(name, classes=len(card.class_names))).eval()
+    model.card = Card(f"{name}, random weights", card.preprocess, card.class_names)
+    return model
+
+
+def page_file(folder: Path, model=None, precision: str = "fp16") -> Path:
+    """Write a live page of a cat; of a model that is given, without the views that take many passes."""
+    from vitreous.data.samples import samples
+    from vitreous.pages.explanation import Explanation, save_report
+    from vitreous.pages.live import LIVE_VIEWS, check_live, round_weights
+    from vitreous.views.inspection import Inspection
+    from vitreous.weights.load import load
+
+    views = [name for name in LIVE_VIEWS if model is None or name not in ("removal", "evidence", "ablation")]
+    rounded = round_weights(check_live(load() if model is None else model), precision)
+    explanation = Explanation(Inspection(rounded, samples()["chelsea"], name="chelsea"), views)
+    explanation.live = True
+    return save_report(folder / f"{precision}.html", [explanation.page()], rounded, live=precision)
+
+
+def say_times(what: str, times: np.ndarray) -> None:
+    """Print the least and the median of some milliseconds."""
+    print(f"{what}: least {times.min():.0f} ms, median {np.median(times):.0f} ms", flush=True)
+
+
+def speed(name: str | None, random: bool, onnx: Path | None) -> None:
+    """Time passes in Node and in Chromium, beside onnxruntime-web where it is given, and what a visitor waits for."""
     from chromium import Watched, browser, until
 
     from vitreous.data.samples import samples
+    from vitreous.pages.live import pack_network, warn_large
     from vitreous.weights.load import load
 
-    with tempfile.TemporaryDirectory() as name, browser() as found:
-        folder = Path(name)
-        page_file(folder)
+    model = None if name is None else find_model(name, random)
+    whole = model or load()
+    times = 25 if model is None else 7
+    with tempfile.TemporaryDirectory() as kept, browser() as found:
+        folder = Path(kept)
+        (folder / "network.bin").write_bytes(pack_network(whole, "fp16").to_bytes())
+        passes = np.array(json.loads(in_node(folder, PASSES.replace("TIMES", str(times)))))
+        say_times("CPU time of one pass in Node, all attention kept", passes[:, 0])
+        say_times("CPU time of one pass in Node, logits alone", passes[:, 1])
+        for precision in ("int8", "fp16"):
+            path = page_file(folder, model, precision)
+            print(
+                f"{precision}: {path.stat().st_size / 1e6:.1f} MB; warning: {warn_large(whole, precision)}", flush=True
+            )
         samples()["coffee"].save(folder / "coffee.jpg", quality=92)
         watched = Watched(found, viewport={"width": 1366, "height": 650})
         page = watched.page
-        page.goto((folder / "page.html").as_uri())
-        page.wait_for_selector("html[data-ready]", timeout=120_000)
-        until(page, "document.documentElement.dataset.network === 'wasm'", 120)
+        begun = time.monotonic()
+        page.goto(path.as_uri(), timeout=PATIENCE)
+        page.wait_for_selector("html[data-ready]", timeout=PATIENCE)
+        until(page, "document.documentElement.dataset.network === 'wasm'", PATIENCE / 1000)
         paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime")
         print(f"first contentful paint: {paint:.0f} ms after the page was asked for")
-        times = page.evaluate(
-            """async () => { const found = [], x = new Float32Array(3 * 224 * 224).map(() => Math.random() - 0.5);
-            for (let i = 0; i < 25; i++) found.push([(await vitreousNetwork.run({ x, keep: true })).took, (await vitreousNetwork.run({ x })).took]);
-            return found; }"""
+        print(f"weights decoded: after {time.monotonic() - begun:.1f} s", flush=True)
+        took = page.evaluate(
+            f"""async () => {{ const found = [], x = new Float32Array(3 * 224 * 224).map(() => Math.random() - 0.5);
+            for (let i = 0; i < {times}; i++) found.push([(await vitreousNetwork.run({{ x, keep: true }})).took, (await vitreousNetwork.run({{ x }})).took]);
+            return found; }}"""
         )
-        kept, short = (np.array(column) for column in zip(*times, strict=True))
-        print(f"one pass, all attention kept: least {kept.min():.0f} ms, median {np.median(kept):.0f} ms")
-        print(f"one pass, logits alone: least {short.min():.0f} ms, median {np.median(short):.0f} ms")
-        page.evaluate("delete document.documentElement.dataset.ready")
+        kept_all, short = (np.array(column) for column in zip(*took, strict=True))
+        say_times("one pass in Chromium, all attention kept", kept_all)
+        say_times("one pass in Chromium, logits alone", short)
+        answers = []
+        for number in range(5 if model is None else 3):
+            shutil.copy(folder / "coffee.jpg", folder / f"coffee-{number}.jpg")
+            page.locator(".thumb").first.click()  # the report's own image: what was asked before is ended
+            page.wait_for_timeout(1000 if model is None else 10_000)
+            begun = time.monotonic()
+            page.set_input_files("#file", str(folder / f"coffee-{number}.jpg"))
+            until(page, f"globalThis.vitreous.viewer.header.image.name === 'coffee-{number}.jpg'", PATIENCE / 1000)
+            answers.append(1000 * (time.monotonic() - begun))
+        say_times("a photo of 600×400 dropped, until its answer is there (asked every 50 ms)", np.array(answers))
         begun = time.monotonic()
-        page.set_input_files("#file", str(folder / "coffee.jpg"))
-        until(page, "globalThis.vitreous.viewer.header.image.name === 'coffee.jpg'", 60)
-        print(f"a photo of 600×400 dropped: answered after {time.monotonic() - begun:.2f} s (asked every 0.05 s)")
-        until(page, "vitreous.viewer.header.views.find((view) => view.name === 'removal').results.length", 300)
-        print(f"its removal map, 64 passes and five fits: after {time.monotonic() - begun:.1f} s")
-        until(page, "document.documentElement.dataset.ready !== undefined", 300)
-        print(f"everything, {64 + 29 + 36} passes: after {time.monotonic() - begun:.1f} s")
-        memory = page.evaluate("async () => (await vitreousNetwork.run({ x: new Float32Array(3 * 224 * 224) })).memory")
-        heap = page.evaluate("performance.memory.usedJSHeapSize")
-        print(f"memory: WebAssembly {memory / 1e6:.0f} MB, JavaScript of the page {heap / 1e6:.0f} MB")
+        page.evaluate("() => { const { edits } = vitreous.viewer; edits.change(() => edits.gone.add(90)); }")
+        until(page, "vitreous.viewer.news.startsWith('Without 1 patch')", PATIENCE / 1000)
+        print(f"a patch clicked away at once: answered after {time.monotonic() - begun:.2f} s", flush=True)
+        page.evaluate("() => { vitreous.viewer.edits.clear(); }")
+        if model is None:
+            removal = "vitreous.viewer.header.views.find((view) => view.name === 'removal').results.length"
+            page.evaluate("delete document.documentElement.dataset.ready")
+            begun = time.monotonic()
+            page.set_input_files("#file", str(folder / "coffee.jpg"))
+            until(page, f"vitreous.viewer.header.image.name === 'coffee.jpg' && {removal}", PATIENCE / 1000)
+            print(f"its removal map, 64 passes and five fits: after {time.monotonic() - begun:.1f} s", flush=True)
+            until(page, "document.documentElement.dataset.ready !== undefined", PATIENCE / 1000)
+            print(f"everything, {64 + 29 + 36} passes: after {time.monotonic() - begun:.1f} s", flush=True)
+        print(f"complaints: {watched.complaints}")
         watched.context.close()
         if onnx is not None:
-            beside_onnx(found, folder, onnx, load())
+            beside_onnx(found, folder, onnx, whole)
+
+
+class Heaps:
+    """The memory of a page and of its worker, by Chrome's debugging protocol, in bytes."""
+
+    def __init__(self, watched) -> None:
+        self.page, self.session = watched.page, watched.context.new_cdp_session(watched.page)
+        self.worker, self.answers = "", {}
+        self.session.on("Target.attachedToTarget", lambda event: setattr(self, "worker", event["sessionId"]))
+        self.session.on("Target.receivedMessageFromTarget", lambda event: self.hear(json.loads(event["message"])))
+        self.session.send(
+            "Target.setAutoAttach", {"autoAttach": True, "waitForDebuggerOnStart": False, "flatten": False}
+        )
+
+    def hear(self, said: dict) -> None:
+        self.answers[said.get("id")] = said
+
+    def read(self) -> dict[str, int]:
+        """Measure objects and buffers of the page and of its worker; the network's own memory is in neither."""
+        own, number = self.session.send("Runtime.getHeapUsage"), len(self.answers) + 1
+        asked = json.dumps({"id": number, "method": "Runtime.getHeapUsage"})
+        self.session.send("Target.sendMessageToTarget", {"sessionId": self.worker, "message": asked})
+        while number not in self.answers:
+            self.page.wait_for_timeout(5)
+        found = {}
+        for who, usage in (("page", own), ("worker", self.answers[number]["result"])):
+            found |= {f"{who}'s objects": usage["usedSize"], f"{who}'s buffers": usage["backingStorageSize"]}
+        return found
+
+
+def resident(browser) -> float:
+    """Read the most megabytes that the page's process had in memory, program and all (Linux)."""
+    processes = browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
+    pages = [Path(f"/proc/{each['id']}/status") for each in processes if each["type"] == "renderer"]
+    return max(int(path.read_text().split("VmHWM:")[1].split()[0]) for path in pages) / 1000
+
+
+def memory() -> None:
+    """Drop photos of three sizes into the page, and print what WebAssembly and JavaScript hold at most meanwhile."""
+    from chromium import Watched, browser, until
+    from PIL import Image
+
+    from vitreous.data.samples import samples
+
+    with tempfile.TemporaryDirectory() as name, browser() as found:
+        folder = Path(name)
+        watched = Watched(found)
+        heaps, page = Heaps(watched), watched.page
+        page.goto(page_file(folder).as_uri(), timeout=PATIENCE)
+        page.wait_for_selector("html[data-ready]", timeout=PATIENCE)
+        until(page, "document.documentElement.dataset.network === 'wasm'", PATIENCE / 1000)
+        print(f"the page opened: its process had at most {resident(found):.0f} MB")
+        network = "vitreousNetwork.run({ x: new Float32Array(3 * 224 * 224), keep: true }).then(({ memory }) => memory)"
+        for size in ((600, 400), (4000, 3000), (8000, 5000)):
+            photo = folder / f"{size[0]}x{size[1]}.jpg"
+            samples()["coffee"].resize(size, Image.Resampling.BICUBIC).save(photo, quality=90)
+            page.evaluate("delete document.documentElement.dataset.ready")
+            page.set_input_files("#file", str(photo))
+            most: dict[str, int] = {}
+            while not page.evaluate("document.documentElement.dataset.ready !== undefined"):
+                now = heaps.read()
+                most = max(most, now, key=lambda usage: sum(usage.values()))
+                page.wait_for_timeout(50)
+            parts = {"WebAssembly": page.evaluate(network), **most}
+            said = ", ".join(f"{what} {value / 1e6:.0f}" for what, value in parts.items())
+            print(f"{photo.name}: at most {sum(parts.values()) / 1e6:.0f} MB ({said})", flush=True)
+            print(f"{photo.name}: its process had at most {resident(found):.0f} MB", flush=True)
 
 
 def beside_onnx(browser, folder: Path, onnx: Path, model) -> None:
@@ -312,13 +456,16 @@ def odd() -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["accuracy", "equal", "speed", "odd"])
+    parser.add_argument("what", choices=["accuracy", "equal", "speed", "memory", "odd"])
     parser.add_argument("--data", type=Path)
     parser.add_argument("--onnx", type=Path)
+    parser.add_argument("--model", help="a name or a path; with --random the name of a variant")
+    parser.add_argument("--random", action="store_true", help="random weights instead of a checkpoint's")
     asked = parser.parse_args()
     {
         "accuracy": lambda: accuracy(asked.data),
         "equal": lambda: equal(asked.data),
-        "speed": lambda: speed(asked.onnx),
+        "speed": lambda: speed(asked.model, asked.random, asked.onnx),
+        "memory": memory,
         "odd": odd,
     }[asked.what]()

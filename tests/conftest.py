@@ -1,6 +1,9 @@
 """Shared by all tests: noise for models, the tolerance of "the same logits", and where real data may lie."""
 
+import gc
+import os
 import signal
+import sys
 from importlib import resources
 from pathlib import Path
 
@@ -10,6 +13,10 @@ from hypothesis import settings
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: Ctrl-C's tests want it back
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# compiled tests are kept even where the environment says otherwise: compiling 500 files takes each process 9 s
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 settings.register_profile("vitreous", deadline=None, max_examples=25)
 settings.load_profile("vitreous")
@@ -29,6 +36,16 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if isinstance(item, pytest.DoctestItem) and item.name.startswith(SLOW_DOCTESTS):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish():
+    """Exempt all that was imported from garbage collection, which would otherwise look through it every few seconds."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure():
+    gc.unfreeze()  # else extension modules complain at the end of what they did not free
 
 
 @pytest.fixture(autouse=True)

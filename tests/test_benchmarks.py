@@ -19,3 +19,16 @@ def test_the_names_that_a_benchmark_imports_exist(path):
             for alias in node.names:
                 if not hasattr(module, alias.name):
                     importlib.import_module(f"{node.module}.{alias.name}")
+
+
+def test_the_key_table_of_efficientnet_lite0_covers_timms_keys_one_to_one(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    table = importlib.import_module("efficientnet_lite0")
+    statistics = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    layers = [(name, statistics if "bn" in name else ("weight",)) for name in table.WHOLE if name != "_fc"]
+    for number in range(sum(table.STAGES)):
+        names = table.OTHER if number else table.FIRST
+        layers += [(f"_blocks.{number}.{name}", statistics if "bn" in name else ("weight",)) for name in names]
+    keys = [f"{name}.{part}" for name, parts in [*layers, ("_fc", ("weight", "bias"))] for part in parts]
+    theirs = pytest.importorskip("timm").create_model("tf_efficientnet_lite0").state_dict()
+    assert sorted(map(table.timm_key, keys)) == sorted(theirs)

@@ -22,6 +22,9 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 PRINTS = {  # script → parts of its output
     "classify_an_image": ["chelsea: Egyptian cat 81%", "coffee: espresso 94%"],
     "compare_checkpoints": ["chelsea    cat 87.1%   cat 8", "rank correlation of the relevance maps: +1.00"],
+    "digits_with_angles": ["100 digits in angles; next: vitreous train --data angles/angles.csv"],
+    "mosaics_with_labels": ["60 mosaics in mosaics; next: vitreous finetune --data mosaics"],
+    "pets_with_masks": ["40 images with masks in pets; next: vitreous finetune --data pets"],
     "finetune_a_folder": ["on 9 held-out images", ".png is "],
     "look_inside": ["Egyptian cat 81", "wrote 4 figures to inside/", "block 11: "],
     "switch_heads_off": ["Egyptian cat: logit", "all three off: -"],

@@ -49,9 +49,14 @@ MODULES = {module_name(path): path for path in sorted(SOURCE.rglob("*.py"))}
 
 
 @cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports(path: Path) -> list[tuple[str, bool]]:
     """List what a file imports, anywhere in it, and whether type checkers alone see it."""
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     found: list[tuple[str, bool]] = []
     typing = {
         inner
@@ -131,7 +136,7 @@ def matrix() -> str:
 
 def first_line(path: Path) -> str:
     """What a module's docstring says first; a line that wraps is joined."""
-    return " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n\n")[0].split())
+    return " ".join((ast.get_docstring(parsed(path)) or "").partition("\n\n")[0].split())
 
 
 def module_list() -> str:

@@ -1,21 +1,40 @@
 """Copy files outside `docs/` that a page links to into the site: `../results/speed.md` as a page, a source as a file.
 
 The same links then work in the repository, on a code host and in the site, and a broken link is an error in each.
-Copied pages bring the files they link to in their turn.
+Copied pages bring the files they link to in their turn. The live page is written while the site is built, as
+`vitreous explore --static` does, and its pictures open it.
 """
 
 import posixpath
 import re
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+
+from vitreous.api.explore import write_site
+from vitreous.data.samples import samples
+from vitreous.pages.live import MODEL_VIEWS
 
 LINK = re.compile(r"(\]\()([^)#\s:]+)(#[^)\s]*)?(\))")
 """`](target#anchor)`, where the target is a path: an address has a colon."""
 FRONT = "README.md"
 """The repository's front page; the site has its own, `index.md`."""
 IN_NAVIGATION = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+PICTURE = re.compile(r"!\[[^\]]*\]\((\S*)images/live\.webp\)")
+"""A picture of the live page: in the site it opens the live page itself."""
+
+
+@cache
+def live_page() -> dict[str, bytes]:
+    """Write the live page of the packaged model, once a process: `mkdocs serve` builds the site again and again."""
+    with tempfile.TemporaryDirectory() as folder:
+        photo = {"coffee": samples()["coffee"]}
+        written = write_site(folder, images=photo, views=MODEL_VIEWS, precision="int8")
+        return {f"live/{path.name}": path.read_bytes() for path in written}
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -39,11 +58,18 @@ def on_files(files: Files, config: Any) -> Files:
             if files.get_file_from_path(target):
                 continue
             bring(source)
+    for target, content in live_page().items():
+        files.append(File.generated(config, target, content=content))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     page_path = path_from_root(page.file, config)
+    size = sum(map(len, live_page().values())) / 1e6
+    opens = rf"[\g<0>](\1live/index.html)\n\n**[Open this page](\1live/index.html)** ({size:.0f} MB, once)."
+    markdown, found = PICTURE.subn(opens, markdown)
+    if page.file.src_uri == "index.md" and not found:
+        raise PluginError("expected the picture images/live.webp in index.md, got none: it opens the live page")
 
     def rewritten(match: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(page_path), match[2]))

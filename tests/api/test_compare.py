@@ -5,19 +5,24 @@ import re
 
 import numpy as np
 import pytest
+import timm
 import torch
+from safetensors.torch import load_file, save_file
 from tiny_studies import MODELS, budget_of, make_zoo, states, tiny
 
 from vitreous.api.compare import compare
 from vitreous.comparison.runs import Predictions
 from vitreous.comparison.study import STUDIES, NamedStudy, StudyPart
 from vitreous.data.preprocess import default_preprocess
+from vitreous.models.timm_classifier import TimmClassifier
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.card import Card
+from vitreous.weights.load import load
 from vitreous.weights.save import save
 
 pytestmark = pytest.mark.slow
+SIZED = {"timm:test_vit": {"img_size": 32}}
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +90,8 @@ def test_the_page_is_complete_and_makes_no_request(study):
     assert not re.search(r"<script src|<link|(src|href)=.?http|url\(", text)
     for heading in ("Over epochs", "Over seconds", "Class by class", "is right and", "What was not the same for all"):
         assert heading in text, heading
+    assert "Wilson's 95 % interval over images" in text  # two seeds give none over seeds
+    assert "Student's" not in text
 
 
 def test_a_comparison_shows_itself(study):
@@ -145,7 +152,7 @@ def test_one_dataset_of_a_study_can_be_chosen(named, tmp_path):
     assert found.tables[0]["rows"][0]["quoted"] == 56.41
     with pytest.raises(ValueError, match="has no dataset 'pets'"):
         compare(data="pets", output=tmp_path / "study", **options)
-    with pytest.raises(ValueError, match="the studies are scratch-vit-vs-resnet, finetuned-vit-vs-resnet"):
+    with pytest.raises(ValueError, match=f"the studies are {', '.join(STUDIES)}"):
         compare(study="no-such-study", output=tmp_path / "study")
 
 
@@ -169,3 +176,45 @@ def test_models_that_began_differently_get_no_verdict(tmp_path):
     assert "Different starts: no verdict" in page
     assert str(tmp_path) not in page  # local paths are not written to files that may be shared
     assert 'class="best"' not in page
+
+
+def test_a_timm_classifier_is_compared_resumed_and_loaded_again(tmp_path):
+    zoo = make_zoo(tmp_path / "zoo")
+    models = ("vit_pico_patch2_8", "timm:test_resnet", "timm:test_vit")
+    found = tiny(zoo, tmp_path / "study", models=models, image_size=32, seeds=1)
+    before = states(tmp_path / "study")
+    assert tiny(zoo, tmp_path / "study", models=models, image_size=32, seeds=1).tables == found.tables
+    assert states(tmp_path / "study") == before
+    rows = {row["model"]: row for row in found.tables[0]["rows"]}
+    for name in models[1:]:
+        model = load(tmp_path / f"study/runs/{name.replace(':', '-')}-seed0/model")
+        assert isinstance(model, TimmClassifier)
+        assert (model.config.classes, model.card.class_names) == (3, ("cat", "dog", "owl"))
+        theirs = timm.create_model(name.removeprefix("timm:"), num_classes=3, in_chans=1, **SIZED.get(name, {})).eval()
+        theirs.load_state_dict(load_file(model.card.files[0]))  # the keys are timm's own
+        x = torch.randn(2, 1, 32, 32)  # the recipe's images are grey
+        with torch.no_grad():
+            assert torch.equal(model(x), theirs(x))
+        assert rows[name]["parameters"] == sum(p.numel() for p in theirs.parameters())
+        assert rows[name]["flops"] > 0
+        assert rows[name]["kind"] == "timm"
+    page = (tmp_path / "study/comparison.html").read_text()
+    assert "A timm classifier is trained without dropout" in page
+    assert "timm:test_resnet" in page
+
+
+def test_weights_by_file_are_fine_tuned_and_their_folder_is_not_shown(tmp_path):
+    weights = tmp_path / "mine.safetensors"
+    torch.manual_seed(0)
+    save_file(timm.create_model("test_resnet", num_classes=7).state_dict(), weights)
+    zoo, model = make_zoo(tmp_path / "zoo"), f"timm:test_resnet@{weights}@head"
+    found = tiny(zoo, tmp_path / "study", models=(model, "vit_pico_patch2_8"), image_size=32, seeds=1)
+    row = found.tables[0]["rows"][0]
+    assert (row["name"], row["start"]) == ("timm:test_resnet@mine.safetensors@head", "fine-tuned (head)")
+    assert row["learning"] < row["parameters"]
+    folder = next((tmp_path / "study/runs").glob("timm*"))
+    trained, first = load(folder / "model").network.state_dict(), load_file(weights)
+    changed = {key for key in first if first[key].shape != trained[key].shape or (first[key] != trained[key]).any()}
+    assert changed == {"fc.weight", "fc.bias"}
+    assert str(tmp_path) not in found.page.read_text()
+    assert str(tmp_path) not in found.command

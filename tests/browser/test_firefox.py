@@ -49,7 +49,9 @@ def test_the_explorer_shows_the_next_image_and_clicks_patches_away(fox):
     with RunningExplorer({"packaged": load("packaged:cifar10")}) as page:
         fox.open(page.url)
         fox.run("document.querySelectorAll('.thumb')[1].click()")
-        fox.until("return vitreous.viewer.header.image.name === 'coffee' && document.documentElement.dataset.ready", 60)
+        fox.until(
+            "return vitreous.viewer.header.image.name === 'chelsea' && document.documentElement.dataset.ready", 60
+        )
         assert fox.run("return document.querySelectorAll('.pending').length") == 0
         fox.run("vitreous.viewer.edits.change(() => vitreous.viewer.edits.gone.add(20))")
         fox.until("return vitreous.viewer.news.includes('Without 1 patch')", 60)

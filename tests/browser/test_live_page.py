@@ -163,6 +163,40 @@ def test_heads_off_and_patches_away_equal_intervene(watched, file, photos, model
     assert watched.complaints == []
 
 
+def test_a_change_is_answered_while_the_photo_is_still_looked_at(watched, file, photos, model):
+    page = watched.open(file.as_uri())
+    page.set_input_files("#file", str(photos["coffee"]))
+    early = page.evaluate(
+        """async () => {
+          const until = async (ready) => { while (!ready()) await new Promise((done) => setTimeout(done, 1)); };
+          await until(() => vitreous.viewer.header.image.name === "coffee.png");
+          const { viewer } = vitreous, { edits } = viewer;
+          edits.change(() => edits.gone.add(20));
+          await until(() => viewer.news.startsWith("Without 1 patch"));
+          const logits = viewer.header.predictions.map(({ index, logit }) => [index, logit]);
+          return { logits, waits: edits.base.views.some((each) => each.pending) };
+        }"""
+    )
+    assert early["waits"]  # for views of the whole image
+    x = Inspection(model, samples()["coffee"]).x
+    with torch.inference_mode(), intervene(model, patches_off=[20]):
+        assert_same(dict(early["logits"]), model(x)[0])
+    until(page, READY, 60)
+    page.evaluate("() => { vitreous.viewer.edits.clear(); }")
+    until(page, "vitreous.viewer.before === null", 20)
+    with torch.inference_mode():
+        assert_same(logits_of(page), model(x)[0])
+    assert not page.evaluate("vitreous.viewer.header.views.some((view) => view.pending || !view.results.length)")
+    assert page.evaluate("document.querySelectorAll('.story-line button').length") == 8
+    maps = "vitreous.viewer.header.views.filter(({ name }) => name === 'removal').flatMap(({ results }) => results)"
+    names = page.evaluate(f"{maps}.map(({{ array }}) => array)")
+    late = [page.evaluate(ARRAY, name) for name in names]
+    drop(page, photos["coffee"])  # once more, without a change in between
+    assert late == [page.evaluate(ARRAY, name) for name in names]
+    assert len(late) == 2
+    assert watched.complaints == []
+
+
 def test_the_image_of_the_report_can_be_changed_too(watched, file, model):
     page = watched.open(file.as_uri())
     assert page.evaluate(

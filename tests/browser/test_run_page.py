@@ -204,6 +204,32 @@ def test_bands_gaps_and_many_lines_are_drawn(watched, run):
     assert found[4] == 9
 
 
+def test_an_axis_has_room_for_its_numbers_and_the_ramp_has_the_colours_of_the_maps(watched, run):
+    page = watched.open(run)
+    left, ramp, tint = page.evaluate(
+        """async () => {
+          const { dots } = await import("vitreous/charts.js");
+          const { gradient } = await import("vitreous/colours.js");
+          const chart = dots(Float32Array.from([13.96, 13.98]), 2, 1, { title: "x", unit: " px", limits: [13.95, 14] });
+          const ramp = document.querySelector("[data-view=attention] .ramp"), wanted = ramp.cloneNode();
+          document.querySelector("main").append(chart);
+          wanted.style.background = gradient("tint");
+          const lefts = [...chart.querySelectorAll("text")].map((text) => text.getBBox().x);
+          return [Math.min(...lefts), ramp.style.background, wanted.style.background];
+        }"""
+    )
+    assert left >= 0
+    assert ramp == tint
+
+
+def test_a_printed_run_leaves_out_what_only_works_on_a_screen(watched, run):
+    page = watched.open(run)
+    page.emulate_media(media="print")
+    for name in ("nav", ".play", ".scrubber input", "details.all"):
+        assert not page.locator(name).first.is_visible(), name
+    assert page.locator(".scrubber .now").is_visible()
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1300, "light")])  # layout and colours are apart
 def test_nothing_is_wider_than_the_screen_and_axe_has_no_complaint(chromium, run, scheme, width):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()

@@ -183,8 +183,8 @@ def test_doctor_lists_the_classes(capsys):
 def test_classify_without_arguments_answers_for_the_sample_photographs(capsys):
     main(["classify", "--json"])
     answers = {row["image"]: row["predictions"][0]["class_name"] for row in json.loads(capsys.readouterr().out)}
-    assert list(answers) == ["chelsea", "coffee", "camera"]
-    assert list(answers.values()) == ["Egyptian cat", "espresso", "tripod"]
+    assert list(answers) == ["coffee", "chelsea", "camera"]
+    assert list(answers.values()) == ["espresso", "Egyptian cat", "tripod"]
 
 
 def test_good_images_are_answered_and_bad_ones_listed(folder, image, tmp_path, capsys):
@@ -218,6 +218,13 @@ def test_good_images_are_answered_and_bad_ones_listed(folder, image, tmp_path, c
         (["evaluate", "--data", "/nowhere"], "neither a folder nor a known dataset"),
         (["evaluate", "--data", "cifr10"], "did you mean cifar10?"),
         (["embed", "x.png", "-o", "features.csv"], ".parquet or .npz"),
+        (["embed", "x.png", "-o", "features.npy"], ".parquet or .npz"),
+        (["embed", "x.png", "--tokens", "-o", "features.csv"], ".parquet, .npy or .npz"),
+        (["embed", "x.png", "--tokens", "--text", "a cat"], "leave --tokens or --text out"),
+        (["embed", "text.txt", "--tokens", "--merge", "8"], "leave --fast and --merge out"),
+        (["evaluate", "--data", "empty", "--tokens"], "add --probe linear"),
+        (["evaluate", "--data", "empty", "--tokens", "--probe", "knn"], "add --probe linear"),
+        (["evaluate", "--data", "empty", "--probe", "linear", "--blocks", "1", "2"], "add --tokens"),
         (["convert", "packaged:cifar10", "out.npz", "--to", "timm"], "is not written as .npz"),
         (
             ["convert", "packaged:cifar10", "text.txt/out", "--to", "timm"],
@@ -303,6 +310,30 @@ def test_a_headless_model_is_sent_to_embed(folder, image, tmp_path, capsys):
     assert "vitreous embed" in capsys.readouterr().err
     main(["embed", image, "--model", str(tmp_path / "headless"), "-o", str(tmp_path / "f.npz")])
     assert "1 image × 48 features" in capsys.readouterr().out
+
+
+def test_patch_features_are_written_but_for_unreadable_images(folder, image, tmp_path, capsys):
+    (tmp_path / "bad.png").touch()
+    Image.new("RGB", (30, 40), "gold").save(tmp_path / "gold.png")
+    for output in ("f.npy", "f.parquet", "f.npz"):
+        others = [str(tmp_path / name) for name in ("bad.png", "gold.png")]
+        words = ["embed", image, *others, "--model", folder, "--tokens"]
+        with pytest.raises(SystemExit) as stop:
+            main([*words, "-o", str(tmp_path / output)])
+        assert stop.value.code == 2
+        said = capsys.readouterr()
+        assert said.out == f"wrote {tmp_path / output}: 2 images × 4×4 patches × 48 features\n"
+        assert "bad.png: empty file" in said.err
+    with pytest.raises(SystemExit):
+        main([*words, "-o", str(tmp_path / "f.npy"), "--json"])
+    summary = {"output": str(tmp_path / "f.npy"), "images": 2, "rows": 4, "columns": 4, "features": 48}
+    assert json.loads(capsys.readouterr().out) == summary
+    with pytest.raises(SystemExit):
+        main(
+            ["embed", str(tmp_path / "bad.png"), "--model", folder, "--tokens", "-o", str(tmp_path / "g.npy"), "--json"]
+        )
+    assert json.loads(capsys.readouterr().out) == {"output": None, "images": 0, "features": None}
+    assert not list(tmp_path.glob("*g.npy*"))
 
 
 @pytest.mark.slow

@@ -382,6 +382,26 @@ def test_resume_refuses_flags_that_would_change_the_run_and_heeds_the_others(zoo
     assert RunFolder("run").read_config().keep == 1
 
 
+def test_an_unfinished_run_says_so_when_it_answers_and_not_how_it_began_when_it_resumes(zoo, capsys, monkeypatch):
+    vitreous.save(vitreous.ViT(vitreous.variant("vit_pico_patch2_8")), "base")
+    words = ["finetune", "--data", zoo, *TINY, "--model", "base", "--output", "run"]
+    head = "a new head for 2 classes replaces the one for"
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1, signal.SIGTERM)
+        assert head in fails(words, capsys, 143)
+    main(["classify", f"{zoo}/cat/0.png", "--model", "run"])
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "unfinished" in line]
+    expected = "run is an unfinished run, its weights are from epoch 1 of 2: vitreous train --resume run finishes it"
+    assert line == expected
+    assert vitreous.load("run").card.report.remarks()[0] == expected
+    main(["train", "--resume", "run"])
+    err = capsys.readouterr().err
+    assert "resuming at epoch 1, step 1 of" in err
+    assert head not in err
+    main(["classify", f"{zoo}/cat/0.png", "--model", "run"])
+    assert "unfinished" not in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_typed_flag_counts_although_it_is_the_recipes_default(zoo, capsys, monkeypatch):
     usual = RECIPES["digits"].config

@@ -1,5 +1,6 @@
 """Models of a study: what a name stands for, and the config that each model gets."""
 
+import sys
 from dataclasses import asdict
 
 import pytest
@@ -30,6 +31,10 @@ TUNED_RESNET = Entrant("tuned resnet", "tuned resnet", "ResNet", True, "full", N
         ("B/16", "ViT", "from scratch", 224),
         ("resnet50", "ResNet", "from scratch", None),
         ("resnet18_small", "ResNet", "from scratch", None),
+        ("timm:resnet18", "timm", "from scratch", None),
+        ("timm:vit_tiny_patch16_224", "timm", "from scratch", 224),
+        ("vit_femto_patch4_32:position=sine-1d", "ViT", "from scratch", 32),
+        ("resnet14_small:width=9", "ResNet", "from scratch", None),
         ("packaged:cifar10", "ViT", "fine-tuned (attention)", 32),
         ("packaged:cifar10@last:2", "ViT", "fine-tuned (last:2)", 32),
     ],
@@ -140,3 +145,30 @@ def test_a_budget_is_of_epochs_or_of_minutes():
         Budget("x", epochs=1, minutes=1)
     with pytest.raises(ValueError, match="above 0, got 0"):
         Budget("x", minutes=0)
+
+
+def test_a_timm_classifier_gets_the_optimiser_of_its_kind():
+    convolutions, tokens = find_entrant("timm:resnet18"), find_entrant("timm:vit_tiny_patch16_224")
+    assert (convolutions.batch_norm, tokens.batch_norm) == (True, False)
+    vit, cnn, other = configure(Budget("cifar10"), (VIT, convolutions, tokens))
+    assert (vit.optimizer, cnn.optimizer, other.optimizer) == ("muon", "sgd", "adamw")
+    assert (cnn.average, other.stochastic_depth, other.image_size) == (0.0, 0.0, 224)
+    assert cnn.image_size == 32
+
+
+def test_a_timm_classifier_without_weights_or_timm_is_refused_in_a_line(monkeypatch):
+    with pytest.raises(ValueError, match="would freeze fresh weights: name a file, timm:resnet18@FILE@head"):
+        find_entrant("timm:resnet18@head")
+    with pytest.raises(ValueError, match="takes full or head, not attention"):
+        find_entrant("timm:resnet18@attention")
+    with pytest.raises(FileNotFoundError, match=r"there is no file or folder .*/none.safetensors"):
+        find_entrant("timm:resnet18@./none.safetensors")
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(ImportError, match=r"^timm:NAME needs timm: pip install 'vitreous\[timm\]'$"):
+        find_entrant("timm:resnet18")
+
+
+def test_grey_images_stay_grey_if_every_model_begins_from_scratch():
+    for models, channels in (((VIT, RESNET), 1), ((VIT, TUNED_RESNET), None)):
+        configs = configure(Budget("mnist", recipe="mnist-20-epochs"), models)
+        assert [config.channels for config in configs] == [channels] * 2

@@ -10,7 +10,8 @@ from scipy.stats import spearmanr
 
 from vitreous.cli.main import main
 from vitreous.comparison.map_table import signed
-from vitreous.comparison.maps import compare_maps, find_masks, read_mask, read_parts
+from vitreous.comparison.maps import compare_maps, find_masks, object_values, read_mask, read_parts
+from vitreous.data.images import ImageError
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.samples import samples
 from vitreous.models.vit import ViT
@@ -204,6 +205,47 @@ def test_masks_are_read_as_the_model_sees_them(masked):
     assert (mask == -1).sum() == 32
     cropped = read_mask(masked / "masks/cat_1.png", Preprocess(size=(24, 40), resize=None, mean=HALF, std=HALF))
     assert (cropped[:, :4] == -1).all()  # beyond the image's edges
+
+
+def test_masks_are_read_by_the_names_of_their_classes(masked, tmp_path):
+    folder = tmp_path / "masked"
+    shutil.copytree(masked, folder)
+    view = Preprocess(size=(24, 32), resize=(24, 32), mean=HALF, std=HALF)
+    path = folder / "masks/cat_1.png"
+    assert object_values(folder) is None
+    names = {"1": "cat", "2": "background", "ignore": 3}
+    (folder / "classes.json").write_text(json.dumps(names))
+    assert torch.equal(read_mask(path, view, object_values(folder)), read_mask(path, view))
+    (folder / "classes.json").write_text(json.dumps(names | {"1": "background", "2": "cat", "ignore": []}))
+    with pytest.raises(ImageError, match="the value 3 has no class: classes.json has 1 background, 2 object"):
+        read_mask(path, view, object_values(folder))
+    (folder / "classes.json").write_text(json.dumps({"1": "background", "2": "cat", "3": "ear"}))
+    turned = read_mask(path, view, object_values(folder))
+    assert torch.equal(turned == 0, read_mask(path, view) == 1)
+    assert (turned == 1).sum() == 24 * 32 - 8 * 12
+    (folder / "classes.json").write_text(json.dumps({"1": "cat", "2": "dog", "3": "ear"}))
+    with pytest.raises(ValueError, match="call one of them background, the others are the object"):
+        object_values(folder)
+
+
+def test_a_palette_image_is_read_by_its_indices(masked, tmp_path):
+    mask = Image.open(masked / "masks/cat_1.png").convert("P")
+    mask.putpalette([0, 0, 0, 200, 0, 0, 0, 200, 0, 7, 7, 7])
+    mask.putdata(np.asarray(Image.open(masked / "masks/cat_1.png")).ravel().tolist())
+    mask.save(tmp_path / "mask.png")
+    view = Preprocess(size=(24, 32), resize=(24, 32), mean=HALF, std=HALF)
+    assert torch.equal(read_mask(tmp_path / "mask.png", view), read_mask(masked / "masks/cat_1.png", view))
+
+
+def test_images_of_splits_keep_their_names_apart(masked, tmp_path):
+    for part in ("train", "test"):
+        shutil.copytree(masked, tmp_path / "pets" / part)
+    found = find_masks(tmp_path / "pets")
+    assert list(found) == [f"{part}/{name}" for part in ("train", "test") for name in ("cat_1", "dog_1", "owl_1")]
+    assert list(find_masks(tmp_path / "pets", 2)) == ["train/cat_1", "test/cat_1"]
+    (tmp_path / "pets/test/masks/cat_1.png").unlink()
+    with pytest.raises(ValueError, match="1 of 3 images of .* has no mask"):
+        find_masks(tmp_path / "pets")
 
 
 def test_a_folder_without_masks_is_refused(photos, tmp_path):

@@ -40,7 +40,7 @@ def test_decoded_images_are_the_views_of_the_model(folder, cache):
     pixels = decode(data, VIEW, cache=cache)
     assert pixels.dtype == torch.uint8
     assert pixels.shape == (8, 3, 6, 6)
-    assert pixels.nbytes == array_bytes(8, VIEW)
+    assert pixels.nbytes == array_bytes(data, VIEW)
     for i in range(8):
         view = np.asarray(VIEW.view(Image.open(data.image(i)).convert("RGB")))
         assert np.array_equal(pixels[i].numpy(), view.transpose(2, 0, 1))
@@ -147,3 +147,40 @@ def test_what_killed_processes_left_long_ago_is_swept(folder, cache):
         os.utime(cache / f"{name}.123.partial", (time.time() - age,) * 2)
     decode(open_dataset(folder), VIEW, cache=cache)
     assert [path.name for path in cache.glob("*.partial")] == ["new.123.partial"]
+
+
+def with_masks(folder):
+    """Masks whose values are the images' first colour, 0 to 254."""
+
+    def mask(i):
+        pixels = np.asarray(Image.open(data.image(i)))[:, :, 0]
+        return Image.fromarray(np.minimum(pixels, 254))
+
+    data = replace(open_dataset(folder), task="segment", mask=mask)
+    return data
+
+
+def test_a_mask_is_the_last_channel(folder, cache):
+    data = with_masks(folder)
+    view = replace(VIEW, size=(6, 10), resize=None)  # as it is, cropped at one side and padded at the other
+    pixels = decode(data, view, cache=cache)
+    assert pixels.shape == (8, 4, 6, 10)
+    assert pixels.nbytes == array_bytes(data, view)
+    inside = slice(1, 8)
+    assert torch.equal(pixels[:, 3, :, inside], pixels[:, 0, :, inside].clamp(max=254))
+    assert (pixels[:, 3, :, [0, 8, 9]] == 255).all()
+    assert torch.equal(pixels[:, :3], decode(open_dataset(folder), view, cache=cache))
+    again = decode(replace(data, image=lambda i: pytest.fail("decoded again")), view, cache=cache)
+    assert torch.equal(again, pixels)
+
+
+def test_an_image_whose_mask_cannot_be_used_is_left_out(folder, cache):
+    data = with_masks(folder)
+    whole, problems = data.mask, {}
+    broken = replace(data, mask=lambda i: whole(i) if i != 3 else Image.new("L", (2, 2)))
+    decode(broken, VIEW, cache=cache, problems=problems)
+    assert problems == {
+        3: "its mask is 2×2 pixels, the image 7×9: each pixel needs a class; save the mask at that size"
+    }
+    with pytest.raises(ValueError, match=r"1 of 8 images cannot be read: .*3.png: its mask is 2×2 pixels"):
+        decode(broken, VIEW, cache=cache)

@@ -5,7 +5,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from vitreous.data.image_dataset import DatasetSource, ImageDataset, digest, join_datasets, list_some, split_parts
 
@@ -120,3 +122,79 @@ def test_a_missing_split_is_named_with_those_there_are_and_where_it_is_expected(
 def test_other_splits_are_refused(split, reason):
     with pytest.raises(ValueError, match=reason):
         split_parts(split)
+
+
+# --- other tasks ------------------------------------------------------------------------------------------------------
+
+
+def farm(task, names, name="farm", images=3):
+    """Image i has the numbers i, i + 1 and so on (or these labels of 0 and 1), or a mask of the class i."""
+    numbers = np.arange(images)[:, None] + np.arange(len(names))
+    targets = {"multilabel": numbers % 2, "regress": numbers + 0.5, "segment": None}[task]
+    return ImageDataset(
+        name,
+        names,
+        (0,) * images,
+        partial(_image, name),
+        version=partial(str, "somewhere"),
+        task=task,
+        targets=None if targets is None else targets.astype(np.float32),
+        mask=_mask if task == "segment" else None,
+    )
+
+
+def _mask(i):
+    return Image.frombytes("L", (2, 1), bytes([i, 255]))
+
+
+def values(data):
+    """Targets or masks, image by image."""
+    if data.mask is None:
+        return data.targets.tolist()
+    return [list(data.mask(i).tobytes()) for i in range(len(data))]
+
+
+@pytest.mark.parametrize("task", ["multilabel", "regress", "segment"])
+def test_targets_and_masks_are_taken_joined_and_pickled_with_their_images(task):
+    data = farm(task, ("a", "b", "c"))
+    assert values(data.take([2, 0]).take([1, 0])) == [values(data)[0], values(data)[2]]
+    assert values(data.spread(2)) == [values(data)[0], values(data)[1]]
+    both = join_datasets([data, data.take([1])])
+    assert (both.task, both.class_names) == (task, data.class_names)
+    assert values(both) == [*values(data), values(data)[1]]
+    assert values(pickle.loads(pickle.dumps(both.take([3, 0])))) == [values(data)[1], values(data)[0]]
+    with pytest.raises(ValueError, match=f"zoo is to classify, farm to {task}: these cannot be joined"):
+        join_datasets([zoo(names=data.class_names), data])
+
+
+def test_targets_and_masks_follow_another_order_of_names():
+    names = ("c", "a", "new", "b")
+    assert values(farm("multilabel", ("a", "b", "c")).with_classes(names)) == [[0, 0, 0, 1], [1, 1, 0, 0], [0, 0, 0, 1]]
+    assert values(farm("segment", ("a", "b", "c")).with_classes(names)) == [[1, 255], [3, 255], [0, 255]]
+    swapped = farm("regress", ("a", "b")).with_classes(("b", "a"))
+    assert values(swapped) == [[1.5, 0.5], [2.5, 1.5], [3.5, 2.5]]
+    assert values(farm("multilabel", ("a", "b"), images=1).with_classes(("b",))) == [[1]]  # no image has the label a
+    with pytest.raises(ValueError, match="farm has labels that are not among the 1 expected: 'b'"):
+        farm("multilabel", ("a", "b")).with_classes(("a",))
+    with pytest.raises(ValueError, match="farm has pixel classes that are not among the 1 expected: 'b'"):
+        farm("segment", ("a", "b")).with_classes(("a",))
+    with pytest.raises(ValueError, match="farm lacks numbers that are expected: 'new'"):
+        farm("regress", ("a",)).with_classes(("a", "new"))
+
+
+def test_the_fingerprint_tells_tasks_and_targets_apart():
+    datasets = [farm(task, ("a", "b")) for task in ("multilabel", "regress", "segment")]
+    datasets += [zoo(labels=(0, 0, 0), names=("a", "b"))]
+    datasets += [replace(datasets[1], targets=datasets[1].targets + 1)]
+    assert len({data.fingerprint for data in datasets}) == 5
+    assert datasets[0].fingerprint == farm("multilabel", ("a", "b")).fingerprint
+
+
+def test_a_dataset_says_what_its_names_are():
+    assert [repr(farm(task, ("a", "b"))).split(", ")[1] for task in ("multilabel", "regress", "segment")] == [
+        "2 labels)",
+        "2 numbers)",
+        "2 pixel classes)",
+    ]
+    assert repr(farm("regress", ("a",))).endswith("1 number)")
+    assert repr(farm("segment", ("a",))).endswith("1 pixel class)")

@@ -310,3 +310,9 @@ def test_hugging_face_configs_that_cannot_be_followed_are_refused(config, messag
 def test_an_unknown_processor_whose_config_says_everything_is_followed():
     config = {"image_processor_type": "NewImageProcessor", "size": 40, "resample": 3, **IMAGENET}
     assert from_huggingface(config).describe().startswith("squash to 40×40 (bicubic), mean 0.485")
+
+
+def test_a_crop_size_of_transformers_is_checked_even_if_it_is_not_used():
+    config = {"image_processor_type": "BeitImageProcessor", "crop_size": {"width": 32}, "do_center_crop": False}
+    with pytest.raises(ValueError, match="size has to be height and width, or shortest_edge"):
+        from_huggingface(config)

@@ -88,6 +88,15 @@ def test_table_rows_come_in_order():
     assert heights(figure, "196 × 768") == [patches]
 
 
+def test_a_long_value_of_a_table_goes_on_in_a_second_line():
+    value = " ".join(f"number{i}" for i in range(14))
+    figure = draw_table([("head", value), ("next", "b")])
+    shown = words(figure)
+    assert " ".join(shown[1:3]) == value
+    head, first, second, after = heights(figure, "head", shown[1], shown[2], "next")
+    assert head == first > second > after
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     "draw",

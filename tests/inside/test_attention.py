@@ -11,6 +11,7 @@ from vitreous.inside.attention import (
     class_maps,
     entropy,
     mean_distance,
+    pooled_by,
     readout,
 )
 from vitreous.inside.capture import capture
@@ -135,8 +136,8 @@ def test_attention_worked_out_again_is_what_was_captured_even_under_intervention
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in FAMILIES if "pool" not in name]
-)  # tests/models/test_attention_pool.py
+    "name", [name for name in FAMILIES if "pool" not in name and "pixel" not in name]
+)  # tests/models/test_attention_pool.py, and below
 def test_the_readout_is_how_the_head_reads(name):
     model = family(name)
     weights, layout = readout(model), model.layout
@@ -147,3 +148,21 @@ def test_the_readout_is_how_the_head_reads(name):
     assert torch.equal(weights > 0, read)
     patches = weights[layout.prefix :]
     assert (patches == patches[0]).all()
+
+
+def test_the_readout_of_a_pixel_is_the_patches_that_it_is_interpolated_from():
+    model = family("a pixel, linear")  # row 5, column 14 of patches of 4×6 pixels
+    found = readout(model)
+    rows = torch.tensor([0.125, 0.875, 0.0])  # 5.5 / 4 - 0.5 = 0.875
+    columns = torch.tensor([0.0, 1 / 12, 11 / 12, 0.0])  # 14.5 / 6 - 0.5 = 1 + 11/12
+    torch.testing.assert_close(model.layout.to_grid(found), torch.outer(rows, columns))
+    assert not found[: model.layout.prefix].any()
+    torch.testing.assert_close(
+        model.layout.to_grid(readout(family("a pixel, linear", whole=True))), torch.ones(3, 4) / 12
+    )
+
+
+def test_the_readout_of_a_pixel_does_not_ask_the_pool():
+    model = family("a pixel, linear", pool="attention")
+    assert pooled_by(model) == ()
+    assert torch.equal(readout(model), readout(family("a pixel, linear")))

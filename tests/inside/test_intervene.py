@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -231,3 +233,16 @@ def test_patches_that_do_not_exist_or_all_of_them_cannot_be_removed(model):
     every = intervene(model, patches_off=range(16))
     with pytest.raises(ValueError, match="all 16 patches are to be removed: leave at least one"), every:
         pass
+
+
+@torch.no_grad()
+def test_a_model_that_shares_the_blocks_is_changed_too_and_another_is_not(x):
+    """A question about one label shares its blocks: the mean over patches leaves the same ones out."""
+    model = noise(ViT(ViTConfig(**SMALL, pool="mean")))
+    shared, other = copy.copy(model), copy.deepcopy(model)
+    plain = model(x)
+    with intervene(model, patches_off=[0, 7]):
+        changed = model(x)
+        assert torch.equal(shared(x), changed)
+        assert torch.equal(other(x), plain)
+    assert not torch.allclose(changed, plain)

@@ -28,6 +28,19 @@ def test_without_biases_the_tokens_parts_of_every_block_add_up_to_the_logit(dept
     torch.testing.assert_close(parts.sum(dim=-1), model(x)[:, 2].expand(depth, -1).detach())
 
 
+@pytest.mark.parametrize("dense", ["linear", "decoder"])
+@pytest.mark.parametrize("blocks", [(0, 2), (1,), (0, 1, 2), (2,)])
+def test_without_biases_the_parts_add_up_to_the_logit_of_a_pixel(dense, blocks):
+    changes = {"dense": dense, "dense_blocks": blocks}
+    model = without_biases(family("a pixel, linear", **changes)).double()
+    x = images(model)
+    parts = token_parts(model, x, 2)
+    wanted = model(x)[:, 2].detach()
+    read = min(blocks[-1] + 1, 2)  # what enters the block after the last one read is read by the head alone
+    torch.testing.assert_close(parts[: read + 1].sum(dim=-1), wanted.expand(read + 1, -1))
+    assert wanted.abs().min() > 1e-3
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_forward_pass_does_not_change(name):
     model = family(name)

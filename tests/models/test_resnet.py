@@ -5,9 +5,14 @@ import torch
 import torchvision
 
 from conftest import assert_same
+from vitreous.data.preprocess import Preprocess
 from vitreous.inside.grad_cam import grad_cam
+from vitreous.inside.methods import patch_grid
 from vitreous.models.resnet import ResNet, ResNetConfig, resnet_config
 from vitreous.models.summary import count_flops
+from vitreous.models.variants import variant
+from vitreous.models.vit import ViT
+from vitreous.weights.card import Card
 from vitreous.weights.load import load
 from vitreous.weights.save import save
 
@@ -70,3 +75,36 @@ def test_another_stem_is_refused():
 def test_an_image_that_is_no_batch_is_told_what_to_do_instead():
     with pytest.raises(TypeError, match=r"got str: use vitreous.classify\(image, model\)"):
         ResNet(ResNetConfig(18, 5))("photo.jpg")
+
+
+@torch.no_grad()
+def test_a_narrow_resnet_of_three_stages_survives_saving_and_has_as_many_parameters_as_the_small_vit(tmp_path):
+    model = ResNet(resnet_config("resnet14_small:width=9,channels=1", classes=10)).eval()
+    vit = ViT(variant("vit_femto_patch4_32", channels=1))
+    ours, theirs = (sum(p.numel() for p in each.parameters()) for each in (model, vit))
+    assert (ours, theirs) == (55_837, 53_866)
+    x = torch.randn(2, 1, 32, 32)
+    assert model.feature_map(x).shape == (2, 36, *model.config.grid) == (2, 36, 8, 8)
+    assert grad_cam(model, x, 3).shape == (2, 8, 8) == (2, *patch_grid(model, x))
+    model.card = Card("mine", Preprocess(size=(32, 32), resize=32, mean=(0.5,), std=(0.5,)))
+    save(model, tmp_path)
+    again = load(tmp_path)
+    assert (again.config.depth, again.config.width, again.config.channels) == (14, 9, 1)
+    assert torch.equal(again(x), model(x))
+
+
+def test_a_plain_resnet_draws_the_same_weights_as_torchvisions():
+    torch.manual_seed(0)
+    ours = ResNet(ResNetConfig(18, classes=5)).state_dict()
+    torch.manual_seed(0)
+    theirs = torchvision.models.resnet18(num_classes=5).state_dict()
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+def test_fields_of_another_kind_or_given_twice_are_refused():
+    with pytest.raises(ValueError, match="heads is no field of ResNetConfig"):
+        resnet_config("resnet18:heads=2")
+    with pytest.raises(ValueError, match="width takes a value such as 64, got 'wide'"):
+        resnet_config("resnet18:width=wide")
+    with pytest.raises(ValueError, match="twice"):
+        resnet_config("resnet18:width=8,width=9")

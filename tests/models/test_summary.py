@@ -49,7 +49,7 @@ def test_a_trace_has_the_shape_of_every_step():
     assert shapes["queries, split into heads"] == "4×17×12"
     assert shapes["attention: queries × keys"] == "4×17×17"
     assert shapes["logits"] == "5"
-    with pytest.raises(ValueError, match="this is a ResNet"):
+    with pytest.raises(ValueError, match="this is another network"):
         trace(ResNet(ResNetConfig(18)))
 
 

@@ -61,6 +61,8 @@ def test_a_vit_with_sentences_shares_its_weights_and_leaves_the_other_as_it_was(
 def test_features_of_another_space_are_refused():
     with pytest.raises(ValueError, match=r"expected features of sentences \[s 12\]"):
         with_sentences(family("class token", classes=12), torch.randn(3, 7), torch.tensor(1.0))
+    with pytest.raises(ValueError, match="a dense head has no features of the whole image"):
+        with_sentences(family("a pixel, linear", whole=True), torch.randn(3, 5), torch.tensor(1.0))
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import assert_same, noise
+from vitreous.models.last_block import logits_only
 from vitreous.models.vit import ViT, sine_positions
 from vitreous.models.vit_config import ViTConfig
+from vitreous.speed.weight_folding import fold
 
 SMALL = {"image_size": 32, "patch_size": 8, "width": 48, "depth": 2, "heads": 4, "classes": 5}
 
@@ -162,6 +164,40 @@ def test_a_reset_classifier_is_linear_and_starts_at_zero():
     assert torch.equal(model(x), model.features(x))
 
 
+@torch.no_grad()
+def test_a_reset_classifier_can_pool_by_new_attention():
+    model, x = small(), torch.randn(2, 3, 32, 32)
+    before = model.forward_features(x)
+    model.reset_classifier(9, pool="attention")
+    assert model.config.pool == "attention"
+    assert model.config.pool_heads == 4
+    assert not model.config.pool_prefix
+    assert model.attn_pool.latent.std() > 0.05
+    assert model.attn_pool.q.weight.std() > 0.01
+    assert torch.equal(model.forward_features(x), before)
+    assert model(x).shape == (2, 9)
+    assert not model(x).any()
+    pool = model.attn_pool
+    model.reset_classifier(4, pool="attention")
+    assert model.attn_pool is pool  # a model that pools by attention keeps what it has learned
+    model.reset_classifier(4, pool="token")
+    assert model.attn_pool is None
+    assert model.config.pool_heads == 0
+
+
+def test_a_new_pool_depends_on_torchs_seed():
+    def pool(seed):
+        model = small()
+        torch.manual_seed(seed)
+        model.reset_classifier(9, pool="attention")
+        return model.attn_pool.state_dict()
+
+    first, again, other = pool(0), pool(0), pool(1)
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    assert not torch.equal(first["latent"], other["latent"])
+    assert not torch.equal(first["q.weight"], other["q.weight"])
+
+
 def test_a_model_without_class_or_position_does_not_know_the_order_of_patches():
     model = small(position="none", pool="mean", class_token=False)
     x = torch.randn(1, 3, 32, 32)
@@ -202,11 +238,34 @@ def test_an_empty_batch_gives_an_empty_answer():
         ({"distillation_head": True}, "needs distillation_token=True"),
         ({"class_token": False, "pool": "mean", "distillation_token": True}, "needs class_token=True"),
         ({"position": "sine-2d", "width": 6, "heads": 1}, "4 divides"),
+        ({"dense": "linear"}, "belong together"),
+        ({"dense_blocks": (1,)}, "belong together"),
+        ({"dense": "linear", "dense_blocks": (1, 0)}, "ascend within 0 to 1"),
+        ({"dense": "linear", "dense_blocks": (1, 1)}, "ascend within 0 to 1"),
+        ({"dense": "linear", "dense_blocks": (1, 2)}, "ascend within 0 to 1"),
+        ({"dense": "linear", "dense_blocks": (-1, 1)}, "ascend within 0 to 1"),
+        ({"dense": "linear", "dense_blocks": (0, 1.0)}, "dense_blocks must be a list of whole numbers"),
+        ({"dense": "linear", "dense_blocks": (0, True)}, "dense_blocks must be a list of whole numbers"),
+        ({"dense": "linear", "dense_blocks": "01"}, "dense_blocks must be a list of whole numbers"),
+        ({"dense": "linear", "dense_blocks": 1}, "dense_blocks must be a list of whole numbers"),
+        ({"dense": "upernet", "dense_blocks": (1,)}, "dense must be one of none, linear, decoder"),
+        ({"dense": "linear", "dense_blocks": (1,), "classes": 0}, "needs classes > 0"),
+        ({"dense": "linear", "dense_blocks": (1,), "representation_size": 8}, "needs representation_size=0, got 8"),
+        ({"dense": "decoder", "dense_blocks": (1,), "head_norm": True}, "needs head_norm=False"),
+        ({"dense": "decoder", "dense_blocks": (1,), "head_bias": False}, "needs head_bias=True"),
+        (
+            {"dense": "linear", "dense_blocks": (1,), "distillation_token": True, "distillation_head": True},
+            "needs distillation_head=False",
+        ),
     ],
 )
 def test_a_config_says_what_to_change(changes, message):
     with pytest.raises(ValueError, match=message):
         ViTConfig(**SMALL | changes)
+
+
+def test_a_list_of_blocks_as_a_file_has_it_becomes_a_tuple():
+    assert ViTConfig(**SMALL, dense="linear", dense_blocks=[0, 1]).dense_blocks == (0, 1)
 
 
 def test_an_image_that_is_no_batch_is_told_what_to_do_instead():
@@ -237,3 +296,46 @@ def test_norms_after_the_branches_leave_the_residual_alone():
     x = torch.randn(2, 5, block.norm1.normalized_shape[0])
     middle = x + block.norm1(block.attn(x))
     torch.testing.assert_close(block(x), middle + block.norm2(block.mlp(middle)))
+
+
+@torch.no_grad()
+def test_norms_after_the_residual_connections_are_the_first_transformers():
+    model = noise(ViT(ViTConfig(**SMALL, residual_norm=True, final_norm=False)))
+    block, keys = model.blocks[0], set(ViT(ViTConfig(**SMALL, final_norm=False)).state_dict())
+    x = torch.randn(2, 5, block.norm1.normalized_shape[0])
+    middle = block.norm1(x + block.attn(x))
+    torch.testing.assert_close(block(x), block.norm2(middle + block.mlp(middle)))
+    assert set(model.state_dict()) == keys
+    assert not model.config.plain  # forward passes that know the paper's blocks alone leave it out
+
+
+@torch.no_grad()
+def test_short_and_folded_forward_passes_of_post_norm_equal_the_whole():
+    model = noise(ViT(ViTConfig(**SMALL, residual_norm=True, final_norm=False))).eval()
+    x = torch.randn(2, model.config.channels, *model.config.size)
+    torch.testing.assert_close(logits_only(model, x), model(x))
+    torch.testing.assert_close(fold(model)(x), model(x))
+
+
+def test_norms_of_two_kinds_contradict_each_other():
+    with pytest.raises(ValueError, match="set one of them"):
+        ViTConfig(**SMALL, post_norm=True, residual_norm=True)
+
+
+def test_positions_are_drawn_with_the_deviation_asked_for_and_the_usual_one_keeps_its_bits():
+    drawn = {}
+    for std in (0.02, 1.0):
+        torch.manual_seed(0)
+        drawn[std] = ViT(ViTConfig(width=192, heads=3, depth=1, position_std=std))
+    wide, usual = drawn[1.0].pos_embed.detach(), drawn[0.02].pos_embed.detach()
+    assert wide.std().item() == pytest.approx(1, abs=0.02)
+    assert wide.abs().max() > 3  # N(0, 1) is not cut off at 2
+    torch.manual_seed(0)
+    expected = torch.nn.init.trunc_normal_(torch.empty(1, 197, 192), std=0.02)
+    torch.manual_seed(0)
+    torch.testing.assert_close(
+        torch.nn.init.trunc_normal_(torch.empty(1, 197, 192), std=0.02, a=-2, b=2), expected, rtol=0, atol=0
+    )
+    torch.testing.assert_close(usual * 50, wide, rtol=1e-4, atol=1e-4)  # the same draw
+    with pytest.raises(ValueError, match="position_std must be above 0"):
+        ViTConfig(position_std=0.0)

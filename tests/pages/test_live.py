@@ -22,6 +22,7 @@ from vitreous.inside.hiding import blurred
 from vitreous.inside.intervene import intervene
 from vitreous.inside.pruned_gradients import pruned_gradients
 from vitreous.inside.removal import RANDOM_BLOBS, RANDOM_SHARES, draw_masks
+from vitreous.models.variants import variant
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.pages.live import (
@@ -176,7 +177,7 @@ def test_the_page_fits_contributions_and_blurs_as_python_does(tmp_path):
 
 @pytest.mark.slow
 def test_the_shipped_kernels_are_the_build_of_their_source(tmp_path):
-    pytest.importorskip("ziglang", reason="the pinned compiler is not installed: pip install ziglang==0.15.2")
+    pytest.importorskip("ziglang", reason="the compiler of the extra [test] is not installed")
     script = Path(__file__).parents[2] / "benchmarks" / "build_kernels.py"
     subprocess.run([sys.executable, str(script), "--check", str(tmp_path / "kernels.wasm")], check=True)
     assert (tmp_path / "kernels.wasm").read_bytes() == (ASSETS / "kernels.wasm").read_bytes()
@@ -194,10 +195,12 @@ def test_kernels_are_small():
         ({"pool": "attention"}, "pool='attention'"),
         ({"talking_heads": True}, "talking_heads=True"),
         ({"post_norm": True}, "post_norm=True"),
+        ({"residual_norm": True}, "residual_norm=True"),
         ({"classes": 0}, "no classifier"),
         ({"width": 12, "heads": 3}, "multiples of 8"),
         ({"channels": 4}, "channels=4"),
         ({"head_norm": True}, "head_norm=True"),
+        ({"dense": "linear", "dense_blocks": (0,)}, "dense='linear'"),
     ],
 )
 def test_a_model_that_the_page_cannot_run_is_refused_in_one_line(changes, reason):
@@ -219,9 +222,9 @@ def test_every_field_of_a_config_is_known_refused_or_in_the_weights():
     inside = {"image_size", "patch_size"}  # sent as size, patch and grid
     weights = {"position", "patch_bias", "qkv_bias", "qv_bias", "branch_bias", "layer_scale", "representation_size"}
     weights |= {"head_bias", "partial_patches"}  # a part that is missing has no tensor; the grid says how many patches
-    training = {"dropout", "attention_dropout", "stochastic_depth"}
+    training = {"dropout", "attention_dropout", "stochastic_depth", "position_std"}
     belongs = {"rope_temperature", "rope_offset", "rope_reference", "rope_order", "relative_width"}  # to refused ones
-    belongs |= {"pool_heads", "pool_mlp_width", "pool_layers", "pool_prefix"}
+    belongs |= {"pool_heads", "pool_mlp_width", "pool_layers", "pool_prefix", "dense_blocks"}
     known = {*CONFIG, *UNKNOWN} | inside | weights | training | belongs
     assert known == {field.name for field in ViTConfig.__dataclass_fields__.values()}
 
@@ -230,8 +233,13 @@ def test_only_large_models_get_a_warning():
     assert warn_large(noisy(), "fp16") is None
     with torch.device("meta"):
         large = warn_large(ViT(replace(ViTConfig(), depth=2, width=4096, heads=64)), "fp16")
+        base, small = (ViT(variant(f"vit_{size}_patch16_224", classes=1000)) for size in ("base", "small"))
     assert large.startswith("a large page: about ")
-    assert large.endswith("s an answer")
+    assert warn_large(base, "fp16") == (
+        "a large page: about 190 MB, 346 MB of memory once open, 1 s an answer and 2 min a removal map"
+    )
+    assert "about 104 MB" in warn_large(base, "int8")
+    assert warn_large(small, "fp16") is None
 
 
 def test_rounding_gives_a_copy_and_rounds_matrices_alone():

@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -179,6 +179,13 @@ def test_mistakes_and_confusions_of_the_last_evaluation_are_shown(tmp_path):
     assert_alone(page)
     folder.add_metrics(row(4, 0.9))  # a later evaluation, whose answers were not written
     assert "mistakes" not in Read(write_run_page(folder)).ids
+
+
+def test_classes_that_are_called_by_their_numbers_are_numbered_once(tmp_path):
+    folder = folder_of(tmp_path / "run", TrainConfig(epochs=2), [row(2, 0.75)])
+    write_answers(folder.held_out, replace(some_answers(), class_names=("0", "1", "owl")))
+    rows = re.findall(r'<th scope="row">([^<]*)</th>', write_run_page(folder).read_text())
+    assert rows[:3] == ["0", "1", "2 owl"]
 
 
 def test_of_many_classes_the_most_frequent_confusions_are_listed(tmp_path):

@@ -5,6 +5,7 @@ import pytest
 import torch
 from loopback_hub import LoopbackFiles
 from PIL import Image
+from task_sets import task_model
 
 from conftest import VIT_TI, noise
 from vitreous.data.images import ImageError
@@ -12,6 +13,7 @@ from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.classify import Answer, Answers, Prediction, classify, classify_each, top_classes
 from vitreous.predict.embed import embed
+from vitreous.predict.pipeline import choose_compute
 from vitreous.weights.load import load
 from vitreous.weights.save import save
 
@@ -189,3 +191,135 @@ def test_a_fit_is_the_preprocessing_of_that_call_alone(folder, images):
     assert not vectors[0].equal(vectors[1])
     with pytest.raises(ValueError, match="fit has to be one of crop, squash, pad"):
         classify(images[0], model, fit="stretch")
+
+
+# --- other tasks than a class for each image --------------------------------------------------------------------------
+
+
+def outputs_of(model, path):
+    with torch.no_grad():
+        return model(model.card.preprocess(Image.open(path))[None])[0]
+
+
+def test_labels_are_present_from_their_thresholds_on(images):
+    model = task_model("multilabel", ["cat", "dog", "owl", "outdoor"])
+    probabilities = [outputs_of(model, path).sigmoid() for path in images]
+    for thresholds in (None, (0.9, 0.1, 0.5, 0.3)):
+        model.card.thresholds = thresholds
+        answers = classify(images, model, top=2, device="cpu")
+        for answer, expected in zip(answers, probabilities, strict=True):
+            order = expected.argsort(descending=True).tolist()
+            limits = thresholds or (0.5,) * 4
+            names = model.card.class_names
+            assert answer.labels == tuple(names[i] for i in order if expected[i] >= limits[i])
+            assert [p.index for p in answer.predictions] == order[:2]
+            for p in answer.predictions:
+                assert p.probability == pytest.approx(expected[p.index].item(), abs=1e-5)
+                assert p.present is bool(expected[p.index] >= limits[p.index])
+    assert {p.present for answer in answers for p in answer.predictions} == {True, False}
+
+
+def test_labels_show_themselves_with_those_that_are_present():
+    found = (Prediction(1, "dog", 0.9, 2.2, True), Prediction(0, "cat", 0.2, -1.4, False))
+    answer = Answer("a.jpg", found, labels=("dog", "owl"))
+    assert repr(answer).splitlines() == ["a.jpg", "  dog   90.0%  present", "  cat   20.0%"]
+    assert repr(Answers([answer])) == "a.jpg  dog, owl"
+    assert repr(Answers([Answer("b.jpg", found[1:], labels=())])) == "b.jpg  no label"
+    assert "<th>labels<tr><td><td>a.jpg<td>dog 90.0%  present<br>cat 20.0%" in answer._repr_html_()
+    assert answer.to_dict()["labels"] == ["dog", "owl"]
+    assert [p["present"] for p in answer.to_dict()["predictions"]] == [True, False]
+
+
+def test_a_class_is_neither_present_nor_absent(folder, images):
+    answer = classify(images[0], str(folder), device="cpu")
+    assert {p.present for p in answer.predictions} == {None}
+    assert list(answer.to_dict()["predictions"][0]) == ["index", "class_name", "probability", "logit"]
+
+
+def test_numbers_are_the_models_own_in_their_units(images):
+    model = task_model("regress", ["angle", "age"])
+    for path, answer in zip(images, classify(images, model, device="cpu"), strict=True):
+        expected = outputs_of(model, path).tolist()
+        assert list(answer.numbers) == ["angle", "age"]
+        assert list(answer.numbers.values()) == pytest.approx(expected, abs=1e-4)
+        assert answer.predictions == ()
+    with pytest.raises(ValueError, match="names no class of the whole image: read its numbers"):
+        _ = answer.best
+
+
+def test_numbers_show_themselves_without_percent():
+    answer = Answer("a.jpg", numbers={"angle": -23.4321, "price": 184223.4})
+    assert repr(answer).splitlines() == ["a.jpg", "  angle  -23.43", "  price  184223"]
+    assert repr(Answers([answer])) == "a.jpg  angle -23.43, price 184223"
+    assert "%" not in answer._repr_html_()
+    assert answer.to_dict() == {"image": "a.jpg", "numbers": {"angle": -23.4321, "price": 184223.4}}
+
+
+def test_numbers_in_units_of_their_deviation_are_not_answered(images):
+    model = task_model("regress")
+    model.card.standard = ((0.0, 1.0), (5.0, 2.0))
+    with pytest.raises(ValueError, match="still in units of their deviation"):
+        classify(images[0], model, device="cpu")
+
+
+def test_a_mask_has_the_images_own_size_and_the_models_classes(images):
+    model = task_model("segment", ["sky", "sea", "sand"])
+    for path, answer in zip(images, classify(images, model, device="cpu"), strict=True):
+        width, height = Image.open(path).size
+        resized = torch.nn.functional.interpolate(outputs_of(model, path)[None], (height, width), mode="bilinear")
+        assert answer.mask.dtype == np.uint8
+        assert (answer.mask == resized[0].argmax(dim=0).numpy()).mean() > 0.99  # ties aside
+        for share in answer.shares:
+            assert share.share == pytest.approx((answer.mask == share.index).mean())
+            assert share.class_name == ("sky", "sea", "sand")[share.index]
+    assert [s.share for s in answer.shares] == sorted((s.share for s in answer.shares), reverse=True)
+    assert sum(s.share for s in answer.shares) == pytest.approx(1.0)
+
+
+def test_beyond_a_crop_a_mask_says_nothing(images):
+    model = task_model("segment")
+    answer = classify(images[0], model, fit="crop", device="cpu")  # 30×20 pixels
+    assert (answer.mask[:, :5] == 255).all()
+    assert (answer.mask[:, 5:25] < 2).all()
+    assert sum(s.share for s in answer.shares) == pytest.approx(2 / 3)
+
+
+def test_a_photograph_lying_on_its_side_gets_an_upright_mask(tmp_path):
+    image = Image.new("RGB", (30, 20))
+    exif = image.getexif()
+    exif[0x0112] = 6
+    image.save(tmp_path / "turned.jpg", exif=exif)
+    assert classify(tmp_path / "turned.jpg", task_model("segment"), device="cpu").mask.shape == (30, 20)
+
+
+def test_masks_show_themselves_with_their_colours(images):
+    model = task_model("segment")
+    answer = classify(images[0], model, device="cpu")
+    lines = repr(answer).splitlines()
+    assert lines[0] == str(images[0])
+    assert lines[1].split() == [answer.shares[0].class_name, f"{answer.shares[0].share:.1%}"]
+    table = answer._repr_html_()
+    assert table.count("data:image/png;base64,") == 1
+    assert '<span style="color:#' in table
+    assert list(answer.to_dict()) == ["image", "shares"]
+    plain = Answer(answer.image, source=answer.source)
+    assert plain._repr_html_() != table
+
+
+@pytest.mark.parametrize("task", ["multilabel", "regress", "segment"])
+def test_the_fast_ways_answer_as_the_plain_model_does(task, images):
+    model = task_model(task)
+    plain = classify(images[:2], model, device="cpu")
+    compute = choose_compute(model, images=64, device="cpu")
+    for a, b in zip(plain, classify_each(images[:2], model, compute=compute, device="cpu"), strict=True):
+        if task == "segment":
+            assert (a.mask == b.mask).mean() > 0.99
+        elif task == "regress":
+            assert list(a.numbers.values()) == pytest.approx(list(b.numbers.values()), abs=1e-4)
+        else:
+            assert a.labels == b.labels
+
+
+@pytest.mark.parametrize("task", ["multilabel", "regress", "segment"])
+def test_models_of_every_task_embed_images(task, images):
+    assert embed(images, task_model(task), device="cpu").shape == (5, 48)

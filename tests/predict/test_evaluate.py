@@ -5,13 +5,19 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+from task_sets import NAMES, TASKS, make_task_data, task_model, train_on
 from tiny_sets import colour_folder
 
 from conftest import noise
-from vitreous.data.datasets import from_folder, open_split
+from vitreous.data.datasets import from_folder, open_dataset, open_split
+from vitreous.data.image_dataset import NOUNS
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
-from vitreous.predict.evaluate import confidence_interval, evaluate, open_unseen
+from vitreous.predict.evaluate import evaluate, open_unseen
+from vitreous.predict.evaluation_result import confidence_interval
+from vitreous.predict.scores import SCORES
+from vitreous.runtime.wording import figure
 from vitreous.weights.load import load
 from vitreous.weights.save import save
 from vitreous.weights.sidecar import imagenet_names, imagenet_wordnet_ids
@@ -200,3 +206,180 @@ def test_another_fit_is_another_evaluation(model, tmp_path):
     losses = {fit: evaluate(wide, model, labels=labels, fit=fit, device="cpu").loss for fit in (None, *FITS)}
     assert losses[None] == losses["squash"]  # the usual preprocessing of a ViT made in memory
     assert len(set(losses.values())) == 3
+
+
+# --- other tasks than a class for each image --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=TASKS)
+def trained(request, tmp_path_factory):
+    """A tiny model of a task, the data of its run, and the run's result."""
+    folder = tmp_path_factory.mktemp(request.param)
+    data = make_task_data(folder / "data", request.param)
+    model, result = train_on(data, folder / "run")
+    return request.param, data, model, result
+
+
+def test_the_held_out_images_have_the_figures_of_the_runs_last_evaluation(trained):
+    task, data, model, result = trained
+    found = evaluate(data, model, device="cpu", batch_size=4)
+    assert found.task == task
+    assert found.images == result["images"]
+    assert "were held out" in found.note
+    expected = {
+        name: result[name] for name in ("map", "f1", "r2", "miou", "pixel_accuracy", "boundary_f") if name in result
+    }
+    assert {name: found.figures[name] for name in expected} == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    if task == "regress":
+        errors = [own["mae"] for own in found.each.values()]
+        assert errors == pytest.approx([result["mae_0"], result["mae_1"]], rel=1e-6)
+
+
+def test_all_images_are_measured_on_request_and_fewer_if_limited(trained):
+    _, data, model, _ = trained
+    everything = evaluate(data, model, all_images=True, device="cpu")
+    assert everything.images == 30
+    assert "so this is too high" in everything.note
+    assert evaluate(data, model, limit=2, device="cpu").images == 2
+
+
+def test_batches_and_ranks_do_not_change_the_figures(trained):
+    _, data, model, _ = trained
+    images = open_dataset(data, task=model.card.task)
+    whole = evaluate(images, model, device="cpu", batch_size=30)
+    parts = evaluate(images, model, device="cpu", batch_size=7)
+    assert parts.summary() == pytest.approx(whole.summary())
+    assert parts.per_class().keys() == whole.per_class().keys()
+
+
+def test_figures_of_each_name_are_shown_and_written(trained, tmp_path):
+    task, data, model, _ = trained
+    found = evaluate(data, model, device="cpu")
+    main = SCORES[task].main
+    lines = repr(found).splitlines()
+    assert lines[0].split() == ["task", task]
+    assert lines[1].endswith(figure(main, found.figures[main]))
+    assert any(line.startswith(f"  {name} ") for line in lines for name in model.card.class_names)
+    assert found._repr_html_().count("<tr>") == len(found.summary())
+    paths = found.write(tmp_path)
+    assert [path.name for path in paths] == ["result.json", "per_class.json"]
+    assert json.loads(paths[0].read_text()) == found.summary()
+    assert json.loads(paths[1].read_text()) == found.per_class()
+
+
+def test_the_thresholds_of_a_card_have_an_f1_of_their_own(tmp_path):
+    data = open_dataset(make_task_data(tmp_path / "data", "multilabel"), task="multilabel")
+    model = task_model("multilabel")
+    assert "f1_at_thresholds" not in evaluate(data, model, device="cpu").figures
+    model.card.thresholds = (0.5, 0.5, 0.5)
+    half = evaluate(data, model, device="cpu").figures
+    assert half["f1_at_thresholds"] == half["f1"]
+    model.card.thresholds = (0.0, 0.0, 0.0)  # all labels are present
+    shares = data.targets.mean(axis=0)
+    expected = np.mean(2 * shares / (1 + shares))
+    assert evaluate(data, model, device="cpu").figures["f1_at_thresholds"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_numbers_agree_with_scikit_learn(tmp_path):
+    data = open_dataset(make_task_data(tmp_path / "data", "regress"))
+    model = task_model("regress")
+    found = evaluate(data, model, device="cpu")
+    with torch.no_grad():
+        images = [model.card.preprocess(data.image(i)) for i in range(len(data))]
+        numbers = model(torch.stack(images)).numpy()
+    for i, name in enumerate(data.class_names):
+        pair = data.targets[:, i], numbers[:, i]
+        assert found.each[name]["r2"] == pytest.approx(r2_score(*pair), rel=1e-4)
+        assert found.each[name]["mae"] == pytest.approx(mean_absolute_error(*pair), rel=1e-4)
+        assert found.each[name]["rmse"] == pytest.approx(root_mean_squared_error(*pair), rel=1e-4)
+
+
+def test_masks_are_measured_as_the_model_sees_them(tmp_path):
+    """A model that sees red as the second class, on masks that say where red is: every pixel is right."""
+    data = make_task_data(tmp_path / "data", "segment")
+    for path in (data / "images").iterdir():
+        mask = np.asarray(Image.open(data / "masks" / path.name))
+        Image.fromarray(np.where(mask[..., None] == 1, [255, 0, 0], [0, 0, 0]).astype(np.uint8)).save(path)
+    model = task_model("segment")
+    model.card.preprocess = replace(model.card.preprocess, interpolation="nearest")
+
+    def seen(pixels):  # uint8 [b c h w]
+        red = pixels[:, 0].float()
+        return torch.stack([128 - red, red - 128], dim=1)
+
+    found = evaluate(data, model, compute=seen, device="cpu")
+    assert found.figures == {"miou": 1.0, "pixel_accuracy": 1.0, "boundary_f": 1.0}
+    assert found.each == {"ground": {"iou": 1.0}, "box": {"iou": 1.0}}
+
+
+def test_names_in_another_order_are_matched(tmp_path):
+    data = make_task_data(tmp_path / "data", "regress")
+    model = task_model("regress", ["height", "light"])
+    swapped = evaluate(data, model, device="cpu")
+    assert list(swapped.each) == ["height", "light"]
+    with torch.no_grad():
+        model.head.weight.copy_(model.head.weight.flip(0))
+        model.head.bias.copy_(model.head.bias.flip(0))
+    model.card.class_names = ("light", "height")
+    again = evaluate(data, model, device="cpu")
+    assert again.each["light"] == pytest.approx(swapped.each["light"])
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_other_names_than_the_models_are_one_line(task, tmp_path):
+    data = make_task_data(tmp_path / "data", task)
+    model = task_model(task, [f"{name}?" for name in NAMES[task]])
+    with pytest.raises(ValueError, match=r"not among the \d expected: .*; tiny knows '\w+\?'"):
+        evaluate(data, model, device="cpu")
+    model.card.class_names = None
+    assert evaluate(data, model, device="cpu").images == 30
+    with pytest.raises(ValueError, match=r"tiny answers with 5 .*, (data|table\.csv) has [23] "):
+        evaluate(data, nameless(task), device="cpu")
+
+
+def nameless(task):
+    model = task_model(task, "abcde")
+    model.card.class_names = None
+    return model
+
+
+@pytest.mark.parametrize(("task", "other"), [(a, b) for a in TASKS for b in (*TASKS, "classify") if a != b])
+def test_data_of_another_task_is_one_line(task, other, tmp_path):
+    data = make_task_data(tmp_path / "data", task)
+    model = task_model(other) if other != "classify" else small_model(tmp_path / "model", ["a", "b"])
+    nouns = NOUNS[other], NOUNS[task]
+    with pytest.raises(ValueError, match=f"answers with {nouns[0]}, and .* has {nouns[1]}: expected a "):
+        evaluate(data, model, device="cpu")
+    with pytest.raises(ValueError, match=f"answers with {nouns[0]}, and .* has {nouns[1]}: expected a "):
+        evaluate(open_dataset(data), model, device="cpu")
+
+
+def test_a_table_that_serves_several_tasks_serves_the_models(tmp_path):
+    """Labels of which no image has two look like classes, and columns of 0 and 1 like labels."""
+    (tmp_path / "images").mkdir()
+    for name in "ab":
+        Image.new("RGB", (4, 4)).save(tmp_path / f"images/{name}.png")
+    table = tmp_path / "table.csv"
+    table.write_text("image,labels\nimages/a.png,blue\nimages/b.png,red\n")
+    assert open_dataset(table).task == "classify"
+    assert evaluate(table, task_model("multilabel"), device="cpu").task == "multilabel"
+    table.write_text("image,light,height\nimages/a.png,1,0\nimages/b.png,0,1\n")
+    assert open_dataset(table).task == "multilabel"
+    assert evaluate(table, task_model("regress"), device="cpu").task == "regress"
+
+
+def test_an_unreadable_mask_is_counted_apart(tmp_path):
+    data = open_dataset(make_task_data(tmp_path / "data", "segment"))
+    (tmp_path / "data/masks/03.png").write_bytes(b"no mask")
+    found = evaluate(data, task_model("segment"), device="cpu")
+    assert (found.images, len(found.problems)) == (29, 1)
+    assert "03.png" in str(found.problems[0])
+
+
+def test_a_label_that_no_image_has_is_left_out_and_no_label_at_all_is_an_error(tmp_path):
+    data = make_task_data(tmp_path / "data", "multilabel")
+    model = task_model("multilabel", ["blue", "green", "red", "pink"])
+    assert list(evaluate(data, model, device="cpu").each) == ["blue", "green", "red"]
+    none = open_dataset(data)
+    with pytest.raises(ValueError, match="no image has one of the labels"):
+        evaluate(replace(none, targets=none.targets * 0), model, device="cpu")

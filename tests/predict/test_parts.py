@@ -21,7 +21,7 @@ from conftest import noise
 from vitreous.cli.main import main
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
-from vitreous.predict.parts import MANIFEST, PartsFolder
+from vitreous.predict.parts import MANIFEST, TOKEN_BYTES, PartsFolder, token_part_size
 from vitreous.runtime.distributed import Rank
 from vitreous.weights.save import save
 
@@ -171,6 +171,37 @@ def test_embed_to_a_folder_equals_embed_to_a_file(model, images, tmp_path, capsy
         assert many[name].to_pylist() == one[name].to_pylist()
 
 
+def test_patch_features_in_a_folder_equal_those_in_a_file(model, images, tmp_path, capsys):
+    words = ["embed", str(images), "--model", model, "--tokens"]
+    main([*words, "-o", str(tmp_path / "one.npy")])
+    assert "40 images × 4×4 patches × 48 features" in capsys.readouterr().out
+    main([*words, "-o", str(tmp_path / "parts"), "--part-size", "16"])
+    main([*words, "-o", str(tmp_path / "usual"), "--precision", "fp16"])
+    capsys.readouterr()
+    one, many = np.load(tmp_path / "one.npy"), pyarrow.parquet.read_table(tmp_path / "parts")
+    assert many.column_names == ["image", "rows", "columns", "features", "error"]
+    assert json.loads(many.schema.metadata[b"vitreous.shape"]) == [4, 4, 48]
+    assert many["image"].to_pylist() == json.loads((tmp_path / "one.npy.json").read_text())["images"]
+    assert np.array_equal(np.array(many["features"].to_pylist(), np.float32).reshape(one.shape), one)
+    assert rows(tmp_path / "parts")[7]["rows"] == rows(tmp_path / "parts")[7]["columns"] == 4
+    usual = pyarrow.parquet.read_table(tmp_path / "usual")
+    assert len(list((tmp_path / "usual").glob("part-*"))) == 1
+    assert usual.schema.field("features").type == pyarrow.list_(pyarrow.float16())
+    with pytest.raises(SystemExit):
+        main([*words[:-1], "-o", str(tmp_path / "parts"), "--part-size", "16"])
+    assert "another command ('embed --tokens' then, 'embed' now)" in capsys.readouterr().err
+
+
+def test_a_part_of_patch_features_fits_memory():
+    for image_size, width, wanted in ((32, 48, 1024), (224, 768, 256), (518, 1536, 16)):
+        with torch.device("meta"):
+            big = ViT(ViTConfig(image_size=image_size, patch_size=16 if image_size < 500 else 14, width=width, depth=1))
+        found = token_part_size(big, "fp32")
+        assert found == wanted
+        assert found == 1024 or TOKEN_BYTES // 2 < found * 4 * big.layout.patches * width <= TOKEN_BYTES
+        assert token_part_size(big, "fp16") == min(1024, 2 * wanted)
+
+
 def test_pandas_reads_the_folder(model, images, tmp_path):
     pandas = pytest.importorskip("pandas")
     main(["embed", str(images), "--model", model, "-o", str(tmp_path / "parts"), "--part-size", "16"])
@@ -193,14 +224,14 @@ def test_classify_writes_the_answers_that_it_prints(model, images, tmp_path, cap
     assert list(rows(tmp_path / "one")[0]) == ["image", "class_name", "index", "probability", "error"]
 
 
-@pytest.mark.parametrize("command", ["embed", "classify"])
+@pytest.mark.parametrize("command", ["embed", "embed --tokens", "classify"])
 def test_an_unreadable_image_is_a_row_with_its_error(command, model, tmp_path, capsys):
     album = tmp_path / "album"
     album.mkdir()
     Image.new("RGB", (9, 9), "teal").save(album / "1.png")
     (album / "2.png").touch()
     (album / os.fsdecode(b"caf\xe9.png")).touch()  # a name that is no text
-    words = [command, str(album), "--model", model, "-o", str(tmp_path / "parts"), "--part-size", "1"]
+    words = [*command.split(), str(album), "--model", model, "-o", str(tmp_path / "parts"), "--part-size", "1"]
     for _ in range(2):  # told again by a run that has nothing left to do
         with pytest.raises(SystemExit) as stop:
             main(words)
@@ -220,6 +251,7 @@ def test_an_unreadable_image_is_a_row_with_its_error(command, model, tmp_path, c
     ("words", "message"),
     [
         (["embed", "-o", "all.parquet"], "say -o all"),
+        (["embed", "--tokens", "-o", "all.npy"], "say -o all"),
         (["classify"], "name it with -o"),
         (["classify", "-o", "all.csv"], "a folder"),
     ],

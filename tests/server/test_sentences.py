@@ -72,7 +72,7 @@ def test_the_page_knows_which_models_take_sentences(client):
 def test_a_sentence_stands_in_the_place_of_a_class(client, models, image, model, names):
     found = ask(client, image, model, HOSTILE)
     assert found["classNames"] == names
-    assert found["classes"][0] == {"index": 0, "class_name": HOSTILE}
+    assert found["classes"][0]["class_name"] == HOSTILE
     assert found["start"]["class"] == 0
     assert {"removal", "relevance", "evidence"} <= {view["name"] for view in found["views"]}
     base, classes = models[0]["clip" if model == "zoo" else model], ["a cat", "a dog"] if model == "zoo" else []
@@ -80,6 +80,8 @@ def test_a_sentence_stands_in_the_place_of_a_class(client, models, image, model,
     x = worded.card.preprocess(Image.open(io.BytesIO(image)))[None]
     with torch.no_grad():
         wanted = worded(x).softmax(dim=-1)[0].tolist()
+    assert found["classes"][0]["index"] == 0
+    assert found["classes"][0]["probability"] == pytest.approx(wanted[0], abs=1e-5)
     shown = {each["index"]: each["probability"] for each in found["predictions"]}
     assert [shown[i] for i in range(len(names))] == pytest.approx(wanted, abs=1e-5)
     said = {"clip": "100 % are shared", "zoo": "100 % are shared", "siglip": "by itself"}[model]
@@ -95,7 +97,8 @@ def test_every_view_of_a_sentence_is_computed(client, image):
 
 def test_another_class_of_the_same_page_can_be_asked_for(client, image):
     found = ask(client, image, "zoo", "a bird", classes="2")
-    assert found["classes"][0] == {"index": 2, "class_name": "a dog"}
+    probability = next(each["probability"] for each in found["predictions"] if each["index"] == 2)
+    assert found["classes"][0] == {"index": 2, "class_name": "a dog", "probability": pytest.approx(probability)}
     assert found["start"]["class"] == 2
 
 

@@ -20,6 +20,8 @@ CHANGES = [
     {"class_token": False, "pool": "mean"},
     {"embedding_norm": True, "patch_bias": False, "activation": "quick_gelu", "head_bias": False},
     {"position": "none"},
+    {"dense": "linear", "dense_blocks": (0, 1), "registers": 1},
+    {"dense": "decoder", "dense_blocks": (0,)},
 ]
 
 

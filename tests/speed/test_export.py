@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -32,6 +33,8 @@ FREE = [  # (family, kind): all that embed in a way of their own; `test_any_size
         for name in ("class token", "distilled", "registers", "no class token", "sine", "1-D sine", "CLIP")
     ),
     ("sine", "torch-export"),
+    *((f"a pixel, {kind}", "onnx") for kind in ("linear", "decoder")),
+    ("a pixel, decoder", "torch-export"),
 ]
 CONVENTIONS_TRIED = [
     *((name, "onnx") for name in CONVENTIONS if name not in ("timm", "dinov2-registers") and "naflex" not in name),
@@ -46,7 +49,12 @@ FIXED += [("class token", kind) for kind in KINDS]
 
 def made(name, **changes):
     """One of the families, with one block, or one of those that only an export tells apart."""
-    model = family(name, depth=1, **changes) if name in FAMILIES else noise(ViT(ViTConfig(**SMALL | MORE[name])))
+    if name not in FAMILIES:
+        model = noise(ViT(ViTConfig(**SMALL | MORE[name])))
+    elif "dense" in FAMILIES[name]:
+        model = family(name, whole=True, **changes)
+    else:
+        model = family(name, depth=1, **changes)
     if model.config.position.startswith("sine"):
         model.pos_embed = sine_positions(model.config)  # fixed positions are no place for noise
     return model
@@ -274,3 +282,9 @@ def test_nan_is_no_agreement(tmp_path):
         model.head.bias[0] = np.nan
     with pytest.raises(ValueError, match="nan from the model"):
         written(model, tmp_path, "torch-export")
+
+
+def test_a_graph_resizes_positions_as_the_library_of_its_model():
+    config = ViTConfig(image_size=32, patch_size=8, width=48, depth=1, heads=4, classes=3)
+    assert convention_of(ViT(config)) == "timm"
+    assert convention_of(ViT(replace(config, prefix_positions=False))) == "flexivit"  # no other has such tensors

@@ -70,7 +70,7 @@ def plain_output(model, x, precision):
 @pytest.mark.parametrize("name", FAMILIES)
 @torch.no_grad()
 def test_every_family_gives_its_own_logits_and_features(name, precision):
-    model = family(name)
+    model = family(name, whole=True)
     model.card = Card(name, Preprocess(size=model.config.size, resize=model.config.size, mean=MEAN, std=STD))
     x = images(model, 3)
     for backend in ("eager", "packed"):  # and what eager does where no packed pass is written for such blocks
@@ -81,7 +81,11 @@ def test_every_family_gives_its_own_logits_and_features(name, precision):
     close(features(x), model.features(x))
 
 
-COMPILED = {"relative table": "int8", "class attention pool": "fp32", "shared relative network": "bf16"}
+COMPILED = {"a pixel, linear": "int8", "a pixel, decoder": "fp32"} | {
+    "relative table": "int8",
+    "class attention pool": "fp32",
+    "shared relative network": "bf16",
+}
 """Each is compiled in one precision, and each precision once: a C++ compiler takes 5 to 20 s for one of them."""
 
 
@@ -90,7 +94,7 @@ COMPILED = {"relative table": "int8", "class attention pool": "fp32", "shared re
 @pytest.mark.parametrize("name", COMPILED)
 def test_models_with_other_blocks_are_compiled_and_quantised_too(name, precision):
     """Blocks that the fused forward passes are not written for."""
-    model = family(name, width=64, depth=1)
+    model = family(name, whole=True, width=64) if "pixel" in name else family(name, width=64, depth=1)
     model.card = Card(name, Preprocess(size=model.config.size, resize=model.config.size, mean=MEAN, std=STD))
     x = images(model, 3)
     with torch.no_grad():

@@ -85,6 +85,15 @@ def test_merging_tokens_that_are_the_same_changes_nothing(changes):
             assert torch.allclose(merging(r, "features")(model, x), model.features(x), atol=2e-5)
 
 
+def test_a_class_for_each_pixel_needs_every_token():
+    model, x = small(dense="linear", dense_blocks=(0, 1)), torch.randn(2, 3, 24, 24)
+    with pytest.raises(ValueError, match="leave --merge out for a dense head"):
+        merging(2)(model, x)
+    with torch.no_grad():
+        assert torch.equal(merging(0)(model, x), model(x))
+        assert merging(2, "features")(model, x).shape == model.features(x).shape  # which no dense head reads
+
+
 @pytest.mark.parametrize("changes", KINDS[:3])
 def test_a_last_block_for_the_tokens_that_are_read_gives_the_same(changes):
     model, x = small(**changes), torch.randn(2, 3, 24, 24)

@@ -17,7 +17,9 @@ SMALL = {"image_size": 16, "patch_size": 4, "width": 48, "depth": 3, "heads": 3,
 def learned(model, forward, x, classes):
     """The loss and every gradient."""
     model.zero_grad(set_to_none=True)
-    loss = F.cross_entropy(forward(model, x), classes)
+    logits = forward(model, x)
+    targets = classes if logits.dim() == 2 else classes[:, None, None].expand(-1, *logits.shape[2:])
+    loss = F.cross_entropy(logits, targets)
     loss.backward()
     return loss.item(), {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
 
@@ -42,6 +44,8 @@ FAMILIES = {
     "distilled": {"distillation_token": True, "distillation_head": True},
     "swiglu, which is not fused": {"swiglu": True},
     "mean of the patches, whose head reads all tokens": {"pool": "mean", "fc_norm": True, "final_norm": False},
+    "a class for each pixel": {"dense": "linear", "dense_blocks": (0, 2)},
+    "a decoder that reads no last block": {"dense": "decoder", "dense_blocks": (0, 1)},
 }
 
 
@@ -109,7 +113,10 @@ def test_recomputing_keeps_a_fraction_and_bf16_tokens_keep_less(batch):
         assert kept(model, x, residual=torch.bfloat16) < 0.9 * kept(model, x)
 
 
-@pytest.mark.parametrize("changes", [{"pool": "mean"}, {"pool": "token+mean", "swiglu": True}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"pool": "mean"}, {"pool": "token+mean", "swiglu": True}, {"dense": "linear", "dense_blocks": (2, 5)}],
+)
 def test_recomputing_serves_heads_that_read_all_tokens_too(batch, changes):
     model, x = noise(ViT(ViTConfig(**{**SMALL, "depth": 6}, **changes))).train(), batch[0]
     assert kept(model, x, recompute=True) < 0.45 * kept(model, x, fused=False)

@@ -3,6 +3,7 @@
 import torch
 
 from conftest import noise
+from vitreous.models.dense_head import at_pixel
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 
@@ -30,6 +31,7 @@ FAMILIES = {
         "final_norm": False,
         "talking_heads": True,
     },
+    "post-norm": {"residual_norm": True, "final_norm": False},
     "rms norm": {"norm": "rms", "branch_bias": False, "qkv_bias": False, "patch_norm": True, "swiglu": True},
     "relative table": {
         "relative_position": "table",
@@ -56,15 +58,23 @@ FAMILIES = {
     "convolutional stem": {"stem": "mobileclip", "patch_size": 16, "image_size": (48, 64)},
     "square": {"image_size": 16, "fc_norm": True},
     "head norm": {"head_norm": True, "representation_size": 10},
+    "a pixel, linear": {"dense": "linear", "dense_blocks": (0, 2), "registers": 1},
+    "a pixel, decoder": {"dense": "decoder", "dense_blocks": (1, 2), "class_token": False, "pool": "mean"},
+    "a pixel, rotary": {"dense": "linear", "dense_blocks": (1, 2), "rope": "axial", "position": "none", "width": 32},
 }
+"""Fields of each family; of one with a dense head, a pixel's class is looked into (`models/dense_head.py`)."""
 
 
-def family(name, **changes):
-    """A 3×4 grid of 4×6-pixel patches unless the family says otherwise; noise in every weight."""
+def family(name, *, whole=False, **changes):
+    """A 3×4 grid of 4×6-pixel patches unless the family says otherwise; noise in every weight.
+
+    `whole` gives the model of a dense family that returns the logits of all pixels.
+    """
     small = {"image_size": (12, 24), "patch_size": (4, 6), "width": 24, "depth": 3, "heads": 4, "classes": 5}
     if name == "square":
         small["patch_size"] = 4
-    return noise(ViT(ViTConfig(**small | FAMILIES[name] | changes)))
+    model = noise(ViT(ViTConfig(**small | FAMILIES[name] | changes)))
+    return model if whole or model.config.dense == "none" else at_pixel(model, 5, 14)
 
 
 def images(model, count=2):

@@ -289,8 +289,12 @@ def judge(base: Base, sound: Path, mutant: Mutant | None, folder: Path) -> tuple
             return "silent", f"the original fails: {type(error).__name__}: {' '.join(str(error).split())[:160]}"
         if found := difference(mine, theirs):
             return "silent", found
+        if original.answers not in (None, answers := (ours.card.task, ours.card.thresholds)):
+            return "silent", f"task and thresholds {answers} instead of {original.answers}"
         if original.preprocess is not None and not said:
             theirs = original.preprocess(photo())
+            if pixels.shape != theirs.shape:
+                return "silent", f"preprocessing gives {tuple(pixels.shape)} instead of {tuple(theirs.shape)}"
             level = (theirs.max() - theirs.min()).item() / 255  # libraries round a resized image differently
             if (largest := (pixels - theirs).abs().max().item()) > 4 * level:
                 return "silent", f"preprocessing differs by {largest:.2g}"

@@ -84,6 +84,7 @@ class Original:
     size: tuple[int, int]
     outputs: Callable[[Tensor], Any]
     preprocess: Callable[[Image.Image], Tensor] | None = None
+    answers: tuple[str, tuple[float, ...] | None] | None = None  # task and thresholds, where files state them
 
 
 @dataclass(frozen=True)
@@ -199,12 +200,22 @@ def read_transformers(kind: str, folder: Path) -> Original:
     return Original(size, partial(outputs_of_transformers, model), preprocess)
 
 
+def flat_patches(image: Tensor, patch: int) -> dict[str, Tensor]:
+    """Cut images into patches as transformers' Siglip2ImageProcessor does: channels last, with a mask and the grid."""
+    cut = image.unfold(2, patch, patch).unfold(3, patch, patch)  # [b c rows columns p p]
+    patches = cut.permute(0, 2, 3, 4, 5, 1).flatten(3).flatten(1, 2)
+    grid = torch.tensor([cut.shape[2:4]] * len(image))
+    return {"pixel_values": patches, "pixel_attention_mask": torch.ones(patches.shape[:2]), "spatial_shapes": grid}
+
+
 def outputs_of_transformers(model: Any, image: Tensor) -> Tensor:
     """Return logits, embedding, pooled output or the tokens themselves, whichever the class is for."""
     resize = {}
     if "interpolate_pos_encoding" in inspect.signature(model.forward).parameters:
         resize = {"interpolate_pos_encoding": True}
-    if hasattr(model, "get_image_features"):
+    if type(model).__name__.startswith("Siglip2"):
+        out = getattr(model, "get_image_features", model)(**flat_patches(image, 8))
+    elif hasattr(model, "get_image_features"):
         out = model.get_image_features(pixel_values=image)
     elif "MAE" in type(model).__name__:
         encoder = getattr(model, "vit", model)
@@ -369,14 +380,14 @@ def from_dinov2(tensors: dict[str, Tensor], model: nn.Module) -> dict[str, Tenso
 # --- our own --------------------------------------------------------------------------------------------------
 
 
-def write_own(folder: Path) -> None:
-    """Write one of our own folders."""
+def write_own(fields: dict[str, Any], answers: dict[str, Any], folder: Path) -> None:
+    """Write one of our own folders: fields of its config, and what its card says of its outputs."""
     from vitreous.data.preprocess import default_preprocess
 
-    config = ViTConfig(image_size=32, patch_size=8, width=48, depth=3, heads=4, classes=7, norm_eps=1e-5)
+    config = ViTConfig(image_size=32, patch_size=8, width=48, depth=3, heads=4, classes=7, norm_eps=1e-5, **fields)
     model = ViT(config).eval()
     fill_with_noise(model.state_dict())
-    model.card = Card(name="own", preprocess=default_preprocess(config))
+    model.card = Card(name="own", preprocess=default_preprocess(config), **answers)
     save(model, folder)
 
 
@@ -387,7 +398,19 @@ def read_own(folder: Path) -> Original:
     stated = json.loads((folder / "config.json").read_text())["vitreous"]
     model = ViT(ViTConfig(**stated["config"])).eval()
     model.load_state_dict({name: t.float() for name, t in read_weights(folder / "model.safetensors").items()})
-    return Original(model.config.size, model, Preprocess.from_dict(stated["preprocess"]))
+    task, thresholds = stated["task"], stated["thresholds"] and tuple(stated["thresholds"])
+    mean, std = torch.tensor(stated["standard"] or [[0.0, 1.0]]).T  # of numbers that are still learned
+    outputs = (lambda x: model(x) * std + mean) if task == "regress" else model
+    return Original(model.config.size, outputs, Preprocess.from_dict(stated["preprocess"]), (task, thresholds))
+
+
+OWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "vitreous": ({}, {}),
+    "vitreous pixels": ({"dense": "linear", "dense_blocks": (0, 2)}, {"task": "segment"}),
+    "vitreous pixels, decoder": ({"dense": "decoder", "dense_blocks": (1, 2)}, {"task": "segment"}),
+    "vitreous labels": ({}, {"task": "multilabel", "thresholds": (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)}),
+    "vitreous numbers": ({}, {"task": "regress", "standard": tuple((4.0 * i, 1.0 + i) for i in range(7))}),
+}
 
 
 TIMM = {
@@ -479,7 +502,7 @@ BASES: dict[str, Base] = {
         name: Base(partial(write_transformers, *given), partial(read_transformers, given[0] + given[1]))
         for name, given in TRANSFORMERS.items()
     },
-    "vitreous": Base(write_own, read_own),
+    **{name: Base(partial(write_own, *given), read_own) for name, given in OWN.items()},
     "bare timm": _bare(TINY, None, None, 64, "checkpoint.safetensors"),
     "google": _bare(TINY, to_npz, None, 64, "checkpoint.npz"),
     "torchvision": _bare(

@@ -25,6 +25,35 @@ def make_images(folder: Path, classes=("cat", "dog", "owl"), each: int = 12, siz
     return folder
 
 
+def make_task(folder: Path, task: str, images: int = 30, size: int = 8, seed: int = 0) -> Path:
+    """Images with labels, numbers or masks, every third to test on: a bright box, and where it is."""
+    import csv
+
+    chance, rows = np.random.default_rng(seed), []
+    for i in range(images):
+        part = "test" if i % 3 == 2 else "train"
+        pixels = chance.integers(0, 80, (size, size, 3)).astype(np.uint8)
+        (top, left), mask = chance.integers(0, size // 2, 2).tolist(), np.zeros((size, size), np.uint8)
+        mask[top : top + size // 2, left : left + size // 2] = 1
+        mask[0, 0] = 255
+        pixels[mask == 1] += 150
+        stored = folder / part / "images" if task == "segment" else folder / part
+        stored.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(stored / f"{i:03d}.png")
+        if task == "segment":
+            (folder / part / "masks").mkdir(exist_ok=True)
+            Image.fromarray(mask).save(folder / part / "masks" / f"{i:03d}.png")
+        words = [word for word, yes in (("upper", top < size // 4), ("left", left < size // 4)) if yes]
+        target = [";".join(words)] if task == "multilabel" else [10.0 * top - 3, left]
+        rows.append([f"{part}/{i:03d}.png", *target, part])
+    if task != "segment":
+        header = ["image", *(["labels"] if task == "multilabel" else ["top", "left"]), "split"]
+        with (folder / "table.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([header, *rows])
+        return folder / "table.csv"
+    return folder
+
+
 def tiny(data: Path | str, **changes) -> TrainConfig:
     """About four updates an epoch, with everything on that keeps a state or draws numbers."""
     known = {
@@ -130,6 +159,47 @@ def make_shards(folder: Path, files: int = 4, each: int = 9, size: int = 8, seed
             labels.append(i % 3)
         kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
         table = pa.table({"image": pa.array(cells, kind), "label": pa.array(labels)})
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+        name = f"train-{number:05d}-of-{files:05d}" if number < files else "test-00000-of-00001"
+        pq.write_table(table, folder / f"{name}.parquet")
+    return folder
+
+
+def make_task_shards(folder: Path, task: str, files: int = 3, each: int = 12, size: int = 8, seed: int = 0) -> Path:
+    """The same with several labels (lists of named classes) or numbers (columns of floats): where a bright box is."""
+    import io
+    import json
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    chance = np.random.default_rng(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(files + 1):
+        cells, tops, lefts = [], [], []
+        for _ in range(each):
+            pixels = chance.integers(0, 80, (size, size, 3)).astype(np.uint8)
+            top, left = chance.integers(0, size // 2, 2).tolist()
+            pixels[top : top + size // 2, left : left + size // 2] += 150
+            file = io.BytesIO()
+            Image.fromarray(pixels).save(file, "PNG")
+            cells.append(file.getvalue())
+            tops.append(10.0 * top - 3)
+            lefts.append(float(left))
+        columns = {"image": pa.array(cells, pa.binary())}
+        features = {"image": {"_type": "Image"}}
+        if task == "regress":
+            columns |= {"top": pa.array(tops), "left": pa.array(lefts, pa.float32())}
+            features |= {
+                name: {"dtype": kind, "_type": "Value"} for name, kind in (("top", "float64"), ("left", "float32"))
+            }
+        else:
+            upper = [
+                [i for i, yes in enumerate((top < 10, left < 2)) if yes] for top, left in zip(tops, lefts, strict=True)
+            ]
+            columns["labels"] = pa.array(upper, pa.list_(pa.int64()))
+            features["labels"] = {"feature": {"names": ["upper", "left"], "_type": "ClassLabel"}, "_type": "List"}
+        table = pa.table(columns)
         table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
         name = f"train-{number:05d}-of-{files:05d}" if number < files else "test-00000-of-00001"
         pq.write_table(table, folder / f"{name}.parquet")

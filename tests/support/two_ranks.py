@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from tiny_runs import LogKeeper, break_off, plain, tiny
 
+from vitreous.data.image_dataset import TASKS
 from vitreous.training.listeners import Listener
 from vitreous.training.loop import train
 from vitreous.training.snapshots import SnapshotRecorder
@@ -33,6 +34,11 @@ class Statistics(Listener):
 def tuned(root: Path) -> dict:
     """A checkpoint of one process, gone on with by LoRA."""
     return {"model": str(root / "single-start/model"), "pretrained": True, "policy": "lora", "epochs": 2}
+
+
+def task_data(root: Path, task: str) -> Path:
+    """Where `make_task` wrote images with labels, numbers or masks."""
+    return root / task if task == "segment" else root / task / "table.csv"
 
 
 STOPPED = 4  # the update after which a run is broken off
@@ -62,6 +68,8 @@ def main(data: Path, root: Path) -> None:
         train(plain(data, parallel=engine, **resnet), root / f"resnet-{engine}", listeners=[Statistics()])
         if find_spec("peft"):
             train(plain(data, parallel=engine, **tuned(root)), root / f"lora-{engine}")
+        for task in TASKS[1:]:
+            train(plain(task_data(root, task), parallel=engine, **EQUAL), root / f"{task}-{engine}")
         single = root / f"single-{engine}"  # broken off by one process before we began
         train(plain(data, parallel=engine, save_every=0), single)
     if find_spec("datasets"):

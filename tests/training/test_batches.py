@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from tiny_runs import make_images, plain
 
-from vitreous.data.datasets import open_split
+from vitreous.data.augment.pipeline import Augment
+from vitreous.data.counter_random import CounterRandom
+from vitreous.data.datasets import open_dataset, open_split
 from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.images import ImageError
 from vitreous.data.preprocess import Preprocess
@@ -133,7 +136,7 @@ def test_an_image_that_becomes_readable_is_used_although_its_time_is_the_same(tm
         raise ImageError("zoo", "permission denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr("vitreous.data.decoded.read_image", forbid)
+        patch.setattr("vitreous.data.masks.read_image", forbid)
         assert len(source_of(folder, resident="yes").data) == 0
     assert source_of(folder, resident="yes").unreadable == []
 
@@ -188,7 +191,84 @@ def test_grey_models_get_one_channel(zoo):
 
 def test_large_sets_are_not_kept_unless_asked_to(monkeypatch):
     data = ImageDataset("huge", ("a",), (0,) * 10, lambda i: Image.new("RGB", (8, 8)))
-    monkeypatch.setattr("vitreous.training.batches.array_bytes", lambda images, view: 1 << 60)
+    monkeypatch.setattr("vitreous.training.batches.array_bytes", lambda data, view: 1 << 60)
     monkeypatch.setattr("vitreous.training.batches.decode", lambda *a, **k: torch.zeros(10, 3, 8, 8, dtype=torch.uint8))
     assert not BatchSource(data, VIEW, plain("x"), CPU, training=True).resident
     assert BatchSource(data, VIEW, plain("x", resident="yes"), CPU, training=True).resident
+
+
+# --- labels, numbers, masks -------------------------------------------------------------------------------------------
+
+
+def ramps(tmp_path, images=6):
+    """Photos whose red and green say where each pixel is, and masks of blocks of 16 pixels, 0 to 5."""
+    y, x = np.mgrid[:64, :48]
+    for kind in ("images", "masks"):
+        (tmp_path / kind).mkdir(parents=True)
+    for i in range(images):
+        pixels = np.stack([20 + 4 * x, 20 + 3 * y, np.full_like(x, 20 + 30 * i)], -1).astype(np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"images/{i}.png")
+        Image.fromarray(blocks(y, x, i).astype(np.uint8)).save(tmp_path / f"masks/{i}.png")
+    return tmp_path
+
+
+def blocks(y, x, image):
+    return (y // 16 + 2 * (x // 16) + image) % 6
+
+
+def check_blocks(pixels):
+    """Compare a mask with what its image says, away from the blocks' edges; return how many pixels were compared."""
+    red, green, blue, mask = pixels.long().unbind(1)
+    x, y, image = (red - 20) / 4, (green - 20) / 3, (blue - 20) // 30
+    sure = (((x + 8) % 16 - 8).abs() > 1.5) & (((y + 8) % 16 - 8).abs() > 1.5) & (blue >= 20)
+    expected = blocks(y.long(), x.long(), image)
+    assert torch.equal(mask[sure], expected[sure])
+    return int(sure.sum())
+
+
+@pytest.mark.parametrize("crop", [None, (0.2, 1.0)])
+@pytest.mark.parametrize("resident", ["yes", "no"])
+def test_a_mask_is_cropped_with_its_image(tmp_path, crop, resident):
+    data = open_dataset(ramps(tmp_path))
+    view = replace(VIEW, size=(40, 40), resize=44, interpolation="bilinear")
+    config = plain(tmp_path, crop=crop, resident=resident)
+    source = BatchSource(data, view, config, CPU, training=True)
+    _, _, pixels = shown(source, 0, 6)
+    assert pixels.shape == (6, 4, *(source.stored.size if source.resident else view.size))
+    assert check_blocks(pixels) > 0.5 * pixels[:, 0].numel()
+    assert crop is None or not torch.equal(shown(source, 1, 6)[2], pixels)
+    if crop and source.resident:  # then the crop is augmentation's
+        augment = Augment(size=view.size, mean=view.mean, std=view.std, classes=6, crop=crop, masks=True)
+        images, masks = augment(pixels, source.labels, CounterRandom.of(0, 0, torch.arange(6)))
+        back = ((images * 0.5 + 0.5) * 255).round().to(torch.uint8)
+        assert check_blocks(torch.cat([back, masks[:, None].to(torch.uint8)], 1)) > 0.5 * masks.numel()
+
+
+def test_masks_are_the_same_kept_or_decoded_on_the_fly(tmp_path):
+    data = open_dataset(ramps(tmp_path))
+    view = replace(VIEW, size=(40, 60), resize=(40, 60), pad=True)
+    sources = [BatchSource(data, view, plain(tmp_path, resident=kept), CPU, training=False) for kept in ("yes", "no")]
+    ours, theirs = ([torch.cat(part) for part in zip(*source.all(4), strict=True)] for source in sources)
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    assert torch.equal(sources[0].some([4, 1]), sources[1].some([4, 1]))
+    assert (ours[0][:, 3, :, 0] == 255).all()  # beyond the edges
+    assert torch.equal(ours[1], torch.zeros(6, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("resident", ["yes", "no"])
+def test_targets_of_labels_and_numbers_are_floats(tmp_path, resident):
+    folder = ramps(tmp_path)
+    rows = [f"images/{i}.png,{i / 2},{-i}" for i in range(6)]
+    (folder / "my.csv").write_text("\n".join(["image,age,height", *rows]))
+    (folder / "images/3.png").write_bytes(b"damaged")
+    source = BatchSource(open_dataset(folder / "my.csv"), VIEW, plain(folder, resident=resident), CPU, training=True)
+    assert len(source.unreadable) == 1
+    assert source.labels.dtype == torch.float32
+    assert source.labels.tolist() == [[i / 2, -i] for i in range(6) if i != 3]
+    given = torch.cat([labels for _, labels in source.all(2)])
+    assert torch.equal(given, source.labels)
+
+
+def test_balance_is_for_classes(tmp_path):
+    with pytest.raises(ValueError, match="--balance sampling is for classes, and the task is segment: leave it out"):
+        BatchSource(open_dataset(ramps(tmp_path)), VIEW, plain(tmp_path, balance="sampling"), CPU, training=True)

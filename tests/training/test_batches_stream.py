@@ -2,14 +2,17 @@
 
 import pytest
 import torch
-from tiny_runs import bits, break_off, differing, make_shards, parts_of, plain, tiny
+from tiny_runs import LogKeeper, bits, break_off, differing, make_shards, make_task_shards, parts_of, plain, tiny
 
 pytest.importorskip("datasets")
 
+import vitreous
 from vitreous.data.preprocess import Preprocess
+from vitreous.predict.scores import SCORES
 from vitreous.runtime.distributed import Rank
 from vitreous.training.batches import StreamSource, open_stream
 from vitreous.training.loop import train
+from vitreous.training.loss import in_units
 
 VIEW = Preprocess(size=(8, 8), resize=(8, 8), mean=(0.5,) * 3, std=(0.5,) * 3)
 CPU, ALONE = torch.device("cpu"), Rank()
@@ -119,3 +122,78 @@ def test_a_folder_of_images_is_no_stream(tmp_path):
     make_images(tmp_path / "zoo")
     with pytest.raises((ValueError, FileNotFoundError), match="zoo"):
         open_stream(plain(tmp_path / "zoo", stream=True), None)
+
+
+# --- several labels, numbers ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def boxes(tmp_path_factory):
+    return {task: make_task_shards(tmp_path_factory.mktemp(task) / "boxes", task) for task in ("multilabel", "regress")}
+
+
+def test_targets_belong_to_their_images(boxes):
+    for batch in source_of(boxes["regress"]).epoch(0, 6):
+        rows = (batch.pixels.float().mean(dim=(1, 3)) > 100).float().argmax(dim=1)  # the first bright row
+        assert batch.labels.dtype == torch.float32
+        assert torch.equal(batch.labels[:, 0], 10.0 * rows - 3)
+    for batch in source_of(boxes["multilabel"]).epoch(0, 6):
+        rows = (batch.pixels.float().mean(dim=(1, 3)) > 100).float().argmax(dim=1)
+        assert torch.equal(batch.labels[:, 0], (rows < 2).float())
+
+
+def test_numbers_are_standardised_by_the_streams_own(boxes):
+    parts = parts_of(plain(boxes["regress"], stream=True))
+    labels = torch.cat([batch.labels for batch in parts.train_source.epoch(0, 6)])
+    assert labels.mean(dim=0).abs().max() < 1e-5  # all 36 images are looked at beforehand
+    assert labels.std(dim=0, unbiased=False).tolist() == pytest.approx([1, 1], rel=1e-5)
+    back = in_units(parts.test_source.labels, parts.model.card.standard)
+    assert torch.allclose(back, torch.tensor(parts.test_data.targets), atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["multilabel", "regress"])
+def test_a_run_on_a_stream_of_another_task_broken_off_ends_with_the_same_bits(boxes, task, tmp_path, monkeypatch):
+    config = tiny(boxes[task], stream=True, save_every=0)
+    train(config, tmp_path / "whole")
+    break_off(config, tmp_path / "broken", monkeypatch, 6)
+    train(config, tmp_path / "broken")
+    assert differing(bits(tmp_path / "whole"), bits(tmp_path / "broken")) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["multilabel", "regress"])
+def test_a_stream_of_another_task_learns(task, tmp_path):
+    folder, kept = make_task_shards(tmp_path / "boxes", task, each=60), LogKeeper()
+    config = plain(
+        folder, stream=True, epochs=25, batch_size=20, learning_rate=3e-3, optimizer="muon", evaluate_every=25
+    )
+    result = train(config, tmp_path / "run", listeners=[kept])
+    assert result[SCORES[task].main] > 0.8
+    assert any(line.startswith(f"task: {task} (2 ") for line in kept.lines)
+    card = vitreous.load(tmp_path / "run/model").card
+    assert (card.task, card.standard) == (task, None)
+
+
+@pytest.mark.slow
+def test_finetune_leaves_out_what_does_not_fit_the_task_of_a_stream(boxes, tmp_path):
+    brief = {"epochs": 1, "warmup": 0, "snapshots": 0, "device": "cpu", "progress": False, "batch_size": 12}
+    run = vitreous.finetune(boxes["regress"], "packaged:cifar10", "head", stream=True, output=tmp_path / "run", **brief)
+    assert run.task == "regress"
+    assert (run.config.label_smoothing, run.config.flip, run.config.crop) == (0.0, False, None)
+
+
+def test_a_number_that_never_changes_is_refused(tmp_path):
+    import pyarrow.parquet as pq
+
+    folder = make_task_shards(tmp_path / "boxes", "regress", files=1)
+    table = pq.read_table(folder / "train-00000-of-00001.parquet")
+    same = table.set_column(1, "top", [[5.0] * len(table)])
+    pq.write_table(same, folder / "train-00000-of-00001.parquet")
+    with pytest.raises(ValueError, match=r"the number 'top' of .* is 5 for all of 12 images"):
+        open_stream(plain(folder, stream=True), None)
+
+
+def test_masks_from_a_stream_are_refused(boxes):
+    with pytest.raises(ValueError, match="masks are not read from a stream"):
+        open_stream(plain(boxes["regress"], stream=True, task="segment"), None)

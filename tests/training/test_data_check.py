@@ -1,7 +1,9 @@
 """What is said of a run's images before it starts."""
 
 import shutil
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from PIL import Image
 from tiny_runs import LogKeeper, make_images, tiny
@@ -11,6 +13,7 @@ from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.images import ImageError
 from vitreous.training.data_check import (
     are_unequal,
+    check_images_left,
     data_remarks,
     find_copies,
     spell_counts,
@@ -91,3 +94,59 @@ def test_a_run_says_everything_once_and_before_its_first_epoch(tmp_path):
     assert sum("cannot be read" in line for line in listener.lines) == 1
     assert sum("classes are unequal" in line for line in listener.lines) == 1
     assert all(0 <= row["test_balanced"] <= 1 for row in listener.rows)
+
+
+# --- labels, numbers, masks -------------------------------------------------------------------------------------------
+
+
+def of_targets(task, names, *rows):
+    targets = np.array(rows, np.float32)
+    return ImageDataset("zoo", names, (0,) * len(rows), lambda i: b"", task=task, targets=targets)
+
+
+def test_labels_are_counted():
+    train = of_targets("multilabel", ("cat", "dog", "owl"), (1, 0, 0), (1, 1, 0), (0, 0, 0), (1, 0, 1))
+    test = of_targets("multilabel", ("cat", "dog", "owl"), (1, 0, 0))
+    assert data_remarks(train, test) == [
+        "labels of 4 training images: cat 3, dog 1, owl 1; without any: 1",
+        "no held-out image has the 2 labels 'dog', 'owl': they are not tested",
+    ]
+
+
+def test_numbers_are_told_by_their_range():
+    data = of_targets("regress", ("age", "height"), (3, 1.5), (90, 1.25))
+    assert data_remarks(data, data) == [
+        "numbers of 2 training images: age 3 to 90 (mean 46.5), height 1.25 to 1.5 (mean 1.375)"
+    ]
+
+
+@pytest.mark.parametrize(("images", "which"), [(4, "4"), (300, "200 of 300")])
+def test_classes_of_masks_are_told_by_their_share_of_pixels(images, which):
+    def mask(i):
+        return Image.frombytes("L", (4, 1), bytes([0, 0, i % 2, 255]))
+
+    data = ImageDataset("zoo", ("cat", "sky"), (0,) * images, lambda i: b"", task="segment", mask=mask)
+    (line,) = data_remarks(data, data)
+    assert line.startswith(f"pixels of {which} training masks: cat 6")
+    assert line.endswith(" %, ignored 25.0 %")
+
+
+def test_unreadable_images_may_leave_too_little_for_other_tasks():
+    problem = [ImageError("1.png", "empty file")]
+    some, none = of_targets("regress", ("age",), (3,), (4,)), of_targets("regress", ("age",), (3,)).take([])
+    check_images_left(some, some, problem)
+    with pytest.raises(ValueError, match=r"no readable image to test on: 1 cannot be read, such as 1.png: empty file"):
+        check_images_left(some, none, problem)
+    with pytest.raises(ValueError, match="no readable image to learn from"):
+        check_images_left(none, some, problem)
+    with pytest.raises(ValueError, match="the number 'age' is 3 for all 1 images to learn from"):
+        check_images_left(some.take([0]), some, problem)
+
+
+def test_a_copied_image_makes_the_result_too_good(tmp_path):
+    for name in ("a", "b"):
+        Image.new("RGB", (4, 4), "red").save(tmp_path / f"{name}.png")
+    paths = (tmp_path / "a.png", tmp_path / "b.png")
+    data = replace(of_targets("regress", ("age",), (3,), (4,)), image=paths.__getitem__)
+    lines = data_remarks(data.take([0]), data.take([1]))
+    assert "the result is too good by as much" in lines[-1]

@@ -138,6 +138,18 @@ def test_every_policy_resumes_after_a_crash_and_ends_as_a_plain_vit(whole, zoo, 
 
 
 @pytest.mark.slow
+def test_a_timm_classifier_resumes_after_a_crash_to_the_same_bits(zoo, tmp_path, monkeypatch):
+    config = plain(zoo, model="timm:test_resnet", optimizer="sgd", image_size=32, save_every=0, epochs=2)
+    train(config, tmp_path / "whole")
+    break_off(config, tmp_path / "broken", monkeypatch, 4)
+    unfinished = vitreous.load(tmp_path / "broken")
+    assert "epoch" in unfinished.card.report.unfinished
+    assert type(unfinished).__name__ == "TimmClassifier"
+    train(config, tmp_path / "broken")
+    assert differing(bits(tmp_path / "whole"), bits(tmp_path / "broken")) == []
+
+
+@pytest.mark.slow
 def test_distillation_resumes_after_a_crash(whole, zoo, tmp_path, monkeypatch):
     config = tiny(zoo, teacher=str(whole / "model"), distillation="soft", save_every=0, epochs=1)
     train(config, tmp_path / "whole")

@@ -89,7 +89,7 @@ def test_a_reading_thread_that_dies_ends_the_run_instead_of_hanging_it(zoo, tmp_
     def die(*arguments):
         raise SystemExit("a thread's own end")
 
-    after_update(monkeypatch, 1, lambda: monkeypatch.setattr("vitreous.training.batches.read_image", die))
+    after_update(monkeypatch, 1, lambda: monkeypatch.setattr("vitreous.data.masks.read_image", die))
     with pytest.raises(SystemExit, match="a thread's own end"):
         train(often(zoo), tmp_path / "run")
 

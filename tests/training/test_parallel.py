@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
-from tiny_runs import break_off, make_images, make_shards, parts_of, plain, tiny
-from two_ranks import ENGINES, EQUAL, STOPPED, tuned
+from tiny_runs import break_off, make_images, make_shards, make_task, parts_of, plain, tiny
+from two_ranks import ENGINES, EQUAL, STOPPED, task_data, tuned
 
+from vitreous.data.image_dataset import TASKS
+from vitreous.predict.scores import SCORES
 from vitreous.training import checkpoint
 from vitreous.training.loop import train
 
@@ -51,6 +53,8 @@ def root(data, tmp_path_factory):
     """Run everything in `two_ranks.py`."""
     root = tmp_path_factory.mktemp("ranks")
     make_shards(root / "shards")
+    for task in TASKS[1:]:
+        make_task(root / task, task, images=33)  # 11 test images: not a multiple of two
     patch = pytest.MonkeyPatch()
     train(plain(data, epochs=1), root / "single-start")
     for engine in ENGINES:
@@ -104,6 +108,15 @@ def test_the_share_of_right_answers_counts_each_image_once(root, alone, engine):
         for folder in (root / f"adamw-{engine}", alone / "adamw")
     )
     assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("task", TASKS[1:])
+def test_labels_numbers_and_masks_are_learned_as_on_one_process(root, tmp_path, task, engine):
+    train(plain(task_data(root, task), **EQUAL), tmp_path / task)
+    names = ["loss", "test_loss", f"test_{SCORES[task].main}"]
+    both, one = rows(root / f"{task}-{engine}", *names), rows(tmp_path / task, *names)
+    torch.testing.assert_close(both, one, rtol=1e-4, atol=1e-5)
 
 
 def test_fsdp_equals_ddp(root):

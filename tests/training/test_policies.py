@@ -78,6 +78,31 @@ def test_the_projection_of_a_head_begun_with_text_learns_where_blocks_do(policy,
     assert ("head.hidden.weight" in trained) == learns
 
 
+@pytest.mark.parametrize("policy", ["head", "attention", "lora", "full"])
+def test_a_new_attention_pool_learns_under_every_policy(policy, zoo, checkpoint):
+    config = plain(zoo, model=str(checkpoint), pretrained=True, policy=policy, readout="attention", weight_decay=0.1)
+    moved, parts = moved_by_one_update(config)
+    pool = {name for name in parts.model.state_dict() if name.startswith("attn_pool.")}
+    assert len(pool) == 13
+    assert pool <= moved
+    assert moved == set(parts.trainable)
+
+
+def test_a_pool_that_was_loaded_is_part_of_the_extractor():
+    assert apply_policy(ViT(replace(SMALL, pool="attention")), "head") == ["head.weight", "head.bias"]
+
+
+@pytest.mark.parametrize("policy", ["full", "head", "attention", "last:1"])
+@pytest.mark.parametrize("dense", [("linear", (0, 2)), ("decoder", (1, 2)), ("linear", (1,))])
+@pytest.mark.parametrize("pool", ["token", "attention"])
+def test_what_learns_in_a_dense_model_gets_a_gradient(policy, dense, pool):
+    model = noise(ViT(replace(SMALL, dense=dense[0], dense_blocks=dense[1], pool=pool))).train()
+    learns = set(apply_policy(model, policy))
+    assert {name for name in model.state_dict() if name.startswith("head.")} <= learns
+    model(torch.randn(2, 3, 8, 8)).square().sum().backward()
+    assert {name for name, value in model.named_parameters() if value.grad is not None} == learns
+
+
 def test_lora_moves_its_matrices_and_the_head_alone(zoo, checkpoint):
     moved, parts = moved_by_one_update(
         plain(zoo, model=str(checkpoint), pretrained=True, policy="lora", lora_rank=2, weight_decay=0.1)
@@ -120,7 +145,7 @@ def test_a_resnet_learns_in_full_or_its_head_alone(policy, zoo):
 
 @pytest.mark.parametrize("policy", ["attention", "last:1", "lora"])
 def test_a_resnet_has_no_blocks(policy):
-    with pytest.raises(ValueError, match="a ResNet takes full or head"):
+    with pytest.raises(ValueError, match="a ResNet or timm classifier takes full or head"):
         apply_policy(ResNet(ResNetConfig(18, 3)), policy)
 
 

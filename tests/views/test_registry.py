@@ -60,7 +60,7 @@ def test_every_view_draws_every_family(family, photo):
     available = {name: view for name, view in VIEWS.items() if view.missing(inspection) is None}
     lacking = set(VIEWS) - set(available)
     if inspection.model.config.classes:
-        assert lacking == {"text-similarity"} | ({"positions"} if family == "mean_pooled" else set())
+        assert lacking == {"outputs", "text-similarity"} | ({"positions"} if family == "mean_pooled" else set())
     else:
         assert "relevance" in lacking
         assert "rollout" in available
@@ -271,7 +271,7 @@ def test_explain_of_the_packaged_model_needs_nothing(tmp_path, monkeypatch, caps
     monkeypatch.chdir(tmp_path)
     main(["explain", "--views", "predictions,relevance"])
     assert "wrote report.html" in capsys.readouterr().out
-    assert (tmp_path / "report.html").read_text().count('data-name="chelsea"') == 1
+    assert (tmp_path / "report.html").read_text().count('data-name="coffee"') == 1
 
 
 def test_views_are_listed(capsys):

@@ -206,8 +206,8 @@ def test_a_resnets_filters_are_those_of_its_first_convolution(photo):
 def test_trust_is_decided_in_the_mean_colour_and_marks_maps_that_were_fitted_with_blurred_patches(compute):
     found = compute("trust")
     assert list(found) == ["", "blur", "sanity"]
-    assert found[""].title.endswith("Missing patches are shown in the mean colour")
-    assert found["blur"].title.endswith("Missing patches are shown blurred")
+    assert found[""].title.endswith("Hidden patches in the mean colour")
+    assert found["blur"].title.endswith("Hidden patches blurred")
     assert "removal" in found[""].panels[0].series
     assert [name for name in found["blur"].panels[1].series if name.endswith("*")] == ["removal *"]
     assert found["blur"].verdict == "* was fitted with such images: this does not count for it."

@@ -1,14 +1,20 @@
 """What a card and a report show, and what of them goes into `config.json`."""
 
 import json
+from dataclasses import replace
 
 import pytest
+import torch
 
+from conftest import noise
 from vitreous.data.preprocess import HALF, Preprocess
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
-from vitreous.weights.card import Card, LoadReport, card_of, rows_to_text
+from vitreous.weights.card import Card, LoadReport, card_of, fold_standard, rows_to_text, stated_task
+from vitreous.weights.load import load
+from vitreous.weights.safety import CheckpointError
+from vitreous.weights.save import save
 
 PREPROCESS = Preprocess(size=(16, 24), resize=(16, 24), mean=HALF, std=HALF)
 SMALL = {"image_size": 16, "patch_size": 8, "width": 16, "depth": 1, "heads": 2}
@@ -32,6 +38,11 @@ def test_a_card_is_readable():
         ({}, "  classes         without names"),
         ({"head": "none"}, "  head            none"),
         ({"head": "projection"}, "  head            projection"),
+        ({"class_names": ("sun", "rain"), "task": "multilabel"}, "  labels          2: sun, rain"),
+        ({"class_names": ("angle",), "task": "regress"}, "  numbers         1: angle"),
+        ({"class_names": ("cat", "not"), "task": "segment"}, "  pixel classes   2: cat, not"),
+        ({"task": "segment"}, "  task            segment"),
+        ({"task": "multilabel", "thresholds": (0.25, 0.5)}, "  thresholds      class 0 0.25, class 1 0.5"),
         ({"report": LoadReport(assumed={"heads": "3 (usual)"})}, "  assumed         heads = 3 (usual)"),
     ],
 )
@@ -70,3 +81,108 @@ def test_a_model_made_in_memory_has_the_usual_card_and_a_resnet_has_none():
     assert card_of(ViT(ViTConfig(**SMALL, channels=1))).preprocess.mean == (0.5,)
     with pytest.raises(ValueError, match=r"set model\.card"):
         card_of(ResNet(ResNetConfig(18, 2)))
+
+
+def test_several_labels_are_each_true_or_false_by_itself():
+    assert Card("mine", PREPROCESS, task="multilabel").independent
+    assert not Card("mine", PREPROCESS).independent
+    assert Card("sentences", PREPROCESS, independent=True).independent
+
+
+def test_a_dense_model_made_in_memory_has_pixel_classes():
+    assert card_of(ViT(ViTConfig(**SMALL, dense="linear", dense_blocks=(0,)))).task == "segment"
+
+
+TWO = ViTConfig(**SMALL, classes=2)
+DENSE = ViTConfig(**SMALL, classes=2, dense="linear", dense_blocks=(0,))
+
+
+def stated(**own):
+    return {"task": "classify", "thresholds": None, "standard": None, "config": {}} | own
+
+
+@pytest.mark.parametrize(
+    ("own", "config", "message"),
+    [
+        (stated(task="mystery"), TWO, "task='mystery', expected one of classify, multilabel, regress, segment"),
+        (stated(task=None), TWO, "task=None, expected one of"),
+        (stated(task=["classify"]), TWO, r"task=\['classify'\], expected one of"),
+        (stated(task="segment"), TWO, "task='segment', and its model has no dense head"),
+        (stated(), DENSE, "task='classify', and its model has a dense head"),
+        (stated(task="multilabel", thresholds=[0.5]), TWO, "one entry for each of 2 labels"),
+        (stated(task="multilabel", thresholds=0.5), TWO, "one entry for each of 2 labels"),
+        (stated(task="multilabel", thresholds=[0.5, 1.5]), TWO, "expected probabilities"),
+        (stated(task="multilabel", thresholds=[0.5, "0.5"]), TWO, "expected probabilities"),
+        (stated(task="multilabel", thresholds=[0.5, float("nan")]), TWO, "expected probabilities"),
+        (stated(task="multilabel", thresholds=[True, False]), TWO, "expected probabilities"),
+        (stated(thresholds=[0.5, 0.5]), TWO, "expected none for task='classify'"),
+        (stated(task="regress", standard=[[0.0, 1.0]]), TWO, "one entry for each of 2 numbers"),
+        (stated(task="regress", standard=[[0.0, 1.0], [0.0]]), TWO, "a mean and a deviation of each number"),
+        (stated(task="regress", standard=[[0.0, 1.0], [0.0, -1.0]]), TWO, "a mean and a deviation of each number"),
+        (stated(task="regress", standard=[[0.0, 1.0], ["0", 1.0]]), TWO, "a mean and a deviation of each number"),
+        (stated(task="multilabel", standard=[[0.0, 1.0]] * 2), TWO, "expected none for task='multilabel'"),
+        ({"config": {}, "thresholds": None, "standard": None}, TWO, "does not state the task"),
+        ({"config": {}, "task": "regress", "thresholds": None}, TWO, "does not state the standard"),
+    ],
+)
+def test_what_a_file_says_of_the_task_is_checked(own, config, message):
+    with pytest.raises(CheckpointError, match=message) as caught:
+        stated_task({}, own, config)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_a_file_says_of_the_task_is_read():
+    assert stated_task({}, {}, TWO) == {"task": "classify", "thresholds": None, "standard": None}
+    assert stated_task({}, {}, DENSE)["task"] == "segment"
+    assert stated_task({}, stated(task="multilabel", thresholds=[0, 0.5]), TWO)["thresholds"] == (0.0, 0.5)
+    assert stated_task({}, stated(task="regress", standard=[[1, 2.5], [0, 1]]), TWO)["standard"] == ((1, 2.5), (0, 1))
+    assert stated_task({"problem_type": "multi_label_classification"}, {}, TWO)["task"] == "multilabel"
+    assert stated_task({"problem_type": "regression"}, {}, TWO)["task"] == "regress"
+    assert stated_task({"problem_type": "single_label_classification"}, {}, TWO)["task"] == "classify"
+    with pytest.raises(CheckpointError, match="problem_type='mystery'"):
+        stated_task({"problem_type": "mystery"}, {}, TWO)
+
+
+def numbers(kind):
+    if kind == "resnet":
+        model = ResNet(ResNetConfig(18, 2, image_size=32)).eval()
+        noise(model.fc)  # noise is no variance of a batch norm
+    else:
+        distilled = {"distillation_token": True, "distillation_head": True} if kind == "distilled" else {}
+        model = noise(ViT(ViTConfig(**SMALL, classes=2, **distilled)))
+    card = {"task": "regress", "class_names": ("width", "weight"), "standard": ((180.0, 25.0), (-0.5, 0.001))}
+    model.card = Card("mine", replace(PREPROCESS, size=model.config.size, resize=model.config.size), **card)
+    return model
+
+
+@pytest.mark.parametrize("kind", ["vit", "distilled", "resnet"])
+@torch.no_grad()
+def test_folded_numbers_are_in_their_own_units(kind):
+    model = numbers(kind)
+    x = torch.randn(4, 3, *model.config.size)
+    wanted = model(x).double() * torch.tensor([25.0, 0.001]) + torch.tensor([180.0, -0.5])
+    fold_standard(model)
+    assert model.card.standard is None
+    torch.testing.assert_close(model(x).double(), wanted, rtol=1e-6, atol=1e-6)
+    again = model(x)
+    fold_standard(model)  # what is folded stays
+    assert torch.equal(model(x), again)
+
+
+@pytest.mark.parametrize("kind", ["vit", "resnet"])
+@torch.no_grad()
+def test_a_model_that_still_learns_numbers_is_folded_when_it_is_loaded(kind, tmp_path):
+    model = numbers(kind)
+    save(model, tmp_path)
+    found = load(tmp_path)
+    fold_standard(model)
+    x = torch.randn(2, 3, *model.config.size)
+    assert torch.equal(found(x), model(x))
+    assert (found.card.task, found.card.standard, found.card.class_names) == ("regress", None, ("width", "weight"))
+
+
+def test_numbers_without_a_bias_cannot_be_folded():
+    model = numbers("vit")
+    model.head.bias = None
+    with pytest.raises(ValueError, match="whose last layer has a bias"):
+        fold_standard(model)

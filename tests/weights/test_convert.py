@@ -1,5 +1,8 @@
 """Every conversion keeps the function, the preprocessing and the class names."""
 
+import json
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -15,8 +18,6 @@ X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(5))
 
 
 def ours_with_half_statistics():
-    from dataclasses import replace
-
     model = noise(ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=3)))
     preprocess = replace(default_preprocess(model.config), mean=HALF, std=HALF)
     model.card = Card(name="mine", preprocess=preprocess, class_names=("cat", "dog", "owl"))
@@ -52,3 +53,51 @@ def test_a_head_with_a_norm_is_held_by_no_other_library(to, tmp_path):
     model = noise(ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=3, head_norm=True)))
     with pytest.raises(ValueError, match="does not support head_norm=True"):
         convert(model, tmp_path / "folder", to=to)
+
+
+@pytest.mark.parametrize("to", ["timm", "torchvision", "huggingface", "google"])
+@pytest.mark.parametrize("dense", ["linear", "decoder"])
+def test_a_dense_head_is_held_by_no_other_library(to, dense, tmp_path):
+    model = ours_with_half_statistics()
+    model.reset_dense(3, dense)
+    model.card.task = "segment"
+    with pytest.raises(
+        ValueError, match=f"{to} has no head with a class for each pixel: export the model as onnx"
+    ) as caught:
+        convert(model, tmp_path / "folder", to=to)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+    convert(model, tmp_path / "folder", to="vitreous")
+    assert load(tmp_path / "folder").config == model.config
+
+
+@pytest.mark.parametrize("to", ["timm", "torchvision", "huggingface", "google", "vitreous"])
+@pytest.mark.parametrize("task", ["multilabel", "regress"])
+@torch.no_grad()
+def test_the_task_survives_every_conversion(to, task, tmp_path):
+    model = ours_with_half_statistics()
+    model.card = replace(model.card, task=task)
+    wanted = model(X)
+    if task == "multilabel":
+        model.card.thresholds = (0.25, 0.5, 0.75)
+    else:
+        model.card.standard = ((10.0, 2.0),) * 3
+        wanted = wanted * 2 + 10
+    convert(model, tmp_path / "folder", to=to)
+    again = load(tmp_path / "folder", assume={"heads": 4})
+    assert (again.card.task, again.card.thresholds) == (task, model.card.thresholds)
+    assert again.card.standard is None
+    assert again.card.independent == (task == "multilabel")
+    assert_same(again(X), wanted)
+    if to == "huggingface":
+        problem = json.loads((tmp_path / "folder/config.json").read_text())["problem_type"]
+        assert problem == {"multilabel": "multi_label_classification", "regress": "regression"}[task]
+
+
+@pytest.mark.parametrize("to", ["timm", "torchvision", "huggingface", "google"])
+def test_the_norms_of_the_first_transformer_have_no_form_in_other_libraries(to, tmp_path):
+    shape = {"image_size": 32, "patch_size": 8, "width": 48, "depth": 1, "heads": 4, "classes": 3}
+    model = ViT(ViTConfig(**shape, residual_norm=True))
+    with pytest.raises(ValueError, match="residual_norm=True"):
+        convert(model, tmp_path / "folder", to)
+    assert not (tmp_path / "folder").exists()

@@ -91,9 +91,44 @@ def test_openclips_weights_come_with_its_own_config(tmp_path: Path, name: str) -
     assert fetch(folder).config == folder / "open_clip_config.json"
 
 
+@pytest.mark.parametrize("adapter", ["adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"])
+def test_the_base_of_a_peft_adapter_is_not_loaded_without_it(tmp_path: Path, adapter: str) -> None:
+    folder = write(tmp_path / "lora", "model.safetensors", "config.json", adapter)
+    with pytest.raises(ValueError, match=r"not merged into a model: .*for the base without it, give the path of mo"):
+        fetch(folder)
+    assert fetch(folder / "model.safetensors").weights == (folder / "model.safetensors",)
+
+
+@pytest.mark.parametrize("name", ["last.ckpt", "model_best.pth.tar"])
+def test_the_one_file_of_a_training_script_is_found_in_a_folder(tmp_path: Path, name: str) -> None:
+    folder = write(tmp_path / "run", name, "notes.txt")
+    assert fetch(folder).weights == (folder / name,)
+    write(folder, "mine.pth")  # weights alone come first, as before
+    assert fetch(folder).weights == (folder / "mine.pth",)
+    with pytest.raises(ValueError, match=r"several weights files \(first.ckpt, last.ckpt\)"):
+        fetch(write(tmp_path / "two", "first.ckpt", "last.ckpt"))
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("modules.json", "sentence-transformers: load the folder of its image model, such as 0_CLIPModel"),
+        ("__0_0.distcp", "a distributed checkpoint of torch"),
+        ("model.onnx", "an ONNX graph"),
+        ("model.pt2", "a program of torch.export"),
+    ],
+)
+def test_a_folder_of_something_else_is_named_as_that(tmp_path: Path, name: str, what: str) -> None:
+    folder = write(tmp_path / "other", name, "README.md")
+    with pytest.raises(FileNotFoundError, match=f"other holds {name}, .*{what}"):
+        fetch(folder)
+    with pytest.raises(ValueError, match=f"other holds {name}, .*{what}"):
+        fetch(folder / name)
+
+
 def test_a_peft_adapter_is_refused_in_one_line(tmp_path: Path) -> None:
     folder = write(tmp_path / "lora", "adapter_config.json", "adapter_model.safetensors")
-    with pytest.raises(ValueError, match=r"holds a PEFT adapter, not a model: merge it into its base .*$"):
+    with pytest.raises(ValueError, match=r"holds a PEFT adapter that is not merged .*: merge it into its base .*$"):
         fetch(folder)
 
 
@@ -453,8 +488,11 @@ def test_a_gated_repository_asks_for_a_token(hub: LoopbackHub, tmp_path: Path) -
 
 
 def test_a_repository_without_weights_lists_its_files(hub: LoopbackHub) -> None:
+    hub.add("tiny/vit", {"README.md": b"", "weights.dat": b""})
+    with pytest.raises(FileNotFoundError, match=r"tiny/vit holds no weights: .* found README\.md, weights\.dat"):
+        fetch("tiny/vit")
     hub.add("tiny/vit", {"README.md": b"", "flax_model.msgpack": b""})
-    with pytest.raises(FileNotFoundError, match=r"tiny/vit holds no weights: .* found README\.md, flax_model\.msgpack"):
+    with pytest.raises(FileNotFoundError, match=r"tiny/vit holds flax_model\.msgpack, Flax weights"):
         fetch("tiny/vit")
 
 

@@ -14,6 +14,7 @@ from vitreous.data.preprocess import Preprocess
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
+from vitreous.predict.classify import Answer
 from vitreous.training.config import TrainConfig
 from vitreous.weights.card import Card
 from vitreous.weights.load import load
@@ -212,3 +213,40 @@ def test_the_card_of_a_model_without_a_run_claims_no_accuracy():
     assert "metrics" not in front(text)
     assert not re.search(r"\d%", text)
     assert "measure it with `vitreous evaluate`" in text
+
+
+FIGURES = {
+    "multilabel": ({"map": 0.91234, "f1": 0.8}, "| mAP | 0.912 |", "image-classification", "It says which of 3 labels"),
+    "regress": ({"r2": 0.95, "mae_0": 4.25, "mae_2": 1.5}, "| MAE of cow | 1.5 |", None, "It estimates 3 numbers"),
+    "segment": (
+        {"miou": 0.953},
+        "| mean IoU | 95.30% |",
+        "image-segmentation",
+        "It segments images into 3 pixel classes",
+    ),
+}
+
+
+@pytest.mark.parametrize("task", FIGURES)
+def test_the_card_of_another_task_has_its_figures_and_says_how_to_use_it(task):
+    figures, row, pipeline, says = FIGURES[task]
+    model = trained()
+    model.card.task = task
+    others = {name: value for name, value in RESULT.items() if name not in ("top1", "top5")}
+    model.card.training["result"] = figures | others
+    text = model_card(model)
+    head = front(text)
+    assert head.get("pipeline_tag") == pipeline
+    assert task in head["tags"]
+    metric = head["model-index"][0]["results"][0]["metrics"][0]
+    assert [metric["type"]] == head["metrics"] != ["accuracy"]
+    assert metric["value"] == pytest.approx(next(iter(figures.values())))
+    assert row in text
+    assert says in text
+    assert "accuracy" not in text.replace("pixel accuracy", "")
+    assert "classified correctly" not in text
+    attribute = {"multilabel": "answer.labels", "regress": "answer.numbers", "segment": "answer.mask"}[task]
+    assert attribute in text
+    assert hasattr(Answer("a.jpg"), attribute.removeprefix("answer."))
+    model.card.training = None
+    assert "state no figures: measure it with `vitreous evaluate`" in model_card(model)

@@ -30,6 +30,7 @@ def test_a_grid_that_is_not_square_is_asked_for(tmp_path):
 FLEXIVIT = {"width": 384, "depth": 12, "heads": 6}  # a class token without a position, at 240 pixels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "trained", "change", "line"),
     [

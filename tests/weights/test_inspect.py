@@ -3,6 +3,8 @@
 import json
 import re
 
+from task_sets import task_model
+
 from vitreous.weights.inspect import inspect
 from vitreous.weights.load import load
 
@@ -34,3 +36,23 @@ def test_html_escapes_what_comes_from_files():
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
     assert len(re.findall("<table>", page)) == len(inspect(model).sections)
+
+
+def test_another_task_is_told_with_its_figures():
+    model = task_model("multilabel", ["cat", "dog"])
+    model.card.thresholds = (0.25, 0.5)
+    result = {"map": 0.91234, "f1": 0.8, "images": 100, "epochs": 3, "seconds": 8.0}
+    model.card.training = {"config": {"model": "tiny", "data": "/home/ann/zoo.csv"}, "result": result}
+    summary = inspect(model)
+    assert ("task", "multilabel") in summary.sections["model"]
+    assert ("head", "2 labels: cat, dog") in summary.sections["model"]
+    assert ("thresholds", "cat 0.25, dog 0.5") in summary.sections["model"]
+    assert summary.sections["training"][1:] == [("mAP", "0.912 on 100 held-out images"), ("F1 at 0.5", "0.800")]
+    assert summary.to_dict()["thresholds"] == [0.25, 0.5]
+
+
+def test_a_dense_head_is_told_with_its_blocks_and_its_shapes():
+    summary = inspect(task_model("segment"), shapes=True)
+    head = dict(summary.sections["model"])["head"]
+    assert head == "2 pixel classes: ground, box; linear, on the patch tokens of blocks 0, 1"
+    assert summary.sections["shapes"][-1] == ("logits of each pixel", "2×32×32")

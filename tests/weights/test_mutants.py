@@ -8,9 +8,9 @@ import pytest
 pytest.importorskip("timm")
 pytest.importorskip("transformers")
 from mutated_checkpoints import Mutant, judge, mutants
-from originals import BASES, read_weights, write_weights
+from originals import BASES, OWN, read_weights, write_weights
 
-QUICK = ("timm test_vit", "transformers dinov2", "vitreous")
+QUICK = ("timm test_vit", "transformers dinov2", *OWN)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Each convention against the originating library's own function, and along each axis against float64 formulas."""
 
+import json
 from functools import partial
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import timm.layers
 import torch
 import transformers
+from safetensors.torch import save_file
 from scipy import ndimage
 from torchvision.models.vision_transformer import VisionTransformer, interpolate_embeddings
 
@@ -111,17 +113,20 @@ def triangle(x):
     return max(1 - abs(x), 0.0)
 
 
+BILINEAR = ("dpt", "naflex-factorized", "flexivit", "radio")
+
+
 def axis_weights(old, new, convention):
     """The matrix `[new old]` by which one axis is resampled, in float64, from the published formulas."""
     weights = np.zeros((new, old))
     antialias = convention in ("timm", "dinov2-registers", "siglip2", "naflex")
     scale = old / (new + 0.1) if convention == "dinov2" else old / new
     for i in range(new):
-        if convention in ("google", "torchvision"):
+        if convention in ("google", "torchvision", "radio-corners"):
             centre = i * (old - 1) / (new - 1) if new > 1 else 0.0
         else:
             centre = (i + 0.5) * scale - 0.5
-        if convention == "google":
+        if convention in ("google", "radio-corners"):
             low = min(int(centre), old - 1)
             for j, weight in ((low, 1 - (centre - low)), (min(low + 1, old - 1), centre - low)):
                 weights[i, j] += weight
@@ -131,7 +136,7 @@ def axis_weights(old, new, convention):
             row = [kernel((j - centre) / wide) for j in range(old)]
             weights[i] = np.array(row) / sum(row)
         else:  # a = -0.75, edge values repeated
-            low, kernel = int(np.floor(centre)), triangle if convention in ("dpt", "naflex-factorized") else cubic
+            low, kernel = int(np.floor(centre)), triangle if convention in BILINEAR else cubic
             for j in range(low - 1, low + 3):
                 weights[i, min(max(j, 0), old - 1)] += kernel(centre - j)
     return weights
@@ -189,3 +194,45 @@ def test_from_a_non_square_grid_of_our_own(tmp_path):
     again = load(tmp_path, image_size=(48, 24))
     expected = resize_positions(model.pos_embed.detach(), (3, 6), (6, 3), "timm", 1)
     assert torch.equal(again.pos_embed, expected)
+
+
+SIZES = {"patch_size": (8, 8), "width": 48, "mlp_width": 192}
+RADIO = {"patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 4}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("size", [(48, 48), (24, 56)])
+@pytest.mark.parametrize(
+    ("name", "convention"),
+    [
+        ("vit_base_patch16_224", "timm"),
+        ("flexivit_small", "flexivit"),
+        ("vit_base_patch16_radio_v3", "radio-corners"),
+        ("vit_large_patch16_radio_v3", "radio"),
+        ("vit_huge_patch16_radio_v4", "radio"),
+    ],
+)
+def test_each_of_timms_architectures_is_resized_as_timm_loads_it(tmp_path, name, convention, size):
+    model = noise(timm.create_model(name, img_size=32, num_classes=5, **RADIO))
+    config = {"architecture": name, "num_classes": 5, "model_args": RADIO | {"img_size": 32}}
+    config["pretrained_cfg"] = {"input_size": [3, 32, 32], "mean": [0.5] * 3, "std": [0.5] * 3}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    theirs = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, img_size=size).eval()
+    ours = load(tmp_path, image_size=size)
+    x = torch.randn(2, 3, *size)
+    assert_same(ours(x), theirs(x))
+    assert f"({convention}'s convention)" in ours.card.report.resized[0]
+    bare = tmp_path / "mine.safetensors"  # without a name, known models with such tensors decide
+    (tmp_path / "model.safetensors").rename(bare)
+    (tmp_path / "config.json").unlink()
+    said = {"heads": 4, "depth": 2} | ({"final_norm": False} if "radio" in name else {})
+    if name.endswith("radio_v3"):
+        with pytest.raises(ValueError, match="in 2 ways: pass resize=radio or radio-corners"):
+            load(bare, image_size=size, assume=said)
+        said["architecture"] = name
+        with pytest.raises(ValueError, match="says patch_size|says width"):
+            load(bare, image_size=size, assume=said)
+        assert_same(load(bare, image_size=size, assume=said | SIZES)(x), theirs(x))
+    else:
+        assert_same(load(bare, image_size=size, assume=said)(x), theirs(x))

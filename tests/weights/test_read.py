@@ -163,10 +163,10 @@ def test_shards_are_put_together_in_the_indexs_order(tmp_path, suffix):
     assert found.wrappers == ("module.",)
 
 
-def test_a_tensor_that_no_index_names_is_ignored_and_reported(tmp_path):
-    index, shards = sharded(tmp_path, {"a": "1"}, **{"1": ["a", "stray"]})
+def test_a_tensor_that_no_index_names_is_read_as_transformers_does(tmp_path):
+    index, shards = sharded(tmp_path, {"a": "1"}, **{"1": ["stray", "a"]})
     found = read_sharded(index, shards)
-    assert (list(found.tensors), found.ignored) == (["a"], ("stray",))
+    assert (list(found.tensors), found.ignored) == (["a", "stray"], ())
 
 
 def test_a_missing_shard_is_named(tmp_path):
@@ -277,6 +277,12 @@ def test_a_file_that_may_not_be_opened_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize("member", ["archive/constants.pkl", "archive/code/__torch__.py"])
 def test_torchscript_is_refused_with_advice(tmp_path, member, unbuilt):
     refused(zipped(tmp_path / "w.pt", {"w": tensor()}, extra=[(member, b"")]), "TorchScript", "state_dict()")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_real_program_of_torch_export_is_refused(tmp_path, unbuilt):
+    torch.export.save(torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)), tmp_path / "w.pt2")
+    refused((tmp_path / "w.pt2").rename(tmp_path / "w.pt"), "is a program of torch.export", "state_dict()")
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from vitreous.weights.runs import MODEL_FILE, is_run, model_file_of, newest_weights
+from vitreous.weights.runs import MODEL_FILE, how_far, is_run, model_file_of, newest_weights
 
 
 @pytest.fixture
@@ -42,6 +42,16 @@ def test_the_newest_complete_checkpoint_is_taken_and_the_finished_model_before_i
     (run / "model").mkdir()
     (run / "model/model.safetensors").touch()
     assert newest_weights(run) == run / "model"
+
+
+@pytest.mark.parametrize(
+    ("epoch", "step", "shown"), [(2, 0, "epoch 2 of 9"), (2, 5, "epoch 3 of 9"), ("x", 0, "one of")]
+)
+def test_an_unfinished_run_names_the_epoch_of_its_weights(run, epoch, step, shown):
+    weights = add_checkpoint(run, 1)
+    weights.with_suffix(".json").write_text(json.dumps({"epoch": epoch, "step": step}))
+    (run / "config.json").write_text('{"epochs": 9}')
+    assert f"its weights are from {shown}" in how_far(run, weights)
 
 
 def test_a_checkpoint_in_parts_says_what_to_do(run):

@@ -7,7 +7,7 @@ version 0.1, and the logits that 0.1 computed. The ResNet's 11 million weights a
 import json
 import os
 import shutil
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import get_args
 
@@ -19,11 +19,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from conftest import assert_same, noise
+from vitreous.data.preprocess import default_preprocess
+from vitreous.models.dense_head import at_pixel
 from vitreous.models.hybrid_stem import STEMS
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.weights import save as saving
+from vitreous.weights.card import Card
 from vitreous.weights.inspect import inspect
 from vitreous.weights.load import load
 from vitreous.weights.model_card import model_card
@@ -84,7 +87,7 @@ def same_bits(ours, theirs):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_comes_back_bit_by_bit_from_a_folder_and_a_checkpoint_of_a_run(name, tmp_path):
-    model = family(name)
+    model = family(name, whole=True)
     save(model, tmp_path / "model")
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
@@ -106,6 +109,133 @@ def test_every_field_of_a_config_that_decides_tensors_is_in_a_family():
         choices = {True, False} if field.type is bool else set(get_args(field.type))
         if isinstance(field.default, (bool, str)) and field.name != "activation":
             assert {getattr(config, field.name) for config in configs} >= choices - alike.get(field.name, set()), field
+
+
+@pytest.fixture
+def dense():
+    """A noisy model with a class for each pixel."""
+    config = ViTConfig(image_size=32, patch_size=8, width=48, depth=3, heads=4, classes=5)
+    return noise(ViT(replace(config, dense="decoder", dense_blocks=(0, 2))))
+
+
+@torch.no_grad()
+def test_a_dense_model_comes_back_at_another_size(dense, tmp_path):
+    save(dense, tmp_path)
+    again = load(tmp_path, image_size=(40, 24))
+    assert again(torch.randn(1, 3, 40, 24)).shape == (1, 5, 40, 24)
+    assert [line for line in again.card.report.resized if "head" in line] == []
+    same_bits(again.head.state_dict(), dense.head.state_dict())
+    assert again.card.task == "segment"
+    assert again.card.preprocess.size == (40, 24)
+
+
+HEAD = ("weight", "bias", "norms.1.bias", "projections.0.weight", "convolutions.1.weight", "group_norms.0.bias")
+
+
+@pytest.mark.parametrize("key", HEAD)
+def test_every_tensor_of_a_dense_head_is_needed(dense, key, tmp_path):
+    save(dense, tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    for options in ({}, {"classes": 5}):  # a head for as many classes is the file's own, not a new one
+        save_file(
+            {name: value for name, value in tensors.items() if name != f"head.{key}"}, tmp_path / "model.safetensors"
+        )
+        with pytest.raises(CheckpointError, match=rf"1 weight\(s\) that the model needs are not in .*head\.{key}"):
+            load(tmp_path, **options)
+
+
+@pytest.mark.parametrize("key", ["norms.2.weight", "projections.5.bias", "convolutions.2.weight", "hidden.weight"])
+def test_no_tensor_may_be_left_over_in_a_dense_head(dense, key, tmp_path):
+    save(dense, tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file(tensors | {f"head.{key}": torch.zeros(48)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=rf"has no head\.{key}"):
+        load(tmp_path)
+
+
+def test_a_dense_head_can_be_replaced_by_a_classifier(dense, tmp_path):
+    save(dense, tmp_path)
+    model = load(tmp_path, classes=4)
+    assert model(torch.randn(1, 3, 32, 32)).shape == (1, 4)
+    assert model.card.task == "classify"
+    assert model.card.report.reinitialised == ["head.weight", "head.bias"]
+
+
+@pytest.mark.parametrize("kind", ["linear", "decoder"])
+def test_a_dense_file_without_its_config_is_refused(kind, dense, tmp_path):
+    dense.reset_dense(5, kind, blocks=[2])
+    write_safetensors(tmp_path / "bare.safetensors", dense.state_dict())
+    with pytest.raises(CheckpointError, match=r"no file says which blocks that reads: add its config\.json"):
+        load(tmp_path / "bare.safetensors", assume={"heads": 4})
+
+
+def test_one_pixel_and_a_card_of_another_task_are_not_saved(dense, tmp_path):
+    with pytest.raises(ValueError, match="one pixel's class is not stored"):
+        save(at_pixel(dense, 0, 0), tmp_path)
+    dense.card = Card("mine", default_preprocess(dense.config))
+    with pytest.raises(ValueError, match=r"has a dense head, and its card says task='classify': set model\.card\.task"):
+        save(dense, tmp_path)
+    dense.reset_classifier(5)
+    dense.card.task = "segment"
+    with pytest.raises(ValueError, match="has no dense head, and its card says task='segment'"):
+        save(dense, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_size_that_contradicts_the_preprocessing_is_refused(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "other")
+    stored = json.loads((tmp_path / "other/config.json").read_text())
+    stored["vitreous"]["preprocess"]["size"] = [64, 64]
+    (tmp_path / "other/config.json").write_text(json.dumps(stored))
+    with pytest.raises(CheckpointError, match=r"images of \(32, 32\), its preprocessing makes \(64, 64\)"):
+        load(tmp_path / "other")
+
+
+def test_labels_with_their_thresholds_come_back(folder, tmp_path):
+    model = load(folder)
+    model.card = replace(model.card, task="multilabel", thresholds=(0.125, 0.25, 0.5, 0.75, 0.3, 0.9, 0.0))
+    save(model, tmp_path)
+    card = load(tmp_path).card
+    assert (card.task, card.thresholds, card.independent) == ("multilabel", model.card.thresholds, True)
+    for classes in (0, 3):
+        card = load(tmp_path, classes=classes).card
+        assert (card.task, card.thresholds, card.independent) == ("classify", None, False)
+
+
+def test_a_file_of_version_3_has_one_class_for_each_image(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "old")
+    path = tmp_path / "old/config.json"
+    stored = json.loads(path.read_text())
+    own = stored["vitreous"]
+    for name in ("task", "thresholds", "standard"):
+        del own[name]
+    for name in ("dense", "dense_blocks"):
+        del own["config"][name]
+    own["version"] = 3
+    path.write_text(json.dumps(stored))
+    model = load(tmp_path / "old")
+    assert (model.card.task, model.config.dense, model.config.dense_blocks) == ("classify", "none", ())
+    own["version"] = 4
+    path.write_text(json.dumps(stored))
+    with pytest.raises(CheckpointError, match="does not state dense, dense_blocks of the model"):
+        load(tmp_path / "old")
+
+
+def test_a_file_of_version_4_has_the_papers_norms_and_narrow_positions(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "old")
+    path = tmp_path / "old/config.json"
+    stored = json.loads(path.read_text())
+    own = stored["vitreous"]
+    for name in ("position_std", "residual_norm"):
+        del own["config"][name]
+    own["version"] = 4
+    path.write_text(json.dumps(stored))
+    config = load(tmp_path / "old").config
+    assert (config.position_std, config.residual_norm) == (0.02, False)
+    own["version"] = 5
+    path.write_text(json.dumps(stored))
+    with pytest.raises(CheckpointError, match="does not state position_std, residual_norm of the model"):
+        load(tmp_path / "old")
 
 
 def test_from_pretrained_and_save_pretrained(folder, tmp_path):
@@ -176,7 +306,7 @@ def test_an_old_model_is_saved_in_todays_layout(tmp_path):
     model = load(OLD / "trained")
     save(model, tmp_path)
     stored = json.loads((tmp_path / "config.json").read_text())["vitreous"]
-    assert stored["version"] == VERSION == 3
+    assert stored["version"] == VERSION == 5
     assert stored["training"] == model.card.training
     assert load(tmp_path).card.training == model.card.training
 

@@ -1,5 +1,6 @@
 """Checkpoints that once gave other numbers than their own library in silence: each is exact or refused in one line."""
 
+import argparse
 import json
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+import torchvision
 import transformers
 from PIL import Image
 from safetensors.torch import load_file, save_file
@@ -17,6 +19,7 @@ from conftest import assert_same, noise
 from vitreous.data.preprocess import HALF, Preprocess
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
+from vitreous.predict.classify import top_classes
 from vitreous.weights.card import Card
 from vitreous.weights.convert import convert
 from vitreous.weights.load import load
@@ -172,7 +175,7 @@ def test_a_tensor_that_no_table_lists_is_refused_until_the_user_says_so(tmp_path
 
 
 def test_the_config_says_vit_tiny_and_the_weights_are_vit_small(tmp_path):
-    theirs = timm.create_model("vit_small_patch16_224")
+    theirs = timm.create_model("vit_small_patch16_224", depth=1)
     save_file(theirs.state_dict(), tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({"architecture": "vit_tiny_patch16_224", "num_classes": 1000}))
     refused(tmp_path, "config.json says patch_size|config.json says width=192, but its tensors say width=384")
@@ -193,6 +196,14 @@ def test_a_config_that_contradicts_itself(tmp_path):
     timm_folder(tmp_path)
     change(tmp_path, global_pool="avg")
     refused(tmp_path, "contradicts itself: it says global_pool='avg'.*make it 'token'")
+
+
+@pytest.mark.parametrize("stated", [3, 0, -1, None, "7"])
+def test_numbers_of_classes_that_contradict_each_other(tmp_path, stated):
+    timm_folder(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    change(tmp_path, num_classes=stated, model_args=config["model_args"] | {"num_classes": 7})  # timm writes both
+    refused(tmp_path, f"contradicts itself: it says num_classes={stated!r}, and .* make it 7")
 
 
 @pytest.mark.slow
@@ -236,7 +247,7 @@ def test_quickgelu_in_the_name_of_an_architecture(tmp_path, quick):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("vit_base_patch16_rpn_224", "qkv_bias=False: a part is missing"),
+        pytest.param("vit_base_patch16_rpn_224", "qkv_bias=False: a part is missing", marks=pytest.mark.slow),
         ("vit_small_patch16_rope_ape_224", "no file states rope of a model .*axial or none.*architecture=NAME"),
     ],
 )
@@ -246,6 +257,7 @@ def test_a_bare_file_that_a_plain_vit_could_have(tmp_path, name, message):
     refused(tmp_path / "mine.pth", message)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_bare_file_with_norms_after_the_branches(tmp_path):
     theirs = noise(timm.create_model("vit_base_patch16_rpn_224", img_size=32, patch_size=8, num_classes=5))
@@ -393,7 +405,7 @@ def test_eomt_is_named_as_unsupported(tmp_path):
 
 def test_the_question_about_heads_suggests_no_number(tmp_path):
     state = timm.create_model(
-        "vit_base_patch16_224", **TIMM | {"embed_dim": 1664, "num_heads": 16, "depth": 1}
+        "vit_base_patch16_224", **TIMM | {"embed_dim": 1664, "num_heads": 16, "depth": 1, "mlp_ratio": 0.25}
     ).state_dict()
     torch.save(state, tmp_path / "mine.pth")
     with pytest.raises(ValueError, match="--assume heads=N") as error:
@@ -439,6 +451,14 @@ def test_an_architecture_can_be_assumed(tmp_path):
     assert ours.card.report.assumed["heads"] == "6 (as deit3_small_patch16_224 has)"
 
 
+def test_our_own_preprocessing_of_another_size_is_refused(tmp_path):
+    save(ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=1, heads=4, classes=7)), tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    content["vitreous"]["preprocess"]["size"] = [64, 64]
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    refused(tmp_path, r"takes images of \(32, 32\), its preprocessing makes \(64, 64\)")
+
+
 def test_our_own_folder_without_preprocessing_is_refused(tmp_path):
     save(ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=1, heads=4, classes=7)), tmp_path)
     content = json.loads((tmp_path / "config.json").read_text())
@@ -477,3 +497,125 @@ def test_transformers_ijepa_with_its_prefix(tmp_path):
     theirs = huggingface_folder(tmp_path, "IJepaForImageClassification")
     assert any(key.startswith("ijepa.") for key in load_file(tmp_path / "model.safetensors"))
     assert_same(load(tmp_path)(X), theirs(X).logits)
+
+
+# --- what training scripts write beside the weights -----------------------------------------------------------
+
+
+def trained(path, arch="vit_tiny_patch16_224", **options):
+    """A noisy ViT-Ti of timm's and the checkpoint that timm's training script writes of it."""
+    arguments = options.get("model_kwargs", {})
+    theirs = noise(timm.create_model("vit_tiny_patch16_224", num_classes=7, img_size=32, **arguments))
+    torch.save({"arch": arch, "args": argparse.Namespace(**options), "state_dict": theirs.state_dict()}, path)
+    return theirs
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"model": "timm/vit_tiny_patch16_224.augreg_in21k", "num_classes": 7},
+        {"model_kwargs": {"act_layer": "relu"}},
+        {"model_kwargs": {"global_pool": "avg"}},
+    ],
+)
+def test_the_statement_of_timms_training_script_is_read(tmp_path, options):
+    theirs = trained(tmp_path / "last.pth.tar", **options)
+    ours = load(tmp_path / "last.pth.tar")
+    assert_same(ours(X), theirs(X))
+    assert ours.card.report.assumed["heads"] == "3 (as its arch vit_tiny_patch16_224 has)"
+    assert ours.card.preprocess.mean == HALF  # as timm's vit_* models have
+
+
+def test_timms_training_script_states_the_preprocessing(tmp_path):
+    trained(tmp_path / "last.pth.tar", mean=[0.1, 0.2, 0.3], std=None, crop_pct=0.5, interpolation="")
+    preprocess = load(tmp_path / "last.pth.tar").card.preprocess
+    assert (preprocess.mean, preprocess.std, preprocess.resize) == ((0.1, 0.2, 0.3), HALF, 64)
+
+
+@pytest.mark.parametrize(
+    ("name", "arch", "options", "message"),
+    [
+        ("a.pth", "vit_small_patch16_224", {}, "its arch vit_small_patch16_224 says .*, but its tensors say"),
+        ("a.pth", "vit_tiny_patch16_224", {"num_classes": 8}, "says classes=8, but its tensors say classes=7"),
+        ("a.pth", "vit_tiny_patch16_224", {"model_kwargs": {"depth": 12, "swish": 1}}, "swish=1 is not supported"),
+        ("a.pth", "mine", {"model_kwargs": {"act_layer": "relu"}}, "its arch is 'mine', .*--assume architecture=NAME"),
+        (
+            "deit_tiny_patch16_224.pth",
+            "vit_tiny_patch16_224",
+            {},
+            "its name is deit_tiny.*, but it was trained as vit_",
+        ),
+    ],
+)
+def test_a_training_script_that_contradicts_the_file(tmp_path, name, arch, options, message):
+    theirs = noise(timm.create_model("vit_tiny_patch16_224", num_classes=7, img_size=32))
+    content = {"arch": arch, "args": argparse.Namespace(**options), "state_dict": theirs.state_dict()}
+    torch.save(content, tmp_path / name)
+    refused(tmp_path / name, message)
+
+
+def test_a_training_script_that_contradicts_the_config(tmp_path):
+    theirs = timm_folder(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save({"arch": "deit3_base_patch16_224", "state_dict": theirs.state_dict()}, tmp_path / "last.pth")
+    refused(
+        tmp_path, "config.json says architecture=vit_base_patch16_224, but it was trained as deit3_base_patch16_224"
+    )
+
+
+def test_a_resnet_of_another_kind_with_a_resnets_tensors(tmp_path):
+    state = {"arch": "resnetaa18", "state_dict": torchvision.models.resnet18().state_dict()}
+    torch.save(state, tmp_path / "mine.pth")
+    refused(tmp_path / "mine.pth", "its training script says resnetaa18, and its tensors are those of a plain resnet18")
+    torch.save(state | {"arch": "resnet18"}, tmp_path / "mine.pth")
+    assert load(tmp_path / "mine.pth").config.depth == 18
+
+
+# --- heads in containers of their own -------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_a_head_beside_the_backbone_is_the_models(tmp_path):
+    theirs = noise(timm.create_model("vit_base_patch16_224", num_classes=7, **TIMM))
+    state = theirs.state_dict()
+    head = {key.removeprefix("head."): state.pop(key) for key in ("head.weight", "head.bias")}
+    torch.save({"model": state, "head": head, "epoch": 3}, tmp_path / "mine.pth")
+    assert_same(load(tmp_path / "mine.pth", assume={"heads": 4})(X), theirs(X))
+    named = {f"fc.{key}": value for key, value in head.items()}
+    for wrapped in ({"encoder": state, "fc": head}, {"state_dict": state, **named}, state | {"fc": head}):
+        torch.save(wrapped, tmp_path / "mine.pth")
+        refused(
+            tmp_path / "mine.pth", "it has tensors that this model does not: fc.weight, fc.bias", assume={"heads": 4}
+        )
+
+
+# --- what the outputs mean ------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [None, "single_label_classification", "multi_label_classification"])
+def test_transformers_probabilities_are_ours(tmp_path, kind):
+    theirs = huggingface_folder(tmp_path, problem_type=kind)
+    ours = load(tmp_path)
+    logits = ours(X)
+    assert_same(logits, theirs(X).logits)
+    expected = logits.sigmoid() if kind == "multi_label_classification" else logits.softmax(dim=-1)
+    pipeline = transformers.pipeline(
+        "image-classification", model=theirs, image_processor=transformers.ViTImageProcessor()
+    )
+    answers = pipeline.postprocess({"logits": logits[:1]}, top_k=7)
+    assert sorted(answer["score"] for answer in answers) == pytest.approx(sorted(expected[0].tolist()))
+    found = top_classes(logits[0], ours.card.label, 7, independent=ours.card.independent)
+    assert sorted(each.probability for each in found) == pytest.approx(sorted(expected[0].tolist()))
+
+
+@pytest.mark.parametrize(
+    ("options", "task"), [({"problem_type": "regression"}, "regress"), ({"num_labels": 1}, "multilabel")]
+)
+def test_what_transformers_outputs_mean_is_on_the_card(tmp_path, options, task):
+    huggingface_folder(tmp_path, **options)
+    assert load(tmp_path).card.task == task
+    change(tmp_path, problem_type="ranking")
+    refused(tmp_path, "problem_type='ranking'")

@@ -16,6 +16,7 @@ def weights(prefix="", value=0.0):
 
 
 PLAIN_NAMES = list(weights())
+HEAD = torch.ones(7, 2)
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
@@ -81,6 +82,8 @@ def test_two_unknown_containers_are_not_guessed_between():
         ("module.", "model.", "backbone."),
         ("base_model.", "model."),
         ("_forward_module.", "model."),
+        ("_fsdp_wrapped_module.",),
+        ("module.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."),
         ("timm_model.",),
         ("image_encoder.",),
         ("teacher.backbone.",),
@@ -90,6 +93,17 @@ def test_prefixes_that_all_names_share_come_off_in_any_order(prefixes):
     found = unwrap(weights("".join(prefixes)))
     assert list(found.tensors) == PLAIN_NAMES
     assert found.wrappers == prefixes
+
+
+@pytest.mark.parametrize("part", ["_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."])
+@pytest.mark.parametrize("prefix", ["", "model."])
+def test_wrappers_of_single_blocks_come_off(part, prefix):
+    wrapped = {name.replace("blocks.0.", f"blocks.0.{part}"): value for name, value in weights(prefix).items()}
+    found = unwrap(wrapped)
+    assert list(found.tensors) == PLAIN_NAMES
+    assert part in found.wrappers
+    with pytest.raises(CheckpointError, match=f"some tensors twice, with {part} in their names"):
+        unwrap(wrapped | weights(prefix))
 
 
 @pytest.mark.parametrize("prefix", ["encoder.", "vit.", "visual.", "vision_model.", "blocks."])
@@ -134,8 +148,10 @@ def test_what_only_training_needs_may_lie_beside_a_backbone(part):
 
 def test_lora_matrices_are_not_read_without_the_weights_that_they_change():
     names = ("base_model.model.blocks.0.attn.qkv.lora_A.weight", "base_model.model.blocks.0.attn.qkv.lora_B.weight")
-    with pytest.raises(CheckpointError, match="holds LoRA matrices .* merge them"):
+    with pytest.raises(CheckpointError, match="holds a PEFT adapter's tensors .*lora_A.* merge them"):
         unwrap({name: torch.ones(1) for name in names})
+    with pytest.raises(CheckpointError, match="holds a PEFT adapter's tensors .*base_layer.* merge them"):
+        unwrap({f"base_model.model.blocks.0.attn.qkv.{name}": torch.ones(1) for name in ("base_layer.bias", "ia3_l.x")})
 
 
 def test_the_counter_of_averaged_weights_is_left_out():
@@ -157,10 +173,67 @@ def test_a_backbone_that_is_no_transformer_keeps_its_neighbours():
     assert list(unwrap(tensors).tensors) == list(tensors)
 
 
-def test_a_container_next_to_named_tensors_is_ignored_and_reported():
-    found = unwrap(weights() | {"teacher_scores": {"w": torch.ones(1)}, "history": [torch.ones(1)]})
+def test_what_is_known_not_to_be_weights_is_ignored_and_reported():
+    records = {
+        "best_acc1": torch.ones(1),
+        "scores": {"w": torch.ones(1)},
+        "history": [torch.ones(3)],
+        "prototypes": HEAD,
+    }
+    found = unwrap({"state_dict": weights()} | records)
     assert list(found.tensors) == PLAIN_NAMES
-    assert found.ignored == ("teacher_scores", "history")
+    assert found.ignored == tuple(records)
+
+
+@pytest.mark.parametrize("name", ["head", "classifier", "fc", "net", "module"])
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod."])
+def test_a_head_in_its_own_container_is_joined_under_its_name(name, prefix):
+    head = {f"{prefix}weight": torch.ones(7, 2), f"{prefix}bias": torch.ones(7), f"{prefix}classes": 7}
+    for loaded in ({"model": weights(prefix), name: head}, weights() | {name: head}):
+        found = unwrap({"run": loaded, "epoch": 3})
+        if name in CONTAINERS and "cls_token" in loaded:
+            continue  # opened instead: the ViT around it is joined to it
+        assert list(found.tensors) == [*PLAIN_NAMES, f"{name}.weight", f"{name}.bias"]
+        assert found.ignored == ()
+
+
+def test_tensors_beside_a_container_are_joined_to_its_own():
+    found = unwrap({"state_dict": weights(), "fc.weight": torch.ones(7, 2), "fc.bias": torch.ones(7)})
+    assert list(found.tensors) == [*PLAIN_NAMES, "fc.weight", "fc.bias"]
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        ({"head": {"layers": {"weight": torch.ones(7, 2)}}}, "head.layers"),
+        ({"head": [torch.ones(7, 2), torch.ones(7)]}, "head"),
+        ({"net": {"head": {"weight": torch.ones(7, 2)}}}, "net.head"),
+        ({"params": [torch.ones(7, 2)]}, "params"),
+        ({"blocks.0.attn": {"qkv.weight": torch.ones(2)}}, "blocks.0.attn.qkv.weight"),
+    ],
+)
+def test_a_part_that_cannot_be_joined_is_not_lost_in_silence(part, name):
+    with pytest.raises(CheckpointError, match=f"has {name} beside the model's tensors, which would be lost"):
+        unwrap({"model": weights()} | part)
+
+
+def test_a_copy_of_the_model_with_a_head_is_not_lost_for_one_without():
+    with pytest.raises(CheckpointError, match=r"has head.weight in state_dict alone, which would be lost"):
+        unwrap(
+            {"state_dict_ema": weights(), "state_dict": weights("module.") | {"module.head.weight": torch.ones(7, 2)}}
+        )
+    mask = {"masked_embed": torch.ones(1, 2)}  # iBOT's student alone has it
+    assert unwrap({"teacher": weights(), "student": weights() | mask}).ignored == ("student",)
+
+
+def test_the_statement_of_timms_training_script_is_kept():
+    kept = {"architecture": "vit_tiny", "model_args": {"act_layer": "relu", "global_pool": "avg"}, "num_classes": 7}
+    args = {"model": "other", "model_kwargs": {"act_layer": "relu"}, "gp": "avg", "num_classes": 7, "lr": 0.1}
+    assert unwrap({"arch": "vit_tiny", "args": args, "state_dict": weights()}).stated == kept
+    assert unwrap({"args": args, "model": weights()}).stated["architecture"] == "other"
+    assert unwrap({"arch": None, "args": {"lr": 1}, "model": weights()}).stated == {}
+    with pytest.raises(CheckpointError, match="model_kwargs=7, expected an object"):
+        unwrap({"arch": "vit_tiny", "args": {"model_kwargs": 7}, "state_dict": weights()})
 
 
 def test_a_tensor_may_be_named_like_a_container():
@@ -225,6 +298,6 @@ def test_one_list_under_many_names_is_searched_once():
 def test_one_container_under_many_names_is_searched_once():
     shared = {f"k{n}": n for n in range(20_000)} | {"last": torch.ones(1)}
     started = time.process_time()
-    found = unwrap({"model": weights()} | {f"extra{n}": [shared] for n in range(20_000)})
+    found = unwrap({"model": weights()} | {f"loss_{n}": [shared] for n in range(20_000)})
     assert len(found.ignored) == 20_000
     assert time.process_time() - started < 5

@@ -10,7 +10,8 @@ from vitreous.comparison.results import gather
 from vitreous.comparison.runs import finish_runs
 from vitreous.comparison.study import STUDIES, folder_name, locked, open_study, repeat_command
 from vitreous.comparison.table import as_text, cells, evidence, verdicts
-from vitreous.data.datasets import open_split
+from vitreous.data.datasets import find_source, open_split
+from vitreous.data.image_dataset import NOUNS
 from vitreous.data.images import read_image
 from vitreous.pages.comparison import COMPARISON_PAGE, ComparedDataset, write_comparison_page
 from vitreous.pages.render import render
@@ -61,6 +62,7 @@ def compare(
     epochs: int | None = None,
     minutes: float | None = None,
     seeds: int = 3,
+    task: Literal["classify", "multilabel", "regress", "segment"] | None = None,
     recipe: str | None = None,
     image_size: int | None = None,
     batch_size: int | None = None,
@@ -75,18 +77,22 @@ def compare(
 ) -> Comparison:
     """Train every model with every seed on the same images, or resume that, and compare what they learned.
 
-    A variant's name and `resnet18` … `resnet152` (`resnet18_small` … for small images) begin from scratch, a
-    checkpoint is fine-tuned; `MODEL@POLICY` says what learns in it. Calling it again resumes an unfinished study, and
-    several processes may call it at once.
+    What is compared is accuracy or, of other tasks, mean average precision, R² or mean IoU. A variant's name and
+    `resnet14` … `resnet152` (`resnet18_small` … for small images) begin from scratch, a checkpoint is fine-tuned.
+    `timm:NAME` is any classifier of timm's from scratch, `timm:NAME@WEIGHTS` one that is fine-tuned. Fields may follow
+    a name: `vit_femto_patch4_32:position=sine-1d`. `MODEL@POLICY` says what learns in it. Calling it again resumes an
+    unfinished study, and several processes may call it at once.
 
     Args:
         models: Two or more names.
-        data: A dataset's name, a folder or parquet files. Of a named study: one of its datasets, or NAME=FOLDER.
+        data: A dataset's name, a folder or parquet files; a table with several labels or numbers for each image, or a
+            folder with `images/` and `masks/`. Of a named study: one of its datasets, or NAME=FOLDER.
         output: The study's folder; by default `studies/MODELS-DATA`.
         study: A name of `STUDIES` instead of models.
         epochs: Passes over the images, the same for every model; by default the recipe's.
         minutes: Time for each run instead of epochs.
         seeds: Runs of each model.
+        task: What is learned: classify, multilabel, regress or segment; by default the data decides.
         recipe: What all models share; by default the usual one for data and models.
         image_size: Height and width of images; by default each model's own.
         batch_size: Images per update; by default the recipe's.
@@ -116,7 +122,7 @@ def compare(
         raise ValueError("name the images to compare on: --data NAME, a folder or parquet files")
     data, rates = None if data is None else str(data), tuple(learning_rates)
     shared = recipe, image_size, batch_size, precision, compile, train_split, rates
-    budget = Budget(data or "", epochs, minutes, *shared)
+    budget = Budget(data or "", epochs, minutes, *shared, task=task)
     settings = {name: value for name, value in vars(budget).items() if name != "data" and value not in (None, ())}
     folder = Path(output or Path("studies") / (study or folder_name([*models, budget.data])))
     job = _Job(seeds, device, data_root, listeners, compiled)
@@ -154,19 +160,25 @@ class _Job:
     ) -> ComparedDataset:
         """Compare models on one dataset: open the study, finish its runs, gather the results."""
         listener, root = Listeners(self.listeners), self.data_root
-        study = open_study(folder, models, budget, self.seeds, device=self.device, data_root=root, listener=listener)
+        task = find_source(budget.data, root, budget.task).task
+        if quoted is not None and task != "classify":
+            raise ValueError(f"a named study compares classes, and {budget.data} has {NOUNS[task]}: name the models")
+        place: dict[str, Any] = {"device": self.device, "data_root": root, "listener": listener}
+        study = open_study(folder, models, budget, self.seeds, task=task, **place)
         finish_runs(study, data_root=root, listeners=self.listeners, say=self.say)
         with locked(folder / "gathering", self.say):
             table = gather(study, compiled=self.compiled, quoted=quoted, say=self.say)
         _, tested = open_data(study.configs[0], root)
-        return replace(_in_words(table), models=study.first_models, image=lambda i: read_image(tested.image(i)))
+        found = replace(_in_words(table), models=study.first_models, image=lambda i: read_image(tested.image(i)))
+        return replace(found, mask=tested.mask)
 
 
 def _in_words(table: Mapping[str, Any]) -> ComparedDataset:
     """Make what `compare` returns of one dataset: its results, and the same in words."""
     if "missing" in table:
         return ComparedDataset(table)
-    return ComparedDataset(table, cells(table["rows"]), verdicts(table), [evidence(pair) for pair in table["pairs"]])
+    pairs = [evidence(pair, table.get("task")) for pair in table["pairs"]]
+    return ComparedDataset(table, cells(table), verdicts(table), pairs)
 
 
 def _run_named(

@@ -33,10 +33,10 @@ def explain(
 
     `image` is a path, a URL, bytes, a PIL image, an array or a tensor; a folder, an archive, a pattern or a list of
     images gives a list of explanations. Without it, the views of the model alone are shown; without a model too, those
-    of the packaged model and a photograph of a cat. `target` is the class to explain, by name or index; for a CLIP or
-    SigLIP it is a sentence, and `classes` are those that a CLIP weighs it against. `name` is what the page calls the
-    image. `fit` crops, squashes or pads images of other sides than the model's. `choice` are fields of `Choice`, such
-    as `block`, `head` and `query`.
+    of the packaged model and a photograph of a cup of coffee. `target` is the class to explain, by name or index; for a
+    CLIP or SigLIP it is a sentence, and `classes` are those that a CLIP weighs it against. `name` is what the page
+    calls the image. `fit` crops, squashes or pads images of other sides than the model's. `choice` are fields of
+    `Choice`, such as `block`, `head` and `query`.
 
     >>> explanation = explain(samples()["chelsea"], "packaged:cifar10", views="relevance,rollout")
     >>> explanation.answer.best.class_name, explanation.map("relevance").shape
@@ -46,7 +46,7 @@ def explain(
     inspected, index = name_target(_with_fit(loaded.to(pick_device(device)), fit), target, classes)
     chosen = Choice(target=index, **choice)
     if image is None:
-        found = [("", None)] if model is not None else [("chelsea", samples()["chelsea"])]
+        found = [("", None)] if model is not None else [("coffee", samples()["coffee"])]
         one = True
     else:
         sources, one = open_images(image)

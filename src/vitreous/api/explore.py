@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import webbrowser
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from vitreous.data.images import ImageLike, read_image
 from vitreous.data.samples import samples
 from vitreous.models.text import TextTower
 from vitreous.models.vit import ViT
@@ -27,7 +29,7 @@ Models = str | Path | ViT
 """A model, or what `load` takes: a name, a file, a folder, a run or a moment of it."""
 
 
-SITE_IMAGES = ("chelsea", "coffee")
+SITE_IMAGES = ("coffee", "chelsea")
 """Photographs that a static site opens with."""
 
 
@@ -46,9 +48,9 @@ def explore(
 
     `models` are models (moved to `device`), names, files or folders; by default the packaged model. The page is served
     from a background thread: `url` is its address, `stop()` ends it, and so does a `with` block. Port 0 takes a free
-    one. Any `host` beyond this machine is served with a token only, which is part of `url`. `classes` are sentences for
-    CLIPs to choose among, or one for a SigLIP; others can be typed into the page. `note` gets a line for each model
-    whose text tower cannot be loaded.
+    one. Models may give classes, labels, numbers or masks. Any `host` beyond this machine is served with a token only,
+    which is part of `url`. `classes` are sentences for CLIPs to choose among, or one for a SigLIP; others can be typed
+    into the page. `note` gets a line for each model whose text tower cannot be loaded.
 
     >>> from urllib.request import urlopen
     >>> with explore("packaged:cifar10", device="cpu") as page:
@@ -66,7 +68,7 @@ def explore(
     for source in sources:
         model = source if isinstance(source, ViT) else load(source)
         if not isinstance(model, ViT):
-            raise ValueError(f"{source} is a ResNet: the explorer looks into Vision Transformers")
+            raise ValueError(f"{source} is no ViT: the explorer looks into Vision Transformers")
         if model.card is None:
             raise ValueError("a model is explored with its preprocessing: set model.card")
         name, model = _free_name(source, model, named), model.to(target, dtype).eval()
@@ -80,19 +82,37 @@ def explore(
     return page
 
 
-def write_site(folder: str | Path, model: Models | None = None, *, precision: LivePrecision = "fp16") -> list[Path]:
+def write_site(
+    folder: str | Path,
+    model: Models | None = None,
+    *,
+    images: Mapping[str, ImageLike] | None = None,
+    views: str | Sequence[str] = "all",
+    precision: LivePrecision = "fp16",
+    begin: Callable[[str], object] = lambda view: None,
+    progress: Callable[[int, int], object] = lambda done, total: None,
+) -> list[Path]:
     """Write the explorer of one model as a static web site, for any web server; return its files, the page first.
 
-    The browser runs the model: weights are a file beside the page, in fp16 or int8.
+    The browser runs the model: weights are a file beside the page, in fp16 or int8. The site opens with `images` by
+    name, two photographs by default; `views` of them that the browser cannot compute are computed now. `begin` gets the
+    title of each view, `progress` the steps of a slow one.
     """
     loaded = model if isinstance(model, ViT) else load(model)
     rounded = round_weights(check_live(loaded).cpu(), precision)
     pages = []
-    for name in SITE_IMAGES:
-        explanation = Explanation(Inspection(rounded, samples()[name], name=name), ["all", *LIVE_VIEWS])
+    for name, image in (images or {name: samples()[name] for name in SITE_IMAGES}).items():
+        inspection = Inspection(rounded, read_image(image), name=name)
+        inspection.progress = progress
+        explanation = Explanation(inspection, [*(views.split(",") if isinstance(views, str) else views), *LIVE_VIEWS])
         explanation.live = True
-        pages.append(explanation.page())
+        pages.append(explanation.page(partial(_begin_view, begin, name)))
     return save_site(Path(folder), pages, rounded, precision)
+
+
+def _begin_view(begin: Callable[[str], object], name: str, view: str) -> None:
+    """Say which view of which photograph of a static site is computed next."""
+    begin(f"{name}: {view}")
 
 
 def _with_classes(model: ViT, classes: Sequence[str], tower: TextTower | None) -> ViT:

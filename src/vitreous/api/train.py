@@ -12,8 +12,10 @@ from rich.console import Console
 
 from vitreous.data.image_dataset import ImageDataset
 from vitreous.pages.run import RUN_PAGE, write_run_page
+from vitreous.predict.scores import SCORES
 from vitreous.runtime.distributed import this_rank
 from vitreous.runtime.wording import count
+from vitreous.training.batches import train_stream
 from vitreous.training.config import TrainConfig
 from vitreous.training.data_check import typical_image
 from vitreous.training.held_out import AnswerRecorder
@@ -43,13 +45,30 @@ class TrainingRun:
     folder: Path
     config: TrainConfig
     result: dict[str, Any]
-    """The content of `result.json`: top1, top5, loss and images of the test set, epochs, seconds, …; balanced and
-    classes (name → recognised, images), if classes are of unequal size."""
+    """The content of `result.json`: figures of the task, loss and images of the test set, epochs, seconds, …; balanced
+    and classes (name → recognised, images), if classes are of unequal size."""
+
+    @property
+    def task(self) -> str:
+        """What was learned: classify, multilabel, regress or segment."""
+        return next(task for task, scores in SCORES.items() if scores.main in self.result)
 
     @property
     def accuracy(self) -> float:
-        """Top-1 accuracy on the held-out images."""
-        return float(self.result["top1"])
+        """The figure that counts on the held-out images: top-1 accuracy, mean average precision, R² or mean IoU."""
+        return float(self.result[SCORES[self.task].main])
+
+    def describe(self) -> str:
+        """Write the result in one line."""
+        scores = SCORES[self.task]
+        held_out, epochs = count(self.result["images"], "held-out image"), count(self.result["epochs"], "epoch")
+        if self.task == "classify":
+            return f"{self.accuracy:.2%} of {held_out} after {epochs}"
+        errors = {
+            name.removeprefix("mae").strip("_"): value for name, value in self.result.items() if name[:3] == "mae"
+        }
+        error = "".join(f", mean error {value:.4g}{f' ({name})' * bool(name)}" for name, value in errors.items())
+        return f"{scores.title} {scores.format(self.accuracy)}{error} on {held_out} after {epochs}"
 
     @property
     def page(self) -> Path:
@@ -62,9 +81,7 @@ class TrainingRun:
         return load(self.folder / "model")
 
     def __repr__(self) -> str:
-        held_out, epochs = count(self.result["images"], "held-out image"), count(self.result["epochs"], "epoch")
-        name = f"{self.config.model} on {self.config.data}"
-        return f"{name}: {self.accuracy:.2%} of {held_out} after {epochs}\n{self.folder}"
+        return f"{self.config.model} on {self.config.data}: {self.describe()}\n{self.folder}"
 
 
 class RunPageWriter(Listener):
@@ -113,7 +130,10 @@ def train(
         config, remark = _suited_to(settings, data_root)
     else:
         name = recipe or str(settings.get("data", "digits"))
-        config = find_recipe(name).config.with_settings(**settings)
+        chosen = find_recipe(name)
+        config = chosen.config.with_settings(**settings)
+        if not config.data:
+            raise ValueError(f"{name} has no data of its own: pass --data, such as what `{chosen.make}` writes")
     return _run(config, name, output, data_root, listeners, progress, remark)
 
 
@@ -124,7 +144,7 @@ def _suited_to(settings: dict[str, Any], data_root: str | Path | None) -> tuple[
     if not isinstance(images, ImageDataset):  # a stream
         return asked, ""
     width, height, colour = typical_image(images)
-    config = scratch_config(len(images), width, height, colour=colour)
+    config = scratch_config(len(images), width, height, colour=colour, task=images.task)
     if {"model", "pretrained"} & set(settings):
         return replace(config, model=asked.model, image_size=None).with_settings(**settings), ""
     if len(images) < (needed := enough_from_scratch(width, height)):
@@ -152,9 +172,11 @@ def finetune(
 ) -> TrainingRun:
     """Fine-tune a checkpoint on a dataset or a folder of images with one sub-folder for each class.
 
-    `model` is a name or path for `load`; None: the packaged model. `policy` says which parameters learn: full, head,
-    attention, last:N or lora. Batch size and epochs follow the number of images. The run is written to `output`, by
-    default `runs/DATA`. The other arguments are those of `train`.
+    A table with several labels or numbers for each image, or a folder with `images/` and `masks/`, makes another task
+    of it: `task` multilabel, regress or segment; by default the data decides. `model` is a name or path for `load`;
+    None: the packaged model. `policy` says which parameters learn: full, head, attention, last:N or lora. Batch size
+    and epochs follow the number of images. The run is written to `output`, by default `runs/DATA`. The other arguments
+    are those of `train`.
 
     >>> import tempfile
     >>> brief = {"epochs": 1, "warmup": 0, "snapshots": 0, "device": "cpu", "progress": False}
@@ -166,9 +188,12 @@ def finetune(
     """
     settings |= {"data": str(data)} | ({"model": str(model)} if model is not None else {})
     config = finetune_config(policy).with_settings(**settings)
-    if not config.stream:
-        images, _ = open_data(config, Path(data_root) if data_root is not None else None)
-        config = finetune_config(policy, len(images)).with_settings(**settings)
+    root = Path(data_root) if data_root is not None else None
+    if config.stream:
+        config = finetune_config(policy, task=train_stream(config, root).task).with_settings(**settings)
+    else:
+        images, _ = open_data(config, root)
+        config = finetune_config(policy, len(images), images.task).with_settings(**settings)
     return _run(config, run_name(data), output, data_root, listeners, progress)
 
 

@@ -30,6 +30,7 @@ from vitreous.runtime.device import cores, cpu_name, device_name, synchronize
 
 TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 5e-2, "int8": 0.2, "fp8": 0.2}
 """Largest allowed difference of logits from ours in fp32, relative to the largest; random weights round badly."""
+ROUNDS = 100  # at most
 CHECKED = 8
 """Images of a batch whose logits are compared: a CPU computes the reference, and would take long for large batches."""
 
@@ -144,7 +145,6 @@ def run_benchmark(
     contenders: Mapping[str, Contender] = CONTENDERS,
     *,
     seconds: float = 20.0,
-    rounds: int = 100,
     load: float | None = None,
     note: Callable[[str], object] = lambda line: None,
 ) -> BenchmarkResult:
@@ -177,7 +177,7 @@ def run_benchmark(
         times = interleave(
             calls,
             seconds=seconds,
-            rounds=rounds,
+            rounds=ROUNDS,
             synchronize=lambda: synchronize(setting.device),
             note=lambda done: note(f"round {done}, about {max(seconds - time.monotonic() + begun, 0):.0f} s left"),
         )

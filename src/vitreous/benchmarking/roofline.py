@@ -77,7 +77,7 @@ def ceiling_calls(
     config: ViTConfig, batch: int, device: torch.device, dtype: torch.dtype
 ) -> dict[str, tuple[MatrixProduct, Call]]:
     """List the products whose fastest is the ceiling, and calls that time them; a CPU multiplies in two ways."""
-    two = device.type == "cpu" and onednn_available()
+    two = device.type == "cpu" and onednn_available(dtype)
     kinds = {"": False, ", packed": True} if two else {"": False}
     return {
         f"{CEILING}{each}{name}": (each, multiply(each, device, dtype, packed))

@@ -26,6 +26,10 @@ def compare(
     output: OutputFolder = None,
     json: Switch = False,
     study: Text = None,
+    task: Annotated[
+        Literal["classify", "multilabel", "regress", "segment"] | None,
+        optional("{classify,multilabel,regress,segment}"),
+    ] = None,
     recipe: Text = None,
     image_size: Number = None,
     batch_size: Number = None,
@@ -45,7 +49,9 @@ def compare(
     """Compare models: the same images, augmentation, budget and seeds; one table and one page.
 
     As in `vitreous compare vit_micro_patch4_32 resnet18_small --data cifar10 --epochs 30`. A variant's name and
-    resnet18 … resnet152 (resnet18_small … for small images) begin from scratch, a checkpoint is fine-tuned;
+    resnet14 … resnet152 (resnet18_small … for small images) begin from scratch, a checkpoint is fine-tuned. Fields may
+    follow a name: vit_femto_patch4_32:position=sine-1d, resnet14_small:width=9. timm:NAME is any classifier of timm's
+    from scratch, timm:NAME@WEIGHTS.safetensors one that is fine-tuned (timm has to be installed).
     MODEL@POLICY says what learns in it (full, head, attention, last:N, lora). The same command again resumes an
     unfinished study; started several times at once, the processes share the work.
 
@@ -53,15 +59,17 @@ def compare(
     --data imagenet/val --masks pets`. Started by torchrun, the processes share the images.
 
     Args:
-        models: Two or more: variants, ResNets, checkpoints.
-        data: What to learn from and to test on: a dataset's name, a folder or parquet files.
+        models: Two or more: variants, ResNets, classifiers of timm's, checkpoints.
+        data: What to learn from and to test on: a dataset's name, a folder, parquet files, or a table. Several labels,
+            numbers and masks are compared by mAP, R² and mean IoU.
         epochs: Passes over the images, the same for every model; by default the recipe's.
         minutes: Time for each run instead: the epochs that fit are measured for each model and kept.
         seeds: Runs of each model.
         output: The study's folder; by default studies/MODELS-DATA. With --maps, also the page: PAGE.html.
         json: Print what comparison.json holds.
-        study: A named study instead of models: scratch-vit-vs-resnet or finetuned-vit-vs-resnet; --data then takes one
-            of its datasets, or NAME=FOLDER to say where its files are.
+        study: A named study instead of models: scratch-vit-vs-resnet, scratch-vit-vs-cnn or finetuned-vit-vs-resnet;
+            --data then takes one of its datasets, or NAME=FOLDER to say where its files are.
+        task: What is learned, if the data does not say it: classify, multilabel, regress or segment.
         recipe: What all models share (`vitreous recipes`); by default the usual one for data and models.
         image_size: Height and width of images for all models; by default each one's own.
         batch_size: Images for each update; by default the recipe's.
@@ -99,6 +107,7 @@ def compare(
                 epochs=epochs,
                 minutes=minutes,
                 seeds=seeds,
+                task=task,
                 recipe=recipe,
                 image_size=image_size,
                 batch_size=batch_size,

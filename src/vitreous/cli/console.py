@@ -40,7 +40,8 @@ def say_remarks(console: Console, model: Model) -> None:
 def say_doubts(console: Console, model: Model) -> None:
     """Print the remarks that make a model's answers doubtful; `vitreous doctor` prints the others too."""
     report = model.card.report
-    lines = [f"re-initialised {key}: it has learned nothing yet" for key in report.reinitialised]
+    lines = [report.unfinished] if report.unfinished else []
+    lines += [f"re-initialised {key}: it has learned nothing yet" for key in report.reinitialised]
     lines += [f"{key} holds {count} NaN or infinite values" for key, count in report.nonfinite.items()]
     if guessed := [name for name in report.assumed if name != "class names"]:
         command = f"vitreous doctor --model {model.card.name}{report.flags()}"

@@ -1,4 +1,4 @@
-"""`vitreous embed`: turn images into feature vectors, and write them to a file."""
+"""`vitreous embed`: turn images into feature vectors, one for each or for each patch, and write them to a file."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import tyro
 
 from vitreous.cli.console import Estimate, messages, notes, print_json, say_packaged, say_problems
 from vitreous.cli.inputs import find_inputs
-from vitreous.cli.options import Device, Images, ModelOptions, Precision, SharedModel, Switch, Words
+from vitreous.cli.options import Device, Images, ModelOptions, Number, Precision, SharedModel, Switch, Words
 from vitreous.cli.parts import is_folder, write_folder
 from vitreous.runtime.distributed import this_rank
 from vitreous.runtime.files import check_writable_file
 from vitreous.runtime.wording import count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor
 
+    from vitreous.predict.pipeline import PlainOutput
     from vitreous.weights.load import Model
 
 
@@ -28,8 +29,9 @@ def embed(
     images: Images = (),
     options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
     text: Words = (),
+    tokens: Switch = False,
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("features.parquet"),
-    part_size: int = 1024,
+    part_size: Number = None,
     batch_size: int = 8,
     device: Device = "auto",
     precision: Precision = "fp32",
@@ -44,10 +46,11 @@ def embed(
         images: Files, folders, globs, .zip and .tar archives, URLs, or - for standard input.
         options: Which model.
         text: Sentences to embed beside the images, by the text tower of a CLIP or SigLIP; or a file with one a line.
+        tokens: Write the features of each patch, a grid of vectors for each image, instead of one vector.
         output: A .parquet file (columns image, features), an .npz file (arrays of those names), or a folder of
             Parquet parts (a name without a suffix): an interrupted run resumes there, and `torchrun`
-            splits the work.
-        part_size: Images in each part of a folder.
+            splits the work. With --tokens also an .npy file, to be read as a memory map.
+        part_size: Images in each part of a folder: 1,024, or with --tokens as many as have 256 MB of features.
         batch_size: Images in a batch.
         device: auto, cpu, cuda, cuda:N or mps.
         precision: Number format: fp32, or bf16, fp16, int8 and (on GPUs that have it) fp8 for speed.
@@ -61,11 +64,12 @@ def embed(
     from vitreous.data.images import ImageError
     from vitreous.predict.embed import embed_each
     from vitreous.predict.pipeline import choose_compute
+    from vitreous.predict.tables import FEATURE_FILES, TOKEN_FILES, check_file, write_features, write_tokens
 
     if not is_folder(output):
-        from vitreous.predict.tables import FEATURE_FILES, check_file
-
-        check_file(output, FEATURE_FILES, "features")
+        check_file(output, TOKEN_FILES if tokens else FEATURE_FILES, "features")
+    if tokens and text:
+        raise ValueError("a sentence has one vector and no patches: leave --tokens or --text out")
     if not is_folder(output) and this_rank().world_size > 1:
         raise ValueError(f"several processes write a folder of parts, not one file: say -o {output.with_suffix('')}")
     console = messages()
@@ -79,40 +83,57 @@ def embed(
     model = options.load(console)
     sentences, described = _describe(model, text, notes(console)) if text else ((), None)
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
-    compute = choose_compute(model, "features", fast=fast, merge=merge, images=len(found), note=notes(console), **sizes)
+    kind: PlainOutput = "tokens" if tokens else "features"
+    compute = choose_compute(model, kind, fast=fast, merge=merge, images=len(found), note=notes(console), **sizes)
     if found:
         say_packaged(console, options.model, model)
     if is_folder(output):
-        from vitreous.predict.parts import embed_job
+        from vitreous.predict.parts import PART_SIZE, embed_job, token_part_size
 
-        job = embed_job(model, compute=compute, merge=merge, **sizes)
+        job = embed_job(model, compute=compute, merge=merge, tokens=tokens, **sizes)
+        if part_size is None:
+            part_size = token_part_size(model, precision) if tokens else PART_SIZE
         write_folder(output, found, problems, job, part_size, console, json)
         return
-    results = embed_each(found, model, compute=compute, **sizes)
-    names, rows = [], []
-    with Estimate(console, "features") as estimate:
-        for name, row in estimate.track(results, len(found)):
-            if isinstance(row, ImageError):
-                problems.append(row)
-            else:
-                names.append(name)
-                rows.append(row)
-    if rows or described is not None:
-        features = torch.cat([part for part in (torch.stack(rows) if rows else None, described) if part is not None])
-        from vitreous.predict.tables import write_features
 
-        path = write_features(output, names, features, model.card.name, sentences)
-        if json:
-            counts = {"images": len(rows), **({"texts": len(sentences)} if sentences else {})}
-            print_json({"output": str(path), **counts, "features": features.shape[1]})
-        else:
-            what = count(len(rows), "image") + (f" and {count(len(sentences), 'text')}" if sentences else "")
-            print(f"wrote {path}: {what} × {features.shape[1]} features")
-    elif json:
-        print_json({"output": None, "images": 0, "features": None})
-    say_problems(console, problems, len(rows) + len(problems))
+    def readable() -> Iterator[tuple[str, Tensor]]:
+        results = embed_each(found, model, tokens=tokens, compute=compute, **sizes)
+        with Estimate(console, "features") as estimate:
+            for name, row in estimate.track(results, len(found)):
+                if isinstance(row, ImageError):
+                    problems.append(row)
+                else:
+                    yield name, row
+
+    shape: tuple[int, ...] = ()
+    if tokens:
+        shape = write_tokens(output, readable(), model.card.name, precision)
+    elif (named := list(readable())) or described is not None:
+        rows = [row for _, row in named]
+        features = torch.stack([*rows, *(() if described is None else described)])
+        write_features(output, [name for name, _ in named], features, model.card.name, sentences)
+        shape = len(rows), features.shape[1]
+    _print_summary(output, shape, len(sentences), json)
+    say_problems(console, problems, sum(shape[:1]) + len(problems))
     if problems:
         sys.exit(2)
+
+
+def _print_summary(output: Path, shape: tuple[int, ...], texts: int, as_json: bool) -> None:
+    """Print what `vitreous embed` wrote, by the shape of features: images, rows and columns of patches if any, d."""
+    if not shape:
+        if as_json:
+            print_json({"output": None, "images": 0, "features": None})
+        return
+    images, *grid, width = shape
+    if as_json:
+        counts = {"images": images, **({"texts": texts} if texts else {})}
+        counts |= dict(zip(("rows", "columns"), grid, strict=True)) if grid else {}
+        print_json({"output": str(output), **counts, "features": width})
+    else:
+        what = count(images, "image") + (f" and {count(texts, 'text')}" if texts else "")
+        patches = f" × {grid[0]}×{grid[1]} patches" if grid else ""
+        print(f"wrote {output}: {what}{patches} × {width} features")
 
 
 def _describe(model: Model, text: tuple[str, ...], note: Callable[[str], None]) -> tuple[tuple[str, ...], Tensor]:

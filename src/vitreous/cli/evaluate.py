@@ -1,7 +1,8 @@
-"""`vitreous evaluate`: measure a model's accuracy on labelled images, and print it."""
+"""`vitreous evaluate`: measure a model on labelled images by the figures of its task, and print them."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -27,6 +28,8 @@ def evaluate(
     data: Annotated[str, tyro.conf.arg(metavar="NAME|FOLDER|CSV")],
     options: SharedModel = ModelOptions(),  # noqa: B008  # frozen
     probe: Annotated[Literal["knn", "linear"] | None, optional("{knn,linear}")] = None,
+    tokens: Switch = False,
+    blocks: Annotated[tuple[int, ...], optional("N …")] = (),
     template: Template = "{}",
     ensemble: Switch = False,
     limit: Number = None,
@@ -42,18 +45,24 @@ def evaluate(
 ) -> None:
     """Measure a model's accuracy on labelled images; under `torchrun`, each process takes its share.
 
+    A model of several labels is measured by mean average precision and F1, one of numbers by R² and errors, one of
+    masks by IoU.
+
     Args:
         data: A folder with a sub-folder a class (named by class, WordNet id or index), a .csv file with columns image
-            and label, or a dataset's name.
+            and label, or a dataset's name; for other tasks a table of labels or numbers, or images/ and masks/.
         options: Which model.
         probe: Measure the features instead of the head, by k-NN or logistic regression; data without a test split is
             divided as `finetune` does it.
+        tokens: Probe the features of patches on images with masks (folders images/ and masks/): mean IoU and pixel
+            accuracy of one linear layer.
+        blocks: With --tokens, the blocks whose features it reads, side by side (default: the last).
         template: The sentence around each class name, such as "a photo of a {}", for a CLIP or SigLIP: it gets the
             data's class names as words.
         ensemble: Use the seven templates of CLIP's authors instead, and the mean of their features.
         limit: Use at most this many images, taken evenly.
         all: Also measure images that the model learned from; without it, of its own training folder the held-out part.
-        output: Write result.json, per_class.json and confusion.npz to this folder.
+        output: Write result.json and per_class.json to this folder, and confusion.npz for classes.
         json: Print JSON.
         batch_size: Images in a batch.
         device: auto, cpu, cuda, cuda:N or mps.
@@ -66,6 +75,7 @@ def evaluate(
     from vitreous.data.datasets import find_source, open_split
     from vitreous.predict.evaluate import evaluate as measure
     from vitreous.predict.evaluate import open_unseen
+    from vitreous.predict.evaluation_result import Evaluation
     from vitreous.predict.pipeline import choose_compute
     from vitreous.predict.probe import probe as measure_probe
     from vitreous.predict.words import ENSEMBLE, with_folder_names
@@ -81,15 +91,20 @@ def evaluate(
         raise ValueError("--ensemble has templates of its own: leave --template out")
     if probe is not None and (ensemble or template != "{}"):
         raise ValueError("a probe reads features of images alone: leave --template and --ensemble out")
-    find_source(data, data_root)  # a misspelled name is an error before the model is loaded
+    if tokens and probe != "linear":
+        raise ValueError("--tokens measures the features of patches by a linear layer: add --probe linear")
+    if blocks and not tokens:
+        raise ValueError("--blocks chooses the features of patches: add --tokens")
+    with suppress(ValueError):  # a table that may be of several tasks: the model decides
+        find_source(data, data_root, task="segment" if tokens else None)  # a misspelled name is an error before loading
     model = options.load(console)
     about = {"model": model.card.name, "data": data}
     sizes: dict[str, Any]
     if probe is not None:
-        train, images = open_split(data, data_root)
+        train, images = open_split(data, data_root, task="segment" if tokens else None)
         images = images if limit is None else images.spread(limit)
         with Estimate(console, f"features of {count(len(train) + len(images), 'image')}") as estimate:
-            sizes = {"batch_size": batch_size, "device": device}
+            sizes = {"batch_size": batch_size, "device": device, "tokens": tokens, "blocks": blocks}
             summary = measure_probe(train, images, model, probe, progress=estimate, **sizes)
         if output is not None:
             write_json(output / "result.json", summary | about)
@@ -108,7 +123,8 @@ def evaluate(
         for path in result.write(output):
             console.print(f"wrote {path}", markup=False)
     part = {"note": note} if note and json else {}
-    per_class = {} if result.is_balanced or not json else {"per_class": result.per_class()}
+    equal = isinstance(result, Evaluation) and result.is_balanced
+    per_class = {} if equal or not json else {"per_class": result.per_class()}
     _print_summary(result.summary() | about | part | per_class, json)
     if not json and (classes := result.format_classes()):
         print(classes)
@@ -119,7 +135,7 @@ def evaluate(
 
 def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
     """Print the figures of `vitreous evaluate`, as lines or as JSON."""
-    from vitreous.predict.evaluate import format_summary
+    from vitreous.predict.evaluation_result import format_summary
 
     if as_json:
         print_json(summary, indent=None)

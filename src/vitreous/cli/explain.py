@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Range = Annotated[str | None, optional("0-7")]
 Live = Annotated[tuple[str, ...] | None, optional("[fp16|int8]")]
 
-SAMPLE = "chelsea"
+SAMPLE = "coffee"
 """The photograph that is explained where no image is named."""
 
 
@@ -39,6 +39,7 @@ def explain(
     query: Number = None,
     target: Annotated[str | None, optional("CLASS|SENTENCE")] = None,
     classes: Words = (),
+    pixel: Annotated[tuple[int, int] | None, optional("ROW COLUMN")] = None,
     scale: Annotated[Literal["raw", "log", "layer-norm"] | None, optional("{raw,log,layer-norm}")] = None,
     fusion: Literal["mean", "max", "min"] = "mean",
     discard: float = 0.0,
@@ -58,7 +59,7 @@ def explain(
 
     Args:
         images: Files, folders, globs, .zip and .tar archives, URLs, or - for standard input. Without any, and without
-            --model, a photograph of a cat.
+            --model, a photograph of a cup of coffee.
         options: Which model.
         views: Which views the page shows; `vitreous views` lists them.
         block: The block, for views of one block; -1 is the last.
@@ -67,6 +68,7 @@ def explain(
         query: The query token: its row of the attention matrix. 0 is the class token.
         target: The class to explain, by name or index; without it, the predicted one. For a CLIP or SigLIP, a sentence.
         classes: Words that a CLIP chooses among, or weighs the target against; or a file with a class a line.
+        pixel: Of a model that gives masks: row and column of the pixel to explain, as the model sees the image.
         scale: How the attention matrix is shown; without it, on all three scales.
         fusion: How rollout joins heads.
         discard: The share of smallest attention that rollout drops.
@@ -117,6 +119,7 @@ def explain(
         discard=discard,
         residual=residual,
         passes=passes,
+        pixel=pixel,
     )
     found, problems = _find(images, clipboard, options.model, console)
     if precision is not None and any(image is None for _, image in found):
@@ -131,7 +134,7 @@ def explain(
             continue
         if not pages:
             if each.inspection.name == SAMPLE and not images:
-                notes(console)("no image was named: a sample photograph of a cat")
+                notes(console)("no image was named: a sample photograph of a cup of coffee")
             say_packaged(console, options.model, model)
             for reason, left_out in missing_views(each.inspection).items() if "all" in views.split(",") else ():
                 console.print(f"left out, since {reason}: {', '.join(left_out)}", style="dim", markup=False)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from vitreous.cli.console import messages, notes, say_remarks
+from vitreous.cli.console import Estimate, messages, notes, say_packaged, say_remarks
 from vitreous.cli.options import Device, Folder, Switch, Words, optional
 from vitreous.runtime.files import check_writable_folder
 
@@ -75,10 +75,20 @@ def _write_static(
 ) -> None:
     """Write the static site of `vitreous explore --static`, and say what it holds."""
     from vitreous.api.explore import write_site
+    from vitreous.pages.live import check_live, warn_large
+    from vitreous.weights.load import load
 
     if len(models) > 1 or words:
         raise ValueError("a static site holds one model and its own classes: name one --model, and no --classes")
     check_writable_folder(folder, "--static")
-    for path in write_site(folder, models[0] if models else None, precision=precision):
+    named, console = models[0] if models else None, messages()
+    model = check_live(load(named))
+    say_remarks(console, model)
+    say_packaged(console, named, model)
+    if warning := warn_large(model, precision):
+        notes(console)(warning)
+    with Estimate(console, "computing the views") as estimate:
+        written = write_site(folder, model, precision=precision, begin=estimate.begin, progress=estimate)
+    for path in written:
         print(f"wrote {path} ({path.stat().st_size / 2**20:.1f} MB)")
     print(f"any web server can serve {folder}: python -m http.server -d {folder}")

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from vitreous.cli.console import print_json
 from vitreous.cli.options import Switch, optional
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from vitreous.data.image_dataset import ImageDataset
 
 COLUMNS = ("name", "parameters", "image_size", "patch_size", "width", "depth", "heads")
 
@@ -72,6 +78,8 @@ def datasets(
         print(f"{name:<12} {about}")
     print("\nor a folder with a sub-folder for each class, with or without train/ and test/ (or val/) above them,")
     print("or a .csv file with columns image and label (and split, if there is one),")
+    print("or such a table with several labels for each image (cat;outdoor), or with columns of numbers,")
+    print("or a folder with images/ and masks/, a mask for each image,")
     print("or .parquet files with a column of images and one of classes (a file, a 'pattern*.parquet', a folder),")
     print("or a dataset on the Hugging Face Hub: org/name, hf:name or org/name:config (needs vitreous[hub])")
 
@@ -85,7 +93,7 @@ def _show_dataset(name: str, output: Path | None) -> None:
     import numpy as np
 
     from vitreous.data.datasets import open_dataset
-    from vitreous.data.images import read_image
+    from vitreous.data.image_dataset import count_names, count_nouns
     from vitreous.figures.style import encode, footer_of_figures
     from vitreous.figures.tiles import draw_samples
     from vitreous.runtime.files import write_atomic
@@ -95,9 +103,7 @@ def _show_dataset(name: str, output: Path | None) -> None:
     if (format := formats.get(target.suffix.lower())) is None:
         raise ValueError(f"the file must end in .png, .svg or .pdf, got {str(target)!r}")
     dataset = open_dataset(name)
-    members: dict[int, list[int]] = {}
-    for i, label in enumerate(dataset.labels):
-        members.setdefault(label, []).append(i)
+    members = _members(dataset)
     labels = sorted(members)
     if not labels:
         raise ValueError(f"{name} holds no images")
@@ -106,12 +112,44 @@ def _show_dataset(name: str, output: Path | None) -> None:
     for label in chosen:
         own = members[label]
         some = [own[i * len(own) // min(EACH, len(own))] for i in range(min(EACH, len(own)))]
-        rows.append([np.asarray(read_image(dataset.image(i)).convert("RGB")) for i in some])
-    many = f"{len(chosen)} of {len(labels):,} classes" if len(chosen) < len(labels) else f"{len(labels):,} classes"
+        rows.append([np.asarray(_shown(dataset, i)) for i in some])
+    names = [dataset.class_names[label] for label in chosen]
+    if dataset.task == "segment":
+        many, names = count_names(dataset), ["with masks"]
+    else:
+        many = count_nouns(dataset.task, len(labels))
+        many = f"{len(chosen)} of {many}" if len(chosen) < len(labels) else many
     with footer_of_figures(f"{many}, {len(dataset):,} images of the test split"):
-        figure = draw_samples(rows, [dataset.class_names[label] for label in chosen], title=dataset.name)
+        figure = draw_samples(rows, names, title=dataset.name)
     write_atomic(target, lambda path: path.write_bytes(encode(figure, format)))
     print(f"wrote {target} ({many}, {len(dataset):,} images)")
+
+
+def _members(dataset: ImageDataset) -> dict[int, Sequence[int]]:
+    """List the images to show of each class, of each label, of each number from small to large, or with masks."""
+    if dataset.targets is None:
+        found: dict[int, list[int]] = {}
+        for i, label in enumerate(dataset.labels):
+            found.setdefault(label, []).append(i)
+        return dict(found)
+    columns = enumerate(dataset.targets.T)
+    if dataset.task == "regress":
+        return {label: column.argsort(kind="stable").tolist() for label, column in columns}
+    return {label: column.nonzero()[0].tolist() for label, column in columns if column.any()}
+
+
+def _shown(dataset: ImageDataset, i: int) -> Image:
+    """Return an image of a dataset as `datasets --show` draws it, under its mask if it has one."""
+    from vitreous.data.masks import read_with_mask
+
+    image, mask = read_with_mask(dataset, i)
+    if mask is None:
+        return image
+    import numpy as np
+
+    from vitreous.predict.segmentation import draw_mask
+
+    return draw_mask(image, np.asarray(mask), len(dataset.class_names))
 
 
 def recipes(json: Switch = False) -> None:
@@ -125,7 +163,7 @@ def recipes(json: Switch = False) -> None:
     if json:
         print_json(
             [
-                {"name": name, "about": r.about, "expect": r.expect, "config": r.config.to_dict()}
+                {"name": name, "about": r.about, "expect": r.expect, "make": r.make, "config": r.config.to_dict()}
                 for name, r in RECIPES.items()
             ]
         )
@@ -134,6 +172,8 @@ def recipes(json: Switch = False) -> None:
     for name, recipe in RECIPES.items():
         print(f"{name:<{width}}{recipe.about}")
         print(f"{'':<{width}}{recipe.expect}")
+        if recipe.make:
+            print(f"{'':<{width}}its data for --data: {recipe.make}")
 
 
 def views(json: Switch = False) -> None:

@@ -112,7 +112,7 @@ def _finetune(default: TrainConfig, typed: frozenset[str]) -> Callable[..., None
             json: Print the result as JSON.
         """
         if resume is None and not config.data:
-            raise ValueError("name your images: --data FOLDER (one sub-folder a class), a dataset or a Hub id")
+            raise ValueError("name your images: --data FOLDER (one sub-folder a class), a table, a dataset or a Hub id")
         from vitreous.api import train as api
 
         command = partial(api.finetune, output=output, **_typed(config, typed))
@@ -151,7 +151,6 @@ def _call(command: Callable[[], TrainingRun], data_root: Path | None, as_json: b
 
     from vitreous.cli.console import messages, print_json
     from vitreous.runtime.distributed import this_rank
-    from vitreous.runtime.wording import count
     from vitreous.training.loop import Stopped
 
     console, first = messages(), this_rank().first
@@ -170,8 +169,7 @@ def _call(command: Callable[[], TrainingRun], data_root: Path | None, as_json: b
         print_json(run.result, indent=None)
         return
     result = run.result
-    held_out, epochs = count(result["images"], "held-out image"), count(result["epochs"], "epoch")
-    print(f"{run.accuracy:.2%} of {held_out} after {epochs}")
+    print(run.describe())
     if "balanced" in result:
         print(f"{result['balanced']:.2%} balanced: the mean over classes, which are of unequal size")
         worst = sorted(result["classes"].items(), key=lambda found: found[1][0] / found[1][1])[:SHOWN_CLASSES]

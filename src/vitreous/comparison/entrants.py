@@ -1,7 +1,9 @@
 """`Entrant` and `Budget`: the models of a study, the config that the budget gives each, and where configs differ.
 
 `MODEL` or `MODEL@POLICY`: `vit_micro_patch4_32`, `resnet18_small`, `torchvision:vit_b_16@attention`. A variant's name,
-and `resnet18` to `resnet152_small`, begin from scratch; anything else is a checkpoint for `load`, and is fine-tuned.
+and `resnet14` to `resnet152_small`, begin from scratch; anything else is a checkpoint for `load`, and is fine-tuned.
+Fields may follow a variant's or ResNet's name (`vit_femto_patch4_32:position=sine-1d`, `resnet14_small:width=9`).
+`timm:NAME` is any classifier of timm's from scratch, `timm:NAME@WEIGHTS` one with weights, which is fine-tuned.
 
 All models of a study share images, augmentation, batch size and budget, which come from one recipe. What depends on
 the kind of model (the optimiser, above all) is decided in `configure` alone; `differing` finds it again for the page.
@@ -12,12 +14,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self
 
+from vitreous.data.image_dataset import ImageDataset
 from vitreous.models.resnet import resnet_config
-from vitreous.models.variants import VARIANTS, variant
+from vitreous.models.timm_classifier import TimmClassifier, TimmConfig, split_timm
+from vitreous.models.variants import VARIANTS, split_changes, variant
 from vitreous.models.vit_config import ViTConfig
 from vitreous.training.config import NEUTRAL, TrainConfig
+from vitreous.training.data_check import typical_image
 from vitreous.training.policies import POLICIES
-from vitreous.training.recipes import FINETUNE, POLICY_RATES, RECIPES
+from vitreous.training.recipes import FINETUNE, POLICY_RATES, RECIPES, finetune_config, for_task, scratch_config
 from vitreous.weights.load import load
 from vitreous.weights.names import parse
 
@@ -36,8 +41,10 @@ RESNET: dict[str, Any] = {
 }
 RESNET_RATE, RESNET_DECAY = 0.1, 5e-4
 RESNET_TUNING_RATE, RESNET_TUNING_DECAY = 0.04, 1e-4
+TIMM: dict[str, Any] = {"layer_decay": 1.0, "dropout": 0.0, "stochastic_depth": 0.0}
+"""For a classifier of timm's without batch norms: AdamW, and what is not known of all networks is off."""
 SCRATCH: dict[str, Any] = {"optimizer": "adamw", "learning_rate": 1e-3, "weight_decay": 0.05}
-"""For a ViT from scratch in a study of models that are fine-tuned."""
+"""For a ViT from scratch in a study of models that are fine-tuned, and for timm's networks without batch norms."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,8 @@ class Budget:
     train_split: str | None = None
     learning_rates: tuple[float, ...] = ()
     """One for each model, in their order; none: the usual one for its kind."""
+    task: Literal["classify", "multilabel", "regress", "segment"] | None = None
+    """What is learned; None: by the data."""
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.minutes is not None:
@@ -81,13 +90,15 @@ class Entrant:
     """The name that was asked for; it stands in every table."""
     model: str
     """What `TrainConfig.model` gets."""
-    kind: Literal["ViT", "ResNet"]
+    kind: Literal["ViT", "ResNet", "timm"]
     pretrained: bool
     policy: str
     image_size: int | None
     """The size that the model was made for; None if it takes any."""
     notes: tuple[str, ...] = ()
     """What a reader of the table must know."""
+    batch_norm: bool = False
+    """Whether it has batch norms: then it gets the optimiser of a ResNet."""
 
     @property
     def start(self) -> str:
@@ -122,8 +133,11 @@ def find_entrant(label: str, say: Callable[[str], object] = lambda line: None) -
     if resnet_config(name) is not None:
         if freezes:
             raise ValueError(f"{label} would freeze fresh weights: name a checkpoint, such as torchvision:{label}")
-        return Entrant(label, name, "ResNet", False, "full", None)
-    if not freezes and (name in VARIANTS or re.fullmatch(r"(Ti|S|B|L|H|g|G)/\d+", name)):
+        return Entrant(label, name, "ResNet", False, "full", None, batch_norm=True)
+    if (timm := split_timm(name)) is not None:
+        return _find_timm(label, name, *timm, policy)
+    base = split_changes(name, ViTConfig)[0]
+    if not freezes and (base in VARIANTS or re.fullmatch(r"(Ti|S|B|L|H|g|G)/\d+", base)):
         return Entrant(label, name, "ViT", False, "full", variant(name).size[0])
     try:
         model = load(name)
@@ -133,10 +147,24 @@ def find_entrant(label: str, say: Callable[[str], object] = lambda line: None) -
             raise
         note = f"its pre-trained weights are not available, so it begins from scratch: {error}"
         say(f"{label}: {note}")
-        return Entrant(label, parsed.target, "ResNet", False, "full", None, (note,))
+        return Entrant(label, parsed.target, "ResNet", False, "full", None, (note,), batch_norm=True)
     if isinstance(config := model.config, ViTConfig):
         return Entrant(label, name, "ViT", True, policy or "attention", config.size[0])
-    return Entrant(label, name, "ResNet", True, policy or "full", None)
+    if isinstance(model, TimmClassifier):  # the folder of a run
+        size = model.config.size[0] if model.fixed_size else None
+        return Entrant(label, name, "timm", True, policy or "full", size, batch_norm=model.has_batch_norm())
+    return Entrant(label, name, "ResNet", True, policy or "full", None, batch_norm=True)
+
+
+def _find_timm(label: str, name: str, architecture: str, weights: str, policy: str | None) -> Entrant:
+    """Find out what a study has to know of a classifier of timm's, which is built for that."""
+    if policy not in (None, "full", "head"):
+        raise ValueError(f"{label}: a timm classifier takes full or head, not {policy}")
+    if policy == "head" and not weights:
+        raise ValueError(f"{label} would freeze fresh weights: name a file, timm:{architecture}@FILE@head")
+    model: Any = load(name) if weights else TimmClassifier(TimmConfig(architecture))
+    size = model.config.size[0] if model.fixed_size else None
+    return Entrant(label, name, "timm", bool(weights), policy or "full", size, batch_norm=model.has_batch_norm())
 
 
 def split_policy(label: str) -> tuple[str, str | None]:
@@ -149,12 +177,26 @@ def split_policy(label: str) -> tuple[str, str | None]:
     return (name, policy) if at and policy.partition(":")[0] in POLICIES else (label, None)
 
 
-def choose_recipe(budget: Budget, entrants: Sequence[Entrant]) -> tuple[str, TrainConfig]:
-    """Choose the recipe that all models of a study share: the one asked for, or the usual one for data and models."""
+def choose_recipe(
+    budget: Budget, entrants: Sequence[Entrant], learned: ImageDataset | None = None
+) -> tuple[str, TrainConfig]:
+    """Choose the recipe that all models of a study share: the one asked for, or the usual one for data and models.
+
+    `learned` are the training images of another task than classify: without a recipe, the defaults of `finetune` or
+    `train` for so many images of their size; with one, it is used without what would falsify their targets.
+    """
     if budget.recipe is not None:
         if budget.recipe not in RECIPES:
             raise ValueError(f"no recipe is called {budget.recipe!r}: the recipes are {', '.join(RECIPES)}")
-        return budget.recipe, RECIPES[budget.recipe].config
+        config = RECIPES[budget.recipe].config
+        return budget.recipe, config if learned is None or config.task == learned.task else for_task(
+            config, learned.task
+        )
+    if learned is not None:
+        if any(entrant.pretrained for entrant in entrants):
+            return "finetune", finetune_config(images=len(learned), task=learned.task)
+        width, height, colour = typical_image(learned)
+        return "train", scratch_config(len(learned), width, height, colour=colour, task=learned.task)
     if any(entrant.pretrained for entrant in entrants):
         return "finetune", FINETUNE
     if budget.data in ("digits", "mnist", "cifar10", "cifar100", "imagenet"):
@@ -170,8 +212,10 @@ def shared_size(budget: Budget, entrants: Sequence[Entrant]) -> int:
     return budget.image_size or (sizes[0] if sizes else 32 if small else 224)
 
 
-def configure(budget: Budget, entrants: Sequence[Entrant]) -> list[TrainConfig]:
+def configure(budget: Budget, entrants: Sequence[Entrant], learned: ImageDataset | None = None) -> list[TrainConfig]:
     """Give each model of a study its config, for seed 0; with a budget of minutes, the epochs are still the recipe's.
+
+    `learned` are the training images of another task than classify; a model that cannot learn it raises.
 
     >>> entrants = [find_entrant("vit_pico_patch2_8"), find_entrant("resnet18_small")]
     >>> vit, resnet = configure(Budget("digits"), entrants)
@@ -181,10 +225,14 @@ def configure(budget: Budget, entrants: Sequence[Entrant]) -> list[TrainConfig]:
     if budget.learning_rates and len(budget.learning_rates) != len(entrants):
         given = len(budget.learning_rates)
         raise ValueError(f"--learning-rates takes one for each of the {len(entrants)} models, got {given}")
-    _, recipe = choose_recipe(budget, entrants)
+    task: Any = budget.task or ("auto" if learned is None else learned.task)
+    if task == "segment" and (unfit := [entrant.label for entrant in entrants if entrant.kind != "ViT"]):
+        raise ValueError(f"{unfit[0]} is no ViT, and masks are read from the patch tokens of a ViT: compare ViTs")
+    _, recipe = choose_recipe(budget, entrants, learned)
     common = replace(
         with_epochs(recipe, budget.epochs or recipe.epochs),
         data=budget.data,
+        task=task,
         train_split=budget.train_split or recipe.train_split,
         batch_size=budget.batch_size or recipe.batch_size,
         precision=budget.precision or recipe.precision,
@@ -194,8 +242,8 @@ def configure(budget: Budget, entrants: Sequence[Entrant]) -> list[TrainConfig]:
         snapshots=12,
         seed=0,
     )
-    if any(entrant.kind == "ResNet" or entrant.pretrained for entrant in entrants):
-        common = replace(common, channels=None)  # colour for all: a ResNet takes nothing else
+    if any(entrant.pretrained for entrant in entrants):
+        common = replace(common, channels=None)  # colour for all: pre-trained models take nothing else
     rates = budget.learning_rates or (None,) * len(entrants)
     size = shared_size(budget, entrants)
     return [_configure(common, entrant, size, rate) for entrant, rate in zip(entrants, rates, strict=True)]
@@ -205,12 +253,15 @@ def _configure(common: TrainConfig, entrant: Entrant, size: int, rate: float | N
     """Change the shared config of a study for one model: size, batch, learning rate, weights."""
     own: dict[str, Any] = {"model": entrant.model, "pretrained": entrant.pretrained, "policy": entrant.policy}
     batch = 256 if common.batch_size == "auto" else common.batch_size
-    if entrant.kind == "ResNet":
+    if entrant.batch_norm:
         usual, decay = (RESNET_TUNING_RATE, RESNET_TUNING_DECAY) if entrant.pretrained else (RESNET_RATE, RESNET_DECAY)
         own |= RESNET | {"learning_rate": usual * batch / 256, "weight_decay": decay}
         own |= {} if entrant.pretrained else {"image_size": size}
     elif entrant.pretrained:
         own |= {"optimizer": "adamw", "learning_rate": POLICY_RATES[entrant.policy.partition(":")[0]]}
+        own |= TIMM if entrant.kind == "timm" else {}
+    elif entrant.kind == "timm":
+        own |= TIMM | SCRATCH | {"image_size": common.image_size or entrant.image_size or size}
     else:
         own |= {"image_size": common.image_size or entrant.image_size}  # written out, so that `differing` compares it
         own |= SCRATCH if common.pretrained else {}

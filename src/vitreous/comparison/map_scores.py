@@ -6,6 +6,7 @@ Shapes:  m methods · s steps
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -65,7 +66,7 @@ class Scorer:
     def fresh(self, x: Tensor, target: int) -> Tensor:
         """Maps of a model with fresh weights: `[m rows columns]`."""
         if not self._fresh:
-            self._fresh.append(reinitialised(self.model))
+            self._fresh.append(reinitialised(cast(ViT, self.model)))  # or a ResNet
         return self.maps(x, target, self._fresh[0])[0]
 
     def bound(self, x: Tensor, target: int) -> list[float]:

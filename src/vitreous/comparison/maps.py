@@ -24,10 +24,12 @@ from torch import Tensor
 from vitreous.comparison.map_scores import Scorer
 from vitreous.comparison.map_table import MapTable, as_markdown, map_tables, printed_tables
 from vitreous.data.datasets import open_dataset
-from vitreous.data.finding import find_names
+from vitreous.data.image_dataset import NOUNS
 from vitreous.data.images import ImageError, read_image
+from vitreous.data.masks import IGNORE, MaskValues, read_classes, read_values, view_mask
 from vitreous.data.prefetch import prefetch
 from vitreous.data.preprocess import Preprocess
+from vitreous.data.sources.mask_folder import MaskFolder, find_mask_folders
 from vitreous.inside.faithfulness import rank_correlation
 from vitreous.inside.methods import choose_methods, patch_grid
 from vitreous.pages.maps import MapExample, write_maps_page
@@ -105,8 +107,15 @@ def compare_maps(
     if data is None and masks is None:
         raise ValueError("name the images to measure on: data=FOLDER, or masks=FOLDER with images/ and masks/")
     loaded = load(model) if model is None or isinstance(model, str | Path) else model
+    if loaded.card.family == "timm":
+        raise ValueError("heat maps of timm classifiers are not compared: choose a ViT or a ResNet")
     if loaded.card.head != "classifier":
         raise ValueError("heat maps explain a class, and this model has no classifier: choose one that has")
+    if loaded.card.task != "classify":
+        raise ValueError(
+            f"heat maps are measured by a class's probability, and this model answers with {NOUNS[loaded.card.task]}: "
+            "choose one that has a class for each image"
+        )
     loaded = loaded.to(pick_device(device)).eval()
     chosen = choose_methods(tuple(methods), loaded)
     scorer = Scorer(loaded, chosen, steps)
@@ -117,6 +126,11 @@ def compare_maps(
     listed: dict[str, tuple[Any, int]] = {}
     if data is not None:
         found = open_dataset(data)
+        if found.task != "classify":
+            raise ValueError(
+                f"heat maps are measured on images with a class each, and {data} has {NOUNS[found.task]}: name a "
+                "folder with a sub-folder for each class"
+            )
         found = found if images is None else found.spread(images)
         classes = match_classes(found.class_names, loaded.card.class_names, loaded.config.classes)
         names = [found.describe(i) for i in range(len(found))]
@@ -125,8 +139,8 @@ def compare_maps(
         listed = {name: (found.image(i), classes[found.labels[i]]) for i, name in enumerate(names)}
         jobs["faithfulness"] = names, _faithfulness_job(scorer, listed, greedy, about)
     if masks is not None:
-        pairs = find_masks(Path(masks).expanduser(), images)
-        jobs["segmentation"] = list(pairs), _segmentation_job(scorer, pairs, about)
+        pairs, values = find_masks(Path(masks).expanduser(), images), object_values(Path(masks).expanduser())
+        jobs["segmentation"] = list(pairs), _segmentation_job(scorer, pairs, values, about)
     ended = False
     try:
         whole = [_write(folder / what, names, job, what, progress) for what, (names, job) in jobs.items()]
@@ -240,14 +254,14 @@ def _faithfulness_job(
 
 
 def _segmentation_job(
-    scorer: Scorer, pairs: Mapping[str, tuple[Path, Path]], about: Mapping[str, str]
+    scorer: Scorer, pairs: Mapping[str, tuple[Path, Path]], values: MaskValues | None, about: Mapping[str, str]
 ) -> PartsJob[Row]:
     model = scorer.model
 
     def row(name: str, x: Tensor) -> dict[str, Any]:
         target, probability = _answer(model, x)
         maps, seconds = scorer.maps(x, target)
-        mask = read_mask(pairs[name][1], model.card.preprocess)
+        mask = read_mask(pairs[name][1], model.card.preprocess, values)
         return {
             "target": target,
             "probability": probability,
@@ -258,7 +272,7 @@ def _segmentation_job(
 
     scores = ("accuracy", "precision", "intersections", "unions", "pointing")
     lists = ["seconds", *(name + end for end in ("", "_filled") for name in scores)]
-    about = {name: value for name, value in about.items() if name == "methods"}
+    about = {"methods": about["methods"]} | ({} if values is None else {"values": values.spell()})
     return _job(
         "compare --maps --masks", scorer, {name: image for name, (image, _) in pairs.items()}, row, lists, about
     )
@@ -305,35 +319,55 @@ def _answer(model: Model, x: Tensor) -> tuple[int, float]:
 
 
 def find_masks(folder: Path, limit: int | None = None) -> dict[str, tuple[Path, Path]]:
-    """Find the images of a folder for `compare_maps`, and their masks of the same name: name → image and mask."""
-    if not all((folder / name).is_dir() for name in ("images", "masks")):
+    """Find the images of a folder for `compare_maps`, and their masks of the same stem: stem → image and mask."""
+    if not (parts := find_mask_folders(folder)):
         raise FileNotFoundError(f"{folder} has no images/ and masks/: expected both, with files of the same names")
-    names, _ = find_names([folder / "images"])
-    pairs = {Path(name).stem: Path(name) for name in names}
-    found = {stem: (path, folder / "masks" / f"{stem}.png") for stem, path in pairs.items()}
-    if missing := [stem for stem, (_, mask) in found.items() if not mask.exists()]:
-        raise FileNotFoundError(f"{len(missing)} of {len(found)} images have no mask, such as masks/{missing[0]}.png")
+    found = {}
+    for part, (images, _) in parts.items():
+        for image, mask in MaskFolder(folder, parts).pairs(part):
+            stem = image.relative_to(images).with_suffix("").as_posix()
+            found[stem if part is None else f"{part}/{stem}"] = image, mask
     keys = list(found)
     keys = keys if limit is None or limit >= len(keys) else [keys[i * len(keys) // limit] for i in range(limit)]
     return {key: found[key] for key in keys}
 
 
-def read_mask(path: Path, preprocess: Preprocess) -> Tensor:
+def object_values(folder: Path) -> MaskValues | None:
+    """Read for `compare_maps` what a folder's classes.json says of the masks' values: 0 background, 1 object.
+
+    The object is all but the class `background`, which one of the names has to be. None if there is no such file.
+    """
+    if (file := MaskFolder(folder, find_mask_folders(folder)).class_file) is None:
+        return None
+    values = read_classes(file)
+    names = [name.lower() for name in values.class_names]
+    if "background" not in names:
+        raise ValueError(f"{file} has {values.spell()}: call one of them background, the others are the object")
+    kinds = [int(name != "background") for name in names]
+    index = {value: i if i == IGNORE else kinds[i] for value, i in values.index.items()}
+    return replace(values, class_names=("background", "object"), index=index)
+
+
+def read_mask(path: Path, preprocess: Preprocess, values: MaskValues | None = None) -> Tensor:
     """Read what the model sees of an image's mask for `compare_maps`: `[H W]`, 1 object, 0 background, -1 neither.
 
-    A mask has 0 for background and any other value for the object, or it is a trimap: 1 object, 2 background, 3 border.
+    `values` are those of `object_values`. Without them 0 is the background and any other value the object, or the mask
+    is a trimap: 1 object, 2 background, 3 border.
     """
-    values = np.asarray(Image.open(path).convert("L"))
-    trimap = set(np.unique(values).tolist()) <= {1, 2, 3}
-    code = np.where(values == 1, 200, np.where(values == 2, 100, 0)) if trimap else np.where(values > 0, 200, 100)
-    sharp = replace(preprocess, interpolation="nearest")
-    seen = np.asarray(sharp.view(Image.fromarray(code.astype(np.uint8)).convert("RGB")).convert("L"))  # 0 beyond edges
-    return torch.from_numpy(np.select([seen == 200, seen == 100], [1, 0], -1))
+    if values is None:
+        found = read_values(path)
+        trimap = set(np.unique(found).tolist()) <= {1, 2, 3}
+        code = np.select([found == 1, found == 2], [1, 0], IGNORE) if trimap else found > 0
+        mask = Image.fromarray(code.astype(np.uint8))
+    else:
+        mask = values.read(path)
+    seen = np.asarray(view_mask(mask, preprocess)).astype(np.int64)
+    return torch.from_numpy(np.where(seen == IGNORE, -1, seen))
 
 
 def _is_correct(name: str, target: int, model: Model) -> bool | None:
     """Return in `compare_maps` whether the answer is the class in a file's name, such as `pug_12`; None if unknown."""
-    words = _words(name.rsplit("_", 1)[0])
+    words = _words(name.rpartition("/")[2].rsplit("_", 1)[0])
     named = [i for i in range(model.config.classes) if words <= _words(model.card.label(i))]
     return target in named if named else None
 

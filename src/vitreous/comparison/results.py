@@ -1,22 +1,32 @@
 """Gather the results of a finished study: one dictionary, which `comparison.json` holds and the page draws.
 
-Shapes:  s seeds · n test images
+Shapes:  s seeds · n test images · m numbers of a row of scores
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.comparison.cost import measure_speeds, read_meter
-from vitreous.comparison.entrants import differing
-from vitreous.comparison.runs import PREDICTIONS, Predictions
-from vitreous.comparison.statistics import compare_pairs, seed_interval
+from vitreous.comparison.entrants import differing, split_policy
+from vitreous.comparison.runs import PREDICTIONS, Predictions, TaskPredictions
+from vitreous.comparison.statistics import compare_pairs, exchange_test, judge_pairs, seed_interval
 from vitreous.comparison.study import Run, Study
+from vitreous.comparison.task_scores import (
+    EACH_FIGURE,
+    each_of,
+    exchanger,
+    figures_of,
+    image_scores,
+    spell_gap,
+)
 from vitreous.models.summary import count_flops
+from vitreous.models.timm_classifier import split_timm
 from vitreous.pages.run import RUN_PAGE, spell
+from vitreous.predict.scores import SCORES
 from vitreous.runtime.files import short_name
 from vitreous.training.run_folder import RunFolder
 from vitreous.weights.load import Model
@@ -31,44 +41,133 @@ def gather(
     """Gather the results of every run of the study; speeds are measured once and kept."""
     models = study.first_models()
     names = display_names(list(models))
-    answers = {label: [Predictions.read(run.folder / PREDICTIONS) for run in study.runs(label)] for label in models}
-    correct = {label: np.stack([each.correct for each in seeds]) for label, seeds in answers.items()}  # [s n]
     starts = {e.label: "fine-tuned" if e.pretrained else "from scratch" for e in study.entrants}
     speeds = measure_speeds(study.folder, study.configs[0], models, compiled, say)
+    scored = (_score_classes if study.task == "classify" else _score_task)(study, models, starts)
     rows = [
-        _row(study.runs(label), models[label], correct[label])
+        _row(study.runs(label), models[label], scored.rows[label])
         | {"model": label, "name": names[label], "quoted": (quoted or {}).get(label), **speeds["models"][label]}
         for label in models
     ]
-    first = next(iter(answers.values()))[0]
-    classes = next(iter(models.values())).card.class_names or ()
-    pairs = [asdict(pair) for pair in compare_pairs(correct, starts)]
-    for pair in pairs:
+    for pair in scored.pairs:
         for side in ("one", "other"):
             pair["reason"] = pair["reason"].replace(pair[side], names[pair[side]])
-        pair["disagreements"] = disagreements(answers[pair["one"]], answers[pair["other"]])
+        pair["disagreements"] = scored.disagreements(pair["one"], pair["other"])
     config = study.configs[0].to_dict()
     metrics = RunFolder(study.runs()[0].folder).read_metrics()
     if metrics and "batch_size" in metrics[-1]:  # the one used: smaller than the config's if there were fewer images
         config["batch_size"] = metrics[-1]["batch_size"]
     return {
         "data": spell(study.budget.data),  # without the folders of this machine
+        **({} if study.task == "classify" else {"task": study.task, "score": SCORES[study.task].main}),
         "recipe": study.recipe,
-        "images": len(first.label),
+        "images": scored.images,
         "seeds": study.seeds,
         "minutes": study.budget.minutes,
         "alike": study.alike,
         "rows": rows,
-        "pairs": pairs,
-        "classes": {
-            "names": list(classes),
-            "accuracy": {label: _by_class(each, first.label, len(classes)) for label, each in correct.items()},
-        },
-        "curves": {label: _curve(study.runs(label)) for label in models},
+        "pairs": scored.pairs,
+        "classes": scored.classes,
+        "curves": {label: _curve(study.runs(label), SCORES[study.task].main) for label in models},
         "differing": differing(study.configs),
         "common": {name: spell(value) if isinstance(value, str) else value for name, value in config.items()},
         "speed": {key: speeds[key] for key in ("device", "batch", "precision", "torch")},
     }
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """What the answers of a study's models to the test images say."""
+
+    images: int
+    rows: dict[str, dict[str, Any]]
+    """Model → its scores, for its row of the table."""
+    pairs: list[dict[str, Any]]
+    classes: dict[str, Any]
+    """Names of the classes, labels or numbers, and each one's figure by model."""
+    disagreements: Callable[[str, str], dict[str, Any]]
+    """Two models → images that one answers better."""
+
+
+def _score_classes(study: Study, models: Mapping[str, Model], starts: Mapping[str, str]) -> _Scored:
+    """Score the models of a study of classes by their correct answers."""
+    answers = {label: [Predictions.read(run.folder / PREDICTIONS) for run in study.runs(label)] for label in models}
+    correct = {label: np.stack([each.correct for each in seeds]) for label, seeds in answers.items()}  # [s n]
+    labels = next(iter(answers.values()))[0].label
+    names = next(iter(models.values())).card.class_names or ()
+    by_class = {label: _by_class(each, labels, len(names)) for label, each in correct.items()}
+    return _Scored(
+        len(labels),
+        {label: _accuracies(each) for label, each in correct.items()},
+        [asdict(pair) for pair in compare_pairs(correct, starts)],
+        {"names": list(names), "accuracy": by_class},
+        lambda one, other: disagreements(answers[one], answers[other]),
+    )
+
+
+def _score_task(study: Study, models: Mapping[str, Model], starts: Mapping[str, str]) -> _Scored:
+    """Score the models of a study of labels, numbers or masks."""
+    task, main = study.task, SCORES[study.task].main
+    answers = {label: [TaskPredictions.read(run.folder / PREDICTIONS) for run in study.runs(label)] for label in models}
+    rows = {label: np.stack([each.rows for each in seeds]) for label, seeds in answers.items()}  # [s n m]
+    targets = next(iter(answers.values()))[0].targets
+    names = next(iter(models.values())).card.class_names or ()
+    figures = {label: figures_of(task, each, targets) for label, each in rows.items()}
+    scores = {label: np.array([own[main] for own in each]) for label, each in figures.items()}
+    if not all(np.isfinite(each).all() for each in scores.values()):
+        raise ValueError(f"the test images of {study.budget.data} have nothing to measure: check its test split")
+
+    def test(one: str, other: str) -> float:
+        return exchange_test(exchanger(task, rows[one], rows[other], targets), rows[one].shape[1])
+
+    def better(one: str, other: str) -> dict[str, Any]:
+        sides = {"one": one, "other": other}
+        thresholds = {side: models[label].card.thresholds for side, label in sides.items()}
+        return better_images(task, targets, {side: rows[label] for side, label in sides.items()}, thresholds)
+
+    each = {label: each_of(task, own, targets) for label, own in rows.items()}
+    return _Scored(
+        len(next(iter(rows.values()))[0]),
+        {label: _figures(own, main) for label, own in figures.items()},
+        [asdict(pair) for pair in judge_pairs(scores, test, starts, lambda size: spell_gap(task, size))],
+        {"names": list(names), EACH_FIGURE[task]: each},
+        better,
+    )
+
+
+def better_images(
+    task: str,
+    targets: NDArray[np.float32],
+    rows: Mapping[str, NDArray[np.float32]],
+    thresholds: Mapping[str, Sequence[float] | None],
+) -> dict[str, Any]:
+    """Find for a study's results the images that one model answers better than the other, those furthest apart first.
+
+    Each seed of the one is better than each seed of the other. `rows` are the scores `[s n m]` of both sides. What each
+    model answers is the first seed's: the indices of labels, the numbers, or the mean IoU of the image.
+    """
+    scores = {side: image_scores(task, each, targets) for side, each in rows.items()}  # [s n] each
+    present = {
+        side: each[0] >= (0.5 if thresholds[side] is None else np.asarray(thresholds[side]))
+        for side, each in rows.items()
+        if task == "multilabel"
+    }
+
+    def answer(side: str, i: int) -> Any:
+        if task == "multilabel":
+            return np.flatnonzero(present[side][i]).tolist()
+        return rows[side][0, i].tolist() if task == "regress" else float(scores[side][0, i])
+
+    found: dict[str, Any] = {}
+    for side, worse in {"one": "other", "other": "one"}.items():
+        gain = np.nan_to_num(scores[side].min(axis=0) - scores[worse].max(axis=0))
+        chosen = [int(i) for i in np.argsort(-gain, kind="stable") if gain[i] > 0]
+        images = [{"image": i, "one": answer("one", i), "other": answer("other", i)} for i in chosen[:DISAGREEMENTS]]
+        for image in images if task != "segment" else ():
+            own = targets[image["image"]]
+            image["target"] = np.flatnonzero(own > 0.5).tolist() if task == "multilabel" else own.tolist()
+        found[side] = {"count": len(chosen), "images": images}
+    return found
 
 
 def display_names(labels: Sequence[str]) -> dict[str, str]:
@@ -76,34 +175,35 @@ def display_names(labels: Sequence[str]) -> dict[str, str]:
 
     >>> display_names(["resnet18", "/home/me/weights/vit_tiny"])
     {'resnet18': 'resnet18', '/home/me/weights/vit_tiny': 'vit_tiny'}
+    >>> display_names(["timm:resnet18", "timm:resnet18@/home/me/mine.safetensors@head"])["timm:resnet18"]
+    'timm:resnet18'
     """
-    cut = {label: short_name(label) for label in labels}
+    cut = {label: short_model(label) for label in labels}
     return cut if len(set(cut.values())) == len(labels) else {label: label for label in labels}
 
 
-def _row(runs: Sequence[Run], model: Model, correct: NDArray[np.bool_]) -> dict[str, Any]:
-    """Gather the numbers of one model of a study over its seeds: accuracy, cost, devices."""
-    from scipy.stats import binomtest
+def short_model(label: str) -> str:
+    """Shorten a model's name in a study's results to the last part of its path, after timm's name if it has one.
 
+    >>> short_model("timm:resnet18@/home/me/mine.safetensors@head")
+    'timm:resnet18@mine.safetensors@head'
+    """
+    name, policy = split_policy(label)
+    timm, end = split_timm(name), f"@{policy}" * (policy is not None)
+    return f"timm:{timm[0]}@{short_name(timm[1])}{end}" if timm and timm[1] else short_name(label)
+
+
+def _row(runs: Sequence[Run], model: Model, scores: Mapping[str, Any]) -> dict[str, Any]:
+    """Gather the numbers of one model of a study over its seeds: scores, cost, devices."""
     results = [RunFolder(run.folder).read_result() or {} for run in runs]
     meters = [read_meter(run.folder) for run in runs]
-    accuracies = correct.mean(axis=1)
-    mean, half = seed_interval(accuracies)
-    if half is not None:
-        low, high = mean - half, mean + half
-    else:  # too few seeds: over images
-        images = correct.shape[1]
-        low, high = binomtest(round(mean * images), images).proportion_ci(method="wilson")
     memory = [int(result.get("memory") or 0) for result in results]
     energy = [meter["joules"] for meter in meters]
     return {
         "kind": runs[0].entrant.kind,
         "start": runs[0].entrant.start,
         "notes": list(runs[0].entrant.notes),
-        "accuracies": accuracies.tolist(),
-        "accuracy": mean,
-        "interval": [float(low), float(high)],
-        "interval_over": "seeds" if half is not None else "images",
+        **scores,
         "parameters": sum(p.numel() for p in model.parameters()),
         "learning": meters[0]["learning"],
         "flops": count_flops(model),
@@ -119,21 +219,53 @@ def _row(runs: Sequence[Run], model: Model, correct: NDArray[np.bool_]) -> dict[
     }
 
 
+def _accuracies(correct: NDArray[np.bool_]) -> dict[str, Any]:
+    """Gather the accuracies of a study's model and their interval: correct answers `[s n]`."""
+    from scipy.stats import binomtest
+
+    accuracies = correct.mean(axis=1)
+    mean, half = seed_interval(accuracies)
+    if half is not None:
+        low, high = mean - half, mean + half
+    else:  # too few seeds: over images
+        images = correct.shape[1]
+        low, high = binomtest(round(mean * images), images).proportion_ci(method="wilson")
+    return {
+        "accuracies": accuracies.tolist(),
+        "accuracy": mean,
+        "interval": [float(low), float(high)],
+        "interval_over": "seeds" if half is not None else "images",
+    }
+
+
+def _figures(seeds: Sequence[Mapping[str, float]], main: str) -> dict[str, Any]:
+    """Gather the figures of a study's model of labels, numbers or masks, means over seeds; `main` has an interval."""
+    mean, half = seed_interval([figures[main] for figures in seeds])
+    names = [name for name in seeds[0] if all(name in figures for figures in seeds)]
+    return {
+        "scores": [figures[main] for figures in seeds],
+        "score": mean,
+        "interval": None if half is None else [mean - half, mean + half],
+        "interval_over": None if half is None else "seeds",
+        "figures": {name: float(np.mean([figures[name] for figures in seeds])) for name in names},
+    }
+
+
 def _by_class(correct: NDArray[np.bool_], labels: NDArray[np.int64], classes: int) -> list[float | None]:
     """Compute for a study's results the accuracy of each class over all seeds; None for a class without images."""
     each = correct.mean(axis=0)
     return [float(each[labels == i].mean()) if (labels == i).any() else None for i in range(classes)]
 
 
-def _curve(runs: Sequence[Run]) -> dict[str, Any]:
-    """List for a study's results the accuracy on test images over training, by seed, and the seconds until then."""
-    evaluated = [[row for row in RunFolder(run.folder).read_metrics() if "test_top1" in row] for run in runs]
+def _curve(runs: Sequence[Run], figure: str) -> dict[str, Any]:
+    """List for a study's results a figure of the test images over training, by seed, and the seconds until then."""
+    evaluated = [[row for row in RunFolder(run.folder).read_metrics() if f"test_{figure}" in row] for run in runs]
     by_epoch = [{row["epoch"]: row for row in rows} for rows in evaluated]
     epochs = [epoch for epoch in by_epoch[0] if all(epoch in rows for rows in by_epoch)]
     return {
         "epochs": epochs,
         "seconds": [float(np.mean([rows[epoch]["seconds"] for rows in by_epoch])) for epoch in epochs],
-        "top1": [[rows[epoch]["test_top1"] for epoch in epochs] for rows in by_epoch],
+        figure: [[rows[epoch][f"test_{figure}"] for epoch in epochs] for rows in by_epoch],
     }
 
 

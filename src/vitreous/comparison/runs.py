@@ -3,13 +3,13 @@
 Any number of processes may work on one study: each takes the next run whose folder is free. A process that finds all
 remaining runs held waits for them, and takes one over if its holder is killed; then it goes on to the table.
 
-Shapes:  n images of the test set, in its order
+Shapes:  n images of the test set, in its order · m numbers of a row of scores · k labels or numbers
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vitreous.comparison.cost import Meter
 from vitreous.comparison.study import Run, Study
@@ -26,8 +27,9 @@ from vitreous.data.images import ImageError
 from vitreous.models.last_block import logits_only
 from vitreous.pages.run import write_run_page
 from vitreous.predict.pipeline import decode_batches, to_device
+from vitreous.predict.scores import SCORES
 from vitreous.runtime.device import pick_device
-from vitreous.runtime.files import write_atomic
+from vitreous.runtime.files import write_arrays
 from vitreous.runtime.wording import duration
 from vitreous.training.listeners import Listener, ProgressDisplay
 from vitreous.training.loop import train
@@ -52,7 +54,6 @@ def finish_runs(
     data_root: Path | None = None,
     listeners: Sequence[Listener] = (),
     say: Callable[[str], object] = lambda line: None,
-    pause: float = PAUSE,
 ) -> None:
     """Train the runs of a study until every one is done, by this process or another."""
     waiting = False
@@ -80,7 +81,7 @@ def finish_runs(
             if not waiting:
                 say(f"{len(left)} run(s) are held by other processes: waiting for them")
             waiting = True
-            time.sleep(pause)
+            time.sleep(PAUSE)
 
 
 def _say_after(prefix: str, say: Callable[[str], object], line: str) -> None:
@@ -105,7 +106,8 @@ def finish(
         if not run.done:
             _, tested = open_data(run.config, data_root)
             model = load(folder.model)
-            predictions = predict(model, tested, device=run.config.device, precision=run.config.precision)
+            answer = predict if tested.task == "classify" else predict_task
+            predictions = answer(model, tested, device=run.config.device, precision=run.config.precision)
             write_run_page(folder)
             predictions.write(run.folder / PREDICTIONS)
 
@@ -138,13 +140,8 @@ class Predictions:
 
     def write(self, path: Path) -> Path:
         """Write the predictions as an npz file, with `correct` as well for other readers."""
-
-        def write(temporary: Path) -> None:
-            with temporary.open("wb") as file:
-                arrays = {field.name: getattr(self, field.name) for field in fields(self)}
-                np.savez_compressed(file, **arrays, correct=self.correct)
-
-        return write_atomic(path, write)
+        arrays = {field.name: getattr(self, field.name) for field in fields(self)}
+        return write_arrays(path, {**arrays, "correct": self.correct})
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -152,24 +149,57 @@ class Predictions:
             return cls(*(found[field.name] for field in fields(cls)))
 
 
-@torch.inference_mode()
+@dataclass(frozen=True)
+class TaskPredictions:
+    """The scores of a trained model that answers test images with labels, numbers or masks (`predict/scores.py`)."""
+
+    rows: NDArray[np.float32]
+    """`[n m]`"""
+    targets: NDArray[np.float32]
+    """The images' labels or numbers `[n k]`; empty for masks, whose rows have counted them."""
+
+    def write(self, path: Path) -> Path:
+        """Write the scores of a study's run as an npz file."""
+        return write_arrays(path, {"rows": self.rows, "targets": self.targets})
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        with np.load(path) as found:
+            return cls(found["rows"], found["targets"])
+
+
 def predict(model: Model, data: ImageDataset, *, device: str = "auto", precision: str = "fp32") -> Predictions:
     """Predict a study's test images in one pass, in the precision of training; classes are the dataset's own."""
+    labels: list[int] = []
+    predicted, probability = [], []
+    for logits, part in _outputs(model, data, device, precision):
+        best = logits.softmax(dim=-1).max(dim=-1)
+        labels += part.tolist()
+        predicted.append(best.indices.cpu().numpy())
+        probability.append(best.values.cpu().numpy())
+    return Predictions(np.array(labels), np.concatenate(predicted), np.concatenate(probability))
+
+
+def predict_task(model: Model, data: ImageDataset, *, device: str = "auto", precision: str = "fp32") -> TaskPredictions:
+    """Predict the labels, numbers or masks of a study's test images in one pass, and score each image."""
+    score = SCORES[data.task].rows
+    rows = [score(outputs, part.to(outputs.device)).cpu() for outputs, part in _outputs(model, data, device, precision)]
+    targets = np.zeros((len(data), 0), np.float32) if data.targets is None else data.targets
+    return TaskPredictions(torch.cat(rows).numpy().astype(np.float32), targets)
+
+
+@torch.inference_mode()
+def _outputs(model: Model, data: ImageDataset, device: str, precision: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """Compute the outputs of a study's model for its test images, batch by batch, each with its targets."""
     chosen = pick_device(device)
     model = model.to(chosen).eval()
     problems: list[ImageError] = []
-    labels: list[int] = []
-    predicted, probability = [], []
     for tensors, part in decode_batches(data, model.card.preprocess, BATCH, problems):
         with torch.autocast(chosen.type, torch.bfloat16, enabled=precision == "bf16"):
-            logits = logits_only(model, model.card.preprocess.normalise(to_device(tensors, chosen))).float()
-        best = logits.softmax(dim=-1).max(dim=-1)
-        labels += part
-        predicted.append(best.indices.cpu().numpy())
-        probability.append(best.values.cpu().numpy())
+            outputs = logits_only(model, model.card.preprocess.normalise(to_device(tensors, chosen))).float()
+        yield outputs, part
     if problems:  # images are compared by their index: none may be missing
         raise problems[0]
-    return Predictions(np.array(labels), np.concatenate(predicted), np.concatenate(probability))
 
 
 class StudyDisplay(ProgressDisplay):

@@ -1,12 +1,12 @@
-"""Compute what a study shows: intervals over seeds, exact paired tests over images, Holm's correction, verdicts.
+"""Compute what a study shows: intervals over seeds, paired tests over images, Holm's correction, verdicts.
 
 Two things are random in a comparison. Another seed gives other weights: the interval over seeds (Student's t) measures
 that. Other test images give another accuracy: the test over images measures that. A verdict needs both to agree.
 
-Shapes:  s seeds · n images
+Shapes:  s seeds · n images · r choices of images
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,10 +18,12 @@ ENOUGH_SEEDS = 3
 """Seeds from which on an interval over seeds is stated: of two, Student's t is wider than any difference."""
 MOST_SEEDS = 100
 """Seeds up to which a study is advised to go on."""
+EXCHANGES, AT_ONCE = 1999, 50
+"""Random choices of images in `exchange_test`, and how many of them are computed at once."""
 DIFFERENT_STARTS = "different starts: no verdict"
 
 
-def seed_interval(values: ArrayLike, level: float = LEVEL) -> tuple[float, float | None]:
+def seed_interval(values: ArrayLike) -> tuple[float, float | None]:
     """Compute the mean over seeds and its interval's half width (Student's t); no width for one or two seeds.
 
     >>> mean, half = seed_interval([0.90, 0.92, 0.94])
@@ -34,7 +36,7 @@ def seed_interval(values: ArrayLike, level: float = LEVEL) -> tuple[float, float
     mean, count = float(values.mean()), len(values)
     if count < ENOUGH_SEEDS:
         return mean, None
-    return mean, float(t.ppf((1 + level) / 2, count - 1) * values.std(ddof=1) / np.sqrt(count))
+    return mean, float(t.ppf((1 + LEVEL) / 2, count - 1) * values.std(ddof=1) / np.sqrt(count))
 
 
 def images_test(one: ArrayLike, other: ArrayLike) -> float:
@@ -67,6 +69,26 @@ def images_test(one: ArrayLike, other: ArrayLike) -> float:
     return float(min(1.0, density[np.abs(sums) >= seen].sum()))
 
 
+def exchange_test(differences: Callable[[NDArray[np.bool_]], NDArray[np.float64]], images: int) -> float:
+    """Test two models over images by a score of any kind, paired and two-sided: → p.
+
+    If the models were alike, each image's answers could as well be the other model's. `differences` computes the
+    score's difference with the answers of chosen images exchanged: `[r n]` → `[r]`. So many random choices are made,
+    the same in each call, and p is the share of them with at least the difference that was seen, which is one of them.
+
+    >>> gains = np.array([0.5, 0.25, 0.75, 0.5, 1.0, 0.25, 0.5, 0.125, 0.5, 0.25])  # every image speaks for the first
+    >>> exchange_test(lambda exchanged: np.where(exchanged, -gains, gains).mean(axis=1), 10)
+    0.003
+    """
+    random = np.random.default_rng(0)
+    (seen,) = np.abs(differences(np.zeros((1, images), dtype=bool)))
+    count = 1
+    for begin in range(0, EXCHANGES, AT_ONCE):
+        chosen = random.random((min(AT_ONCE, EXCHANGES - begin), images)) < 0.5
+        count += int((np.abs(differences(chosen)) >= seen - 1e-12).sum())
+    return count / (EXCHANGES + 1)
+
+
 def seeds_test(differences: ArrayLike) -> float:
     """Test two models over seeds by a paired t test: `[s]` differences → p that their mean is zero; 1 for one seed.
 
@@ -85,7 +107,7 @@ def seeds_test(differences: ArrayLike) -> float:
     return float(2 * t.sf(abs(mean) / spread * np.sqrt(len(values)), len(values) - 1))
 
 
-def seeds_needed(differences: ArrayLike, level: float = LEVEL) -> int | None:
+def seeds_needed(differences: ArrayLike) -> int | None:
     """Count the seeds that would exclude zero from the interval if they differed as these do; None above 100.
 
     >>> seeds_needed([0.01, 0.02, 0.03]), seeds_needed([0.01, -0.01, 0.001])
@@ -96,7 +118,7 @@ def seeds_needed(differences: ArrayLike, level: float = LEVEL) -> int | None:
     values = np.asarray(differences, dtype=float)
     mean, spread = abs(float(values.mean())), float(values.std(ddof=1))
     counts = np.arange(max(len(values), ENOUGH_SEEDS), MOST_SEEDS + 1)
-    enough = counts[t.ppf((1 + level) / 2, counts - 1) * spread / np.sqrt(counts) < mean]
+    enough = counts[t.ppf((1 + LEVEL) / 2, counts - 1) * spread / np.sqrt(counts) < mean]
     return int(enough[0]) if len(enough) else None
 
 
@@ -115,7 +137,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two models of a study against each other; differences are the first's accuracy less the second's."""
+    """Two models of a study against each other; differences are the first's score less the second's."""
 
     one: str
     other: str
@@ -139,27 +161,45 @@ def compare_pairs(correct: Mapping[str, NDArray[np.bool_]], starts: Mapping[str,
 
     Models that began differently (`from scratch`, `fine-tuned`) get no verdict.
     """
-    names = list(correct)
+    scores = {name: each.mean(axis=1) for name, each in correct.items()}
+    return judge_pairs(scores, lambda one, other: images_test(correct[one], correct[other]), starts)
+
+
+def judge_pairs(
+    scores: Mapping[str, NDArray[np.float64]],
+    test: Callable[[str, str], float],
+    starts: Mapping[str, str],
+    spell: Callable[[float], str] = lambda size: f"{100 * size:.2f} points",
+) -> list[Pair]:
+    """Compute the statistics of every pair of models from their scores `[s]` and a test over images: names → p.
+
+    `spell` writes the size of a difference.
+    """
+    names = list(scores)
     pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
-    by_seed = [correct[a].mean(axis=1) - correct[b].mean(axis=1) for a, b in pairs]  # [s] each
-    images = [images_test(correct[a], correct[b]) for a, b in pairs]
+    by_seed = [scores[a] - scores[b] for a, b in pairs]  # [s] each
+    images = [test(a, b) for a, b in pairs]
     seeds = [seeds_test(differences) for differences in by_seed]
     corrected = holm([max(both) for both in zip(images, seeds, strict=True)])
     return [
-        _compare_pair(pair, differences, p_values, starts[pair[0]] == starts[pair[1]])
+        _compare_pair(pair, differences, p_values, starts[pair[0]] == starts[pair[1]], spell)
         for pair, differences, p_values in zip(pairs, by_seed, zip(images, seeds, corrected, strict=True), strict=True)
     ]
 
 
 def _compare_pair(
-    pair: tuple[str, str], by_seed: NDArray[np.float64], p_values: tuple[float, float, float], same_start: bool
+    pair: tuple[str, str],
+    by_seed: NDArray[np.float64],
+    p_values: tuple[float, float, float],
+    same_start: bool,
+    spell: Callable[[float], str],
 ) -> Pair:
     """Compute the statistics of two models: difference, interval, tests and verdict."""
     one, other = pair
     difference, half = seed_interval(by_seed)
     better, worse = (one, other) if difference > 0 else (other, one)
     verdict = ""
-    points = f"{100 * abs(difference):.2f} points"
+    points = spell(abs(difference))
     if not same_start:
         reason = DIFFERENT_STARTS
     elif half is None:

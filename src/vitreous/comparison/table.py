@@ -1,10 +1,12 @@
 """Write the table of a comparison in words, cell by cell, with verdicts and p-values, for terminal and page."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from vitreous.comparison.statistics import DIFFERENT_STARTS, ENOUGH_SEEDS
-from vitreous.runtime.wording import accuracy, count, duration
+from vitreous.comparison.task_scores import SHARES, spell_figure
+from vitreous.predict.scores import SCORES
+from vitreous.runtime.wording import FIGURES, accuracy, count, duration
 
 Row = Mapping[str, Any]
 
@@ -80,11 +82,51 @@ MEASURES: dict[str, Callable[[Row], str]] = {
 }
 """The lines of the table, top to bottom: name → a row in words."""
 QUOTED = "the report's own figure (quoted)"
+NUMBERS = 6
+"""Numbers whose mean absolute errors have a line each; of more, the first ones."""
 
 
-def cells(rows: Sequence[Row]) -> dict[str, list[str]]:
+def task_interval(row: Row, name: str) -> str:
+    """Write a cell of the comparison's table: the interval over seeds of labels', numbers' or masks' score.
+
+    >>> task_interval({"interval": [0.97, 0.99]}, "miou"), task_interval({"interval": [0.97, 0.99]}, "r2")
+    ('± 1.00 over seeds', '± 0.010 over seeds')
+    >>> task_interval({"interval": None}, "r2")
+    'unknown: 3 seeds would give one'
+    """
+    if row["interval"] is None:
+        return f"unknown: {ENOUGH_SEEDS} seeds would give one"
+    half = (row["interval"][1] - row["interval"][0]) / 2
+    return f"± {100 * half:.2f} over seeds" if name in SHARES else f"± {half:.3f} over seeds"
+
+
+def task_measures(table: Mapping[str, Any]) -> dict[str, Callable[[Row], str]]:
+    """List the lines of a comparison's table of labels, numbers or masks: their figures stand where accuracy does."""
+    main, names = table["score"], table["classes"]["names"]
+    found: dict[str, Callable[[Row], str]] = {
+        "begins": MEASURES["begins"],
+        FIGURES[main][0]: lambda row: spell_figure(main, row["score"]),
+        "95 % interval": lambda row: task_interval(row, main),
+    }
+    for figure in table["rows"][0]["figures"]:
+        kind, _, number = figure.rpartition("_") if figure.startswith("mae_") else (figure, "", "")
+        if figure == main or (number and int(number) >= NUMBERS):
+            continue
+        title = FIGURES[kind][0] + (f" of {names[int(number)]}" if number else "")
+
+        def line(row: Row, figure: str = figure, kind: str = kind) -> str:
+            value = row["figures"].get(figure)
+            return "unknown" if value is None else spell_figure(kind, value)
+
+        found[title] = line
+    return found | {name: spell for name, spell in MEASURES.items() if name not in ("accuracy", *found)}
+
+
+def cells(table: Mapping[str, Any]) -> dict[str, list[str]]:
     """Write the comparison's table, measures down and models across: name of the measure → a cell for each model."""
-    lines = {name: [spell(row) for row in rows] for name, spell in MEASURES.items()}
+    rows = table["rows"]
+    measures = task_measures(table) if "task" in table else MEASURES
+    lines = {name: [spell(row) for row in rows] for name, spell in measures.items()}
     if all(row["quoted"] is None for row in rows):
         return lines
     quoted = ["" if row["quoted"] is None else f"{row['quoted']:.2f} %" for row in rows]
@@ -95,22 +137,27 @@ def cells(rows: Sequence[Row]) -> dict[str, list[str]]:
 def verdicts(table: Mapping[str, Any]) -> list[str]:
     """Write the verdict on each pair of models in a sentence; one for all pairs that began differently."""
     known = [pair for pair in table["pairs"] if pair["reason"] != DIFFERENT_STARTS]
-    sentences = [f"{pair['reason']} ({evidence(pair)})" for pair in known]
+    sentences = [f"{pair['reason']} ({evidence(pair, table.get('task'))})" for pair in known]
     if table["alike"]:
         return sentences
     return [f"{DIFFERENT_STARTS} between a pre-trained model and one from scratch", *sentences]
 
 
-def evidence(pair: Mapping[str, Any]) -> str:
-    """Write the numbers behind a verdict in words.
+def evidence(pair: Mapping[str, Any], task: str | None = None) -> str:
+    """Write the numbers behind a verdict in words; `task` is named if it is another than classify.
 
     >>> pair = {"difference": 0.0125, "half_width": 0.004, "p_images": 0.0002, "p_seeds": 0.01, "p_corrected": 0.01}
     >>> evidence(pair)
     'difference +1.25 ± 0.40 points over seeds; p = 0.0002 over images, p = 0.01 over seeds'
+    >>> evidence(pair, "regress")
+    'difference in R² +0.013 ± 0.004 over seeds; p = 0.0002 over images, p = 0.01 over seeds'
     """
     difference, half = pair["difference"], pair["half_width"]
-    text = f"difference {'+' if difference >= 0 else '−'}{100 * abs(difference):.2f}"
-    text += f" ± {100 * half:.2f} points over seeds" if half is not None else " points"
+    main = "top1" if task is None else SCORES[task].main
+    of = "" if task is None else f" in {FIGURES[main][0]}"
+    scale, form, unit = (100, ".2f", " points") if task is None or main in SHARES else (1, ".3f", "")
+    text = f"difference{of} {'+' if difference >= 0 else '−'}{scale * abs(difference):{form}}"
+    text += f" ± {scale * half:{form}}{unit} over seeds" if half is not None else unit
     text += f"; {p_value(pair['p_images'])} over images"
     text += f", {p_value(pair['p_seeds'])} over seeds" if half is not None else ""
     corrected = p_value(pair["p_corrected"])
@@ -133,7 +180,7 @@ def as_text(table: Mapping[str, Any]) -> str:
     if "missing" in table:
         return f"{table['data']}: nothing was run. {table['missing']}"
     names = [row["name"] for row in table["rows"]]
-    lines = {"": names} | cells(table["rows"])
+    lines = {"": names} | cells(table)
     first = max(map(len, lines))
     widths = [max(len(line[i]) for line in lines.values()) for i in range(len(names))]
     tested = f"{count(table['images'], 'test image')}, {count(table['seeds'], 'seed')}"

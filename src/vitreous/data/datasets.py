@@ -1,4 +1,4 @@
-"""`DATASETS`, `open_dataset`, `open_split`: labelled images by name (torchvision), folder, table, Hub; held out."""
+"""`DATASETS`, `open_dataset`, `open_split`: images and targets by name (torchvision), folder, table, Hub; held out."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from vitreous.data.finding import find_images
 from vitreous.data.image_dataset import (
+    NOUNS,
     SPELLINGS,
+    TASKS,
     DatasetSource,
     ImageDataset,
+    count_names,
     fingerprint_files,
     join_datasets,
     list_some,
@@ -23,18 +28,33 @@ from vitreous.data.image_dataset import (
 )
 from vitreous.data.sources.hub import PREFIX, hub_source, is_hub_name, one_line
 from vitreous.data.sources.labels_csv import SUFFIXES as TABLE_SUFFIXES
-from vitreous.data.sources.labels_csv import find_tables, table_source
+from vitreous.data.sources.labels_csv import find_tables, open_table, table_source
+from vitreous.data.sources.mask_folder import find_mask_folders, mask_source
 from vitreous.data.sources.parquet import find_parquet, parquet_source
+from vitreous.data.sources.table_targets import guess_task
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+EXPECTED = {
+    "classify": "a class for each image: a folder for each, or a table with a column label",
+    "multilabel": "a table with a column labels (cat;outdoor), or with a column of 0 and 1 for each label",
+    "regress": "a table with columns of numbers",
+    "segment": "a folder with images/ and masks/",
+}
+"""Task → what its data look like, for messages."""
 
-def open_dataset(name: str | Path, split: str = "test", root: Path | None = None) -> ImageDataset:
+
+def open_dataset(
+    name: str | Path, split: str = "test", root: Path | None = None, task: str | None = None
+) -> ImageDataset:
     """Open a dataset: a name of `DATASETS`, a folder with a sub-folder for each class, a table, or a Hub name.
 
     A table is a .csv file with columns image and label (and perhaps split), or parquet files with the images inside. A
     folder with the Hub's metadata.csv or metadata.jsonl, or with a labels.csv, is read by that.
+
+    `task` is one of `TASKS`, or None to guess it: a table may have several labels for each image, or numbers, and a
+    folder may have `images/` and `masks/`.
 
     A folder may hold `train/` and `val/` or `test/` folders of such; `split` chooses, and `train+validation` joins two.
     A dataset without splits is a test split (`open_split` divides it). Named datasets are downloaded to `root` on first
@@ -44,16 +64,21 @@ def open_dataset(name: str | Path, split: str = "test", root: Path | None = None
     (360, ('0', '1', '2'))
     """
     split_parts(split)  # a misspelled split is found before a download
-    return find_source(name, root).open(split)
+    return find_source(name, root, task).open(split)
 
 
 def open_split(
-    name: str | Path, root: Path | None = None, held_out: float = 0.2, seed: int = 0, train: str = "train"
+    name: str | Path,
+    root: Path | None = None,
+    held_out: float = 0.2,
+    seed: int = 0,
+    train: str = "train",
+    task: str | None = None,
 ) -> tuple[ImageDataset, ImageDataset]:
     """Open a dataset for training: train and test images, of the same classes.
 
     `train` may be `train+validation`. A dataset without another split to test on is divided: about `held_out` of it are
-    test images.
+    test images. `task` is one of `TASKS`, or None to guess it.
 
     >>> train, test = open_split("digits")
     >>> len(train), len(test)
@@ -61,7 +86,7 @@ def open_split(
     """
     if not 0 < held_out < 1:
         raise ValueError(f"held_out is a share between 0 and 1, got {held_out}")
-    source = find_source(name, root)
+    source = find_source(name, root, task)
     parts = split_parts(train)
     if parts == ["train"] and source.whole is not None and source.spelled("train") is None:
         train_set, test = source.whole(), None
@@ -69,26 +94,60 @@ def open_split(
         used = source.names(parts)
         train_set = join_datasets(_same_classes([source.splits[part]() for part in used]))
         test = source.spelled("test", without=used)  # train images are not tested on
-    _check_learnable(train_set, source)
+    if source.task == "classify":
+        _check_learnable(train_set, source)
     if test is None:
-        return divide(train_set, _keys(train_set, source.folder), held_out, seed)
-    return train_set, _matched(train_set, source.splits[test](), source, test)
+        found = divide(train_set, _keys(train_set, source.folder), held_out, seed)
+    else:
+        found = train_set, _matched(train_set, source.splits[test](), source, test)
+    check_targets(found[0])
+    return found
 
 
-def find_source(name: str | Path, root: Path | None = None) -> DatasetSource:
-    """Find a dataset: a local folder or file comes first, then `DATASETS`, then the Hub."""
+def describe_task(data: ImageDataset) -> str:
+    """Say in a line what is learned from a dataset: its task, guessed or named, and its classes.
+
+    >>> describe_task(ImageDataset("zoo", ("cat", "dog"), (0, 1), Path))
+    "task: classify (2 classes: 'cat', 'dog')"
+    """
+    layout = "images/ and masks/, " if data.task == "segment" else ""
+    return f"task: {data.task} ({layout}{count_names(data)}: {list_some(data.class_names, 4)})"
+
+
+def find_source(name: str | Path, root: Path | None = None, task: str | None = None) -> DatasetSource:
+    """Find a dataset: a local folder or file comes first, then `DATASETS`, then the Hub.
+
+    `task` is one of `TASKS`, or None to guess it; a `ValueError` says what a dataset of that task looks like.
+    """
+    if task is not None and task not in TASKS:
+        raise ValueError(f"unknown task {task!r}: choose from {', '.join(TASKS)}")
+    source = _find_source(name, root, task)
+    if task is not None and source.task != task:
+        raise ValueError(f"{name} has {NOUNS[source.task]}, and --task {task} needs {EXPECTED[task]}")
+    return source
+
+
+def _find_source(name: str | Path, root: Path | None, task: str | None) -> DatasetSource:
+    """Find a dataset by its name, folder or file; it may be of another task."""
     path = Path(name).expanduser()
     if str(name) in DATASETS and not path.is_dir():
         build = DATASETS[str(name)]
         known = getattr(build, "splits", ("train", "test"))
         return DatasetSource(str(name), {split: partial(build, root or data_root(), split) for split in known})
     if not str(name).startswith(PREFIX):
-        if tables := find_tables(path):
-            return table_source(name, tables)
+        masks = {} if task == "classify" else find_mask_folders(path)
+        if task == "segment" and masks:
+            return mask_source(path, masks)
+        if tables := find_tables(path, labels=task not in ("multilabel", "regress")):
+            return table_source(name, tables, task)
         if files := find_parquet(name):
             return parquet_source(name, files)
+        if masks:
+            return mask_source(path, masks)
         if path.is_dir():
-            return folder_source(path)
+            tables = {} if task or _has_classes(path) else find_tables(path, labels=False)
+            guess = guess_task([open_table(table) for table in tables.values()]) if tables else "classify"
+            return folder_source(path) if guess == "classify" else table_source(name, tables, guess)
     if is_hub_name(name):
         return hub_source(str(name), root)
     if path.is_file():
@@ -100,6 +159,12 @@ def find_source(name: str | Path, root: Path | None = None) -> DatasetSource:
     close = difflib.get_close_matches(str(name), DATASETS, n=1)
     hint = f"did you mean {close[0]}?" if close else "give a folder with a sub-folder for each class, or one of those"
     raise FileNotFoundError(f"{name} is neither a folder nor a known dataset ({', '.join(DATASETS)}): {hint}")
+
+
+def _has_classes(folder: Path) -> bool:
+    """Return whether a dataset's folder, or one of a split in it, has two sub-folders or more: classes."""
+    parts = [path for part in SPELLINGS if (path := folder / part).is_dir()] or [folder]
+    return any(sum(path.is_dir() and path.name[0] != "." for path in part.iterdir()) > 1 for part in parts)
 
 
 def from_folder(folder: Path) -> ImageDataset:
@@ -162,7 +227,6 @@ def data_root() -> Path:
 
 def digits(root: Path, split: str) -> ImageDataset:
     """scikit-learn's 1,797 handwritten digits of 8×8 px, inside its wheel; every fifth is held out for testing."""
-    import numpy as np
     import sklearn
     from sklearn.datasets import load_digits
 
@@ -264,7 +328,8 @@ def divide(
     """Hold some images of a dataset out by a hash of each one's key, by class: a new image does not move the others.
 
     Each class with two images or more has at least one on each side; a single image is a train image. (Only an image
-    that was moved for that may move back when its class grows.)
+    that was moved for that may move back when its class grows.) The same holds for the images of each label, as far as
+    no other label loses its last train image by that.
 
     >>> zoo = ImageDataset("zoo", ("cat", "dog"), (0, 0, 1, 1), Path)
     >>> [part.labels for part in divide(zoo, ["a", "b", "c", "d"])]
@@ -279,10 +344,35 @@ def divide(
         ranked = sorted(group, key=lambda i: (draws[i], keys[i]))
         count = sum(draws[i] < held_out for i in group)
         held.update(ranked[: min(max(count, 1), len(group) - 1)])
+    if data.task == "multilabel":
+        held = _share_labels(data, held, sorted(range(len(data)), key=lambda i: (draws[i], keys[i])))
     if not held:
-        raise ValueError(f"{data.name} has one image a class: none is left to test on; add some to each class")
+        few = "one image a class" if data.task == "classify" else f"{len(data)} image"
+        more = "to each class" if data.task == "classify" else "more"
+        raise ValueError(f"{data.name} has {few}: none is left to test on; add some {more}")
     kept = [i for i in range(len(data)) if i not in held]
     return data.take(kept), data.take(sorted(held))
+
+
+def _share_labels(data: ImageDataset, held: set[int], ranked: Sequence[int]) -> set[int]:
+    """Move images of a divided dataset so that each label has one to learn from and, if possible, one to test on.
+
+    `ranked` are the images in the order in which they are held out.
+    """
+    assert data.targets is not None
+    order, held = np.array(ranked), set(held)
+    images = [order[column[order] > 0].tolist() for column in data.targets.T]  # of each label
+    for group in images:
+        if group and held.issuperset(group):
+            held.discard(group[-1])
+    trained = data.targets[[i for i in range(len(data)) if i not in held]].sum(0)  # images of each label to learn from
+    for group in images:
+        if held.isdisjoint(group):
+            spare = next((i for i in group if (trained[data.targets[i] > 0] > 1).all()), None)
+            if spare is not None:
+                held.add(spare)
+                trained -= data.targets[spare]
+    return held
 
 
 def _draw(key: str, seed: int) -> float:
@@ -319,10 +409,27 @@ def _check_learnable(data: ImageDataset, source: DatasetSource) -> None:
         raise ValueError(f"{count}: {list_some(empty)}; add some, or remove the folders")
 
 
+def check_targets(train: ImageDataset) -> None:
+    """Raise for training images with a label that none or all of them have, or with a number that never changes."""
+    if train.targets is None:
+        return
+    lowest, highest = train.targets.min(0), train.targets.max(0)
+    for name, low, high in zip(train.class_names, lowest, highest, strict=True):
+        if train.task == "regress" and low == high:
+            same = f"the number {name!r} is {low:g} for all {len(train):,} images to learn from"
+            raise ValueError(f"{same}: remove it, or add images with others")
+        if train.task == "multilabel" and high == 0:
+            raise ValueError(f"no image to learn from has the label {name!r}: add some, or remove the label")
+        if train.task == "multilabel" and low == 1 and len(train.class_names) == 1:
+            raise ValueError(f"all images have the label {name!r} and no other: add images without it, or other labels")
+
+
 def _matched(train_set: ImageDataset, test_set: ImageDataset, source: DatasetSource, test: str) -> ImageDataset:
     """Return the opened test split with the classes of the training split, in their order."""
     seen = {train_set.class_names[label] for label in set(train_set.labels)}
     asked = [test_set.class_names[label] for label in sorted(set(test_set.labels))]
+    if train_set.task != "classify":
+        return test_set.with_classes(train_set.class_names)
     if unknown := [name for name in asked if name not in seen]:
         raise ValueError(
             f"the {source.part.format(test)} of {source.name} has classes without an image to learn from: "

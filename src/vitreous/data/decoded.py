@@ -1,11 +1,13 @@
 """Decode a small dataset once: all its images as one array of pixels, cached on disk and memory-mapped.
 
-`decode(data, preprocess)` returns the pixels before normalisation, uint8 `[n c h w]`. The next run on the same images
-opens the cached file. Batches are then a gather, on the CPU from the mapped file or on a GPU that holds it all.
+`decode(data, preprocess)` returns the pixels before normalisation, uint8 `[n c h w]`; a dataset with masks has one more
+channel, its last: the mask. The next run on the same images opens the cached file. Batches are then a gather, on the
+CPU from the mapped file or on a GPU that holds it all.
 """
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import time
@@ -20,7 +22,8 @@ from torch import Tensor
 
 from vitreous.data.datasets import data_root
 from vitreous.data.image_dataset import ImageDataset
-from vitreous.data.images import ImageError, read_image
+from vitreous.data.images import ImageError
+from vitreous.data.masks import read_with_mask, view_mask
 from vitreous.data.prefetch import prefetch
 from vitreous.data.preprocess import Preprocess
 from vitreous.runtime.files import write_json
@@ -28,9 +31,14 @@ from vitreous.runtime.files import write_json
 LIMIT_NAMED = 5  # unreadable images that an error names
 
 
-def array_bytes(images: int, preprocess: Preprocess) -> int:
+def array_bytes(data: ImageDataset, preprocess: Preprocess) -> int:
     """Return the bytes that a dataset takes once decoded."""
-    return images * len(preprocess.mean) * preprocess.size[0] * preprocess.size[1]
+    return math.prod(_shape(data, preprocess))
+
+
+def _shape(data: ImageDataset, preprocess: Preprocess) -> tuple[int, int, int, int]:
+    """Return the shape of a dataset's decoded pixels: images, colours (and the mask), height, width."""
+    return len(data), len(preprocess.mean) + (data.mask is not None), *preprocess.size
 
 
 def decode(
@@ -41,13 +49,13 @@ def decode(
     progress: Callable[[int], object] = lambda done: None,
     problems: dict[int, str] | None = None,
 ) -> Tensor:
-    """Return the pixels of a whole dataset, uint8 `[n c h w]`, from the cache or decoded now.
+    """Return the pixels (and masks) of a whole dataset, uint8 `[n c h w]`, from the cache or decoded now.
 
     Images that cannot be read raise an error that names them or, with `problems`, are black, and that dictionary gets
     their indices and the reasons.
     """
     folder = cache or Path(os.environ.get("VITREOUS_CACHE") or data_root().parent / "decoded")
-    shape = (len(data), len(preprocess.mean), *preprocess.size)
+    shape = _shape(data, preprocess)
     path = folder / f"{_key(data, preprocess)}.npy"
     if problems is not None and (found := _open(path, shape)) is not None:
         holes = _read_holes(path)
@@ -67,7 +75,7 @@ def decode(
     _sweep(folder)
     temporary = path.with_suffix(f".{os.getpid()}.partial")
     try:
-        _check_space(folder, int(np.prod(shape)))
+        _check_space(folder, math.prod(shape))
         pixels = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=shape)
         if hasattr(os, "posix_fallocate"):  # take the blocks now: another program may fill the disk meanwhile
             with temporary.open("r+b") as file:
@@ -106,12 +114,15 @@ def _fill(
 
 
 def _view(data: ImageDataset, preprocess: Preprocess, i: int) -> np.ndarray | ImageError:
-    """Decode one image of a dataset to `[c h w]`; the error if it cannot be read."""
+    """Decode one image of a dataset, and its mask, to `[c h w]`; the error if it cannot be read."""
     try:
-        view = np.asarray(preprocess.view(read_image(data.image(i))))
+        image, mask = read_with_mask(data, i)
+        view = np.asarray(preprocess.view(image)).reshape(*preprocess.size, -1)  # [h w c]
+        if mask is not None:
+            view = np.dstack([view, np.asarray(view_mask(mask, preprocess))])
     except ImageError as error:
         return error
-    return view.reshape(*preprocess.size, -1).transpose(2, 0, 1)
+    return view.transpose(2, 0, 1)
 
 
 def _read_holes(path: Path) -> list[int]:

@@ -1,4 +1,4 @@
-"""`ImageDataset`: labelled images, class names, a fingerprint; `DatasetSource`: splits by name, before opening."""
+"""`ImageDataset`: images with classes, labels, numbers or masks (`TASKS`); `DatasetSource`: splits before opening."""
 
 from __future__ import annotations
 
@@ -13,8 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import numpy as np
+from numpy.typing import NDArray
+
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from vitreous.data.images import ImageLike
+
+TASKS = ("classify", "multilabel", "regress", "segment")
+NOUNS = {"classify": "classes", "multilabel": "labels", "regress": "numbers", "segment": "pixel classes"}
+"""Task → what the names in `ImageDataset.class_names` stand for."""
 
 SPLITS = {
     "train": ("train", "training"),
@@ -28,7 +37,7 @@ SPELLINGS = tuple(dict.fromkeys(spelling for spellings in SPLITS.values() for sp
 
 @dataclass(frozen=True)
 class ImageDataset:
-    """Images with a class each. It can be pickled if `image`, `name_of` and `version` can.
+    """Images with a class each, or with labels, numbers or a mask. It can be pickled if its functions can.
 
     >>> zoo = ImageDataset("zoo", ("cat", "dog"), (0, 1, 0), Path)
     >>> zoo
@@ -37,17 +46,24 @@ class ImageDataset:
 
     name: str
     class_names: tuple[str, ...]
+    """Names of the classes, labels, numbers or pixel classes."""
     labels: tuple[int, ...]
-    """For each image an index into `class_names`."""
+    """For each image an index into `class_names`; zeros for other tasks than classify."""
     image: Callable[[int], ImageLike]
     """Index → the image, as anything that `read_image` takes."""
     name_of: Callable[[int], str] | None = None
     """Index → the image's name; None: the dataset's name and the index."""
     version: Callable[[], str] = field(default_factory=lambda: partial(str, uuid4().hex))
     """Returns a text that changes whenever an image may have, for a fingerprint; by default it equals no other."""
+    task: str = "classify"
+    """One of `TASKS`."""
+    targets: NDArray[np.float32] | None = field(default=None, compare=False)
+    """multilabel: 1 for each label that an image has, else 0; regress: the numbers in their own units: `[n k]`."""
+    mask: Callable[[int], Image] | None = None
+    """segment: index → mask, an L image of the image's size: indices into `class_names`, 255 where none counts."""
 
     def __repr__(self) -> str:
-        return f"ImageDataset({self.name!r}: {len(self):,} images, {len(self.class_names):,} classes)"
+        return f"ImageDataset({self.name!r}: {len(self):,} images, {count_names(self)})"
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -63,7 +79,7 @@ class ImageDataset:
     @cached_property
     def fingerprint(self) -> str:
         """64 hexadecimal digits that change whenever images, labels or classes may have; nothing is decoded."""
-        return digest([self.version(), *self.class_names, " ".join(map(str, self.labels))])
+        return digest([self.version(), *self.class_names, *spell_labels(self)])
 
     def take(self, indices: Sequence[int]) -> ImageDataset:
         """Return the dataset with some images alone, by their indices.
@@ -79,6 +95,8 @@ class ImageDataset:
             image=partial(_picked, self.image, chosen),
             name_of=partial(_picked, self.name_of or partial(_numbered, self.name), chosen),
             version=partial(_version_of_taken, self.version, chosen),
+            targets=None if self.targets is None else self.targets[list(chosen)],
+            mask=None if self.mask is None else partial(_picked, self.mask, chosen),
         )
 
     def spread(self, limit: int) -> ImageDataset:
@@ -98,15 +116,63 @@ class ImageDataset:
         if self.class_names == tuple(class_names):
             return self
         index = {name: i for i, name in enumerate(class_names)}
-        if unknown := [self.class_names[i] for i in sorted(set(self.labels)) if self.class_names[i] not in index]:
-            few = list_some(unknown)
-            raise ValueError(f"{self.name} has classes that are not among the {len(index)} expected: {few}")
-        labels = tuple(index[self.class_names[label]] for label in self.labels)
-        return replace(self, class_names=tuple(class_names), labels=labels)
+        if unknown := [name for name in _occurring(self) if name not in index]:
+            what = f"{self.name} has {NOUNS[self.task]} that are not among the {len(index)} expected"
+            raise ValueError(f"{what}: {list_some(unknown)}")
+        if self.task == "regress" and (missing := [name for name in index if name not in self.class_names]):
+            raise ValueError(f"{self.name} lacks numbers that are expected: {list_some(missing)}")
+        order = tuple(index.get(name) for name in self.class_names)
+        changed = replace(self, class_names=tuple(class_names))
+        if self.mask is not None:
+            return replace(changed, mask=partial(_renumbered, self.mask, order))
+        if self.targets is None:
+            return replace(changed, labels=tuple(index[self.class_names[label]] for label in self.labels))
+        targets = np.zeros((len(self), len(index)), np.float32)
+        for column, new in enumerate(order):
+            if new is not None:  # a label that no image has
+                targets[:, new] = self.targets[:, column]
+        return replace(changed, targets=targets)
+
+
+def count_names(data: ImageDataset) -> str:
+    """Count a dataset's classes, labels, numbers or pixel classes.
+
+    >>> count_names(ImageDataset("zoo", ("cat", "dog"), (0,), Path))
+    '2 classes'
+    """
+    return count_nouns(data.task, len(data.class_names))
+
+
+def count_nouns(task: str, number: int) -> str:
+    """Write a number of classes, labels, numbers or pixel classes.
+
+    >>> count_nouns("regress", 1), count_nouns("segment", 1), count_nouns("multilabel", 1200)
+    ('1 number', '1 pixel class', '1,200 labels')
+    """
+    nouns = NOUNS[task]
+    return f"{number:,} {nouns.removesuffix('es' if nouns.endswith('sses') else 's') if number == 1 else nouns}"
+
+
+def spell_labels(data: ImageDataset) -> list[str]:
+    """Return the texts that a fingerprint hashes of a dataset's labels, numbers or masks, without reading an image."""
+    labels = " ".join(map(str, data.labels))
+    if data.task == "classify":
+        return [labels]
+    targets = b"" if data.targets is None else np.ascontiguousarray(data.targets, "<f4").tobytes()
+    return [labels, data.task, hashlib.sha256(targets).hexdigest()]
+
+
+def _occurring(data: ImageDataset) -> list[str]:
+    """List the names of a dataset that occur: those of its labels; all numbers and pixel classes."""
+    if data.task == "classify":
+        return [data.class_names[label] for label in sorted(set(data.labels))]
+    if data.task == "multilabel" and data.targets is not None:
+        return [name for name, images in zip(data.class_names, data.targets.sum(0), strict=True) if images]
+    return list(data.class_names)
 
 
 def join_datasets(datasets: Iterable[ImageDataset]) -> ImageDataset:
-    """Concatenate datasets of the same classes.
+    """Concatenate datasets of the same task and classes.
 
     >>> both = join_datasets([ImageDataset("zoo", ("cat",), (0,), Path), ImageDataset("farm", ("cat",), (0, 0), Path)])
     >>> both.name, len(both), both.describe(2)
@@ -114,6 +180,8 @@ def join_datasets(datasets: Iterable[ImageDataset]) -> ImageDataset:
     """
     first, *others = parts = tuple(datasets)
     for other in others:
+        if other.task != first.task:
+            raise ValueError(f"{first.name} is to {first.task}, {other.name} to {other.task}: these cannot be joined")
         if other.class_names != first.class_names:
             raise ValueError(f"{first.name} and {other.name} have different classes: datasets to join have the same")
     if not others:
@@ -126,6 +194,9 @@ def join_datasets(datasets: Iterable[ImageDataset]) -> ImageDataset:
         image=partial(_joined, tuple(part.image for part in parts), ends),
         name_of=partial(_joined, tuple(part.name_of or partial(_numbered, part.name) for part in parts), ends),
         version=partial(_version_of_joined, tuple((part.version, len(part)) for part in parts)),
+        task=first.task,
+        targets=None if first.targets is None else np.concatenate([part.targets for part in parts]),
+        mask=None if first.mask is None else partial(_joined, tuple(part.mask for part in parts), ends),  # type: ignore[misc]
     )
 
 
@@ -175,6 +246,8 @@ class DatasetSource:
     """Where a missing split is expected, for messages."""
     folder: Path | None = None
     """The folder above all images, if each is a file."""
+    task: str = "classify"
+    """One of `TASKS`."""
 
     def spelled(self, split: str, without: Collection[str] = ()) -> str | None:
         """Return the split's name in this source, None if it is missing; `without` are names already in use."""
@@ -231,6 +304,12 @@ def _joined(functions: tuple[Callable[[int], Any], ...], ends: tuple[int, ...], 
     i %= ends[-1]
     part = bisect_right(ends, i)
     return functions[part](i - (ends[part - 1] if part else 0))
+
+
+def _renumbered(mask: Callable[[int], Image], order: tuple[int | None, ...], i: int) -> Image:
+    """Return a dataset's mask with the indices of another list of classes."""
+    table = [255 if new is None else new for new in order]
+    return mask(i).point([*table, *[255] * (256 - len(table))])
 
 
 def _version_of_taken(version: Callable[[], str], indices: tuple[int, ...]) -> str:

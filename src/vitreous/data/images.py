@@ -109,6 +109,46 @@ def read_image(source: ImageLike, *, limit_pixels: int = LIMIT_PIXELS) -> Image.
         raise ImageError(name, reason_of(error, limit_pixels)) from error
 
 
+def read_stored(source: Path) -> Image.Image:
+    """Read an image file upright with its values as they are stored, for masks: palette indices, 16 bits, no colours.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     Image.new("I;16", (2, 2), 700).save(path := Path(folder) / "mask.png")
+    ...     read_stored(path).getpixel((0, 0))
+    700
+    """
+    name = str(source)
+    try:
+        with _open_stream(source, name) as stream:
+            image = _open_image(ReadLimitedFile(stream), name)
+            _check_size(*image.size, name, LIMIT_PIXELS)
+            image.load()
+    except ImageError:
+        raise
+    except Exception as error:  # Pillow's decoders raise far more than OSError
+        raise ImageError(name, reason_of(error)) from error
+    turn = _UPRIGHT.get(_orientation(image))
+    return image if turn is None else image.transpose(turn)
+
+
+def read_size(source: Path) -> tuple[int, int]:
+    """Read the width and height of an image file, upright as `read_image` returns it, mostly from its header."""
+    name = str(source)
+    try:
+        with _open_stream(source, name) as stream:
+            image = _open_image(ReadLimitedFile(stream), name)
+            if image.format == "TIFF":  # turned by its own decoder
+                _check_size(*image.size, name, LIMIT_PIXELS)
+                image.load()
+            width, height = image.size
+            return (height, width) if _orientation(image) >= 5 else (width, height)  # turned by a quarter
+    except ImageError:
+        raise
+    except Exception as error:
+        raise ImageError(name, reason_of(error)) from error
+
+
 def image_name(source: object, default: str = "image") -> str:
     """Return the name of an image for messages; raise `TypeError` for what cannot be an image.
 

@@ -162,6 +162,19 @@ class Preprocess:
         (top, bottom), (left, right) = found
         return left, top, right, bottom
 
+    def view_box(self, width: int, height: int) -> tuple[int, int, int, int]:
+        """Return where that part lies in what the model sees, whose edges may be black: left, top, right and bottom.
+
+        >>> Preprocess(size=(4, 4), resize=(4, 4), pad=True, mean=HALF, std=HALF).view_box(20, 10)
+        (0, 1, 4, 3)
+        """
+        found = []
+        for new, wanted in zip(self._resized(height, width), self.size, strict=True):
+            start = self._offset(new, wanted)
+            found.append((max(0, -start), min(wanted, new - start)))
+        (top, bottom), (left, right) = found
+        return left, top, right, bottom
+
     def _resized(self, height: int, width: int) -> tuple[int, int]:
         """Return height and width after the resize, before the crop."""
         if self.resize is None:

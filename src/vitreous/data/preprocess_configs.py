@@ -45,14 +45,12 @@ def from_timm(pretrained_cfg: Mapping[str, Any], image_size: int | tuple[int, in
     one_of("crop_mode", crop_mode, ("center", "squash"))
     resize = (math.floor(height / crop_share), math.floor(width / crop_share))
     cover = crop_mode == "center" and resize[0] != resize[1]
-    interpolation = config.get("interpolation", "bicubic")
     return Preprocess(
         size=(height, width),
         resize=resize[0] if crop_mode == "center" and not cover else resize,
         mean=for_channels("mean", config.get("mean", IMAGENET_MEAN), channels),
         std=for_channels("std", config.get("std", IMAGENET_STD), channels),
-        # timm drops the interpolation of a centre crop that is not square, and uses this
-        interpolation="bilinear" if cover else interpolation,
+        interpolation=config.get("interpolation", "bicubic"),
         cover=cover,
     )
 
@@ -70,8 +68,9 @@ def from_huggingface(
     resize = _huggingface_size(config["size"], kind) if config.get("do_resize", True) else None
     if resize is None and not config.get("do_center_crop"):
         raise ValueError("the preprocessor config neither resizes nor crops: images of any size would reach the model")
+    crop = square("crop_size", _huggingface_size(config.get("crop_size", 224)))  # checked even if it is not used
     if config.get("do_center_crop"):
-        size = square("crop_size", _huggingface_size(config.get("crop_size", 224)))
+        size = crop
     elif isinstance(resize, tuple):
         size = resize
     elif image_size is not None:

@@ -6,15 +6,15 @@ from PIL.Image import Image
 
 from vitreous.data.images import read_image
 
-FILES = ("chelsea.png", "coffee.png", "camera.png")
-"""Photographs inside scikit-image's wheel, free to use: a cat, a cup of coffee, a man with a camera."""
+FILES = ("coffee.png", "chelsea.png", "camera.png")
+"""Photographs inside scikit-image's wheel, free to use: a cup of coffee, a cat, a man with a camera."""
 
 
 def samples() -> dict[str, Image]:
     """Read three sample photographs, by name; nothing is downloaded.
 
     >>> list(samples())
-    ['chelsea', 'coffee', 'camera']
+    ['coffee', 'chelsea', 'camera']
     """
     folder = resources.files("skimage") / "data"  # `skimage.data` itself would copy them to a cache
     images = {file.partition(".")[0]: read_image((folder / file).read_bytes()) for file in FILES}

@@ -241,15 +241,19 @@ def draw_table(rows: Sequence[tuple[str, str]], *, title: str = "") -> Figure:
         raise ValueError(f"rows must be pairs of a name and a value, got {got}")
     names = [elide(str(name), 0.55 * WIDTH) for name, _ in rows]
     left = max(text_width(name) for name in names) + _TABLE_GAP
-    values = [elide(str(value), WIDTH - left, BODY, family=MONO) for _, value in rows]
-    width = left + max(text_width(value, BODY, family=MONO) for value in values)
-    with new_figure(max(width, 3.2), len(rows) * _TABLE_ROW, title) as card:
-        for number, (name, value) in enumerate(zip(names, values, strict=True)):
-            middle = (number + 0.5) * _TABLE_ROW
-            card.write(0, middle, name, color=MUTED, va="center_baseline")
-            card.write(left, middle, value, color=INK, va="center_baseline", family=MONO)
-            if number:
-                card.rule(number * _TABLE_ROW)
+    values = [wrap(str(value), WIDTH - left, family=MONO) or [""] for _, value in rows]
+    width = left + max(text_width(line, family=MONO) for lines in values for line in lines)
+    top, more = 0.0, line_height(BODY)
+    height = len(rows) * _TABLE_ROW + sum(len(lines) - 1 for lines in values) * more
+    with new_figure(max(width, 3.2), height, title) as card:
+        for name, lines in zip(names, values, strict=True):
+            if top:
+                card.rule(top)
+            card.write(0, top + 0.5 * _TABLE_ROW, name, color=MUTED, va="center_baseline")
+            for line in lines:
+                card.write(left, top + 0.5 * _TABLE_ROW, line, color=INK, va="center_baseline", family=MONO)
+                top += more
+            top += _TABLE_ROW - more
     return card
 
 

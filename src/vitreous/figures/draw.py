@@ -17,6 +17,7 @@ from vitreous.figures.kinds import (
     Dots,
     Lines,
     Map,
+    Mask,
     Matrix,
     Removal,
     Result,
@@ -25,7 +26,7 @@ from vitreous.figures.kinds import (
     Table,
     Tiles,
 )
-from vitreous.figures.maps import draw_colours, draw_crop, draw_grid, draw_map, draw_maps, draw_patches
+from vitreous.figures.maps import draw_colours, draw_crop, draw_grid, draw_map, draw_maps, draw_mask, draw_patches
 from vitreous.figures.matrix import draw_blocks_heads, draw_matrix, draw_similarity
 from vitreous.figures.selection import select
 from vitreous.figures.style import footer_of_figures
@@ -43,7 +44,7 @@ def draw(result: Result, image: Bytes | None = None, *, footer: str = "") -> Fig
     'Shapes'
     """
     with footer_of_figures(footer):
-        return DRAWERS[type(result)](result, image)
+        return _map(result, image) if isinstance(result, Map) else DRAWERS[type(result)](result)
 
 
 def _map(result: Map, image: Bytes | None) -> Figure:
@@ -117,7 +118,7 @@ def _prefix_shares(result: Map) -> np.ndarray:
     return np.array([f" · {percent(share)}" for share in values[..., : result.prefix].sum(axis=-1)], dtype=object)
 
 
-def _matrix(result: Matrix, image: Bytes | None) -> Figure:
+def _matrix(result: Matrix) -> Figure:
     """Draw a result of the kind `Matrix`: attention from token to token, heads of blocks, or similarity."""
     title, values = result.filled_title, result.shown()
     if result.prefix is not None:
@@ -127,12 +128,7 @@ def _matrix(result: Matrix, image: Bytes | None) -> Figure:
     return draw_similarity(values, [str(i) for i in range(len(values))], title=title)
 
 
-def _dots(result: Dots, image: Bytes | None) -> Figure:
-    """Draw a result of the kind `Dots`: a number for each head of each block."""
-    return draw_heads(result.values, label=result.label, ceiling=result.ceiling, title=result.title)
-
-
-def _bars(result: Bars, image: Bytes | None) -> Figure:
+def _bars(result: Bars) -> Figure:
     """Draw a result of the kind `Bars`: predictions, or a ranking."""
     if result.logits is not None:
         classes: dict[str, Any] = {"indices": result.indices, "everything": result.everything}
@@ -140,20 +136,20 @@ def _bars(result: Bars, image: Bytes | None) -> Figure:
     return draw_ranking(result.names, result.values, title=result.title, label=result.label, limits=result.limits)
 
 
-def _steps(result: Steps, image: Bytes | None) -> Figure:
+def _steps(result: Steps) -> Figure:
     """Draw a result of the kind `Steps`: the logit lens."""
     target, label = result.curves[0], result.names["class"][0]
     return draw_lens(result.steps, result.answers, result.probabilities, target, label, title=result.title)
 
 
-def _removal(result: Removal, image: Bytes | None) -> Figure:
+def _removal(result: Removal) -> Figure:
     """Draw a result of the kind `Removal`: answers while patches are hidden or shown alone."""
     shown = min(5, len(result.labels))
     hidden, alone = result.hidden[0, :, :shown], result.alone[0, :, :shown]
     return draw_removal(result.counts, hidden, alone, result.labels[:shown], title=result.title, note=result.sentence())
 
 
-def _lines(result: Lines, image: Bytes | None) -> Figure:
+def _lines(result: Lines) -> Figure:
     """Draw a result of the kind `Lines`: deletion and insertion curves."""
     deletion, insertion = result.panels
     return draw_faithfulness(
@@ -165,44 +161,25 @@ def _lines(result: Lines, image: Bytes | None) -> Figure:
     )
 
 
-def _tiles(result: Tiles, image: Bytes | None) -> Figure:
+def _tiles(result: Tiles) -> Figure:
     """Draw a result of the kind `Tiles`: filters, or an image cut into patches."""
     if result.grid is not None:
         return draw_patches(result.images[0], result.grid, title=result.title)
     return draw_filters(result.images, explained=result.shares, title=result.title)
 
 
-def _crop(result: Crop, image: Bytes | None) -> Figure:
-    """Draw a result of the kind `Crop`: an image, and the part that the model gets."""
-    return draw_crop(result.image, result.box, result.seen, result.captions, title=result.title)
-
-
-def _diagram(result: Diagram, image: Bytes | None) -> Figure:
-    """Draw a result of the kind `Diagram`: the architecture."""
-    return draw_architecture(result)
-
-
-def _story(result: Story, image: Bytes | None) -> Figure:
-    """Draw a result of the kind `Story`: the steps of an image through the model."""
-    return draw_story(result.steps, title=result.title)
-
-
-def _table(result: Table, image: Bytes | None) -> Figure:
-    """Draw a result of the kind `Table`: labels and texts."""
-    return draw_table(result.rows, title=result.title)
-
-
-DRAWERS: dict[type, Callable[[Any, Bytes | None], Figure]] = {
-    Map: _map,
+DRAWERS: dict[type, Callable[[Any], Figure]] = {
     Matrix: _matrix,
-    Dots: _dots,
+    Dots: lambda dots: draw_heads(dots.values, label=dots.label, ceiling=dots.ceiling, title=dots.title),
     Bars: _bars,
     Steps: _steps,
     Removal: _removal,
     Lines: _lines,
     Tiles: _tiles,
-    Crop: _crop,
-    Diagram: _diagram,
-    Story: _story,
-    Table: _table,
+    Crop: lambda crop: draw_crop(crop.image, crop.box, crop.seen, crop.captions, title=crop.title),
+    Mask: lambda mask: draw_mask(mask.image, mask.colours, mask.legend, title=mask.title),
+    Diagram: draw_architecture,
+    Story: lambda story: draw_story(story.steps, title=story.title),
+    Table: lambda table: draw_table(table.rows, title=table.title),
 }
+"""Kind of result → how it is drawn; a `Map` is laid over the image."""

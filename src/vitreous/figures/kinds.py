@@ -15,7 +15,7 @@ import numpy as np
 
 from vitreous.figures.checks import Floats
 from vitreous.figures.selection import SCALES, At, Axis, MatrixScale, Names, fill_title, select
-from vitreous.runtime.wording import percent
+from vitreous.runtime.wording import format_number, percent
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Map:
     """The first block in which they are, where `block` is an axis."""
     says: str = "Strongest at {peak}."
     """What the page says of the map it shows; `{peak}` is the strongest patch, `{place}` its row and
-    column, `{value}` its value in percent, `{odds}` its value read as log-odds."""
+    column, `{value}` its value in percent, `{change}` what hiding it does."""
     points: str = "{patch}: {number} {label}, number {rank} of {count}."
     """What the page says of the patch that is pointed at."""
     ends: tuple[str, str] | None = None
@@ -172,6 +172,20 @@ class Steps:
 
 
 @dataclass(frozen=True)
+class RemovedNumber:
+    """What a number becomes while patches are hidden, or shown alone: part of a `Removal`."""
+
+    name: str
+    hidden: Sequence[float]
+    """With so many patches hidden: `[steps]`."""
+    alone: Sequence[float]
+    """With only those patches shown."""
+    random: Sequence[float]
+    """With as many random patches hidden, mean over draws: `[class]`."""
+    centre: Sequence[float]
+
+
+@dataclass(frozen=True)
 class Removal:
     """A kind of result: the answers while the strongest patches of a map are hidden, and while they are shown alone."""
 
@@ -210,23 +224,29 @@ class Removal:
         "does as well as the map: do not rely on it."
     )
 
+    number: RemovedNumber | None = None
+    """Of a model that gives numbers: the number that is asked about, which the sentences then name."""
+
     kind = "removal"
 
-    def sentence(self, row: int = 0) -> str:
-        """Write what hiding the strongest patches of a class does, and whether the map passes its test."""
-        step = self.chosen[row]
-        whole, now = (float(self.hidden[row, at, row]) for at in (0, step))
+    def sentence(self) -> str:
+        """Write what hiding the strongest patches of the first class does, and whether the map passes its test."""
+        step, number = self.chosen[0], self.number
+        of = self if number is None else number
+        write = percent if number is None else (lambda value: format_number(value).replace("-", "−"))
+        line = self.hidden[0, :, 0] if number is None else number.hidden
+        whole, now = float(line[0]), float(line[step])
         words = {
             "count": self.counts[step],
             "patches": self.counts[-1],
-            "class": self.names["class"][row],
+            "class": self.names["class"][0] if number is None else number.name,
             "moves": "rises" if now > whole else "falls" if now < whole else "goes",
-            "whole": percent(whole),
-            "now": percent(now),
-            "random": percent(self.random[row]),
-            "centre": percent(self.centre[row]),
+            "whole": write(whole),
+            "now": write(now),
+            "random": write(float(of.random[0])),
+            "centre": write(float(of.centre[0])),
         }
-        return " ".join(text.format(**words) for text in (self.hide, self.good if self.passed[row] else self.bad))
+        return " ".join(text.format(**words) for text in (self.hide, self.good if self.passed[0] else self.bad))
 
 
 @dataclass(frozen=True)
@@ -284,6 +304,23 @@ class Crop:
     title: str
 
     kind = "crop"
+
+
+@dataclass(frozen=True)
+class Mask:
+    """A kind of result: the class of each pixel in colours over the image, and what the colours mean."""
+
+    image: np.ndarray
+    """What the model sees: uint8 `[H W 3]`."""
+    colours: np.ndarray
+    """The colour of each pixel's class: uint8 `[H W 3]`."""
+    legend: Sequence[tuple[str, str, float]]
+    """Name, colour (`#rrggbb`) and share of the pixels of each class that there is, the largest first."""
+    indices: Sequence[int]
+    """The classes of the legend, as the model counts."""
+    title: str
+
+    kind = "mask"
 
 
 @dataclass(frozen=True)
@@ -349,6 +386,6 @@ class Table:
     kind = "table"
 
 
-Result = Map | Matrix | Dots | Bars | Steps | Removal | Lines | Tiles | Crop | Diagram | Story | Table
+Result = Map | Matrix | Dots | Bars | Steps | Removal | Lines | Tiles | Crop | Mask | Diagram | Story | Table
 Results = Mapping[str, Result]
 """Results by what sets them apart within the view; one alone has the name ''."""

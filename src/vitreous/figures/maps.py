@@ -31,6 +31,7 @@ from vitreous.figures.style import (
     style,
 )
 from vitreous.figures.tiles import draw_tiles, mosaic
+from vitreous.runtime.wording import percent
 
 _GAP, _SPACE = 0.12, 0.06  # inches between panels: beside each other, and above the next one's caption
 _NARROWEST = 0.8  # inches that a panel's caption has, however narrow the image
@@ -238,6 +239,34 @@ def draw_crop(
         for axes, text in zip((left, right), captions, strict=True):
             caption(axes, elide(text, slot - 2 * _GAP, SMALL))
             frame(axes)
+    return card
+
+
+def draw_mask(
+    image: ArrayLike, colours: ArrayLike, legend: Sequence[tuple[str, str, float]], *, title: str = ""
+) -> Figure:
+    """Draw the image beside its mask, uint8 `[H W 3]` each; `legend` has name, colour and share of each class.
+
+    >>> image = np.zeros((30, 40, 3), np.uint8)
+    >>> [text.get_text() for text in draw_mask(image, image, [("box", "#e69f00", 0.25)]).texts[-2:]]
+    ['■', 'box 25.0 %']
+    """
+    image, colours = image_of(image), image_of(colours)
+    mixed = ((image.astype(np.uint16) + colours) // 2).astype(np.uint8)
+    width, height = _panel(image, columns=2, room=_GAP)
+    columns, row = 3, 0.2  # of the legend, and inches of its row
+    slot, under = max(width, 2.6) + 2 * _GAP, CAPTION + height + 0.12
+    with new_figure(2 * slot - 2 * _GAP, under + -(-len(legend) // columns) * row, title) as card:
+        for side, (each, text) in enumerate(((image, "what the model sees"), (mixed, "the class of each pixel"))):
+            axes = card.axes_at(side * slot, CAPTION, width, height)
+            _show(axes, _shrink(each), each.shape)
+            caption(axes, text)
+            frame(axes)
+        wide = (2 * slot - 2 * _GAP) / columns
+        for number, (name, colour, share) in enumerate(legend):
+            left, top = number % columns * wide, under + number // columns * row
+            card.write(left, top, "■", size=SMALL, color=colour, va="top")
+            card.write(left + 0.16, top, elide(f"{name} {percent(share)}", wide - 0.3, SMALL), size=SMALL, va="top")
     return card
 
 

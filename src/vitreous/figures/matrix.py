@@ -93,17 +93,17 @@ def draw_blocks_heads(values: ArrayLike, *, title: str = "", label: str = "", di
     return card
 
 
-def draw_similarity(values: ArrayLike, labels: Sequence[str], *, title: str = "", label: str = "similarity") -> Figure:
+def draw_similarity(values: ArrayLike, labels: Sequence[str], *, title: str = "") -> Figure:
     """Draw how alike n things are `[n n]`, such as blocks' features by centred kernel alignment; 0 to 1 by default.
 
-    >>> figure = draw_similarity(np.eye(3), ["embedding", "block 0", "block 1"], label="CKA")
+    >>> figure = draw_similarity(np.eye(3), ["embedding", "block 0", "block 1"])
     >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
     ['embedding', 'block 0', 'block 1']
     """
     values = array_of("values", values, "n n")
     labels = labels_of("labels", labels, len(values))
     usual = np.nanmin(values, initial=0) >= 0 and np.nanmax(values, initial=1) <= 1
-    scale = scale_of(values, label, limits=(0.0, 1.0) if usual else None)
+    scale = scale_of(values, "similarity", limits=(0.0, 1.0) if usual else None)
     cell = min(4.8 / len(values), 0.5)
     with new_cells(values, scale, (cell, cell), labels, labels, title=title) as (card, _):
         return card

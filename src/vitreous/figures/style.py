@@ -44,6 +44,7 @@ ACCENT, PALE = PALETTE[0], "#a9c9de"
 ABOVE, BELOW = "#b2182b", "#2166ac"
 """More than zero and less, as in `DIVERGING`."""
 
+
 HEAT = matplotlib.colormaps["inferno"].with_extremes(bad=MISSING)
 """Amounts: dark is little, bright is much."""
 DIVERGING = matplotlib.colormaps["RdBu_r"].with_extremes(bad=MISSING)
@@ -100,7 +101,9 @@ def elide(text: str, width: float, size: float = BODY, weight: str = "normal", f
     return cut.rstrip(" ,;:-–(") + "…"
 
 
-def wrap(text: str, width: float, size: float = BODY, weight: str = "normal", lines: int = 2) -> list[str]:
+def wrap(
+    text: str, width: float, size: float = BODY, weight: str = "normal", lines: int = 2, family: str = ""
+) -> list[str]:
     """Break text between words into at most `lines` lines of `width` inches; the last is elided.
 
     >>> wrap("Attention of the class token", 1.5, lines=2)
@@ -110,11 +113,11 @@ def wrap(text: str, width: float, size: float = BODY, weight: str = "normal", li
     broken: list[str] = []
     while words and len(broken) < lines - 1:
         count = len(words)
-        while count > 1 and text_width(" ".join(words[:count]), size, weight) > width:
+        while count > 1 and text_width(" ".join(words[:count]), size, weight, family) > width:
             count -= 1
-        broken.append(elide(" ".join(words[:count]), width, size, weight))
+        broken.append(elide(" ".join(words[:count]), width, size, weight, family))
         words = words[count:]
-    return [*broken, elide(" ".join(words), width, size, weight)] if words else broken
+    return [*broken, elide(" ".join(words), width, size, weight, family)] if words else broken
 
 
 _LOCK = threading.RLock()  # matplotlib's settings belong to the whole process: one drawing at a time

@@ -187,7 +187,7 @@ def with_registers(model: ViT, neurons: Sequence[Neuron], count: int = 1) -> ViT
 def check_registers(model: ViT) -> None:
     """Raise an error that says why a model can have no test-time registers, if it can have none."""
     config = model.config
-    if config.mlp_norm or config.post_norm:
+    if config.mlp_norm or config.post_norm or config.residual_norm:
         raise ValueError("test-time registers need neurons whose activations are added up: here a norm follows them")
     if config.relative_position != "none":
         raise ValueError("a model with relative positions has no place for test-time registers")

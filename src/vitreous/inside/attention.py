@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vitreous.inside.capture import Internals, capture
 from vitreous.inside.glossary import full_name
+from vitreous.models.dense_head import RegionHead
 from vitreous.models.tokens import TokenLayout
 from vitreous.models.vit import TransformerBlock, ViT
 
@@ -87,7 +88,8 @@ def attention_of(model: ViT, layer: int, normed: Tensor) -> Tensor:
 
 def pooled_by(model: ViT) -> tuple[str, ...]:
     """Name the internals that `readout`, what the head reads, needs of a model that pools by attention."""
-    return ("pool.attention", "pool.v", "pool.mixed") if model.attn_pool is not None else ()
+    pools = model.attn_pool is not None and model.config.dense == "none"
+    return ("pool.attention", "pool.v", "pool.mixed") if pools else ()
 
 
 def readout(model: ViT, pooled: Tensor | None = None) -> Tensor:
@@ -95,8 +97,13 @@ def readout(model: ViT, pooled: Tensor | None = None) -> Tensor:
 
     The class token has all of it, or shares it with a distillation token that has a head, or it is spread over patches.
     Attention pooling decides it anew for each image: given its attention `pooled`, `[b h 1 t]`, the result is `[b t]`.
+    A dense head reads all patches alike; at a pixel, those around it (`models/dense_head.py`).
     """
     layout, weights = model.layout, []
+    if model.config.dense != "none":
+        patches = torch.full(layout.grid, 1 / layout.patches, device=next(model.parameters()).device)
+        shares = model.head.patch_shares(layout.grid) if isinstance(model.head, RegionHead) else patches
+        return F.pad(shares.flatten(), (layout.prefix, 0))
     if model.attn_pool is not None:
         if pooled is None:
             raise ValueError("this model pools by attention: capture pool.attention, and pass it as `pooled`")

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from vitreous.inside.gradients import Target, chosen_classes
 from vitreous.inside.hiding import REMOVED, HiddenPatches
+from vitreous.models.dense_head import RegionHead, at_region
 from vitreous.models.vit import ViT
 
 if TYPE_CHECKING:
@@ -123,6 +124,8 @@ def reinitialised(model: "ViT | ResNet", seed: int = 0) -> "ViT | ResNet":
         for head in (getattr(fresh, "head", None), getattr(fresh, "head_dist", None)):
             if head is not None and head.weight is not None:
                 nn.init.trunc_normal_(head.weight, std=0.02)
+    if isinstance(head := getattr(model, "head", None), RegionHead):
+        fresh = at_region(fresh, head.mask)
     fresh.card = model.card
     return fresh.to(next(model.parameters())).train(model.training)
 

@@ -7,8 +7,8 @@ WHOLE: dict[str, tuple[str, str]] = {
     "patches": ("[b n d]", "patch embeddings, before positions"),
     "embedding": ("[b t d]", "tokens with positions: the input of the first block"),
     "tokens": ("[b t d]", "tokens after the last block and the final norm"),
-    "pooled": ("[b d]", "input of the head"),
-    "logits": ("[b classes]", "output of the model"),
+    "pooled": ("[b d]", "input of the head; a dense head reads outputs of blocks instead"),
+    "logits": ("[b classes]", "output of the model; of a dense head for each pixel, [b classes H W]"),
 }
 BLOCK: dict[str, tuple[str, str]] = {
     "input": ("[b t d]", "tokens: the input of the block"),

@@ -5,7 +5,7 @@ by a weighted mean of the positive ones, so that several objects of one class al
 
 Made for convolutions, it also works on tokens: patches are the pixels, the width is the channels. It is computed at the
 last block's first norm, since after the last block only the class token reaches the head and patches have no gradient.
-For a ResNet it is computed at the last stage, as in the paper.
+For a ResNet it is computed at the last stage, as in the paper, for a CNN of timm's at its last feature map.
 """
 
 from collections.abc import Callable
@@ -20,13 +20,14 @@ from vitreous.inside.gradients import Target, class_score, differentiable
 
 if TYPE_CHECKING:
     from vitreous.models.resnet import ResNet
+    from vitreous.models.timm_classifier import TimmClassifier
 
 
-def grad_cam(model: nn.Module, x: Tensor, target: Target = None, *, layer: int = -1) -> Tensor:
+def grad_cam(model: nn.Module, x: Tensor, target: Target = None, *, layer: int | None = None) -> Tensor:
     """Compute Grad-CAM for a class: images `[b c H W]` → `[b rows columns]`, never negative.
 
-    `layer` is a block of a ViT, or one of a ResNet's four stages: the last has 7×7 positions for 224 px, and for small
-    images so few that an earlier one shows more.
+    `layer` is a block of a ViT, or one of a ResNet's four stages, by default the last that the head reads. A ResNet's
+    last has 7×7 positions for 224 px, and for small images so few that an earlier one shows more.
 
     >>> from vitreous.models.variants import variant
     >>> from vitreous.models.vit import ViT
@@ -36,7 +37,7 @@ def grad_cam(model: nn.Module, x: Tensor, target: Target = None, *, layer: int =
     return _cam(model, x, target, layer, weighted_channels)
 
 
-def grad_cam_plus_plus(model: nn.Module, x: Tensor, target: Target = None, *, layer: int = -1) -> Tensor:
+def grad_cam_plus_plus(model: nn.Module, x: Tensor, target: Target = None, *, layer: int | None = None) -> Tensor:
     """Compute Grad-CAM++ for a class: images `[b c H W]` → `[b rows columns]`, never negative.
 
     Second and third derivatives are those of the exponential of the logit, as the paper assumes.
@@ -44,14 +45,19 @@ def grad_cam_plus_plus(model: nn.Module, x: Tensor, target: Target = None, *, la
     return _cam(model, x, target, layer, positively_weighted_channels)
 
 
-def _cam(model: nn.Module, x: Tensor, target: Target, layer: int, weigh: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+def _cam(
+    model: nn.Module, x: Tensor, target: Target, layer: int | None, weigh: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
     if hasattr(model, "layer4"):  # a ResNet: to ask for its class would import torchvision
-        return weigh(*_resnet_activations(cast("ResNet", model), x, target, layer))
+        return weigh(*_resnet_activations(cast("ResNet", model), x, target, -1 if layer is None else layer))
+    if hasattr(model, "read_map"):  # a CNN of timm's, whose last feature map is the only one known
+        return weigh(*_feature_map_activations(cast("TimmClassifier", model), x, target))
     plain, _ = underneath(model)
+    layer = plain.config.last_read if layer is None else layer
     with differentiable(x) as x, capture(model, "norm1", layers=[layer], gradients=True) as internals:
         score = class_score(model(x), target)
         tokens = internals[full_name("norm1", internals.layers[0])]  # [b t d]
-        (gradient,) = torch.autograd.grad(score, tokens)
+        (gradient,) = torch.autograd.grad(score, [tokens], materialize_grads=True)  # 0 beyond what a dense head reads
     return weigh(*(plain.layout.to_grid(part.mT) for part in (tokens.detach(), gradient)))
 
 
@@ -90,3 +96,12 @@ def _resnet_activations(model: "ResNet", x: Tensor, target: Target, layer: int) 
     finally:
         hook.remove()
     return outputs[0].detach(), gradient
+
+
+def _feature_map_activations(model: "TimmClassifier", x: Tensor, target: Target) -> tuple[Tensor, Tensor]:
+    """Compute what Grad-CAM weights in a CNN of timm's: its last feature map and the gradient of that."""
+    with differentiable(x) as x:
+        if (activation := model.feature_map(x)) is None:
+            raise ValueError(f"{model.config.timm} has no feature map of rows and columns, which Grad-CAM needs")
+        (gradient,) = torch.autograd.grad(class_score(model.read_map(activation), target), [activation])
+    return activation.detach(), gradient

@@ -59,17 +59,19 @@ def ablate_heads(
     for block in model.blocks:
         inputs.append(tokens)
         tokens = block(tokens)
-    logits = model.forward_head(model.norm(tokens))
+    read = [inputs[number + 1] for number in model.config.dense_blocks if number < depth - 1]  # by a dense head
+    logits = model.forward_head(*read, model.norm(tokens))
     target = int(logits.argmax()) if target is None else within(target, model.config.classes, "class")
     effect = torch.empty(depth, heads)
     for layer, start in enumerate(inputs):
         weights = torch.ones(heads, depth, heads)
         weights[range(heads), layer, range(heads)] = 0.0  # copy i of the image runs without head i
-        tokens = start.expand(heads, -1, -1)
+        earlier = [inputs[number + 1] for number in model.config.dense_blocks if number + 1 < layer]
         with intervene(model, head_weights=weights):
-            for block in model.blocks[layer:]:
-                tokens = block(tokens)
-            changed = model.forward_head(model.norm(tokens))
+            read = [each.expand(heads, -1, -1) for each in earlier] + model.run_blocks(
+                start.expand(heads, -1, -1), first=layer
+            )
+            changed = model.forward_head(*read)
         effect[layer] = (changed[:, target] - logits[0, target]).cpu()
         progress(layer + 1, depth)
     return effect

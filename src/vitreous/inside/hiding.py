@@ -102,12 +102,17 @@ class HiddenPatches:
         seen = torch.cat([prefix, kept], dim=1)  # [m t]
         chosen = seen.nonzero()[:, 1].view(len(seen), -1)  # all masks keep equally many
         if self.vit.config.plain and self.vit.config.rope == "none":
-            return self._blocks(tokens[0, chosen])
+            return self._blocks(tokens[0, chosen], seen)
         # attention itself knows positions (rotary, relative bias): all tokens run, none attends to those left out
-        tokens = tokens.expand(len(seen), -1, -1)
-        for block in self.vit.blocks:
-            tokens = block(tokens, seen[:, None, None])
-        return self.vit.forward_head(self.vit.norm(tokens)[seen].view(len(seen), -1, tokens.shape[-1]))
+        read = self.vit.run_blocks(tokens.expand(len(seen), -1, -1), seen[:, None, None])
+        return self._head([each[seen].view(len(seen), -1, tokens.shape[-1]) for each in read], seen)
+
+    def _head(self, read: list[Tensor], seen: Tensor | None) -> Tensor:
+        """Compute logits of the tokens that are left; a dense head reads the mean of those where one was left out."""
+        assert self.vit is not None
+        if self.vit.config.dense != "none" and seen is not None and not seen.all():
+            read = [filled(each, seen, self.vit.layout.prefix) for each in read]
+        return self.vit.forward_head(*read)
 
     def _patches(self, shown: str | Tensor) -> Tensor:
         """Embed the patches of the image, or of what hidden patches show: `[1 n d]`."""
@@ -120,15 +125,32 @@ class HiddenPatches:
     def _hidden_image(self, baseline: str | Tensor) -> Tensor:
         return hidden_image(self.model, self.x, baseline, self.grid)
 
-    def _blocks(self, tokens: Tensor) -> Tensor:
-        """Run the blocks and the head on embedded tokens: `[m t d]` → `[m classes]`."""
+    def _blocks(self, tokens: Tensor, seen: Tensor | None = None) -> Tensor:
+        """Run the blocks and the head on embedded tokens, all or those `seen`: `[m t d]` → `[m classes]`."""
         assert self.vit is not None
         short = rows_read(self.vit) is not None  # not while hooks are active, which another network would not call
         if short and self._faster is not None:
             return self._faster(tokens)
-        for block in self.vit.blocks[:-1] if short else self.vit.blocks:
+        if not short:
+            return self._head(self.vit.run_blocks(tokens), seen)
+        for block in self.vit.blocks[:-1]:
             tokens = block(tokens)
-        return read_last_block(self.vit, tokens) if short else self.vit.forward_head(self.vit.norm(tokens))
+        return read_last_block(self.vit, tokens)
+
+
+def filled(tokens: Tensor, seen: Tensor, prefix: int) -> Tensor:
+    """Put the tokens `[m k d]` that were not hidden where they are `seen`, bool `[m t]`, and their mean elsewhere.
+
+    The mean is that of the patches, which follow a `prefix`; without any patch it is zero.
+
+    >>> filled(torch.tensor([[[5.0], [1.0], [3.0]]]), torch.tensor([[True, True, False, True]]), prefix=1).flatten()
+    tensor([5., 1., 2., 3.])
+    """
+    patches = tokens[:, prefix:]
+    mean = patches.sum(dim=1, keepdim=True) / max(patches.shape[1], 1)  # [m 1 d]
+    whole = mean.expand(-1, seen.shape[1], -1).clone()
+    whole[seen] = tokens.flatten(0, 1)
+    return whole
 
 
 def hidden_image(model: nn.Module, x: Tensor, baseline: str | Tensor, grid: tuple[int, ...]) -> Tensor:

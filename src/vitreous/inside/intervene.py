@@ -77,7 +77,8 @@ class _Intervention(Hook):
         self.layers = {
             id(module): layer for layer, block in enumerate(model.blocks) for module in (block, block.attn, block.mlp)
         }
-        self.whole = {id(model), id(model.patch_embed)}
+        self.embedding = model.patch_embed
+        self.read = {"tokens", *(full_name("output", number) for number in model.config.dense_blocks)}  # by heads
         self.pool, pooled_from = model.attn_pool, 0 if model.config.pool_prefix else model.layout.prefix
         pooled_from -= model.attn_pool.own if model.attn_pool is not None else 0
         self.not_pooled = [token - pooled_from for token in tokens_off]
@@ -99,16 +100,16 @@ class _Intervention(Hook):
         layer = self.layers.get(id(module))
         if self.pool is not None and module is self.pool:
             name = f"pool.{name}"
-        elif layer is None and id(module) not in self.whole:
-            return value
+        elif layer is None and self.embedding not in (module, getattr(module, "patch_embed", None)):
+            return value  # of another model; one that shares its blocks, such as a question about it, is changed too
         if name == "pool.scores":
             value = value.index_fill(-1, torch.tensor(self.not_pooled, device=value.device).long(), float("-inf"))
         if name == "scores" and layer in self.blocked:
             value = value.masked_fill(self.blocked[layer].to(value.device), float("-inf"))
-        if name == "tokens" and self.tokens_off:  # then the mean over all patches is that over those which are left
-            value = value.clone()
-            value[:, self.tokens_off] = value[:, self.patches_left].mean(dim=1, keepdim=True)
         full = name if layer is None else full_name(name, layer)
+        if full in self.read and self.tokens_off:  # then the mean over all patches is that over those which are left
+            value = value.clone()  # no other token reads those of patches that are off
+            value[:, self.tokens_off] = value[:, self.patches_left].mean(dim=1, keepdim=True)
         if (change := self.changes.get(full)) is not None:
             value = apply(full, change, value)
         if name == "mixed" and self.head_weights is not None and layer is not None:

@@ -11,6 +11,7 @@ def logit_lens(model: nn.Module, x: Tensor) -> Tensor:
     """Compute the logit lens: logits after the embedding and after each block, `[b c H W]` → `[layers+1 b classes]`.
 
     Each layer's tokens go through the final norm, the pooling and the head; the last entry is the model's own logits.
+    A dense head reads them instead of those of later blocks, as if these passed them on.
 
     >>> from vitreous.models.variants import variant
     >>> from vitreous.models.vit import ViT
@@ -21,4 +22,9 @@ def logit_lens(model: nn.Module, x: Tensor) -> Tensor:
     with capture(model, ["embedding", "output"]) as internals:
         model(x)
     layers = [internals["embedding"], *internals.stack("output")]  # each [b t d]
-    return torch.stack([plain.forward_head(plain.norm(tokens)) for tokens in layers])
+    read = [number + 1 for number in plain.config.dense_blocks if number + 1 < len(layers) - 1]  # by a dense head
+
+    def logits(layer: int) -> Tensor:
+        return plain.forward_head(*(layers[min(each, layer)] for each in read), plain.norm(layers[layer]))
+
+    return torch.stack([logits(layer) for layer in range(len(layers))])

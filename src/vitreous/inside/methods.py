@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vitreous.inside.attention import class_maps
+from vitreous.inside.attention import class_maps, readout
 from vitreous.inside.capture import capture, underneath
 from vitreous.inside.faithfulness import centre_map, random_map
 from vitreous.inside.grad_cam import grad_cam, grad_cam_plus_plus
@@ -52,7 +52,7 @@ class Method:
 def patch_grid(model: nn.Module, x: Tensor) -> tuple[int, int]:
     """Return the grid of every method's maps: a ViT's patches, or the cells of a ResNet's last stage."""
     if hasattr(model, "layer4"):
-        pixels = 8 if getattr(model.config, "stem", "") == "small" else 32
+        pixels: int = model.config.stride  # type: ignore[assignment]
         return -(-x.shape[-2] // pixels), -(-x.shape[-1] // pixels)
     grid: tuple[int, int] = underneath(model)[0].layout.grid
     return grid
@@ -60,8 +60,10 @@ def patch_grid(model: nn.Module, x: Tensor) -> tuple[int, int]:
 
 def _attention(model: nn.Module, x: Tensor, target: int | None) -> Tensor:
     plain, _ = underneath(model)
-    with torch.no_grad(), capture(model, "attention", layers=[-1]) as internals:
+    with torch.no_grad(), capture(model, "attention", layers=[plain.config.last_read]) as internals:
         model(x)
+    if plain.config.dense != "none":  # the patches around a pixel are asked, not the class token
+        return plain.layout.to_grid(readout(plain) @ internals.stack("attention")[0].mean(dim=1))
     return class_maps(internals, plain.layout)[0].mean(dim=1)  # over heads
 
 

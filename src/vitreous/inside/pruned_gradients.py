@@ -11,6 +11,7 @@ Shapes:  b images · t tokens · d width
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.inside.capture import underneath
@@ -34,14 +35,21 @@ def pruned_gradients(model: nn.Module, x: Tensor, target: Target = None) -> Tens
 
 
 def token_parts(model: nn.Module, x: Tensor, target: Target = None) -> Tensor:
-    """Compute gradient × token of the tokens that enter each block: images `[b c H W]` → `[layers b t]`."""
+    """Compute gradient × token of the tokens that enter each block: images `[b c H W]` → `[layers b t]`.
+
+    What a dense head has read of earlier blocks counts there, too.
+    """
     plain, _ = underneath(model)
     passed = _Passed(plain)
     with differentiable(x) as x, activate(passed), activate(_Pruning(plain, passed)):
         score = class_score(model(x), target)
-        gradients = torch.autograd.grad(score, passed.inputs)
-    parts = [(value.detach() * slope).sum(dim=-1) for value, slope in zip(passed.inputs, gradients, strict=True)]
-    return torch.stack(parts)
+        values = [*passed.inputs, *passed.read]
+        gradients = torch.autograd.grad(score, values, materialize_grads=True)
+    parts = [(value.detach() * slope).sum(dim=-1) for value, slope in zip(values, gradients, strict=True)]
+    found, read = torch.stack(parts[: len(passed.inputs)]), parts[len(passed.inputs) :]
+    for number, part in zip(plain.config.dense_blocks, read, strict=True):  # [b rows columns] each
+        found[number + 2 :] += F.pad(part.flatten(1), (plain.layout.prefix, 0))
+    return found
 
 
 class _Passed(Hook):
@@ -51,7 +59,9 @@ class _Passed(Hook):
 
     def __init__(self, model: ViT) -> None:
         self.blocks = {id(block) for block in model.blocks}
+        self.dense = {id(part) for part in model.head.modules() if isinstance(part, nn.LayerNorm)}
         self.inputs: list[Tensor] = []  # of the blocks, [b t d] each
+        self.read: list[Tensor] = []  # by a dense head, [b rows columns d] each
         self.last: Tensor | None = None  # the value before the next norm, or the next MLP
 
     def on_value(self, module: nn.Module, name: str, value: Tensor) -> Tensor:
@@ -59,6 +69,8 @@ class _Passed(Hook):
             if name == "input":
                 self.inputs.append(value)
             self.last = value
+        elif id(module) in self.dense and name == "norm_input":
+            self.read.append(value)
         return value
 
 
@@ -71,35 +83,54 @@ class _Pruning(Hook):
         self.model, self.passed = model, passed
         self.blocks: dict[int, Any] = {id(block): block for block in model.blocks}
         self.inside = {id(part) for block in model.blocks for part in (block.attn, block.mlp)}
+        self.dense = {id(part) for part in model.head.modules()} if model.config.dense != "none" else set()
+        self.read = torch.empty(0)
 
     def on_value(self, module: nn.Module, name: str, value: Tensor) -> Tensor:
+        last = self.passed.last
         if (block := self.blocks.get(id(module))) is not None:  # norms after a branch keep their gradients
-            return self.normed(getattr(block, name)) if name in ("norm1", "norm2") and not block.post_norm else value
+            if last is None or name not in ("norm1", "norm2") or block.post_norm or block.residual_norm:
+                return value
+            return pruned_norm(getattr(block, name), last)
         if id(module) in self.inside:
             if name in ("q", "k"):
                 return value.detach()  # attention weights are constants, and the fused kernel stays
             return self.gated(module, value) if name == "mlp_hidden" else value
-        if module is self.model and name == "tokens" and not isinstance(self.model.norm, nn.Identity):
-            return self.normed(self.model.norm)
+        if module is self.model and name == "tokens" and last is not None:
+            return value if isinstance(self.model.norm, nn.Identity) else pruned_norm(self.model.norm, last)
+        if id(module) in self.dense:  # its norms and activations name what they read first
+            if name in ("norm_input", "gate_input"):
+                self.read = value
+            elif name == "gate":
+                return pruned_gate(self.read, value)
+            else:
+                return pruned_norm(module, self.read)
         return value
 
-    def normed(self, norm: nn.Module) -> Tensor:
-        """A layer norm, or a root mean square norm, whose divisor is a constant."""
-        assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
-        last = self.passed.last
-        assert last is not None
-        shifted = last - last.mean(dim=-1, keepdim=True) if isinstance(norm, nn.LayerNorm) else last
-        result = shifted / (shifted.square().mean(dim=-1, keepdim=True) + (norm.eps or 0.0)).sqrt().detach()
-        result = result if norm.weight is None else result * norm.weight
-        return result + norm.bias if isinstance(norm, nn.LayerNorm) and norm.bias is not None else result
-
     def gated(self, mlp: nn.Module, value: Tensor) -> Tensor:
-        """An activation as a constant gate times its input: GELU(h) = h · Φ(h)."""
+        """The activation of an MLP with a constant gate."""
         assert isinstance(mlp, MLP)
         last = self.passed.last
         assert last is not None
         hidden: Tensor = mlp.fc1(last)
-        if mlp.swiglu:
-            hidden = hidden.chunk(2, dim=-1)[1]
-        gate = torch.where(hidden.abs() > 1e-6, value / torch.where(hidden == 0, 1.0, hidden), 0.5)
-        return hidden * gate.detach()
+        return pruned_gate(hidden.chunk(2, dim=-1)[1] if mlp.swiglu else hidden, value)
+
+
+def pruned_norm(norm: nn.Module, x: Tensor) -> Tensor:
+    """Compute a layer norm, a root mean square norm or a group norm `[b c H W]`, whose divisor has no gradient."""
+    assert isinstance(norm, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm)
+    grouped = isinstance(norm, nn.GroupNorm)
+    parts = x.unflatten(1, (norm.num_groups, -1)) if isinstance(norm, nn.GroupNorm) else x
+    over = (2, 3, 4) if grouped else (-1,)
+    parts = parts if isinstance(norm, nn.RMSNorm) else parts - parts.mean(dim=over, keepdim=True)
+    parts = parts / (parts.square().mean(dim=over, keepdim=True) + (norm.eps or 0.0)).sqrt().detach()
+    result = parts.flatten(1, 2) if grouped else parts
+    shape = (-1, 1, 1) if grouped else (-1,)
+    result = result if norm.weight is None else result * norm.weight.view(shape)
+    return result if isinstance(norm, nn.RMSNorm) or norm.bias is None else result + norm.bias.view(shape)
+
+
+def pruned_gate(hidden: Tensor, value: Tensor) -> Tensor:
+    """Compute an activation as its input times a gate without gradient: GELU(h) = h · Φ(h)."""
+    gate = torch.where(hidden.abs() > 1e-6, value / torch.where(hidden == 0, 1.0, hidden), 0.5)
+    return hidden * gate.detach()

@@ -51,18 +51,19 @@ def relevance(model: nn.Module, x: Tensor, target: Target = None) -> Tensor:
     return _carried(plain, start, (matrix for _, matrix in _weighted_attention(plain, internals, gradients)))
 
 
-def gradient_attention(model: nn.Module, x: Tensor, target: Target = None, *, layer: int = -1) -> Tensor:
+def gradient_attention(model: nn.Module, x: Tensor, target: Target = None, *, layer: int | None = None) -> Tensor:
     """Compute one layer's gradient × attention, (∇A ⊙ A)⁺, for a class: `[b c H W]` → `[b rows columns]`.
 
-    The row is the one that the head reads: the class token's, the mean of the patches', or the attention pool's.
+    The row is the one that the head reads: the class token's, the mean of the patches', or the attention pool's. The
+    layer is by default the last that the head reads.
     """
     plain, _ = underneath(model)
-    internals, gradients = _gradients(model, x, target, layers=[layer])
+    internals, gradients = _gradients(model, x, target, layers=[plain.config.last_read if layer is None else layer])
     ((_, matrix),) = _weighted_attention(plain, internals, gradients)
     return plain.layout.to_grid(_times(_row_read(plain, internals, gradients), matrix))
 
 
-def class_evidence(model: nn.Module, x: Tensor, classes: Sequence[int], *, layer: int = -1) -> ClassEvidence:
+def class_evidence(model: nn.Module, x: Tensor, classes: Sequence[int], *, layer: int | None = None) -> ClassEvidence:
     """Compute relevance, gradient × attention of a layer and the importance of heads for several classes of one image.
 
     The image `[1 c H W]` runs forward once, and backward once for each class.
@@ -77,7 +78,10 @@ def class_evidence(model: nn.Module, x: Tensor, classes: Sequence[int], *, layer
         raise ValueError(f"expected one image [1 c H W], got {tuple(x.shape)}")
     plain, _ = underneath(model)
     internals, gradients = _gradients(model, x, classes)
-    start, wanted = _row_read(plain, internals, gradients), internals.layers[layer]
+    start, wanted = (
+        _row_read(plain, internals, gradients),
+        internals.layers[plain.config.last_read if layer is None else layer],
+    )
     rows: list[Tensor] = []
 
     def matrices() -> Iterator[Tensor]:
@@ -102,7 +106,7 @@ def _carried(model: ViT, start: Tensor, matrices: Iterator[Tensor]) -> Tensor:
     row = start
     for matrix in matrices:
         row = row.to(matrix) + _times(row, matrix)
-    return model.layout.to_grid(row if model.attn_pool is not None else row - start.to(row))
+    return model.layout.to_grid(row if pooled_by(model) else row - start.to(row))
 
 
 def _gradients(

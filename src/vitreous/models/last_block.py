@@ -62,7 +62,7 @@ def rows_read(model: nn.Module) -> int | None:
     """Count the last block's tokens that the head reads, from the first on; None if the whole network has to run."""
     if not isinstance(model, ViT) or model.config.pool != "token" or not model.config.plain:
         return None
-    if hooks_active():
+    if model.config.dense != "none" or hooks_active():
         return None
     if type(model.blocks[-1].attn.qkv) is not nn.Linear:  # type: ignore[union-attr]  # LoRA adds to the weight
         return None

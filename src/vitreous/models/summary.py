@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from vitreous.models.hooks import Hook, activate
+from vitreous.models.timm_classifier import TimmClassifier, TimmConfig, flops_by_torch
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 
 if TYPE_CHECKING:
     from vitreous.models.resnet import ResNet  # it imports torchvision, which takes seconds
 
-    Model: TypeAlias = ViT | ResNet
+    Model: TypeAlias = ViT | ResNet | TimmClassifier
 
 Rows = list[tuple[str, str]]
 
@@ -31,6 +32,8 @@ def describe(model: Model) -> str:
     '224×224 px, 16×16 patches in 14×14, width 192, depth 12, heads 3'
     """
     config = model.config
+    if isinstance(config, TimmConfig):
+        return f"{config.timm}, {config.size[0]}×{config.size[1]} px"
     if not isinstance(config, ViTConfig):
         return f"depth {config.depth}"
     (h, w), (p, q), (rows, columns) = config.size, config.patch, config.grid
@@ -51,6 +54,8 @@ def count_flops(model: Model) -> int:
     """Count the floating-point operations of a forward pass of one image: two for each multiply-add of a product."""
     like, training = next(model.parameters()), model.training
     image = torch.zeros(1, model.config.channels, *model.config.size, device=like.device, dtype=like.dtype)
+    if isinstance(model, TimmClassifier):  # it may multiply in ways that our counter does not know
+        return flops_by_torch(model, image)
     counter = FlopCounter()
     try:  # a real pass: torch's meta device imports its compiler
         with counter, torch.inference_mode():
@@ -94,7 +99,7 @@ def trace(model: Model) -> Rows:
     '197×2304'
     """
     if not isinstance(model, ViT):
-        raise ValueError("--trace follows a ViT's tokens; this is a ResNet")
+        raise ValueError("--trace follows a ViT's tokens; this is another network")
     config, like, found = model.config, next(model.parameters()), _FirstValues()
     image = torch.zeros(1, config.channels, *config.size, device=like.device, dtype=like.dtype)
     with activate(found):
@@ -113,8 +118,8 @@ def trace(model: Model) -> Rows:
         ("hidden layer of the MLP", value["mlp_hidden"]),
         ("block 0's output", value["output"]),
         (f"after {config.depth} blocks and the last norm", value["tokens"]),
-        ("pooled", value["pooled"]),
-        ("logits" if config.classes else "features", logits),
+        *([("pooled", value["pooled"])] if "pooled" in value else []),  # a dense head reads the patches instead
+        ("logits of each pixel" if logits.dim() > 2 else "logits" if config.classes else "features", logits),
     ]
     return [(name, "×".join(str(side) for side in each.shape[1:])) for name, each in rows]
 

@@ -196,6 +196,10 @@ def begin_head(model: ViT, sentences: Tensor, scale: Tensor, bias: Tensor | None
 
 def _check_features(model: ViT, sentences: Tensor) -> None:
     """Raise if features of sentences are not of the space that the ViT's head projects images into."""
+    if model.config.dense != "none":
+        raise ValueError(
+            "a dense head has no features of the whole image to compare with sentences: load the CLIP itself"
+        )
     shared = model.config.classes or model.config.feature_width
     if sentences.ndim != 2 or sentences.shape[1] != shared or model.config.representation_size:
         raise ValueError(f"expected features of sentences [s {shared}], as wide as the image's, got {sentences.shape}")

@@ -1,12 +1,12 @@
 """`VARIANTS`: model name → `ViTConfig`, with timm's names (`vit_base_patch16_224`).
 
 `variant(name)` also reads a name with a tag (`vit_base_patch16_224.augreg2_in21k_ft_in1k`), torchvision's names
-(`vit_b_16`) and the paper's (`B/16`).
+(`vit_b_16`) and the paper's (`B/16`). Fields may follow a name: `vit_femto_patch4_32:position=sine-1d,channels=1`.
 """
 
 import difflib
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from vitreous.models.vit_config import ViTConfig
@@ -106,7 +106,10 @@ def variant(name: str, **changes: Any) -> ViTConfig:
     192
     >>> variant("B/16").depth, variant("L/32", image_size=384).grid, variant("vit_b_16").heads
     (12, (12, 12), 12)
+    >>> variant("vit_femto_patch4_32:position=sine-1d,channels=1").position
+    'sine-1d'
     """
+    name, stated = split_changes(name, ViTConfig)
     plain = name.removeprefix("timm/").split(".")[0]
     if match := re.fullmatch(r"(Ti|S|B|L|H|g|G)/(\d+)", name):
         plain = f"vit_{LETTERS[match[1]]}_patch{match[2]}_224"
@@ -116,4 +119,29 @@ def variant(name: str, **changes: Any) -> ViTConfig:
         close = difflib.get_close_matches(plain, VARIANTS, n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else "`vitreous models` lists the known ones"
         raise ValueError(f"no variant is called {name!r}: {hint}")
-    return replace(VARIANTS[plain], **changes)
+    return replace(VARIANTS[plain], **(stated | changes))
+
+
+def split_changes(name: str, config: type) -> tuple[str, dict[str, Any]]:
+    """Split the fields of `config` that follow a model's name off it, each as the type of its default.
+
+    >>> split_changes("vit_femto_patch4_32:channels=1,pool=mean", ViTConfig), split_changes("B/16", ViTConfig)
+    (('vit_femto_patch4_32', {'channels': 1, 'pool': 'mean'}), ('B/16', {}))
+    """
+    if (match := re.fullmatch(r"([^:]+):(\w+=[^,=]+(?:,\w+=[^,=]+)*)", name)) is None:
+        return name, {}
+    known: dict[str, Any] = {field.name: field.default for field in fields(config)}
+    found: dict[str, Any] = {}
+    for part in match[2].split(","):
+        key, _, text = part.partition("=")
+        default = known.get(key)
+        if key not in known or key == "classes" or isinstance(default, tuple):
+            raise ValueError(f"{name}: {key} is no field of {config.__name__} that a name can state")
+        if key in found:
+            raise ValueError(f"{name} states {key} twice: keep one")
+        words = {"true": True, "yes": True, "false": False, "no": False}
+        try:
+            found[key] = words[text.lower()] if isinstance(default, bool) else type(known[key])(text)
+        except (KeyError, ValueError):
+            raise ValueError(f"{name}: {key} takes a value such as {default}, got {text!r}") from None
+    return match[1], found

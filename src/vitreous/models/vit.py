@@ -10,7 +10,7 @@ fields, not subclasses. State-dict keys are timm's. `hook` names a value for `in
 Shapes:  b images · c channels · H W pixels · n patches · t tokens · d width · h heads · k width of one head
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Self
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from vitreous.models.attention_pool import AttentionPool
 from vitreous.models.class_attention import ClassAttention
 from vitreous.models.conv_stem import build_stem
+from vitreous.models.dense_head import DenseHead, spread_blocks
 from vitreous.models.hooks import hook, hooked_attention
 from vitreous.models.qv_bias import QVLinear
 from vitreous.models.relative_position import add_relative_position, relative_position, share
@@ -39,7 +40,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 POOLS: dict[str, type[AttentionPool | ClassAttention]] = {"attention": AttentionPool, "class-attention": ClassAttention}
 NORMS = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}  # the second without mean and shift (Zhang & Sennrich, 2019)
-RESET_THEMSELVES = (nn.LayerNorm, nn.RMSNorm, AttentionPool, ClassAttention, HeadMixing, RotaryPositions)
+RESET_THEMSELVES = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, AttentionPool, ClassAttention, HeadMixing, RotaryPositions)
 
 
 def check_batch(x: object) -> None:
@@ -183,17 +184,19 @@ class TransformerBlock(nn.Module):
         scale = partial(LayerScale, config.width, config.layer_scale) if config.layer_scale else nn.Identity
         self.norm1, self.attn, self.ls1 = norm(), Attention(config), scale()
         self.norm2, self.mlp, self.ls2 = norm(), MLP(config), scale()
-        self.post_norm = config.post_norm
+        self.post_norm, self.residual_norm = config.post_norm, config.residual_norm
         self.skip = StochasticDepth(stochastic_depth)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        x = hook(self, "input", x)
-        y = hook(self, "norm1", x if self.post_norm else self.norm1(x))
+        x, later = hook(self, "input", x), self.post_norm or self.residual_norm
+        y = hook(self, "norm1", x if later else self.norm1(x))
         after = self.norm1 if self.post_norm else self.ls1
-        x = hook(self, "middle", x + self.skip(after(self.attn(y, mask))))  # z' = MSA(LN(z)) + z, eq. 2
-        y = hook(self, "norm2", x if self.post_norm else self.norm2(x))
+        x = x + self.skip(after(self.attn(y, mask)))  # z' = MSA(LN(z)) + z, eq. 2
+        x = hook(self, "middle", self.norm1(x) if self.residual_norm else x)
+        y = hook(self, "norm2", x if later else self.norm2(x))
         after = self.norm2 if self.post_norm else self.ls2
-        return hook(self, "output", x + self.skip(after(self.mlp(y))))  # z = MLP(LN(z')) + z', eq. 3
+        x = x + self.skip(after(self.mlp(y)))  # z = MLP(LN(z')) + z', eq. 3
+        return hook(self, "output", self.norm2(x) if self.residual_norm else x)
 
 
 class MLPHead(nn.Module):
@@ -220,7 +223,7 @@ class MLPHead(nn.Module):
 
 
 class ViT(nn.Module):
-    """The whole network: images `[b c H W]` → logits `[b classes]`.
+    """The whole network: images `[b c H W]` → logits `[b classes]`, or `[b classes H W]` with a dense head.
 
     >>> model = ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=3, classes=10))
     >>> model(torch.randn(2, 3, 32, 32)).shape
@@ -261,15 +264,15 @@ class ViT(nn.Module):
         self.attn_pool = None if pool is None else pool(config, ACTIVATIONS[config.activation])
         after = partial(NORMS[config.norm], config.feature_width, eps=config.norm_eps)
         self.fc_norm = after() if config.fc_norm else nn.Identity()
-        self.head = MLPHead(config)
+        self.head: MLPHead | DenseHead = MLPHead(config) if config.dense == "none" else DenseHead(config)
         self.head_dist = MLPHead(config) if config.distillation_head else None
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        """Initialise all weights; heads start at zero, as in the paper's fine-tuning (section 3.2)."""
+    def reset_parameters(self, part: nn.Module | None = None) -> None:
+        """Initialise all weights, or a new part's; heads start at zero, as in the paper's fine-tuning (section 3.2)."""
         if self.patch_embed.proj.weight.is_meta:
             return  # nothing to initialise, and torch 2.11 would load its compiler for it
-        for module in self.modules():
+        for module in (self if part is None else part).modules():
             if isinstance(module, nn.Linear | nn.Conv2d):
                 # the patch embedding by its fan-in, as the paper's JAX code; the rest as BERT and timm do
                 std = module.weight[0].numel() ** -0.5 if isinstance(module, nn.Conv2d) else 0.02
@@ -280,10 +283,11 @@ class ViT(nn.Module):
                 module.reset_parameters()
             elif isinstance(module, LayerScale):
                 nn.init.constant_(module.gamma, self.config.layer_scale)
-        for name, std in (("pos_embed", 0.02), ("cls_token", 1e-6), ("dist_token", 0.02), ("reg_token", 1e-6)):
+        places = ("pos_embed", self.config.position_std)
+        for name, std in (places, ("cls_token", 1e-6), ("dist_token", 0.02), ("reg_token", 1e-6)):
             value = getattr(self, name)
-            if isinstance(value, nn.Parameter):
-                nn.init.trunc_normal_(value, std=std)
+            if isinstance(value, nn.Parameter) and part is None:
+                nn.init.trunc_normal_(value, std=std, a=-100 * std, b=100 * std)  # never cut off
 
     def embed(self, x: Tensor) -> Tensor:
         """Turn images into the first block's input: z₀ = [x_class; x_p E] + E_pos, eq. 1."""
@@ -304,10 +308,19 @@ class ViT(nn.Module):
 
         `mask` is a boolean `[t t]`, or broadcastable to `[b h t t]`: True where a row's token may attend to a column's.
         """
-        x = self.embed(x)
-        for block in self.blocks:
+        return self.run_blocks(self.embed(x), mask)[-1]
+
+    def run_blocks(self, x: Tensor, mask: Tensor | None = None, first: int = 0) -> list[Tensor]:
+        """Run the blocks, from the `first` on: `[b t d]` → the last one's normalised tokens, what heads read.
+
+        Before them in the list are the outputs of other blocks that a dense head reads.
+        """
+        read = []
+        for number, block in enumerate(self.blocks[first:], first):
+            if number - 1 in self.config.dense_blocks:
+                read.append(x)
             x = block(x, mask)
-        return hook(self, "tokens", self.norm(x))
+        return [*read, hook(self, "tokens", self.norm(x))]
 
     def pool(self, tokens: Tensor) -> Tensor:
         """Pool the tokens that the head reads: `[b t d]` → `[b d]`, or `[b 2d]` for "token+mean"."""
@@ -320,15 +333,21 @@ class ViT(nn.Module):
             parts.append(tokens[:, self.layout.prefix :].mean(dim=1))
         return hook(self, "pooled", self.fc_norm(torch.cat(parts, dim=-1)))
 
-    def forward_head(self, tokens: Tensor) -> Tensor:
-        """Turn normalised tokens `[b t d]` into logits `[b classes]`."""
-        logits: Tensor = self.head(self.pool(tokens))
+    def forward_head(self, *tokens: Tensor) -> Tensor:
+        """Turn what `run_blocks` gives, `[b t d]` each, into logits `[b classes]`, or `[b classes H W]` if dense."""
+        if self.config.dense != "none":
+            grids = [self.layout.to_grid(y.transpose(1, 2)) for y in tokens]  # [b d rows columns] each
+            whole = self.config.last_read == self.config.depth - 1
+            dense: Tensor = self.head(grids if whole else grids[:-1], self.config.size)
+            return dense
+        (last,) = tokens
+        logits: Tensor = self.head(self.pool(last))
         if self.head_dist is not None:  # DeiT averages the logits of its two heads
-            logits = (logits + self.head_dist(self.fc_norm(tokens[:, 1]))) / 2
+            logits = (logits + self.head_dist(self.fc_norm(last[:, 1]))) / 2
         return logits
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return hook(self, "logits", self.forward_head(self.forward_features(x, mask)))
+        return hook(self, "logits", self.forward_head(*self.run_blocks(self.embed(x), mask)))
 
     def features(self, x: Tensor) -> Tensor:
         """Turn images into pooled features, without the head: `[b feature_width]`."""
@@ -350,21 +369,42 @@ class ViT(nn.Module):
         tokens = [self.norm(outputs[i % depth + 1]) if norm else outputs[i % depth + 1] for i in wanted]
         return [self.layout.to_grid(y.transpose(1, 2)) for y in tokens] if reshape else tokens
 
-    def reset_classifier(self, classes: int, pool: Literal["token", "mean", "token+mean"] | None = None) -> None:
-        """Replace the head by a new linear one with zero weights: `classes` outputs, or none for 0."""
-        changes: dict[str, Any] = {"classes": classes, "representation_size": 0, "head_bias": True, "head_norm": False}
+    def reset_classifier(
+        self, classes: int, pool: Literal["token", "mean", "token+mean", "attention"] | None = None
+    ) -> None:
+        """Replace the head by a new linear one with zero weights: `classes` outputs, or none for 0.
+
+        A `pool` other than the model's replaces that too; by attention, its weights are drawn.
+        """
+        changes: dict[str, Any] = {"representation_size": 0, "head_norm": False, "dense": "none", "dense_blocks": ()}
         if pool not in (None, self.config.pool):
             changes |= {"pool": pool, "pool_heads": 0, "pool_layers": 0, "pool_mlp_width": 0, "pool_prefix": False}
-            self.attn_pool = None  # "attention" cannot be asked for: only training makes a pool
         if not classes:
             changes["distillation_head"] = False
-        config = replace(self.config, **changes)
+        config = replace(self.config, classes=classes, head_bias=True, **changes)
         like = next(self.parameters())
+        if config.pool != self.config.pool:
+            kind = POOLS.get(config.pool)
+            self.attn_pool = None if kind is None else self._drawn(kind(config, ACTIVATIONS[config.activation]))
         self.head = MLPHead(config).to(like)
         self.head_dist = MLPHead(config).to(like) if config.distillation_head else None
         if config.fc_norm and config.feature_width != self.config.feature_width:
             self.fc_norm = NORMS[config.norm](config.feature_width, eps=config.norm_eps).to(like)
         self.config = config
+
+    def reset_dense(
+        self, classes: int, kind: Literal["linear", "decoder"] = "linear", blocks: Sequence[int] | None = None
+    ) -> None:
+        """Replace the head by a new dense one that reads `blocks`, by default four spread evenly up to the last."""
+        changes: dict[str, Any] = {"representation_size": 0, "head_norm": False, "distillation_head": False}
+        read = spread_blocks(self.config.depth) if blocks is None else tuple(blocks)
+        config = replace(self.config, classes=classes, head_bias=True, dense=kind, dense_blocks=read, **changes)
+        self.head, self.head_dist, self.config = self._drawn(DenseHead(config)), None, config
+
+    def _drawn(self, part: Any) -> Any:
+        """Initialise a new part of the network, and move it to the others' device and type."""
+        self.reset_parameters(part)
+        return part.to(next(self.parameters()))
 
     @classmethod
     def from_pretrained(cls, name: str, **options: Any) -> Self:

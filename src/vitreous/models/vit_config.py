@@ -128,6 +128,16 @@ class ViTConfig:
     head_norm: bool = False
     """RMS norm before the head's last layer, so that the direction of features counts alone; a hidden layer then has no
     tanh (a CLIP or SigLIP whose head was begun with text features)."""
+    dense: Literal["none", "linear", "decoder"] = "none"
+    """A class for each pixel: the head reads patch tokens of several blocks, by a linear layer whose logits are
+    upsampled, or by a decoder of convolutions; the model returns `[b classes H W]`."""
+    dense_blocks: tuple[int, ...] = ()
+    """Numbers of the blocks whose patch tokens the dense head reads, ascending."""
+    position_std: float = 0.02
+    """Standard deviation of the normal distribution that new learned positions are drawn from."""
+    residual_norm: bool = False
+    """Layer norm after each residual connection, z = LN(z + f(z)), instead of before each branch: the post-norm of the
+    first Transformer (Vaswani et al., 2017)."""
 
     def __post_init__(self) -> None:
         for name in ("image_size", "patch_size"):
@@ -162,22 +172,45 @@ class ViTConfig:
             raise ValueError("head_norm=True needs classes > 0 and distillation_head=False")
         if self.post_norm and self.layer_scale:
             raise ValueError("post_norm=True has no layer scale: set layer_scale=0.0")
+        if self.post_norm and self.residual_norm:
+            raise ValueError("post_norm=True normalises branches, residual_norm=True their sums: set one of them")
         if self.qv_bias and self.qkv_bias:
             raise ValueError("qv_bias=True says that keys have no bias, qkv_bias=True that they have: set one of them")
         if self.distillation_head and not (self.distillation_token and self.classes and self.pool == "token"):
             raise ValueError("distillation_head=True needs distillation_token=True, classes > 0 and pool='token'")
+        self._check_dense()
 
     def _check_type(self, name: str, kind: type, choices: tuple[str, ...]) -> None:
         """Check the type and range of a field: a config may come from a file."""
         value = getattr(self, name)
+        if kind is tuple and isinstance(value, list):
+            value = tuple(value)  # a file has lists
+            object.__setattr__(self, name, value)
         fits = type(value) is kind or (kind is float and type(value) is int)
-        if not fits or (kind in (int, float) and not abs(value) <= LARGEST):
-            words = {int: "a whole number", float: "a number", bool: "true or false"}
+        numbers = value if fits and kind is tuple else (value,) if kind in (int, float) else ()
+        if not fits or not all(type(each) in (int, kind) and abs(each) <= LARGEST for each in numbers):
+            words = {int: "a whole number", float: "a number", bool: "true or false", tuple: "a list of whole numbers"}
             raise ValueError(f"{name} must be {words.get(kind, 'a word')}, got {value!r:.80}")
-        if choices and value not in choices:
+        if choices and kind is str and value not in choices:
             raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
         if kind is float:
             object.__setattr__(self, name, float(value))  # a file may say 1 for 1.0
+
+    def _check_dense(self) -> None:
+        """Check what a dense head reads, and that nothing contradicts it."""
+        numbers = self.dense_blocks
+        if (self.dense == "none") == bool(numbers):
+            raise ValueError(f"dense and dense_blocks belong together, got dense={self.dense!r} and blocks {numbers}")
+        if self.dense == "none":
+            return
+        if list(numbers) != sorted(set(numbers)) or not 0 <= numbers[0] <= numbers[-1] < self.depth:
+            raise ValueError(f"dense_blocks must ascend within 0 to {self.depth - 1}, got {numbers!r:.80}")
+        if not self.classes:
+            raise ValueError(f"dense={self.dense!r} needs classes > 0: a dense head has a class for each pixel")
+        wrong = {"distillation_head": False, "representation_size": 0, "head_norm": False, "head_bias": True}
+        for name, value in wrong.items():
+            if getattr(self, name) != value:
+                raise ValueError(f"dense={self.dense!r} needs {name}={value}, got {getattr(self, name)}")
 
     def _check_numbers(self) -> None:
         """Check the numbers of a config: ranges, and what must divide what."""
@@ -188,6 +221,8 @@ class ViTConfig:
         for name in (*sizes, "pool_layers", "layer_scale", "norm_eps", "rope_temperature", "rope_reference"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        if not self.position_std > 0:
+            raise ValueError(f"position_std must be above 0, got {self.position_std}")
         for name in ("dropout", "attention_dropout", "stochastic_depth"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
@@ -247,7 +282,13 @@ class ViTConfig:
     @property
     def plain(self) -> bool:
         """Whether blocks compute the paper's equations, which the fused forward passes of `speed/` are written for."""
-        return self.relative_position == "none" and not self.post_norm and not self.talking_heads
+        moved = self.post_norm or self.residual_norm
+        return self.relative_position == "none" and not moved and not self.talking_heads
+
+    @property
+    def last_read(self) -> int:
+        """Number of the last block whose tokens reach the head: a dense head need not read the last."""
+        return self.dense_blocks[-1] if self.dense_blocks else self.depth - 1
 
     @property
     def pools_by_attention(self) -> bool:

@@ -11,18 +11,27 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from markupsafe import Markup
+from numpy.typing import NDArray
 from PIL.Image import Image
 from torch import Tensor
 
+from vitreous.data.masks import class_colours
 from vitreous.figures.maps import draw_overlay
 from vitreous.inside.grad_cam import grad_cam
+from vitreous.inside.pixel_gradients import gradient_input, to_patches
 from vitreous.inside.relevance import relevance
 from vitreous.models.resnet import ResNet
+from vitreous.models.timm_classifier import TimmClassifier
 from vitreous.models.vit import ViT
 from vitreous.pages.render import Line, figure_image, line_chart, render, scripted_page
 from vitreous.pages.run import config_docs, spell
+from vitreous.pages.run_outputs import data_uri
+from vitreous.predict.scores import SCORES
+from vitreous.predict.segmentation import draw_mask, full_mask
 from vitreous.runtime.files import short_name, write_atomic
+from vitreous.runtime.wording import FIGURES
 from vitreous.views.inspection import Inspection
 from vitreous.weights.load import Model
 
@@ -36,7 +45,11 @@ COLOURS = 8
 OPPOSITE = {"one": "other", "other": "one"}
 """The two sides of a pair."""
 COARSEST = 4
-"""Cells along a side that a ResNet's map must have: the last stage leaves fewer of a small image."""
+"""Cells along a side that a CNN's map must have: the last stage leaves fewer of a small image."""
+LOWEST = -1.0
+"""The lowest R² that is drawn: early in training it may be −1000, which would hide all the rest."""
+THUMBNAIL = 224
+"""Pixels of the longer side of images with labels, numbers or masks."""
 AXES: dict[Literal["epochs", "seconds"], str] = {"epochs": "epoch", "seconds": "seconds of training"}
 
 
@@ -89,10 +102,32 @@ class ComparedDataset:
     """Loads the models of the first seed, by label."""
     image: Callable[[int], Image] | None = None
     """Opens a test image by its index."""
+    mask: Callable[[int], Image] | None = None
+    """Opens a test image's mask, if masks are learned."""
 
     @property
     def name(self) -> str:
         return short_name(str(self.table["data"]))
+
+    @property
+    def task(self) -> str:
+        """What was learned: classify, multilabel, regress or segment."""
+        return str(self.table.get("task", "classify"))
+
+    @property
+    def score(self) -> str:
+        """What the models are compared by, as the table names it."""
+        return "accuracy" if self.task == "classify" else FIGURES[SCORES[self.task].main][0]
+
+    @property
+    def score_title(self) -> str:
+        """The same at the beginning of a sentence."""
+        return _capital(SCORES[self.task].title)
+
+    @property
+    def in_points(self) -> bool:
+        """Whether the score is a share, whose differences are points."""
+        return self.task in ("classify", "segment")
 
     @property
     def missing(self) -> str:
@@ -115,14 +150,17 @@ class ComparedDataset:
         return None
 
     def charts(self) -> dict[str, Markup]:
-        """Draw accuracy over epochs and over seconds; nothing if a run was evaluated only once."""
+        """Draw the score over epochs and over seconds; nothing if a run was evaluated only once."""
         names = {row["model"]: row["name"] for row in self.table["rows"]}
         curves = {names[label]: curve for label, curve in self.table["curves"].items()}
         if any(len(curve["epochs"]) < 2 for curve in curves.values()):
             return {}
-        shared: dict[str, Any] = {"y_label": "top-1 accuracy", "unit": " %", "x_from": 0}
+        figure, scale = SCORES[self.task].main, 100.0 if self.in_points else 1.0
+        y_label = "top-1 accuracy" if self.task == "classify" else self.score
+        shared: dict[str, Any] = {"y_label": y_label, "unit": " %" if self.in_points else "", "x_from": 0}
+        lines = {over: curve_lines(curves, over, figure, scale) for over in AXES}
         return {
-            over: line_chart(curve_lines(curves, over), title=f"Accuracy over {over}", x_label=label, **shared)
+            over: line_chart(lines[over], title=f"{self.score_title} over {over}", x_label=label, **shared)
             for over, label in AXES.items()
         }
 
@@ -139,12 +177,63 @@ class ComparedDataset:
     def _draw_pair(self, pair: Mapping[str, Any], models: Mapping[str, Model]) -> dict[str, Any]:
         """Draw two models of a comparison against each other: gaps by class, and images of disagreement."""
         rows, classes = {row["model"]: row for row in self.table["rows"]}, self.table["classes"]
-        gaps = class_gaps(classes["names"], *(classes["accuracy"][pair[side]] for side in OPPOSITE))
-        colours = [list(rows).index(pair[side]) % COLOURS for side in OPPOSITE]
+        figure = next(key for key in classes if key != "names")
+        one, other = (classes[figure][pair[side]] for side in OPPOSITE)
+        gaps = class_gaps(classes["names"], one, other, scale=100 if self.in_points else 1)
+        right, left = (list(rows).index(pair[side]) % COLOURS for side in OPPOSITE)
         names = {side: rows[pair[side]]["name"] for side in OPPOSITE}
-        strips = [self._strip(side, pair, models, names) for side in OPPOSITE]
+        draw = self._strip if self.task == "classify" else self._task_strip
+        strips = [draw(side, pair, models, names) for side in OPPOSITE]
         ahead = {"one": any(gap > 0 for _, gap in gaps), "other": any(gap < 0 for _, gap in gaps)}
-        return {**names, "bars": _bars(gaps, *colours), "ahead": ahead, "strips": strips}
+        bars = _bars(gaps, right, left, form=".1f" if self.in_points else ".3f")
+        return {**names, "bars": bars, "ahead": ahead, "strips": strips}
+
+    # --- labels, numbers, masks ---------------------------------------------------------------------------------------
+
+    def by_class(self) -> dict[str, str]:
+        """Write what the comparison's page calls one class, label or number, and the figure that is shown of each."""
+        figure = next(key for key in self.table["classes"] if key != "names")
+        one = {"multilabel": "label", "regress": "number", "segment": "class"}[self.task]
+        return {"one": one, "many": one + ("es" if one == "class" else "s"), "figure": FIGURES[figure][0]}
+
+    def swatches(self) -> list[tuple[str, str]]:
+        """List the classes of a comparison's masks with their colours."""
+        names = self.table["classes"]["names"] if self.mask is not None else []
+        return [(name, "#" + bytes(c).hex()) for name, c in zip(names, class_colours(len(names)), strict=True)]
+
+    def _task_strip(
+        self, side: str, pair: Mapping[str, Any], models: Mapping[str, Model], names: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Draw images that one model answers better than the other, each with its target and both answers."""
+        found, sides = pair["disagreements"][side], (side, OPPOSITE[side])
+        tiles: list[dict[str, Any]] = []
+        for each in found["images"]:
+            assert self.image is not None
+            image = self.image(each["image"]).convert("RGB")
+            small = image.copy()
+            small.thumbnail((THUMBNAIL, THUMBNAIL))
+            shown = [("image", small)]
+            if self.mask is not None:
+                masks = {"labelled": np.asarray(self.mask(each["image"]))}
+                masks |= {names[key]: _mask_of(models[pair[key]], image) for key in sides}
+                shown += [(name, draw_mask(small, mask, len(self.swatches()), 0.7)) for name, mask in masks.items()]
+            answers = [(names[key], self._answer(each[key])) for key in sides]
+            drawings = [(name, data_uri(np.asarray(drawn))) for name, drawn in shown]
+            target = "" if self.mask is not None else self._answer(each["target"])
+            tiles.append({"drawings": drawings, "answers": answers, "target": target})
+        return {"better": names[side], "worse": names[OPPOSITE[side]], "count": found["count"], "tiles": tiles}
+
+    def _answer(self, found: Any) -> str:
+        """Write what a model of a comparison answers, or what is true: labels, numbers, or the IoU of a mask."""
+        if self.task == "segment":
+            return f"{100 * found:.1f} %"
+        names = self.table["classes"]["names"]
+        if self.task == "multilabel":
+            return ", ".join(names[i] for i in found) or "none"
+        numbers = [f"{value:.4g}".replace("-", "−") for value in found]
+        return numbers[0] if len(names) == 1 else ", ".join(map(" ".join, zip(names, numbers, strict=True)))
+
+    # --- classes ------------------------------------------------------------------------------------------------------
 
     def _strip(
         self, side: str, pair: Mapping[str, Any], models: Mapping[str, Model], names: Mapping[str, str]
@@ -180,22 +269,36 @@ class ComparedDataset:
         return str(names[index]) if index < len(names) else f"class {index}"
 
 
-def curve_lines(curves: Mapping[str, Mapping[str, Any]], over: Literal["epochs", "seconds"]) -> list[Line]:
-    """Prepare the comparison page's curves: accuracy by model, the mean over seeds, a band from worst to best seed.
+@torch.inference_mode()
+def _mask_of(model: Model, image: Image) -> NDArray[np.uint8]:
+    """Return the class that a model of a comparison gives each pixel of an image: uint8 `[H W]`."""
+    preprocess, like = model.card.preprocess, next(model.parameters())
+    logits = model.eval()(preprocess(image)[None].to(like))[0].float().cpu()
+    return full_mask(logits, preprocess, image.width, image.height)
+
+
+def curve_lines(
+    curves: Mapping[str, Mapping[str, Any]],
+    over: Literal["epochs", "seconds"],
+    figure: str = "top1",
+    scale: float = 100,
+) -> list[Line]:
+    """Prepare the comparison page's curves: a figure by model, the mean over seeds, a band from worst to best seed.
 
     >>> curve_lines({"vit": {"epochs": [1], "top1": [[0.5], [0.7]]}}, "epochs")
     [Line(label='vit', x=[1], y=[60.0], low=[50.0], high=[70.0])]
     """
     lines = []
     for name, curve in curves.items():
-        top1 = 100 * np.asarray(curve["top1"], dtype=float)  # [s n]
-        low, high = (top1.min(axis=0).tolist(), top1.max(axis=0).tolist()) if len(top1) > 1 else (None, None)
-        lines.append(Line(name, list(curve[over]), top1.mean(axis=0).tolist(), low, high))
+        found = scale * np.asarray(curve[figure], dtype=float)  # [s n]
+        found = np.maximum(found, LOWEST) if figure == "r2" else found
+        low, high = (found.min(axis=0).tolist(), found.max(axis=0).tolist()) if len(found) > 1 else (None, None)
+        lines.append(Line(name, list(curve[over]), found.mean(axis=0).tolist(), low, high))
     return lines
 
 
 def class_gaps(
-    names: Sequence[str], one: Sequence[float | None], other: Sequence[float | None]
+    names: Sequence[str], one: Sequence[float | None], other: Sequence[float | None], scale: float = 100
 ) -> list[tuple[str, float]]:
     """Compute the comparison page's gaps by class: one model's accuracy less the other's, in points.
 
@@ -203,20 +306,29 @@ def class_gaps(
     [('dog', 10.0), ('cat', -25.0)]
     """
     pairs = zip(names, one, other, strict=True)
-    gaps = [(name, round(100 * (a - b), 6)) for name, a, b in pairs if a is not None and b is not None]
+    gaps = [(name, round(scale * (a - b), 6)) for name, a, b in pairs if a is not None and b is not None]
     gaps.sort(key=lambda pair: -pair[1])
     return gaps if len(gaps) <= CLASSES else gaps[: CLASSES // 2] + gaps[-CLASSES // 2 :]
 
 
-def _bars(gaps: Sequence[tuple[str, float]], right: int, left: int) -> list[dict[str, Any]]:
-    """Prepare the comparison page's bars to both sides of a middle line: position, width, the better model's colour."""
+def _bars(gaps: Sequence[tuple[str, float]], right: int, left: int, form: str = ".1f") -> list[dict[str, Any]]:
+    """Prepare the comparison page's bars: position, width, the better model's colour.
+
+    They go to both sides of a middle line, or all to the right if one model is ahead in every class that differs.
+
+    >>> [(bar["left"], bar["width"]) for bar in _bars([("dog", 10.0), ("cat", -5.0)], 0, 1)]
+    [(50, 50.0), (25.0, 25.0)]
+    >>> [(bar["left"], bar["width"]) for bar in _bars([("dog", -5.0), ("cat", -10.0)], 0, 1)]
+    [(0, 50.0), (0, 100.0)]
+    """
     scale = max((abs(gap) for _, gap in gaps), default=0.0) or 1.0
+    both = any(gap > 0 for _, gap in gaps) and any(gap < 0 for _, gap in gaps)
     bars = []
     for name, gap in gaps:
-        width = 50 * abs(gap) / scale
-        start = 50 - width if gap < 0 else 50
+        width = (50 if both else 100) * abs(gap) / scale
+        start = 0 if not both else 50 - width if gap < 0 else 50
         colour = right if gap > 0 else left
-        points = f"{gap:+.1f}".replace("-", "−")
+        points = f"{gap:+{form}}".replace("-", "−")
         bars.append({"label": name, "left": start, "width": width, "colour": colour, "points": points})
     return bars
 
@@ -227,9 +339,14 @@ def _capital(sentence: str) -> str:
 
 
 def evidence_map(model: Model, x: Tensor, target: int) -> Tensor:
-    """Compute the comparison page's evidence for a class, by relevance or Grad-CAM: → `[b rows columns]`."""
+    """Compute the comparison page's evidence for a class, by the method of `map_name`: → `[b rows columns]`."""
     if isinstance(model, ViT):
         return relevance(model, x, target)
+    if isinstance(model, TimmClassifier):
+        if map_name(model) == "Grad-CAM":
+            return grad_cam(model, x, target)
+        rows, columns = (next(n for n in range(16, 0, -1) if side % n == 0) for side in x.shape[-2:])
+        return to_patches(gradient_input(model, x, target), (rows, columns)).clamp_min(0)
     return grad_cam(model, x, target, layer=stage(model, min(x.shape[-2:])))
 
 
@@ -247,4 +364,7 @@ def stage(model: ResNet, side: int) -> int:
 
 def map_name(model: Model) -> str:
     """Name the kind of map that shows a model's evidence on the comparison's page."""
+    if isinstance(model, TimmClassifier):  # a network of tokens, or one that leaves few cells of a small image
+        grid = model.grid()
+        return "Grad-CAM" if grid is not None and min(grid) >= COARSEST else "gradient × input"
     return "relevance" if isinstance(model, ViT) else "Grad-CAM"

@@ -7,7 +7,7 @@ sends the same `payload`. The page's script draws the same results, so that no v
 import base64
 import html as html_text
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,8 +23,9 @@ from vitreous.models.vit_config import ViTConfig
 from vitreous.pages.live import LIVE_VIEWS, LivePrecision, add_seen, check_live, live_page, live_site, round_weights
 from vitreous.pages.payload import Payload, encode_image, pack_result
 from vitreous.pages.render import render, scripted_page
-from vitreous.predict.classify import Answer, Prediction, top_classes
+from vitreous.predict.classify import ANSWERS, Answer, Prediction, top_classes
 from vitreous.runtime.files import short_name, write_atomic
+from vitreous.runtime.wording import format_number
 from vitreous.views.inspection import Inspection
 from vitreous.views.joint import (
     COLOURS_BEWARE,
@@ -35,6 +36,7 @@ from vitreous.views.joint import (
     joint_directions,
     unit_directions,
 )
+from vitreous.views.outputs import WORDS, list_outputs
 from vitreous.views.registry import choose_views
 from vitreous.views.view import GROUPS
 from vitreous.weights.load import Model
@@ -48,8 +50,8 @@ NAMED = 10
 THUMBNAIL = 96
 """Pixels of the longer side of an image in the strip of a page of several."""
 OPENING = ("removal", "relevance", "cam", "attention-rows")
-"""What the page opens with: the first of these that there is, or else its first view."""
-EARLY = ("predictions", "attention-rows", "relevance", "removal", "evidence")
+"""What the page opens with: the first of these that there is, or else its first view; of a mask, the mask."""
+EARLY = ("predictions", "outputs", "attention-rows", "relevance", "removal", "evidence")
 """What is computed first, so that a page that is sent in stages shows it soon."""
 LATE = ("integrated-gradients",)
 """What is computed last, since it takes longest."""
@@ -72,6 +74,11 @@ class Explanation:
     """
 
     def __init__(self, inspection: Inspection, views: str | Sequence[str] = "all") -> None:
+        if inspection.model.card.family == "timm":
+            raise ValueError(
+                "views are drawn of ViTs and ResNets, and this is a timm classifier: use vitreous compare, evaluate or "
+                "classify"
+            )
         self.inspection = inspection
         self.views = choose_views(views, inspection)
         self.named = set(views.split(",") if isinstance(views, str) else views)
@@ -91,14 +98,30 @@ class Explanation:
 
     @property
     def answer(self) -> Answer | None:
-        """The image's most probable classes; None without an image or a classifier."""
-        found = predictions(self.inspection)
-        return Answer(self.inspection.name, found, self.inspection.image) if found else None
+        """What the model says of the image: its most probable classes, its labels, numbers or mask.
+
+        None without an image or a classifier.
+        """
+        inspection, found = self.inspection, predictions(self.inspection)
+        if not found or inspection.image is None:
+            return None
+        if inspection.output is None:
+            return Answer(inspection.name, found, inspection.image)
+        card, size = inspection.asked.card, inspection.image.size
+        said = ANSWERS[card.task](inspection.answers, card, NAMED, card.preprocess, size)
+        return replace(said, image=inspection.name, source=inspection.image)
 
     @property
     def summary(self) -> str:
-        """The answer in a line, `dome 66.9%, church 19.9%, monastery 5.8%`; the target too where it is none of them."""
+        """The answer in a line, `dome 66.9%, church 19.9%, monastery 5.8%`; the target too where it is none of them.
+
+        Of other tasks the labels that are present, the numbers, or the classes of most pixels, and what is explained.
+        """
         inspection, found = self.inspection, predictions(self.inspection)[:3]
+        if inspection.output is not None:
+            answer, asked = self.answer, inspection.asked.card.label(inspection.output)
+            several = inspection.asked.config.classes > 1
+            return "" if answer is None else answer.brief() + f"; explained: {asked}" * several
         line = ", ".join(map(str, found))
         if not found or inspection.target in [each.index for each in found]:
             return line
@@ -180,14 +203,18 @@ class Explanation:
             small = pillow.fromarray(self.inspection.backdrop)
             small.thumbnail((THUMBNAIL, THUMBNAIL))
             payload.thumbnail = encode_image(np.asarray(small))
-        if header["predictions"]:
+        if header["predictions"] and self.inspection.output is None:
             payload.add("probabilities", self.inspection.logits.softmax(dim=-1))
         entries: dict[str, dict[str, Any]] = {
             name: {field: getattr(view, field) for field in ("title", "read", "beware")}
             | {"name": name, "group": view.group, "more": view.more, "results": []}
             for name, view in self.views.items()
         }
-        header["start"]["view"] = next((name for name in OPENING if name in entries), next(iter(entries)))
+        mask = ("outputs",) if header["model"]["task"] == "segment" else ()
+        opening = mask + OPENING
+        header["start"]["view"] = next((name for name in opening if name in entries), next(iter(entries)))
+        if "outputs" in entries:
+            entries["outputs"] |= WORDS[header["model"]["task"]]
         if self.comparable and "similarity" in entries:
             entries["similarity"]["read"] += SIMILARITY_READ
         payload.header |= header
@@ -203,7 +230,7 @@ class Explanation:
             yield {"views": []}
         payload.header["views"] = [entry for name, entry in entries.items() if name not in self.skipped]
         header["start"]["view"] = next(
-            (name for name in OPENING if name in entries and name not in self.skipped),
+            (name for name in opening if name in entries and name not in self.skipped),
             next((name for name in entries if name not in self.skipped), None),
         )
 
@@ -282,11 +309,21 @@ def report(pages: Sequence[tuple[str, Payload]], model: Model, live: LivePrecisi
         return live_page(title, pages, check_live(model), live)
     _join([payload for _, payload in pages], model)
     images = [
-        (name, base64.b64encode(payload.thumbnail).decode(), next(iter(payload.header["predictions"]), None))
-        for name, payload in pages
+        (name, base64.b64encode(payload.thumbnail).decode(), _first_answer(payload.header)) for name, payload in pages
     ]
     body = render("explanation.html", title=title, images=images if len(images) > 1 else [])
     return scripted_page(title, body, "report.js", pages)
+
+
+def _first_answer(header: dict[str, Any]) -> str:
+    """Write the answer under an image's thumbnail in a report of several: the first, or what was asked about."""
+    found, asked = header["predictions"], header["start"]["class"]
+    shown = found[:1] if header["model"]["task"] == "classify" else [each for each in found if each["index"] == asked]
+    return "".join(
+        f"{each['class_name']} "
+        + (format_number(each["value"]) if "value" in each else f"{100 * each['probability']:.0f} %")
+        for each in shown
+    )
 
 
 def _join(payloads: Sequence[Payload], model: Model) -> None:
@@ -311,7 +348,7 @@ def _join(payloads: Sequence[Payload], model: Model) -> None:
 def describe_model(model: Model) -> str:
     """Describe the model in a line of the report: family, size, parameters."""
     parameters = sum(p.numel() for p in model.parameters())
-    config = model.config
+    config: Any = model.config
     size = f"{config.depth} layers"
     if isinstance(config, ViTConfig):
         height, width = config.size
@@ -320,21 +357,34 @@ def describe_model(model: Model) -> str:
 
 
 def predictions(inspection: Inspection) -> tuple[Prediction, ...]:
-    """List the classes that the report's header names, best first; none where there is no image or no classifier."""
+    """List the classes that the report's header names, best first; none where there is no image or no classifier.
+
+    Of a label, a number or a mask, they are those of the question that is asked about it.
+    """
     if inspection.image is None or inspection.model.card.head != "classifier":
         return ()
     return top_classes(inspection.logits, inspection.model.card.label, NAMED)
 
 
+def describe_answers(inspection: Inspection) -> list[dict[str, Any]]:
+    """Describe what the model gives for the page: its likeliest classes, or all labels, numbers or pixel classes."""
+    if inspection.output is not None and inspection.image is not None:
+        return list_outputs(inspection)
+    return [asdict(each) for each in predictions(inspection)]
+
+
 def _header(inspection: Inspection) -> dict[str, Any]:
     """Describe model, image and answers for the header of the report."""
-    card, choice = inspection.model.card, inspection.choice
-    model: dict[str, Any] = {"name": short_name(card.name), "classifier": card.head == "classifier"}
+    card, choice = inspection.asked.card, inspection.choice
+    model: dict[str, Any] = {"name": short_name(card.name), "classifier": card.head == "classifier", "task": card.task}
     start: dict[str, Any] = {"view": None, "block": None, "head": choice.head, "query": choice.query, "class": None}
+    if inspection.pixel is not None:
+        start["pixel"] = inspection.pixel
     if isinstance(inspection.model, ViT):
         config, layout = inspection.model.config, inspection.model.layout
         model |= {
             "grid": list(layout.grid),
+            "size": list(config.size),
             "prefix": [layout.name(i) for i in range(layout.prefix)],
             "depth": config.depth,
             "heads": config.heads,
@@ -343,21 +393,38 @@ def _header(inspection: Inspection) -> dict[str, Any]:
         start["block"] = inspection.block
         if isinstance(head := inspection.model.head, SentenceHead):
             model["compares"] = SHARES if head.bias is None else OWN_PROBABILITY
-    found = [asdict(each) for each in predictions(inspection)]
-    explained = inspection.classes if found else []
+    if inspection.probability:
+        model["compares"] = inspection.probability
+    found = describe_answers(inspection)
+    explained, names = [], list(card.class_names or ())
+    if found and inspection.output is None:
+        explained = inspection.classes
+    elif inspection.output is not None and found:
+        explained, names = [inspection.output], [card.label(i) for i in range(len(found))]
     if found:
-        start["class"] = inspection.target
+        start["class"] = explained[0]
     return {
         "format": FORMAT,
-        "model": model | {"summary": describe_model(inspection.model)},
+        "model": model | {"summary": describe_model(inspection.asked)},
         "groups": GROUPS,
         "image": None if inspection.image is None else _describe_image(inspection, inspection.image),
         "artifacts": _artifacts(inspection),
-        "classNames": list(card.class_names) if found and card.class_names else None,
+        "classNames": names if found and names else None,
         "start": start,
         "predictions": found,
-        "classes": [{"index": i, "class_name": card.label(i)} for i in explained],
+        "classes": [{"index": i, "class_name": card.label(i), **_asked(inspection, i)} for i in explained],
     }
+
+
+def _asked(inspection: Inspection, index: int) -> dict[str, float]:
+    """State what the report's maps of a class explain: its probability, or a number and the size of one log-odds."""
+    logits = inspection.logits.double()
+    if inspection.output is None:
+        return {"probability": float(logits.softmax(dim=-1)[index])}
+    if inspection.spread is None:
+        return {"probability": float(logits.softmax(dim=-1)[inspection.target])}
+    mean, deviation = inspection.spread
+    return {"value": mean + deviation * float(logits[0] - logits[1]), "deviation": deviation}
 
 
 def _describe_image(inspection: Inspection, image: pillow.Image) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import copy
 import gzip
 import hashlib
 import io
+import math
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -47,11 +48,13 @@ MODEL_VIEWS = ("positions", "filters", "architecture", "shapes", "card")
 UNKNOWN: dict[str, tuple[object, ...]] = {
     "rope": ("none",), "relative_position": ("none",), "talking_heads": (False,), "stem": ("none",),
     "post_norm": (False,), "attention_norm": (False,), "mlp_norm": (False,), "channels": (1, 3),
-    "pool": ("token", "mean", "token+mean"), "head_norm": (False,),
+    "pool": ("token", "mean", "token+mean"), "head_norm": (False,), "dense": ("none",), "residual_norm": (False,),
 }  # fmt: skip
 """Fields of a config, and the values that `network.js` knows."""
 LARGE_BYTES = 100_000_000
-"""Weights beyond which a page is slow to open."""
+"""A page beyond which it is slow to open."""
+BYTES: dict[LivePrecision, float] = {"fp16": 2.2, "int8": 1.2}
+"""Bytes of a page for each weight: compressed, in base 85."""
 GFLOPS = 25.0
 """Billions of operations a second of `kernels.wasm` on one ordinary core, to tell how long a pass takes."""
 LIVE_POLICY = POLICY.replace("data:;", "data: 'wasm-unsafe-eval';", 1) + "; worker-src blob:"
@@ -70,7 +73,7 @@ def check_live(model: Model) -> ViT:
     """
     cannot = "a live page cannot run this model"
     if not isinstance(model, ViT):
-        raise ValueError(f"{cannot}: it is a ResNet, and the page knows Vision Transformers")
+        raise ValueError(f"{cannot}: it is a {type(model).__name__}, and the page knows Vision Transformers")
     config = model.config
     assert isinstance(config, ViTConfig)
     for name, known in UNKNOWN.items():
@@ -82,6 +85,8 @@ def check_live(model: Model) -> ViT:
         raise ValueError(f"{cannot}: it has test-time registers, and the page does not: load it without")
     if isinstance(model.head, SentenceHead):
         raise ValueError(f"{cannot}: its classes are sentences, and the page has no text tower")
+    if model.card is not None and model.card.task != "classify":
+        raise ValueError(f"{cannot}: its task is to {model.card.task}, and the page names one class")
     if not config.classes or (model.card is not None and model.card.head != "classifier"):
         raise ValueError(f"{cannot}: it has no classifier, and the page explains answers")
     if config.width % 8 or config.mlp_width % 8:
@@ -94,13 +99,13 @@ def check_live(model: Model) -> ViT:
 def warn_large(model: ViT, precision: LivePrecision) -> str | None:
     """Say how large a live page becomes and how long an answer takes, where that is much; None for a small model."""
     count = sum(parameter.numel() for parameter in model.parameters())
-    size = count * (1 if precision == "int8" else 2)
-    if size < LARGE_BYTES:
+    if (size := BYTES[precision] * count) < LARGE_BYTES:
         return None
     operations = 2 * model.layout.tokens * sum(weight.numel() for _, weight in _matrices(model))
+    seconds = operations / GFLOPS / 1e9
     return (
-        f"a large page: about {size * 1.1 / 1e6:,.0f} MB, {4 * count / 1e6:,.0f} MB of memory once open, and about "
-        f"{operations / GFLOPS / 1e9:.0f} s an answer"
+        f"a large page: about {size / 1e6:,.0f} MB, {4 * count / 1e6:,.0f} MB of memory once open, {seconds:.0f} s an "
+        f"answer and {math.ceil(COSTS['quick'] * seconds / 60)} min a removal map"
     )
 
 
@@ -208,7 +213,7 @@ def pack_network(model: ViT, precision: LivePrecision = "fp16") -> Payload:
     payload.add("masks", masks.numpy().astype(np.uint8))
     payload.add("rivals", rivals.flatten(1).argsort(dim=1, descending=True, stable=True).numpy().astype(np.int32))
     payload.add_bytes("kernels", (ASSETS / "kernels.wasm").read_bytes())
-    payload.add_bytes("matrices", np.concatenate(matrices, axis=-1).tobytes())
+    payload.add_bytes("matrices", np.concatenate(matrices, axis=-1).tobytes())  # the last: the page lets go of them
     return payload
 
 
@@ -226,6 +231,7 @@ CONSTANTS = {
     "answers": evidence.ANSWERS,
     "margin": evidence.MARGIN,
     "lost": evidence.LOST,
+    "largest": evidence.LARGEST,
     "plain": evidence.PLAIN,
     "reaches": contributions.REACHES,
     "noises": contributions.NOISES.tolist(),

@@ -23,6 +23,7 @@ from vitreous.figures.kinds import (
     Dots,
     Lines,
     Map,
+    Mask,
     Matrix,
     Removal,
     Result,
@@ -169,6 +170,7 @@ FIELDS: dict[type, str] = {
     Lines: "baselines verdict",
     Tiles: "grid shares",
     Crop: "box captions",
+    Mask: "legend indices",
     Diagram: "",
     Story: "prefix block",
     Table: "rows",
@@ -201,6 +203,7 @@ def pack_result(payload: Payload, view: str, part: str, result: Result) -> dict[
             arrays = {part: getattr(result, part) for part in ("order", "hidden", "alone")}
             entry |= {part: payload.add_once(f"{name}/{part}", values) for part, values in arrays.items()}
             entry |= {part: [float(value) for value in getattr(result, part)] for part in ("random", "centre")}
+            entry["number"] = None if result.number is None else asdict(result.number)
         case Lines():
             entry["panels"] = [
                 {
@@ -215,6 +218,11 @@ def pack_result(payload: Payload, view: str, part: str, result: Result) -> dict[
             for part in ("image", "seen"):
                 payload.add_bytes(f"{name}/{part}", encode_image(getattr(result, part)))
                 entry[part] = f"{name}/{part}"
+        case Mask():
+            file = io.BytesIO()
+            pillow.fromarray(result.colours).save(file, "PNG")  # without loss: a pixel has the colour of its class
+            payload.add_bytes(name, file.getvalue())
+            entry["file"] = name
         case Diagram():
             entry |= {
                 "whole": [asdict(part) for part in result.whole],

@@ -5,8 +5,6 @@ the inside of the model over training (`pages/run_snapshots.py`) and every setti
 `pages/assets/run.js` draws it.
 """
 
-import base64
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, partial
@@ -14,19 +12,18 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import docstring_parser
-import numpy as np
 from markupsafe import Markup
-from numpy.typing import NDArray
-from PIL.Image import fromarray
 
 from vitreous.pages.payload import Payload
 from vitreous.pages.render import Line, line_chart, render, scripted_page
+from vitreous.pages.run_outputs import data_uri, outputs_section
 from vitreous.pages.run_snapshots import snapshots_payload, views_of
+from vitreous.predict.scores import SCORES
 from vitreous.runtime.files import short_name, write_atomic
 from vitreous.runtime.wording import accuracy, duration
 from vitreous.training.config import TrainConfig
 from vitreous.training.evaluation import class_accuracies
-from vitreous.training.held_out import HeldOutAnswers, read_answers
+from vitreous.training.held_out import HeldOutAnswers, HeldOutOutputs, read_answers
 from vitreous.training.run_folder import RunFolder
 from vitreous.training.snapshots import read_snapshots
 
@@ -48,7 +45,7 @@ def write_run_page(folder: RunFolder | str | Path) -> Path:
     rows, result = folder.read_metrics(), folder.read_result()
     # a run that goes on has been evaluated since its last snapshot: the caption's accuracy would be another
     snapshots = snapshots_payload(read_snapshots(folder.snapshots), rows if result is not None else ())
-    answers = read_answers(folder.held_out, next((row["epoch"] for row in reversed(rows) if "test_top1" in row), None))
+    answers = read_answers(folder.held_out, next((row["epoch"] for row in reversed(rows) if "test_loss" in row), None))
     text = run_page(config, rows, result, snapshots, folder.read_classes(), answers)
     return write_atomic(folder.path / RUN_PAGE, partial(Path.write_text, data=text, encoding="utf-8"))
 
@@ -59,13 +56,17 @@ def run_page(
     result: Mapping[str, Any] | None,
     snapshots: Payload | None,
     classes: int | None = None,
-    answers: HeldOutAnswers | None = None,
+    answers: HeldOutAnswers | HeldOutOutputs | None = None,
 ) -> str:
     """Render the page of a training run."""
-    charts, views = curves(rows, config), [] if snapshots is None else views_of(snapshots)
-    links = {chart.name: chart.title for chart in charts} | ({"time": "Time to accuracy"} if rows else {})
-    held_out = None if answers is None else held_out_section(answers)
+    task = task_of(rows)
+    charts, views = curves(rows, config, task), [] if snapshots is None else views_of(snapshots)
+    timed = bool(rows) and task == "classify"
+    links = {chart.name: chart.title for chart in charts} | ({"time": "Time to accuracy"} if timed else {})
+    held_out = held_out_section(answers) if isinstance(answers, HeldOutAnswers) else None
+    outputs = outputs_section(answers) if isinstance(answers, HeldOutOutputs) else None
     links |= {"mistakes": "Mistakes"} if held_out is not None else {}
+    links |= {"held-out": "Held-out images"} if outputs is not None else {}
     links |= {view.name: view.title for view in views} | {"settings": "Settings"}
     moments = {} if snapshots is None else snapshots.header["views"]
     title = f"{short_name(config.model)} on {short_name(config.data)}"
@@ -73,9 +74,12 @@ def run_page(
         "run.html",
         title=title,
         summary=summary(config, rows),
-        numbers=_numbers(config, rows, result),
+        numbers=_numbers(config, rows, result, task),
         result=result,
-        show_top5=classes is None or classes > 5,  # of five classes or fewer, each is among the first five
+        # of five classes or fewer, each is among the first five
+        show_top5=task == "classify" and (classes is None or classes > 5),
+        timed=timed,
+        outputs=outputs,
         links=links,
         charts=[(chart, chart.draw()) for chart in charts],
         held_out=held_out,
@@ -109,16 +113,30 @@ def summary(config: TrainConfig, rows: Sequence[Row] = ()) -> str:
     return f"{start} for {length} with {config.optimizer}, batches of {size}, seed {config.seed}"
 
 
-def _numbers(config: TrainConfig, rows: Sequence[Row], result: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Write the main numbers of the run's page, in large type: accuracy, epochs, time."""
-    last = next((row for row in reversed(rows) if "test_top1" in row), None)
+def task_of(rows: Sequence[Row]) -> str:
+    """Return what a run learns, by the figures in its metrics.
+
+    >>> task_of([{"epoch": 1, "test_map": 0.5}]), task_of([])
+    ('multilabel', 'classify')
+    """
+    found = {name for row in rows for name in row}
+    return next((task for task, scores in SCORES.items() if f"test_{scores.main}" in found), "classify")
+
+
+def _numbers(
+    config: TrainConfig, rows: Sequence[Row], result: Mapping[str, Any] | None, task: str
+) -> list[tuple[str, str]]:
+    """Write the main numbers of the run's page, in large type: accuracy or another figure, epochs, time."""
+    scores = SCORES[task]
+    last = next((row for row in reversed(rows) if f"test_{scores.main}" in row), None)
     held_out = "held-out images" if not config.validation else "training images held out for validation"
     numbers = []
-    if result is not None:
-        numbers.append((accuracy(result["top1"]), f"accuracy on {result['images']:,} {held_out}"))
-    elif last is not None:
-        after = f"after epoch {last['epoch']}"
-        numbers.append((accuracy(last["test_top1"]), f"accuracy on {last['test_images']:,} {held_out}, {after}"))
+    found = result or {name.removeprefix("test_"): value for name, value in (last or {}).items()}
+    if found:
+        after = "" if result is not None or last is None else f", after epoch {last['epoch']}"
+        shown = accuracy(found["top1"]) if task == "classify" else scores.format(found[scores.main])
+        numbers.append((shown, f"{scores.title} on {found['images']:,} {held_out}{after}"))
+        numbers += [(f"{found['mae']:.3g}", "mean absolute error")] if "mae" in found else []
     done = rows[-1]["epoch"] if rows else 0
     epochs = f"{done:,}" if done == config.epochs else f"{done:,} of {config.epochs:,}"
     seconds = result["seconds"] if result else rows[-1]["seconds"] if rows else 0.0
@@ -152,7 +170,7 @@ def held_out_section(answers: HeldOutAnswers) -> dict[str, Any]:
         "images": len(answers.labels),
         "epoch": answers.epoch,
         "mistakes": [
-            (_data_uri(image), name, names[answers.labels[i]], names[answers.predicted[i]], float(confidence))
+            (data_uri(image), name, names[answers.labels[i]], names[answers.predicted[i]], float(confidence))
             for i, name, image, confidence in zip(
                 answers.mistakes, answers.names, answers.images, answers.confidence, strict=True
             )
@@ -167,13 +185,6 @@ def held_out_section(answers: HeldOutAnswers) -> dict[str, Any]:
         "more_classes": max(0, len(rows) - CLASS_ROWS),
         "untested": [name for label, name in enumerate(names) if label not in counts],
     }
-
-
-def _data_uri(pixels: NDArray[np.uint8]) -> str:
-    """Encode an image `[h w c]` of the run's page as an address that holds its own bytes."""
-    file = io.BytesIO()
-    fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(file, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 # --- curves -----------------------------------------------------------------------------------------------------------
@@ -198,10 +209,43 @@ class MetricChart:
         return line_chart(self.lines, title=self.title, x_label="epoch", y_label=self.y_label, unit=self.unit, x_from=0)
 
 
-def curves(rows: Sequence[Row], config: TrainConfig) -> list[MetricChart]:
-    """Prepare the run page's charts: loss, accuracy and learning rate by epoch."""
+FIGURE_CHARTS = {
+    "multilabel": (
+        "map",
+        "Mean average precision",
+        {"held_out": "test_map", "F1_at_0.5": "test_f1"},
+        "For each label, images are ranked by its probability: 1 means that all that have it come first. The mean over "
+        "labels; F1 counts the labels that are called present from a probability of 0.5 on.",
+        "A mean over labels: a rare one may be much worse. Average precision does not depend on a threshold.",
+    ),
+    "regress": (
+        "r2",
+        "R²",
+        {"held_out": "test_r2"},
+        "The share of the numbers' spread that the model explains: 1 is perfect, 0 is as good as always answering "
+        "their mean.",
+        "Of several numbers, the mean. A few images that are far off can dominate it.",
+    ),
+    "segment": (
+        "miou",
+        "Mean IoU",
+        {"held_out": "test_miou", "pixel_accuracy": "test_pixel_accuracy", "boundary_F": "test_boundary_f"},
+        "IoU is the overlap of predicted and labelled pixels of a class, divided by their union; the mean over "
+        "classes. Boundary F says how well the edges agree, within a hundredth of the image's diagonal.",
+        "Measured on the image as the model sees it. Pixel accuracy is high where one class fills most of an image.",
+    ),
+}
+"""Task → name, title, lines and texts of the chart that stands where the accuracy of classes is."""
+
+
+def curves(rows: Sequence[Row], config: TrainConfig, task: str = "classify") -> list[MetricChart]:
+    """Prepare the run page's charts: loss, accuracy (or the task's figures) and learning rate by epoch."""
     if not rows:
         return []
+    if task in FIGURE_CHARTS:
+        name, title, lines, read, beware = FIGURE_CHARTS[task]
+        figure = MetricChart(name, title, _lines(rows, 1.0, **lines), title, read, beware)
+        return [figure if chart.name == "accuracy" else chart for chart in curves(rows, config)]
     return [
         MetricChart(
             "loss",
@@ -317,5 +361,8 @@ def spell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     text = str(value)
+    if text.startswith("timm:") and "@" in text:  # the weights of a timm classifier
+        name, _, weights = text.partition("@")
+        return f"{name}@{spell(weights)}"
     absolute = PurePosixPath(text).is_absolute() or PureWindowsPath(text).is_absolute() or text.startswith("~")
     return f"…/{short_name(text)}" if absolute else text

@@ -1,61 +1,136 @@
-"""`classify`: images → their most probable classes, as `Answers` that a notebook shows as a table."""
+"""`classify`: images → their classes, labels, numbers or masks, as `Answers` that a notebook shows as a table."""
 
 import base64
 import html
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.data.finding import Images, open_images
 from vitreous.data.images import ImageError, ImageLike, image_name, is_web_address, read_image
-from vitreous.data.preprocess import Fit
+from vitreous.data.preprocess import Fit, Preprocess
 from vitreous.models.last_block import Compute
-from vitreous.predict.pipeline import choose_compute, compute_images, plain_compute
+from vitreous.predict.pipeline import Size, choose_compute, compute_images, plain_compute, task_of
+from vitreous.predict.segmentation import class_shares, draw_mask, full_mask, mask_colours
+from vitreous.runtime.wording import format_number
+from vitreous.weights.card import Card
 from vitreous.weights.load import Model, loaded
 
-THUMBNAIL = 64  # pixels of the longer side
+THUMBNAIL, MASK_THUMBNAIL = 64, 192  # pixels of the longer side
 SHOWN = 100  # images in the table of a notebook
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One class that a model gives an image, and its probability."""
+    """One class or label that a model gives an image, and its probability."""
 
     index: int
     """The class's index among the model's outputs."""
     class_name: str
     probability: float
     logit: float
+    present: bool | None = None
+    """Of several labels: whether the probability reaches the label's threshold; None for classes."""
 
     def __str__(self) -> str:
         return f"{self.class_name} {self.probability:.1%}"
 
 
+@dataclass(frozen=True)
+class ClassShare:
+    """One class of a mask, and its share of the image's pixels."""
+
+    index: int
+    """The class's value in the mask."""
+    class_name: str
+    share: float
+
+    def __str__(self) -> str:
+        return f"{self.class_name} {self.share:.1%}"
+
+
 @dataclass(frozen=True, repr=False)
 class Answer:
-    """An image and its most probable classes, the most probable first."""
+    """An image and what the model says about it: classes or labels, numbers, or a mask."""
 
     image: str
     """The image's path or name."""
-    predictions: tuple[Prediction, ...]
+    predictions: tuple[Prediction, ...] = ()
+    """Classes or labels, the most probable first; none for numbers and masks."""
     source: ImageLike | None = field(default=None, compare=False)
     """The image itself, for the thumbnail in a notebook."""
+    labels: tuple[str, ...] | None = None
+    """Of several labels: all that are present, the most probable first."""
+    numbers: dict[str, float] | None = None
+    """Name → number, in its own unit."""
+    shares: tuple[ClassShare, ...] | None = None
+    """The classes of the mask, the largest first."""
+    mask: NDArray[np.uint8] | None = field(default=None, compare=False)
+    """The class of each pixel of the upright image, as indices of classes; 255 beyond what the model sees: `[h w]`."""
+    classes: int = 0
+    """The number of classes that a mask may have."""
 
     @property
     def best(self) -> Prediction:
         """The most probable class."""
+        if not self.predictions:
+            what = "numbers" if self.numbers is not None else "shares and mask"
+            raise ValueError(f"this answer names no class of the whole image: read its {what}")
         return self.predictions[0]
 
+    def rows(self) -> list[tuple[str, str]]:
+        """Return what there is to read, as pairs of name and value."""
+        if self.numbers is not None:
+            return [(name, format_number(value)) for name, value in self.numbers.items()]
+        if self.shares is not None:
+            return [(each.class_name, f"{each.share:6.1%}") for each in self.shares]
+        return [(p.class_name, f"{p.probability:6.1%}{'  present' * bool(p.present)}") for p in self.predictions]
+
+    def brief(self) -> str:
+        """Write the answer in one line: the three largest classes, the labels that are present, or the numbers."""
+        if self.numbers is not None:
+            return ", ".join(f"{name} {value}" for name, value in self.rows())
+        if self.labels is not None:
+            return ", ".join(self.labels) or "no label"
+        return ", ".join(map(str, (self.predictions if self.shares is None else self.shares)[:3]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer as JSON values; the pixels of a mask are left out."""
+        values: dict[str, Any] = {"image": self.image}
+        if self.numbers is not None:
+            return values | {"numbers": self.numbers}
+        if self.shares is not None:
+            return values | {"shares": [asdict(each) for each in self.shares]}
+        if self.labels is not None:
+            values["labels"] = list(self.labels)
+        hidden = () if self.labels is not None else ("present",)
+        each = [{k: v for k, v in asdict(p).items() if k not in hidden} for p in self.predictions]
+        return values | {"predictions": each}
+
     def __repr__(self) -> str:
-        width = max(len(p.class_name) for p in self.predictions)
-        return "\n".join([self.image, *(f"  {p.class_name:<{width}}  {p.probability:6.1%}" for p in self.predictions)])
+        rows = self.rows()
+        width = max((len(name) for name, _ in rows), default=0)
+        return "\n".join([self.image, *(f"  {name:<{width}}  {value}" for name, value in rows)])
 
     def _repr_html_(self) -> str:
         return Answers([self])._repr_html_()
+
+    def _html_cell(self) -> str:
+        """Write the answer for a notebook's table; classes of a mask with their colours."""
+        if self.shares is not None:
+            colours, square = mask_colours(self.classes), '<span style="color:{}">■</span> '
+            return "<br>".join(square.format(colours[each.index]) + html.escape(str(each)) for each in self.shares)
+        if self.numbers is not None or self.labels is not None:
+            lines = [f"{name} {value.strip()}" for name, value in self.rows()]
+        else:
+            lines = list(map(str, self.predictions))
+        return "<br>".join(html.escape(line) for line in lines)
 
 
 class Answers(list[Answer]):
@@ -63,30 +138,32 @@ class Answers(list[Answer]):
 
     def __repr__(self) -> str:
         width = max((len(answer.image) for answer in self[:SHOWN]), default=0)
-        lines = [f"{answer.image:<{width}}  {', '.join(map(str, answer.predictions[:3]))}" for answer in self[:SHOWN]]
+        lines = [f"{answer.image:<{width}}  {answer.brief()}" for answer in self[:SHOWN]]
         return "\n".join(lines + ([f"… and {len(self) - SHOWN} more"] if len(self) > SHOWN else [])) or "no images"
 
     def _repr_html_(self) -> str:
         """Make a table with thumbnails, for a notebook."""
-        rows = []
-        for answer in self[:SHOWN]:
-            classes = "<br>".join(html.escape(str(prediction)) for prediction in answer.predictions)
-            rows.append(f"<tr><td>{thumbnail(answer.source)}<td>{html.escape(answer.image)}<td>{classes}")
+        cells = [(thumbnail(a.source, a.mask, a.classes), html.escape(a.image), a._html_cell()) for a in self[:SHOWN]]
+        rows = "".join(f"<tr><td>{'<td>'.join(row)}" for row in cells)
         more = f"<p>… and {len(self) - SHOWN} more</p>" if len(self) > SHOWN else ""
-        return f"<table><tr><th><th>image<th>classes{''.join(rows)}</table>{more}"
+        kinds = ["numbers" if a.numbers is not None else "classes" if a.labels is None else "labels" for a in self[:1]]
+        return f"<table><tr><th><th>image<th>{''.join(kinds) or 'classes'}{rows}</table>{more}"
 
 
-def thumbnail(source: ImageLike | None) -> str:
-    """Make the HTML image of an answer in a notebook; empty if the image cannot be read (any more)."""
+def thumbnail(source: ImageLike | None, mask: NDArray[np.uint8] | None = None, classes: int = 0) -> str:
+    """Make the HTML image of an answer in a notebook, with its mask; empty if the image cannot be read (any more)."""
     if source is None:
         return ""
-    if isinstance(source, str) and is_web_address(source):  # the notebook's browser shows it itself
+    if isinstance(source, str) and is_web_address(source) and mask is None:  # the notebook's browser shows it itself
         return f'<img alt="" width="{THUMBNAIL}" src="{html.escape(source)}">'
     try:
         image = read_image(source)
     except (ImageError, TypeError):
         return ""
-    image.thumbnail((THUMBNAIL, THUMBNAIL))
+    side = THUMBNAIL if mask is None else MASK_THUMBNAIL
+    image.thumbnail((side, side))
+    if mask is not None:
+        image = draw_mask(image, mask, classes)
     file = io.BytesIO()
     image.save(file, "PNG")
     return f'<img alt="" src="data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}">'
@@ -106,6 +183,9 @@ def classify(
     template: str = "{}",
 ) -> Answer | Answers:
     """Return the `top` classes of an image, or of each of several; an unreadable image raises `ImageError`.
+
+    A model of another task answers otherwise: `answer.labels` are the labels that are present, `answer.numbers` the
+    numbers by name, `answer.mask` the class of each pixel, at the image's own size, and `answer.shares` their shares.
 
     `images` is a path, a URL, bytes, a file, a Pillow image, an array or a tensor: an `Answer`; or a folder, a zip or
     tar archive, a pattern or a list of these: `Answers`. `model` is a loaded model, a name or path for `load`, or None
@@ -162,16 +242,55 @@ def classify_each(
         )
     if top < 1:
         raise ValueError(f"top must be at least 1, got {top}")
+    answer = ANSWERS[task_of(model)]
     compute = compute or plain_compute(model, "logits", device, precision)
-    computed = compute_images(compute, images, card.preprocess.with_fit(fit), batch_size)
-    with closing(computed):  # a caller that stops early leaves no thread behind
-        for image, logits in computed:
-            if isinstance(logits, ImageError):
-                yield logits
+    preprocess = card.preprocess.with_fit(fit)
+    with closing(compute_images(compute, images, preprocess, batch_size)) as computed:  # an early stop ends its threads
+        for image, size, outputs in computed:
+            if isinstance(outputs, ImageError):
+                yield outputs
                 continue
-            if not logits.isfinite().all():
+            if not outputs.isfinite().all():
                 raise ValueError(f"{card.name} answers NaN: `vitreous doctor` tells whether its weights hold any")
-            yield Answer(image_name(image), top_classes(logits, card.label, top, independent=card.independent), image)
+            said = answer(outputs, card, top, preprocess, size)
+            yield replace(said, image=image_name(image), source=image)
+
+
+# --- what outputs say, for each task ----------------------------------------------------------------------------------
+
+
+def _classes(logits: Tensor, card: Card, top: int, preprocess: Preprocess, size: Size) -> Answer:
+    """Answer with the most probable classes: logits `[k]`."""
+    return Answer("", top_classes(logits, card.label, top, independent=card.independent))
+
+
+def _labels(logits: Tensor, card: Card, top: int, preprocess: Preprocess, size: Size) -> Answer:
+    """Answer with the most probable labels, and with all that are present: logits `[k]`."""
+    ranked = top_classes(logits, card.label, len(logits), independent=True)
+    thresholds = card.thresholds or (0.5,) * len(logits)
+    marked = tuple(replace(p, present=p.probability >= thresholds[p.index]) for p in ranked)
+    return Answer("", marked[:top], labels=tuple(p.class_name for p in marked if p.present))
+
+
+def _numbers(outputs: Tensor, card: Card, top: int, preprocess: Preprocess, size: Size) -> Answer:
+    """Answer with numbers in their own units: outputs `[k]`."""
+    return Answer("", numbers={card.label(i): value for i, value in enumerate(outputs.tolist())})
+
+
+def _mask(logits: Tensor, card: Card, top: int, preprocess: Preprocess, size: Size) -> Answer:
+    """Answer with the class of each pixel of the image: logits `[k h w]`."""
+    mask = full_mask(logits, preprocess, *size)
+    shares = tuple(ClassShare(i, card.label(i), share) for i, share in class_shares(mask, len(logits)).items())
+    return Answer("", shares=shares, mask=mask, classes=len(logits))
+
+
+ANSWERS: dict[str, Callable[[Tensor, Card, int, Preprocess, Size], Answer]] = {
+    "classify": _classes,
+    "multilabel": _labels,
+    "regress": _numbers,
+    "segment": _mask,
+}
+"""Task → what a model's outputs for one image say."""
 
 
 def top_classes(

@@ -1,6 +1,5 @@
-"""`evaluate` of the Python API: accuracy with its interval, calibration, confusion matrix on images not trained on."""
+"""`evaluate` of the Python API: the figures of a model's task on images that it was not trained on."""
 
-import html
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -12,146 +11,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitreous.data.datasets import open_dataset, open_split
+from vitreous.data.datasets import EXPECTED, find_source, open_split
 from vitreous.data.finding import Images, open_images
-from vitreous.data.image_dataset import ImageDataset
+from vitreous.data.image_dataset import NOUNS, DatasetSource, ImageDataset, count_names, list_some
 from vitreous.data.images import ImageError
 from vitreous.data.preprocess import Fit, Preprocess
 from vitreous.models.last_block import Compute
 from vitreous.predict.class_names import match_classes
-from vitreous.predict.pipeline import choose_compute, compute_batches, decode_batches, lanes_of, plain_compute
+from vitreous.predict.evaluation_result import Evaluation, TaskEvaluation
+from vitreous.predict.pipeline import choose_compute, compute_batches, decode_batches, lanes_of, plain_compute, task_of
+from vitreous.predict.scores import EACH, SCORES, f1_scores
 from vitreous.predict.words import PLAIN, named_by_folders, with_folder_names
 from vitreous.runtime.distributed import Rank, span
-from vitreous.runtime.files import write_atomic, write_json
+from vitreous.weights.card import Card
 from vitreous.weights.load import Model, loaded
 from vitreous.weights.runs import is_run
 
 ALONE = Rank()
-
-
-@dataclass(repr=False)
-class Evaluation:
-    """The results of a model on labelled images; `confusion[i, j]` counts images of class i predicted as j."""
-
-    top1: float
-    top5: float | None
-    """None for five classes or fewer: each is among the first five."""
-    images: int
-    loss: float
-    calibration_error: float
-    """Expected calibration error: the mean gap between confidence and accuracy, over 15 bins."""
-    class_names: tuple[str, ...]
-    confusion: Tensor
-    correct: list[bool]
-    """Whether each image's top class is its label, in the dataset's order."""
-    problems: list[ImageError] = field(default_factory=list)
-    """Errors of unreadable images, which count for nothing else."""
-    note: str = ""
-    """Which part of the data was measured, if the model was trained on it."""
-
-    def __repr__(self) -> str:
-        return "\n".join(filter(None, (format_summary(self.summary()), self.format_classes(), self.note)))
-
-    def _repr_html_(self) -> str:
-        shown = ((name.replace("_", " "), format_value(name, value)) for name, value in self.summary().items())
-        rows = "".join(f"<tr><th>{name}<td>{html.escape(value)}" for name, value in shown)
-        return f"<table>{rows}</table>" + (f"<p>{html.escape(self.note)}</p>" if self.note else "")
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """The number of images of each evaluated class that has some."""
-        counts = self.confusion.sum(dim=1)
-        return {self.class_names[i]: int(counts[i]) for i in counts.nonzero().flatten().tolist()}
-
-    def per_class(self) -> dict[str, float]:
-        """Return the accuracy of each class; classes without images are left out."""
-        counts = self.confusion.sum(dim=1)
-        rates = self.confusion.diagonal() / counts
-        return {self.class_names[i]: rates[i].item() for i in counts.nonzero().flatten().tolist()}
-
-    @property
-    def is_balanced(self) -> bool:
-        """Whether all classes have as many images; if not, the largest classes make most of `top1`."""
-        return len(set(self.counts.values())) == 1
-
-    @property
-    def balanced_accuracy(self) -> float:
-        """The mean of the classes' accuracies: each class counts the same."""
-        rates = self.per_class().values()
-        return sum(rates) / len(rates)
-
-    @property
-    def top1_interval(self) -> tuple[float, float]:
-        """The 95 % confidence interval of `top1` (Wilson's)."""
-        return confidence_interval(sum(self.correct), self.images)
-
-    def summary(self) -> dict[str, Any]:
-        """Return the figures of an evaluation, rounded, for JSON."""
-        found = {
-            "top1": round(self.top1, 6),
-            "top1_interval": [round(end, 6) for end in self.top1_interval],
-            "top5": None if self.top5 is None else round(self.top5, 6),
-            "balanced_accuracy": None if self.is_balanced else round(self.balanced_accuracy, 6),
-            "images": self.images,
-            "loss": round(self.loss, 6),
-            "calibration_error": round(self.calibration_error, 6),
-            "unreadable": len(self.problems),
-        }
-        return {name: value for name, value in found.items() if value is not None}
-
-    def format_classes(self, limit: int = 20) -> str:
-        """Format each class's accuracy, the lowest first, if classes have different numbers of images."""
-        if self.is_balanced:
-            return ""
-        rates, counts = self.per_class(), self.counts
-        ranked = sorted(rates, key=lambda name: rates[name])
-        width = max(len(name) for name in ranked[:limit])
-        lines = [f"  {name:<{width}}  {rates[name]:7.2%} of {counts[name]:,}" for name in ranked[:limit]]
-        return "\n".join(lines + ([f"  … and {len(ranked) - limit} more classes"] if len(ranked) > limit else []))
-
-    def write(self, folder: str | Path) -> list[Path]:
-        """Write `result.json`, `per_class.json` and `confusion.npz` to a folder."""
-        folder = Path(folder)
-
-        def write_confusion(temporary: Path) -> None:
-            with temporary.open("wb") as file:
-                np.savez_compressed(file, confusion=self.confusion.numpy(), class_names=np.array(self.class_names))
-
-        return [
-            write_json(folder / "result.json", self.summary()),
-            write_json(folder / "per_class.json", self.per_class()),
-            write_atomic(folder / "confusion.npz", write_confusion),
-        ]
-
-
-def confidence_interval(hits: int, count: int) -> tuple[float, float]:
-    """Return the 95 % confidence interval of a share, by Wilson's formula.
-
-    >>> [round(end, 3) for end in confidence_interval(9, 10)]
-    [0.596, 0.982]
-    """
-    from scipy.stats import binomtest
-
-    found = binomtest(hits, count).proportion_ci(0.95, method="wilson")
-    return float(found.low), float(found.high)
-
-
-def format_value(name: str, value: Any) -> str:
-    """Format a figure of an evaluation's summary: shares in percent, counts with commas.
-
-    >>> format_value("top1", 0.7244), format_value("top1_interval", (0.68, 0.762)), format_value("images", 50000)
-    ('72.44%', '68.0% to 76.2% (95 % confidence)', '50,000')
-    """
-    if name == "top1_interval":
-        return f"{value[0]:.1%} to {value[1]:.1%} (95 % confidence)"
-    if name in ("top1", "top5", "balanced_accuracy", "calibration_error"):
-        return f"{value:.2%}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def format_summary(summary: dict[str, Any]) -> str:
-    """Format the figures of an evaluation's summary, one a line."""
-    return "\n".join(f"{name.replace('_', ' '):<18} {format_value(name, value)}" for name, value in summary.items())
 
 
 @dataclass
@@ -165,6 +41,10 @@ class _Tally:
     confidence: list[float] = field(default_factory=list)
     """The probability of the predicted class."""
     loss: list[float] = field(default_factory=list)
+    rows: list[Tensor] = field(default_factory=list)
+    """Of other tasks than classify: what `SCORES` counts of each image, a batch each: `[b m]`."""
+    targets: list[Tensor] = field(default_factory=list)
+    """Labels or numbers of the images, a batch each: `[b k]`."""
     problems: list[ImageError] = field(default_factory=list)
 
     def add(self, logits: Tensor, label: Tensor) -> None:
@@ -176,6 +56,11 @@ class _Tally:
         self.in_top5 += (best == label[:, None]).any(dim=-1).tolist()
         self.confidence += confidence.tolist()
         self.loss += torch.nn.functional.cross_entropy(logits, label, reduction="none").tolist()
+
+    def add_scores(self, task: str, outputs: Tensor, targets: Tensor) -> None:
+        """Add the outcome of a batch of another task: outputs and targets, which masks need not keep."""
+        self.rows.append(SCORES[task].rows(outputs, targets))
+        self.targets += [] if task == "segment" else [targets]
 
 
 def evaluate(
@@ -195,8 +80,11 @@ def evaluate(
     rank: Rank = ALONE,
     compute: Compute | None = None,
     progress: Callable[[int, int], object] = lambda done, total: None,
-) -> Evaluation:
-    """Measure accuracy and calibration of a model on labelled images.
+) -> Evaluation | TaskEvaluation:
+    """Measure a model on labelled images: accuracy and calibration, or what fits its task.
+
+    Several labels are measured by mean average precision and F1, numbers by R² and their errors, masks by IoU, pixel
+    accuracy and the F of boundaries; the data must have such targets, by the model's names.
 
     `data` is a dataset, or a name, folder or parquet file for `open_dataset` (its test split); or images, as `classify`
     takes them, with their `labels`. The dataset's classes are matched to the model's by name, WordNet id or index.
@@ -216,20 +104,26 @@ def evaluate(
     >>> result.images, result.confusion.shape[0] == len(result.class_names)
     (1, True)
     """
-    from torchmetrics.functional.classification import binary_calibration_error, multiclass_confusion_matrix
-
     model, note = loaded(model), ""
+    task = task_of(model)
     if labels is None and isinstance(data, (str, Path)):
         data, note = open_unseen(data, model, all_images=all_images)
     data = _labelled(data, labels)
     data = data if limit is None else data.spread(limit)
+    if task != data.task:
+        raise _other_task(model.card, data.name, data.task)
     if compute is None:
         model = with_folder_names(model, data.class_names, templates)
     card, classes = model.card, model.config.classes
     if card.head != "classifier":
         raise ValueError(f"{card.name} has no classifier: use --probe knn or --probe linear")
-    own_names = named_by_folders(model, data.class_names)
-    indices = list(range(classes)) if own_names else match_classes(data.class_names, card.class_names, classes)
+    if task != "classify":
+        data = _with_names(data, card, classes)
+        indices = torch.arange(classes)
+    else:
+        own_names = named_by_folders(model, data.class_names)
+        matched = list(range(classes)) if own_names else match_classes(data.class_names, card.class_names, classes)
+        indices = torch.tensor(matched)
     if compute is None:
         compute = choose_compute(model, fast=fast, batch_size=batch_size, device=device, precision=precision)
     run = compute or plain_compute(model, "logits", device, precision)
@@ -237,48 +131,100 @@ def evaluate(
     own_statistics = (view.mean, view.std) == (card.preprocess.mean, card.preprocess.std)
 
     own = data if rank.world_size == 1 else data.take(span(len(data), rank))
-    tally = _Tally()
+    tally, done = _Tally(), 0
     batches = decode_batches(own, view, batch_size, tally.problems)
     if not own_statistics:  # another mean and std are not part of the model
         batches = ((view.normalise(pixels), part) for pixels, part in batches)
-    for part, logits in compute_batches(run, batches, lanes=lanes_of(run)):
-        tally.add(logits, torch.tensor([indices[label] for label in part]))
-        progress(len(tally.label) + len(tally.problems), len(own))
+    for part, outputs in compute_batches(run, batches, lanes=lanes_of(run)):
+        if task == "classify":
+            tally.add(outputs, indices[part])
+        else:
+            tally.add_scores(task, outputs, part)
+        done += len(part)
+        progress(done + len(tally.problems), len(own))
     tally, *others = rank.gather(tally)
     for other in others:  # the images of other ranks
         for each in fields(tally):
             getattr(tally, each.name).extend(getattr(other, each.name))
-    count = len(tally.label)
-    if not count:
+    if not tally.label and not tally.rows:
         raise tally.problems[0] if tally.problems else ValueError(f"{data.name} holds no images")
+    names = tuple(card.label(i) for i in range(classes))
+    return (_sum_up if task == "classify" else _sum_up_task)(tally, names, card, note)
+
+
+def _sum_up(tally: _Tally, names: tuple[str, ...], card: Card, note: str) -> Evaluation:
+    """Compute the figures of an evaluation of classes."""
+    from torchmetrics.functional.classification import binary_calibration_error, multiclass_confusion_matrix
+
+    count = len(tally.label)
     label, predicted = torch.tensor(tally.label), torch.tensor(tally.predicted)
     correct = label == predicted
     # confidence in the top class against its correctness: a problem of two classes
     calibration = binary_calibration_error(torch.tensor(tally.confidence).clamp(0, 1), correct.int(), n_bins=15)
     return Evaluation(
         top1=correct.sum().item() / count,
-        top5=sum(tally.in_top5) / count if classes > 5 else None,
+        top5=sum(tally.in_top5) / count if len(names) > 5 else None,
         images=count,
         loss=sum(tally.loss) / count,
         calibration_error=calibration.item(),
-        class_names=tuple(card.label(i) for i in range(classes)),
-        confusion=multiclass_confusion_matrix(predicted, label, classes),
+        class_names=names,
+        confusion=multiclass_confusion_matrix(predicted, label, len(names)),
         correct=correct.tolist(),
         problems=tally.problems,
         note=note,
     )
 
 
+def _sum_up_task(tally: _Tally, names: tuple[str, ...], card: Card, note: str) -> TaskEvaluation:
+    """Compute the figures of an evaluation of labels, numbers or masks."""
+    task, rows = card.task, torch.cat(tally.rows)
+    targets = torch.cat(tally.targets).numpy() if tally.targets else np.zeros((0, 0), np.float32)
+    if task == "multilabel" and not (targets > 0.5).any():
+        raise ValueError("no image has one of the labels: there is nothing to measure")
+    if task == "segment" and not rows[:, 2 * len(names) : 3 * len(names)].any():
+        raise ValueError("the masks have no pixel of a class: there is nothing to measure")
+    each = {name: own for name, own in zip(names, EACH[task](rows, targets), strict=True) if own is not None}
+    figures = SCORES[task].figures(rows, targets)
+    if task == "multilabel" and card.thresholds is not None:
+        scores = [f1 for f1 in f1_scores(rows, targets, card.thresholds) if f1 is not None]
+        figures["f1_at_thresholds"] = sum(scores) / len(scores)
+    if task == "regress":  # several numbers have an error each, in its own unit
+        figures = {"r2": figures["r2"], **(next(iter(each.values())) if len(each) == 1 else {})}
+    return TaskEvaluation(len(rows), names, task, figures, each, problems=tally.problems, note=note)
+
+
+def _other_task(card: Card, name: str | Path, task: str) -> ValueError:
+    """Make the error that data to evaluate on are of another task than the model."""
+    return ValueError(
+        f"{card.name} answers with {NOUNS[card.task]}, and {name} has {NOUNS[task]}: expected {EXPECTED[card.task]}"
+    )
+
+
+def _with_names(data: ImageDataset, card: Card, classes: int) -> ImageDataset:
+    """Return the data to evaluate on with its labels, numbers or pixel classes in the model's order."""
+    if card.class_names is None:
+        if len(data.class_names) != classes:
+            raise ValueError(
+                f"{card.name} answers with {classes} {NOUNS[card.task]}, {data.name} has {count_names(data)}"
+            )
+        return data
+    try:
+        return data.with_classes(card.class_names)
+    except ValueError as error:
+        raise ValueError(f"{error}; {card.name} knows {list_some(card.class_names)}") from error
+
+
 def open_unseen(
     name: str | Path, model: Model, root: Path | None = None, *, all_images: bool = False
 ) -> tuple[ImageDataset, str]:
     """Open the images to evaluate on: test images, or of a model's own training data those held out then; say so."""
-    data = open_dataset(name, "test", root)
+    data = _source(name, root, model.card).open("test")
     used = training_config(model)
     if used is None or used.get("stream"):
         return data, ""
     try:
-        train, held_out = open_split(name, root, used["held_out"], train=used["train_split"])
+        task = None if model.card.task == "classify" else model.card.task
+        train, held_out = open_split(name, root, used["held_out"], train=used["train_split"], task=task)
     except (ValueError, KeyError, OSError):  # other splits than the training had, or a record of something else
         return data, ""
     if len(held_out) == len(data) or train.class_names != model.card.class_names:  # a test split, or other data
@@ -291,6 +237,21 @@ def open_unseen(
         f"the model learned from {len(train):,} of these {len(data):,} images: measured on the {len(held_out):,} that "
         "were held out (--all for all)"
     )
+
+
+def _source(name: str | Path, root: Path | None, card: Card) -> DatasetSource:
+    """Find the data to evaluate on; data that cannot serve the model's task is an error. A table may serve several."""
+    task = None if card.task == "classify" else card.task
+    try:
+        source = find_source(name, root, task)
+    except ValueError as error:
+        guessed = find_source(name, root).task
+        if guessed == card.task:
+            raise
+        raise _other_task(card, name, guessed) from error
+    if source.task != card.task:
+        raise _other_task(card, name, source.task)
+    return source
 
 
 def _is_same_data(name: str | Path, used: dict[str, Any], train_images: int, model: Model) -> bool:

@@ -11,6 +11,7 @@ folder of Parquet files skip names that begin with `_` or `.`, hence `_parts.jso
 
 import hashlib
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,7 +31,16 @@ from vitreous.data.images import ImageError
 from vitreous.models.last_block import Compute
 from vitreous.predict.classify import Answer, classify_each
 from vitreous.predict.embed import embed_each
-from vitreous.predict.tables import answer_columns, answer_fields, printable, reason, table_schema
+from vitreous.predict.pipeline import patch_shape
+from vitreous.predict.tables import (
+    answer_columns,
+    answer_fields,
+    printable,
+    reason,
+    shape_metadata,
+    stored_dtype,
+    table_schema,
+)
 from vitreous.runtime.distributed import Rank, this_rank
 from vitreous.runtime.files import write_atomic, write_json
 from vitreous.weights.load import Model
@@ -38,6 +48,10 @@ from vitreous.weights.load import Model
 Row = TypeVar("Row")
 
 MANIFEST = "_parts.json"
+PART_SIZE = 1024
+"""Images in a part, unless it is chosen."""
+TOKEN_BYTES = 1 << 28
+"""Features of patches in a part, which is in memory as a whole: with large ones it holds fewer images."""
 PATIENCE = 3600.0
 """Seconds that the first process waits for another part. If a process fails, torchrun ends all of them."""
 DIFFERENCES = {  # field of the manifest → what another value of it means
@@ -162,6 +176,10 @@ class PartsFolder:
         the same bits whichever process computes it.
         """
         rows = rows_of(name for number in numbers for name in self.span(number))
+        # features seldom repeat: a dictionary of them is slow and makes a part a fifth larger
+        write = partial(
+            pyarrow.parquet.write_table, use_dictionary=["image"] if "features" in self.schema.names else True
+        )
         done = 0
         for number in numbers:
             names = self.span(number)
@@ -172,7 +190,7 @@ class PartsFolder:
                 yield done
             images = [printable(name) for name in names]
             table = pyarrow.table({"image": images, **columns(part)}, schema=self.schema)
-            write_atomic(self.path(number), partial(pyarrow.parquet.write_table, table))
+            write_atomic(self.path(number), partial(write, table))
 
     def wait(self, numbers: Iterable[int], patience: float) -> list[int]:
         """Wait for other processes' parts as long as new ones appear, and return those still missing."""
@@ -217,20 +235,42 @@ class PartsJob(Generic[Row]):
 
 
 def embed_job(
-    model: Model, *, batch_size: int, device: str, precision: str, compute: Compute | None = None, merge: int = 0
+    model: Model,
+    *,
+    batch_size: int,
+    device: str,
+    precision: str,
+    compute: Compute | None = None,
+    merge: int = 0,
+    tokens: bool = False,
 ) -> PartsJob[tuple[str, Tensor | ImageError]]:
-    """Make the job that writes features in parts: columns image, features (a list) and error."""
-    about = _about("embed", model, precision, merge)
+    """Make the job that writes features in parts: columns image, features (a list) and error.
+
+    With `tokens`, features are those of all patches, flattened, after columns rows and columns.
+    """
+    about = _about("embed --tokens" if tokens else "embed", model, precision, merge)
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
+    dtype = stored_dtype(precision if tokens else "fp32")
+    grid = ("rows", "columns") if tokens else ()
     # not a list of fixed size: pyarrow before 26 cannot read one that is missing
-    fields = {"features": pyarrow.list_(pyarrow.float32())}
+    fields = dict.fromkeys(grid, pyarrow.int32()) | {"features": pyarrow.list_(pyarrow.from_numpy_dtype(dtype))}
 
     def columns(rows: list[tuple[str, Tensor | ImageError]]) -> dict[str, Any]:
-        features = [row.numpy() if isinstance(row, Tensor) else None for _, row in rows]
-        return {"features": pyarrow.array(features, fields["features"]), "error": [reason(row) for _, row in rows]}
+        found = [row.numpy() if isinstance(row, Tensor) else None for _, row in rows]
+        features = [None if row is None else row.ravel().astype(dtype) for row in found]
+        sides = {name: [None if row is None else row.shape[i] for row in found] for i, name in enumerate(grid)}
+        errors = [reason(row) for _, row in rows]
+        return {**sides, "features": pyarrow.array(features, fields["features"]), "error": errors}
 
-    rows_of = partial(embed_each, model=model, compute=compute, **sizes)
-    return PartsJob(about, table_schema(fields, model.card.name), rows_of, columns)
+    rows_of = partial(embed_each, model=model, tokens=tokens, compute=compute, **sizes)
+    metadata = shape_metadata(patch_shape(model)) if tokens else None
+    return PartsJob(about, table_schema(fields, model.card.name, metadata), rows_of, columns)
+
+
+def token_part_size(model: Model, precision: str) -> int:
+    """Return how many images' patch features go into a part: a power of two, up to 1,024."""
+    each = math.prod(patch_shape(model)) * stored_dtype(precision).itemsize
+    return min(PART_SIZE, 1 << max(0, (TOKEN_BYTES // each).bit_length() - 1))
 
 
 def classify_job(
@@ -243,16 +283,19 @@ def classify_job(
     compute: Compute | None = None,
     merge: int = 0,
 ) -> PartsJob[Answer | ImageError]:
-    """Make the job that writes answers in parts: image, class_name, index, probability, error; lists of the `top`."""
+    """Make the job that writes answers in parts: image, class_name, index, probability, error; lists of the `top`.
+
+    Several labels and numbers have the columns of `answer_fields`; masks are files of their own (`segmentation.py`).
+    """
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
     rows_of = partial(classify_each, model=model, top=top, compute=compute, **sizes)
     about = _about("classify", model, precision, merge) | {"top": str(top)}
-    schema = table_schema(answer_fields(top), model.card.name)
-    return PartsJob(about, schema, rows_of, partial(answer_columns, top=top))
+    schema = table_schema(answer_fields(top, model.card), model.card.name)
+    return PartsJob(about, schema, rows_of, partial(answer_columns, top=top, card=model.card))
 
 
 def fingerprint(model: Model) -> str:
-    """Hash all that determines the content of parts: weights, configuration, preprocessing, class names.
+    """Hash all that determines the content of parts: weights, configuration, preprocessing, class names, thresholds.
 
     >>> from vitreous.models.variants import variant
     >>> from vitreous.models.vit import ViT
@@ -265,7 +308,10 @@ def fingerprint(model: Model) -> str:
     >>> len(before), fingerprint(model) == before
     (64, False)
     """
-    state = hashlib.sha256(repr((model.config, model.card.preprocess, model.card.class_names)).encode())
+    card = model.card
+    known: tuple[Any, ...] = (model.config, card.preprocess, card.class_names)
+    known += () if card.task == "classify" else (card.task, card.thresholds)
+    state = hashlib.sha256(repr(known).encode())
     for key, tensor in sorted(model.state_dict().items()):
         state.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
         state.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
@@ -297,7 +343,7 @@ def write_parts(
     folder: Path,
     names: Sequence[str],
     job: PartsJob[Any],
-    part_size: int = 1024,
+    part_size: int = PART_SIZE,
     *,
     progress: Callable[[int, int, int], object] = lambda done, total, existing: None,
 ) -> PartsReport | None:

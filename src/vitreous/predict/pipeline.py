@@ -7,20 +7,24 @@ own, so that no core idles at the end of a matrix product.
 """
 
 import copy
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.images import ImageError, ImageLike, image_name, read_image
+from vitreous.data.masks import read_with_mask, view_mask
 from vitreous.data.prefetch import batched, prefetch
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.last_block import Compute, OutputKind, logits_only
+from vitreous.models.timm_classifier import TimmClassifier, TimmConfig
 from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.runtime.device import max_lanes, pick_device, pick_dtype
 from vitreous.runtime.files import cache_folder
 from vitreous.weights.load import Model
@@ -46,20 +50,26 @@ def to_model(batch: Tensor, preprocess: Preprocess, like: Tensor) -> Tensor:
 
 def decode_batches(
     data: ImageDataset, preprocess: Preprocess, batch_size: int, problems: list[ImageError]
-) -> Iterator[tuple[Tensor, list[int]]]:
-    """Decode images in batches of pixels, uint8 `[b c h w]`, with their labels; errors go to `problems`."""
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Decode images in batches of pixels, uint8 `[b c h w]`, with their targets; errors go to `problems`.
 
-    def decode(i: int) -> tuple[Tensor | ImageError, int]:
+    Targets are classes `[b]`, labels or numbers `[b k]`, or masks as the model sees them, `[b h w]`.
+    """
+
+    def decode(i: int) -> tuple[Tensor, Tensor] | ImageError:
         try:
-            return preprocess.pixels(read_image(data.image(i))), data.labels[i]
+            image, mask = read_with_mask(data, i)
+            pixels = preprocess.pixels(image)
         except ImageError as error:
-            return error, data.labels[i]
+            return error
+        if mask is not None:
+            return pixels, torch.from_numpy(np.array(view_mask(mask, preprocess))).long()
+        return pixels, torch.tensor(data.labels[i] if data.targets is None else data.targets[i])
 
     for batch in batched(prefetch(decode, range(len(data)), waiting=2 * batch_size), batch_size):
-        problems += [pixels for pixels, _ in batch if isinstance(pixels, ImageError)]
-        good = [(pixels, label) for pixels, label in batch if isinstance(pixels, Tensor)]
-        if good:
-            yield torch.stack([pixels for pixels, _ in good]), [label for _, label in good]
+        problems += [each for each in batch if isinstance(each, ImageError)]
+        if good := [each for each in batch if not isinstance(each, ImageError)]:
+            yield torch.stack([pixels for pixels, _ in good]), torch.stack([target for _, target in good])
 
 
 def compute_batches(
@@ -105,33 +115,47 @@ def _compute_in_lanes(
         torch.set_num_threads(threads)
 
 
-Decoded: TypeAlias = tuple[ImageLike, Tensor | ImageError]
+Size: TypeAlias = tuple[int, int]
+"""Width and height of an image; 0 and 0 if it cannot be read."""
+Decoded: TypeAlias = tuple[ImageLike, Size, Tensor | ImageError]
 
 
 def compute_images(
     compute: Compute, images: Iterable[ImageLike], preprocess: Preprocess, batch_size: int
 ) -> Generator[Decoded, None, None]:
-    """Run the model on images, decoded ahead: yield each with its row of `compute(pixels)`, or its error, in order."""
+    """Run the model on images, decoded ahead, in order.
+
+    Yield each with its size and its row of `compute(pixels)`, or its error.
+    """
 
     def decode(image: ImageLike) -> Decoded:
         try:
-            return image, preprocess.pixels(read_image(image))
+            read = read_image(image)
+            return image, read.size, preprocess.pixels(read)
         except ImageError as error:  # preprocessing does not know the name
-            return image, error if error.name != "image" else ImageError(image_name(image), error.reason)
+            return image, (0, 0), error if error.name != "image" else ImageError(image_name(image), error.reason)
 
     def stacked(batch: list[Decoded]) -> tuple[Tensor, list[Decoded]]:
-        good = [pixels for _, pixels in batch if isinstance(pixels, Tensor)]
+        good = [pixels for *_, pixels in batch if isinstance(pixels, Tensor)]
         return torch.stack(good) if good else torch.empty(0), batch
 
     with closing(prefetch(decode, images, waiting=2 * batch_size)) as decoded:  # ends the threads of an early stop
         batches = map(stacked, batched(decoded, batch_size))
         for batch, outputs in compute_batches(compute, batches, lanes=lanes_of(compute)):
             rows = iter(outputs)
-            for image, pixels in batch:
-                yield image, pixels if isinstance(pixels, ImageError) else next(rows)
+            for image, size, pixels in batch:
+                yield image, size, pixels if isinstance(pixels, ImageError) else next(rows)
 
 
 # --- what computes --------------------------------------------------------------------------------------------------
+
+
+def task_of(model: Model) -> str:
+    """Return the task that a model's outputs answer; a model whose numbers are not in their own units yet raises."""
+    if model.card.standard is not None:
+        raise ValueError(f"the numbers of {model.card.name} are still in units of their deviation: fold_standard first")
+    task: str = model.card.task
+    return task
 
 
 def embedding(model: Model, x: Tensor) -> Tensor:
@@ -139,7 +163,37 @@ def embedding(model: Model, x: Tensor) -> Tensor:
     return model.features(x) if model.card.head == "classifier" else model(x)
 
 
-FORWARDS: dict[str, Callable[[Any, Tensor], Tensor]] = {"logits": logits_only, "features": embedding}
+def patch_features(model: Model, x: Tensor, blocks: Sequence[int] = ()) -> Tensor:
+    """Compute the features of each patch: `[b c H W]` → `[b rows columns d]`.
+
+    They are `forward_features` without the class, distillation and register tokens; of `blocks`, those after each,
+    normalised as the last's and concatenated. A ResNet's are its last feature map.
+    """
+    if isinstance(model, TimmClassifier):
+        raise ValueError("a timm classifier has no patches that are known here: choose a ViT or ResNet")
+    if not isinstance(model, ViT):
+        return model.feature_map(x).permute(0, 2, 3, 1)
+    if not blocks:
+        return model.layout.to_grid(model.forward_features(x), dim=1)
+    found = model.get_intermediate_layers(x, list(blocks), reshape=True, norm=True)  # [b d rows columns] each
+    return torch.cat(found, dim=1).permute(0, 2, 3, 1)
+
+
+def patch_shape(model: Model) -> tuple[int, int, int]:
+    """Return rows, columns and width of a model's `patch_features`."""
+    config = model.config
+    if isinstance(config, TimmConfig):
+        raise ValueError("a timm classifier has no patches that are known here: choose a ViT or ResNet")
+    return (*config.grid, config.width if isinstance(config, ViTConfig) else config.feature_width)
+
+
+FORWARDS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "logits": logits_only,
+    "features": embedding,
+    "tokens": patch_features,
+}
+PlainOutput: TypeAlias = OutputKind | Literal["tokens"]
+"""What the plain model returns: logits, features, or the features of each patch `[b rows columns d]`."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +201,7 @@ class PlainCompute:
     """The plain model as the function that computes batches; results stay on the model's device."""
 
     model: Model
-    output: OutputKind = "logits"
+    output: PlainOutput = "logits"
     lanes: int = 1
     forward: Callable[[Any, Tensor], Tensor] | None = None
     """Computes the output instead, such as a forward pass that merges tokens."""
@@ -159,7 +213,7 @@ class PlainCompute:
         return forward(self.model, x).float()
 
 
-def plain_compute(model: Model, output: OutputKind, device: str = "auto", precision: str = "fp32") -> PlainCompute:
+def plain_compute(model: Model, output: PlainOutput, device: str = "auto", precision: str = "fp32") -> PlainCompute:
     """Make the function that runs batches through the plain model on a device; the caller's model is not changed."""
     return PlainCompute(copy_to(model, device, precision), output)
 
@@ -181,7 +235,7 @@ def lanes_of(compute: object) -> int:
 
 def choose_compute(
     model: Model,
-    output: OutputKind = "logits",
+    output: PlainOutput = "logits",
     *,
     fast: bool = False,
     merge: int = 0,
@@ -195,11 +249,16 @@ def choose_compute(
 
     `fast`, int8 and fp8 use `optimize`; `merge` merges tokens in each block. From 64 `images` on, a CPU runs batches
     in parallel and logits with packed weights even without `fast`: that needs no timing or compiling, and changes
-    logits by rounding alone. Features without `fast` are the plain model's, bit for bit.
+    logits by rounding alone. Features without `fast` are the plain model's, bit for bit; those of patches always.
     """
     narrow = precision in ("int8", "fp8")
+    if output == "tokens" and (fast or merge or narrow):
+        raise ValueError("patch features are the plain model's, in fp32, bf16 or fp16: leave --fast and --merge out")
     if not (fast or merge or narrow or images >= MANY):
         return None
+    if output == "tokens":
+        on_cpu = pick_device(device).type == "cpu"
+        return PlainCompute(copy_to(model, device, precision), output, lanes=max_lanes()) if on_cpu else None
     from vitreous.speed.backends import Forward  # not at the top: a tenth of a second to import
     from vitreous.speed.optimize import optimize, resolve_output
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from vitreous.data.image_dataset import ImageDataset
+from vitreous.data.image_dataset import NOUNS, ImageDataset
 from vitreous.data.preprocess import STATISTICS, Preprocess
 from vitreous.predict.class_names import match_classes
 from vitreous.predict.pipeline import PlainCompute, decode_batches
@@ -96,6 +96,10 @@ def check_preprocess(
     """
     if model.card.head != "classifier":
         raise ValueError(f"{model.card.name} has no classifier to try preprocessings with: leave --data out")
+    if model.card.task != "classify" or data.task != "classify":
+        who, what = (model.card.name, model.card.task) if model.card.task != "classify" else (data.name, data.task)
+        advice = "leave --data out, and measure the model with vitreous evaluate"
+        raise ValueError(f"preprocessings are tried on images with a class each, and {who} has {NOUNS[what]}: {advice}")
     indices = match_classes(data.class_names, model.card.class_names, model.config.classes)
     used = model.card.preprocess
     candidates = {"in use": used}
@@ -141,7 +145,7 @@ def _try(
     correct: dict[str, list[bool]] = {name: [] for name in candidates}
     compute = PlainCompute(model)
     for pixels, labels in decode_batches(data, first, batch_size, problems=[]):
-        target = torch.tensor([indices[label] for label in labels])
+        target = torch.tensor(indices)[labels]
         for name, candidate in candidates.items():
             predicted = compute(candidate.normalise(pixels)).cpu().argmax(dim=-1)
             correct[name] += (predicted == target).tolist()

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.data.finding import Images
+from vitreous.data.image_dataset import NOUNS
 from vitreous.models.text import SentenceHead, TextTower, begin_head, with_sentences
 from vitreous.models.vit import ViT
 from vitreous.predict.class_names import find_class
@@ -63,6 +64,8 @@ def with_words(
     """
     if not isinstance(model, ViT) or model.card is None:
         raise ValueError("words need the vision tower of a CLIP or SigLIP: load one with both towers")
+    if model.card.task != "classify":
+        raise ValueError(f"{model.card.name} answers with {NOUNS[model.card.task]} of its own: leave the words out")
     names = check_sentences(classes)
     if not repeated and (twice := [name for name, count in Counter(names).items() if count > 1]):
         raise ValueError(f"the class {twice[0]!r:.80} is named twice: name each once")

@@ -66,6 +66,12 @@ def device_name(device: torch.device) -> str:
     return count(torch.get_num_threads(), "CPU thread") if device.type == "cpu" else device.type
 
 
+def cpu_multiplies(dtype: torch.dtype) -> bool:
+    """Return whether the CPU has instructions for products of `dtype` (bf16: AVX-512); without them they are slow."""
+    narrow = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype)
+    return narrow is None or bool(getattr(torch.ops.mkldnn, f"_is_mkldnn_{narrow}_supported", bool)())
+
+
 def cpu_name() -> str:
     """Return the CPU's model name."""
     try:

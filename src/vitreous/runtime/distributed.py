@@ -83,13 +83,13 @@ def span(count: int, rank: Rank) -> range:
 
 
 @contextmanager
-def cpu_group(timeout: timedelta = timedelta(days=1)) -> Iterator[Rank]:
+def cpu_group() -> Iterator[Rank]:
     """Open a process group on the CPU for the time of the block, if there are several ranks.
 
-    A rank that finishes early waits up to `timeout` for the others. If one fails, torchrun ends them all.
+    A rank that finishes early waits up to a day for the others. If one fails, torchrun ends them all.
     """
     rank = this_rank()
-    with process_group("gloo", timeout) if rank.world_size > 1 else nullcontext():
+    with process_group("gloo", timedelta(days=1)) if rank.world_size > 1 else nullcontext():
         yield rank
 
 

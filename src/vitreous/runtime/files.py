@@ -4,8 +4,9 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 
 def check_writable_file(path: Path) -> None:
@@ -46,6 +47,17 @@ def write_json(path: Path, value: object) -> Path:
     """Write a value as indented JSON, atomically."""
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     return write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Any], *, compressed: bool = True) -> Path:
+    """Write arrays by name as an npz file, atomically."""
+    import numpy as np  # not at the top: `vitreous --help` does without it
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:  # given a path, NumPy would add a suffix to it
+            (np.savez_compressed if compressed else np.savez)(file, **arrays)
+
+    return write_atomic(path, write)
 
 
 def cache_folder(cache_dir: str | Path | None = None) -> Path:

@@ -1,13 +1,28 @@
-"""Write numbers for messages, figures and pages: a count with its noun, a duration, a share in percent, an accuracy."""
+"""Write numbers for messages, figures and pages: a count with its noun, a duration, a share, an accuracy, a figure."""
+
+FIGURES: dict[str, tuple[str, str]] = {
+    "map": ("mAP", ".3f"),
+    "average_precision": ("AP", ".3f"),
+    "f1": ("F1 at 0.5", ".3f"),
+    "f1_at_thresholds": ("F1 at thresholds", ".3f"),
+    "r2": ("R²", ".3f"),
+    "mae": ("MAE", ".4g"),
+    "rmse": ("RMSE", ".4g"),
+    "miou": ("mean IoU", ".2%"),
+    "iou": ("IoU", ".2%"),
+    "pixel_accuracy": ("pixel accuracy", ".2%"),
+    "boundary_f": ("boundary F", ".3f"),
+}
+"""A figure of labels, numbers or masks, as files name it → its name in words, and its format."""
 
 
 def count(number: int, noun: str) -> str:
     """Write a number of things with its noun, in the plural unless it is one.
 
-    >>> count(1, "image"), count(1200, "image")
-    ('1 image', '1,200 images')
+    >>> count(1, "image"), count(1200, "image"), count(2, "class")
+    ('1 image', '1,200 images', '2 classes')
     """
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+    return f"{number:,} {noun}" + ("" if number == 1 else "es" if noun.endswith("s") else "s")
 
 
 def duration(seconds: float) -> str:
@@ -42,3 +57,21 @@ def accuracy(share: float) -> str:
     ('98.77 %', '99.99 %', '100 %')
     """
     return "100 %" if share == 1 else f"{min(100 * share, 99.99):.2f} %"
+
+
+def figure(name: str, value: float) -> str:
+    """Write a figure of labels, numbers or masks by its name in files.
+
+    >>> figure("miou", 0.95321), figure("mae", 4.12345), figure("r2", 0.9)
+    ('95.32%', '4.123', '0.900')
+    """
+    return format(value, FIGURES[name][1])
+
+
+def format_number(value: float) -> str:
+    """Write a number of an answer with four digits, or all before the point.
+
+    >>> [format_number(value) for value in (-23.4567, 0.00123456, 184223.4, 3.0)]
+    ['-23.46', '0.001235', '184223', '3']
+    """
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e12 else f"{value:.4g}"

@@ -7,7 +7,6 @@ same page data that a report contains; switching heads off runs the model again 
 import asyncio
 import io
 from collections.abc import Awaitable, Mapping
-from dataclasses import asdict
 from functools import cache
 from typing import Any, Literal
 
@@ -22,7 +21,7 @@ from vitreous.data.images import ImageError, read_image
 from vitreous.data.samples import FILES as SAMPLES
 from vitreous.data.samples import samples
 from vitreous.models.vit import ViT
-from vitreous.pages.explanation import predictions
+from vitreous.pages.explanation import describe_answers
 from vitreous.pages.render import ASSETS
 from vitreous.predict.words import LONGEST, TwoTowers
 from vitreous.runtime.http import read_address
@@ -51,7 +50,10 @@ class ModelInfo(BaseModel):
     """What the explorer's page shows of a model before it sends an image."""
 
     name: str
+    task: str
+    """What it gives: `classify`, `multilabel`, `regress` or `segment`."""
     classes: int
+    """How many classes, labels or numbers."""
     classifier: bool
     sentences: int
     """Characters that a sentence in the place of a class may have; 0 for a model without text tower."""
@@ -59,6 +61,17 @@ class ModelInfo(BaseModel):
     depth: int
     heads: int
     parameters: int
+
+
+class OutputScore(BaseModel):
+    """One output in the explorer's response, of a model that gives labels, numbers or masks."""
+
+    index: int
+    class_name: str
+    probability: float | None = None
+    """Of a label: its own probability; of a class of pixels: its share of the image."""
+    value: float | None = None
+    """Of a number."""
 
 
 class ClassScore(BaseModel):
@@ -179,7 +192,8 @@ def create_app(
         model: str = Query(description="one of /api/models", json_schema_extra=named),
         name: str = Query("image", max_length=200, description="what to call the image"),
         client: str = Query("", max_length=64, description="a newer request of the same client cancels its older one"),
-        classes: str = Query("", max_length=200, description="classes to explain, such as 497,663"),
+        classes: str = Query("", max_length=200, description="classes to explain, such as 497,663; a label or number"),
+        pixel: str = Query("", max_length=20, description="of a mask: row and column of the pixel to explain, 90,120"),
         sentence: str = Query("", max_length=MAX_SENTENCE, description=SENTENCE),
         off: str = Query("", max_length=32_000, description="heads to switch off, such as 7.0,7.3: block, dot, head"),
         gone: str = Query("", max_length=32_000, description="patches to remove, such as 0,17: counted row by row"),
@@ -201,6 +215,7 @@ def create_app(
             sentence.strip(),
             texts.get(model),
             compare,
+            parse_pixel(pixel),
         )
         parts = Parts(question, await image_in(request, client, quick=stages), name)
         jobs.newest[client] = parts
@@ -209,7 +224,7 @@ def create_app(
         first = await answered(jobs.run(client, parts.first, request.is_disconnected, quick=True))
         return StreamingResponse(parts.stream(first, jobs, client), media_type=BYTES)
 
-    @app.post("/api/ablate", response_model=list[ClassScore], responses=UPLOAD, openapi_extra=IMAGE)
+    @app.post("/api/ablate", response_model=list[ClassScore | OutputScore], responses=UPLOAD, openapi_extra=IMAGE)
     async def ablate(
         request: Request,
         model: str = Query(description="one of /api/models", json_schema_extra=named),
@@ -217,7 +232,7 @@ def create_app(
         client: str = Query("", max_length=64),
         sentence: str = Query("", max_length=MAX_SENTENCE, description=SENTENCE),
     ) -> JSONResponse:
-        """Classify the image in the body with some heads switched off."""
+        """Answer for the image in the body with some heads switched off: classes, labels, numbers, shares of pixels."""
         client = client and f"{client}/ablate"
         question = Question(
             model_named(model), heads_off=parse_heads(off), sentence=sentence.strip(), towers=texts.get(model)
@@ -227,7 +242,7 @@ def create_app(
         def run(cancel: CancelToken) -> list[dict[str, Any]]:
             inspection = Inspection(question.asked, read_image(body))
             with question.changes():
-                return [asdict(each) for each in predictions(inspection)]
+                return describe_answers(inspection)
 
         return JSONResponse(await answered(jobs.run(client, run, request.is_disconnected, quick=True)))
 
@@ -310,11 +325,24 @@ def parse_indices(text: str, what: str) -> list[int]:
     return [int(part) for part in parts]
 
 
+def parse_pixel(text: str) -> tuple[int, int] | None:
+    """Parse the pixel in a request to the explorer, row and column: `90,120`.
+
+    >>> parse_pixel("90,120"), parse_pixel("")
+    ((90, 120), None)
+    """
+    numbers = parse_indices(text, "row and column of a pixel")
+    if text and len(numbers) != 2:
+        raise HTTPException(400, f"a pixel is its row and its column, such as 90,120: got {text!r}")
+    return (numbers[0], numbers[1]) if numbers else None
+
+
 def describe(name: str, model: ViT) -> dict[str, Any]:
     """Describe a model to the explorer's page: the fields of `ModelInfo` but for `sentences`."""
     config = model.config
     return {
         "name": name,
+        "task": model.card.task,
         "classes": config.classes,
         "classifier": model.card.head == "classifier",
         "size": list(config.size),

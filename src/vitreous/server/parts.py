@@ -15,6 +15,7 @@ from PIL import ImageFilter
 from PIL.Image import Image
 from PIL.Image import fromarray as from_array
 
+from vitreous.data.image_dataset import NOUNS
 from vitreous.data.images import read_image
 from vitreous.inside.intervene import intervene
 from vitreous.models.vit import ViT
@@ -35,7 +36,10 @@ class Question:
 
     model: ViT
     classes: Sequence[int] = ()
-    """Classes to explain, the target first; one alone is joined by the likeliest others, none is the prediction."""
+    """Classes to explain, the target first; one alone is joined by the likeliest others, none is the prediction.
+
+    Of a model of another task: the label, the number or the class of pixels to explain.
+    """
     heads_off: Sequence[tuple[int, int]] = ()
     patches_off: Sequence[int] = ()
     """Patches counted row by row."""
@@ -47,6 +51,8 @@ class Question:
     """The model with its text tower, if it has one."""
     compare: bool = False
     """Send the patches' directions too, by which they are compared with those of another image."""
+    pixel: tuple[int, int] | None = None
+    """Row and column of the pixel to explain, of a model that gives masks."""
 
     @cached_property
     def asked(self) -> ViT:
@@ -62,12 +68,19 @@ class Question:
         return intervene(self.asked, heads_off=self.heads_off, patches_off=() if self.blur else self.patches_off)
 
     def explanation(self, body: bytes, name: str) -> Explanation:
-        """Make the explanation that a request of the explorer asks for."""
+        """Make the explanation that a request of the explorer asks for.
+
+        What is asked of a label, a number or a mask is found in the image and the model as they are: the same pixels
+        are then asked about without some heads or patches.
+        """
         model, classes = self.asked, self.classes or ((0,) if self.sentence else ())
         count = model.config.classes
         if strange := [index for index in classes if not 0 <= index < count]:
             raise ValueError(f"there is no class {strange[0]}: this model has 0 to {count - 1}")
-        choice = Choice(target=classes[0]) if classes else None
+        task = model.card.task
+        if task != "classify" and len(classes) > 1:
+            raise ValueError(f"a model that gives {NOUNS[task]} is asked about one at a time: got {len(classes)}")
+        choice = Choice(target=classes[0] if classes else None, pixel=self.pixel)
         inspection = Inspection(model, read_image(body), choice, name=name)
         if len(classes) > 1:
             inspection.classes = list(dict.fromkeys(classes))
@@ -76,6 +89,8 @@ class Question:
             backdrop = from_array(inspection.backdrop)
             inspection.view = blurred(inspection.view, grid, self.patches_off)
             inspection.backdrop = np.asarray(blurred(backdrop, grid, self.patches_off))
+            for computed in ("seen", "pixels", "x"):  # of the image as it is
+                vars(inspection).pop(computed, None)
         explanation = Explanation(inspection)
         explanation.comparable = self.compare
         return explanation

@@ -124,7 +124,7 @@ def small_batch(network: nn.Module, forward: Forward, example: Tensor) -> Comput
 
 def packed(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
     """Build the CPU's backend with weights packed for oneDNN, GELU and residuals inside the products."""
-    if forward.merge or not fits(network) or example.device.type != "cpu" or not onednn_available():
+    if forward.merge or not fits(network) or example.device.type != "cpu" or not onednn_available(example.dtype):
         raise UnsupportedBackend("it needs a GELU network whose head reads the class token, on a CPU with oneDNN")
     return packed_forward(network, len(example), forward.output)  # type: ignore[arg-type]
 

@@ -24,6 +24,8 @@ OFFSET = 0.1
 class DynamicSizeViT(nn.Module):
     """A ViT for images of any size: `[b c H W]`, H and W any multiples of the patch size → logits `[b classes]`.
 
+    A dense head gives them for each pixel, `[b classes H W]`.
+
     >>> from vitreous.models.variants import variant
     >>> model = ViT(variant("vit_femto_patch4_32")).eval()
     >>> DynamicSizeViT(model, "timm")(torch.randn(2, 3, 40, 24)).shape
@@ -45,9 +47,13 @@ class DynamicSizeViT(nn.Module):
         grid = images.shape[2] // p, images.shape[3] // q
         x = model.assemble(model.patch_embed.project(images), self.positions(grid))
         with model.rope.at(grid) if model.rope is not None else nullcontext():
-            for block in model.blocks:
-                x = block(x)
-        return model.forward_head(model.norm(x))
+            tokens = model.run_blocks(x)
+        if model.config.dense == "none":
+            return model.forward_head(*tokens)
+        first, count = model.layout.prefix, len(model.config.dense_blocks)
+        grids = [y[:, first:].transpose(1, 2).unflatten(2, grid) for y in tokens[:count]]  # [b d rows columns] each
+        logits: Tensor = model.head(grids, (images.shape[2], images.shape[3]))
+        return logits
 
     def positions(self, grid: Grid) -> Tensor | None:
         """Compute the position embedding for a grid: `[1 t d]`, or `[1 n d]` without slots for the prefix tokens."""

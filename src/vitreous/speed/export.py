@@ -1,9 +1,9 @@
 """`export`: write a model as a graph for another runtime, an ONNX file or torch's `.pt2`, checked against the model.
 
-The graph takes normalised `images` `[batch channels height width]` and returns `logits`, or `features` if the model has
-no classifier. The batch size is free; height and width too with `dynamic_size`. The file carries the config,
-preprocessing and class names that `config.json` has in a saved model: in ONNX as the metadata `vitreous`, in a `.pt2`
-as the extra file `vitreous.json`.
+The graph takes normalised `images` `[batch channels height width]` and returns `logits`, `numbers` if it learned them,
+or `features` if the model has no classifier. Logits of a dense head are `[batch classes height width]`. The batch size
+is free; height and width too with `dynamic_size`. The file carries the config, preprocessing, class names and task that
+`config.json` has in a saved model: in ONNX as the metadata `vitreous`, in a `.pt2` as the extra file `vitreous.json`.
 """
 
 import json
@@ -25,6 +25,8 @@ from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.speed.dynamic_size import DynamicSizeViT
+from vitreous.weights.architectures import resizing
+from vitreous.weights.card import fold_standard
 from vitreous.weights.formats.registry import FORMATS
 from vitreous.weights.positions import CONVENTIONS, resize_positions
 from vitreous.weights.save import describe_model
@@ -91,8 +93,9 @@ def export(
     if missing := [name for name in chosen.needs if find_spec(name) is None]:
         raise ImportError(f"{kind} needs {', '.join(missing)}: pip install 'vitreous[export]'")
     convention = resize or convention_of(model)
-    own = {**describe_model(model, path.stem)["vitreous"], "dynamic_size": dynamic_size, "resize": convention}
     model = deepcopy(model).cpu().float().eval()
+    fold_standard(model)  # of numbers that are still learned
+    own = {**describe_model(model, path.stem)["vitreous"], "dynamic_size": dynamic_size, "resize": convention}
     program = trace(model, dynamic_size, convention)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
@@ -111,13 +114,16 @@ def convention_of(model: nn.Module) -> str:
     """Choose the convention by which `export` lets a graph resize positions: the checkpoint's library's, or timm's."""
     card: Any = model.card
     name = card.report.format if card is not None else ""
-    return FORMATS[name].resize if name in FORMATS else "timm"
+    way = FORMATS[name].resize if name in FORMATS else "timm"
+    return resizing("", model.config) if way == "timm" and isinstance(model, ViT) else way
 
 
 def output_name(model: ViT | ResNet) -> str:
-    """Return the name of the exported graph's output: `logits`, or `features` if they are not classes."""
+    """Return the name of the exported graph's output: `logits`, `numbers`, or `features` of a model without a head."""
     projects = model.card is not None and model.card.head != "classifier"
-    return "features" if projects or not model.config.classes else "logits"
+    if projects or not model.config.classes:
+        return "features"
+    return "numbers" if model.card is not None and model.card.task == "regress" else "logits"
 
 
 def trace(model: ViT | ResNet, dynamic_size: bool, convention: str) -> ExportedProgram:
@@ -180,7 +186,7 @@ def stride(model: ViT | ResNet) -> Size:
     config = model.config
     if isinstance(config, ViTConfig):
         return config.patch
-    return (8, 8) if config.stem == "small" else (32, 32)
+    return config.stride, config.stride
 
 
 @torch.no_grad()

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from vitreous.models.last_block import OutputKind, read_last_block, rows_read
 from vitreous.models.rope import rotate
 from vitreous.models.vit import MLP, TransformerBlock, ViT
+from vitreous.runtime.device import cpu_multiplies
 from vitreous.speed.fused_ops import add_dense, attend, dense_gelu, split_heads
 from vitreous.speed.gelu import gelu
 from vitreous.speed.weight_folding import fold
@@ -106,11 +107,12 @@ def mix(attention: Any, qkv: Tensor, b: int) -> Tensor:
 # --- on a CPU, by oneDNN ----------------------------------------------------------------------------------------------
 
 
-def onednn_available() -> bool:
-    """Return whether this torch has oneDNN and its fused linear layers."""
+def onednn_available(dtype: torch.dtype = torch.float32) -> bool:
+    """Return whether this torch has oneDNN and its fused linear layers, and this CPU the instructions for `dtype`."""
     operations = torch.ops.mkldnn
     wanted = ("_linear_pointwise", "_reorder_linear_weight")
-    return torch.backends.mkldnn.is_available() and all(hasattr(operations, name) for name in wanted)
+    built = torch.backends.mkldnn.is_available() and all(hasattr(operations, name) for name in wanted)
+    return built and cpu_multiplies(dtype)
 
 
 class PackedLinear:

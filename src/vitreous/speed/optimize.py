@@ -31,6 +31,7 @@ from vitreous.speed.backends import (
     time_backends,
 )
 from vitreous.speed.fused_forward import fits
+from vitreous.speed.token_merging import check_merging
 from vitreous.speed.weight_folding import fold
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.float32, "fp8": torch.bfloat16}
@@ -131,6 +132,7 @@ def optimize(
     _check(model, precision, batch_size, merge, backends)
     preprocess, device, dtype = model.card.preprocess, torch.device(device), PRECISIONS[precision]
     forward = Forward(resolve_output(model, output), merge)
+    check_merging(model, merge, forward.output)
     pixels = pixels and model.config.stem == "none"  # a stem standardises its weights: nothing can be folded into them
     network: nn.Module = fold(model, *((preprocess.mean, preprocess.std) if pixels else ())).to(device, dtype)
     if precision == "int8":

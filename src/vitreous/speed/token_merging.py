@@ -36,22 +36,33 @@ def merging(tokens_per_block: int, output: OutputKind = "logits") -> Callable[[A
         raise ValueError(f"tokens to merge in each block: 0 or more, got {tokens_per_block}")
 
     def compute(model: nn.Module, x: Tensor) -> Tensor:
-        if not isinstance(model, ViT):
-            raise ValueError("only a Vision Transformer has tokens to merge: leave --merge out for a ResNet")
-        if tokens_per_block and not model.config.plain:
-            raise ValueError("tokens are merged in a plain ViT alone: leave --merge out for this model")
-        if tokens_per_block and model.config.rope != "none":
-            raise ValueError("a merged token has no single position to rotate by: leave --merge out for rotary models")
+        check_merging(model, tokens_per_block, output)
+        assert isinstance(model, ViT)
         read = tokens_of_heads(model) if tokens_per_block and model.config.pool == "token" else None
         tokens, size = merged_tokens(model, x, tokens_per_block, read)
         if output == "features":
             return _pooled(model, tokens, size)
+        if model.config.dense != "none":  # nothing is merged
+            logits: Tensor = model(x)
+            return logits
         if size is None or model.config.pool == "token":
             return model.forward_head(tokens)
         result: Tensor = model.head(_pooled(model, tokens, size))
         return result
 
     return compute
+
+
+def check_merging(model: nn.Module, tokens_per_block: int, output: OutputKind = "logits") -> None:
+    """Raise an error that says why a model's tokens cannot be merged, if they cannot."""
+    if not isinstance(model, ViT):
+        raise ValueError("only a Vision Transformer has tokens to merge: leave --merge out for a ResNet")
+    if tokens_per_block and not model.config.plain:
+        raise ValueError("tokens are merged in a plain ViT alone: leave --merge out for this model")
+    if tokens_per_block and model.config.rope != "none":
+        raise ValueError("a merged token has no single position to rotate by: leave --merge out for rotary models")
+    if tokens_per_block and model.config.dense != "none" and output == "logits":
+        raise ValueError("a class for each pixel needs every patch's token: leave --merge out for a dense head")
 
 
 def merged_tokens(

@@ -47,11 +47,14 @@ def training_logits(
     if residual is not None:
         x = x.to(residual)
     again = partial(checkpoint, use_reentrant=False, preserve_rng_state=_is_random(model))
-    for block in blocks:
+    others = []  # outputs of other blocks that a dense head reads
+    for number, block in enumerate(blocks):
+        if number - 1 in model.config.dense_blocks:
+            others.append(x)
         step = partial(_block if fused else _whole, block)
         x = again(step, x) if recompute else step(x)
     tokens = x if read is None else block_rows(model.blocks[-1], x, read)
-    return model.forward_head(model.norm(tokens))
+    return model.forward_head(*others, model.norm(tokens))
 
 
 def _whole(block: Any, x: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ def _fold_block(block: Any) -> None:
         block.attn.qkv = _plain_linear(block.attn.qkv)
     if block.attn.rel_pos is not None:
         block.attn.rel_pos = FixedBias(block.attn.rel_pos())
-    if not block.post_norm:
+    if not (block.post_norm or block.residual_norm):
         block.norm1, block.attn.qkv = _fold_norm(block.norm1, block.attn.qkv)
         block.norm2, block.mlp.fc1 = _fold_norm(block.norm2, block.mlp.fc1)
     block.ls1 = _fold_scale(block.attn.proj, block.ls1)

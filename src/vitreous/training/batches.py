@@ -1,9 +1,10 @@
 """`BatchSource`, `StreamSource`: batches of a dataset or opened stream, in epoch order; resident or decoded ahead.
 
-Both sources yield the same `Batch`: indices `[b]`, and pixels uint8 `[b c h w]`. What is random (the order, and the
-crop of an image that is decoded on the fly) is a function of (seed, epoch, index). A stream yields each image once in
-an epoch, in an order that is a function of (seed, epoch, rank): a run that resumes within an epoch skips what it has
-seen. A rank whose files hold fewer images than its share of the steps starts them again.
+Both sources yield the same `Batch`: indices `[b]`, and pixels uint8 `[b c h w]`, whose last channel is the mask if the
+dataset has masks. What is random (the order, and the crop of an image that is decoded on the fly) is a function of
+(seed, epoch, index). A stream yields each image once in an epoch, in an order that is a function of (seed, epoch,
+rank): a run that resumes within an epoch skips what it has seen. A rank whose files hold fewer images than its share of
+the steps starts them again.
 
 Shapes:  n images of the dataset · b images of a batch
 """
@@ -13,13 +14,14 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL.Image import Image
+from numpy.typing import NDArray
+from PIL.Image import Image, Resampling
 from torch import Tensor
 
 from vitreous.data.augment.geometry import draw_crop
@@ -27,7 +29,8 @@ from vitreous.data.counter_random import CounterRandom, permutation
 from vitreous.data.datasets import open_dataset
 from vitreous.data.decoded import array_bytes, decode
 from vitreous.data.image_dataset import ImageDataset
-from vitreous.data.images import ImageError, read_image
+from vitreous.data.images import ImageError
+from vitreous.data.masks import read_with_mask, view_mask
 from vitreous.data.prefetch import prefetch
 from vitreous.data.preprocess import INTERPOLATIONS, Preprocess
 from vitreous.data.sources.parquet import find_parquet
@@ -40,6 +43,7 @@ MARGIN = 8 / 7  # images that are cropped at random are stored larger than the m
 SHUFFLE_BUFFER = 10_000  # encoded rows that a stream's shuffle chooses from: about 1 GB of ImageNet
 CHECKED = 2_000  # images that are read once before training, if they are not kept in memory
 STREAM_TEST_IMAGES = 50_000  # encoded test images of a stream that are kept in memory
+STANDARD_ROWS = 2_000  # rows of a stream by which its numbers are standardised
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class Batch:
     pixels: Tensor | None = None
     """uint8 `[b c h w]`, or None if they are resident in `BatchSource.pixels`."""
     labels: Tensor | None = None
-    """int64 `[b]`, or None if they are in `BatchSource.labels`."""
+    """int64 `[b]`, or None if they are in `BatchSource.labels`; float targets `[b k]` of labels and numbers."""
 
 
 class BatchSource:
@@ -73,12 +77,14 @@ class BatchSource:
         rank: Rank = Rank(),  # noqa: B008  # frozen
         progress: Callable[[str, int, int], object] = lambda dataset, total, done: None,
     ) -> None:
+        if config.balance != "none" and data.task != "classify":
+            raise ValueError(f"--balance {config.balance} is for classes, and the task is {data.task}: leave it out")
         self.data, self.config, self.device, self.rank = data, config, device, rank
         self.crop = config.crop if training else None
         self.preprocess = preprocess
         self.stored = with_margin(preprocess) if self.crop is not None else preprocess
         pixels, unread = None, dict[int, str]()
-        if _fits(array_bytes(len(data), self.stored), config, device):
+        if _fits(array_bytes(data, self.stored), config, device):
             count = partial(progress, data.name, len(data))
             pixels = decode(data, self.stored, progress=count, problems=unread)
         elif len(data) <= CHECKED:
@@ -88,7 +94,10 @@ class BatchSource:
         if unread:
             kept = [i for i in range(len(data)) if i not in unread]
             self.data, pixels = data.take(kept), None if pixels is None else pixels[kept]
-        self.labels = torch.tensor(self.data.labels, dtype=torch.int64, device=device)  # [n]
+        if self.data.targets is None:
+            self.labels = torch.tensor(self.data.labels, dtype=torch.int64, device=device)  # [n]
+        else:
+            self.labels = torch.tensor(self.data.targets, dtype=torch.float32, device=device)  # [n k]
         self.pixels: Tensor | None = None if pixels is None else pixels.to(device)  # [n c h w]
 
     @property
@@ -125,7 +134,7 @@ class BatchSource:
         return epoch_order(self.config.seed, epoch, len(self.data), self.config.repeats)
 
     def all(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield this rank's images once and in order, nothing random: pixels `[b c h w]` and labels `[b]`."""
+        """Yield this rank's images once and in order, nothing random: pixels `[b c h w]`, labels `[b]` or `[b k]`."""
         own = span(len(self.data), self.rank)
         if self.pixels is not None:
             for begin in own[::batch_size]:
@@ -141,10 +150,10 @@ class BatchSource:
     def workers(self) -> int:
         return self.config.workers or default_workers(self.rank)
 
-    def _read(self, i: int) -> Image:
-        """Read a training image; an error names it."""
+    def _read(self, i: int) -> tuple[Image, Image | None]:
+        """Read a training image, and its mask if it has one; an error names it."""
         try:
-            return read_image(self.data.image(i))
+            return read_with_mask(self.data, i)
         except ImageError as error:
             raise ImageError(self.data.describe(i), error.reason) from error
 
@@ -155,35 +164,46 @@ class BatchSource:
         return torch.stack([self._view(i) for i in indices]).to(self.device)
 
     def _error(self, i: int) -> str:
-        """Return why a training image cannot be read; empty if it can."""
+        """Return why a training image or its mask cannot be read; empty if it can."""
         try:
-            read_image(self.data.image(i))
+            self._read(i)
         except ImageError as error:
             return error.reason
         return ""
 
     def _view(self, i: int) -> Tensor:
         """Return a training image without a random crop."""
-        return cropped(self._read(i), self.preprocess)
+        image, mask = self._read(i)
+        return cropped(image, self.preprocess, mask=mask)
 
     def _cropped(self, epoch: int, i: int, copy: int) -> Tensor:
         """Return one image for training, randomly cropped."""
         random = CounterRandom.of(self.config.seed, epoch, torch.tensor([i]), copy)
-        return cropped(self._read(i), self.preprocess, self.crop, random)
+        image, mask = self._read(i)
+        return cropped(image, self.preprocess, self.crop, random, mask)
 
 
 def cropped(
-    image: Image, preprocess: Preprocess, crop: tuple[float, float] | None = None, random: CounterRandom | None = None
+    image: Image,
+    preprocess: Preprocess,
+    crop: tuple[float, float] | None = None,
+    random: CounterRandom | None = None,
+    mask: Image | None = None,
 ) -> Tensor:
-    """Return a random crop of a batch's image or, without `crop`, the model's own view of it: uint8 `[c h w]`."""
+    """Return a random crop of a batch's image or, without `crop`, the model's own view of it: uint8 `[c h w]`.
+
+    The mask, if there is one, is cropped alike by nearest neighbour: the last channel.
+    """
     image = image.convert("RGB" if len(preprocess.mean) == 3 else "L")
     if crop is None or random is None:
-        return _to_tensor(preprocess.view(image))
-    box = draw_crop(random, (image.height, image.width), crop)
-    top, left, height, width = (edge.item() for edge in box)
-    size = preprocess.size[1], preprocess.size[0]
-    method = INTERPOLATIONS[preprocess.interpolation]
-    return _to_tensor(image.resize(size, method, box=(left, top, left + width, top + height)))
+        views = [preprocess.view(image), *([] if mask is None else [view_mask(mask, preprocess)])]
+    else:
+        box = draw_crop(random, (image.height, image.width), crop)
+        top, left, height, width = (edge.item() for edge in box)
+        size, inside = (preprocess.size[1], preprocess.size[0]), (left, top, left + width, top + height)
+        views = [image.resize(size, INTERPOLATIONS[preprocess.interpolation], box=inside)]
+        views += [] if mask is None else [mask.resize(size, Resampling.NEAREST, box=inside)]
+    return torch.cat([_to_tensor(view) for view in views])
 
 
 def epoch_order(seed: int, epoch: int, images: int, repeats: int = 1) -> tuple[Tensor, Tensor]:
@@ -268,6 +288,12 @@ class StreamedData:
 
     stream: ImageStream
     images: int
+    numbers: NDArray[np.float32] | None = None
+    """The numbers of some images, by which all are standardised: `[n k]`; None for other tasks."""
+
+    @property
+    def task(self) -> str:
+        return self.stream.task
 
     @property
     def name(self) -> str:
@@ -290,17 +316,31 @@ class StreamedData:
 
 def open_stream(config: TrainConfig, data_root: Path | None) -> tuple[StreamedData, ImageDataset]:
     """Open the training images as a stream, and the test images as a dataset."""
-    stream = stream_dataset(config.data, config.train_split, data_root)
+    stream = train_stream(config, data_root)
     images = config.epoch_images or stream.images
     if images is None:
         raise ValueError(f"{config.data} does not say how many images it has: pass --epoch-images N")
-    if find_parquet(config.data):
+    if stream.task == "classify" and find_parquet(config.data):
         test_data = open_dataset(config.data, "test", data_root)  # these are read in order, image by image
     else:
-        test_data = take_first(stream_dataset(config.data, "test", data_root, stream.class_names), STREAM_TEST_IMAGES)
+        tested = stream_dataset(config.data, "test", data_root, stream.class_names, stream.task)
+        test_data = take_first(tested, STREAM_TEST_IMAGES)
     if test_data.class_names != stream.class_names:
         test_data = test_data.with_classes(stream.class_names)
-    return StreamedData(stream, images), test_data
+    numbers = None
+    if stream.task == "regress":
+        some = islice(stream.shuffled(0, buffer=STANDARD_ROWS).undecoded(), STANDARD_ROWS)
+        numbers = np.stack([stream.targets(row) for row in some])
+        if (same := numbers.min(0) == numbers.max(0)).any():
+            name, value = stream.class_names[same.argmax()], numbers[0, same.argmax()]
+            raise ValueError(f"the number {name!r} of {stream.name} is {value:g} for all of {len(numbers):,} images")
+    return StreamedData(stream, images, numbers), test_data
+
+
+def train_stream(config: TrainConfig, data_root: Path | None) -> ImageStream:
+    """Open the stream of a run's training images alone."""
+    task = None if config.task == "auto" else config.task
+    return stream_dataset(config.data, config.train_split, data_root, task=task)
 
 
 class StreamSource:
@@ -314,6 +354,7 @@ class StreamSource:
     ) -> None:
         self.data, self.preprocess, self.config, self.device, self.rank = data, preprocess, config, device, rank
         self.labels = torch.empty(0, dtype=torch.int64)  # each batch has its own
+        self.standardise: Callable[[Tensor], Tensor] | None = None  # of numbers in their own units
 
     def epoch(self, epoch: int, batch_size: int, first: int = 0) -> Iterator[Batch]:
         """Yield the batches of an epoch, from number `first` on; `batch_size` counts the images of all ranks."""
@@ -327,7 +368,11 @@ class StreamSource:
         )
         for step in range(first, steps):
             rows = [next(decoded) for _ in range(own)]
-            pixels, labels = torch.stack([pixels for pixels, _ in rows]), torch.tensor([label for _, label in rows])
+            pixels, labels = (
+                torch.stack([pixels for pixels, _ in rows]),
+                torch.tensor(np.array([row[1] for row in rows])),
+            )
+            labels = labels if self.standardise is None else self.standardise(labels)
             numbers = self._numbers(step * own, own)
             if self.device.type == "cuda":
                 pixels = pixels.pin_memory()
@@ -356,8 +401,8 @@ class StreamSource:
             if number == end:
                 return
 
-    def _read(self, epoch: int, number: int, stream: ImageStream, row: StreamRow) -> tuple[Tensor, int]:
-        """Decode a row of a stream to a cropped image and its label."""
+    def _read(self, epoch: int, number: int, stream: ImageStream, row: StreamRow) -> tuple[Tensor, Any]:
+        """Decode a row of a stream to a cropped image and its label, or its targets `[k]`."""
         image, label = stream.read(row)
         random = CounterRandom.of(self.config.seed, epoch, self._numbers(number, 1), 0)
         return cropped(image, self.preprocess, self.config.crop, random), label

@@ -172,6 +172,11 @@ def write(folder: Path, state: TrainingState, position: RunPosition, keep: int =
     return path
 
 
+def exists(folder: Path) -> bool:
+    """Return whether a run has a checkpoint to resume from, undamaged or not."""
+    return bool(_sidecars(folder))
+
+
 def latest(folder: Path) -> tuple[RunPosition, Path, list[str]] | None:
     """Return the newest undamaged checkpoint and what was wrong with newer ones; None if there is no checkpoint."""
     problems: list[str] = []

@@ -18,9 +18,12 @@ class TrainConfig:
 
     # --- model ------------------------------------------------------------------------------------------------------
     model: str = "vit_pico_patch2_8"
-    """A variant's name (`vitreous models`) or, with `pretrained`, any checkpoint that `load` reads."""
+    """A variant's name (`vitreous models`), also `NAME:field=value,…`, or `timm:NAME`; with `pretrained`, a checkpoint
+    that `load` reads."""
     pretrained: bool = False
     """Start from the checkpoint's weights and a new head, instead of random weights."""
+    readout: Literal["own", "attention", "linear", "decoder"] = "own"
+    """What reads the tokens: own (the model's pooling), a new attention pool; for masks a linear layer or a decoder."""
     head: Literal["zero", "text"] = "zero"
     """How the new head begins: zero, or text (a CLIP or SigLIP): with the text features of the class names."""
     template: str = "{}"
@@ -36,7 +39,9 @@ class TrainConfig:
 
     # --- data -------------------------------------------------------------------------------------------------------
     data: str = "digits"
-    """A dataset's name (`vitreous datasets`), a folder, parquet files or a Hub id."""
+    """A dataset's name (`vitreous datasets`), a folder, a table, parquet files or a Hub id."""
+    task: Literal["auto", "classify", "multilabel", "regress", "segment"] = "auto"
+    """What is learned: one class of an image, several labels, numbers, or a class for each pixel; auto: by the data."""
     train_split: str = "train"
     """The split to train on: train, or train+validation for a dataset that has both."""
     held_out: float = 0.2
@@ -69,6 +74,8 @@ class TrainConfig:
     """Epochs between two evaluations on the test images; the last epoch is always evaluated."""
 
     # --- optimisation -----------------------------------------------------------------------------------------------
+    loss: Literal["auto", "mse", "huber"] = "auto"
+    """The loss of numbers, in units of their standard deviation; auto: huber. Other tasks have cross-entropy."""
     optimizer: Literal["adamw", "adam", "muon", "sgd"] = "adamw"
     """adam is without weight decay; muon updates the matrices of the blocks, and adamw the rest."""
     learning_rate: float = 1e-3
@@ -212,6 +219,33 @@ class TrainConfig:
             raise ValueError("balance=sampling does not work with repeats: use balance=loss, or leave repeats out")
         if self.channels not in (None, 1, 3):
             raise ValueError(f"channels is 1 for grey or 3 for colour, got {self.channels}")
+
+    def check_task(self, task: str) -> None:
+        """Raise for settings that do not fit what is learned, which is known when the data is open.
+
+        >>> TrainConfig(mixup=0.4).check_task("segment")
+        Traceback (most recent call last):
+        ...
+        ValueError: mixup does not work for segment: leave it out
+        """
+        off: dict[str, Any] = {
+            "label_smoothing": 0.0,
+            "balance": "none",
+            "teacher": None,
+            "head": "zero",
+        }
+        unfit = {
+            "classify": {"loss": "auto"},
+            "multilabel": off | {"loss": "auto"},
+            "regress": off,
+            "segment": off | {"loss": "auto", "mixup": 0.0, "stream": False},
+        }[task]
+        dense = ("own", "linear", "decoder") if task == "segment" else ("own", "attention")
+        if asked := [name for name, value in unfit.items() if getattr(self, name) != value]:
+            they, them = ("does", "it") if len(asked) == 1 else ("do", "them")
+            raise ValueError(f"{' and '.join(asked)} {they} not work for {task}: leave {them} out")
+        if self.readout not in dense:
+            raise ValueError(f"readout={self.readout} does not work for {task}: choose {' or '.join(dense)}")
 
     def forward_options(self) -> list[str]:
         """Return the fields in use that change the forward pass through a ViT's blocks.

@@ -1,4 +1,4 @@
-"""Check a run's images before training: unreadable or copied files, unequal classes, sizes."""
+"""Check a run's images and targets before training: unreadable or copied files, unequal classes, sizes, ranges."""
 
 import hashlib
 from collections import Counter
@@ -8,8 +8,12 @@ from statistics import median
 
 import numpy as np
 
+from vitreous.data.datasets import check_targets
 from vitreous.data.image_dataset import ImageDataset, list_some
 from vitreous.data.images import ImageError, read_image
+from vitreous.data.masks import IGNORE
+from vitreous.data.prefetch import prefetch
+from vitreous.runtime.wording import percent
 from vitreous.training.config import TrainConfig
 from vitreous.weights.load import Model
 
@@ -19,6 +23,8 @@ THUMBNAIL_MODEL = 64  # up to this size, a model made for small images; photogra
 SHRINK = 4  # how many times smaller an image may become for such a model
 FILES = 200_000  # above this many files, copies are not looked for
 NAMED = 5  # unreadable images that the remark names
+MASKS = 200  # masks that are read for the shares of their classes
+LISTED = 8  # classes, labels or numbers that a remark lists
 
 
 def data_remarks(
@@ -38,6 +44,8 @@ def data_remarks(
         more = f"; and {len(unreadable) - NAMED} more" if len(unreadable) > NAMED else ""
         left = "is" if len(unreadable) == 1 else "are"
         lines.append(f"{len(unreadable)} of {total:,} images cannot be read and {left} left out: {named}{more}")
+    if train.task != "classify":
+        lines += target_remarks(train, test)
     if are_unequal(train.labels):
         rare = {
             "none": "rare ones are learned less well, try --balance sampling or --balance loss",
@@ -45,7 +53,7 @@ def data_remarks(
             "loss": "the loss of rare ones weighs more (--balance loss)",
         }
         lines.append(f"classes are unequal: {spell_counts(train)}: {rare[balance]}")
-    counts = Counter(train.labels) + Counter(test.labels)
+    counts = Counter(train.labels) + Counter(test.labels) if train.task == "classify" else Counter[int]()
     if alone := [train.class_names[label] for label, count in sorted(counts.items()) if count == 1]:
         what = "class has a single image" if len(alone) == 1 else "classes have a single image each"
         they = "it" if len(alone) == 1 else "they"
@@ -53,11 +61,54 @@ def data_remarks(
     if copies := find_copies(train, test):
         (i, j), count = copies[0], len(copies)
         what = "is a copy of a training image" if count == 1 else "are copies of training images"
+        too_good = "accuracy is too high" if train.task == "classify" else "result is too good"
         lines.append(
-            f"{count} of {len(test):,} held-out images {what} ({test.describe(i)} = {train.describe(j)}): the accuracy "
-            "is too high by as much as they are guessed better; remove them"
+            f"{count} of {len(test):,} held-out images {what} ({test.describe(i)} = {train.describe(j)}): the "
+            f"{too_good} by as much as they are guessed better; remove them"
         )
     return lines
+
+
+def target_remarks(train: ImageDataset, test: ImageDataset) -> list[str]:
+    """Describe the targets of a run in a line or two: how frequent labels are, ranges of numbers, shares of pixels.
+
+    >>> angles = np.array([[-3.0], [4.0]], np.float32)
+    >>> zoo = ImageDataset("zoo", ("angle",), (0, 0), Path, task="regress", targets=angles)
+    >>> target_remarks(zoo, zoo)
+    ['numbers of 2 training images: angle -3 to 4 (mean 0.5)']
+    """
+    if train.mask is not None:
+        return [mask_remark(train)]
+    assert train.targets is not None
+    assert test.targets is not None
+    images = f"{len(train):,} training images"
+    if train.task == "regress":
+        columns = zip(train.class_names, train.targets.astype(np.float64).T, strict=True)
+        spelled = [f"{name} {x.min():.4g} to {x.max():.4g} (mean {x.mean():.4g})" for name, x in columns]
+        return [f"numbers of {images}: {_list_ends(spelled)}"]
+    counts = sorted(zip(train.targets.sum(0), train.class_names, strict=True), key=lambda pair: -pair[0])
+    none = int((train.targets.sum(1) == 0).sum())
+    lines = [f"labels of {images}: {_list_ends([f'{name} {int(n):,}' for n, name in counts])}; without any: {none:,}"]
+    missing = [name for name, n in zip(test.class_names, test.targets.sum(0), strict=True) if not n]
+    if missing:
+        what = "label" if len(missing) == 1 else f"{len(missing)} labels"
+        they = "it is" if len(missing) == 1 else "they are"
+        lines.append(f"no held-out image has the {what} {list_some(missing)}: {they} not tested")
+    return lines
+
+
+def mask_remark(data: ImageDataset) -> str:
+    """Describe the shares of pixels that the classes of a run's masks have, in a line; of many masks, some are read."""
+    some = data.spread(MASKS)
+    assert some.mask is not None
+    totals = np.zeros(256, np.int64)
+    for mask in prefetch(some.mask, range(len(some))):
+        totals += mask.histogram()
+    shares = totals / totals.sum()
+    spelled = [f"{name} {percent(shares[i])}" for i, name in enumerate(data.class_names)]
+    ignored = [f"ignored {percent(shares[IGNORE])}"] if totals[IGNORE] else []
+    which = "" if len(some) == len(data) else f" of {len(data):,}"
+    return f"pixels of {len(some):,}{which} training masks: {', '.join([_list_ends(spelled), *ignored])}"
 
 
 def check_images_left(train: ImageDataset, test: ImageDataset, unreadable: Sequence[ImageError]) -> None:
@@ -66,9 +117,14 @@ def check_images_left(train: ImageDataset, test: ImageDataset, unreadable: Seque
         return
     kept = set(train.labels)
     lost = [name for label, name in enumerate(train.class_names) if label not in kept]
-    if lost or not len(test):
-        what = f"no readable image to learn from in {list_some(lost)}" if lost else "no readable image to test on"
+    what = ""
+    if train.task == "classify" and lost:
+        what = f"no readable image to learn from in {list_some(lost)}"
+    elif not len(train) or not len(test):
+        what = f"no readable image to {'test on' if len(train) else 'learn from'}"
+    if what:
         raise ValueError(f"{what}: {len(unreadable)} cannot be read, such as {unreadable[0]}; repair or replace them")
+    check_targets(train)
 
 
 def are_unequal(labels: Sequence[int]) -> bool:
@@ -81,12 +137,16 @@ def are_unequal(labels: Sequence[int]) -> bool:
     return bool(counts) and max(counts) >= UNEQUAL * min(counts)
 
 
-def spell_counts(data: ImageDataset, limit: int = 8) -> str:
+def spell_counts(data: ImageDataset) -> str:
     """List a run's classes with their numbers of images, the largest first; of many, the ends of the list."""
-    known = [f"{data.class_names[label]} {count:,}" for label, count in Counter(data.labels).most_common()]
-    if len(known) > limit:
-        known[limit // 2 : -(limit // 2)] = [f"… {len(known) - limit} more …"]
-    return ", ".join(known)
+    return _list_ends([f"{data.class_names[label]} {count:,}" for label, count in Counter(data.labels).most_common()])
+
+
+def _list_ends(words: Sequence[str]) -> str:
+    """List a run's classes or labels; of many, the ends of the list."""
+    left = len(words) - LISTED
+    middle = [f"… {left} more …"] if left > 0 else []
+    return ", ".join([*words[: LISTED // 2], *middle, *words[-(LISTED // 2) :]] if middle else words)
 
 
 def find_copies(train: ImageDataset, test: ImageDataset) -> list[tuple[int, int]]:

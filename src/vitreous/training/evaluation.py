@@ -1,6 +1,6 @@
-"""Evaluation during a run: accuracy (also balanced, and of each class) and loss of the weights on the test images.
+"""Evaluation during a run: figures of the task (accuracy, mAP, R², IoU …) and loss of the weights on the test images.
 
-Each rank evaluates its own share of the images and the counts are summed: no image counts twice.
+Each rank evaluates its own share of the images and the rows are summed: no image counts twice.
 """
 
 import copy
@@ -13,20 +13,24 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.data.augment.pipeline import Augment
+from vitreous.predict.scores import SCORES
 from vitreous.runtime.distributed import Rank, World, span
 from vitreous.training.batches import BatchSource
 from vitreous.training.checkpoint import TrainingState
 from vitreous.training.config import TrainConfig
+from vitreous.training.loss import image_losses, in_units
 from vitreous.training.model import choose_forward
 from vitreous.training.parallel import full_tensor, is_sharded, local, shard
 from vitreous.weights.load import Model
 
+KEPT_MASKS = 2000  # predicted masks that are kept for the run's page
+MASK_SIDE = 128  # pixels of their longer side
 BATCH_SIZES = {"cpu": 64, "cuda": 500, "mps": 250}  # a CPU is fastest while a batch stays in its caches
 BATCH_PIXELS = 4_000_000  # limit on a batch: 500 images up to 89 px, 79 of 224 px
 
 
 class Evaluator:
-    """Callable: return `top1`, `top5`, `loss` and `images` of the current weights on `source`, and keep `answers`."""
+    """Callable: return the task's figures, `loss` and `images` of the current weights on `source`; keep `answers`."""
 
     def __init__(
         self,
@@ -44,7 +48,10 @@ class Evaluator:
         height, width = source.preprocess.size
         self.batch = max(1, min(BATCH_SIZES.get(state.device.type, 64), BATCH_PIXELS // (height * width)))
         self.unequal = unequal
-        self.answers = torch.zeros(0, 3)  # of the last evaluation: predicted class, its probability, the label's [n 3]
+        self.scores = SCORES[source.data.task]
+        self.answers = torch.zeros(0, 0)  # rows of the last evaluation (predict/scores.py), [n m]
+        self.losses = torch.zeros(0)  # of each image, [n]
+        self.masks: Tensor | None = None  # predicted classes of pixels of the first images, uint8 [n h w], reduced
         self.model = model.eval()
         self.unsharded = self.model
         self.forward = choose_forward(model, state.device, sharded=is_sharded(config, world))
@@ -78,27 +85,35 @@ class Evaluator:
     def __call__(self) -> dict[str, float]:
         self.update_weights()
         device = self.state.device
-        totals = torch.zeros(3, device=device)
-        answers = torch.zeros(len(self.source.data), 3, device=device)
-        begin = span(len(answers), self.world).start
+        task, standard = self.source.data.task, self.model.card.standard
+        if task == "segment":
+            whole = torch.zeros(min(KEPT_MASKS, len(self.source.data)), *self.source.preprocess.size, dtype=torch.uint8)
+            self.masks = reduce_masks(whole).to(device)
+        answers: Tensor | None = None  # [n 1+m]: the loss, and the row of scores
+        begin = span(len(self.source.data), self.world).start
         for pixels, labels in self._batches():
             x, count = self.augment.plain(pixels), len(pixels)
+            targets = self.augment.mask_of(pixels) if task == "segment" else labels
             if count < self.batch and (self.compiled or not count):  # the forward is compiled for one shape
                 x = torch.cat([x, x.new_zeros(self.batch - count, *x.shape[1:])])
             with torch.autocast(device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
-                logits = self.forward(self.model, x)[:count].float()
-            best = logits.topk(min(5, logits.shape[-1]), dim=-1).indices  # [b 5]
-            hits = best == labels[:, None]
-            probability = logits.softmax(dim=-1)
-            own = probability.gather(1, labels[:, None])[:, 0]
-            answers[begin : begin + count] = torch.stack([best[:, 0], probability.amax(dim=-1), own], dim=-1)
+                outputs = self.forward(self.model, x)[:count].float()
+            if self.masks is not None and (kept := max(0, min(count, KEPT_MASKS - begin))):
+                self.masks[begin : begin + kept] = reduce_masks(outputs.argmax(dim=1)[:kept].to(torch.uint8))
+            losses = image_losses(task, outputs, targets, self.config.loss)
+            rows = self.scores.rows(outputs if standard is None else in_units(outputs, standard), targets)
+            if answers is None:
+                answers = torch.zeros(len(self.source.data), 1 + rows.shape[1], device=device)
+            answers[begin : begin + count] = torch.cat([losses[:, None], rows], dim=1)
             begin += count
-            totals += torch.stack([hits[:, 0].sum(), hits.sum(), F.cross_entropy(logits, labels, reduction="sum")])
-        top1, top5, loss = (self.world.sum(totals) / len(self.source.data)).tolist()
-        self.answers = self.world.sum(answers).cpu()
-        found = {"top1": top1, "top5": top5, "loss": loss, "images": len(self.source.data)}
+        assert answers is not None  # there are test images
+        answers = self.world.sum(answers).cpu()
+        self.masks = None if self.masks is None else self.world.sum(self.masks)
+        self.losses, self.answers, data = answers[:, 0], answers[:, 1:], self.source.data
+        found = self.scores.figures(self.answers, data.labels if data.targets is None else data.targets)
+        found |= {"loss": self.losses.double().mean().item(), "images": len(data)}
         if self.unequal:
-            found["balanced"] = balanced_accuracy(self.source.data.labels, self.answers[:, 0].int().tolist())
+            found["balanced"] = balanced_accuracy(data.labels, self.answers[:, 0].int().tolist())
         return found
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -109,9 +124,18 @@ class Evaluator:
         source = self.source
         shares = (span(len(source.data), Rank(rank, self.world.world_size)) for rank in range(self.world.world_size))
         rounds = max(-(-len(share) // self.batch) for share in shares)
-        pixels = torch.zeros(0, len(source.preprocess.mean), *source.preprocess.size, dtype=torch.uint8)
+        channels = len(source.preprocess.mean) + (source.data.mask is not None)
+        pixels = torch.zeros(0, channels, *source.preprocess.size, dtype=torch.uint8)
         empty = (pixels.to(self.state.device), source.labels[:0])
         return itertools.islice(itertools.chain(source.all(self.batch), itertools.repeat(empty)), rounds)
+
+
+def reduce_masks(masks: Tensor, longest: int = MASK_SIDE) -> Tensor:
+    """Reduce an evaluation's masks to a longer side of at most `longest` pixels, by nearest neighbour: `[b h w]`."""
+    height, width = masks.shape[-2:]
+    share = min(1.0, longest / max(height, width))
+    size = max(1, round(height * share)), max(1, round(width * share))
+    return F.interpolate(masks[:, None], size, mode="nearest-exact")[:, 0]
 
 
 def balanced_accuracy(labels: Sequence[int], predicted: Sequence[int]) -> float:

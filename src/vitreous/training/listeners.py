@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from vitreous.data.image_dataset import count_nouns
+from vitreous.predict.scores import SCORES
 from vitreous.runtime.files import short_name
 from vitreous.runtime.progress import LogPace, time_left
 from vitreous.runtime.wording import count, duration
@@ -111,9 +113,10 @@ class ProgressDisplay(Listener):
         trainable = sum(p.numel() for p in parts.model.parameters() if p.requires_grad)
         total = sum(p.numel() for p in parts.model.parameters())
         of_all = "" if trainable == total else f" of {total:,}"
+        learned = count_nouns(parts.train_data.task, len(parts.train_data.class_names))
         self.log(
             f"{short_name(config.model)}: {trainable:,}{of_all} parameters learn from {len(parts.train_data):,} images "
-            f"of {len(parts.train_data.class_names)} classes, on {parts.state.device}; into {folder.path}"
+            f"of {learned}, on {parts.state.device}; into {folder.path}"
         )
         self.started, self.pace = time.monotonic(), LogPace()
         self.first_step = parts.state.epoch * parts.steps_per_epoch + parts.state.step
@@ -140,8 +143,12 @@ class ProgressDisplay(Listener):
         self.bars.update(self.tasks["training"], completed=row["epoch"] * parts.steps_per_epoch)
         epoch, epochs = row["epoch"], parts.config.epochs
         due = self.console.is_terminal or epoch * LOG_LINES // epochs != (epoch - 1) * LOG_LINES // epochs
-        if "test_top1" in row and (due or epoch == epochs):
-            line = f"epoch {epoch:>4}/{epochs}  loss {row['loss']:.4f}  held out {row['test_top1']:.2%}"
+        scores = SCORES[parts.train_data.task]
+        if f"test_{scores.main}" in row and (due or epoch == epochs):
+            title = "" if scores.main == "top1" else f"{scores.title} "
+            figure = scores.format(row[f"test_{scores.main}"])
+            line = f"epoch {epoch:>4}/{epochs}  loss {row['loss']:.4f}  held out {title}{figure}"
+            line += f"  mean error {row['test_mae']:.4g}" if "test_mae" in row else ""
             line += f"  balanced {row['test_balanced']:.2%}" if "test_balanced" in row else ""
             self.console.print(f"{line}  {row['seconds']:,.0f} s", markup=False)
             self.pace.wait()

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vitreous.predict.scores import best_thresholds
 from vitreous.runtime.distributed import join_world
 from vitreous.runtime.files import write_json
 from vitreous.training import checkpoint
@@ -25,9 +26,18 @@ from vitreous.training.optimisers import rate_factor
 from vitreous.training.policies import merge_lora
 from vitreous.training.run_folder import RunFolder
 from vitreous.training.setup import TrainingParts, set_up_device, set_up_run
+from vitreous.weights.card import fold_standard
 from vitreous.weights.model_card import write_model_card
 from vitreous.weights.save import describe_model, save
 
+TRAINING_FIGURES = {
+    "classify": "top1",
+    "multilabel": "label_accuracy",
+    "regress": "score",
+    "segment": "pixel_accuracy",
+}
+"""Task → the name of the share of correct answers on the training images in `metrics.jsonl`; for numbers, 1 − the mean
+absolute error in units of their standard deviation."""
 STEP_EVENT_SECONDS = 0.5  # between two `step` events: reading the running loss waits for the device
 
 
@@ -42,14 +52,16 @@ def train(
         folder, listener = RunFolder(world.broadcast(output)), Listeners(listeners)
         with folder.explain_errors(), folder.lock() if world.first else nullcontext():
             # rank 0 reads the folder for all: a shared disk may show each rank something else
-            config, result = world.broadcast(
-                (folder.check(config), folder.read_result()) if world.first else (config, None)
+            config, result, resumed = world.broadcast(
+                (folder.check(config), folder.read_result(), checkpoint.exists(folder.checkpoints))
+                if world.first
+                else (config, None, False)
             )
             if result is not None:
                 listener.log(f"{folder.path} is already finished: nothing to do; for a new run choose another --output")
                 return result
             started = time.monotonic()
-            parts = set_up_run(config, data_root, listener, world)
+            parts = set_up_run(config, data_root, listener, world, resumed=resumed)
             parts.setup_seconds = time.monotonic() - started
             if world.first:
                 folder.begin(config, parts.config)
@@ -102,7 +114,8 @@ def run(parts: TrainingParts, folder: RunFolder, listener: Listener, stop_flag: 
             stop_if(stop)
         raise_if_not_finite(parts)
         loss, correct, images, _ = world.sum(state.totals).tolist()
-        row = {"epoch": state.epoch + 1, "loss": loss / images, "top1": correct / images}
+        row = {"epoch": state.epoch + 1, "loss": loss / images}
+        row[TRAINING_FIGURES[parts.train_data.task]] = correct / images
         row["batch_size"] = int(config.batch_size)  # which may be smaller than the one asked for
         last_factor = rate_factor((state.epoch + 1) * steps - 1, total, warmup, config.final_rate)
         row["learning_rate"] = config.learning_rate * last_factor
@@ -180,9 +193,17 @@ def finish(parts: TrainingParts, folder: RunFolder, listener: Listener) -> dict[
     result |= {"epochs": parts.config.epochs, "seconds": row["seconds"], "memory": parts.peak_memory}
     result["ready"] = round(parts.setup_seconds, 3)
     model = merge_lora(parts.evaluate.current_model())
+    card = parts.model.card
+    if card.task == "multilabel" and parts.test_data.targets is not None:
+        if not len(parts.evaluate.answers):  # in a run that was resumed after its last epoch
+            parts.evaluate()
+        card = replace(card, thresholds=best_thresholds(parts.evaluate.answers, parts.test_data.targets))
     training = {"config": parts.config.to_dict(), "result": result, "training_images": len(parts.train_data)}
     training["date"] = time.strftime("%Y-%m-%d")
-    model.card = replace(parts.model.card, name=folder.path.resolve().name, training=training)
+    if card.standard is not None:
+        training["standard"] = [list(each) for each in card.standard]  # the spread of the numbers that were learned
+    model.card = replace(card, name=folder.path.resolve().name, training=training)
+    fold_standard(model)
     if parts.world.first:
         save(model, folder.model)
         write_model_card(model, folder.model)

@@ -1,4 +1,4 @@
-"""`Objective`: the loss, cross-entropy with labels and a teacher's answers (DeiT's distillation); class weights.
+"""`Objective`: the loss of each task, with a teacher's answers (DeiT's distillation) and class weights; `image_losses`.
 
 `Objective` is the module that a step calls, and that DDP and FSDP2 wrap.
 """
@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitreous.data.masks import IGNORE
 from vitreous.models.vit import ViT
 from vitreous.training.config import TrainConfig
 from vitreous.training.model import Forward, call_model
@@ -55,19 +56,24 @@ class Objective(nn.Module):
         forward: Forward = call_model,
         teacher: Teacher | None = None,
         class_weights: Tensor | None = None,
+        task: str = "classify",
     ) -> None:
         """Take the weight of each class in the loss, `[classes]`; None: all weigh the same."""
         super().__init__()
         self.model, self.config, self.compute_logits = model, config, forward
         self.teacher = (teacher,)  # in a tuple: not a submodule, it does not learn
-        self.class_weights = class_weights
+        self.class_weights, self.task = class_weights, task
 
     def forward(self, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the training loss: images `[b c h w]`, targets `[b classes]` → mean loss, and logits `[b classes]`.
+        """Compute the training loss: images `[b c h w]`, targets → mean loss, and outputs.
 
-        If the model has a distillation head, that head learns from the teacher and the class head from the labels.
+        Targets are `[b classes]` for classes, `[b k]` for labels and numbers, `[b h w]` for masks. If the model has a
+        distillation head, that head learns from the teacher and the class head from the labels.
         """
         (teacher,), config, model = self.teacher, self.config, self.model
+        if self.task != "classify":
+            outputs = self.compute_logits(model, x)
+            return image_losses(self.task, outputs, targets, config.loss).mean(), outputs
         if teacher is None:
             logits = self.compute_logits(model, x)
             return F.cross_entropy(logits.float(), targets, self.class_weights), logits
@@ -85,6 +91,59 @@ class Objective(nn.Module):
             distilled = F.kl_div(answer, goal, reduction="batchmean", log_target=True) * t * t
         share = config.distillation_share
         return (1 - share) * F.cross_entropy(logits.float(), targets, self.class_weights) + share * distilled, logits
+
+
+def image_losses(task: str, outputs: Tensor, targets: Tensor, loss: str = "auto") -> Tensor:
+    """Compute the loss of each image of a batch: `[b]`. Their mean is the batch's, however it is divided.
+
+    Numbers are in units of their standard deviation. Of a mask, each image counts the same, whatever it ignores.
+
+    >>> image_losses("regress", torch.tensor([[0.5], [3.0]]), torch.zeros(2, 1))
+    tensor([0.1250, 2.5000])
+    """
+    outputs = outputs.float()
+    if task == "classify":
+        return F.cross_entropy(outputs, targets, reduction="none")
+    if task == "multilabel":
+        return F.binary_cross_entropy_with_logits(outputs, targets, reduction="none").mean(dim=-1)
+    if task == "regress":
+        measure = F.mse_loss if loss == "mse" else F.huber_loss
+        return measure(outputs, targets, reduction="none").mean(dim=-1)
+    pixels = F.cross_entropy(outputs, targets, ignore_index=IGNORE, reduction="none")  # [b h w]; 0 where ignored
+    return pixels.sum(dim=(1, 2)) / (targets != IGNORE).sum(dim=(1, 2)).clamp(min=1)
+
+
+@torch.no_grad()
+def training_scores(task: str, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Compute for each image of a batch how well it is answered, to be shown while training: `[b]`.
+
+    The share of correct answers: of the class, of labels, of pixels; for numbers 1 − the mean absolute error.
+    """
+    if task == "classify":
+        return (outputs.argmax(dim=-1) == targets.argmax(dim=-1)).float()
+    if task == "multilabel":
+        return ((outputs > 0) == (targets > 0.5)).float().mean(dim=-1)
+    if task == "regress":
+        return 1 - (outputs.float() - targets).abs().mean(dim=-1)
+    valid = targets != IGNORE
+    correct = (outputs.argmax(dim=1) == targets) & valid
+    return correct.sum(dim=(1, 2)) / valid.sum(dim=(1, 2)).clamp(min=1)
+
+
+def standardised(numbers: Tensor, standard: Sequence[tuple[float, float]]) -> Tensor:
+    """Turn numbers in their own units into units of their standard deviation: `[b k]`.
+
+    >>> standardised(torch.tensor([[7.0]]), [(5.0, 2.0)])
+    tensor([[1.]])
+    """
+    mean, std = torch.tensor(standard, dtype=numbers.dtype, device=numbers.device).unbind(dim=1)
+    return (numbers - mean) / std
+
+
+def in_units(outputs: Tensor, standard: Sequence[tuple[float, float]]) -> Tensor:
+    """Turn outputs of a run that learns numbers back into their own units: `[b k]`."""
+    mean, std = torch.tensor(standard, dtype=outputs.dtype, device=outputs.device).unbind(dim=1)
+    return outputs * std + mean
 
 
 def balancing_weights(labels: Sequence[int], classes: int) -> Tensor:

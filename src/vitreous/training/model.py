@@ -1,23 +1,27 @@
 """The model of a run: build it with fresh or pre-trained weights, and choose the forward pass that trains it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.preprocess import STATISTICS, Preprocess
 from vitreous.models.last_block import logits_only
-from vitreous.models.resnet import ResNet, resnet_config
-from vitreous.models.variants import variant
+from vitreous.models.resnet import ResNet, ResNetConfig, resnet_config
+from vitreous.models.timm_classifier import TimmClassifier, TimmConfig, split_timm
+from vitreous.models.variants import split_changes, variant
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.words import begin_with_words
+from vitreous.runtime.wording import count
 from vitreous.speed.training_forward import training_logits
 from vitreous.training.batches import StreamedData
 from vitreous.training.config import TrainConfig
@@ -25,6 +29,7 @@ from vitreous.weights.card import Card
 from vitreous.weights.load import Model, load
 
 FUSED = {"activation": "gelu", "swiglu": False, "qkv_bias": True, "relative_position": "none", "post_norm": False}
+FUSED |= {"residual_norm": False}
 """What `fused` needs of a ViT: its kernels are written for the paper's blocks (`speed/training_forward.py`)."""
 NARROW = 16  # torch's fused CPU attention is slower than plain products for heads narrower than this
 SMALL = 64  # up to this size images are not cropped; larger ones lose an eighth at the edges, as usual
@@ -48,13 +53,59 @@ def build_model(config: TrainConfig, data: ImageDataset | StreamedData, log: Cal
         model.card.preprocess = replace(model.card.preprocess, mean=mean[:count], std=std[:count])
     if config.fused and isinstance(shape := model.config, ViTConfig):
         _check_fused(shape)
-    if isinstance(model, ResNet):
+    if not isinstance(model, ViT):
         unknown = {"dropout": 0.0, "stochastic_depth": 0.0, "layer_decay": 1.0}
         if asked := [name for name, off in unknown.items() if getattr(config, name) != off] + config.forward_options():
-            raise ValueError(f"a ResNet has no {', '.join(asked)}: leave it out")
-    model.card.class_names, model.card.training = data.class_names, None  # the checkpoint's own are replaced
+            kind = "ResNet" if isinstance(model, ResNet) else "timm classifier"
+            raise ValueError(f"a {kind} has no {', '.join(asked)}: leave it out")
+    if isinstance(model, TimmClassifier):
+        _check_timm(config, data)
+    card = model.card
+    card.class_names, card.training = data.class_names, None  # the checkpoint's own are replaced
+    card.task, card.independent, card.thresholds = data.task, data.task == "multilabel", None
+    numbers = data.targets if isinstance(data, ImageDataset) else data.numbers
+    card.standard = _mean_and_std(numbers) if numbers is not None and data.task == "regress" else None
+    if data.task == "segment":
+        card.preprocess = card.preprocess.with_fit("squash")  # every pixel of an image gets a class
     model.card.report.assumed.pop("preprocessing", None)  # if it was assumed: the trained model has it for certain
     return model.train()
+
+
+def _mean_and_std(targets: NDArray[np.float32]) -> tuple[tuple[float, float], ...]:
+    """Return mean and standard deviation of each number that a run learns; `[n k]`."""
+    columns = targets.astype(np.float64)
+    return tuple(zip(columns.mean(axis=0).tolist(), columns.std(axis=0).tolist(), strict=True))
+
+
+def _check_readout(config: TrainConfig, data: ImageDataset | StreamedData) -> None:
+    """Raise for a ResNet of a run whose patch tokens are to be read."""
+    if data.task == "segment" or config.readout != "own":
+        raise ValueError("a ResNet has no patch tokens, which masks and --readout need: choose a ViT")
+
+
+def _check_timm(config: TrainConfig, data: ImageDataset | StreamedData) -> None:
+    """Raise for what a run cannot do with a classifier of timm's."""
+    if data.task != "classify" or config.readout != "own":
+        raise ValueError("a timm classifier learns one class of an image, by its own head: choose a ViT")
+    if config.parallel == "fsdp":
+        raise ValueError("parallel=fsdp does not work with a timm classifier: use ddp or one process")
+    if config.optimizer == "muon":
+        raise ValueError("muon is for the blocks of a ViT: choose adamw or sgd for a timm classifier")
+
+
+def _new_head(model: Model, config: TrainConfig, data: ImageDataset | StreamedData) -> None:
+    """Give the model of a run a new head for its data, read out as the config says."""
+    outputs = len(data.class_names)
+    if isinstance(model, ResNet):
+        _check_readout(config, data)
+        model.reset_classifier(outputs)
+    elif isinstance(model, TimmClassifier):
+        _check_timm(config, data)
+        model.reset_classifier(outputs)
+    elif data.task == "segment":
+        model.reset_dense(outputs, "decoder" if config.readout == "decoder" else "linear")
+    else:
+        cast(ViT, model).reset_classifier(outputs, "attention" if config.readout == "attention" else None)
 
 
 def _check_fused(shape: ViTConfig) -> None:
@@ -66,14 +117,28 @@ def _check_fused(shape: ViTConfig) -> None:
         )
 
 
+def _check_stated(name: str, kind: type, changes: Mapping[str, Any]) -> None:
+    """Raise if a field that follows the name of a run's model contradicts a setting of the run."""
+    for field, value in split_changes(name, kind)[1].items():
+        if changes.get(field) not in (None, value):
+            raise ValueError(
+                f"{name} states {field}={value}, and the run has {field}={changes[field]}: make them equal"
+            )
+
+
 def _fresh(config: TrainConfig, data: ImageDataset | StreamedData) -> Model:
     """Build the model of a run with fresh weights."""
     classes = len(data.class_names)
     if (known := resnet_config(config.model, classes=classes)) is not None:
-        if config.channels == 1:
-            raise ValueError("a ResNet takes colour images: leave --channels out")
-        model: Model = ResNet(replace(known, image_size=config.image_size or known.image_size))
-        channels = 3
+        _check_readout(config, data)
+        _check_stated(config.model, ResNetConfig, {"channels": config.channels, "image_size": config.image_size})
+        channels = config.channels or known.channels
+        model: Model = ResNet(replace(known, image_size=config.image_size or known.image_size, channels=channels))
+    elif (timm := split_timm(config.model)) is not None:
+        if timm[1]:
+            raise ValueError(f"{config.model} names weights: to start from them, use vitreous finetune or --pretrained")
+        channels = config.channels or 3
+        model = TimmClassifier(TimmConfig(timm[0], classes, config.image_size, channels))
     else:
         changes: dict[str, Any] = {
             "dropout": config.dropout,
@@ -89,14 +154,18 @@ def _fresh(config: TrainConfig, data: ImageDataset | StreamedData) -> Model:
                 f"{config.model} is a checkpoint, and training from scratch takes a variant's name: to start from its "
                 "weights, use vitreous finetune or --pretrained"
             )
+        _check_stated(config.model, ViTConfig, changes)
         shape = variant(config.model, **changes)
         model, channels = ViT(shape), shape.channels
+        if data.task == "segment" or config.readout != "own":
+            _new_head(model, config, data)
     size = model.config.size
     shorter = min(size) if max(size) <= SMALL else round(min(size) * 8 / 7)
     resize: int | tuple[int, int] = shorter if size[0] == size[1] else size
     mean, std = STATISTICS["half"]
     preprocess = Preprocess(size=size, resize=resize, mean=mean[:channels], std=std[:channels])
-    model.card = Card(name=config.model, preprocess=preprocess, origin="trained", family=type(model).__name__)
+    family = "timm" if isinstance(model, TimmClassifier) else type(model).__name__
+    model.card = Card(name=config.model, preprocess=preprocess, origin="trained", family=family)
     return model
 
 
@@ -124,13 +193,20 @@ def _pretrained(config: TrainConfig, data: ImageDataset | StreamedData, log: Cal
             model.card = card
     if config.head == "text":
         begin_with_words(model, data.class_names, config.template, note=log)
-    elif card.head == "classifier" and card.class_names == data.class_names:
+    elif _keeps_head(card, config, data):
         log("the data's classes are the checkpoint's own: its head is kept")
     else:
-        log(f"a new head for {len(data.class_names)} classes replaces the one for {model.config.classes}")
-        model.reset_classifier(len(data.class_names))
+        what = {"multilabel": "label", "regress": "number"}.get(data.task, "class")
+        log(f"a new head for {count(len(data.class_names), what)} replaces the one for {model.config.classes:,}")
+        _new_head(model, config, data)
     card.head = "classifier"
     return model
+
+
+def _keeps_head(card: Card, config: TrainConfig, data: ImageDataset | StreamedData) -> bool:
+    """Return whether a checkpoint's head answers what the run learns; numbers begin anew, in the data's own units."""
+    same = card.head == "classifier" and card.task == data.task and card.class_names == data.class_names
+    return same and config.readout == "own" and data.task != "regress"
 
 
 def choose_forward(
@@ -141,6 +217,8 @@ def choose_forward(
     Without a config (for evaluation) its memory and speed options are off.
     """
     if sharded:  # FSDP2 gathers a block when it is called as a whole
+        return call_model
+    if isinstance(model, TimmClassifier):
         return call_model
     if isinstance(model, ResNet):
         return call_model if device.type == "cpu" else _call_channels_last

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from vitreous.runtime.device import cpu_multiplies
 from vitreous.training.config import TrainConfig
 from vitreous.training.parallel import full_tensor, local, shard_like, stack_like
 from vitreous.weights.load import Model
@@ -37,7 +38,7 @@ def _groups(
     parameters: Iterable[tuple[str, nn.Parameter]], config: TrainConfig, model: Model, device: torch.device
 ) -> list[dict[str, Any]]:
     """Group parameters by learning rate (layer decay) and weight decay."""
-    depth = model.config.depth
+    depth = getattr(model.config, "depth", 0)  # a timm classifier's layers all learn alike
     found: dict[tuple[float, bool], list[nn.Parameter]] = {}
     for name, parameter in parameters:
         scale = config.layer_decay ** (depth + 1 - layer_index(name, depth))
@@ -137,8 +138,11 @@ NEWTON_SCHULZ_STEPS = 5
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
-    """Bring the singular values of matrices `[n rows columns]` near 1 by Newton-Schulz iteration, in bf16."""
-    x = matrices.bfloat16()
+    """Bring the singular values of matrices `[n rows columns]` near 1 by Newton-Schulz iteration, in bf16.
+
+    A CPU without instructions for bf16 would take 25 times as long as in fp32, which it computes in.
+    """
+    x = matrices.bfloat16() if matrices.device.type != "cpu" or cpu_multiplies(torch.bfloat16) else matrices.float()
     wide = x.shape[-2] <= x.shape[-1]
     x = x if wide else x.mT
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)

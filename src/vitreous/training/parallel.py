@@ -12,6 +12,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
 
+from vitreous.models.timm_classifier import TimmClassifier
 from vitreous.models.vit import ViT
 from vitreous.runtime.distributed import Rank, World
 from vitreous.training.config import TrainConfig
@@ -59,6 +60,7 @@ def blocks(model: Model) -> list[nn.Module]:
     """Return a model's modules that FSDP2 gathers one after the other."""
     if isinstance(model, ViT):
         return list(model.blocks)
+    assert not isinstance(model, TimmClassifier)  # `build_model` refuses it
     return [block for layer in (model.layer1, model.layer2, model.layer3, model.layer4) for block in layer]
 
 

@@ -9,7 +9,9 @@ from collections.abc import Callable
 
 from torch import nn
 
+from vitreous.models.timm_classifier import TimmClassifier
 from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.load import Model
 
 HEAD = re.compile(r"(head|head_dist|fc)\.")  # a ResNet calls its head fc
@@ -18,12 +20,23 @@ NORMS = re.compile(r"blocks\.\d+\.(norm1|norm2|attn\.[qk]_norm)\.")
 
 
 def _names(model: Model) -> list[str]:
-    """List the names of the parameters that a policy chooses from."""
-    return [name for name, _ in model.named_parameters()]
+    """List the names of the parameters that a policy chooses from: all, or those that reach a dense head.
+
+    DDP waits for the gradient of every parameter that learns.
+    """
+    names, unread = [name for name, _ in model.named_parameters()], r"(attn_pool|fc_norm)\."
+    if not isinstance(config := model.config, ViTConfig) or config.dense == "none":
+        return names
+    after = range(config.last_read + 1, config.depth)
+    if after:
+        unread += rf"|norm\.|blocks\.({'|'.join(str(number) for number in after)})\."
+    return [name for name in names if not re.match(unread, name)]
 
 
 def _head(model: Model) -> list[str]:
     """List the names of the head's parameters, without the pre-trained projection that it may begin with."""
+    if isinstance(model, TimmClassifier):
+        return model.head_names()
     begun = getattr(model.config, "head_norm", False)
     return [name for name in _names(model) if HEAD.match(name) and not (begun and name.startswith(PROJECTION))]
 
@@ -45,6 +58,7 @@ def attention(model: Model, argument: str) -> list[str]:
 
 def last(model: Model, argument: str) -> list[str]:
     """Train the last N blocks, the final norm and the head."""
+    assert isinstance(model, ViT)  # `apply_policy` checks it
     depth = model.config.depth
     if not argument.isdecimal() or not 1 <= int(argument) <= depth:
         raise ValueError(f"last:N takes a number of blocks from 1 to {depth}, got {'last:' + argument!r}")
@@ -67,8 +81,12 @@ POLICIES: dict[str, Callable[[Model, str], list[str]]] = {
 }
 
 
-def apply_policy(model: Model, policy: str, *, train_norms: bool = False, lora_rank: int = 8) -> list[str]:
+def apply_policy(
+    model: Model, policy: str, *, train_norms: bool = False, train_pool: bool = False, lora_rank: int = 8
+) -> list[str]:
     """Make the parameters of a policy trainable and freeze the rest; return the names of the trainable ones.
+
+    `train_norms` adds the blocks' norms, `train_pool` attention pooling, which is new in `--readout attention`.
 
     >>> from vitreous.models.vit_config import ViTConfig
     >>> model = ViT(ViTConfig(image_size=8, patch_size=4, width=16, depth=2, heads=2, classes=3))
@@ -79,12 +97,14 @@ def apply_policy(model: Model, policy: str, *, train_norms: bool = False, lora_r
     if name not in POLICIES or (argument and name != "last"):
         raise ValueError(f"policy must be one of {', '.join(POLICIES).replace('last', 'last:N')}, got {policy!r}")
     if not isinstance(model, ViT) and name not in ("full", "head"):
-        raise ValueError(f"policy {policy} needs the blocks of a transformer: a ResNet takes full or head")
+        raise ValueError(f"policy {policy} needs the blocks of a ViT: a ResNet or timm classifier takes full or head")
     if name == "lora":
         _add_lora(model, lora_rank)
     chosen = set(POLICIES[name](model, argument))
     if train_norms:
         chosen |= {each for each in _names(model) if NORMS.match(each)}
+    if train_pool:
+        chosen |= {each for each in _names(model) if each.startswith("attn_pool.")}
     for each, parameter in model.named_parameters():
         parameter.requires_grad_(each in chosen)
     for module in model.modules():  # frozen layers keep their running statistics too

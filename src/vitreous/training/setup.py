@@ -13,7 +13,7 @@ import torch
 from vitreous.data.augment.pipeline import Augment
 from vitreous.data.counter_random import permutation
 from vitreous.data.datasets import open_split
-from vitreous.data.image_dataset import ImageDataset, digest
+from vitreous.data.image_dataset import NOUNS, ImageDataset, count_nouns, digest, list_some, spell_labels
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.resnet import ResNet
 from vitreous.runtime.device import lacks_compiler, pick_device
@@ -26,7 +26,7 @@ from vitreous.training.config import TrainConfig
 from vitreous.training.data_check import are_unequal, check_images_left, check_size, data_remarks
 from vitreous.training.evaluation import Evaluator
 from vitreous.training.listeners import Listener
-from vitreous.training.loss import Objective, Teacher, balancing_weights
+from vitreous.training.loss import Objective, Teacher, balancing_weights, standardised
 from vitreous.training.model import build_model, choose_forward
 from vitreous.training.optimisers import build_optimisers, create_states
 from vitreous.training.parallel import is_sharded, parallelise, seed_rank
@@ -66,44 +66,71 @@ class TrainingParts:
     @property
     def data_hash(self) -> str:
         """A hash of the training data's classes and labels."""
-        return digest([*self.train_data.class_names, " ".join(map(str, self.train_data.labels))])[:16]
+        data = self.train_data
+        labels = spell_labels(data) if isinstance(data, ImageDataset) else [" ".join(map(str, data.labels))]
+        return digest([*data.class_names, *labels])[:16]
 
 
 def set_up_run(
-    config: TrainConfig, data_root: Path | None, listener: Listener, world: World | None = None
+    config: TrainConfig,
+    data_root: Path | None,
+    listener: Listener,
+    world: World | None = None,
+    *,
+    resumed: bool = False,
 ) -> TrainingParts:
-    """Open a run's data, build its model, and move both to the device."""
+    """Open a run's data, build its model, and move both to the device.
+
+    The weights that a `resumed` run started with are not spoken of again: those of its checkpoint replace them.
+    """
     world = world or World()
     device = world.device or set_up_device(config)
     if config.compile and lacks_compiler(device):
         listener.log("there is no C++ compiler: the model is not compiled, and the run is slower")
         config = replace(config, compile=False)
     train_data, test_data = open_data(config, data_root)
-    model = build_model(config, train_data, listener.log)
+    config.check_task(train_data.task)
+    model = build_model(config, train_data, Listener().log if resumed else listener.log)
     sharded = is_sharded(config, world)
     if not sharded:  # else one block at a time moves there
         model = model.to(device)
     if isinstance(model, ResNet) and device.type == "cuda" and not world.distributed:
         model = model.to(memory_format=torch.channels_last)  # the fastest layout for a GPU's convolutions
-    trainable = apply_policy(model, config.policy, train_norms=config.train_norms, lora_rank=config.lora_rank)
+    trainable = apply_policy(
+        model,
+        config.policy,
+        train_norms=config.train_norms,
+        train_pool=config.readout == "attention",
+        lora_rank=config.lora_rank,
+    )
     preprocess = model.card.preprocess
     source_of = partial(BatchSource, config=config, device=device, rank=world, progress=listener.decoding)
     with world.first_of_each_machine():
         train_source: BatchSource | StreamSource
         if isinstance(train_data, StreamedData):
+            if train_data.task != "classify":
+                learned = count_nouns(train_data.task, len(train_data.class_names))
+                listener.log(f"task: {train_data.task} ({learned}: {list_some(train_data.class_names, 4)})")
             train_source = StreamSource(train_data, preprocess, config, device, world)
         else:
             check_size(config, model, train_data, listener.log)
             train_source = source_of(train_data, preprocess, training=True)
         test_source = source_of(test_data, preprocess, training=False)
     train_data, test_data = train_source.data, test_source.data  # without unreadable images
+    if (standard := model.card.standard) is not None:
+        test_source.labels = standardised(test_source.labels, standard)
+        if isinstance(train_source, StreamSource):
+            train_source.standardise = partial(standardised, standard=standard)
+        else:
+            train_source.labels = standardised(train_source.labels, standard)
     unequal, class_weights = False, None
     if isinstance(train_source, BatchSource) and isinstance(train_data, ImageDataset):
         unreadable = [*train_source.unreadable, *test_source.unreadable]
         check_images_left(train_data, test_data, unreadable)
         for line in data_remarks(train_data, test_data, unreadable, config.balance):
             listener.log(line)
-        unequal = are_unequal(train_data.labels) or are_unequal(test_data.labels)
+        classes = train_data.task == "classify"
+        unequal = classes and (are_unequal(train_data.labels) or are_unequal(test_data.labels))
         if config.balance == "loss":
             class_weights = balancing_weights(train_data.labels, len(train_data.class_names)).to(device)
     config = settle_batch_size(config, model, len(train_data), device, listener.log, world)
@@ -112,7 +139,8 @@ def set_up_run(
     if config.compile:
         torch.compiler.reset()  # graphs of an earlier run in this process count towards torch's limit
     forward = choose_forward(model, device, config, sharded=sharded)
-    objective = Objective(model, config, forward, make_teacher(config, preprocess, model, device), class_weights)
+    teacher = make_teacher(config, preprocess, model, device)
+    objective = Objective(model, config, forward, teacher, class_weights, train_data.task)
     wrapped = parallelise(objective, model, config, world)
     optimisers = build_optimisers(model, config)
     create_states(optimisers)
@@ -176,7 +204,8 @@ def open_data(config: TrainConfig, data_root: Path | None) -> tuple[ImageDataset
     """Set up a run's data: open the training images and the test images."""
     if config.stream:
         return open_stream(config, data_root)
-    train_data, test_data = open_split(config.data, data_root, config.held_out, train=config.train_split)
+    task = None if config.task == "auto" else config.task
+    train_data, test_data = open_split(config.data, data_root, config.held_out, train=config.train_split, task=task)
     if config.validation:
         shuffled = permutation(0, 0, len(train_data)).tolist()  # the same images for every seed
         count = max(1, round(config.validation * len(train_data)))
@@ -190,7 +219,7 @@ def open_data(config: TrainConfig, data_root: Path | None) -> tuple[ImageDataset
 
 def make_augment(config: TrainConfig, source: BatchSource | StreamSource, classes: int) -> Augment:
     """Set up the augmentation that a run's config asks for, without the crop if the source has done it."""
-    preprocess = source.preprocess
+    preprocess, task = source.preprocess, source.data.task
     return Augment(
         size=preprocess.size,
         mean=preprocess.mean,
@@ -206,6 +235,8 @@ def make_augment(config: TrainConfig, source: BatchSource | StreamSource, classe
         cutmix=config.cutmix,
         mix_share=config.mix_share,
         label_smoothing=config.label_smoothing,
+        masks=task == "segment",
+        soft=task in ("multilabel", "regress"),
     )
 
 
@@ -214,6 +245,10 @@ def make_teacher(config: TrainConfig, preprocess: Preprocess, model: Model, devi
     if config.teacher is None:
         return None
     teacher = load(config.teacher)
+    if teacher.card.task != "classify":
+        raise ValueError(
+            f"teacher {config.teacher} answers with {NOUNS[teacher.card.task]}: choose one that has classes"
+        )
     if teacher.card.head != "classifier" or teacher.config.classes != model.config.classes:
         classes = f"{teacher.config.classes} classes, the data has {model.config.classes}"
         raise ValueError(f"teacher {config.teacher} has {classes}: choose another teacher")

@@ -26,8 +26,9 @@ from vitreous.inside.capture import capture
 from vitreous.inside.filters import first_filters, principal_filters
 from vitreous.inside.glossary import full_name
 from vitreous.inside.position_similarity import position_similarity
+from vitreous.models.timm_classifier import TimmClassifier
 from vitreous.models.vit import ViT
-from vitreous.runtime.files import write_atomic
+from vitreous.runtime.files import short_name, write_arrays
 from vitreous.training.listeners import Listener
 
 if TYPE_CHECKING:
@@ -108,10 +109,16 @@ def snapshot_epochs(epochs: int, count: int) -> list[int]:
 
 
 def some_images(parts: TrainingParts) -> tuple[Tensor, tuple[str, ...]]:
-    """Choose a few test images of different classes for snapshots: uint8 `[i c h w]`, and their class names."""
-    data = parts.test_data
+    """Choose a few test images of different classes for snapshots: uint8 `[i c h w]`, and their class names.
+
+    Images with labels, numbers or masks are called by their file names.
+    """
+    data, source = parts.test_data, parts.test_source
     chosen = spread_over_classes(data.labels, IMAGES)
-    return parts.test_source.some(chosen), tuple(data.class_names[data.labels[i]] for i in chosen)
+    pixels = source.some(chosen)[:, : len(source.preprocess.mean)]  # without the mask
+    if data.task != "classify":
+        return pixels, tuple(short_name(data.describe(i)) for i in chosen)
+    return pixels, tuple(data.class_names[data.labels[i]] for i in chosen)
 
 
 def spread_over_classes(labels: Sequence[int], count: int) -> list[int]:
@@ -133,13 +140,16 @@ def spread_over_classes(labels: Sequence[int], count: int) -> list[int]:
 
 @torch.no_grad()
 def take_snapshot(model: Model, x: Tensor, epoch: int = 0) -> Snapshot:
-    """Record a snapshot of a model in eval mode on images `[i c h w]`; of a ResNet, only its filters.
+    """Record a snapshot of a model in eval mode on images `[i c h w]`; of a CNN, only its filters.
 
     >>> from vitreous.models.variants import variant
     >>> snapshot = take_snapshot(ViT(variant("vit_femto_patch4_32")).eval(), torch.randn(2, 3, 32, 32))
     >>> snapshot.filters.shape, snapshot.positions.shape, snapshot.distances.shape, snapshot.maps.shape
     ((28, 4, 4, 3), (8, 8, 8, 8), (4, 8), (2, 8, 8))
     """
+    if isinstance(model, TimmClassifier):
+        first = model.first_filters()
+        return Snapshot(epoch, filters=None if first is None else _bytes(first_filters(first)))
     if not isinstance(model, ViT):
         return Snapshot(epoch, filters=_bytes(first_filters(model.conv1.weight)))
     stem = model.patch_embed.backbone
@@ -208,12 +218,7 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> Path:
     """Write a snapshot, `epoch-00012.npz`, atomically."""
     known = {field.name: getattr(snapshot, field.name) for field in fields(snapshot)}
     arrays = {name: np.asarray(value) for name, value in known.items() if value is not None}
-
-    def write(temporary: Path) -> None:
-        with temporary.open("wb") as file:  # given a path, NumPy would add a suffix
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-
-    return write_atomic(folder / f"epoch-{snapshot.epoch:05d}.npz", write)
+    return write_arrays(folder / f"epoch-{snapshot.epoch:05d}.npz", arrays)
 
 
 def read_snapshots(folder: Path) -> list[Snapshot]:

@@ -20,6 +20,7 @@ from vitreous.training.batch_size import explain_out_of_memory
 from vitreous.training.batches import Batch, BatchSource, StreamSource
 from vitreous.training.checkpoint import TrainingState
 from vitreous.training.config import TrainConfig
+from vitreous.training.loss import training_scores
 from vitreous.training.optimisers import set_learning_rates
 from vitreous.training.parallel import average_buffers, gradient_sync, local
 
@@ -82,7 +83,7 @@ class TrainStep:
             pixels = self.source.pixels[indices] if self.source.pixels is not None else batch.pixels[span]  # type: ignore[index]
             random = CounterRandom.of(config.seed, self.numbers[0], indices, batch.copies[span])
             labels = self.source.labels[indices] if batch.labels is None else batch.labels[span]
-            x, targets = self.augment(pixels, labels, random)  # [b c h w], [b classes]
+            x, targets = self.augment(pixels, labels, random)  # [b c h w]; [b classes], [b k] or [b h w]
             with gradient_sync(self.objective, now=part == parts - 1):
                 with torch.autocast(state.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
                     loss, logits = self.objective(x, targets)
@@ -102,10 +103,10 @@ class TrainStep:
 
     @torch.no_grad()
     def _add_to_totals(self, loss: Tensor, logits: Tensor, targets: Tensor) -> None:
-        """Add a step's loss and correct answers to the running totals."""
+        """Add a step's loss and the share of its correct answers to the running totals."""
         totals = self.state.totals
         totals[0] += loss.float() * len(logits)
-        totals[1] += (logits.argmax(dim=-1) == targets.argmax(dim=-1)).sum()
+        totals[1] += training_scores(self.source.data.task, logits, targets).sum()
         totals[2] += len(logits)
         first = ~torch.isfinite(loss) & (totals[3] == 0)
         totals[3] = torch.where(first, (self.numbers[1] + 1).to(totals.dtype), totals[3])

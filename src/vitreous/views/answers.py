@@ -82,7 +82,7 @@ PREDICTIONS = View(
     "over them whatever is in the image.",
     predictions,
     group="Why",
-    needs=IMAGE_CLASSES,
+    needs=IMAGE_CLASSES | {"choice"},
 )
 LENS = View(
     "Logit lens",

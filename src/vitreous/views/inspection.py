@@ -1,7 +1,7 @@
 """`Inspection`: a model in front of an image with a `Choice` of what to show; what views need, computed once."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from vitreous.inside.pruned_gradients import pruned_gradients
 from vitreous.inside.relevance import ClassEvidence, class_evidence
 from vitreous.inside.removal import RemovalMap, count_passes, removal
 from vitreous.models.vit import ViT
+from vitreous.predict.questions import as_classifier
 from vitreous.speed.fused_forward import pack
 from vitreous.weights.load import Model
 
@@ -61,6 +62,8 @@ class Choice:
     """The shortcut's share in rollout."""
     passes: int | str = "quick"
     """Forward passes of the removal map: quick (64), middle (256), thorough (1,024) or a number."""
+    pixel: tuple[int, int] | None = None
+    """Row and column of the pixel to explain, as the model sees the image, of a model that gives masks."""
 
 
 class Inspection:
@@ -68,10 +71,27 @@ class Inspection:
 
     def __init__(self, model: Model, image: Image | None = None, choice: Choice | None = None, name: str = "") -> None:
         self.model, self.name, self.choice = model.eval(), name, choice or Choice()
-        self.image = image
+        self.image, self.asked = image, self.model
+        """The image, and the model itself where `model` answers a question about its labels, numbers or mask."""
         self.progress: Callable[[int, int], object] = lambda done, total: None
         """Gets how far a slow view has come, and of how much."""
         self._check()
+        self.probability = ""
+        """What the probability of a class is, in words, if it is not the model's own."""
+        self.pixel = self.choice.pixel
+        """Row and column of the pixel that is asked about, of a mask."""
+        self.output: int | None = None
+        """The label, number or class of pixels that is asked about, as `asked` counts."""
+        self.spread: tuple[float, float] | None = None
+        """Of a number: mean and standard deviation by which it is mean + deviation · log-odds."""
+        if self.model.card.task != "classify":
+            x = None if image is None else self.x
+            question = as_classifier(self.model, x, self.choice.target, self.choice.pixel)
+            self.model, self.probability = question.model, question.probability
+            self.output, self.spread = question.output, question.spread
+            self.choice = replace(self.choice, target=question.target, pixel=None)
+        elif self.choice.pixel is not None:
+            raise ValueError("a pixel can be asked about of a model that gives masks: leave it out")
 
     def _check(self) -> None:
         """Raise for a choice that the inspected model does not have."""
@@ -167,6 +187,16 @@ class Inspection:
         return logits[0].float().cpu()
 
     @cached_property
+    def answers(self) -> Tensor:
+        """What the model itself gives: `[classes]`, or `[classes H W]` of masks, on the CPU."""
+        with torch.inference_mode():
+            answers: Tensor = self.asked(self.x)
+        if not answers.isfinite().all():  # the likeliest class of such a pixel would be any
+            name = self.asked.card.name
+            raise ValueError(f"{name} answers NaN: `vitreous doctor` tells whether its weights hold any")
+        return answers[0].float().cpu()
+
+    @cached_property
     def target(self) -> int:
         """The class to explain."""
         count = self.model.config.classes
@@ -179,7 +209,9 @@ class Inspection:
 
     @cached_property
     def classes(self) -> list[int]:
-        """Classes to explain: the target first, then the likeliest others."""
+        """Classes to explain: the target first, then the likeliest others; of another task, what is asked about."""
+        if self.output is not None:
+            return [self.target]
         likely = self.logits.argsort(descending=True, stable=True)[:EXPLAINED].tolist()
         return [self.target, *(index for index in likely if index != self.target)][:EXPLAINED]
 

@@ -105,8 +105,8 @@ def removal_maps(inspection: Inspection) -> Results:
             unit,
             signed=True,
             ends=ENDS,
-            says="Strongest: {place}. It {odds}.",
-            points="{patch} {odds} ({number} log-odds): number {rank} of {count}.",
+            says="Strongest: {place}; {change}.",
+            points="{patch}, number {rank} of {count}: {change} ({number} log-odds){doubt}.",
         ),
         "error": _class_maps(inspection, list(found.error), "Standard error of removal for {class}", unit),
     }
@@ -129,19 +129,19 @@ def _method(
     vit: bool = True,
     signed: bool = False,
     slow: bool = False,
-    more: bool = True,
     ends: tuple[str, str] | None = ENDS,
+    heading: str = "",
 ) -> View:
-    """Make the view of a method's map for the target class."""
+    """Make the view of a method's map for the target class; `heading` for one that is the same for every class."""
     return View(
         title,
         read,
         beware,
-        lambda i: _class_maps(i, [heat_map(name, i)], f"{title} for {{class}}", label, signed, ends=ends),
+        lambda i: _class_maps(i, [heat_map(name, i)], heading or f"{title} for {{class}}", label, signed, ends=ends),
         group="Why",
         needs=VIT_CLASSES if vit else IMAGE_CLASSES,
         slow=slow,
-        more=more,
+        more=True,
     )
 
 
@@ -154,10 +154,11 @@ RELEVANCE = View(
     relevance_maps,
     group="Why",
     needs=VIT_CLASSES,
+    more=True,
 )
 REMOVAL = View(
     "Removal of patches",
-    "Coloured patches speak for the class: hide one, and the odds of the class fall. Measured by asking again with patches hidden "
+    "Coloured patches speak for the class: hide one, and the class becomes less likely. Measured by asking again with patches hidden "
     "at random. Negative values speak against the class.",
     "Patches are taken to add up: two that say the same share their effect. An effect below twice its standard error may be noise, "
     "and an image with hidden patches is unlike those that the model was trained on.",
@@ -173,7 +174,6 @@ PRUNED_GRADIENTS = _method(
     "the parts add up. Negative parts lower the logit.",
     "What attention itself decides, where to look, is not counted as evidence.",
     signed=True,
-    more=False,
 )
 GRADIENT_ATTENTION = _method(
     "gradient × attention",
@@ -226,6 +226,7 @@ VALUE_NORMS = _method(
     "short.",
     "The same map for every class.",
     ends=None,
+    heading="Value norms",
 )
 TEXT_SIMILARITY = View(
     "Patches and words",

@@ -1,5 +1,7 @@
 """Views of the model itself: crop, patches, positions, filters, the shapes along the way, and what was loaded."""
 
+from typing import Any, cast
+
 import numpy as np
 
 from vitreous.figures.kinds import Crop, Map, Results, Table, Tiles
@@ -74,7 +76,7 @@ def positions(inspection: Inspection) -> Results:
 def filters(inspection: Inspection) -> Tiles:
     """Compute the view of filters: a ViT's principal components of them, or a ResNet's first ones."""
     if not isinstance(inspection.model, ViT):
-        images = embedding_filters.first_filters(inspection.model.conv1.weight)
+        images = embedding_filters.first_filters(cast(Any, inspection.model).conv1.weight)
         return Tiles(images.cpu().numpy(), "Filters of the first convolution")
     if (stem := inspection.vit.patch_embed.backbone) is not None:
         return Tiles(embedding_filters.first_filters(stem.filters).cpu().numpy(), "Filters of the first convolution")

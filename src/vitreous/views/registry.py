@@ -8,9 +8,9 @@ import difflib
 from collections.abc import Sequence
 
 from vitreous.inside.text_similarity import NO_SENTENCES
-from vitreous.views import answers, attention, evidence, maps, model, story, tokens, trust
+from vitreous.views import answers, attention, evidence, maps, model, outputs, story, tokens, trust
 from vitreous.views.inspection import Inspection
-from vitreous.views.view import View
+from vitreous.views.view import NO_CHOICE, ONE_CLASS, View
 
 VIEWS: dict[str, View] = {
     "removal": maps.REMOVAL,
@@ -18,6 +18,7 @@ VIEWS: dict[str, View] = {
     "relevance": maps.RELEVANCE,
     "evidence": evidence.EVIDENCE,
     "predictions": answers.PREDICTIONS,
+    "outputs": outputs.OUTPUTS,
     "gradient-attention": maps.GRADIENT_ATTENTION,
     "cam": maps.CAM,
     "grad-cam-plus-plus": maps.GRAD_CAM_PLUS_PLUS,
@@ -80,11 +81,11 @@ def choose_views(names: str | Sequence[str], inspection: Inspection) -> dict[str
 def missing_views(inspection: Inspection) -> dict[str, list[str]]:
     """List the views that `all` leaves out since the model or the inspection cannot give them: reason → names.
 
-    Views of sentences are not listed if the classes are not sentences.
+    Views of sentences are not listed if the classes are not sentences, nor those of other tasks if it is to classify.
     """
     found: dict[str, list[str]] = {}
     for name, view in VIEWS.items():
         reason = view.missing(inspection)
-        if not view.slow and reason not in (None, NO_SENTENCES):
+        if not view.slow and reason not in (None, NO_SENTENCES, ONE_CLASS, NO_CHOICE):
             found.setdefault(reason, []).append(name)
     return found

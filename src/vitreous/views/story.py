@@ -28,6 +28,13 @@ def _tokens(model: ViT) -> str:
     return " and ".join(names)
 
 
+def _mlp_equation(config: ViTConfig) -> str:
+    """Write the MLP's equation in the story, with the norm where the model has it."""
+    if config.residual_norm:
+        return "z = LN(z′ + MLP(z′))"
+    return "z = z′ + LN(MLP(z′))" if config.post_norm else "z = z′ + MLP(LN(z′))"
+
+
 def _reads(model: ViT) -> str:
     """Name the tokens that the head reads in the story's words."""
     return {
@@ -152,7 +159,7 @@ def story(inspection: Inspection) -> Story:
             "Attention",
             "The softmax turns scores into shares of 1: the token takes that share of each token's value and adds the sum "
             "to itself.",
-            "A = softmax(s),  z′ = z + (A v) W",
+            "A = softmax(s),  z′ = LN(z + (A v) W)" if config.residual_norm else "A = softmax(s),  z′ = z + (A v) W",
             (("attention", _times(config.heads, layout.tokens, layout.tokens)), ("output", tokens)),
             "attention",
         ),
@@ -160,7 +167,7 @@ def story(inspection: Inspection) -> Story:
             "MLP",
             f"Then each token is transformed by itself, through {config.mlp_width} hidden numbers; here is how much "
             f"attention and MLP add to each token in block {block}.",
-            "z = z′ + LN(MLP(z′))" if config.post_norm else "z = z′ + MLP(LN(z′))",
+            _mlp_equation(config),
             (("hidden layer", _times(layout.tokens, config.mlp_width)), ("output", tokens)),
             "mlp",
         ),

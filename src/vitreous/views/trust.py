@@ -4,6 +4,7 @@ The maps are those of `METHODS`, so that they have the figures that `vitreous co
 """
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -54,7 +55,7 @@ def comparable(inspection: Inspection) -> dict[str, Tensor]:
 
 def similarity_to_random_weights(found: dict[str, Tensor], inspection: Inspection) -> dict[str, float]:
     """Rank correlation of each map and that of a model with random weights: near 0 is good."""
-    random = faithfulness.reinitialised(inspection.model)
+    random = faithfulness.reinitialised(cast(ViT, inspection.model))  # or a ResNet
     methods = compared_methods(inspection)
     return {
         name: faithfulness.rank_correlation(values, methods[name](random, inspection.x, inspection.target).cpu()).item()
@@ -116,7 +117,7 @@ def trust(inspection: Inspection) -> Results:
             for name, deleted, inserted in zip(found, *lines, strict=True)
         }
         marked = [name + FITTED * (operator in methods[name].fitted) for name in found]
-        title = f"Which map finds what makes it {inspection.target_label}? Missing patches are shown {shown}"
+        title = f"Which map finds what makes it {inspection.target_label}? Hidden patches {shown}"
         if results:
             said = "* was fitted with such images: this does not count for it." if marked != list(found) else ""
         else:

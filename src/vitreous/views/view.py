@@ -17,7 +17,9 @@ GROUPS: dict[Group, str] = {
     "Model": "architecture, input, trust",
 }
 """The page's tabs, and what each holds."""
-Need = Literal["image", "vit", "classes", "positions", "sentences"]
+ONE_CLASS = "the model gives one class, which predictions shows"
+NO_CHOICE = "the model gives labels or numbers, which outputs shows"
+Need = Literal["image", "vit", "classes", "choice", "positions", "sentences", "task"]
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ class View:
     group: Group = "Inside"
     """The page's tab that shows it."""
     needs: frozenset[Need] = frozenset({"image", "vit"})
-    """What there must be: an `image`, a `vit` (not a ResNet), `classes` (a classifier), learned `positions`,
-    `sentences` as classes with which patches can be compared."""
+    """What there must be: an `image`, a `vit` (not a ResNet), `classes` (a classifier), a `choice` among classes, learned
+    `positions`, `sentences` as classes with which patches can be compared, another `task` than to choose one class."""
     slow: bool = False
     """Whether it takes many forward passes, and so has to be asked for by name."""
     more: bool = False
@@ -49,8 +51,12 @@ class View:
             return "it needs an image"
         if "classes" in self.needs and inspection.model.card.head != "classifier":
             return "the model has no classifier"
+        if "choice" in self.needs and inspection.asked.card.task in ("multilabel", "regress"):
+            return NO_CHOICE
         if "positions" in self.needs and getattr(inspection.model.config, "position", "none") == "none":
             return "the model has no position embeddings"
+        if "task" in self.needs and inspection.asked.card.task == "classify":
+            return ONE_CLASS
         if "sentences" in self.needs:
             return why_no_text_similarity(inspection.vit)
         return None

@@ -22,7 +22,7 @@ SIZES = (
     *("image_size", "patch_size", "channels", "classes", "width", "depth", "heads", "mlp_width"),
     *("representation_size", "partial_patches", "pool_mlp_width", "relative_width"),
     *("rope_temperature", "rope_offset", "rope_reference", "rope_order"),
-    *("dropout", "attention_dropout", "stochastic_depth"),
+    *("dropout", "attention_dropout", "stochastic_depth", "position_std"),
 )
 """Fields that every library's models have, or that count only beside another field."""
 PAPER_VIT: Allowed = {
@@ -46,11 +46,16 @@ class ConvertedCheckpoint:
     sidecars: dict[str, dict[str, Any]] = field(default_factory=dict)  # file name → JSON content
 
 
-def check_limits(config: ViTConfig, target: str, limits: Allowed) -> None:
-    """Raise an error that names every field of a model that the target library does not support."""
+def check_limits(config: ViTConfig, target: str, limits: Allowed, square: bool = False) -> None:
+    """Raise an error that names every field of a model that the target library does not support.
+
+    `square` says that its images and patches have to be square.
+    """
     over = [f"{name}={getattr(config, name)!r}" for name, held in limits.items() if getattr(config, name) not in held]
     if over:
         raise ValueError(f"{target} cannot hold this model: it does not support {', '.join(over)}")
+    if square and (config.patch[0] != config.patch[1] or config.size[0] != config.size[1]):
+        raise ValueError(f"{target} cannot hold this model: its images and patches are square")
 
 
 def adapted(model: ViT, prefix_positions: int | None, head_bias: bool = True) -> tuple[Tensors, ViTConfig]:

@@ -9,6 +9,7 @@ with timm and, run as a script, writes it.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -74,6 +75,11 @@ HARMLESS_VALUES: dict[str, tuple[Any, ...]] = {  # arguments that change the num
     "dynamic_img_pad": (False,),
     "embed_norm_layer": (None,),
     "norm_layer": (None,),
+}
+RESIZED = {  # pattern of timm's names → how it resizes their positions, if not as all others
+    "flexivit_": "flexivit",
+    "vit_(base|huge)_patch16_radio_v3": "radio-corners",
+    r"vit_\w+_radio_": "radio",
 }
 STRUCTURE = (
     *("class_token", "distillation_token", "registers", "position", "prefix_positions", "patch_bias", "qkv_bias"),
@@ -187,7 +193,7 @@ def known_architectures() -> dict[str, Architecture]:
 
 def states(config: ViTConfig, sizes: bool = True) -> Allowed:
     """Return what a known architecture's config states, by field; without `sizes`, all but sizes and classes."""
-    unsaid = {"dropout", "attention_dropout", "stochastic_depth", "representation_size"}
+    unsaid = {"dropout", "attention_dropout", "stochastic_depth", "representation_size", "position_std"}
     unsaid |= set() if sizes else {"channels", "classes", "distillation_head"}
     placed = config.position != "none" or config.relative_position.endswith("table")
     if placed and not config.partial_patches and not sizes:  # their number shows it
@@ -214,6 +220,26 @@ def structure(fields: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: normalise(name, fields[name], fields) for name in STRUCTURE}
     special = {"pool": "attention", "rope": "mixed"}  # the values that bring tensors with them
     return found | {name: value if fields.get(name) == value else "other" for name, value in special.items()}
+
+
+def resizing(name: str, config: ViTConfig) -> str:
+    """Return the convention by which timm resizes a model's positions: by its name, else those of known ones like it.
+
+    >>> resizing("flexivit_small", ViTConfig()), resizing("", ViTConfig())
+    ('flexivit', 'timm')
+    """
+    names = [name]
+    if not name:
+        mine, sizes = structure(vars(config)), tuple(getattr(config, field) for field in SIZES)
+        same = [entry for entry in known_architectures().values() if structure(vars(entry.config)) == mine]
+        names = [entry.name for entry in same if _sizes(entry) == sizes] or [entry.name for entry in same]
+    found = {next((way for known, way in RESIZED.items() if re.match(known, each)), "timm") for each in names or [""]}
+    if len(found) > 1:
+        raise CheckpointError(
+            f"timm resizes the positions of models like this one in {len(found)} ways: pass resize="
+            f"{' or '.join(sorted(found))}, or --assume architecture=NAME, timm's name of the model"
+        )
+    return found.pop()
 
 
 def known_heads(shapes: Mapping[str, Any]) -> tuple[int, ...]:

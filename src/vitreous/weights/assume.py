@@ -79,6 +79,8 @@ def _parse_value(name: str, text: str) -> Any:
         if name in ("image_size", "patch_size"):
             sides = tuple(int(side) for side in re.split(r"[x×,]", text))
             return sides if len(sides) > 1 else (sides[0], sides[0])
+        if isinstance(default, tuple):
+            return tuple(int(number) for number in text.split(","))
         if isinstance(default, bool):
             return WORDS[text.lower()]
         if isinstance(default, int | float):

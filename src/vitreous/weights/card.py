@@ -1,17 +1,23 @@
 """`Card` and `LoadReport`: what a model knows besides its weights: origin, preprocessing, class names, assumptions."""
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from vitreous.data.image_dataset import NOUNS, TASKS
 from vitreous.data.preprocess import Preprocess, default_preprocess
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
+from vitreous.weights.safety import CheckpointError
 
 if TYPE_CHECKING:
     from vitreous.models.resnet import ResNet
+    from vitreous.models.timm_classifier import TimmClassifier
 
 Rows = list[tuple[str, str]]  # pairs of label and text, in reading order
 
@@ -33,13 +39,13 @@ def rows_to_html(title: str, rows: Rows) -> str:
     return f"<table><caption>{escape(title)}</caption>{''.join(cells)}</table>"
 
 
-def shorten(names: Sequence[str], limit: int = 6) -> list[str]:
-    """Shorten a load report's list of tensor names: the first ones, and how many more there are.
+def shorten(names: Sequence[str], limit: int = 6, rest: str = "") -> list[str]:
+    """Shorten a list of names on a card: the first ones, and how many more there are, or what stands for the `rest`.
 
     >>> shorten(["a", "b", "c"], limit=2)
     ['a', 'b', '… and 1 more']
     """
-    return list(names) if len(names) <= limit else [*names[:limit], f"… and {len(names) - limit} more"]
+    return list(names) if len(names) <= limit else [*names[:limit], rest or f"… and {len(names) - limit} more"]
 
 
 SAID = " (as you said)"
@@ -67,11 +73,13 @@ class LoadReport:
     reinitialised: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)  # known keys that the model does not need
     nonfinite: dict[str, int] = field(default_factory=dict)  # tensors that hold NaN or infinity, and how many values
+    unfinished: str = ""  # of a run that goes on: which epoch the weights are from
     registers: str = ""  # test-time registers that were added, or why there are none, if they were asked for
 
     def remarks(self) -> list[str]:
         """Return what a careful user should read, one line each; empty if the files stated everything."""
-        lines = [f"assumed {name} = {why}" for name, why in self.assumed.items()]
+        lines = [self.unfinished] if self.unfinished else []
+        lines += [f"assumed {name} = {why}" for name, why in self.assumed.items()]
         averaged = [wrapper for wrapper in self.wrappers if re.search("ema|teacher|average", wrapper)]
         lines += [f"took the averaged weights ({wrapper}) of several in the file" for wrapper in averaged]
         lines += [f"resized {line}" for line in self.resized]
@@ -95,6 +103,7 @@ class LoadReport:
     def rows(self) -> Rows:
         """Return the whole report as pairs of label and text."""
         return [
+            *([("unfinished", self.unfinished)] if self.unfinished else []),
             ("format", self.format),
             ("tensors", f"{self.tensors}, stored as {self.stored_as}"),
             *(("unwrapped", wrapper) for wrapper in self.wrappers),
@@ -132,14 +141,25 @@ class Card:
     class_names: tuple[str, ...] | None = None  # one name for each class, or None if they are unknown
     head: str = "classifier"
     """What the outputs are: `classifier`, `projection` (CLIP's embedding) or `none` (pooled features)."""
+    task: str = "classify"
+    """What the outputs answer, one of `TASKS`: a class, several labels, numbers, or a class for each pixel."""
+    thresholds: tuple[float, ...] | None = None
+    """For each of several labels the probability from which on it counts as present; None means 0.5."""
+    standard: tuple[tuple[float, float], ...] | None = None
+    """Mean and standard deviation of each number while they are learned: the outputs are in units of them. A finished
+    model's head is folded (`fold_standard`), so that its outputs are in their own units, and this is None."""
     independent: bool = False
-    """Whether a class is true or false by itself (sentences of a SigLIP): probabilities do not sum to 1."""
+    """Whether a class is true or false by itself (several labels, sentences of a SigLIP): probabilities do not sum to
+    1."""
     origin: str = "memory"
     revision: str | None = None
     files: tuple[str, ...] = ()
     family: str = "ViT"
     report: LoadReport = field(default_factory=LoadReport)
     training: dict[str, Any] | None = None  # how the model was trained and its accuracy, if vitreous trained it
+
+    def __post_init__(self) -> None:
+        self.independent = self.independent or self.task == "multilabel"
 
     def label(self, index: int) -> str:
         """Return a class's name, or `class 3` if names are unknown."""
@@ -151,6 +171,9 @@ class Card:
             "preprocess": self.preprocess.to_dict(),
             "class_names": list(self.class_names) if self.class_names else None,
             "head": self.head,
+            "task": self.task,
+            "thresholds": None if self.thresholds is None else list(self.thresholds),
+            "standard": None if self.standard is None else [list(pair) for pair in self.standard],
             "source": {"name": self.name, "origin": self.origin, "revision": self.revision},
             "training": self.training,
             "assumed": {k: v for k, v in self.report.assumed.items() if k in ("preprocessing", "class names")},
@@ -163,13 +186,17 @@ class Card:
             ("image size", "×".join(str(side) for side in self.preprocess.size)),
             ("preprocessing", self.preprocess.describe()),
         ]
+        if self.task != "classify":
+            rows.append(("task", self.task))
         if self.head != "classifier":
             rows.append(("head", self.head))
         elif self.class_names:
-            shown = ", ".join(self.class_names[:4]) + (", …" if len(self.class_names) > 4 else "")
-            rows.append(("classes", f"{len(self.class_names)}: {shown}"))
+            rows.append((NOUNS[self.task], f"{len(self.class_names)}: {', '.join(shorten(self.class_names, 4, '…'))}"))
         else:
-            rows.append(("classes", "without names"))
+            rows.append((NOUNS[self.task], "without names"))
+        if self.thresholds is not None:
+            pairs = [f"{self.label(i)} {threshold:.2g}" for i, threshold in enumerate(self.thresholds)]
+            rows.append(("thresholds", ", ".join(shorten(pairs, 4, "…"))))
         assumed = [f"{name} = {why}" for name, why in self.report.assumed.items()]
         return rows + [("assumed", line) for line in assumed or ["nothing"]]
 
@@ -180,11 +207,83 @@ class Card:
         return rows_to_html(f"Card: {self.name}", self.rows())
 
 
-def card_of(model: "ViT | ResNet", name: str = "model") -> Card:
+def card_of(model: "ViT | ResNet | TimmClassifier", name: str = "model") -> Card:
     """Return the model's card; for a ViT made in memory, one with the usual preprocessing."""
     card: Card | None = model.card
     if card is not None:
         return card
     if not isinstance(model.config, ViTConfig):
-        raise ValueError("a ResNet is saved with its preprocessing: set model.card")
-    return Card(name=name, preprocess=default_preprocess(model.config))
+        raise ValueError("a ResNet or timm model is saved with its preprocessing: set model.card")
+    task = "classify" if model.config.dense == "none" else "segment"
+    return Card(name=name, preprocess=default_preprocess(model.config), task=task)
+
+
+PROBLEM_TYPES = {
+    None: "classify",
+    "single_label_classification": "classify",
+    "multi_label_classification": "multilabel",
+    "regression": "regress",
+}
+"""What transformers' config files call a task."""
+
+
+def stated_task(sidecar: Mapping[str, Any], own: Mapping[str, Any], config: Any) -> dict[str, Any]:
+    """Return the task, thresholds and standard of a card that a config file states, checked against the model's config.
+
+    `own` is the `"vitreous"` section of the config file `sidecar`; transformers' files state `problem_type`.
+    """
+    if "config" in own and (missing := [name for name in ("task", "thresholds", "standard") if name not in own]):
+        raise CheckpointError(f"config.json does not state the {missing[0]} of the model: get it again")
+    dense, problem = getattr(config, "dense", "none") != "none", sidecar.get("problem_type")
+    if not isinstance(problem, str | None) or problem not in PROBLEM_TYPES:
+        raise CheckpointError(f"config.json says problem_type={problem!r:.40}, which is not one of transformers'")
+    alone = problem is None and config.classes == 1 and "model_type" in sidecar  # transformers takes its sigmoid
+    task = own.get("task", "segment" if dense else "multilabel" if alone else PROBLEM_TYPES[problem])
+    if task not in TASKS:
+        raise CheckpointError(f"config.json says task={task!r:.40}, expected one of {', '.join(TASKS)}: get it again")
+    if (task == "segment") != dense:
+        kind = "a dense head" if dense else "no dense head"
+        raise CheckpointError(f"config.json contradicts itself: it says task={task!r}, and its model has {kind}")
+    thresholds, standard = own.get("thresholds"), own.get("standard")
+    for name, value, of in (("thresholds", thresholds, "multilabel"), ("standard", standard, "regress")):
+        if value is not None and (task != of or not isinstance(value, list) or len(value) != config.classes):
+            wanted = f"one entry for each of {config.classes} {NOUNS[of]}" if task == of else f"none for task={task!r}"
+            raise CheckpointError(f"config.json says {name}={value!r:.60}, expected {wanted}: get it again")
+    if not all(_is_number(each, 0) and each <= 1 for each in thresholds or ()):
+        raise CheckpointError(f"config.json says thresholds={thresholds!r:.60}, expected probabilities: get it again")
+    pairs = [pair for pair in standard or () if isinstance(pair, list) and len(pair) == 2]
+    if len(pairs) < len(standard or ()) or not all(_is_number(mean) and _is_number(std, 0) for mean, std in pairs):
+        wanted = "a mean and a deviation of each number"
+        raise CheckpointError(f"config.json says standard={standard!r:.60}, expected {wanted}: get it again")
+    return {
+        "task": task,
+        "thresholds": None if thresholds is None else tuple(float(each) for each in thresholds),
+        "standard": None if standard is None else tuple((float(mean), float(std)) for mean, std in pairs),
+    }
+
+
+def _is_number(value: object, smallest: float = -math.inf) -> bool:
+    """Return whether a value on a card is a finite number, and not below the smallest."""
+    return isinstance(value, int | float) and type(value) is not bool and math.isfinite(value) and value >= smallest
+
+
+@torch.no_grad()
+def fold_standard(model: "ViT | ResNet | TimmClassifier") -> None:
+    """Fold the `standard` of a card into the model's last layer, so that its outputs are in their own units.
+
+    A model without one does not change.
+    """
+    if (standard := card_of(model).standard) is None:
+        return
+    parts: Any = model
+    if not isinstance(model, ViT) and not hasattr(model, "fc"):
+        raise ValueError("a timm classifier learns classes, not numbers: choose a ViT")
+    heads = [model.head, model.head_dist] if isinstance(model, ViT) else [parts.fc]
+    for head in (head for head in heads if head is not None):
+        weight, bias = head.weight, head.bias
+        if not isinstance(weight, torch.Tensor) or not isinstance(bias, torch.Tensor):
+            raise ValueError("numbers need a head whose last layer has a bias: give the model a new one")
+        mean, std = torch.tensor(standard, dtype=torch.float64).T  # on the CPU: Apple's GPUs have no double precision
+        bias.copy_(bias.cpu().double() * std + mean)
+        weight.copy_(weight.cpu().double() * std[:, None])
+    model.card.standard = None

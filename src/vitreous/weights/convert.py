@@ -4,6 +4,7 @@ What is written is read back before it is kept: a config or a preprocessing that
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from vitreous.models.vit_config import ViTConfig
 from vitreous.runtime.files import write_json
 from vitreous.weights.adapt import ConvertedCheckpoint
 from vitreous.weights.architectures import normalise
-from vitreous.weights.card import card_of
+from vitreous.weights.card import card_of, fold_standard
 from vitreous.weights.formats import (
     clip,
     google,
@@ -75,7 +76,15 @@ def convert(model: nn.Module, out: str | Path, to: str) -> list[Path]:
     if (out.suffix == ".npz") != (to == "google") and out.suffix:
         suffix = {"google": ".npz", "torchvision": ".pth"}.get(to, ".safetensors")
         raise ValueError(f"{to} is not written as {out.suffix}: try {out.with_suffix(suffix).name}")
-    converted, card = TARGETS[to](model), card_of(model)
+    if model.config.dense != "none":
+        raise ValueError(
+            f"{to} has no head with a class for each pixel: export the model as onnx, or keep our own format"
+        )
+    if (card := card_of(model)).standard is not None:
+        model = deepcopy(model)
+        fold_standard(model)
+        card = card_of(model)
+    converted = TARGETS[to](model)
     # `load` reads it where the library has no config file
     own = {"vitreous": {"version": VERSION, "config": asdict(converted.config), **card.to_dict()}}
     if out.suffix in WRITERS:
@@ -84,6 +93,10 @@ def convert(model: nn.Module, out: str | Path, to: str) -> list[Path]:
         raise ValueError(f"{out.suffix} is not a supported file format: try {', '.join(WRITERS)}, or a folder")
     if converted.sidecars:
         check_exact(converted, card.preprocess, to)
+        if card.task != "classify":  # what these libraries' files cannot say, `load` reads
+            stated = card.to_dict()
+            section = converted.sidecars["config.json"].setdefault("vitreous", {})
+            section |= {name: stated[name] for name in ("task", "thresholds")}
     sidecars = converted.sidecars or {"config.json": own}
     suffix = ".npz" if to == "google" else ".safetensors"
     paths = [WRITERS[suffix](out / f"model{suffix}", converted.tensors)]

@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,16 @@ FOLDER_FILES = (
     *("pytorch_model.bin", "pytorch_model.bin.index.json", "open_clip_pytorch_model.bin"),
 )
 LOOSE_SUFFIXES = (".safetensors", ".pth", ".pt", ".npz", ".safetensors.index.json", ".bin.index.json")
+RUN_SUFFIXES = (".ckpt", ".tar")  # of training scripts: chosen if there is no other
+OTHER_FILES = {  # how a file's name ends, and what it holds instead of tensors that are read
+    ".pt2": "a program of torch.export: torch.export.load it and save its state_dict()",
+    ".distcp": "a distributed checkpoint of torch: convert it with torch.distributed.checkpoint.format_utils",
+    ".onnx": "an ONNX graph: export the weights from the library that made it, as safetensors",
+    ".msgpack": "Flax weights: load them in transformers and save them with save_pretrained()",
+    ".h5": "Keras weights: load them there and save the arrays with numpy.savez",
+    ".gguf": "GGUF weights: get the original ones, as safetensors",
+    "modules.json": "a list of parts of sentence-transformers: load the folder of its image model, such as 0_CLIPModel",
+}
 SHARD = re.compile(r"-\d{5}-of-\d{5}\.")
 
 
@@ -41,6 +51,7 @@ class CheckpointFiles:
     config: Path | None = None  # the config file next to the weights
     preprocessor: Path | None = None  # the `preprocessor_config.json` next to the weights
     revision: str | None = None  # the commit of a Hub repository
+    unfinished: str = ""  # of a run without its final model: which epoch the weights are from
     weights_enum: Any = None  # torchvision's member of a `WeightsEnum`, for the origin `torchvision`
     beside: Callable[[str], Path | None] = field(default=lambda file_name: None, compare=False, repr=False)
     """Finds another file of the folder or repository by name, and downloads it there; None if there is none."""
@@ -95,22 +106,26 @@ def choose_weights(names: Collection[str], owner: str) -> str:
     >>> choose_weights(["config.json", "pytorch_model.bin", "model.safetensors"], "google/vit")
     'model.safetensors'
     """
-    for preferred in FOLDER_FILES:
-        if preferred in names:
-            return preferred
-    if "adapter_config.json" in names:
+    usual = next((preferred for preferred in FOLDER_FILES if preferred in names), None)
+    if any(name == "adapter_config.json" or name.startswith("adapter_model.") for name in names):
+        also = f"; for the base without it, give the path of {usual}" if usual else ""
         raise ValueError(
-            f"{owner} holds a PEFT adapter, not a model: merge it into its base with peft's merge_and_unload(), save "
-            "that with save_pretrained() and load it"
+            f"{owner} holds a PEFT adapter that is not merged into a model: merge it into its base with peft's "
+            f"merge_and_unload(), save that with save_pretrained() and load it{also}"
         )
+    if usual is not None:
+        return usual
     loose = sorted(name for name in names if name.endswith(LOOSE_SUFFIXES) and not SHARD.search(name))
+    loose = loose or sorted(name for name in names if name.endswith(RUN_SUFFIXES))
     if len(loose) == 1:
         return loose[0]
     if loose:
         raise ValueError(f"{owner} holds several weights files ({_list(loose)}): give the path of one of them")
+    if other := _other_file(sorted(names)):
+        raise FileNotFoundError(f"{owner} holds {other}")
     raise FileNotFoundError(
         f"{owner} holds no weights: expected {FOLDER_FILES[0]} or one file ending in "
-        f"{', '.join(LOOSE_SUFFIXES[:4])}, found {_list(sorted(names)) or 'nothing'}: check the path"
+        f"{', '.join((*LOOSE_SUFFIXES[:4], *RUN_SUFFIXES))}, found {_list(sorted(names)) or 'nothing'}: check the path"
     )
 
 
@@ -139,6 +154,8 @@ def list_shards(index: Path) -> list[str]:
 
 def _from_file(written: str, path: Path) -> CheckpointFiles:
     """Find the config files of a weights file."""
+    if other := _other_file([path.name]):
+        raise ValueError(f"{path.parent} holds {other}")
     if not path.name.endswith(SUFFIXES):
         raise ValueError(f"{path} is not a weights file: expected one ending in {', '.join(SUFFIXES)}")
     if SHARD.search(path.name):
@@ -158,7 +175,9 @@ def _from_folder(written: str, folder: Path, origin: str) -> CheckpointFiles:
         found = runs.newest_weights(folder)
         if not found.resolve().is_relative_to(folder.resolve()):
             raise ValueError(f"{found} is a link out of its run: copy it, or give its path")
-        return _from_folder(written, found, origin) if found.is_dir() else _from_file(written, found)
+        if found.is_dir():
+            return _from_folder(written, found, origin)
+        return replace(_from_file(written, found), unfinished=runs.how_far(folder, found))
     names = _file_names(folder)
     chosen = choose_weights(names, str(folder))
     return _gather(written, origin, chosen, names, lambda file_name: _find(folder, file_name))
@@ -280,6 +299,12 @@ def _file_name(url: str) -> str:
     """Name the downloaded copy of a model's `url`: two addresses never share one."""
     name = re.sub(r"[^A-Za-z0-9_.+-]", "_", unquote(urlsplit(url).path).rsplit("/", 1)[-1]).lstrip(".")
     return f"{hashlib.sha256(url.encode()).hexdigest()[:16]}/{name}"
+
+
+def _other_file(names: list[str]) -> str:
+    """Return what the first of a model's files holds that is known not to be readable weights; else nothing."""
+    found = (f"{name}, {what}" for name in names for end, what in OTHER_FILES.items() if name.endswith(end))
+    return next(found, "")
 
 
 def _list(names: list[str]) -> str:

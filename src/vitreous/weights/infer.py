@@ -9,11 +9,9 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import fields
-from math import isqrt
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.models.conv_stem import STRIDES
@@ -23,22 +21,15 @@ from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.architectures import ROTATION, STRUCTURE, UNSEEN, known_depths, known_heads, normalise
 from vitreous.weights.card import LoadReport
 from vitreous.weights.keymap import Allowed, Format, Tensors
+from vitreous.weights.positions import RELATIVE, trained_grid
 from vitreous.weights.safety import CheckpointError
 
 MAX_PATCHES = 65_536
-ALIKE = 5.0
-"""Standard errors, of noise, by which the cosines of neighbours in two grids differ: 14 and more in a ViT-Ti."""
 STEM_KEYS = (
     *("patch_embed.backbone.conv.weight", "patch_embed.backbone.stem.conv.weight"),
     "patch_embed.backbone.0.weight",  # MobileCLIP's
 )
 STAGE = r"patch_embed\.backbone\.stages\.(\d+)\.blocks\.(\d+)\."
-RELATIVE = {  # what a relative position bias is called in the tensors, of the first block or shared by all
-    "table": "blocks.0.attn.rel_pos.relative_position_bias_table",
-    "mlp": "blocks.0.attn.rel_pos.mlp.fc1.weight",
-    "shared-table": "shared_rel_pos.relative_position_bias_table",
-    "shared-mlp": "shared_rel_pos.mlp.fc1.weight",
-}
 
 
 def from_shapes(tensors: Tensors) -> dict[str, Any]:
@@ -57,6 +48,8 @@ def from_shapes(tensors: Tensors) -> dict[str, Any]:
     for key in ("blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight", "head.weight", "head.hidden.weight"):
         if key in tensors and tensors[key].dim() != 2:
             raise CheckpointError(f"{key} should be [out in], got {tuple(tensors[key].shape)}")
+    if "head.norms.0.weight" in tensors:
+        raise CheckpointError("it has a dense head, and no file says which blocks that reads: add its config.json")
     for key in ("pos_embed", "reg_token"):
         if key in tensors and tensors[key].dim() != 3:
             raise CheckpointError(f"{key} should be [1 tokens width], got {tuple(tensors[key].shape)}")
@@ -90,6 +83,8 @@ def from_shapes(tensors: Tensors) -> dict[str, Any]:
         "classes": 0 if head is None else head.shape[0],
         "representation_size": 0 if hidden is None else hidden.shape[0],
         "head_norm": "head.norm.weight" in tensors,
+        "dense": "none",
+        "dense_blocks": (),
     }
     if "attn_pool.mlp.fc1.weight" in tensors:
         known |= {"pool": "attention", "pool_mlp_width": tensors["attn_pool.mlp.fc1.weight"].shape[0]}
@@ -161,84 +156,6 @@ def count_blocks(tensors: Mapping[str, Any]) -> int:
         absent = sorted(set(range(max(numbers) + 1)) - numbers)
         raise CheckpointError(f"block {absent[0]} is missing: the checkpoint is incomplete")
     return len(numbers)
-
-
-def trained_grid(
-    tensors: Tensors, shapes: Mapping[str, Any], size: tuple[int, int] | None, source: str
-) -> tuple[tuple[int, int], bool]:
-    """Infer the grid of a checkpoint's position embeddings, and whether prefix tokens have positions too.
-
-    `size` is the image size that `source` states; without one the grid has to be a square.
-    """
-    prefix = shapes["class_token"] + shapes["distillation_token"] + shapes["registers"]
-    stated = None
-    if size is not None:
-        stated = (size[0] // shapes["patch_size"][0], size[1] // shapes["patch_size"][1])
-    if "pos_embed" not in tensors:
-        if shapes["relative_position"].endswith("table"):
-            return _grid_of_table(tensors[RELATIVE[shapes["relative_position"]]].shape[0], shapes, stated, source), True
-        if stated is None:
-            raise CheckpointError(
-                "its tensors fit any image size: pass --assume image_size=HEIGHTxWIDTH, the size that it was trained at"
-            )
-        return stated, True
-    count = tensors["pos_embed"].shape[1]
-    if stated is not None:
-        for slots in (prefix, 0):
-            if stated[0] * stated[1] == count - slots:
-                return stated, slots == prefix
-        text = f"{size[0]}×{size[1]}, which makes {stated[0]}×{stated[1]} patches" if size else ""
-        raise CheckpointError(
-            f"{source} says image_size={text}, but the tensors have {count} positions with {prefix} prefix token(s): "
-            "if the tensors are right, pass --assume image_size=HEIGHTxWIDTH, the size that it was trained at"
-        )
-    squares = [slots for slots in (prefix, 0) if isqrt(max(count - slots, 0)) ** 2 == count - slots > 0]
-    if not squares or len(set(squares)) > 1:
-        grid = "two square grids" if squares else "no square grid"
-        raise CheckpointError(
-            f"{count} positions and {prefix} prefix token(s) make {grid}: pass --assume image_size=HEIGHTxWIDTH, the "
-            "size that it was trained at"
-        )
-    side = isqrt(count - squares[0])
-    if prefix > squares[0] and (other := _other_grid(tensors["pos_embed"], side)):
-        raise CheckpointError(
-            f"{count} positions make a square of {side}×{side} if none is the class token's, but neighbours in a grid "
-            f"of {other} are more alike: pass --assume image_size=HEIGHTxWIDTH, the size that it was trained at"
-        )
-    return (side, side), squares[0] == prefix
-
-
-def _other_grid(positions: Tensor, side: int) -> str:
-    """Return the grid that trained positions fit better than a square one without the class token; else nothing.
-
-    n² positions are a square of n×n, or one for the class token and (n-1)×(n+1). A trained position resembles the one
-    below it most, so the distance of rows shows; positions without any such order are no evidence.
-    """
-    directions = F.normalize(positions[0].float() - positions[0].float().mean(dim=0), dim=-1)
-    alike = {
-        gap: (directions[:-gap] * directions[gap:]).sum(dim=-1).mean().item()
-        for gap in range(side - 1, side + 2)
-        if gap
-    }
-    gap = max(alike, key=alike.__getitem__)
-    error = directions.numel() ** -0.5  # of the mean cosine of unrelated vectors
-    return f"{2 * side - gap}×{gap} beside the class token" if alike[gap] > alike[side] + ALIKE * error else ""
-
-
-def _grid_of_table(
-    count: int, shapes: Mapping[str, Any], stated: tuple[int, int] | None, source: str
-) -> tuple[int, int]:
-    """Infer the grid from a checkpoint's table of relative positions: a row for each offset, three for the class."""
-    offsets = count - 3 * shapes["class_token"]
-    side = (isqrt(max(offsets, 0)) + 1) // 2
-    rows, columns = grid = stated or (side, side)
-    if offsets < 1 or (2 * rows - 1) * (2 * columns - 1) != offsets:
-        says = f"{source} says {rows}×{columns} patches" if stated else "no square grid has so many"
-        raise CheckpointError(
-            f"its relative positions have {count} rows, but {says}: if the tensors are right, pass --assume "
-            "image_size=HEIGHTxWIDTH, the size that it was trained at"
-        )
-    return grid
 
 
 def infer_config(

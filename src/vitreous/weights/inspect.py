@@ -4,9 +4,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import PurePath
 from typing import Any
 
+from vitreous.data.image_dataset import count_nouns
 from vitreous.models.summary import count_flops, describe, trace
-from vitreous.weights.card import Rows, rows_to_html, rows_to_text
+from vitreous.models.vit_config import ViTConfig
+from vitreous.weights.card import Card, Rows, rows_to_html, rows_to_text, shorten
 from vitreous.weights.load import Model
+from vitreous.weights.model_card import training_figures
 
 
 @dataclass(repr=False)
@@ -47,6 +50,7 @@ def inspect(model: Model, *, shapes: bool = False) -> ModelSummary:
         ],
         "model": [
             ("family", f"{card.family}, {describe(model)}"),
+            *([] if card.task == "classify" else [("task", card.task)]),
             ("head", _describe_head(model)),
             ("parameters", f"{parameters:,}"),
             ("FLOPs an image", f"{flops / 1e9:.2f} G"),
@@ -54,7 +58,10 @@ def inspect(model: Model, *, shapes: bool = False) -> ModelSummary:
         "weights": report.rows(),
         "images": [("preprocessing", card.preprocess.describe())],
     }
-    if training := _training_rows(card.training):
+    if card.thresholds is not None:
+        shown = shorten([f"{card.label(i)} {threshold:.2g}" for i, threshold in enumerate(card.thresholds)])
+        sections["model"].append(("thresholds", ", ".join(shown)))
+    if training := _training_rows(card):
         sections["training"] = training
     values = {
         "name": card.name,
@@ -64,6 +71,8 @@ def inspect(model: Model, *, shapes: bool = False) -> ModelSummary:
         "family": card.family,
         "config": asdict(model.config),
         "head": card.head,
+        "task": card.task,
+        "thresholds": None if card.thresholds is None else list(card.thresholds),
         "class_names": list(card.class_names) if card.class_names else None,
         "parameters": parameters,
         "flops": flops,
@@ -85,20 +94,27 @@ def _describe_head(model: Model) -> str:
         return "none: features only"
     if card.head == "projection":
         return f"projection to {classes} dimensions"
-    if card.class_names is None:
-        return f"{classes} classes without names"
-    return f"{classes} classes: {', '.join(card.class_names[:4])}{' …' if classes > 4 else ''}"
+    outputs, names = count_nouns(card.task, classes), card.class_names
+    named = " without names" if names is None else f": {', '.join(names[:4])}{' …' if classes > 4 else ''}"
+    if not isinstance(config := model.config, ViTConfig) or config.dense == "none":
+        return outputs + named
+    blocks = ", ".join(map(str, config.dense_blocks))
+    return f"{outputs}{named}; {config.dense}, on the patch tokens of blocks {blocks}"
 
 
-def _training_rows(training: Any) -> Rows:
-    """Return for `inspect` how the model was trained and its accuracy; nothing without a record of ours."""
+def _training_rows(card: Card) -> Rows:
+    """Return for `inspect` how the model was trained and its figures; nothing without a record of ours."""
+    training: Any = card.training
     try:
         config, result = training["config"], training["result"]
         # the last parts alone: local paths of the machine that trained it are not shown
         model = f"{PurePath(str(config['model'])).name} on {PurePath(str(config['data'])).name}"
         length = f"{result['epochs']} epochs in {result['seconds']:,.0f} s"
-        accuracy = f"{result['top1']:.2%} of {result['images']:,} held-out images"
+        figures = [("accuracy", f"{result['top1']:.2%}")] if card.task == "classify" else training_figures(card)
+        (name, value), *others = figures
+        of = "of" if card.task == "classify" else "on"
+        figures = [(name, f"{value} {of} {result['images']:,} held-out images"), *others]
     except (KeyError, TypeError, ValueError):
         return []
     command, *rest = (str(training[key]) if key in training else "" for key in ("command", "hardware", "date"))
-    return [("training", ", ".join(filter(None, (command, model, length, *rest)))), ("accuracy", accuracy)]
+    return [("training", ", ".join(filter(None, (command, model, length, *rest)))), *figures]

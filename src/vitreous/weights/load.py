@@ -17,22 +17,24 @@ import torch
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.samples import samples
 from vitreous.inside.artifacts import register_neurons, with_registers
+from vitreous.models.timm_classifier import split_timm
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.runtime.memory import is_out_of_memory
-from vitreous.weights.architectures import find_architecture, states, timm_models
+from vitreous.weights.architectures import find_architecture, resizing, states, timm_models
 from vitreous.weights.assume import check_assumptions, without_fields
-from vitreous.weights.card import Card, LoadReport
+from vitreous.weights.card import Card, LoadReport, fold_standard, stated_task
 from vitreous.weights.fetch import CheckpointFiles, fetch
 from vitreous.weights.formats.pretraining import MAE
 from vitreous.weights.formats.registry import recognise
+from vitreous.weights.formats.timm import read_training_script
 from vitreous.weights.infer import MAX_PATCHES, build_vit, infer_config, said_by_user
 from vitreous.weights.keymap import Allowed, Format, Tensors, pattern, to_ours
 from vitreous.weights.names import DEFAULT
 from vitreous.weights.positions import CONVENTIONS, resize_positions, resize_relative_positions
 from vitreous.weights.read import data_types, nonfinite, read, read_sharded
 from vitreous.weights.safety import CheckpointError
-from vitreous.weights.save import own_config, read_own
+from vitreous.weights.save import own_config, read_own, stated_timm
 from vitreous.weights.sidecar import class_names, imagenet_names, preprocessing, processor_size, read_json
 from vitreous.weights.unsupported import check_family
 from vitreous.weights.unwrap import RawCheckpoint
@@ -42,8 +44,9 @@ CONFIG_ERRORS = (TypeError, AttributeError, LookupError, ArithmeticError, Recurs
 
 if TYPE_CHECKING:
     from vitreous.models.resnet import ResNet
+    from vitreous.models.timm_classifier import TimmClassifier
 
-    Model: TypeAlias = ViT | ResNet
+    Model: TypeAlias = ViT | ResNet | TimmClassifier
 else:
     Model = torch.nn.Module  # a ResNet is torchvision's, which takes a second to import: only if one is loaded
 
@@ -77,21 +80,32 @@ def load(
     if resize is not None and resize not in CONVENTIONS:
         raise ValueError(f"resize must be one of {', '.join(CONVENTIONS)}, got {resize!r}")
     assume = check_assumptions(assume)
-    files = fetch(DEFAULT if name is None else name, revision=revision, cache_dir=cache_dir, progress=progress)
+    timm, weights = split_timm(name) or ("", name) if isinstance(name, str) else ("", name)
+    if timm and not weights:
+        raise ValueError(f"{name} has no weights to load: add their file, timm:{timm}@FILE")
+    files = fetch(DEFAULT if weights is None else weights, revision=revision, cache_dir=cache_dir, progress=progress)
     raw = read_sharded(files.index, files.weights) if files.index else read(files.weights[0])
     ignored = assume.pop("ignored", ())
     config = read_json(files.config)
     raw = replace(raw, **_without(raw, config, ignored))
     sidecar = without_fields(config, ignored)
     try:
+        timm = timm or stated_timm(sidecar)
         stated = "config" in read_own(sidecar) or sidecar.get("model_type") or sidecar.get("model_cfg")
-        check_family(raw.tensors, sidecar, "" if stated else Path(str(files.name)).name)  # a config outweighs a name
-        if {"conv1.weight", "layer1.0.conv1.weight"} <= set(raw.tensors):
+        if not timm:  # a config outweighs a name
+            check_family(raw.tensors, sidecar, "" if stated else Path(str(files.name)).name)
+        if timm:
+            from vitreous.weights.formats.timm_classifier import load_timm
+
+            if assume:
+                raise CheckpointError(f"a timm classifier has no {next(iter(assume))} to assume: load it without")
+            model: Model = load_timm(timm, raw, files, sidecar, classes, image_size)
+        elif {"conv1.weight", "layer1.0.conv1.weight"} <= set(raw.tensors):
             from vitreous.weights.formats.torchvision import load_resnet
 
             if assume:
                 raise CheckpointError(f"it is a ResNet, which has no {next(iter(assume))} to assume: load it without")
-            model: Model = load_resnet(raw, files, sidecar, classes)
+            model = load_resnet(raw, files, sidecar, classes)
         else:
             model = _load_vit(raw, files, sidecar, classes, image_size, resize, assume)
     except CheckpointError as error:
@@ -108,6 +122,8 @@ def load(
         raise CheckpointError(
             f"{files.name}: the model does not fit into memory: end other programs, or use a larger machine"
         ) from error
+    fold_standard(model)  # of a run that is not finished
+    model.card.report.unfinished = files.unfinished
     model.card.report.wrappers = raw.wrappers
     model.card.report.ignored += raw.ignored
     model.card.report.nonfinite = nonfinite(model.state_dict())
@@ -118,7 +134,7 @@ def load(
 def _add_registers(model: Model, count: int) -> Model:
     """Add test-time registers to the model that `load` returns, if neurons make artifacts in the sample photographs."""
     if not isinstance(model, ViT):
-        raise ValueError("a ResNet has no tokens, and so no test-time registers: load it without")
+        raise ValueError("only a ViT has tokens, and so test-time registers: load it without")
     like = next(model.parameters())
     neurons = register_neurons(model, torch.stack([model.card.preprocess(i) for i in samples().values()]).to(like))
     if not neurons:
@@ -158,7 +174,9 @@ def _load_vit(
     """Load the ViT of a checkpoint: recognise its format, resolve its config, translate its tensors."""
     format, own = recognise(raw.tensors, sidecar.get("model_type")), read_own(sidecar)
     named = {"architecture": f"{assume['architecture']} (as you said)"} if "architecture" in assume else {}
-    stated, source = ({}, "") if "config" in own else _statement(format, files, sidecar, assume)
+    stated, source, known = Allowed(), "", ""
+    if "config" not in own:
+        stated, source, known = _statement(format, files, sidecar, raw.stated, assume)
     theirs = format.prepare(dict(raw.tensors))
     tensors, unmatched = to_ours(theirs, format.rules)
     tensors = format.adjust(tensors)
@@ -183,32 +201,60 @@ def _load_vit(
     size = image_size
     if size is None and "config" not in own:
         size = processor_size(files, trained.size) or format.run_size(sidecar)
-    config = trained if size is None else _resize(tensors, trained, size, resize or format.resize, report)
+    config = trained
+    if size is not None:
+        way = resize or (resizing(known, trained) if format.resize == "timm" else format.resize)
+        config = _resize(tensors, trained, size, way, report)
     if classes is not None and classes != config.classes:
         tensors = {key: value for key, value in tensors.items() if not key.startswith("head")}
         distilled = config.distillation_head and classes > 0
         plain: dict[str, Any] = {"representation_size": 0, "head_bias": True, "head_norm": False}
+        plain |= {"dense": "none", "dense_blocks": ()}
         config = replace(config, classes=classes, distillation_head=distilled, **plain)
-    model = build_vit(config, tensors, report, replaced=None if classes is None else "head")
-    model.card = _card(files, sidecar, report, config)
+    fresh = classes is not None and config.dense == "none"
+    model = build_vit(config, tensors, report, replaced="head" if fresh else None)
+    model.card = _card(files, sidecar, raw.stated, report, config, kept=config.classes == trained.classes)
     return model
 
 
 def _statement(
-    format: Format, files: CheckpointFiles, sidecar: Mapping[str, Any], assume: dict[str, Any]
-) -> tuple[Allowed, str]:
-    """Return for `load` what the config file says, else the architecture that the user or the name names; and which."""
+    format: Format,
+    files: CheckpointFiles,
+    sidecar: Mapping[str, Any],
+    inside: Mapping[str, Any],
+    assume: dict[str, Any],
+) -> tuple[Allowed, str, str]:
+    """Return for `load` what the config file says, else the architecture that the user, the file or its name names.
+
+    `inside` is what a training script says in the file of weights. Then the source, for messages, and the
+    architecture's name, if there is one.
+    """
     assumed = assume.pop("architecture", None)
     described = {name: value for name, value in sidecar.items() if name != "vitreous"}
-    if described and assumed is None:
-        return format.read_config(described), "config.json"
     stem = files.name.split("/")[-1] if files.origin == "hub" else Path(files.name).name
+    named = described.get("architecture") if described else stem
+    entry, trained = (find_architecture(str(name)) for name in (named, inside.get("architecture")))
+    if assumed is None and entry and trained and entry is not trained:
+        source = f"config.json says architecture={entry.name}" if described else f"its name is {stem}"
+        raise CheckpointError(
+            f"{source}, but it was trained as {trained.name} (its arch): pass --assume architecture=NAME, the right one"
+        )
+    if described and assumed is None:
+        return format.read_config(described), "config.json", entry.name if entry else ""
+    if inside and assumed is None and format.known is timm_models:
+        if (allowed := read_training_script(inside, trained)) and trained:
+            return allowed, f"its arch {trained.name}", trained.name
+    elif trained and assumed is None:
+        raise CheckpointError(
+            f"its arch is timm's {trained.name}, but its keys are those of the format {format.name}: pass --assume "
+            "architecture=NAME, the right one"
+        )
     entry = find_architecture(assumed or stem)
     if entry is None or (assumed is None and format.known is not timm_models):
-        return {}, ""
+        return {}, "", ""
     if entry.unsupported:
         raise CheckpointError(f"its name is that of timm's {entry.name}, which is not supported")
-    return states(entry.config, sizes=False), entry.name
+    return states(entry.config, sizes=False), entry.name, entry.name
 
 
 def _overrule(
@@ -259,24 +305,41 @@ def _resize(
     return config
 
 
-def _card(files: CheckpointFiles, sidecar: Mapping[str, Any], report: LoadReport, config: ViTConfig) -> Card:
-    """Make the card of the model that `load` returns."""
+def _card(
+    files: CheckpointFiles,
+    sidecar: Mapping[str, Any],
+    inside: Mapping[str, Any],
+    report: LoadReport,
+    config: ViTConfig,
+    *,
+    kept: bool,
+) -> Card:
+    """Make the card of the model that `load` returns; its head was `kept`, or another number of classes asked for.
+
+    `inside` is what a training script says in the weights' file.
+    """
     own = read_own(sidecar)
     if "config" in own and "preprocess" not in own:
         raise CheckpointError("config.json states no preprocessing of the model: get it again")
     if "preprocess" in own:
         preprocess, names = Preprocess.from_dict(own["preprocess"]), own.get("class_names")
+        if "config" in own and (stated := own_config(own).size) != preprocess.size:
+            raise CheckpointError(
+                f"config.json contradicts itself: its model takes images of {stated}, its preprocessing makes "
+                f"{preprocess.size}: get it again"
+            )
         head = own.get("head", "classifier")
         names = tuple(names) if names and len(names) == config.classes else None
         if "class names" in report.assumed and names != imagenet_names():  # assumed of the model it was fine-tuned from
             del report.assumed["class names"]
     else:
-        preprocess = preprocessing(files, sidecar, config.size, config.channels, report)
+        preprocess = preprocessing(files, sidecar, config.size, config.channels, report, inside)
         shared = "clip" in report.format or "aimv2" in report.format
         head = "projection" if shared and not config.head_bias and config.classes else "classifier"
         names = class_names(files, sidecar, config.classes, report) if head == "classifier" else None
+    answers = stated_task(sidecar, own, config) if kept else {}
     if any(key.startswith("head") for key in report.reinitialised):
-        names, head, own = None, "classifier", {}  # the accuracy of the old head does not apply
+        names, head, own, answers = None, "classifier", {}, {}  # the accuracy of the old head does not apply
         report.assumed.pop("class names", None)
     return Card(
         name=str(files.name),
@@ -288,4 +351,5 @@ def _card(files: CheckpointFiles, sidecar: Mapping[str, Any], report: LoadReport
         files=tuple(str(path) for path in files.weights),
         report=report,
         training=own.get("training"),
+        **answers,
     )

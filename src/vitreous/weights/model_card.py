@@ -7,14 +7,43 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 from urllib.parse import urlsplit
 
+from vitreous.data.image_dataset import count_nouns
 from vitreous.models.vit_config import ViTConfig
 from vitreous.runtime.files import write_atomic
+from vitreous.runtime.wording import FIGURES, figure
 from vitreous.weights.card import Card
 from vitreous.weights.load import Model
 from vitreous.weights.names import parse
 
 NOT_OF_THE_MODEL = ("device", "workers", "save_every", "keep", "snapshots", "log", "resident")
 """Settings of a run that concern the machine and its logs, not the model."""
+METRICS: dict[str, tuple[str | None, str, str]] = {
+    "classify": ("image-classification", "top1", "accuracy"),
+    "multilabel": ("image-classification", "map", "mean_average_precision"),
+    "regress": (None, "r2", "r_squared"),  # the Hub has no such pipeline
+    "segment": ("image-segmentation", "miou", "mean_iou"),
+}
+"""Task → the Hub's pipeline, the figure that counts, and what the Hub calls it."""
+SAYS = {
+    "classify": "It distinguishes {}",
+    "multilabel": "It says which of {} an image has",
+    "regress": "It estimates {}",
+    "segment": "It segments images into {}",
+}
+"""Task → what a model does, with a number of classes, labels or numbers."""
+USAGE = {
+    "classify": "print(answer.best.class_name, answer.best.probability)",
+    "multilabel": "print(answer.labels)  # those that are present; answer.predictions has the probabilities",
+    "regress": "print(answer.numbers)  # name → number",
+    "segment": "print(answer.shares, answer.mask.shape)  # indices of classes, at the image's own size",
+}
+"""Task → what to do with an answer."""
+LIMITS = {
+    "classify": "The answer is always one of the classes above, whatever the image shows.",
+    "multilabel": "It knows the labels above alone; an image may have none of them.",
+    "regress": "It gives the numbers above for any image, whatever it shows.",
+    "segment": "Each pixel gets one of the classes above, whatever the image shows.",
+}
 
 
 def write_model_card(model: Model, folder: str | Path, name: str = "FOLDER", licence: str | None = None) -> Path:
@@ -41,7 +70,7 @@ def model_card(model: Model, name: str = "FOLDER", licence: str | None = None) -
         _description(model, card, training),
         _usage(card, name),
         f"## Images\n\n{steps[:1].upper()}{steps[1:]}. `vitreous.classify` and `vitreous.embed` do this.",
-        *((_training_section(training), _accuracy_section(training)) if training else ()),
+        *((_training_section(training), _results_section(card, training)) if training else ()),
         _limits_section(card, training),
     )
     return "\n\n".join(parts) + "\n"
@@ -83,7 +112,20 @@ def _public_training(card: Card) -> dict[str, Any]:
     training = public(card.training) if isinstance(card.training, Mapping) else {}
     assert isinstance(training, dict)
     complete = isinstance(training.get("config"), dict) and {"data", "model"} <= set(training["config"])
-    return training if complete and {"top1", "images"} <= set(training.get("result") or ()) else {}
+    needed = {METRICS[card.task][1], "images"}
+    return training if complete and needed <= set(training.get("result") or ()) else {}
+
+
+def training_figures(card: Card) -> list[tuple[str, str]]:
+    """Return the figures of labels, numbers or masks at the end of a model's training, in words for its card."""
+    found = []
+    for key, value in dict((card.training or {})["result"]).items():
+        name, _, number = key.rpartition("_")
+        if key in FIGURES:
+            found.append((FIGURES[key][0], figure(key, value)))
+        elif name in FIGURES and number.isdecimal():  # the error of each of several numbers
+            found.append((f"{FIGURES[name][0]} of {card.label(int(number))}", figure(name, value)))
+    return found
 
 
 def _front_matter(title: object, card: Card, training: dict[str, Any], licence: str | None) -> str:
@@ -92,17 +134,23 @@ def _front_matter(title: object, card: Card, training: dict[str, Any], licence: 
 
     known: dict[str, Any] = {
         "library_name": "vitreous",
-        "tags": ["vitreous", "vision", "vision-transformer" if card.family == "ViT" else "resnet"],
-        "pipeline_tag": "image-classification" if card.head == "classifier" else "image-feature-extraction",
+        "tags": ["vitreous", "vision", {"ViT": "vision-transformer"}.get(card.family, card.family.lower())],
     }
+    if card.head != "classifier":
+        known["pipeline_tag"] = "image-feature-extraction"
+    elif (pipeline := METRICS[card.task][0]) is not None:
+        known["pipeline_tag"] = pipeline
+    if card.task != "classify":
+        known["tags"].append(card.task)
     if licence is not None:
         known["license"] = licence
     if training:
         if (base := _base_model(training)) is not None:
             known["base_model"] = base
-        data, top1 = str(training["config"]["data"]), round(float(training["result"]["top1"]), 6)
-        known |= {"metrics": ["accuracy"], "model_name": str(title)}
-        known["eval_results"] = [EvalResult("image-classification", data, data, "accuracy", top1)]
+        pipeline, key, metric = METRICS[card.task]
+        data, value = str(training["config"]["data"]), round(float(training["result"][key]), 6)
+        known |= {"metrics": [metric], "model_name": str(title)}
+        known["eval_results"] = [EvalResult(pipeline or card.task, data, data, metric, value)]
     return f"---\n{ModelCardData(**known).to_yaml().strip()}\n---"
 
 
@@ -119,17 +167,20 @@ def _base_model(training: dict[str, Any]) -> str | None:
 
 def _description(model: Model, card: Card, training: dict[str, Any]) -> str:
     """Write the model card's description of the network."""
-    config, count = model.config, sum(parameter.numel() for parameter in model.parameters())
+    config: Any = model.config
+    count = sum(parameter.numel() for parameter in model.parameters())
     if isinstance(config, ViTConfig):
         (height, width), (rows, columns) = config.size, config.patch
         shape = f"A Vision Transformer: {height}×{width} px in patches of {rows}×{columns}, width {config.width}, "
         shape += f"depth {config.depth}, {config.heads} heads, {count:,} parameters."
+    elif card.family == "timm":
+        shape = f"timm's {config.timm}, with {count:,} parameters."
     else:
         shape = f"A ResNet with {config.depth} layers and {count:,} parameters."
     if card.head == "classifier":
         names = card.class_names
         shown = f": {', '.join(names[:10])}{', …' if len(names) > 10 else ''}" if names else ", without names"
-        shape += f" It distinguishes {config.classes:,} classes{shown}."
+        shape += f" {SAYS[card.task].format(count_nouns(card.task, config.classes))}{shown}."
     elif card.head == "projection":
         shape += f" It projects an image to {config.classes:,} dimensions."
     else:
@@ -146,14 +197,16 @@ def _description(model: Model, card: Card, training: dict[str, Any]) -> str:
 def _usage(card: Card, name: str) -> str:
     """Write the model card's commands to use the model."""
     command = "classify" if card.head == "classifier" else "embed"
+    flags = " -o masks" if card.task == "segment" else ""
     note = "\n\nFOLDER is the folder of this file." if name == "FOLDER" else ""
     python = f'import vitreous\n\nmodel = vitreous.load("{name}")\n'
     if command == "classify":
-        python += 'for answer in vitreous.classify(["photo.jpg"], model):\n'
-        python += "    print(answer.best.class_name, answer.best.probability)"
+        python += f'for answer in vitreous.classify(["photo.jpg"], model):\n    {USAGE[card.task]}'
     else:
         python += 'features = vitreous.embed(["photo.jpg"], model)'
-    return f"## Use\n\n```bash\nvitreous {command} photo.jpg --model {name}\n```\n\n```python\n{python}\n```{note}"
+    return (
+        f"## Use\n\n```bash\nvitreous {command} photo.jpg --model {name}{flags}\n```\n\n```python\n{python}\n```{note}"
+    )
 
 
 def _training_section(training: dict[str, Any]) -> str:
@@ -171,33 +224,48 @@ def _training_section(training: dict[str, Any]) -> str:
     return "\n\n".join(filter(None, ("## Training", " ".join(summary), table)))
 
 
-def _accuracy_section(training: dict[str, Any]) -> str:
-    """Write the model card's accuracy with its interval."""
+def _results_section(card: Card, training: dict[str, Any]) -> str:
+    """Write the model card's accuracy with its interval, or the figures of another task."""
+    config, date = training["config"], f" on {training['date']}" if "date" in training else ""
+    title, text = ("Accuracy", _accuracy(training, date)) if card.task == "classify" else ("Results", "")
+    if card.task != "classify":
+        images = f"{int(training['result']['images']):,} held-out images of {config['data']}"
+        rows = "\n".join(f"| {name} | {value} |" for name, value in training_figures(card))
+        text = f"Measured on {images}{date}:\n\n| figure | value |\n|---|---|\n{rows}\n\n"
+    if card.thresholds is not None:
+        text += "The thresholds of the labels were chosen on the same images: F1 at them is a little too high. "
+    if config.get("validation"):
+        text += "They are a share of the training images, held out to choose settings: test accuracy may be lower. "
+    return f"## {title}\n\n{text}The model is the last epoch's, not the best epoch's."
+
+
+def _accuracy(training: dict[str, Any], date: str) -> str:
+    """Write the model card's sentences on accuracy."""
     from scipy.stats import binomtest
 
     config, result = training["config"], training["result"]
     count, top1 = int(result["images"]), float(result["top1"])
     low, high = binomtest(round(top1 * count), count).proportion_ci(method="wilson") if count else (0.0, 1.0)
-    date = f" on {training['date']}" if "date" in training else ""
     text = f"**{top1:.2%}** of {count:,} held-out images of {config['data']} are classified correctly, measured{date}; "
-    text += f"95 % interval: {low:.2%} to {high:.2%} (Wilson)."
+    text += f"95 % interval: {low:.2%} to {high:.2%} (Wilson). "
     if "top5" in result:
-        text += f" The correct class is among the top five for {result['top5']:.2%}."
-    if config.get("validation"):
-        text += " They are a share of the training images, held out to choose settings: test accuracy may be lower."
-    return f"## Accuracy\n\n{text} The model is the last epoch's, not the best epoch's."
+        text += f"The correct class is among the top five for {result['top5']:.2%}. "
+    return text
 
 
 def _limits_section(card: Card, training: dict[str, Any]) -> str:
     """Write what the model card says the model does not do."""
     lines = []
     if card.head == "classifier":
-        lines.append("The answer is always one of the classes above, whatever the image shows.")
+        lines.append(LIMITS[card.task])
+    what = "accuracy" if card.task == "classify" else "how well it does"
     if training:
-        lines.append(f"It was evaluated on {training['config']['data']} only: accuracy on other images is unknown.")
-        lines.append("Calibration and accuracy for each class were not measured.")
+        lines.append(f"It was evaluated on {training['config']['data']} only: {what} on other images is unknown.")
+        if card.task == "classify":
+            lines.append("Calibration and accuracy for each class were not measured.")
     else:
-        lines.append("The model's files state no accuracy: measure it with `vitreous evaluate`.")
+        no = "no accuracy" if card.task == "classify" else "no figures"
+        lines.append(f"The model's files state {no}: measure it with `vitreous evaluate`.")
     lines += [f"Assumed, since no file states it: {key}, {why}." for key, why in card.report.assumed.items()]
     return "\n".join(["## Limits", "", *(f"- {line}" for line in lines)])
 

@@ -10,6 +10,7 @@
 | `resnet50`, `vit_b_16`                                | the same, for the names in `TORCHVISION_MODELS`    |
 | `ViT-B_16.npz`, `augreg/….npz`, `gs://vit_models/…`   | a file of Google's public bucket                   |
 | `https://…/vit.safetensors`                           | any other weights file on the web                  |
+| `timm:NAME@FILE`                                      | timm's classifier NAME with the weights of a file  |
 | `packaged`, `packaged:vit_tiny`                       | the ViT-Ti/16 inside this package: no download     |
 | `packaged:cifar10`, `cifar10`                         | the CIFAR-10 model inside this package             |
 """

@@ -1,17 +1,104 @@
-"""Resize position embeddings, and tables of relative positions, to another grid by the maker's convention (timm, …).
+"""Infer the grid of position embeddings, or of tables of relative positions; resize them by the maker's convention.
 
 Each library interpolates differently, and the wrong convention costs accuracy without an error. `dinov2-registers` and
 `timm` are the same formula today and keep separate names, since they belong to different code bases.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from math import isqrt
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitreous.weights.keymap import Tensors
+from vitreous.weights.safety import CheckpointError
+
 Grid = tuple[int, int]
+ALIKE = 5.0
+"""Standard errors, of noise, by which the cosines of neighbours in two grids differ: 14 and more in a ViT-Ti."""
+RELATIVE = {  # what a relative position bias is called in the tensors, of the first block or shared by all
+    "table": "blocks.0.attn.rel_pos.relative_position_bias_table",
+    "mlp": "blocks.0.attn.rel_pos.mlp.fc1.weight",
+    "shared-table": "shared_rel_pos.relative_position_bias_table",
+    "shared-mlp": "shared_rel_pos.mlp.fc1.weight",
+}
+
+
+def trained_grid(tensors: Tensors, shapes: Mapping[str, Any], size: Grid | None, source: str) -> tuple[Grid, bool]:
+    """Infer the grid of a checkpoint's position embeddings, and whether prefix tokens have positions too.
+
+    `size` is the image size that `source` states; without one the grid has to be a square.
+    """
+    prefix = shapes["class_token"] + shapes["distillation_token"] + shapes["registers"]
+    stated = None
+    if size is not None:
+        stated = (size[0] // shapes["patch_size"][0], size[1] // shapes["patch_size"][1])
+    if "pos_embed" not in tensors:
+        if shapes["relative_position"].endswith("table"):
+            return _grid_of_table(tensors[RELATIVE[shapes["relative_position"]]].shape[0], shapes, stated, source), True
+        if stated is None:
+            raise CheckpointError(
+                "its tensors fit any image size: pass --assume image_size=HEIGHTxWIDTH, the size that it was trained at"
+            )
+        return stated, True
+    count = tensors["pos_embed"].shape[1]
+    if stated is not None:
+        for slots in (prefix, 0):
+            if stated[0] * stated[1] == count - slots:
+                return stated, slots == prefix
+        text = f"{size[0]}×{size[1]}, which makes {stated[0]}×{stated[1]} patches" if size else ""
+        raise CheckpointError(
+            f"{source} says image_size={text}, but the tensors have {count} positions with {prefix} prefix token(s): "
+            "if the tensors are right, pass --assume image_size=HEIGHTxWIDTH, the size that it was trained at"
+        )
+    squares = [slots for slots in (prefix, 0) if isqrt(max(count - slots, 0)) ** 2 == count - slots > 0]
+    if not squares or len(set(squares)) > 1:
+        grid = "two square grids" if squares else "no square grid"
+        raise CheckpointError(
+            f"{count} positions and {prefix} prefix token(s) make {grid}: pass --assume image_size=HEIGHTxWIDTH, the "
+            "size that it was trained at"
+        )
+    side = isqrt(count - squares[0])
+    if prefix > squares[0] and (other := _other_grid(tensors["pos_embed"], side)):
+        raise CheckpointError(
+            f"{count} positions make a square of {side}×{side} if none is the class token's, but neighbours in a grid "
+            f"of {other} are more alike: pass --assume image_size=HEIGHTxWIDTH, the size that it was trained at"
+        )
+    return (side, side), squares[0] == prefix
+
+
+def _other_grid(positions: Tensor, side: int) -> str:
+    """Return the grid that trained positions fit better than a square one without the class token; else nothing.
+
+    n² positions are a square of n×n, or one for the class token and (n-1)×(n+1). A trained position resembles the one
+    below it most, so the distance of rows shows; positions without any such order are no evidence.
+    """
+    directions = F.normalize(positions[0].float() - positions[0].float().mean(dim=0), dim=-1)
+    alike = {
+        gap: (directions[:-gap] * directions[gap:]).sum(dim=-1).mean().item()
+        for gap in range(side - 1, side + 2)
+        if gap
+    }
+    gap = max(alike, key=alike.__getitem__)
+    error = directions.numel() ** -0.5  # of the mean cosine of unrelated vectors
+    return f"{2 * side - gap}×{gap} beside the class token" if alike[gap] > alike[side] + ALIKE * error else ""
+
+
+def _grid_of_table(count: int, shapes: Mapping[str, Any], stated: Grid | None, source: str) -> Grid:
+    """Infer the grid from a checkpoint's table of relative positions: a row for each offset, three for the class."""
+    offsets = count - 3 * shapes["class_token"]
+    side = (isqrt(max(offsets, 0)) + 1) // 2
+    rows, columns = grid = stated or (side, side)
+    if offsets < 1 or (2 * rows - 1) * (2 * columns - 1) != offsets:
+        says = f"{source} says {rows}×{columns} patches" if stated else "no square grid has so many"
+        raise CheckpointError(
+            f"its relative positions have {count} rows, but {says}: if the tensors are right, pass --assume "
+            "image_size=HEIGHTxWIDTH, the size that it was trained at"
+        )
+    return grid
 
 
 def _offset_scale(x: Tensor, size: Grid, offset: float) -> Tensor:
@@ -34,6 +121,9 @@ CONVENTIONS: dict[str, Callable[[Tensor, Grid], Tensor]] = {  # [1 d rows column
     # Google's code calls scipy.ndimage.zoom with order 1: bilinear, corners on corners
     "google": lambda x, size: F.interpolate(x, size, mode="bilinear", align_corners=True),
     "timm": lambda x, size: F.interpolate(x, size, mode="bicubic", antialias=True),
+    "flexivit": lambda x, size: F.interpolate(x, size, mode="bilinear"),  # timm's, as RADIO
+    "radio": lambda x, size: F.interpolate(x, size, mode="bilinear"),
+    "radio-corners": lambda x, size: F.interpolate(x, size, mode="bilinear", align_corners=True),
     "torchvision": lambda x, size: F.interpolate(x, size, mode="bicubic", align_corners=True),
     "huggingface": lambda x, size: F.interpolate(x, size, mode="bicubic"),
     "dpt": lambda x, size: F.interpolate(x, size, mode="bilinear"),  # transformers' DPT

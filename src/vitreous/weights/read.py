@@ -20,7 +20,6 @@ import threading
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -70,11 +69,8 @@ def read_sharded(index: Path, shards: Sequence[Path]) -> RawCheckpoint:
                 raise CheckpointError(f"lacks {lost[0]}, which {index.name} lists: fetch it again")
             tensors |= loaded
     with _naming(index):
-        unlisted = [name for name in tensors if name not in weight_map]
-        listed = {name: tensors[name] for name in weight_map}
-        size = sum(files[name].stat().st_size for name in set(weight_map.values()))
-        found = _finish(listed, size)
-        return replace(found, ignored=(*found.ignored, *unlisted))
+        ordered = {name: tensors[name] for name in weight_map} | tensors  # those too that it does not list
+        return _finish(ordered, sum(files[name].stat().st_size for name in set(weight_map.values())))
 
 
 def nonfinite(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
@@ -178,6 +174,8 @@ def _load_zip(path: Path) -> object:
         root = next(iter(members), "").split("/")[0]
         if f"{root}/constants.pkl" in members or any(name.startswith(f"{root}/code/") for name in members):
             raise CheckpointError("is a TorchScript program: torch.jit.load it and save its state_dict()")
+        if any(name.endswith(("/archive_format", "serialized_exported_program.json")) for name in members):
+            raise CheckpointError("is a program of torch.export: torch.export.load it and save its state_dict()")
         if members and all(name.endswith(".npy") for name in members):
             return read_npz(path)
         if f"{root}/data.pkl" not in members:

@@ -35,6 +35,17 @@ def newest_weights(run: Path) -> Path:
     raise FileNotFoundError(f"{run} is a run without a complete checkpoint: wait until it has written one")
 
 
+def how_far(run: Path, checkpoint: Path) -> str:
+    """Say in a line which epoch of an unfinished run the weights in its `checkpoint` are from."""
+    try:
+        position = json.loads(checkpoint.with_suffix(".json").read_text(encoding="utf-8"))
+        config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+        which = f"epoch {int(position['epoch']) + bool(position['step'])} of {int(config['epochs'])}"
+    except (OSError, ValueError, KeyError, TypeError):
+        which = "one of its epochs"
+    return f"{run} is an unfinished run, its weights are from {which}: vitreous train --resume {run} finishes it"
+
+
 def model_file_of(checkpoint: Path) -> Path | None:
     """Return the `model.json` that describes the model in a run's checkpoint; None for any other file."""
     run = checkpoint.absolute().parent.parent

@@ -11,26 +11,27 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from vitreous.inside.artifacts import has_registers
+from vitreous.models.dense_head import RegionHead
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
-from vitreous.runtime.files import write_atomic, write_json
+from vitreous.runtime.files import write_arrays, write_atomic, write_json
 from vitreous.weights.card import card_of
 from vitreous.weights.keymap import Tensors
 from vitreous.weights.safety import CheckpointError
 
 if TYPE_CHECKING:
     from vitreous.models.resnet import ResNet
+    from vitreous.models.timm_classifier import TimmClassifier
 
-VERSION = 3  # the layout that is written; 0.1 wrote 1 and 2
+VERSION = 5  # the layout that is written; 0.1 wrote 1 and 2
 
 
-def save(model: "ViT | ResNet", folder: str | Path) -> list[Path]:
+def save(model: "ViT | ResNet | TimmClassifier", folder: str | Path) -> list[Path]:
     """Write a model with its preprocessing and class names to `folder`; `load(folder)` reads it.
 
     >>> import tempfile
@@ -41,7 +42,8 @@ def save(model: "ViT | ResNet", folder: str | Path) -> list[Path]:
     """
     folder = Path(folder)
     description = describe_model(model, folder.name)  # first: a model that cannot be described is not written
-    tensors = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
+    held: Any = model.network if hasattr(model, "network") else model  # timm's keys of a timm classifier
+    tensors = {key: value.detach().cpu().contiguous() for key, value in held.state_dict().items()}
     return [
         write_safetensors(folder / "model.safetensors", tensors),
         write_json(folder / "config.json", description),
@@ -69,20 +71,20 @@ def write_pickle(path: Path, tensors: Tensors) -> Path:
 
 def write_npz(path: Path, tensors: Tensors) -> Path:
     """Write a model's tensors to an npz file."""
-    arrays = {key: value.numpy() for key, value in tensors.items()}
-
-    def write(temporary: Path) -> None:
-        with temporary.open("wb") as file:  # given a path, NumPy would add a suffix to it
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-
-    return write_atomic(path, write)
+    return write_arrays(path, {key: value.numpy() for key, value in tensors.items()}, compressed=False)
 
 
-def describe_model(model: "ViT | ResNet", name: str = "") -> dict[str, Any]:
+def describe_model(model: "ViT | ResNet | TimmClassifier", name: str = "") -> dict[str, Any]:
     """Return the content of our own `config.json`: the model's config, its preprocessing and its class names."""
     if has_registers(model):
         raise ValueError("test-time registers are not stored: save the model without, load it with test_time_registers")
-    own = {"version": VERSION, "config": asdict(model.config), **card_of(model, name).to_dict()}
+    card, dense = card_of(model, name), getattr(model.config, "dense", "none") != "none"
+    if isinstance(getattr(model, "head", None), RegionHead):
+        raise ValueError("one pixel's class is not stored: save the model that has a class for each pixel")
+    if (card.task == "segment") != dense:
+        kind = "a dense head" if dense else "no dense head"
+        raise ValueError(f"the model has {kind}, and its card says task={card.task!r}: set model.card.task")
+    own = {"version": VERSION, "config": asdict(model.config), **card.to_dict()}
     return {"vitreous": own, "num_classes": model.config.classes}
 
 
@@ -103,6 +105,16 @@ def read_own(sidecar: Mapping[str, Any]) -> dict[str, Any]:
         own = UPGRADES[version](own)
         version += 1
     return own
+
+
+def stated_timm(sidecar: Mapping[str, Any]) -> str:
+    """Return timm's name of the classifier that our own config file states; empty for other models.
+
+    >>> stated_timm({"vitreous": {"config": {"timm": "resnet18", "classes": 3}}})
+    'resnet18'
+    """
+    config = read_own(sidecar).get("config")
+    return str(config.get("timm", "")) if isinstance(config, Mapping) else ""
 
 
 def own_config(own: Mapping[str, Any]) -> ViTConfig:
@@ -140,5 +152,25 @@ def upgrade_2_to_3(own: dict[str, Any]) -> dict[str, Any]:
     return own | {"config": added | dict(config)}
 
 
-UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: upgrade_1_to_2, 2: upgrade_2_to_3}
+def upgrade_3_to_4(own: dict[str, Any]) -> dict[str, Any]:
+    """State in an older config file of ours that the model has one class for each image, as all had then."""
+    own = {"task": "classify", "thresholds": None, "standard": None} | own
+    if not isinstance(config := own.get("config"), Mapping) or "patch_size" not in config:
+        return own
+    return own | {"config": {"dense": "none", "dense_blocks": []} | dict(config)}
+
+
+def upgrade_4_to_5(own: dict[str, Any]) -> dict[str, Any]:
+    """State in an older config file of ours how ViTs drew positions then, and where their norms stood."""
+    if not isinstance(config := own.get("config"), Mapping) or "patch_size" not in config:
+        return own
+    return own | {"config": {"position_std": 0.02, "residual_norm": False} | dict(config)}
+
+
+UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    1: upgrade_1_to_2,
+    2: upgrade_2_to_3,
+    3: upgrade_3_to_4,
+    4: upgrade_4_to_5,
+}
 """How a `"vitreous"` section of one version becomes one of the next."""

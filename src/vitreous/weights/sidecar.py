@@ -8,6 +8,7 @@ from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from runpy import run_path
+from types import MappingProxyType
 from typing import Any
 
 from vitreous.data.preprocess import CLIP_MEAN, CLIP_STD, HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
@@ -99,17 +100,30 @@ def _stated_names(files: CheckpointFiles, sidecar: Mapping[str, Any]) -> Names:
 
 
 def preprocessing(
-    files: CheckpointFiles, sidecar: Mapping[str, Any], size: tuple[int, int], channels: int, report: LoadReport
+    files: CheckpointFiles,
+    sidecar: Mapping[str, Any],
+    size: tuple[int, int],
+    channels: int,
+    report: LoadReport,
+    inside: Mapping[str, Any] = MappingProxyType({}),
 ) -> Preprocess:
-    """Return the preprocessing for a model of this size; if it is assumed, the report states it."""
-    preprocess = _preprocessing(files, sidecar, size, channels, report)
+    """Return the preprocessing for a model of this size; if it is assumed, the report states it.
+
+    `inside` is what timm's training script says in the file of weights.
+    """
+    preprocess = _preprocessing(files, sidecar, size, channels, report, inside)
     if rounding := (sidecar.get("vitreous") or {}).get("crop_rounding"):  # `convert` writes it
         preprocess = replace(preprocess, crop_rounding=rounding)
     return preprocess
 
 
 def _preprocessing(
-    files: CheckpointFiles, sidecar: Mapping[str, Any], size: tuple[int, int], channels: int, report: LoadReport
+    files: CheckpointFiles,
+    sidecar: Mapping[str, Any],
+    size: tuple[int, int],
+    channels: int,
+    report: LoadReport,
+    inside: Mapping[str, Any],
 ) -> Preprocess:
     """Read the preprocessing from the config files, or assume the family's usual one."""
     if files.weights_enum is not None:
@@ -135,13 +149,15 @@ def _preprocessing(
             return from_torchvision(member.transforms())
         preprocess, family = usual_torchvision(size, files.weights[0].name), "torchvision's models"
     else:
-        mean, std, family = usual_statistics(report.format, files)
+        mean, std, family = usual_statistics(report.format, inside.get("architecture") or files.name)
         if channels != len(mean):
             mean, std, family = (0.5,) * channels, (0.5,) * channels, f"a model of {channels} channel(s)"
         settings = {"mean": mean, "std": std, "crop_pct": 0.9, "input_size": (channels, *size)}
         if report.format == "huggingface" or report.format.startswith(tuple(SQUASHED)):
             resample = next((name for start, name in SQUASHED.items() if report.format.startswith(start)), "bilinear")
             settings |= {"crop_pct": 1.0, "crop_mode": "squash", "interpolation": resample}
+        if stated := inside.get("pretrained_cfg", {}):
+            settings, family = settings | stated, f"{family}, but for {', '.join(stated)}: its args state them"
         preprocess = from_timm(settings)
     report.assumed["preprocessing"] = f"{preprocess.describe()} (usual for {family})"
     return preprocess
@@ -185,9 +201,9 @@ def processor_size(files: CheckpointFiles, trained_size: tuple[int, int]) -> tup
     return size if size != trained_size else None
 
 
-def usual_statistics(format: str, files: CheckpointFiles) -> tuple[tuple[float, ...], tuple[float, ...], str]:
+def usual_statistics(format: str, name: str) -> tuple[tuple[float, ...], tuple[float, ...], str]:
     """Assume mean and std where no file states them: those that the checkpoint's family is usually trained with."""
-    name = files.name.lower()
+    name = name.lower()
     if (known := next((value for start, value in STATISTICS.items() if format.startswith(start)), None)) is not None:
         return known
     if "clip" in format or "clip" in name:

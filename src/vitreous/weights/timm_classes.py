@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vitreous.models.vit_config import ViTConfig
+from vitreous.weights.adapt import check_limits
+from vitreous.weights.keymap import Allowed
 from vitreous.weights.safety import CheckpointError
 
 Arguments = Mapping[str, Any]
@@ -39,6 +41,18 @@ EVA_HARMLESS = (  # they matter in training only, or not at the size that the mo
     *("pos_drop_rate", "patch_drop_rate", "dynamic_img_size", "head_init_scale"),
     *("rope_shift_coords", "rope_jitter_coords", "rope_rescale_coords"),
 )
+EVA_LIMITS: Allowed = {
+    **dict.fromkeys(("distillation_token", "post_norm", "talking_heads", "patch_norm"), (False,)),
+    "norm": ("layer",),
+    "branch_bias": (True,),
+    "stem": ("none",),
+    "relative_position": ("none",),
+    "activation": ("gelu",),
+    "pool": ("token", "mean", "attention"),
+}
+"""What timm's `Eva` supports of the fields that it has no argument for."""
+POOLS = {"token": "token", "mean": "avg", "attention": "map", "class-attention": "token"}
+"""What timm calls our pools."""
 BLOCKS = {"Block": "before", "RelPosBlock": "before", "ResPostBlock": "after", "ResPostRelPosBlock": "after"}
 """timm's blocks, and where their layer norms are."""
 
@@ -180,17 +194,46 @@ def _rotation(given: Arguments) -> dict[str, Any]:
     }
 
 
-def eva_arguments(config: ViTConfig) -> dict[str, Any]:
-    """Write the arguments by which timm's `Eva` builds a model with rotary positions: what `eva` reads."""
-    kinds = {"axial": "cat", "mixed": "mixed", "dinov3": "dinov3"}
-    arguments: dict[str, Any] = {
+def shared_arguments(config: ViTConfig, hidden: int) -> dict[str, Any]:
+    """Write the arguments that all of timm's classes have; `hidden` is the width of the MLP as timm counts it."""
+    return {
         "img_size": list(config.size),
         "patch_size": list(config.patch),
         "in_chans": config.channels,
         "embed_dim": config.width,
         "depth": config.depth,
         "num_heads": config.heads,
-        "mlp_ratio": (config.mlp_width + 0.5) / config.width,  # timm rounds down
+        "mlp_ratio": (hidden + 0.5) / config.width,  # half a unit more: timm rounds width × ratio down
+        "init_values": config.layer_scale or None,
+        "global_pool": POOLS[config.pool],
+    }
+
+
+def beit_arguments(config: ViTConfig) -> dict[str, Any]:
+    """Write the arguments by which timm's `Beit` builds a model: class token, a norm after a mean."""
+    mean = config.pool == "mean"
+    held = {"class_token": (True,), "registers": (0,), "qk_norm": (False,), "swiglu": (False,), "activation": ("gelu",)}
+    held |= {"embedding_norm": (False,), "final_norm": (not mean,), "fc_norm": (mean,), "norm_eps": (1e-6,)}
+    held |= {"qkv_bias": (False,), "prefix_positions": (True,), "post_norm": (False,), "distillation_token": (False,)}
+    check_limits(config, "timm's BEiT", held | {"pool": ("token", "mean")})
+    return shared_arguments(config, config.mlp_width) | {
+        "qkv_bias": config.qv_bias,
+        "use_abs_pos_emb": config.position != "none",
+        "use_rel_pos_bias": config.relative_position == "table",
+        "use_shared_rel_pos_bias": config.relative_position == "shared-table",
+    }
+
+
+def _pools_prefix(config: ViTConfig) -> bool:
+    """Say whether attention pooling of timm's `Eva` reads the tokens before the patches: always if there are any."""
+    return config.pool == "attention" and config.layout.prefix > 0
+
+
+def eva_arguments(config: ViTConfig) -> dict[str, Any]:
+    """Write the arguments by which timm's `Eva` builds a model with rotary positions: what `eva` reads."""
+    kinds = {"axial": "cat", "mixed": "mixed", "dinov3": "dinov3"}
+    check_limits(config, "timm's Eva", EVA_LIMITS | {"pool_prefix": (_pools_prefix(config),)})
+    arguments = shared_arguments(config, config.mlp_width) | {
         "swiglu_mlp": config.swiglu,
         "swiglu_align_to": 0,
         "scale_mlp": config.mlp_norm,
@@ -199,7 +242,6 @@ def eva_arguments(config: ViTConfig) -> dict[str, Any]:
         "qkv_bias": config.qkv_bias or config.qv_bias,
         "qkv_fused": True,
         "qk_norm": config.qk_norm,
-        "init_values": config.layer_scale or None,
         "class_token": config.class_token,
         "num_reg_tokens": config.registers,
         "no_embed_class": not config.prefix_positions,
@@ -214,7 +256,6 @@ def eva_arguments(config: ViTConfig) -> dict[str, Any]:
         "rope_grid_offset": config.rope_offset,
         "rope_grid_indexing": {"yx": "ij", "xy": "xy"}[config.rope_order],
         "ref_feat_shape": [config.rope_reference] * 2 if config.rope_reference else None,
-        "global_pool": {"token": "token", "mean": "avg", "attention": "map"}[config.pool],
     }
     if config.pool == "attention":
         ratio = (config.pool_mlp_width + 0.5) / config.width

@@ -2,18 +2,20 @@
 
 Training scripts wrap the weights: `{"model": {…}, "optimizer": {…}}`, keys that begin with `module.`, a teacher next to
 its student. `unwrap` takes the content of the file and returns the tensors and, for the loading report, the names of
-the wrappers it removed and of the tensors it ignored.
+the wrappers it removed and of the tensors it ignored: only what is known to be another copy of the model, or a part of
+its training. A head in a container of its own is joined to the others under that name, and so is what nobody knows:
+the format decides which keys it has.
 """
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from vitreous.weights.safety import CheckpointError
-from vitreous.weights.safety.pickle_scan import READABLE
+from vitreous.weights.safety.pickle_scan import READABLE, Options
 
 # The first of these that holds tensors is opened.
 CONTAINERS = (
@@ -22,11 +24,10 @@ CONTAINERS = (
     *("state_dict", "model_state_dict", "model_state", "model", "net", "network", "module", "params", "weights"),
     *("student", "encoder"),  # encoder: I-JEPA's student
 )
-# Never opened: the tensors in these are not the model's.
-NOT_WEIGHTS = (
-    *("optimizer", "optimizer_state", "optimizer_state_dict", "optimizer_states", "optim", "opt"),
-    *("scheduler", "lr_scheduler", "scaler", "loss_scaler", "amp", "amp_scaler", "fp16_scaler"),
-    *("loss", "criterion", "dino_loss", "ibot_loss", "callbacks", "rng_state"),
+# Never opened, and lost without harm: the tensors in these are not the model's.
+NOT_WEIGHTS = re.compile(
+    r"(\w+_)?(optim|optimi[sz]ers?|schedulers?|lr_sched|(loss_|grad_|amp_|fp16_)?scaler|loss(es)?|criterion|metrics?|callbacks?"
+    r"|history|rng|random)(_\w+)?\d*|opt|opt_states?|amp|args|loops|hyper_parameters|prototypes"
 )
 # Removed when every tensor's name begins with one, as often as one fits.
 # `encoder.` is not here: torchvision's and Hugging Face's own names begin with it.
@@ -34,10 +35,14 @@ PREFIXES = (
     "module.",  # DistributedDataParallel, AveragedModel
     "_orig_mod.",  # torch.compile
     "_forward_module.",  # Lightning Fabric, DeepSpeed
+    "_fsdp_wrapped_module.",
+    "_checkpoint_wrapped_module.",  # torch's activation checkpointing
     "model.",  # Lightning, timm's feature wrappers
     "timm_model.",  # transformers' TimmWrapper
     *("base_model.", "teacher.backbone.", "student.backbone.", "backbone.", "image_encoder."),
 )
+# Removed from the middle of names too: single blocks are wrapped as well as models.
+WRAPPERS = PREFIXES[1:5]
 # One of these may prefix a Vision Transformer that is stored together with parts used in training only.
 BACKBONES = ("teacher.backbone.", "student.backbone.", "backbone.", "model.", "net.", "network.")
 # Parts beside a backbone that its features do not need: a head beside it would be the model's answer, and is none.
@@ -45,9 +50,10 @@ BESIDE_BACKBONE = re.compile(
     r"(student|teacher|momentum_encoder|ema)\.|((student|teacher)\.)?(dino_head|ibot_head|projector|projection_head|predictor"
     r"|decoder|mask_token|head\.mlp\d?|head\.last_layer\d?|\w*(loss|criterion|metrics?)\w*|n_averaged)(\.|$)"
 )
+PREPROCESSING = ("mean", "std", "interpolation", "crop_pct", "crop_mode")  # options of timm's training script
 MAX_NESTING = 8  # containers inside one another
 
-Known = dict[tuple[int, Any], bool]
+Known = dict[tuple[int, Any, int], bool]
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,8 @@ class RawCheckpoint:
     wrappers: tuple[str, ...]  # containers opened and prefixes removed, outermost first: `("state_dict", "module.")`
     ignored: tuple[str, ...]
     """Tensors, and containers of tensors, that are in the file but not in `tensors`: `("student", "optimizer")`."""
+    stated: Mapping[str, Any] = field(default_factory=dict)
+    """What timm's training script writes beside the weights (`arch`, `args`), in the words of its config file."""
 
 
 def unwrap(loaded: object) -> RawCheckpoint:
@@ -67,16 +75,27 @@ def unwrap(loaded: object) -> RawCheckpoint:
     >>> found = unwrap({"epoch": 3, "teacher": weights, "student": weights})
     >>> list(found.tensors), found.wrappers, found.ignored
     (['cls_token'], ('teacher', 'module.'), ('student',))
+    >>> list(unwrap({"model": weights, "head": {"weight": torch.zeros(2, 8)}}).tensors)
+    ['cls_token', 'head.weight']
     """
     level, wrappers, ignored, known = loaded, list[str](), list[str](), Known()
+    parts, stated, opened = list[tuple[str, Any]](), dict[str, Any](), list[object]()
     for _ in range(MAX_NESTING):
         if not isinstance(level, Mapping):
             raise CheckpointError(f"expected named tensors, got a {type(level).__name__}: save model.state_dict()")
         container = _container(level, known)
+        stated = stated or _statement(level)
+        opened.append(level)
         for name, value in level.items():
-            other = isinstance(name, str) and name != container and (container or not isinstance(value, torch.Tensor))
-            if other and _holds_tensors(value, known):
-                ignored.append(name)
+            other = name != container and (container or not isinstance(value, torch.Tensor))
+            if not other or not _holds_tensors(value, known) or any(value is each for each in opened):
+                continue
+            trains = NOT_WEIGHTS.fullmatch(str(name)) or BESIDE_BACKBONE.match(f"{name}.")
+            record = not _holds_tensors(value, known, least=2)  # a single number is a score or a counter
+            if record or (trains and name not in CONTAINERS):
+                ignored.append(str(name))
+            else:
+                parts.append((str(name), value))
         if container is None:
             break
         wrappers.append(container)
@@ -88,15 +107,81 @@ def unwrap(loaded: object) -> RawCheckpoint:
         raise CheckpointError(f"holds no weights under {_join_names(loaded)}: save model.state_dict()")
     if unnamed := [name for name in tensors if not isinstance(name, str)]:
         raise CheckpointError(f"expected tensors with names, got {_join_names(unnamed)}: save model.state_dict()")
-    dense = {name: _dense(name, value) for name, value in tensors.items()}
-    tensors, prefixes, others = _from_training_run(dense) or _without_prefixes(dense)
-    return RawCheckpoint(tensors, (*wrappers, *prefixes), (*ignored, *others))
+    tensors, prefixes, others = _from_training_run(_dense(tensors)) or _without_prefixes(_dense(tensors))
+    for name, value in parts:
+        if name in CONTAINERS and _is_copy(value, tensors, name, known):
+            ignored.append(name)
+        else:
+            _join(tensors, name, value)
+    return RawCheckpoint(tensors, (*wrappers, *prefixes), (*ignored, *others), stated)
+
+
+def _statement(level: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return what timm's training script states in a checkpoint, as its config file would."""
+    args = level.get("args")
+    options = args.values if isinstance(args, Options) else args if isinstance(args, Mapping) else {}
+    name = level.get("arch") or options.get("model")
+    if not isinstance(name, str):
+        return {}
+    given = options.get("model_kwargs") or {}
+    if not isinstance(given, Mapping):
+        raise CheckpointError(
+            f"its args say model_kwargs={given!r:.60}, expected an object of arguments: save it again"
+        )
+    pool, classes = options.get("gp"), options.get("num_classes")
+    images = {key: value for key in PREPROCESSING if (value := options.get(key)) not in (None, "")}
+    return {
+        "architecture": name.rpartition("/")[2],
+        "model_args": dict(given) | ({} if pool is None else {"global_pool": pool}),
+        **({"num_classes": classes} if type(classes) is int else {}),
+        **({"pretrained_cfg": images} if images else {}),
+    }
+
+
+def _is_copy(value: Any, tensors: Mapping[str, torch.Tensor], name: str, known: Known) -> bool:
+    """Return whether a container beside the opened one holds the same model, such as a student; raise if it has more.
+
+    Averaged weights without names are a copy too.
+    """
+    for _ in range(MAX_NESTING):
+        if not isinstance(value, Mapping) or (inner := _container(value, known)) is None:
+            break
+        value = value[inner]
+    held = value.items() if isinstance(value, Mapping) else ()
+    own = {key: each for key, each in held if isinstance(key, str) and isinstance(each, torch.Tensor)}
+    if not own:
+        return "ema" in name
+    names = set(_without_prefixes(_dense(own))[0])
+    if more := sorted(key for key in names - set(tensors) if not BESIDE_BACKBONE.match(key) and key != "masked_embed"):
+        if not names & set(tensors):
+            return False
+        raise CheckpointError(
+            f"has {_join_names(more)} in {name} alone, which would be lost: save the model that you want alone"
+        )
+    return True
+
+
+def _join(tensors: dict[str, torch.Tensor], name: str, value: object) -> None:
+    """Add to the model's `tensors` a part that lies beside them in the checkpoint: a tensor, or a container of some."""
+    part = {name: value}
+    if isinstance(value, Mapping):
+        named = {str(key): each for key, each in value.items()}
+        prefix = _shared_prefix(named) or ""
+        part = {f"{name}.{key.removeprefix(prefix)}": each for key, each in named.items()}
+    for key, each in part.items():
+        if not isinstance(each, torch.Tensor | Mapping | list | tuple):
+            continue  # a number or a word
+        if key in tensors or not isinstance(each, torch.Tensor):
+            raise CheckpointError(
+                f"has {key} beside the model's tensors, which would be lost: save them as one model, or the model alone"
+            )
+        tensors |= _dense({key: each})
 
 
 def _container(level: Mapping[Any, Any], known: Known) -> str | None:
     """Return the key of a checkpoint to open next, or None if the tensors are at this level."""
     inner = [name for name, value in level.items() if _holds_tensors(value, known, through=Mapping)]
-    inner = [name for name in inner if isinstance(level[name], Mapping) and name not in NOT_WEIGHTS]
+    inner = [name for name in inner if isinstance(level[name], Mapping) and not NOT_WEIGHTS.fullmatch(str(name))]
     if preferred := [name for name in CONTAINERS if name in inner]:
         return preferred[0]
     if not inner or any(isinstance(value, torch.Tensor) for value in level.values()):
@@ -107,18 +192,18 @@ def _container(level: Mapping[Any, Any], known: Known) -> str | None:
 
 
 def _holds_tensors(
-    value: object, known: Known, through: Any = Mapping | list | tuple, depth: int = MAX_NESTING
+    value: object, known: Known, through: Any = Mapping | list | tuple, depth: int = MAX_NESTING, least: int = 0
 ) -> bool:
-    """Return whether a part of a checkpoint holds a tensor. `known` keeps each container's answer."""
+    """Return whether a part of a checkpoint holds a tensor of at least so many numbers; `known` keeps the answers."""
     if isinstance(value, torch.Tensor):
-        return True
+        return value.numel() >= least
     if not isinstance(value, through) or not depth:
         return False
-    key = (id(value), through)
+    key = (id(value), through, least)
     if key not in known:
         known[key] = False  # the answer for a container that holds itself
         items = value.values() if isinstance(value, Mapping) else value
-        known[key] = any(_holds_tensors(item, known, through, depth - 1) for item in items)
+        known[key] = any(_holds_tensors(item, known, through, depth - 1, least) for item in items)
     return known[key]
 
 
@@ -138,15 +223,21 @@ def _from_training_run(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torc
 
 def _without_prefixes(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], list[str], list[str]]:
     """Return the tensors under shorter names, the prefixes removed, and the tensors ignored."""
-    if lora := next((name for name in tensors if ".lora_A." in name), None):
+    if adapter := next((name for name in tensors if ".lora_A." in name or ".base_layer." in name), None):
         raise CheckpointError(
-            f"holds LoRA matrices ({lora}), not merged into the weights that they change: merge them with peft's "
-            "merge_and_unload() and load the model that this saves"
+            f"holds a PEFT adapter's tensors ({adapter}), not merged into the weights they change: merge them with "
+            "peft's merge_and_unload() and load the model that this saves"
         )
     prefixes, ignored = list[str](), list[str]()
     if "n_averaged" in tensors and _shared_prefix(tensors.keys() - {"n_averaged"}) == "module.":  # AveragedModel
         tensors = {name: tensor for name, tensor in tensors.items() if name != "n_averaged"}
-    while len(prefixes) < MAX_NESTING and (prefix := _shared_prefix(tensors) or _backbone_prefix(tensors)):
+    for _ in range(MAX_NESTING):
+        if (prefix := _shared_prefix(tensors)) is None and (inner := _inner_wrapper(tensors)):
+            tensors = _without_inner(tensors, inner)
+            prefixes.append(inner)
+            continue
+        if (prefix := prefix or _backbone_prefix(tensors)) is None:
+            break
         beside = [name for name in tensors if not name.startswith(prefix)]
         if lost := [name for name in beside if not BESIDE_BACKBONE.match(name)]:
             raise CheckpointError(
@@ -157,6 +248,19 @@ def _without_prefixes(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch
         tensors = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
         prefixes.append(prefix)
     return tensors, prefixes, ignored
+
+
+def _inner_wrapper(names: Collection[str]) -> str | None:
+    """Find a wrapper's prefix inside the keys of a state dict, as of blocks that were compiled one by one."""
+    return next((part for part in WRAPPERS if any(f".{part}" in name for name in names)), None)
+
+
+def _without_inner(tensors: dict[str, torch.Tensor], part: str) -> dict[str, torch.Tensor]:
+    """Return a state dict without a wrapper's prefix inside its keys."""
+    plain = {name.replace(f".{part}", "."): tensor for name, tensor in tensors.items()}
+    if len(plain) < len(tensors):
+        raise CheckpointError(f"has some tensors twice, with {part} in their names and without: save one of each")
+    return plain
 
 
 def _shared_prefix(names: Collection[str]) -> str | None:
@@ -171,12 +275,13 @@ def _backbone_prefix(tensors: Mapping[str, torch.Tensor]) -> str | None:
     return next(found, None)
 
 
-def _dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Return the plain tensor inside a checkpoint's parameter; raise for a type that a ViT's weights never have."""
-    if tensor.dtype not in READABLE or tensor.layout != torch.strided or tensor.device.type != "cpu":
-        kind = f"{tensor.dtype}, {tensor.layout}, on {tensor.device.type}"
-        raise CheckpointError(f"expected real numbers in {name}, got {kind}: save it dense, as float32")
-    return tensor.detach()
+def _dense(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the plain tensors inside a checkpoint's parameters; raise for a type that a ViT's weights never have."""
+    for name, tensor in tensors.items():
+        if tensor.dtype not in READABLE or tensor.layout != torch.strided or tensor.device.type != "cpu":
+            kind = f"{tensor.dtype}, {tensor.layout}, on {tensor.device.type}"
+            raise CheckpointError(f"expected real numbers in {name}, got {kind}: save it dense, as float32")
+    return {name: tensor.detach() for name, tensor in tensors.items()}
 
 
 def _join_names(names: object) -> str:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import transformers
-from originals import fill_with_noise, outputs_of_transformers
+from originals import fill_with_noise, flat_patches, outputs_of_transformers
 from safetensors.torch import save_file
 
 from conftest import assert_same
@@ -137,12 +137,6 @@ def test_a_siglip_classifier_averages_its_tokens(labels, tmp_path):
     same_as_transformers(load(tmp_path), theirs, torch.randn(2, 3, 32, 32))
 
 
-def flat_patches(x, patch):
-    """Cut images into patches as transformers' Siglip2ImageProcessor does: channels last."""
-    patches = x.unfold(2, patch, patch).unfold(3, patch, patch)  # [b c rows columns p p]
-    return patches.permute(0, 2, 3, 4, 5, 1).flatten(3).flatten(1, 2)
-
-
 @pytest.mark.parametrize("size", [(32, 32), (40, 24)])
 @pytest.mark.parametrize("name", ["Siglip2VisionModel", "Siglip2ForImageClassification"])
 @torch.no_grad()
@@ -153,8 +147,7 @@ def test_a_siglip2_is_exact_at_a_fixed_grid(name, size, tmp_path):
     theirs = noise(owner(owner.config_class(**fields if vision else {"vision_config": fields, "num_labels": 5})))
     theirs.save_pretrained(tmp_path)
     x = torch.randn(2, 3, *size)
-    patches, grid = flat_patches(x, 8), torch.tensor([[size[0] // 8, size[1] // 8]] * 2)
-    out = theirs(patches, pixel_attention_mask=torch.ones(patches.shape[:2]), spatial_shapes=grid)
+    out = theirs(**flat_patches(x, 8))
     ours = load(tmp_path, image_size=None if size == (32, 32) else size)
     assert_same(ours(x), out.pooler_output if vision else out.logits)
 

@@ -1,5 +1,7 @@
 """Noisy NaFlex ViTs of timm's loaded here: the same logits at every size at which they run as plain ViTs."""
 
+import json
+
 import pytest
 import timm
 import torch
@@ -60,4 +62,30 @@ def test_a_missing_part_of_the_embedding_is_an_error(key, tmp_path):
     model = saved("parfac_gap", tmp_path)
     write_weights({k: v for k, v in model.state_dict().items() if k != key}, tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError, match="incomplete"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("form", ["folder", "bare", "use_naflex"])
+def test_naflex_vits_of_radio_are_refused_whatever_is_assumed(form, tmp_path):
+    sizes = {"patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 4}
+    name, options = "naflexvit_base_patch16_radio_v3", {"pos_embed_grid_size": [5, 5]}
+    if form == "use_naflex":
+        name, options = "vit_base_patch16_radio_v3", {"img_size": 40, "use_naflex": True}
+    model = timm.create_model(name, num_classes=7, **sizes | options)
+    write_weights(model.state_dict(), tmp_path / "model.safetensors")
+    path = tmp_path / "model.safetensors"
+    if form != "bare":
+        save_config_for_hf(model, tmp_path / "config.json", model_args=sizes)
+        path = tmp_path
+    for assume in ({}, {"final_norm": False}, {"final_norm": False, "heads": 4, "depth": 2}):
+        with pytest.raises(CheckpointError, match="RADIO|not a supported one|use_naflex"):
+            load(path, assume=assume)
+
+
+def test_a_plain_vit_built_as_naflex_is_refused(tmp_path):
+    model = timm.create_model("vit_base_patch16_siglip_224", use_naflex=True, img_size=40, **SMALL)
+    write_weights(model.state_dict(), tmp_path / "model.safetensors")
+    config = {"architecture": "vit_base_patch16_siglip_224", "num_classes": 0, "pretrained_cfg": {}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="'vit_base_patch16_siglip_224', and its tensors are of a NaFlex ViT"):
         load(tmp_path)

@@ -96,6 +96,23 @@ def crop_and_resize(pixels: Tensor, box: Box, size: tuple[int, int]) -> Tensor:
     return cropped.round_().clamp_(0, 255).to(torch.uint8)
 
 
+def crop_nearest(pixels: Tensor, box: Box, size: tuple[int, int]) -> Tensor:
+    """Crop each mask's box and resize it by nearest neighbour, in whole numbers: `[b c H W]` → `[b c h w]`.
+
+    >>> box = (torch.tensor([0]), torch.tensor([1]), torch.tensor([1]), torch.tensor([2]))
+    >>> crop_nearest(torch.arange(4).reshape(1, 1, 1, 4), box, (1, 4))
+    tensor([[[[1, 1, 2, 2]]]])
+    """
+    sides = ((box[0], box[2], size[0]), (box[1], box[3], size[1]))
+    rows, columns = (
+        start[:, None] + (2 * torch.arange(steps, device=start.device) + 1) * length[:, None] // (2 * steps)
+        for start, length, steps in sides
+    )  # [b h], [b w]: the pixel in which the middle of a new one lies
+    source = rows[:, :, None] * pixels.shape[3] + columns[:, None, :]  # [b h w]
+    flat = pixels.flatten(2)  # [b c H·W]
+    return flat.gather(2, source.flatten(1)[:, None].expand(-1, flat.shape[1], -1)).view(*flat.shape[:2], *size)
+
+
 def interpolate(start: Tensor, length: Tensor, steps: int, side: int) -> Tensor:
     """Return the positions of a crop's new pixels on a side, in `grid_sample`'s units (-1 to 1): float `[b steps]`."""
     middle = torch.arange(steps, device=start.device) + 0.5

@@ -1,4 +1,4 @@
-"""MixUp and CutMix: mix each image, and its target, with the one before it in the batch.
+"""MixUp and CutMix: mix each image, and its target or mask, with the one before it in the batch.
 
 Each image has a mix of its own; torchvision draws one a batch. The rest equals torchvision's.
 
@@ -55,7 +55,7 @@ class MixUpCutMix(nn.Module):
             self.register_buffer(name, list_quantiles(alpha) if alpha else torch.zeros(0), persistent=False)
 
     def forward(self, images: Tensor, targets: Tensor, rng: CounterRandom) -> tuple[Tensor, Tensor]:
-        """Mix float images `[b c h w]` and targets `[b k]`."""
+        """Mix float images `[b c h w]` and targets `[b k]`; by CutMix alone, masks `[b h w]` for targets."""
         rank = (rng.uniform("mix quantile") * QUANTILES).long()
         whole = rng.uniform("mix at all") >= self.share  # these images are not mixed
         if not self.cutmix:
@@ -63,7 +63,10 @@ class MixUpCutMix(nn.Module):
         kept = self.cutmix_quantiles[rank].masked_fill(whole, 1.0)  # an empty box
         cut, kept = self.draw_cut(kept, (images.shape[2], images.shape[3]), rng)
         if not self.mixup:
-            return torch.where(cut, images.roll(1, 0), images), self.blend_targets(targets, kept)
+            patched = torch.where(cut, images.roll(1, 0), images)
+            if targets.dim() == 3:
+                return patched, torch.where(cut[:, 0], targets.roll(1, 0), targets)
+            return patched, self.blend_targets(targets, kept)
         blended = rng.uniform("mix by blending") < 0.5
         kept = torch.where(blended, self.mixup_quantiles[rank].masked_fill(whole, 1.0), kept)
         faded = self.blend(images, targets, kept)

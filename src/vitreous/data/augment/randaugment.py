@@ -5,7 +5,8 @@ tables on the CPU: the source of each pixel (shear, translate, rotate) and the n
 posterize, solarize). A look-up gives the same bits on every device, compiled or not; computing again would not: in
 shears and rotations many pixels lie half-way between two, and rounding decides.
 
-Every image goes through all stages, and all but its own leave it unchanged: no shape depends on random numbers.
+Every image goes through all stages, and all but its own leave it unchanged: no shape depends on random numbers. With
+`masks`, the last channel of the pixels is a mask (or its negative), which is moved and otherwise left alone.
 
 Shapes:  b images   c colours, 1 or 3   h height   w width   p = h·w pixels   r rows of the table
 """
@@ -185,13 +186,21 @@ class RandomOperations(nn.Module):
     factor: Tensor  # float32 [r]: the image's share in a blend
     rest: Tensor  # float32 [r]: the other's share
 
-    def __init__(self, name: str, size: tuple[int, int], operations: int = 1, magnitude: int | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        size: tuple[int, int],
+        operations: int = 1,
+        magnitude: int | None = None,
+        *,
+        masks: bool = False,
+    ) -> None:
         super().__init__()
         if name not in SPACES:
             raise ValueError(f"unknown policy {name!r}: choose from {', '.join(SPACES)}")
         if magnitude is not None and not 0 <= magnitude < BINS:
             raise ValueError(f"magnitude is {magnitude}, and the strengths are 0 to {BINS - 1}")
-        self.size, self.operations = size, operations
+        self.size, self.operations, self.masks = size, operations, masks
         self.bins = range(BINS) if magnitude is None else range(magnitude, magnitude + 1)
         height, width = size
         frames = [torch.arange(height * width, dtype=torch.int32)]
@@ -237,8 +246,10 @@ class RandomOperations(nn.Module):
     def apply_piece(self, pixels: Tensor, rows: Tensor) -> Tensor:
         """Move pixels, change tones, and blend pixels with their grey or their neighbours."""
         pixels = self.move_pixels(pixels, rows)
-        grey = to_grey(pixels)  # [b h w]
-        return self.blend(self.change_tones(pixels, grey, rows), grey, rows)
+        colours = pixels[:, :-1] if self.masks else pixels
+        grey = to_grey(colours)  # [b h w]
+        changed = self.blend(self.change_tones(colours, grey, rows), grey, rows)
+        return torch.cat([changed, pixels[:, -1:]], dim=1) if self.masks else changed
 
     def move_pixels(self, pixels: Tensor, rows: Tensor) -> Tensor:
         """Shear, translate and rotate images by one look-up."""

@@ -5,68 +5,91 @@ A row names an image (a path relative to the table) and its label, and perhaps a
     image,label,split
     photos/1.jpg,cat,train
     photos/2.jpg,dog,test
+
+A row may have several labels (`cat;outdoor` in a column labels, or a column of 0 and 1 for each), or numbers instead:
+`table_targets` reads these.
 """
 
 import csv
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vitreous.data.archives import split_member
 from vitreous.data.image_dataset import SPELLINGS, DatasetSource, ImageDataset, digest, file_state
 from vitreous.data.images import is_web_address
-from vitreous.data.sources.parquet import LABEL_COLUMNS
+from vitreous.data.sources.table_targets import Table, Target, cell_text, guess_task, read_target, spell_target
 
-IMAGE_COLUMNS = ("image", "file_name", "filename", "file", "path", "image_path", "img")
-LABELS = (*LABEL_COLUMNS, "class_name", "category")
-SPLIT_COLUMNS = ("split", "subset")
 SUFFIXES = (".csv", ".tsv", ".jsonl")
+NOUNS = {"classify": "labels", "multilabel": "sets of labels", "regress": "rows of numbers"}
 TABLES = ("labels.csv", "metadata.jsonl", "metadata.csv")
 """Tables that make a folder a dataset, if they have labels; the last one counts."""
 
-Row = tuple[str, str, str | None]
-"""An image's path, its label and its split."""
+Row = tuple[str, Target, str | None]
+"""An image's path, its label (or labels, or numbers) and its split."""
 
 
-def find_tables(path: Path) -> dict[str | None, Path]:
+def find_tables(path: Path, *, labels: bool = True) -> dict[str | None, Path]:
     """Find the tables of labels that a file or a folder stands for, by split; a folder's own is that of None.
 
-    A folder has one at its top, or one in each of `train/`, `test/` and so on, as the Hub has it.
+    A folder has one at its top, or one in each of `train/`, `test/` and so on, as the Hub has it. A folder's table has
+    a column of labels; without `labels`, other columns will do.
     """
     if path.is_file():
         return {None: path} if path.suffix.lower() in SUFFIXES else {}
     for parts in ((None,), SPELLINGS):
-        inner = {part: path / (part or "") for part in parts}
-        found = {part: folder / name for part, folder in inner.items() for name in TABLES if _has_labels(folder / name)}
+        inner = [(part, path / (part or "") / name) for part in parts for name in TABLES]
+        found = {part: table for part, table in inner if _has_columns(table, labels)}
         if found:
             return found
     return {}
 
 
-def table_source(name: str | Path, tables: Mapping[str | None, Path]) -> DatasetSource:
+def table_source(name: str | Path, tables: Mapping[str | None, Path], task: str | None = None) -> DatasetSource:
     """Group the rows of tables of labels to splits, by the column split or by the table's folder."""
-    rows = {part: read_table(table) for part, table in tables.items()}
-    class_names = _sorted_names({label for part in rows.values() for _, label, _ in part})
+    read = {part: open_table(table) for part, table in tables.items()}
+    task = task or guess_task(list(read.values()))
+    if task == "segment":
+        raise ValueError(f"{name} is a table, and masks are not read from it: name a folder with images/ and masks/")
+    rows = {part: read_rows(table, task) for part, table in read.items()}
+    class_names = _class_names(list(read.values()), rows.values(), task)
     groups: dict[str | None, list[tuple[Path, Row]]] = {}
     for part, table in tables.items():
         for row in rows[part]:
             groups.setdefault(part or row[2], []).append((table.parent, row))
     title = Path(name).name
-    opened = {split: partial(_from_rows, title, class_names, group, name) for split, group in groups.items()}
+    opened = {split: partial(_from_rows, title, class_names, group, name, task) for split, group in groups.items()}
     return DatasetSource(
         name=str(name),
         splits={split: opener for split, opener in opened.items() if split is not None},
         whole=opened.get(None),
         layout="a row with that word in its column split",
+        task=task,
     )
 
 
+def _class_names(tables: Sequence[Table], rows: Iterable[list[Row]], task: str) -> tuple[str, ...]:
+    """Return the names of a table's classes, labels or numbers: sorted words, or columns in their order."""
+    if task == "classify" or (task == "multilabel" and tables[0].label):
+        targets = (target for part in rows for _, target, _ in part)
+        words = {str(word) for target in targets for word in ((target,) if isinstance(target, str) else target)}
+        if not words:
+            raise ValueError(f"{tables[0].path} has no label in any row: expected some, such as cat;outdoor")
+        return _sorted_names(words)
+    for table in tables[1:]:
+        if table.others != tables[0].others:
+            raise ValueError(f"{tables[0].path} and {table.path} have different columns: give both the same")
+    return tuple(column.strip() for column in tables[0].others)
+
+
 def _from_rows(
-    title: str, class_names: tuple[str, ...], group: Sequence[tuple[Path, Row]], name: str | Path
+    title: str, class_names: tuple[str, ...], group: Sequence[tuple[Path, Row]], name: str | Path, task: str
 ) -> ImageDataset:
     """Make a dataset from the rows of a table of labels."""
     names = tuple(image for _, (image, _, _) in group)
@@ -77,8 +100,20 @@ def _from_rows(
             f"{group[0][0]}"
         )
     index = {label: i for i, label in enumerate(class_names)}
-    labels = tuple(index[label] for _, (_, label, _) in group)
-    return ImageDataset(title, class_names, labels, paths.__getitem__, names.__getitem__, partial(_version, paths))
+    whole = partial(ImageDataset, title, class_names, image=paths.__getitem__, name_of=names.__getitem__)
+    found = [target for _, (_, target, _) in group]
+    if task == "classify":
+        return whole(labels=tuple(index[str(target)] for target in found), version=partial(_version, paths))
+    if missing := [i for i, path in enumerate(paths) if not _state(path)]:
+        count = f"{len(missing):,} of {len(paths):,} images of {name} {'do' if len(missing) > 1 else 'does'} not exist"
+        raise FileNotFoundError(f"{count}, such as {names[missing[0]]}: correct the path, or remove the row")
+    targets = np.zeros((len(group), len(class_names)), np.float32)
+    for row, target in zip(targets, found, strict=True):
+        if task == "multilabel":
+            row[[index[str(word)] for word in target]] = 1
+        else:
+            row[:] = target
+    return whole(labels=(0,) * len(group), version=partial(_version, paths), task=task, targets=targets)
 
 
 def _state(path: str) -> str:
@@ -103,31 +138,37 @@ def _sorted_names(names: set[str]) -> tuple[str, ...]:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def read_table(table: Path) -> list[Row]:
+def open_table(path: Path) -> Table:
+    """Read a table of labels, whose columns have any of their usual names; a `ValueError` if it has no images."""
+    header, values = _read(path)
+    table = Table(path, tuple(header), values)
+    if not table.image:
+        columns = ", ".join(header) or "none"
+        raise ValueError(f"{path} has no column image (or file_name): its columns are {columns}")
+    return table
+
+
+def read_rows(table: Table, task: str) -> list[Row]:
     """Return the rows of a table of labels; a `ValueError` says what is missing."""
-    header, values = _read(table)
-    image, label = _column(header, IMAGE_COLUMNS), _column(header, LABELS)
-    if image is None or label is None:
-        missing = "image (or file_name)" if image is None else "label"
-        raise ValueError(f"{table} has no column {missing}: its columns are {', '.join(header) or 'none'}")
-    split = _column(header, SPLIT_COLUMNS)
+    title, read = table.path.name, read_target(table, task)
     rows: list[Row] = []
-    labels: dict[str, str] = {}
-    for number, value in enumerate(values):
-        name, word = (_text(value.get(column)) for column in (image, label))
-        part = _text(value.get(split)).lower() if split else None
-        if not name or not word:
-            what = "image" if not name else "label"
-            raise ValueError(f"row {number} of {table.name} has no {what}: fill it in, or remove the row")
-        if split and part not in SPELLINGS:
-            raise ValueError(f"row {number} of {table.name} has split {part!r}: expected {', '.join(SPELLINGS)}")
+    targets: dict[str, Target] = {}
+    for number, value in enumerate(table.values):
+        name = cell_text(value.get(table.image))
+        part = cell_text(value.get(table.split)).lower() if table.split else None
+        if not name:
+            raise ValueError(f"row {number} of {title} has no image: fill it in, or remove the row")
+        target = read(number, value)
+        if table.split and part not in SPELLINGS:
+            raise ValueError(f"row {number} of {title} has split {part!r}: expected {', '.join(SPELLINGS)}")
         if is_web_address(name):
-            raise ValueError(f"row {number} of {table.name} is a URL: download the images, and name their files")
-        if labels.setdefault(name, word) != word:
-            raise ValueError(f"{table.name} gives {name} two labels, {labels[name]!r} and {word!r}: keep one of them")
-        rows.append((name, word, part))
+            raise ValueError(f"row {number} of {title} is a URL: download the images, and name their files")
+        if (other := targets.setdefault(name, target)) != target:
+            both = f"{spell_target(other)} and {spell_target(target)}"
+            raise ValueError(f"{title} gives {name} two {NOUNS[task]}, {both}: keep one of them")
+        rows.append((name, target, part))
     if not rows:
-        raise ValueError(f"{table} has no rows: expected one for each image")
+        raise ValueError(f"{table.path} has no rows: expected one for each image")
     return rows
 
 
@@ -151,8 +192,8 @@ def _read(table: Path) -> tuple[list[str], list[Mapping[str, Any]]]:
         raise ValueError(f"{table} cannot be read as a table ({error}): save it again as .csv") from error
 
 
-def _has_labels(table: Path) -> bool:
-    """Return whether a .csv or .jsonl table has columns of images and labels, by its first line."""
+def _has_columns(table: Path, labels: bool) -> bool:
+    """Return whether a .csv or .jsonl table has columns of images and labels (or others), by its first line."""
     if not table.is_file():
         return False
     with table.open(encoding="utf-8-sig", errors="replace") as file:
@@ -164,15 +205,5 @@ def _has_labels(table: Path) -> bool:
             return False
     else:
         header = [word.strip(' "\r\n') for word in first.split(max(",;\t", key=first.count))]
-    return _column(header, IMAGE_COLUMNS) is not None and _column(header, LABELS) is not None
-
-
-def _column(header: Sequence[str], usual: Sequence[str]) -> str | None:
-    """Find a column of a table of labels by its usual names."""
-    found = {str(name).strip().lower(): name for name in reversed(header)}
-    return next((found[name] for name in usual if name in found), None)
-
-
-def _text(value: Any) -> str:
-    """Return a cell of a table of labels as text; an empty cell, a missing one and a list are nothing."""
-    return "" if value is None or isinstance(value, list | dict) else str(value).strip()
+    found = Table(table, tuple(header), [])
+    return bool(found.image) and bool(found.label or (not labels and found.others))

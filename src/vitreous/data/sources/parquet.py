@@ -157,21 +157,26 @@ def choose_columns(features: Mapping[str, Any], title: str) -> TableColumns:
     >>> choose_columns({"img": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": ["cat", "dog"]}}, "zoo")
     TableColumns(image='img', label='label', class_names=('cat', 'dog'))
     """
+    image = choose_image(features, title)
     kinds = {name: _kind(value) for name, value in features.items()}
-    images = [name for name, kind in kinds.items() if kind == "Image"]
     classes = [name for name, kind in kinds.items() if kind == "ClassLabel"]
     others = [name for name, kind in kinds.items() if kind == "Value" and name in LABEL_COLUMNS]
-    image = _best(images, IMAGE_COLUMNS)
     label = _best(classes, LABEL_COLUMNS) or _best(others, LABEL_COLUMNS)
-    listed = ", ".join(features) or "none"
-    if image is None:
-        wanted = f"expected one with the bytes of encoded images, such as {' or '.join(IMAGE_COLUMNS[:2])}"
-        raise ValueError(f"{title} has no single column of images: {wanted}; it has {listed}")
     if label is None:
         wanted = f"expected one such as {' or '.join(LABEL_COLUMNS[:3])}"
-        raise ValueError(f"{title} has no single column of classes: {wanted}; it has {listed}")
+        raise ValueError(f"{title} has no single column of classes: {wanted}; it has {', '.join(features) or 'none'}")
     names = features[label].get("names")
     return TableColumns(image, label, tuple(str(name) for name in names) if names else None)
+
+
+def choose_image(features: Mapping[str, Any], title: str) -> str:
+    """Choose the image column of a parquet file (or Hub table) by its type, then by the usual names."""
+    image = _best([name for name, value in features.items() if _kind(value) == "Image"], IMAGE_COLUMNS)
+    if image is None:
+        wanted = f"expected one with the bytes of encoded images, such as {' or '.join(IMAGE_COLUMNS[:2])}"
+        listed = ", ".join(features) or "none"
+        raise ValueError(f"{title} has no single column of images: {wanted}; it has {listed}")
+    return image
 
 
 def number_labels(

@@ -4,20 +4,22 @@ import { make, number, percent } from "./dom.js";
 import { gradient, paint } from "./colours.js";
 
 const LARGE = [560, 260], PHONE = [350, 230], SMALL = [200, 150]; // so that words are as large everywhere
-const LEFT = 56, TOP = 12, BOTTOM = 34;
+const NARROW = 56, TOP = 12, BOTTOM = 34;
 
 function frame({ label, low, high, steps, names, title, unit = "", small = false, right: RIGHT = 22 }) {
   const [WIDE, TALL] = small ? SMALL : matchMedia("(max-width: 40rem)").matches ? PHONE : LARGE;
+  const marks = ticks(low, high).map(([value, text]) => [value, text + unit]);
+  const LEFT = Math.max(NARROW, 14 + 6.8 * Math.max(0, ...marks.map(([, text]) => text.length)));
   const x = (i) => LEFT + ((WIDE - LEFT - RIGHT) * (steps > 1 ? i / (steps - 1) : 0.5));
   const y = (value) => TOP + (TALL - TOP - BOTTOM) * (1 - (value - low) / (high - low || 1));
   const svg = make("svg", { viewBox: `0 0 ${WIDE} ${TALL}`, class: "chart", role: "img", "aria-label": title });
-  for (const [value, text] of ticks(low, high)) {
+  for (const [value, text] of marks) {
     svg.append(make("line", { x1: LEFT, x2: WIDE - RIGHT, y1: y(value), y2: y(value), class: "grid" }));
-    svg.append(make("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, text + unit));
+    svg.append(make("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, text));
   }
   for (const i of named(steps, WIDE / 40, Boolean(names))) svg.append(make("text", { x: x(i), y: TALL - BOTTOM + 18, "text-anchor": "middle" }, names ? names[i] : String(i)));
   svg.append(make("text", { x: (LEFT + WIDE - RIGHT) / 2, y: TALL - 2, "text-anchor": "middle", class: "axis" }, label));
-  return { svg, x, y, right: WIDE - RIGHT, bottom: TALL - BOTTOM };
+  return { svg, x, y, left: LEFT, right: WIDE - RIGHT, bottom: TALL - BOTTOM };
 }
 
 // Which of many steps are named: all, or every second, third, …; where they are shares of a whole, its quarters
@@ -47,8 +49,8 @@ export function ticks(low, high, count = 4) {
 // values [layers × heads]: a dot for each head, a line through their means; the chosen one marked
 export function dots(values, layers, heads, { title, label = "block", unit = "", floor = 0, ceiling = null, limits = null, chosen = null, choose = null, small = false }) {
   const [low, high] = limits ?? [floor, Math.max(...values, ceiling ?? 0) * 1.05];
-  const { svg, x, y, right } = frame({ label, low, high, steps: layers, title, unit, small });
-  if (ceiling !== null) svg.append(make("line", { x1: LEFT, x2: right, y1: y(ceiling), y2: y(ceiling), class: "limit" }));
+  const { svg, x, y, left, right } = frame({ label, low, high, steps: layers, title, unit, small });
+  if (ceiling !== null) svg.append(make("line", { x1: left, x2: right, y1: y(ceiling), y2: y(ceiling), class: "limit" }));
   const means = [];
   for (let layer = 0; layer < layers; layer++) {
     let sum = 0;

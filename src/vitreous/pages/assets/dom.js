@@ -19,7 +19,21 @@ export function percent(value) {
   return `${(100 * value).toFixed(digits)} %`;
 }
 
+// a number that a model gives, with four digits or all before the point
+export function quantity(value) {
+  const size = Math.abs(value);
+  return (size >= 1000 && size < 1e12 ? value.toFixed(0) : String(Number(value.toPrecision(4)))).replaceAll("-", "−");
+}
+
+// what a model says of one of its outputs: a number, or a probability or share
+export const amount = (each) => ("value" in each ? quantity(each.value) : percent(each.probability));
+
 export function number(value) {
   const size = Math.abs(value);
   return size >= 100 ? value.toFixed(0) : size >= 1 ? value.toFixed(1) : size === 0 ? "0" : size >= 0.01 ? value.toFixed(2) : value.toExponential(0);
+}
+
+// the colour of a class
+export function swatch(colour) {
+  return make("i", { class: "swatch", "aria-hidden": "true", style: { background: colour } });
 }

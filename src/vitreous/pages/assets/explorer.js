@@ -2,14 +2,14 @@
 
 import { make } from "./dom.js";
 import { Images } from "./images.js";
-import { address, ask, blocks, parts } from "./server.js";
-import { DEFAULTS, State } from "./state.js";
+import { address, ask, blocks, parts, together } from "./server.js";
+import { DEFAULTS, OwnClass, State } from "./state.js";
 import { Viewer } from "./viewer.js";
 
 const POLL = 500; // milliseconds between two questions how far the server is
 const client = [...crypto.getRandomValues(new Uint32Array(4))].map((word) => word.toString(16)).join(""); // randomUUID wants https
 const at = (id) => document.getElementById(id);
-const state = new State({ ...DEFAULTS, sample: null, image: null, model: null, beside: "", sentence: "" }, ["view", "class", "sample", "image", "model", "beside", "sentence"]);
+const state = new State({ ...DEFAULTS, sample: null, image: null, model: null, beside: "", sentence: "", pixel: "" }, ["view", "class", "sample", "image", "model", "beside", "sentence", "pixel"]);
 const slots = []; // the slots of one or two viewers
 const OTHER = "image:"; // what stands beside is a model, or after this an image
 let images = null; // where images come from
@@ -74,13 +74,34 @@ class Slot {
     const [own, first] = [model, shown.model].map((name) => models.find((each) => each.name === name));
     const { class: asked, sentence } = state.values;
     if (sentence && (own.sentences || first.sentences)) return model === shown.model ? asked : null; // counted among the sentences
-    return asked !== null && own.classifier && own.classes === first.classes && asked < own.classes ? asked : null;
+    if (!alike(own, first)) return this.own?.model === model ? this.own.index : null;
+    return asked !== null && own.classifier && asked < own.classes ? asked : null;
+  }
+
+  // another label, number or class of this slot's model alone
+  async choose(index) {
+    const { model } = this.question;
+    this.own = { model, index };
+    if (this.viewer.header.classes.some((each) => each.index === index)) return;
+    this.changing?.abort();
+    this.choosing?.abort();
+    this.choosing = new AbortController();
+    document.documentElement.removeAttribute("data-ready");
+    this.preview(this.question);
+    this.loading = this.receive({ classes: index }, this.choosing.signal, this.label);
+    try {
+      await this.loading;
+      document.documentElement.dataset.ready = String(slots.filter((slot) => slot.viewer).length);
+    } catch (error) {
+      if (error.name !== "AbortError") tell(`${this.question.name}: ${error.message}`, "", true);
+    }
   }
 
   // ask for an image's page, and show each part as it comes
   look(model, { name, blob }, signal, label) {
-    const { sentences } = models.find((each) => each.name === model);
-    this.question = { model, name, blob, compare: second ? true : null, sentence: sentences ? state.values.sentence : "" };
+    const { sentences, task } = models.find((each) => each.name === model);
+    this.label = label;
+    this.question = { model, name, blob, compare: second ? true : null, sentence: sentences ? state.values.sentence : "", pixel: task === "segment" ? state.values.pixel : "" };
     this.loading = this.receive({ classes: this.target(model) }, signal, label);
     return this.loading;
   }
@@ -90,7 +111,8 @@ class Slot {
     try {
       for await (const part of this.ask(values, signal)) {
         if (signal.aborted) return;
-        if (viewer) viewer.receive(part);
+        if (viewer?.before) viewer.edits.later(part); // what is shown is changed already
+        else if (viewer) viewer.receive(part);
         else viewer = await this.open(part, label);
       }
     } catch (error) {
@@ -102,8 +124,8 @@ class Slot {
   }
 
   async *ask(values, signal) {
-    const { model, name, blob, compare, sentence } = this.question;
-    yield* parts(await ask(address("/api/explain", { model, name, compare, sentence, client: this.client, stages: true, ...values }), blob, signal));
+    const { model, name, blob, compare, sentence, pixel } = this.question;
+    yield* parts(await ask(address("/api/explain", { model, name, compare, sentence, pixel, client: this.client, stages: true, ...values }), blob, signal));
   }
 
   // ask again without some heads or patches; only the newest question is answered
@@ -120,8 +142,10 @@ class Slot {
     for (const view of header.views) view.pending = true;
     const { view, block, head, query, class: target } = header.start;
     if (!globalThis.vitreous) state.start({ view, block: block ?? 0, head: head ?? "mean", query, class: target });
-    const source = { ablate: (values) => this.ablate(values), loaded: () => this.loading, explain: (index) => state.set({ class: index }), sentence: sentenceOf(model), blocks };
-    const viewer = await Viewer.create(payload, state, source);
+    const source = { ablate: (values) => this.ablate(values), stop: () => this.changing?.abort(), loaded: () => (together ? null : this.loading), explain: (index) => own.set({ class: index, pixel: "" }), pixel: (pixel) => own.set({ class: null, pixel, count: null }), sentence: sentenceOf(model), blocks };
+    const [mine, first] = [model, shown.model].map((name) => models.find((each) => each.name === name));
+    const own = alike(mine, first) ? state : new OwnClass(state, target, (index) => this.choose(index));
+    const viewer = await Viewer.create(payload, own, source);
     this.viewer?.destroy();
     this.viewer = viewer;
     this.element.classList.remove("waiting");
@@ -141,6 +165,11 @@ class Slot {
   }
 }
 
+// whether two models are asked alike: what one gives at an index, the other gives there too
+function alike(own, first) {
+  return own === first || (own.task === first.task && own.classifier && own.classes === first.classes);
+}
+
 async function look() {
   if (!image) return;
   asked?.abort(); // nobody waits for what was asked before
@@ -149,7 +178,7 @@ async function look() {
   if (second) pairs.push({ model: shown.model, image: second });
   else if (shown.beside) pairs.push({ model: shown.beside, image });
   const labels = pairs.map((each) => (second ? each.image.name : each.model)), two = pairs.length > 1;
-  slots.forEach((slot) => slot.changing?.abort());
+  slots.forEach((slot) => [slot.changing, slot.choosing].forEach((question) => question?.abort()));
   const { name } = image;
   let over = false;
   tell(`Looking at ${name} …`);
@@ -171,16 +200,17 @@ async function look() {
 
 // Show what the state says: another image, another model, a class whose evidence has not been asked for
 async function showState(values) {
-  const { sample, image: index, model, beside, sentence, class: asked } = values;
+  const { sample, image: index, model, beside, sentence, pixel, class: asked } = values;
   at("first").value = model;
   at("second").value = beside;
   const other = sample !== shown.sample || index !== shown.image;
   const viewer = slots[0].viewer;
   const unheld = asked !== null && asked !== shown.class && viewer && !viewer.header.classes.some((each) => each.index === asked);
-  if (!other && model === shown.model && beside === shown.beside && sentence === shown.sentence && !unheld) return;
-  shown = { sample, image: index, model, beside, sentence, class: asked };
+  if (!other && model === shown.model && beside === shown.beside && sentence === shown.sentence && pixel === shown.pixel && !unheld) return;
+  shown = { sample, image: index, model, beside, sentence, pixel, class: asked };
   const mine = shown;
   images.mark(index ?? sample);
+  if (other) slots.forEach((slot) => (slot.own = null)); // what was chosen of another image
   const found = await Promise.all([other ? images.get(index ?? sample) : image, beside.startsWith(OTHER) ? images.get(keyOf(beside)) : null]);
   if (shown !== mine) return;
   [image, second] = found;
@@ -215,7 +245,7 @@ async function start() {
   at("first").append(...options());
   at("first").parentElement.hidden = !several; // nothing to choose
   at("second").append(...(several ? [make("optgroup", { label: "Another model" }, options())] : []), others);
-  const fresh = { query: null, hover: null, class: null, count: null };
+  const fresh = { query: null, hover: null, class: null, count: null, pixel: "" };
   images = new Images(samples, {
     strip: at("samples"),
     choose: ({ sample = null, image: index = null }) => state.set({ sample, image: index, ...fresh }),
@@ -226,7 +256,10 @@ async function start() {
     },
   });
   images.listen({ file: at("file"), drop: at("drop"), camera: at("camera") });
-  at("first").addEventListener("change", () => state.set({ model: at("first").value, ...fresh }));
+  at("first").addEventListener("change", () => {
+    const [now, before] = [at("first").value, shown.model].map((name) => models.find((each) => each.name === name));
+    state.set({ model: now.name, ...fresh, ...(now.task === before?.task ? {} : { view: null }) }); // what it opens with, such as its mask
+  });
   at("second").addEventListener("change", () => state.set({ beside: at("second").value }));
   state.start({ sample: samples[0], model: models[0].name });
   state.watch((values) => showState(withKnown(values, samples)).catch((error) => tell(error.message, "", true)));

@@ -102,6 +102,24 @@ export function blurred(image, c, [height, width], [rows, columns]) {
   return found;
 }
 
+// What the page needs of an image: a file, or what the network saw of an image of the report (`seen`)
+export async function look(blob, preprocess, seen = false) {
+  const c = preprocess.mean.length, image = await open(blob, c), { width, height, read, bitmap } = image, [rows, columns] = preprocess.size;
+  const found = { width, height, seen: seen ? read(0, height) : view(preprocess, height, width, c, read) };
+  found.shown = [found.seen, [rows, columns]];
+  const sides = typeof preprocess.resize === "number" ? [preprocess.resize, preprocess.resize] : preprocess.resize;
+  const larger = sides ? Math.floor(Math.min(SHARP, width, height) / Math.max(rows, columns, ...sides)) : 1;
+  if (!seen && larger > 1) {
+    const resize = typeof preprocess.resize === "number" ? preprocess.resize * larger : preprocess.resize.map((side) => side * larger);
+    const sharp = { ...preprocess, resize, size: [rows * larger, columns * larger] };
+    found.shown = [view(sharp, height, width, c, read), sharp.size];
+  }
+  found.small = seen ? null : await thumbnail(bitmap);
+  bitmap.close();
+  found.x = normalise(preprocess, found.seen);
+  return found;
+}
+
 export class Inspection {
   // `template` is the header of the report's payload; `check(title, done, of)` reports how far a view is, and ends an old question
   constructor(network, weights, template, check) {
@@ -116,27 +134,12 @@ export class Inspection {
 
   // --- the image -----------------------------------------------------------------------------------------------------
 
-  // a file, or what the network saw of an image of the report (`seen`)
-  async look(blob, { seen = false, blur = null }) {
-    const { network } = this, { preprocess } = network, c = preprocess.mean.length;
-    const image = await open(blob, c), [rows, columns] = preprocess.size;
-    this.width = image.width;
-    this.height = image.height;
-    this.seen = seen ? image.read(0, image.height) : view(preprocess, image.height, image.width, c, image.read);
-    this.shown = [this.seen, [rows, columns]];
-    const sides = typeof preprocess.resize === "number" ? [preprocess.resize, preprocess.resize] : preprocess.resize;
-    const larger = sides ? Math.floor(Math.min(SHARP, image.width, image.height) / Math.max(rows, columns, ...sides)) : 1;
-    if (!seen && larger > 1) {
-      const resize = typeof preprocess.resize === "number" ? preprocess.resize * larger : preprocess.resize.map((side) => side * larger);
-      const sharp = { ...preprocess, resize, size: [rows * larger, columns * larger] };
-      this.shown = [view(sharp, image.height, image.width, c, image.read), sharp.size];
-    }
-    this.small = seen ? null : await thumbnail(image.bitmap);
-    image.bitmap.close();
-    this.x = normalise(preprocess, this.seen);
+  // an image that was looked at, with some of its patches blurred
+  take(found, blur = null) {
+    Object.assign(this, found);
     if (blur?.size) this.blur(blur);
-    this.patches = network.embed(this.x);
-    this.tokens = network.assemble(this.patches);
+    this.patches = this.network.embed(this.x);
+    this.tokens = this.network.assemble(this.patches);
   }
 
   // some patches of the image itself, blurred
@@ -144,6 +147,7 @@ export class Inspection {
     const { preprocess, config, grid } = this.network, { mean, std } = preprocess, c = mean.length, [height, width] = config.size;
     const soft = blurred(this.x, c, [height, width], grid), [p, q] = config.patch;
     this.seen = this.seen.slice();
+    this.x = this.x.slice();
     for (const patch of patches) {
       const [row, column] = [Math.floor(patch / grid[1]), patch % grid[1]];
       for (let colour = 0; colour < c; colour++) for (let y = row * p; y < (row + 1) * p; y++) for (let x = column * q; x < (column + 1) * q; x++) {
@@ -209,7 +213,7 @@ export class Inspection {
     const crop = [pixels(left, this.width), pixels(top, this.height), pixels(right, this.width), pixels(bottom, this.height)];
     const image = { name, size: [this.width, this.height], crop, preprocess: this.weights.header.network.described };
     const views = template.views.map((view) => ({ ...view, results: [] }));
-    return { ...template, image, artifacts: this.artifacts.words, start: { ...template.start, class: this.target }, predictions: this.order.slice(0, template.predictions.length).map(named), classes: this.classes.map((index) => ({ index, class_name: this.label(index) })), views };
+    return { ...template, image, artifacts: this.artifacts.words, start: { ...template.start, class: this.target }, predictions: this.order.slice(0, template.predictions.length).map(named), classes: this.classes.map(named), views };
   }
 
   // patches whose tokens are outliers (inside/artifacts.py)
@@ -425,7 +429,7 @@ export class Inspection {
     const total = 2 * counts.length - 2 + draws;
     let done = 0;
     const asked = async (chosen, hide) => {
-      await this.check("Hide and show", done++, total);
+      await this.check("Test of the map", done++, total);
       const kept = new Uint8Array(n).fill(hide ? 1 : 0);
       for (const patch of chosen) kept[patch] = hide ? 0 : 1;
       return softmax(this.ask(kept, mean));
@@ -475,9 +479,9 @@ function even(value) {
   return value - down === 0.5 ? down + (down % 2) : Math.round(value);
 }
 
-// the step that tells most: where the class is lost, up to half of the patches
-function telling(line, counts, { lost, plain }) {
-  const patches = counts.at(-1), step = counts.findIndex((amount, i) => amount <= patches / 2 && line[i] < lost * line[0]);
+// the step that tells most: where the class is lost, or a quarter of the patches
+function telling(line, counts, { lost, largest, plain }) {
+  const patches = counts.at(-1), step = counts.findIndex((amount, i) => amount <= largest * patches && line[i] < lost * line[0]);
   if (step >= 0) return step;
   return count(counts.length).slice(1).reduce((best, i) => (Math.abs(counts[i] - plain * patches) < Math.abs(counts[best] - plain * patches) ? i : best), 1);
 }

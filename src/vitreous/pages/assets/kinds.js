@@ -4,13 +4,14 @@
 import { crop, diagram } from "./architecture.js";
 import { cells, dots, lines, matrix, ranking, scale } from "./charts.js";
 import { robust } from "./colours.js";
-import { make, number, percent } from "./dom.js";
+import { make, number, percent, swatch } from "./dom.js";
 import { imageOf } from "./mosaic.js";
 import { slice } from "./payload.js";
 import { fill, overlay, thumbnail } from "./stage.js";
 import { Story } from "./story.js";
 
 const count = (n) => [...Array(n).keys()];
+const UNDER = 8; // classes of a mask that are named below the image
 const pressed = (button, on) => button.setAttribute("aria-pressed", String(on));
 
 // Values of a map [patches] for what is picked: { class, block, head, query }. `head` is a number, "mean" or "max"; a query of
@@ -369,9 +370,22 @@ function cut(viewer, result) {
   return make("div", {}, make("p", { class: "key" }, result.title), canvas);
 }
 
+// The class of each pixel in colours over the image, and what the colours mean
+function mask(viewer, result) {
+  const key = () => result.legend.map(([name, colour, share]) => make("span", { class: "class-key" }, swatch(colour), `${name} ${percent(share)}`));
+  const under = key().slice(0, UNDER);
+  let layer = null;
+  createImageBitmap(viewer.payload.file(result.file)).then((image) => {
+    layer = image;
+    viewer.state.set({ tick: performance.now() });
+  });
+  const more = result.legend.length > UNDER ? make("p", { class: "legend-line" }, key()) : null;
+  return { element: make("div", {}, make("p", { class: "key" }, `${result.title}: ${result.legend.length} of ${viewer.header.classNames.length} classes`), more), overlay: (values) => ({ values: null, layer, legend: under, query: viewer.pointed(values) }), update() {} };
+}
+
 function table(viewer, result) {
   const rows = result.rows.map(([label, text]) => make("tr", {}, make("th", { scope: "row" }, label), make("td", {}, text)));
   return { element: make("div", {}, make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": result.title }, make("table", { class: "plain" }, rows))), update() {} };
 }
 
-export const KINDS = { map, matrix: drawMatrix, dots: drawDots, bars, steps, removal, lines: drawLines, tiles, crop, diagram, story: (viewer, result) => new Story(viewer, result, KINDS), table };
+export const KINDS = { map, matrix: drawMatrix, dots: drawDots, bars, steps, removal, lines: drawLines, tiles, crop, mask, diagram, story: (viewer, result) => new Story(viewer, result, KINDS), table };

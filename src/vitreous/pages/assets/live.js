@@ -7,6 +7,7 @@ const $ = (selector) => document.querySelector(selector);
 const reports = [...document.querySelectorAll('script[type="application/vitreous"]')];
 const samples = new Map(); // name → { blob, url, buffer } of an image of the report
 const waiting = new Map(); // question → how its messages are taken
+const images = new WeakMap(); // image → its number, by which the worker finds it again
 let last = 0;
 
 // --- the worker ------------------------------------------------------------------------------------------------------
@@ -160,7 +161,8 @@ async function* explained(values, blob, signal) {
     if (!compare) return;
   }
   await opened;
-  const question = { blob, name: values.get("name"), seen: own !== null, classes, off, gone, way: values.get("way") ?? "tokens", compare };
+  if (!images.has(blob)) images.set(blob, ++last);
+  const question = { blob, image: images.get(blob), name: values.get("name"), seen: own !== null, classes, off, gone, way: values.get("way") ?? "tokens", compare };
   let begun = held;
   for await (const part of stream(question, signal)) {
     if (held && !("joint/directions" in part.header.arrays)) continue; // the report has the rest
@@ -199,6 +201,8 @@ export function address(path, values) {
 }
 
 export const blocks = true;
+
+export const together = true;
 
 export const sampleAddress = (name) => samples.get(name).url;
 

@@ -93,7 +93,7 @@ const attention = {
       if (shown !== null) update(shown);
     });
     const element = make("div", { class: "drawn images" }, mosaics.map((mosaic, i) => make("figure", {}, mosaic.canvas, labels[i] ? make("figcaption", {}, labels[i]) : null)));
-    const after = make("div", { class: "controls" }, scale("heat", "0", `${percent(peak)} or more`), make("label", { class: "slider" }, make("span", {}, "Heat map"), input));
+    const after = make("div", { class: "controls" }, scale("tint", "0", `${percent(peak)} or more of the attention`), make("label", { class: "slider" }, make("span", {}, "Colours"), input));
     return { element, after, mosaic: mosaics[0], update };
   },
 };

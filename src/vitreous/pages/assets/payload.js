@@ -46,6 +46,13 @@ export class Payload {
     return new Uint8Array(buffer, start + entry.offset, entry.length);
   }
 
+  // let go of the last file, where it is not needed any more
+  forget(name) {
+    this.buffer = this.buffer.slice(0, this.start + this.header.files[name].offset);
+    delete this.header.files[name];
+    this.kept.clear();
+  }
+
   file(name, type) {
     return this.header.files[name] ? new Blob([this.bytes(name)], { type }) : null;
   }

@@ -82,12 +82,13 @@ const clip = (value) => (value < 0 ? 0 : value > 255 ? 255 : value);
 
 // rows of pixels [rows length c] to [rows size c]
 function across(pixels, rows, length, c, found) {
-  const out = new Uint8Array(rows * found.length * c);
+  const out = new Uint8Array(rows * found.length * c), lists = found.map(({ whole }) => Int32Array.from(whole));
   for (let row = 0, to = 0; row < rows; row++) {
-    for (const { from, whole } of found) {
+    for (let pixel = 0; pixel < found.length; pixel++) {
+      const whole = lists[pixel], first = (row * length + found[pixel].from) * c;
       for (let colour = 0; colour < c; colour++) {
         let sum = 2 ** (BITS - 1);
-        for (let i = 0, at = (row * length + from) * c + colour; i < whole.length; i++, at += c) sum += pixels[at] * whole[i];
+        for (let i = 0, at = first + colour; i < whole.length; i++, at += c) sum = (sum + Math.imul(pixels[at], whole[i])) | 0;
         out[to++] = clip(sum >> BITS);
       }
     }
@@ -145,6 +146,8 @@ export function normalise({ mean, std, size: [height, width] }, pixels) {
   return found;
 }
 
+const onWhite = (value, solid) => (solid === 255 ? value : Math.round((value * solid + 255 * (255 - solid)) / 255));
+
 // --- files -----------------------------------------------------------------------------------------------------------
 
 // an image file, decoded by the browser: its size, and its rows as [n width c] on white; a grey network has one colour
@@ -166,8 +169,7 @@ export async function open(blob, colours) {
     context.drawImage(bitmap, 0, top, width, bottom - top, 0, 0, width, bottom - top);
     const { data } = context.getImageData(0, 0, width, bottom - top), found = new Uint8Array((bottom - top) * width * colours);
     for (let i = 0, to = 0; i < data.length; i += 4) {
-      const clear = 255 - data[i + 3];
-      const [red, green, blue] = clear ? [0, 1, 2].map((k) => Math.round((data[i + k] * (255 - clear) + 255 * clear) / 255)) : [data[i], data[i + 1], data[i + 2]];
+      const solid = data[i + 3], red = onWhite(data[i], solid), green = onWhite(data[i + 1], solid), blue = onWhite(data[i + 2], solid);
       if (colours === 1) found[to++] = (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16;
       else {
         found[to++] = red;

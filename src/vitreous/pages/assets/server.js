@@ -22,6 +22,9 @@ export const sampleAddress = (name) => `/api/samples/${encodeURIComponent(name)}
 // whether whole blocks can be switched off
 export const blocks = false;
 
+// whether a change is answered before all views of the unchanged model have come: a newer job would cancel them
+export const together = false;
+
 // Each part of a response in stages: a payload after its length
 export async function* parts(response) {
   const reader = response.body.getReader();

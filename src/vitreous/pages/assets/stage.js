@@ -65,7 +65,7 @@ export class Stage {
     if (this.shown) this.draw(this.shown);
   }
 
-  // { values [patches] or null, colours [patches × 3] or null, kind, peak, low, opacity, query, outliers, without, contour, removed }
+  // { values [patches] or null, colours [patches × 3] or null, kind, peak, low, opacity, query, outliers, without, contour, removed, layer, mark }
   draw(shown) {
     this.shown = shown;
     this.current = shown.query;
@@ -79,6 +79,12 @@ export function render(canvas, image, small, { rows, columns, prefix }, shown) {
   const context = canvas.getContext("2d");
   const { width, height } = canvas;
   overlay(context, { x: 0, y: 0, width, height }, shown.kind === "signed" ? null : image, small, { ...shown, columns, ...(shown.kind === "signed" ? { opacity: 1 } : {}) });
+  if (shown.layer) { // a colour for each pixel
+    context.globalAlpha = 0.7 * shown.opacity;
+    context.imageSmoothingEnabled = false;
+    context.drawImage(shown.layer, 0, 0, width, height);
+    context.globalAlpha = 1;
+  }
   const edges = (patch) => {
     const [left, top] = [Math.round(((patch % columns) * width) / columns), Math.round((Math.floor(patch / columns) * height) / rows)];
     return [left, top, Math.round((((patch % columns) + 1) * width) / columns) - left, Math.round(((Math.floor(patch / columns) + 1) * height) / rows) - top];
@@ -98,6 +104,15 @@ export function render(canvas, image, small, { rows, columns, prefix }, shown) {
     }
     context.setLineDash([]);
   };
+  if (shown.mark) { // the pixel that is asked about
+    for (const [colour, wide] of [["#000", 2.5 * line], ["#fff", line]]) {
+      context.strokeStyle = colour;
+      context.lineWidth = wide;
+      context.beginPath();
+      context.arc(shown.mark[1] * width, shown.mark[0] * height, 4 * line, 0, 2 * Math.PI);
+      context.stroke();
+    }
+  }
   for (const patch of outliers ?? []) outline(edges(patch), [2 * line, 2 * line]);
   if (query !== null && query >= prefix) outline(edges(query - prefix), []);
 }

@@ -1,7 +1,7 @@
 // What the page shows: everything on it is drawn from these values, and the address bar holds them, so that any view can
 // be linked to.
 
-const WORDS = { view: String, block: Number, head: (text) => (isNaN(text) ? text : Number(text)), query: Number, class: Number, image: Number, second: Number, opacity: Number, epoch: Number, step: Number, count: Number, way: String, outliers: String, against: String, sample: String, model: String, beside: String, sentence: String };
+const WORDS = { view: String, block: Number, head: (text) => (isNaN(text) ? text : Number(text)), query: Number, class: Number, image: Number, second: Number, opacity: Number, epoch: Number, step: Number, count: Number, way: String, outliers: String, against: String, sample: String, model: String, beside: String, sentence: String, pixel: String };
 
 export const DEFAULTS = { view: null, block: 0, head: "mean", query: null, class: null, image: 0, second: null, opacity: 0.85, step: 0, count: null, way: "hide", outliers: null, against: null, hover: null };
 
@@ -83,5 +83,32 @@ export class State {
   watch(listener) {
     this.listeners.add(listener);
     listener(this.values);
+  }
+}
+
+// The same state with a class of its own: for a viewer beside one whose model has other outputs. `choose(index)` is called when
+// another class is chosen in it.
+export class OwnClass {
+  constructor(state, chosen, choose) {
+    Object.assign(this, { state, chosen, choose, watchers: new Map() });
+    this.listeners = { delete: (listener) => state.listeners.delete(this.watchers.get(listener)) };
+  }
+
+  get values() {
+    return { ...this.state.values, class: this.chosen };
+  }
+
+  set({ class: chosen, ...others }, write = true) {
+    if (chosen !== undefined && chosen !== this.chosen) {
+      this.chosen = chosen;
+      this.choose(chosen);
+      others.tick = performance.now();
+    }
+    this.state.set(others, write);
+  }
+
+  watch(listener) {
+    this.watchers.set(listener, () => listener(this.values));
+    this.state.watch(this.watchers.get(listener));
   }
 }

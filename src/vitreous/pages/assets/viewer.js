@@ -1,7 +1,7 @@
 // One model and one image on the page: the image, the answer and its evidence (headline.js), and the views in their groups.
 // Groups, views and all words come from the payload; `kinds.js` draws each kind of result.
 
-import { make, number, percent } from "./dom.js";
+import { amount, make, number, percent, quantity } from "./dom.js";
 import { Edits } from "./edits.js";
 import { Headline } from "./headline.js";
 import { KINDS, controls, leftOut, legend, rangeOf, readMap } from "./kinds.js";
@@ -10,6 +10,7 @@ import { Stage, render } from "./stage.js";
 
 let count = 0;
 const STEP = 700; // milliseconds a block when playing
+const switches = ({ kind, columns }) => kind === "matrix" && columns === "head"; // heads that can be switched off
 
 export class Viewer {
   // `source.ablate` is null in a report; in the explorer it asks the server again, without some heads or patches
@@ -54,6 +55,12 @@ export class Viewer {
     return this.maps.find((result) => result.axes.includes("block") && result.axes.includes("head")) ?? null;
   }
 
+  // the first answer; of labels, numbers and masks the one that is asked about
+  answerOf(predictions) {
+    const { model, classes } = this.header;
+    return (model.task ?? "classify") === "classify" ? predictions[0] : predictions.find((each) => each.index === classes[0].index);
+  }
+
   // --- what comes later ----------------------------------------------------------------------------------------------
 
   // a part of the payload: the results of a view, or none where this model or image cannot give it
@@ -72,9 +79,15 @@ export class Viewer {
       this.buttons.get(view.group)?.classList.toggle("pending", siblings.some((each) => each.pending));
       if (view === this.view) this.view = null; // shown anew
       if (name === "evidence") this.proves();
-      if (name === "story" && results.length && this.story.childElementCount === 1) this.story.append(...this.steps(view));
     }
+    this.tells();
     this.state.set({ tick: performance.now() });
+  }
+
+  // the steps of the story, once they have come
+  tells() {
+    const story = this.header.views.find((view) => view.name === "story");
+    if (story?.results.length && this.story.childElementCount === 1) this.story.append(...this.steps(story));
   }
 
   // nothing more comes: say so where something was awaited
@@ -207,7 +220,7 @@ export class Viewer {
     this.opacity.addEventListener("input", () => this.state.set({ opacity: Number(this.opacity.value) / 100 }));
     const save = make("button", { class: "chip", onclick: () => this.save() }, "Save as PNG");
     this.outliers = artifacts ? make("button", { class: "chip", title: artifacts.said, onclick: () => this.state.set({ outliers: this.state.values.outliers === "shown" ? null : "shown" }) }, "Colour them too") : null;
-    const aside = artifacts?.patches.length === 1 ? "1 patch is left out: the model uses it as a notepad" : `${artifacts?.patches.length} patches are left out: the model uses them as notepads`;
+    const aside = artifacts?.patches.length === 1 ? "1 patch is left out: it carries no image content" : `${artifacts?.patches.length} patches are left out: they carry no image content`;
     this.artifacts = artifacts ? make("details", { class: "artifacts", ontoggle: () => this.state.set({ tick: performance.now() }) }, make("summary", {}, aside), make("p", {}, artifacts.said), this.outliers) : null;
     this.against = make("button", { class: "chip", onclick: () => this.state.set({ against: this.state.values.against ? null : "shown" }) }, "Evidence against");
     this.edits = this.source.ablate ? new Edits(this) : null;
@@ -242,16 +255,17 @@ export class Viewer {
   // a view's panel: chips for the other views of its tab, its results one below the other, how to read it
   show(view) {
     const siblings = this.groups.get(view.group);
-    const chips = siblings.map((each) => make("button", { class: each.pending ? "chip pending" : "chip", "aria-pressed": String(each === view), onclick: () => this.state.set({ view: each.name }) }, each.title));
+    const chips = siblings.map((each) => make("button", { class: each.pending ? "chip pending" : "chip", "aria-pressed": String(each === view), title: each.read, onclick: () => this.state.set({ view: each.name }) }, each.title));
     this.chips = new Map(siblings.map((each, i) => [each.name, chips[i]]));
     const rest = chips.filter((_, i) => siblings[i].more && siblings[i] !== view);
     for (const chip of rest) chip.hidden = !this.wide;
     if (rest.length) {
-      const more = make("button", { class: "chip more", "aria-expanded": String(Boolean(this.wide)), onclick: () => { this.wide = !this.wide; more.setAttribute("aria-expanded", String(this.wide)); for (const chip of rest) chip.hidden = !this.wide; } }, "More");
+      const more = make("button", { class: "chip more", "aria-expanded": String(Boolean(this.wide)), onclick: () => { this.wide = !this.wide; more.setAttribute("aria-expanded", String(this.wide)); for (const chip of rest) chip.hidden = !this.wide; } }, `${rest.length} more`);
       chips.push(more);
     }
     const moves = controls(this, view.results);
-    this.parts = [moves, ...view.results.map((result) => KINDS[result.kind](this, result))];
+    const results = this.edits ? [...view.results].sort((a, b) => switches(b) - switches(a)) : view.results; // what can be clicked first
+    this.parts = [moves, ...results.map((result) => KINDS[result.kind](this, result))];
     const words = make("div", { class: "sentences" }, make("h3", { class: siblings.length > 1 ? "visually-hidden" : null }, view.title), make("p", {}, view.read), make("p", { class: "beware" }, view.beware), (this.wait = view.pending ? make("p", { class: "pending", role: "status" }) : null));
     this.panel.replaceChildren(...(siblings.length > 1 ? [make("div", { class: "chips", role: "group", "aria-label": `${view.group}: views` }, chips)] : []), words, ...this.parts.map((part) => part.element ?? ""));
     const tab = this.buttons.get(view.group);
@@ -265,9 +279,11 @@ export class Viewer {
   // what stands where a view is still being worked out
   waiting(view) {
     if (this.failed) return `Not worked out: ${this.failed}`;
+    if (this.before && view.results.length) return "Being worked out … Until then this is from before the change.";
     const ready = this.standIn(view);
-    const named = ready && this.header.views.find((each) => each.results.includes(ready)).title;
-    return named ? `Being worked out … Until then the image shows “${named}”.` : "Being worked out …";
+    const named = ready && this.header.views.find((each) => each.results.includes(ready));
+    if (!named) return "Being worked out …";
+    return `Being worked out … Until then the image shows “${named.title}”${this.before && named.pending ? " from before the change" : ""}.`;
   }
 
   step(event) {
@@ -302,8 +318,9 @@ export class Viewer {
     const tried = this.headline.removed(values), removed = tried ?? this.edits?.removed ?? null;
     this.edits?.update();
     const outliers = this.artifacts?.open || values.outliers === "shown" ? this.drawn.outliers : null; // outlined where they are spoken of
-    if (this.hasStage) this.stage.draw({ opacity: values.opacity, ...this.drawn, outliers, removed, ...(tried && values.way === "show" ? { values: null, colours: null } : {}) });
-    this.legend.replaceChildren(this.drawn.values && !(tried && values.way === "show") ? legend(this.shown ?? { label: this.drawn.label }, this.drawn, this.named(values), this.shown ? this.fill("{class}", this.shown, values) : "") : "", this.drawn.contour?.size ? make("span", { class: "outlined" }, `the ${this.drawn.contour.size} strongest`) : "");
+    const mark = start.pixel?.map((at, i) => (at + 0.5) / this.header.model.size[i]) ?? null;
+    if (this.hasStage) this.stage.draw({ mark, opacity: values.opacity, ...this.drawn, outliers, removed, ...(tried && values.way === "show" ? { values: null, colours: null } : {}) });
+    this.legend.replaceChildren(this.drawn.values && !(tried && values.way === "show") ? legend(this.shown ?? { label: this.drawn.label }, this.drawn, this.named(values), this.shown ? this.fill("{class}", this.shown, values) : "") : "", this.drawn.contour?.size ? make("span", { class: "outlined" }, `the ${this.drawn.contour.size} strongest`) : "", ...(this.drawn.legend ?? []));
     this.against.hidden = !this.shown?.signed || Boolean(this.shown.limits || this.shown.changes);
     this.against.setAttribute("aria-pressed", String(Boolean(values.against)));
     if (this.outliers) {
@@ -367,15 +384,15 @@ export class Viewer {
     const pointed = this.pointed(values);
     if (!this.shown.axes.includes("query") && !("query" in this.shown.at) && pointed !== null && pointed >= this.prefix) {
       const value = heat[pointed - this.prefix], rank = heat.reduce((above, other) => above + (other > value), 1);
-      const words = { patch: this.tokenName(pointed), number: text(value).replace("-", "−"), label: this.shown.label, rank, count: heat.length, odds: this.odds(value, values) };
-      const sentence = without?.has(pointed - this.prefix) ? `${words.patch} is left out: the model uses it as a notepad.` : (this.shown.points ?? "").replace(/\{(\w+)\}/g, (_, word) => words[word]);
+      const words = { patch: this.tokenName(pointed), number: text(value).replace("-", "−"), label: this.shown.label, rank, count: heat.length, change: this.change(value, values), doubt: this.doubt(value, pointed - this.prefix, values) };
+      const sentence = this.edits?.gone.has(pointed - this.prefix) ? `${words.patch} is ${this.edits.way === "blur" ? "blurred" : "gone"}.` : without?.has(pointed - this.prefix) ? `${words.patch} is left out: it carries no image content.` : (this.shown.points ?? "").replace(/\{(\w+)\}/g, (_, word) => words[word]);
       return this.tell(sentence);
     }
     const { query } = this.picked(this.shown, values);
     const own = this.shown.limits && query !== null && !this.compared(this.shown, values) ? query - (this.shown.prefix ?? 0) : -1; // a patch is like itself
     let best = own === 0 ? 1 : 0;
     for (let i = 0; i < heat.length; i++) if (i !== own && !without?.has(i) && (heat[i] > heat[best] || without?.has(best))) best = i;
-    const words = this.fill(this.shown.says, this.shown, values).replace("{peak}", `the ${this.tokenName(this.prefix + best)}`).replace("{place}", this.tokenName(this.prefix + best).replace("patch in ", "")).replace("{value}", percent(heat[best])).replace("{number}", number(heat[best])).replace("{odds}", this.odds(heat[best], values));
+    const words = this.fill(this.shown.says, this.shown, values).replace("{peak}", `the ${this.tokenName(this.prefix + best)}`).replace("{place}", this.tokenName(this.prefix + best).replace("patch in ", "")).replace("{value}", percent(heat[best])).replace("{number}", number(heat[best])).replace("{change}", () => this.change(heat[best], values));
     this.tell(words);
   }
 
@@ -383,10 +400,20 @@ export class Viewer {
     this.said.textContent = words && `${words[0].toUpperCase()}${words.slice(1)}`.replace(/ %/g, "\u00a0%");
   }
 
-  // log-odds in words
-  odds(value, values) {
-    const factor = Math.exp(Math.abs(value)), text = factor < 10 ? factor.toFixed(factor < 1.1 ? 2 : 1) : Math.round(factor).toLocaleString("en");
-    return `${value < 0 ? "divides" : "multiplies"} the odds of “${this.fill("{class}", this.shown, values)}” by ${text}`;
+  // an effect on log-odds, as what hiding the patch would do to the probability of a class, or to a number
+  change(value, values) {
+    const asked = this.header.classes[this.classAt(values)];
+    const odds = (asked.probability / (1 - asked.probability)) * Math.exp(-value);
+    const [before, after] = "deviation" in asked ? [asked.value, asked.value - asked.deviation * value].map(quantity) : [asked.probability, odds === Infinity ? 1 : odds / (1 + odds)].map(percent);
+    if (before === after) return `hiding it alone leaves “${asked.class_name}” at ${before}`;
+    return `hiding it alone moves “${asked.class_name}” from ${before} to about ${after}`;
+  }
+
+  // where an effect is less than twice its standard error, say so
+  doubt(value, patch, values) {
+    const { results } = this.header.views.find((view) => view.results.includes(this.shown)) ?? { results: [] };
+    const error = results.find((result) => result.part === "error");
+    return error && Math.abs(value) < 2 * this.heat(error, values)[patch] ? ", which may be chance" : "";
   }
 
   // --- doing ---------------------------------------------------------------------------------------------------------
@@ -430,8 +457,17 @@ export class Viewer {
     const title = shown && drawn.values ? this.title(shown, this.state.values) : this.view.name === "story" ? this.parts.at(-1).title() : this.view.title;
     write(stage.shown.removed ? this.headline.proof.textContent : title, 36, "600 24px system-ui, sans-serif");
     const scaled = stage.shown.values ? this.legend.textContent && [...this.legend.firstChild.querySelectorAll("span:not(.ramp)")].map((each) => each.textContent).join(" to ") + (this.legend.firstChild.title && ` (${this.legend.firstChild.title})`) : "";
+    drawn.legend?.reduce((left, key) => {
+      context.font = "18px system-ui, sans-serif";
+      context.fillStyle = key.firstChild.style.background;
+      context.fillRect(left, height + 54, 14, 14);
+      context.fillStyle = "#17191d";
+      context.fillText(key.textContent, left + 22, height + 68);
+      return left + 46 + context.measureText(key.textContent).width;
+    }, 20);
     if (scaled) write(`Colours: ${scaled}${drawn.without?.size ? `; ${drawn.without.size} artifacts left out` : ""}${stage.shown.contour?.size ? `; outlined: the ${stage.shown.contour.size} strongest` : ""}`, 68, "18px system-ui, sans-serif");
-    const named = [this.header.model.name, this.header.image?.name, this.header.predictions[0] && `${this.header.predictions[0].class_name} ${percent(this.header.predictions[0].probability)}`];
+    const answer = this.answerOf(this.header.predictions);
+    const named = [this.header.model.name, this.header.image?.name, answer && `${answer.class_name} ${amount(answer)}`];
     write(named.filter(Boolean).join(" · "), 100, "18px system-ui, sans-serif", "#5b626b");
     const blob = await whole.convertToBlob({ type: "image/png" });
     const link = make("a", { href: URL.createObjectURL(blob), download: `${this.header.image?.name.replace(/\.[a-z]+$/i, "") || "model"}-${shown?.array && drawn.values ? shown.array.split("/")[0] : this.view.name}.png` });

@@ -204,11 +204,9 @@ def to_huggingface(model: ViT) -> ConvertedCheckpoint:
         "qkv_bias": (True,),
         "representation_size": (0,),
     }
-    check_limits(config, "transformers' CLIP", limits)
+    check_limits(config, "transformers' CLIP", limits, square=True)
     if "head.bias" in tensors and tensors.pop("head.bias").any():
         raise ValueError("transformers' CLIP cannot hold this model: its projection has no bias, this head has one")
-    if config.patch[0] != config.patch[1] or config.size[0] != config.size[1]:
-        raise ValueError("transformers' CLIP cannot hold this model: its images and patches are square")
     theirs = add_prefix(to_theirs(tensors, HUGGINGFACE_RULES, config), "vision_model.")
     config_json = {
         "architectures": ["CLIPVisionModelWithProjection" if config.classes else "CLIPVisionModel"],

@@ -14,7 +14,7 @@ from vitreous.data.preprocess import INTERPOLATIONS, Preprocess
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, check_limits, library_models
-from vitreous.weights.card import card_of
+from vitreous.weights.card import PROBLEM_TYPES, card_of
 from vitreous.weights.formats.huggingface_config import read_config
 from vitreous.weights.keymap import (
     JOIN_GATE,
@@ -165,6 +165,8 @@ def with_sidecars(model: ViT, tensors: Tensors, config_json: dict[str, Any], con
         names = card.class_names or [f"LABEL_{i}" for i in range(config.classes)]
         config_json["id2label"] = {str(i): name for i, name in enumerate(names)}
         config_json["label2id"] = {name: i for i, name in enumerate(names)}
+        if card.task != "classify":
+            config_json["problem_type"] = {task: name for name, task in PROBLEM_TYPES.items()}[card.task]
     preprocessor = _preprocess_config(card.preprocess)
     sidecars = {"config.json": config_json, "preprocessor_config.json": preprocessor}
     return ConvertedCheckpoint(tensors, config, sidecars)

@@ -188,9 +188,7 @@ def to_huggingface(model: ViT) -> ConvertedCheckpoint:
         "representation_size": (0,),
         "classes": (0,),
     }
-    check_limits(config, "transformers' AIMv2", limits)
-    if config.patch[0] != config.patch[1] or config.size[0] != config.size[1]:
-        raise ValueError("transformers' AIMv2 cannot hold this model: its images and patches are square")
+    check_limits(config, "transformers' AIMv2", limits, square=True)
     for name, part in (pool_parts(config.width) if pooled else {}).items():
         written = config.qkv_bias and name == "attn_pool.kv.bias"
         if not written and not torch.equal(tensors[name], part):

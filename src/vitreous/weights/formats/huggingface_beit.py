@@ -193,9 +193,7 @@ def to_huggingface(model: ViT) -> ConvertedCheckpoint:
         "layer_scale": (config.layer_scale,),
         "representation_size": (0,),
     }
-    check_limits(config, "transformers' BEiT", limits)
-    if config.patch[0] != config.patch[1] or config.size[0] != config.size[1]:
-        raise ValueError("transformers' BEiT cannot hold this model: its images and patches are square")
+    check_limits(config, "transformers' BEiT", limits, square=True)
     theirs = to_theirs(tensors, RULES, config)
     config_json = {
         "architectures": [f"Beit{'ForImageClassification' if config.classes else 'Model'}"],

@@ -10,8 +10,8 @@ from dataclasses import replace
 from math import isqrt
 from typing import Any
 
-from vitreous.weights.formats.timm import TIMM
-from vitreous.weights.keymap import Tensors
+from vitreous.weights.formats import timm
+from vitreous.weights.keymap import Allowed, Tensors
 from vitreous.weights.safety import CheckpointError
 
 COLOURS = 3
@@ -20,6 +20,11 @@ COLOURS = 3
 def prepare(tensors: Tensors) -> Tensors:
     """Name the embedding's tensors as timm's other ViTs do, with patches as filters and positions as a sequence."""
     plain = {key.removeprefix("embeds."): value for key, value in tensors.items()}
+    if not any(key in plain for key in ("norm.weight", "fc_norm.weight")):
+        raise CheckpointError(
+            "it has no norm after its blocks, as NaFlex ViTs of RADIO, which resize positions in ways of their own and "
+            "are not supported: load timm's vit_…_radio_… instead, or get it again"
+        )
     weight = plain.pop("proj.weight", None)
     side = isqrt(weight.shape[1] // COLOURS) if weight is not None and weight.dim() == 2 else 0
     if weight is None or weight.dim() != 2 or weight.shape[1] != COLOURS * side**2:
@@ -38,6 +43,16 @@ def prepare(tensors: Tensors) -> Tensors:
     return plain | {"pos_embed": positions.flatten(1, 2)}
 
 
+def read_config(sidecar: Mapping[str, Any]) -> Allowed:
+    """Read timm's `config.json`; a ViT built with `use_naflex` has a name that is not of NaFlex, and other defaults."""
+    if not str(sidecar.get("architecture", "naflexvit_")).startswith("naflexvit_"):
+        raise CheckpointError(
+            f"its config says architecture={sidecar['architecture']!r:.60}, and its tensors are of a NaFlex ViT: "
+            "save it without use_naflex"
+        )
+    return timm.read_config(sidecar)
+
+
 def run_size(sidecar: Mapping[str, Any]) -> tuple[int, int]:
     """Return the image size that a NaFlex model runs at: that of its config file, else timm's 384 px."""
     pretrained = sidecar.get("pretrained_cfg") or {}
@@ -46,10 +61,11 @@ def run_size(sidecar: Mapping[str, Any]) -> tuple[int, int]:
 
 
 NAFLEX = replace(
-    TIMM,
+    timm.TIMM,
     name="naflex",
     recognise=lambda tensors: "embeds.proj.weight" in tensors,
     prepare=prepare,
+    read_config=read_config,
     run_size=run_size,
     resize="naflex",
 )

@@ -201,9 +201,7 @@ def to_huggingface(model: ViT) -> ConvertedCheckpoint:
         "representation_size": (0,),
         "classes": (0,),
     }
-    check_limits(config, "transformers' SigLIP", limits)
-    if config.patch[0] != config.patch[1] or config.size[0] != config.size[1]:
-        raise ValueError("transformers' SigLIP cannot hold this model: its images and patches are square")
+    check_limits(config, "transformers' SigLIP", limits, square=True)
     theirs = to_theirs(tensors, SIGLIP_RULES, config)
     for kind in ("weight", "bias"):
         theirs[POOL + kind] = torch.cat([theirs.pop(f"{POOL}{part}.{kind}") for part in ("q", "kv")])

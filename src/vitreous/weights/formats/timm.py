@@ -16,7 +16,7 @@ from vitreous.models.variants import VARIANTS
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.adapt import ConvertedCheckpoint, adapted, check_limits, library_models
-from vitreous.weights.architectures import from_arguments, states, timm_arguments, timm_models
+from vitreous.weights.architectures import Architecture, from_arguments, states, timm_arguments, timm_models
 from vitreous.weights.card import card_of
 from vitreous.weights.keymap import (
     JOIN_GATE,
@@ -30,11 +30,11 @@ from vitreous.weights.keymap import (
 )
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.sidecar import check_fields
-from vitreous.weights.timm_classes import OURS, eva_arguments
+from vitreous.weights.timm_classes import OURS, POOLS, beit_arguments, eva_arguments, shared_arguments
 
 LAYERS = ("patch_embed.norm", "norm_pre", "norm", "fc_norm", "head", "head_dist")
 POOL = ("q", "kv", "proj", "norm", "mlp.fc1", "mlp.fc2")
-POOLS = {"token": "token", "mean": "avg", "attention": "map", "class-attention": "token"}
+DENSE = ("norms", "projections", "convolutions", "group_norms")
 BIAS = "relative_position_bias_table"
 BLOCK = (
     *("norm1", "attn.qkv", "attn.q_norm", "attn.k_norm", "attn.norm", "attn.proj", "norm2", "mlp.fc1", "mlp.norm"),
@@ -75,6 +75,7 @@ RULES = (
     *(rule(f"{name}.{{p}}", f"{name}.{{p}}") for name in LAYERS),
     rule("head.norm.weight", "head.norm.weight"),  # of ours
     rule("head.hidden.{p}", "head.hidden.{p}", older=["pre_logits.fc.{p}"]),  # timm before 0.8
+    *(rule(f"head.{name}.{{n}}.{{p}}", f"head.{name}.{{n}}.{{p}}") for name in DENSE),  # of ours
     *(rule(f"blocks.{{n}}.{name}.{{p}}", f"blocks.{{n}}.{name}.{{p}}") for name in BLOCK),
     rule("blocks.{n}.ls1.gamma", "blocks.{n}.ls1.gamma", older=["blocks.{n}.gamma_1"]),  # DeiT-III's own files
     rule("blocks.{n}.ls2.gamma", "blocks.{n}.ls2.gamma", older=["blocks.{n}.gamma_2"]),
@@ -135,10 +136,7 @@ def read_config(sidecar: Mapping[str, Any]) -> Allowed:
     else:
         check_fields(sidecar, (*FIELDS, *HARMLESS, *WRAPPER), "config.json")
         check_fields(pretrained, (*PRETRAINED_FIELDS, *HARMLESS), "pretrained_cfg")
-    arguments = dict(timm_arguments()[name])
-    given = dict(sidecar.get("model_args") or {})
-    if foreign := [name for name in given if name in OURS]:
-        raise CheckpointError(f"timm's argument {foreign[0]}={given[foreign[0]]!r:.60} is not supported")
+    arguments, given = dict(timm_arguments()[name]), _given(sidecar)
     size = pretrained.get("input_size", (3, 224, 224))
     if not isinstance(size, list | tuple) or len(size) != 3:
         raise CheckpointError(f"input_size must be channels, height and width, got {size!r:.60}")
@@ -147,14 +145,44 @@ def read_config(sidecar: Mapping[str, Any]) -> Allowed:
     if pretrained.get("fixed_input_size") or not shown:
         usual["img_size"] = list(size[1:])
     config = from_arguments(usual | arguments | given)
-    implied = {"global_pool": POOLS[config.pool], "num_features": config.width}
+    implied = {"num_classes": config.classes, "global_pool": POOLS[config.pool], "num_features": config.width}
+    said = dict(sidecar) | {"num_classes": usual["num_classes"]}
     for field, value in implied.items():
-        if sidecar.get(field, value) not in (None, value):
+        if said.get(field, value) != value and (said[field] is not None or field == "num_classes"):
             raise CheckpointError(
-                f"config.json contradicts itself: it says {field}={sidecar[field]!r:.40}, and its architecture and "
+                f"config.json contradicts itself: it says {field}={said[field]!r:.40}, and its architecture and "
                 f"model_args make it {value!r}"
             )
     return states(config)
+
+
+def _given(sidecar: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `model_args` of timm's config file; an argument of that name that only our table has is an error."""
+    given = dict(sidecar.get("model_args") or {})
+    if foreign := [name for name in given if name in OURS]:
+        raise CheckpointError(f"timm's argument {foreign[0]}={given[foreign[0]]!r:.60} is not supported")
+    return given
+
+
+def read_training_script(stated: Mapping[str, Any], entry: Architecture | None) -> Allowed:
+    """Read what timm's training script says inside a checkpoint: an architecture (`entry`, if known), its arguments.
+
+    Sizes count where the script was given them: its default is that of the weights that it began with.
+    """
+    name, given = stated.get("architecture"), _given(stated)
+    if entry is None or entry.name not in timm_arguments():
+        if given:
+            raise CheckpointError(
+                f"its arch is {name!r:.60}, which is not one of timm's, and its model_kwargs are {given!r:.60}: pass "
+                "--assume architecture=NAME"
+            )
+        return {} if entry is None else states(entry.config, sizes=False)
+    if entry.unsupported:
+        raise CheckpointError(f"its arch is timm's {entry.name}, which is not supported")
+    config = from_arguments(timm_arguments()[entry.name] | given)
+    said = {"img_size": ("image_size", config.size), "in_chans": ("channels", config.channels)}
+    allowed = states(config, sizes=False) | {field: (value,) for key, (field, value) in said.items() if key in given}
+    return allowed | ({"classes": (stated["num_classes"],)} if "num_classes" in stated else {})
 
 
 TIMM = Format(
@@ -208,10 +236,10 @@ def architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
     """Choose for a conversion to timm the entry point that builds this config, and the arguments that differ."""
     if config.rope != "none":  # an entry point states the epsilon, which no argument in JSON can
         eva = {1e-6: "eva02_tiny_patch14_224", 1e-5: "vit_small_patch16_dinov3"}
-        check_limits(config, "timm's Eva", _EVA | {"norm_eps": tuple(eva), "pool_prefix": (_pools_prefix(config),)})
+        check_limits(config, "timm's Eva", {"norm_eps": tuple(eva)})
         return eva[config.norm_eps], eva_arguments(config)
     if config.relative_position.endswith("table") or config.qv_bias:
-        return "beit_base_patch16_224", _beit_arguments(config)
+        return "beit_base_patch16_224", beit_arguments(config)
     for name, known in VARIANTS.items():
         if asdict(config) | {"classes": known.classes} == asdict(known) and config.size[0] > 64:
             return name, {}
@@ -232,18 +260,11 @@ def architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
         name = "vit_base_patch16_rpn_224"
     else:
         name = "vit_base_patch16_224"
-    arguments: dict[str, Any] = {
-        "img_size": list(config.size),
+    joined = config.swiglu and config.norm != "rms"  # timm counts both halves of its gated MLP
+    arguments = shared_arguments(config, config.mlp_width * (2 if joined else 1)) | {
         "patch_size": [side // config.stem_stride for side in config.patch],
-        "in_chans": config.channels,
-        "embed_dim": config.width,
-        "depth": config.depth,
-        "num_heads": config.heads,
-        # half a unit more, so that timm's int(width × ratio) does not round down to one less
-        "mlp_ratio": (config.mlp_width * (2 if config.swiglu and config.norm != "rms" else 1) + 0.5) / config.width,
         "qkv_bias": config.qkv_bias,
         "qk_norm": config.qk_norm,
-        "init_values": config.layer_scale or None,
         "no_embed_class": not config.prefix_positions,
         "pos_embed": "none" if config.position == "none" else "learn",
         "fc_norm": config.fc_norm,
@@ -260,7 +281,6 @@ def architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
         arguments |= {
             "class_token": config.class_token,
             **({"reg_tokens": config.registers} if config.relative_position == "none" else {}),
-            "global_pool": POOLS[config.pool],
         }
         if config.pool_prefix:
             arguments["pool_include_prefix"] = True
@@ -274,47 +294,6 @@ RELATIVE_LACKS = ("no_embed_class", "pos_embed", "final_norm")
 """Arguments that timm's class with relative positions does not have."""
 
 
-_EVA: Allowed = {
-    **dict.fromkeys(("distillation_token", "post_norm", "talking_heads", "patch_norm"), (False,)),
-    "norm": ("layer",),
-    "branch_bias": (True,),
-    "stem": ("none",),
-    "relative_position": ("none",),
-    "activation": ("gelu",),
-    "pool": ("token", "mean", "attention"),
-}
-"""What timm's `Eva` supports of the fields that it has no argument for."""
-
-
-def _pools_prefix(config: ViTConfig) -> bool:
-    """Say whether attention pooling of timm's `Eva` reads the tokens before the patches: always if there are any."""
-    return config.pool == "attention" and config.layout.prefix > 0
-
-
-def _beit_arguments(config: ViTConfig) -> dict[str, Any]:
-    """Return for a conversion to timm the arguments of its `Beit`: class token, a norm after a mean."""
-    mean = config.pool == "mean"
-    held = {"class_token": (True,), "registers": (0,), "qk_norm": (False,), "swiglu": (False,), "activation": ("gelu",)}
-    held |= {"embedding_norm": (False,), "final_norm": (not mean,), "fc_norm": (mean,), "norm_eps": (1e-6,)}
-    held |= {"qkv_bias": (False,), "prefix_positions": (True,), "post_norm": (False,), "distillation_token": (False,)}
-    check_limits(config, "timm's BEiT", held)
-    return {
-        "img_size": list(config.size),
-        "patch_size": list(config.patch),
-        "in_chans": config.channels,
-        "embed_dim": config.width,
-        "depth": config.depth,
-        "num_heads": config.heads,
-        "mlp_ratio": (config.mlp_width + 0.5) / config.width,
-        "qkv_bias": config.qv_bias,
-        "init_values": config.layer_scale or None,
-        "use_abs_pos_emb": config.position != "none",
-        "use_rel_pos_bias": config.relative_position == "table",
-        "use_shared_rel_pos_bias": config.relative_position == "shared-table",
-        "global_pool": "avg" if mean else "token",
-    }
-
-
 def to_timm(model: ViT) -> ConvertedCheckpoint:
     """Convert a model to timm: its keys are ours, and `config.json` names the entry point that builds it."""
     tensors, config = adapted(model, prefix_positions=None)
@@ -323,6 +302,7 @@ def to_timm(model: ViT) -> ConvertedCheckpoint:
     patch_bias = not config.embedding_norm  # CLIP's ViTs have none
     limits: Allowed = {"representation_size": (0,), "pool": tuple(POOLS), "patch_bias": (patch_bias,)}
     limits |= {"talking_heads": (False,), "pool_layers": (0,), "head_norm": (False,), "stem": ("none", *STEMS)}
+    limits |= {"dense": ("none",), "residual_norm": (False,)}
     if config.pool == "attention" and config.rope == "none":
         limits |= {"pool_heads": (config.heads,), "pool_mlp_width": (config.mlp_width,)}
     check_limits(config, "timm", limits)

@@ -1,5 +1,6 @@
 """Read and write torchvision's `vit_*` checkpoints; read its ResNets, whose keys are ours too."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,7 +11,7 @@ from torch import nn
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.vit import ViT
 from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, check_limits, library_models
-from vitreous.weights.card import Card, LoadReport
+from vitreous.weights.card import Card, LoadReport, stated_task
 from vitreous.weights.fetch import CheckpointFiles
 from vitreous.weights.infer import check_shapes
 from vitreous.weights.keymap import Format, rule, to_theirs
@@ -52,11 +53,9 @@ def to_torchvision(model: ViT) -> ConvertedCheckpoint:
     """Convert a model to torchvision's state dict; torchvision reads no config file."""
     tensors, config = adapted(model, prefix_positions=1)
     limits = PAPER_VIT | {"activation": ("gelu",), "qkv_bias": (True,), "patch_bias": (True,), "norm_eps": (1e-6,)}
-    check_limits(config, "torchvision", limits)
+    check_limits(config, "torchvision", limits, square=True)
     if not config.classes:
         raise ValueError("torchvision cannot hold this model: its ViTs always have a head, this one has none")
-    if config.patch[0] != config.patch[1] or config.size[0] != config.size[1]:
-        raise ValueError("torchvision cannot hold this model: its images and patches are square")
     return ConvertedCheckpoint(to_theirs(tensors, RULES, config), config)
 
 
@@ -75,11 +74,20 @@ def load_resnet(
     depth = next((d for d, (_, n) in DEPTHS.items() if n == layers and (d >= 50) == bottleneck), None)
     if depth is None:
         raise CheckpointError(f"a ResNet with {layers} blocks a stage is none of {', '.join(map(str, DEPTHS))}")
+    for source, said in (("config.json", sidecar), ("its training script", raw.stated)):
+        name, given = str(said.get("architecture", "")), said.get("model_args")
+        kind = re.match(r"(?:wide_)?resn[a-z]*\d+[a-z]*", name)
+        if given or (kind and kind[0] != f"resnet{depth}"):  # timm's resnetaa50 has the tensors of a resnet50
+            also = f" with {given!r:.60}" if given else ""
+            raise CheckpointError(f"{source} says {name}{also}, and its tensors are those of a plain resnet{depth}")
     head = tensors.get("fc.weight")
     stored = 0 if head is None else head.shape[0]
-    stem: Literal["imagenet", "small"] = "small" if tensors["conv1.weight"].shape[-2:] == (3, 3) else "imagenet"
+    first = tensors["conv1.weight"]
+    if first.dim() != 4 or 0 in first.shape:
+        raise CheckpointError(f"conv1.weight should have four dimensions, got {tuple(first.shape)}")
+    stem: Literal["imagenet", "small"] = "small" if first.shape[-2:] == (3, 3) else "imagenet"
     with torch.device("meta"):
-        model = ResNet(ResNetConfig(depth, stored, stem=stem))
+        model = ResNet(ResNetConfig(depth, stored, stem=stem, channels=first.shape[1], width=first.shape[0]))
     wanted = model.state_dict()
     check_shapes(wanted, tensors)
     if missing := [key for key in wanted if key not in tensors and not key.endswith("num_batches_tracked")]:
@@ -95,7 +103,7 @@ def load_resnet(
     if "preprocess" in own:
         preprocess, sidecar = Preprocess.from_dict(own["preprocess"]), own
     else:
-        preprocess = preprocessing(files, sidecar, (224, 224), 3, report)
+        preprocess = preprocessing(files, sidecar, (224, 224), first.shape[1], report)
     names = None if report.reinitialised else class_names(files, sidecar, stored, report)
     model.config = replace(model.config, image_size=preprocess.size)
     model.card = Card(
@@ -108,5 +116,6 @@ def load_resnet(
         family="ResNet",
         report=report,
         training=None if report.reinitialised else own.get("training"),
+        **({} if report.reinitialised else stated_task(sidecar, own, model.config)),
     )
     return model

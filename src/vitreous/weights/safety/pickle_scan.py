@@ -8,8 +8,9 @@ its storage.
 import _compat_pickle
 import math
 import pickletools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -36,6 +37,19 @@ class _Unused:
         pass
 
 
+class Options:
+    """Placeholder for a training script's options (`argparse.Namespace`) in a pickle: plain values by name."""
+
+    values: Mapping[str, Any] = MappingProxyType({})
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __setstate__(self, state: object) -> None:
+        if isinstance(state, dict):
+            self.values = state
+
+
 def _plain_dict(*_: object) -> dict[Any, Any]:
     """Stand in for a pickle's defaultdict: a dict without a factory."""
     return {}
@@ -45,7 +59,7 @@ def _plain_dict(*_: object) -> dict[Any, Any]:
 # nothing that the file chooses.
 DICTS = ("collections.defaultdict", "builtins.dict", "builtins.list", "builtins.int", "builtins.float")  # its factories
 UNUSED = (
-    *("argparse.Namespace", "numpy.dtype", "numpy.ndarray"),  # a training script's options, a random generator's state
+    *("numpy.dtype", "numpy.ndarray"),  # a random generator's state
     *("numpy.core.multiarray.scalar", "numpy.core.multiarray._reconstruct"),  # a loss or an accuracy
     *("numpy._core.multiarray.scalar", "numpy._core.multiarray._reconstruct"),  # as NumPy 2 calls them
     *("pathlib.PosixPath", "pathlib.WindowsPath"),
@@ -54,6 +68,7 @@ UNUSED = (
 PLACEHOLDERS: tuple[tuple[Callable[..., Any], str], ...] = (
     *((_plain_dict, name) for name in DICTS),
     *((_Unused, name) for name in UNUSED),
+    (Options, "argparse.Namespace"),
 )
 # Allowed, and rebuilt by torch itself. `_codecs.encode` is how protocol 2 writes bytes.
 HARMLESS = (

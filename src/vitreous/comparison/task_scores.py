@@ -1,0 +1,151 @@
+"""How models of a comparison that learn labels, numbers or masks are scored: words, classes, images, exchanged answers.
+
+What is compared is the task's own score over all images: mAP, R² or mean IoU. `exchanger` computes how the difference
+between two models changes if they exchange their answers to some images, for the test over images
+(`statistics.exchange_test`). It is the score itself that is tested, not a mean over images that stands for it.
+
+Shapes:  s seeds · n images · m numbers of a row · k classes, labels or numbers · r choices of images
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitreous.predict.scores import BOUNDARY_COUNTS, EACH, SCORES
+from vitreous.runtime.wording import FIGURES, accuracy, figure
+
+Floats = NDArray[np.float32] | NDArray[np.float64]
+Differences = Callable[[NDArray[np.bool_]], NDArray[np.float64]]
+EACH_FIGURE = {"multilabel": "average_precision", "regress": "r2", "segment": "iou"}
+"""Task → the figure of each label, number or class by which two models are compared."""
+SHARES = ("miou", "iou", "pixel_accuracy")
+"""Figures that are written in percent; their differences are points."""
+
+
+def spell_figure(name: str, value: float) -> str:
+    """Write a figure of a comparison: a share in percent, as accuracies are.
+
+    >>> spell_figure("miou", 0.95321), spell_figure("r2", 0.9)
+    ('95.32 %', '0.900')
+    """
+    return accuracy(value) if name in SHARES else figure(name, value)
+
+
+def spell_gap(task: str, size: float) -> str:
+    """Write the size of a difference between two models' scores.
+
+    >>> spell_gap("segment", 0.0125), spell_gap("regress", 0.0125)
+    ('1.25 points of mean IoU', '0.013 of R²')
+    """
+    name = SCORES[task].main
+    return f"{100 * size:.2f} points of {FIGURES[name][0]}" if name in SHARES else f"{size:.3f} of {FIGURES[name][0]}"
+
+
+def figures_of(task: str, rows: Floats, targets: NDArray[np.float32]) -> list[dict[str, float]]:
+    """Compute each seed's figures for a comparison, from rows of scores `[s n m]`: the one that counts first."""
+    return [SCORES[task].figures(torch.from_numpy(own), targets) for own in rows]
+
+
+def each_of(task: str, rows: Floats, targets: NDArray[np.float32]) -> list[float | None]:
+    """Compute the figure of each label, number or class for a comparison, the mean over seeds; None without images."""
+    name = EACH_FIGURE[task]
+    seeds = [EACH[task](torch.from_numpy(own), targets) for own in rows]
+    columns = zip(*seeds, strict=True)
+    known = ([own[name] for own in column if own is not None] for column in columns)
+    return [float(np.mean(found)) if found else None for found in known]
+
+
+def image_scores(task: str, rows: Floats, targets: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Compute how well each image is answered with each seed, to choose images for a comparison: `[s n]`.
+
+    Of labels it is the mean probability of what is true of each; of numbers less the squared error, in units of their
+    variance; of masks the mean IoU of the classes in the image, nan if none of its pixels counts.
+    """
+    found = rows.astype(np.float64)  # [s n m]
+    if task == "multilabel":
+        return np.asarray(1 - np.abs(found - targets).mean(axis=2))
+    if task == "regress":
+        return np.asarray(-((found - targets) ** 2 / _variance(targets)).mean(axis=2))
+    ious = _ious(found[..., :-BOUNDARY_COUNTS])  # [s n k]
+    return np.where(np.isnan(ious).all(axis=2), np.nan, _nanmean(ious))
+
+
+def exchanger(task: str, one: Floats, other: Floats, targets: NDArray[np.float32]) -> Differences:
+    """Return the function that computes two models' difference in score with answers exchanged: `[r n]` → `[r]`.
+
+    Rows of scores are `[s n m]`. An image is exchanged in all seeds, and the difference is the mean over seeds.
+    """
+    if task == "segment":
+        return _exchange_masks(one[..., :-BOUNDARY_COUNTS].astype(float), other[..., :-BOUNDARY_COUNTS].astype(float))
+    if task == "regress":
+        errors = [((rows - targets) ** 2 / _variance(targets)).mean(axis=(0, 2)) for rows in (one, other)]  # [n] each
+        gains = errors[1] - errors[0]  # R² is 1 less the mean of these errors
+        return lambda exchanged: np.where(exchanged, -gains, gains).mean(axis=1)
+    wanted = targets > 0.5
+    labels = [i for i in range(wanted.shape[1]) if wanted[:, i].any()]
+    parts = [
+        _exchange_label(own[:, i], others[:, i], wanted[:, i])
+        for own, others in zip(one, other, strict=True)
+        for i in labels
+    ]
+    return lambda exchanged: np.mean([part(exchanged) for part in parts], axis=0)
+
+
+def _exchange_masks(one: NDArray[np.float64], other: NDArray[np.float64]) -> Differences:
+    """Exchange the counted pixels of images between two models of a comparison: counts are `[s n 3k]`."""
+    change = other - one
+    whole = one.sum(axis=1)[:, None], other.sum(axis=1)[:, None]  # [s 1 3k] each
+
+    def differences(exchanged: NDArray[np.bool_]) -> NDArray[np.float64]:
+        moved = exchanged.astype(float) @ change  # [s r 3k]
+        means = _nanmean(_ious(whole[0] + moved)) - _nanmean(_ious(whole[1] - moved))
+        return np.asarray(means.mean(axis=0))
+
+    return differences
+
+
+def _exchange_label(one: Floats, other: Floats, wanted: NDArray[np.bool_]) -> Differences:
+    """Exchange the ranks of images for one label between two models of a comparison: probabilities are `[n]`.
+
+    Average precision depends on the order of images alone, so that ranks stand for probabilities: a model that gives
+    higher ones to all images would else push its images to the front.
+    """
+    from scipy.stats import rankdata
+
+    ranks = -np.concatenate([rankdata(one), rankdata(other)])  # [2n], the most probable first
+    order = np.argsort(ranks, kind="stable")
+    image, is_other = order % len(one), order >= len(one)
+    positive = np.flatnonzero(wanted[image])  # positions in that order of images that have the label
+    last = np.searchsorted(ranks[order], ranks[order][positive], side="right") - 1  # equal ranks come together
+    hits_to = np.searchsorted(positive, last, side="right")  # positives of both models up to there
+
+    def differences(exchanged: NDArray[np.bool_]) -> NDArray[np.float64]:
+        taken = exchanged[:, image] == is_other  # [r 2n], by the first model; the others are the second's
+        own = taken[:, positive]
+        hits = own.cumsum(axis=1)[:, hits_to - 1]
+        seen = taken.cumsum(axis=1, dtype=np.int32)[:, last]
+        first = (own * hits / np.maximum(seen, 1)).sum(axis=1)
+        second = (~own * (hits_to - hits) / np.maximum(last + 1 - seen, 1)).sum(axis=1)
+        return np.asarray((first - second) / wanted.sum())
+
+    return differences
+
+
+def _ious(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Compute IoUs for a comparison from correct, predicted and labelled pixels `[… 3k]`: `[… k]`, nan without any."""
+    correct, shown, wanted = np.split(counts, 3, axis=-1)
+    union = shown + wanted - correct
+    return np.where(union > 0, correct / np.maximum(union, 1), np.nan)
+
+
+def _nanmean(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Compute the mean over the last axis without what is nan, for IoUs of a comparison; 0 if all is."""
+    return np.asarray(np.nansum(values, axis=-1) / np.maximum((~np.isnan(values)).sum(axis=-1), 1))
+
+
+def _variance(targets: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Compute the variance of each number of a comparison's test images, as R² does: `[k]`."""
+    wanted = targets.astype(np.float64)
+    return np.asarray(np.maximum(((wanted - wanted.mean(axis=0)) ** 2).mean(axis=0), 1e-12))

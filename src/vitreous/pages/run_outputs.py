@@ -1,0 +1,90 @@
+"""What a run's page shows of held-out images with labels, numbers or masks: tables, a scatter plot, drawn masks."""
+
+import base64
+import io
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL.Image import fromarray
+
+from vitreous.data.masks import class_colours
+from vitreous.predict.scores import average_precisions, class_ious
+from vitreous.predict.segmentation import draw_mask
+from vitreous.training.held_out import HeldOutOutputs
+
+POINTS = 600  # of a scatter plot, spread over all images if there are more
+ROWS = 40  # of a table of labels or classes
+
+
+def outputs_section(outputs: HeldOutOutputs) -> dict[str, Any]:
+    """Prepare what the run's page shows of its held-out images, by the task."""
+    make = {"multilabel": _labels, "regress": _numbers, "segment": _masks}[outputs.task]
+    common = {"task": outputs.task, "epoch": outputs.epoch, "images": len(outputs.rows)}
+    return common | make(outputs)
+
+
+def data_uri(pixels: NDArray[np.uint8]) -> str:
+    """Encode an image `[h w c]` of the run's page as an address that holds its own bytes."""
+    file = io.BytesIO()
+    fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(file, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def _labels(outputs: HeldOutOutputs) -> dict[str, Any]:
+    """List the labels, the least precise first, and the images whose labels were found worst."""
+    names, targets = outputs.class_names, outputs.targets
+    precisions = average_precisions(torch.from_numpy(outputs.rows), targets)
+    known = [(name, int(count), each) for name, count, each in zip(names, targets.sum(axis=0), precisions, strict=True)]
+    ranked = sorted(known, key=lambda row: 2.0 if row[2] is None else row[2])
+    shown = []
+    for i, name, image in zip(outputs.shown, outputs.names, outputs.images, strict=True):
+        wanted, found = targets[i] > 0.5, outputs.rows[i] >= 0.5
+        words = {"has": wanted & found, "missed": wanted & ~found, "not there": found & ~wanted}
+        lists = {word: [names[k] for k in np.flatnonzero(some)] for word, some in words.items() if some.any()}
+        shown.append((data_uri(image), name, lists))
+    return {"rows": ranked[:ROWS], "more": max(0, len(ranked) - ROWS), "shown": shown}
+
+
+def _numbers(outputs: HeldOutOutputs) -> dict[str, Any]:
+    """Prepare a scatter plot of each number, and the images whose numbers are furthest off."""
+    found, wanted = outputs.rows, outputs.targets
+    plots = []
+    for k, name in enumerate(outputs.class_names):
+        ends = np.concatenate([found[:, k], wanted[:, k]])
+        low, high = float(ends.min()), float(ends.max())
+        spread = max(high - low, 1e-9)
+        step = max(1, -(-len(found) // POINTS))
+        points = [
+            (100 * (x - low) / spread, 100 - 100 * (y - low) / spread)
+            for x, y in zip(wanted[::step, k].tolist(), found[::step, k].tolist(), strict=True)
+        ]
+        plots.append({"name": name, "low": f"{low:.3g}", "high": f"{high:.3g}", "points": points, "some": step > 1})
+    shown = [
+        (
+            data_uri(image),
+            name,
+            [(n, f"{w:.4g}", f"{f:.4g}") for n, w, f in zip(outputs.class_names, wanted[i], found[i], strict=True)],
+        )
+        for i, name, image in zip(outputs.shown, outputs.names, outputs.images, strict=True)
+    ]
+    return {"plots": plots, "shown": shown}
+
+
+def _masks(outputs: HeldOutOutputs) -> dict[str, Any]:
+    """List the classes with their IoU and colours, and draw masks over images."""
+    colours = class_colours(len(outputs.class_names))
+    ious = class_ious(torch.from_numpy(outputs.rows))
+    known = [
+        (name, "#" + bytes(colour).hex(), iou)
+        for name, colour, iou in zip(outputs.class_names, colours, ious, strict=True)
+    ]
+    shown = []
+    for k, (i, name, image) in enumerate(zip(outputs.shown, outputs.names, outputs.images, strict=True)):
+        own = [each for each in class_ious(torch.from_numpy(outputs.rows[i : i + 1])) if each is not None]
+        predicted, labelled = outputs.masks[:, k]
+        seen = fromarray(image[..., 0] if image.shape[-1] == 1 else image)
+        drawn = [data_uri(np.asarray(draw_mask(seen, mask, len(colours)))) for mask in (labelled, predicted)]
+        shown.append((data_uri(image), *drawn, name, float(np.mean(own)) if own else None))
+    return {"rows": known[:ROWS], "more": max(0, len(known) - ROWS), "shown": shown}

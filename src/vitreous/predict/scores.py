@@ -1,0 +1,249 @@
+"""`SCORES`: how well outputs fit their targets, for each task: numbers for each image, and the figures they make.
+
+Each task has two functions. `rows` turns a batch of outputs and targets into one row of numbers for each image, so that
+batches, ranks and parts of a dataset can be put together in any order; `figures` computes the figures of all rows.
+
+Shapes:  b images of a batch · n images in all · k classes, labels or numbers · m numbers of a row · H W pixels
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitreous.data.masks import IGNORE
+
+BOUNDARY = 0.0075  # of the image's diagonal: how far two boundaries may lie apart to count as one (Csurka et al., 2013)
+BOUNDARY_COUNTS = 5  # the last numbers of a row of masks
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How a task is scored."""
+
+    rows: Callable[[Tensor, Tensor], Tensor]
+    """Outputs and targets of a batch → a row of numbers for each image, `[b m]`."""
+    figures: Callable[[Tensor, NDArray[np.float32] | Sequence[int] | None], dict[str, float]]
+    """All rows `[n m]` and the dataset's labels or targets → figures by name, the one that counts first."""
+    main: str
+    """The figure that counts; higher is better."""
+    title: str
+    """What that figure is called in a sentence."""
+
+    def format(self, value: float) -> str:
+        """Format the figure that counts."""
+        return f"{value:.3f}" if self.main in ("map", "r2") else f"{value:.2%}"
+
+
+# --- classify ---------------------------------------------------------------------------------------------------------
+
+
+def class_rows(logits: Tensor, labels: Tensor) -> Tensor:
+    """Score classes: predicted class, its probability, the label's probability, label among the first five: `[b 4]`."""
+    best = logits.topk(min(5, logits.shape[-1]), dim=-1).indices  # [b 5]
+    probability = logits.softmax(dim=-1)
+    own = probability.gather(1, labels[:, None])[:, 0]
+    hit = (best == labels[:, None]).any(dim=-1)
+    return torch.stack([best[:, 0], probability.amax(dim=-1), own, hit], dim=-1)
+
+
+def class_figures(rows: Tensor, labels: NDArray[np.float32] | Sequence[int] | None) -> dict[str, float]:
+    """Compute top-1 and top-5 accuracy of rows `[n 4]`.
+
+    >>> class_figures(class_rows(torch.eye(6), torch.tensor([0, 1, 2, 3, 4, 0])), [0, 1, 2, 3, 4, 0])
+    {'top1': 0.8333333333333334, 'top5': 1.0}
+    """
+    correct = rows[:, 0].long() == torch.as_tensor(labels)
+    return {"top1": correct.double().mean().item(), "top5": rows[:, 3].double().mean().item()}
+
+
+# --- several labels ---------------------------------------------------------------------------------------------------
+
+
+def label_rows(logits: Tensor, targets: Tensor) -> Tensor:
+    """Keep the probability of each label: `[b k]`."""
+    return logits.sigmoid()
+
+
+def label_figures(rows: Tensor, targets: NDArray[np.float32] | Sequence[int] | None) -> dict[str, float]:
+    """Compute mean average precision, and F1 at a probability of 0.5, means over labels that occur.
+
+    >>> label_figures(torch.tensor([[0.9, 0.2], [0.4, 0.7]]), np.array([[1, 0], [0, 1]], np.float32))
+    {'map': 1.0, 'f1': 1.0}
+    """
+    wanted = np.asarray(targets, np.float32)  # [n k]
+    figures = {"map": average_precisions(rows, wanted), "f1": f1_scores(rows, wanted)}
+    return {name: float(np.mean([each for each in found if each is not None])) for name, found in figures.items()}
+
+
+def average_precisions(rows: Tensor, targets: NDArray[np.float32]) -> list[float | None]:
+    """Compute the average precision of each label, the area below its curve of precision; None if no image has it."""
+    from sklearn.metrics import average_precision_score
+
+    wanted, found = targets > 0.5, rows.numpy()
+    each = range(wanted.shape[1])
+    return [float(average_precision_score(wanted[:, i], found[:, i])) if wanted[:, i].any() else None for i in each]
+
+
+def f1_scores(
+    rows: Tensor, targets: NDArray[np.float32], thresholds: Sequence[float] | None = None
+) -> list[float | None]:
+    """Compute the F1 of each label, present from its threshold on (0.5 without any); None if no image has it.
+
+    >>> f1_scores(torch.tensor([[0.6, 0.3], [0.7, 0.1]]), np.array([[1, 1], [0, 0]], np.float32), [0.5, 0.2])
+    [0.6666666666666666, 1.0]
+    """
+    wanted = targets > 0.5  # [n k]
+    shown = rows.double().numpy() >= np.asarray(0.5 if thresholds is None else thresholds)
+    counts = zip((wanted & shown).sum(axis=0), shown.sum(axis=0), wanted.sum(axis=0), strict=True)
+    return [float(2 * correct / (found + images)) if images else None for correct, found, images in counts]
+
+
+def label_each(rows: Tensor, targets: NDArray[np.float32]) -> list[dict[str, float] | None]:
+    """Compute average precision and F1 at 0.5 of each label; None if no image has it."""
+    pairs = zip(average_precisions(rows, targets), f1_scores(rows, targets), strict=True)
+    return [None if ap is None or f1 is None else {"average_precision": ap, "f1": f1} for ap, f1 in pairs]
+
+
+def best_thresholds(rows: Tensor, targets: NDArray[np.float32]) -> tuple[float, ...]:
+    """Find for each label the probability from which on calling it present gives the highest F1; 0.5 if none has it.
+
+    >>> best_thresholds(torch.tensor([[0.1], [0.25], [0.3]]), np.array([[0], [1], [1]], np.float32))
+    (0.175,)
+    """
+    from sklearn.metrics import precision_recall_curve
+
+    thresholds = []
+    for found, wanted in zip(rows.double().numpy().T, (targets > 0.5).T, strict=True):
+        if not wanted.any():
+            thresholds.append(0.5)
+            continue
+        precision, recall, values = precision_recall_curve(wanted, found)
+        f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
+        best = int(f1[: len(values)].argmax())
+        below = found[found < values[best]]
+        thresholds.append(round(float(values[best] + below.max() if len(below) else values[best]) / 2, 6))
+    return tuple(thresholds)
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def number_rows(numbers: Tensor, targets: Tensor) -> Tensor:
+    """Keep the predicted numbers, in their own units: `[b k]`."""
+    return numbers
+
+
+def number_figures(rows: Tensor, targets: NDArray[np.float32] | Sequence[int] | None) -> dict[str, float]:
+    """Compute R², the mean over numbers, and the mean absolute error of each, in its own unit.
+
+    >>> number_figures(torch.tensor([[1.0], [2.0], [4.0]]), np.array([[1], [2], [3]], np.float32))
+    {'r2': 0.5, 'mae': 0.3333333333333333}
+    """
+    each = number_each(rows, np.asarray(targets, np.float32))
+    errors = [own["mae"] for own in each]
+    named = {"mae": errors[0]} if len(errors) == 1 else {f"mae_{i}": error for i, error in enumerate(errors)}
+    return {"r2": float(np.mean([own["r2"] for own in each])), **named}
+
+
+def number_each(rows: Tensor, targets: NDArray[np.float32]) -> list[dict[str, float]]:
+    """Compute R² of each number, and its mean absolute and root mean square errors, in its own unit.
+
+    >>> number_each(torch.tensor([[1.0], [2.0], [4.0]]), np.array([[1], [2], [3]], np.float32))
+    [{'r2': 0.5, 'mae': 0.3333333333333333, 'rmse': 0.5773502691896257}]
+    """
+    found, wanted = rows.double().numpy(), np.asarray(targets, np.float64)  # [n k]
+    errors, squares = np.abs(found - wanted).mean(axis=0), ((found - wanted) ** 2).mean(axis=0)
+    spread = np.maximum(((wanted - wanted.mean(axis=0)) ** 2).mean(axis=0), 1e-12)
+    columns = zip(1 - squares / spread, errors, np.sqrt(squares), strict=True)
+    return [{"r2": float(r2), "mae": float(mae), "rmse": float(rmse)} for r2, mae, rmse in columns]
+
+
+# --- masks ------------------------------------------------------------------------------------------------------------
+
+
+def mask_rows(logits: Tensor, masks: Tensor) -> Tensor:
+    """Count the pixels of each class, ignored ones left out: `[b 3k+5]`.
+
+    Correct, predicted and labelled pixels of each class; then boundary pixels of the prediction near the label's, all
+    of the prediction's, of the label near the prediction's, all of the label's, and those hidden by ignored pixels.
+    """
+    classes = logits.shape[1]
+    predicted, valid = logits.argmax(dim=1), masks != IGNORE  # [b H W]
+    if (masks.where(valid, 0) >= classes).any():
+        raise ValueError(f"a mask has class {masks.where(valid, 0).max()}, and there are {classes}: expected 0 on")
+    first = (classes + 1) * torch.arange(len(masks), device=masks.device)[:, None, None]  # the last bin is not counted
+
+    def count(values: Tensor, counted: Tensor) -> Tensor:
+        bins = torch.bincount((first + values.where(counted, classes)).flatten(), minlength=len(masks) * (classes + 1))
+        return bins.view(len(masks), classes + 1)[:, :classes]
+
+    pairs = ((masks, valid & (predicted == masks)), (predicted, valid), (masks, valid))
+    counts = torch.stack([count(values, counted) for values, counted in pairs], dim=1)  # [b 3 k]
+    reach = max(1, round(BOUNDARY * float(np.hypot(*masks.shape[1:]))))
+    edges = [boundary(mask, valid).float() for mask in (predicted, masks)]  # [b H W] each
+    near = [F.max_pool2d(edge[:, None], 2 * reach + 1, 1, reach)[:, 0] for edge in edges]
+    everywhere = boundary(masks, torch.ones_like(valid)).float()
+    sums = [edges[0] * near[1], edges[0], edges[1] * near[0], edges[1], everywhere - edges[1]]
+    return torch.cat([counts.flatten(1).float(), torch.stack([x.sum(dim=(1, 2)) for x in sums], dim=1)], dim=1)
+
+
+def boundary(mask: Tensor, valid: Tensor) -> Tensor:
+    """Mark pixels whose right or lower neighbour has another class, both being valid: `[b H W]` → bool `[b H W]`."""
+    edge = torch.zeros_like(valid)
+    edge[:, :, :-1] |= (mask[:, :, :-1] != mask[:, :, 1:]) & valid[:, :, :-1] & valid[:, :, 1:]
+    edge[:, :-1] |= (mask[:, :-1] != mask[:, 1:]) & valid[:, :-1] & valid[:, 1:]
+    return edge
+
+
+def mask_figures(rows: Tensor, targets: NDArray[np.float32] | Sequence[int] | None = None) -> dict[str, float]:
+    """Compute mean IoU over classes, pixel accuracy, and boundary F where most of the labels' boundaries count.
+
+    >>> logits = torch.tensor([[[[2.0, 2.0], [2.0, 0.0]], [[1.0, 1.0], [1.0, 1.0]]]])  # [1 2 2 2]
+    >>> mask_figures(mask_rows(logits, torch.tensor([[[0, 0], [1, 1]]])))
+    {'miou': 0.5833333333333333, 'pixel_accuracy': 0.75, 'boundary_f': 1.0}
+    """
+    sums = rows.double().sum(dim=0)
+    correct, _, wanted = sums[:-BOUNDARY_COUNTS].view(3, -1)
+    ious = class_ious(rows)
+    found = {
+        "miou": float(np.mean([iou for iou in ious if iou is not None])),
+        "pixel_accuracy": (correct.sum() / wanted.sum().clamp(min=1)).item(),
+    }
+    near_label, edges, near_prediction, label_edges, hidden = sums[-BOUNDARY_COUNTS:].tolist()
+    if label_edges > hidden:  # else the edges of objects are ignored, and the rest says nothing about them
+        precision, recall = near_label / max(edges, 1), near_prediction / label_edges
+        found["boundary_f"] = 2 * precision * recall / max(precision + recall, 1e-12)
+    return found
+
+
+def class_ious(rows: Tensor) -> list[float | None]:
+    """Compute each class's intersection over union, over all pixels of all images; None where it never occurs."""
+    correct, shown, wanted = rows.double().sum(dim=0)[:-BOUNDARY_COUNTS].view(3, -1)
+    union = (shown + wanted - correct).tolist()
+    return [c / u if u else None for c, u in zip(correct.tolist(), union, strict=True)]
+
+
+def mask_each(rows: Tensor, targets: NDArray[np.float32] | None = None) -> list[dict[str, float] | None]:
+    """Compute each class's intersection over union by name; None where it never occurs."""
+    return [None if iou is None else {"iou": iou} for iou in class_ious(rows)]
+
+
+SCORES: dict[str, Scores] = {
+    "classify": Scores(class_rows, class_figures, "top1", "accuracy"),
+    "multilabel": Scores(label_rows, label_figures, "map", "mean average precision"),
+    "regress": Scores(number_rows, number_figures, "r2", "R²"),
+    "segment": Scores(mask_rows, mask_figures, "miou", "mean IoU"),
+}
+"""Task → how it is scored."""
+
+EACH: dict[str, Callable[[Tensor, NDArray[np.float32]], Sequence[dict[str, float] | None]]] = {
+    "multilabel": label_each,
+    "regress": number_each,
+    "segment": mask_each,
+}
+"""Task → the figures of each label, number or class, from all rows and the dataset's targets."""

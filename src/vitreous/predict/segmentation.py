@@ -1,0 +1,155 @@
+"""Masks as answers: a class for each pixel at the image's own size, drawn in colours, and written as indexed PNG files.
+
+    masks/classes.json    the names of the values, and their colours
+    masks/cat.png         the mask of cat.jpg: a palette image of its size, whose values are indices of classes
+
+Shapes:  k classes · h w pixels that the model sees · H W pixels of the image
+"""
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path, PurePath
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from vitreous.data.images import ImageLike, image_name
+from vitreous.data.masks import IGNORE, UNKNOWN, class_colours
+from vitreous.data.preprocess import Preprocess
+from vitreous.runtime.files import check_writable_folder, write_atomic, write_json
+
+CLASS_FILE = "classes.json"
+STRIP = 1 << 24
+"""Logits that are in memory at once while a mask is enlarged."""
+
+
+def full_mask(logits: Tensor, preprocess: Preprocess, width: int, height: int) -> NDArray[np.uint8]:
+    """Return the class of each pixel of an image of this size, from what the model said about its view of it.
+
+    Logits `[k h w]` are resized bilinearly to the part of the image that the model sees: uint8 `[H W]`, 255 beyond it.
+
+    >>> left_and_right = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])  # [2 1 2]
+    >>> crop = Preprocess(size=(1, 2), resize=1, mean=(0.5,), std=(0.5,))
+    >>> full_mask(left_and_right, crop, 8, 2)[0].tolist()
+    [255, 255, 0, 0, 1, 1, 255, 255]
+    """
+    if len(logits) > UNKNOWN:
+        raise ValueError(f"a mask holds up to {UNKNOWN} classes, and this model has {len(logits)}: choose another")
+    left, top, right, bottom = preprocess.crop_box(width, height)
+    x_from, y_from, x_to, y_to = preprocess.view_box(width, height)
+    rows, above, below, row_share = _neighbours(height, (top, bottom), (y_from, y_to))
+    columns, before, after, column_share = _neighbours(width, (left, right), (x_from, x_to))
+    mask = np.full((height, width), IGNORE, np.uint8)
+    step = max(1, STRIP // max(1, len(logits) * len(before)))
+    for begin in range(0, len(above), step):
+        some = slice(begin, begin + step)
+        strip = torch.lerp(logits[:, above[some]], logits[:, below[some]], row_share[some, None])  # [k r w]
+        strip = torch.lerp(strip[..., before], strip[..., after], column_share)  # [k r W]
+        mask[rows.start + begin : rows.start + begin + strip.shape[1], columns] = strip.argmax(dim=0).byte().numpy()
+    return mask
+
+
+def _neighbours(length: int, seen: tuple[float, float], view: tuple[int, int]) -> tuple[slice, Tensor, Tensor, Tensor]:
+    """Find a mask's pixels along a side that the model sees: both neighbours of each in its view, the second's share.
+
+    The part `seen` of the image's side is the part `view` of the model's.
+    """
+    centres = torch.arange(length, dtype=torch.float64) + 0.5
+    inside = ((centres >= seen[0]) & (centres < seen[1])).nonzero().flatten()
+    if not len(inside):  # the model sees less than a pixel
+        inside = torch.tensor([min(length - 1, int(seen[0]))])
+    scale = (view[1] - view[0]) / (seen[1] - seen[0])
+    exact = view[0] + (centres[inside] - seen[0]) * scale - 0.5
+    exact = exact.clamp(view[0], view[1] - 1)
+    first = exact.floor().long()
+    pixels = slice(int(inside[0]), int(inside[-1]) + 1)
+    return pixels, first, (first + 1).clamp(max=view[1] - 1), (exact - first).float()
+
+
+def class_shares(mask: NDArray[np.uint8], classes: int) -> dict[int, float]:
+    """Return the share of a mask's pixels that each class has, the largest first; classes without any are left out.
+
+    >>> class_shares(np.array([[1, 1, 0, 255]], np.uint8), 3)
+    {1: 0.5, 0: 0.25}
+    """
+    counts = np.bincount(mask.ravel(), minlength=classes)[:classes]
+    return {int(i): float(counts[i] / mask.size) for i in np.argsort(-counts, kind="stable") if counts[i]}
+
+
+# --- colours ----------------------------------------------------------------------------------------------------------
+
+
+def mask_colours(classes: int) -> list[str]:
+    """Return the colours of a mask's 256 values: one for each class, black for the rest."""
+    return ["#" + bytes(colour).hex() for colour in class_colours(classes)] + ["#000000"] * (256 - classes)
+
+
+def palette_image(mask: NDArray[np.uint8], classes: int) -> Image.Image:
+    """Return a mask as a palette image."""
+    image = Image.fromarray(mask).copy()
+    image.putpalette(b"".join(bytes.fromhex(colour.removeprefix("#")) for colour in mask_colours(classes)))
+    return image
+
+
+def draw_mask(image: Image.Image, mask: NDArray[np.uint8], classes: int, opacity: float = 0.5) -> Image.Image:
+    """Draw a mask over its image, which may be smaller: its colours where there are classes, the image elsewhere."""
+    small = np.asarray(Image.fromarray(mask).resize(image.size, Image.Resampling.NEAREST))
+    mixed = Image.blend(image.convert("RGB"), palette_image(small, classes).convert("RGB"), opacity)
+    mixed.paste(image, mask=Image.fromarray(np.where(small == IGNORE, np.uint8(255), np.uint8(0))))
+    return mixed
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def mask_path(folder: Path, image: str) -> Path:
+    """Name the file of an image's mask: the image's stem, in that folder.
+
+    >>> mask_path(Path("masks"), "photos/cat.jpg").as_posix()
+    'masks/cat.png'
+    """
+    return folder / f"{PurePath(image).stem}.png"
+
+
+def begin_masks(folder: Path, images: Sequence[ImageLike], class_names: Sequence[str]) -> None:
+    """Write the names of the classes to a folder of masks, before the masks themselves.
+
+    A `ValueError` says if a mask would replace an image, or anything else that is not an older mask of these classes.
+    """
+    check_writable_folder(folder, "-o")
+    names = [image_name(image) for image in images]
+    taken: dict[Path, str] = {}
+    for name in names:
+        other = taken.setdefault(mask_path(folder, name), name)
+        if other != name:
+            raise ValueError(f"{other} and {name} have the same stem, so one mask: write them to different folders")
+    about = {str(i): name for i, name in enumerate(class_names)} | {"ignore": IGNORE}
+    known = about | {"colours": mask_colours(len(class_names))[: len(class_names)]}
+    ours = _read(folder / CLASS_FILE) == known
+    if existing := [path for path in (folder / CLASS_FILE, *taken) if path.exists()]:
+        if not ours:
+            raise ValueError(
+                f"{existing[0]} is there already, and no mask of these classes: choose another folder with -o"
+            )
+        sources = {Path(name).resolve() for name in names}
+        if both := [path for path in existing if path.resolve() in sources]:
+            raise ValueError(f"{both[0]} is one of the images, and its mask would replace it: choose another folder")
+    write_json(folder / CLASS_FILE, known)
+
+
+def _read(path: Path) -> object:
+    """Read the class names in a folder of masks; None if there are none."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def write_mask(folder: Path, image: str, mask: NDArray[np.uint8], classes: int) -> Path:
+    """Write an image's mask as an indexed PNG."""
+    save = partial(palette_image(mask, classes).save, format="PNG", optimize=False)
+    return write_atomic(mask_path(folder, image), save)

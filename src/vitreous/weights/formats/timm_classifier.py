@@ -1,0 +1,93 @@
+"""Read any classifier of timm's: `timm:NAME@FILE` with timm's own keys, and the folders of runs that trained one."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from vitreous.data.preprocess import Preprocess
+from vitreous.data.preprocess_configs import from_timm
+from vitreous.models.timm_classifier import TimmClassifier, TimmConfig, import_timm
+from vitreous.weights.card import Card, LoadReport, stated_task
+from vitreous.weights.fetch import CheckpointFiles
+from vitreous.weights.infer import check_shapes
+from vitreous.weights.read import data_types
+from vitreous.weights.safety import CheckpointError
+from vitreous.weights.save import read_own, stated_timm
+from vitreous.weights.sidecar import class_names, preprocessing
+from vitreous.weights.unwrap import RawCheckpoint
+
+
+def load_timm(
+    architecture: str,
+    raw: RawCheckpoint,
+    files: CheckpointFiles,
+    sidecar: Mapping[str, Any],
+    classes: int | None,
+    image_size: int | tuple[int, int] | None,
+) -> TimmClassifier:
+    """Build a classifier of timm's from a file: every tensor has to be there, and none may be left over."""
+    own, tensors = read_own(sidecar), dict(raw.tensors)
+    if all(key.startswith("network.") for key in tensors):  # a checkpoint of a run that is not finished
+        tensors = {key.removeprefix("network."): value for key, value in tensors.items()}
+    said = stated_timm(sidecar) or str(sidecar.get("architecture", ""))
+    if said and said.partition(".")[0] != architecture.partition(".")[0]:
+        raise CheckpointError(f"config.json says {said}, and you ask for {architecture}: name the right one")
+    stated = own.get("config") if said and "config" in own else {}
+    if not isinstance(stated, Mapping) or set(stated) - {"timm", "classes", "image_size", "channels"}:
+        raise CheckpointError("config.json was not written by this version: its model has unknown fields")
+    size = stated.get("image_size")
+    size = tuple(size) if isinstance(size, list) else size
+    if size is None and sidecar.get("pretrained_cfg"):
+        size = tuple(sidecar["pretrained_cfg"].get("input_size", (3, 224, 224))[1:])
+    stored = stated.get("classes") or _classes(architecture, tensors)
+    model = TimmClassifier(TimmConfig(architecture, int(stored), size, int(stated.get("channels", 3))))
+    wanted = model.network.state_dict()
+    check_shapes(wanted, tensors)
+    if whole := [key for key, value in tensors.items() if value.is_floating_point() != wanted[key].is_floating_point()]:
+        raise CheckpointError(f"{whole[0]} holds integers: quantised weights are not read without their scales")
+    if missing := [key for key in wanted if key not in tensors and not key.endswith("num_batches_tracked")]:
+        raise CheckpointError(f"{len(missing)} weight(s) of {architecture} are missing: {', '.join(missing[:4])}")
+    model.network.load_state_dict({key: value.clone() for key, value in tensors.items()}, strict=False)
+    report = LoadReport(format="timm-classifier", tensors=len(tensors), stored_as=data_types(tensors))
+    if "preprocess" in own:
+        preprocess, sidecar = Preprocess.from_dict(own["preprocess"]), own
+    elif sidecar:
+        preprocess = preprocessing(files, sidecar, model.config.size, model.config.channels, report)
+    else:
+        preprocess = from_timm(model.settings, image_size=model.config.size)
+        report.assumed["preprocessing"] = f"{preprocess.describe()} (timm's of {architecture})"
+    if image_size is not None and (preprocess := preprocess.with_size(image_size)).size != model.config.size:
+        if model.fixed_size:
+            at = "×".join(str(side) for side in model.config.size)
+            raise ValueError(f"{architecture} with these weights takes images of {at} px: leave the image size out")
+        model.config = TimmConfig(architecture, int(stored), preprocess.size, model.config.channels)
+    replaced = classes is not None and classes != model.config.classes
+    names = None if replaced else class_names(files, sidecar, model.config.classes, report)
+    if replaced:
+        model.reset_classifier(classes or 0)
+        report.reinitialised = [name.removeprefix("network.") for name in (model.head_names() if classes else ())]
+    model.card = Card(
+        name=str(files.name),
+        preprocess=preprocess,
+        class_names=names,
+        head="classifier" if model.config.classes else "none",
+        origin=files.origin,
+        files=tuple(str(path) for path in files.weights),
+        family="timm",
+        report=report,
+        training=None if replaced else own.get("training"),
+        **({} if replaced else stated_task(sidecar, own, model.config)),
+    )
+    return model
+
+
+def _classes(architecture: str, tensors: Mapping[str, torch.Tensor]) -> int:
+    """Count the classes of a file that states none, by the head's weight that timm's configuration names."""
+    settings = import_timm().models.get_pretrained_cfg(architecture)
+    heads = getattr(settings, "classifier", None)
+    name = heads[0] if isinstance(heads, tuple | list) and heads else heads
+    weight = tensors.get(f"{name}.weight")
+    if weight is None or weight.dim() < 2:
+        raise CheckpointError(f"it has no head of {architecture} ({name}.weight): expected the weights of a classifier")
+    return int(weight.shape[0])
