@@ -143,13 +143,13 @@ def test_a_resnet_learns_labels_and_numbers(tmp_path):
     assert [row["kind"] for row in found.tables[0]["rows"]] == ["ViT", "ResNet"]
 
 
-@pytest.mark.parametrize("models", [("resnet18_small", MODELS[0]), (MODELS[0], "resnet18")])
-def test_a_resnet_is_refused_for_masks_in_one_line(models, tmp_path, capsys):
+@pytest.mark.parametrize("models", [("resnet18_small", MODELS[0]), (MODELS[0], "timm:resnet10t")])
+def test_a_network_without_patch_tokens_is_refused_for_masks_in_one_line(models, tmp_path, capsys):
     boxes = make_task(tmp_path / "data", "segment")
     with pytest.raises(SystemExit):
         main(["compare", *models, "--data", str(boxes), "-o", str(tmp_path / "study")])
     error = capsys.readouterr().err
-    assert "is a ResNet, and masks are read from the patch tokens of a ViT: compare ViTs" in error
+    assert "is no ViT, and masks are read from the patch tokens of a ViT: compare ViTs" in error
     assert error.count("\n") == 1
     assert not (tmp_path / "study/runs").exists()
 
