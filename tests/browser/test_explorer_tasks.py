@@ -165,6 +165,24 @@ def test_two_models_of_different_tasks_stand_side_by_side_and_are_asked_apart(wa
     assert headline(page, 1) == f"height {written(numbers[1])}"
 
 
+LATE = """() => {
+  const { fetch } = window;
+  window.fetch = async (address, ...more) => {
+    if (String(address).includes("model=labels")) await new Promise((done) => setTimeout(done, 700));
+    return fetch(address, ...more);
+  };
+}"""
+
+
+def test_the_first_model_keeps_its_own_answer_where_the_second_comes_earlier(watched, home, models):
+    best = int(outputs(models["labels"]).argmax())
+    assert best != 0  # what the second begins with
+    watched.page.add_init_script(f"({LATE})()")
+    page = watched.open(f"{home}#model=labels&beside=numbers")
+    until(page, READY.format(2))
+    assert headline(page).startswith(LABELS[best])
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1366, "light")])
 def test_axe_has_no_complaint_and_a_phone_nothing_beside_its_screen(chromium, home, width, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()

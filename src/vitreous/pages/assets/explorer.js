@@ -141,10 +141,10 @@ class Slot {
     header.model.name = model;
     for (const view of header.views) view.pending = true;
     const { view, block, head, query, class: target } = header.start;
-    if (!globalThis.vitreous) state.start({ view, block: block ?? 0, head: head ?? "mean", query, class: target });
+    const shared = alike(...[model, shown.model].map((name) => models.find((each) => each.name === name)));
+    if (!globalThis.vitreous) state.start({ view, block: block ?? 0, head: head ?? "mean", query, ...(shared ? { class: target } : {}) }); // either slot may come first
     const source = { ablate: (values) => this.ablate(values), stop: () => this.changing?.abort(), loaded: () => (together ? null : this.loading), explain: (index) => own.set({ class: index, pixel: "" }), pixel: (pixel) => own.set({ class: null, pixel, count: null }), sentence: sentenceOf(model), blocks };
-    const [mine, first] = [model, shown.model].map((name) => models.find((each) => each.name === name));
-    const own = alike(mine, first) ? state : new OwnClass(state, target, (index) => this.choose(index));
+    const own = shared ? state : new OwnClass(state, target, (index) => this.choose(index));
     const viewer = await Viewer.create(payload, own, source);
     this.viewer?.destroy();
     this.viewer = viewer;
