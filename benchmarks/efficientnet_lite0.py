@@ -10,10 +10,14 @@ The weights are not part of Vitreous. Pass a folder of ImageNet's validation ima
 measure both sets of statistics that timm knows for this network:
 
     python benchmarks/efficientnet_lite0.py FILE.pth lite0.safetensors --check imagenet-val-500 --images 100
+
+The comparison in results/compare.md is on the breeds of 500 Oxford pets: `--breeds pets-masks-500 breeds` copies
+`pets-masks-500/images/Abyssinian_201.jpg` to `breeds/Abyssinian/Abyssinian_201.jpg`, and so on.
 """
 
 import argparse
 import re
+import shutil
 from pathlib import Path
 
 from vitreous.models.timm_classifier import import_timm
@@ -78,13 +82,26 @@ def check(weights: Path, folder: Path, images: int) -> None:
         print(f"{name}: {right} of {len(chosen)} ({model.card.preprocess.describe()})")
 
 
+def sort_breeds(pets: Path, target: Path) -> int:
+    """Copy the images of Oxford pets to a folder for each breed, their names up to the last underscore; count them."""
+    images = sorted((pets / "images").glob("*.jpg"))
+    for image in images:
+        folder = target / image.stem.rpartition("_")[0]
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(image, folder / image.name)
+    return len(images)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path)
     parser.add_argument("target", type=Path)
     parser.add_argument("--check", type=Path, help="a folder of validation images, named by class index")
     parser.add_argument("--images", type=int, default=100)
+    parser.add_argument("--breeds", type=Path, nargs=2, metavar=("PETS", "FOLDER"), help="sort Oxford pets by breed")
     arguments = parser.parse_args()
     print(convert(arguments.source, arguments.target))
     if arguments.check is not None:
         check(arguments.target, arguments.check, arguments.images)
+    if arguments.breeds is not None:
+        print(f"{sort_breeds(*arguments.breeds)} images in {arguments.breeds[1]}")

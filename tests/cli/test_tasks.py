@@ -202,3 +202,26 @@ def test_datasets_are_shown(data, tmp_path, capsys):
     out = answered(capsys, "datasets", "--show", data, "-o", tmp_path / "shown.png")
     assert "6 images" in out
     assert Image.open(tmp_path / "shown.png").width > 500
+
+
+def test_a_table_without_names_for_its_columns_is_refused_before_any_image(images, tmp_path, capsys, monkeypatch):
+    model = task_model("regress")
+    model.card.class_names = None
+    monkeypatch.setattr(ModelOptions, "load", lambda self, console=None: model)
+    monkeypatch.setattr(model, "forward", lambda x: pytest.fail("an image was computed"))
+    assert "have no names for columns" in failure(capsys, "classify", images, "-o", tmp_path / "answers.csv")
+
+
+def test_a_run_whose_held_out_numbers_are_all_the_same_ends_with_its_error_alone(tmp_path, capsys):
+    table = make_task_data(tmp_path / "data", "regress", images=12)
+    lines = [line.rsplit(",", 1)[0] for line in table.read_text().splitlines()]  # the number `light`
+    split = [f"{line},train" for line in lines[1:10]] + [f"{line.rpartition(',')[0]},7,test" for line in lines[10:]]
+    table.write_text("\n".join([f"{lines[0]},split", *split]))
+    run = tmp_path / "run"
+    words = ["--model", "vit_pico_patch2_8", "--image-size", "8", "--epochs", "1", "--device", "cpu"]
+    main(["train", "digits", "--data", str(table), "--output", str(run), "--batch-size", "3", *words])
+    out = capsys.readouterr()
+    assert "R²" not in out.out + out.err
+    assert "mean error" in out.out + out.err
+    assert "r2" not in json.loads((run / "result.json").read_text())
+    assert "mean absolute error" in (run / "run.html").read_text()

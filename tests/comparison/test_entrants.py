@@ -21,7 +21,7 @@ from vitreous.models.resnet import ResNet, ResNetConfig
 SAME = ("shift", "flip", "crop", "augment", "magnitude", "erasing", "mixup", "cutmix", "mix_share", "label_smoothing")
 VIT, RESNET = find_entrant("vit_micro_patch4_32"), find_entrant("resnet18_small")
 TUNED = Entrant("tuned", "tuned", "ViT", True, "attention", 224)
-TUNED_RESNET = Entrant("tuned resnet", "tuned resnet", "ResNet", True, "full", None)
+TUNED_RESNET = Entrant("tuned resnet", "tuned resnet", "ResNet", True, "full", None, batch_norm=True)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,6 @@ def test_a_saved_resnet_is_fine_tuned_in_full(tmp_path):
     torch.save(ResNet(ResNetConfig(18, classes=3)).state_dict(), tmp_path / "mine.pth")
     found = find_entrant(str(tmp_path / "mine.pth"))
     assert (found.kind, found.start, found.pretrained) == ("ResNet", "fine-tuned (full)", True)
-    assert "/" not in found.slug
 
 
 def test_only_a_policy_after_the_last_at_is_taken_off():
@@ -108,14 +107,30 @@ def test_each_kind_gets_its_own_optimiser():
     assert (vit.optimizer, vit.stochastic_depth, vit.average) == ("muon", 0.1, 0.9995)
     assert (resnet.optimizer, resnet.stochastic_depth, resnet.average) == ("sgd", 0.0, 0.0)
     assert resnet.learning_rate == pytest.approx(0.4)  # 0.1 for 256 images, and the batch is of 1024
-    tuned, _ = configure(Budget("pets"), (TUNED, TUNED_RESNET))
+    tuned, tuned_resnet = configure(Budget("pets", batch_size=64), (TUNED, TUNED_RESNET))
     assert (tuned.optimizer, tuned.learning_rate, tuned.policy) == ("adamw", 3e-4, "attention")
+    assert (tuned_resnet.optimizer, tuned_resnet.learning_rate) == ("sgd", pytest.approx(0.04 * 64 / 256))
 
 
 def test_a_resnet_sees_images_of_the_vits_size():
     assert [config.image_size for config in configure(Budget("x"), (VIT, RESNET))] == [32, 32]
     assert [config.image_size for config in configure(Budget("x", image_size=48), (VIT, RESNET))] == [48, 48]
     assert [config.image_size for config in configure(Budget("x"), (TUNED, RESNET))] == [None, 224]
+
+
+def test_small_resnets_with_fields_after_their_names_get_small_images_and_their_recipe():
+    small = [find_entrant(name) for name in ("resnet14_small:width=9", "resnet18_small")]
+    assert [config.image_size for config in configure(Budget("x"), small)] == [32, 32]
+    assert choose_recipe(Budget("x"), small)[0] == "cifar10"
+    mixed = [*small, find_entrant("resnet18")]
+    assert [config.image_size for config in configure(Budget("x"), mixed)] == [224] * 3
+    assert choose_recipe(Budget("x"), mixed)[0] == "imagenet"
+
+
+def test_a_model_with_batch_norms_keeps_the_size_that_it_was_made_for():
+    fixed = Entrant("fixed", "timm:levit_128s", "timm", False, "full", 224, batch_norm=True)
+    assert [config.image_size for config in configure(Budget("x"), (VIT, fixed))] == [32, 224]
+    assert [config.image_size for config in configure(Budget("x", image_size=64), (VIT, fixed))] == [64, 64]
 
 
 def test_the_recipe_suits_the_data_unless_one_is_named():

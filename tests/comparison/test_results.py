@@ -1,14 +1,18 @@
 """Results of a study: closed forms of its intervals, and images on which two models disagree."""
 
+import json
 from math import sqrt
 
 import numpy as np
 import pytest
-from tiny_studies import MODELS, budget_of, make_zoo
+from tiny_studies import MODELS, budget_of, make_zoo, tiny
 
-from vitreous.comparison.results import disagreements, display_names, gather
+from vitreous.comparison.entrants import display_names
+from vitreous.comparison.results import disagreements, gather
 from vitreous.comparison.runs import Predictions, finish_runs
 from vitreous.comparison.study import open_study
+from vitreous.weights.load import load
+from vitreous.weights.save import save
 
 
 @pytest.mark.slow
@@ -46,3 +50,25 @@ def test_disagreements_are_sorted_by_probability_and_hold_both_answers():
 def test_names_are_cut_only_if_they_stay_different():
     assert display_names(["a/vit", "b/vit"]) == {"a/vit": "a/vit", "b/vit": "b/vit"}
     assert display_names(["a/vit", "b/resnet"]) == {"a/vit": "vit", "b/resnet": "resnet"}
+    paths = ["/home/me/a/vit@head", "/home/me/b/vit@head", "timm:resnet18@/home/me/a/mine.pth@head"]
+    assert list(display_names(paths).values()) == ["a/vit@head", "b/vit@head", "timm:resnet18@a/mine.pth@head"]
+
+
+@pytest.mark.slow
+def test_the_folders_of_local_models_are_not_written_to_the_results(tmp_path):
+    models = [str(tmp_path / "secret" / name / "model") for name in ("one", "other")]
+    for path in models:
+        save(load("packaged:cifar10"), path)
+    budget = {"image_size": 32, "epochs": 1, "seeds": 1, "batch_size": 8}
+    found = tiny(make_zoo(tmp_path / "zoo"), tmp_path / "study", [f"{path}@head" for path in models], **budget)
+    names = ["one/model@head", "other/model@head"]
+    (table,) = found.tables
+    assert [row["model"] for row in table["rows"]] == list(table["curves"]) == names
+    assert [table["pairs"][0][side] for side in ("one", "other")] == names
+    assert sorted(path.name for path in (tmp_path / "study/runs").iterdir()) == [
+        "one-model-head-seed0",
+        "other-model-head-seed0",
+    ]
+    assert json.loads((tmp_path / "study/comparison.json").read_text())["tables"][0]["rows"] == table["rows"]
+    for file in ("comparison.json", "comparison.html", "speed.json"):
+        assert "secret" not in (tmp_path / "study" / file).read_text()

@@ -43,17 +43,20 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path):
 
 
 def test_the_reports_figures_are_quoted_beside_the_right_model():
-    quoted = {(name, p.budget.data): list(p.quoted.values()) for name, s in STUDIES.items() for p in s.parts}
+    femto, tuned = "vit_femto_patch4_32", ("torchvision:vit_b_16@attention", "torchvision:resnet152@full")
+    drawn = f"{femto}:position_std=1"  # as the report draws its positions
+    quoted = {(name, p.budget.data): p.quoted for name, s in STUDIES.items() for p in s.parts}
     assert quoted == {
-        ("scratch-vit-vs-resnet", "mnist"): [98.10],
-        ("scratch-vit-vs-resnet", "cifar10"): [56.41],
-        ("scratch-vit-vs-cnn", "mnist"): [98.10],
-        ("scratch-vit-vs-cnn", "cifar10"): [56.41],
-        ("finetuned-vit-vs-resnet", "cifar10"): [97.97, 96.67],
-        ("finetuned-vit-vs-resnet", "cifar100"): [87.41, 82.67],
-        ("finetuned-vit-vs-resnet", "flowers102"): [89.12, 89.02],
-        ("finetuned-vit-vs-resnet", "pets"): [93.65, 93.24],
+        ("scratch-vit-vs-resnet", "mnist"): {femto: 98.10},
+        ("scratch-vit-vs-resnet", "cifar10"): {femto: 56.41},
+        ("scratch-vit-vs-cnn", "mnist"): {drawn: 98.10},
+        ("scratch-vit-vs-cnn", "cifar10"): {drawn: 56.41},
+        ("finetuned-vit-vs-resnet", "cifar10"): dict(zip(tuned, (97.97, 96.67), strict=True)),
+        ("finetuned-vit-vs-resnet", "cifar100"): dict(zip(tuned, (87.41, 82.67), strict=True)),
+        ("finetuned-vit-vs-resnet", "flowers102"): dict(zip(tuned, (89.12, 89.02), strict=True)),
+        ("finetuned-vit-vs-resnet", "pets"): dict(zip(tuned, (93.65, 93.24), strict=True)),
     }
+    assert "not N(0, 1)" in STUDIES["scratch-vit-vs-resnet"].description  # beside its figure, that ViT differs
     for study in STUDIES.values():
         for part in study.parts:
             assert set(part.quoted) <= set(part.models)

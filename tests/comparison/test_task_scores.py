@@ -7,10 +7,14 @@ import torch
 from vitreous.comparison.results import better_images
 from vitreous.comparison.statistics import EXCHANGES, exchange_test, images_test
 from vitreous.comparison.task_scores import each_of, exchanger, figures_of, image_scores
+from vitreous.data.preprocess import default_preprocess
+from vitreous.models.variants import variant
 from vitreous.predict.scores import SCORES, mask_rows
+from vitreous.weights.card import Card
 
 IMAGES, SEEDS, CLASSES = 40, 2, 3
 TASKS = ("multilabel", "regress", "segment")
+CARD = Card("made up", default_preprocess(variant("vit_pico_patch2_8")))
 
 
 def answers(task, quality, seed=0):
@@ -80,7 +84,7 @@ def test_an_image_is_shown_where_one_model_is_better(task):
     (one, targets), (other, _) = answers(task, 0.5, 1), answers(task, 0.5, 1)
     perfect, _ = answers(task, 1.0, 1)
     other[:, 7] = perfect[:, 7]
-    found = better_images(task, targets, {"one": one, "other": other}, {"one": None, "other": None})
+    found = better_images(task, targets, {"one": one, "other": other}, dict.fromkeys(("one", "other"), CARD))
     assert (found["one"]["count"], found["other"]["count"]) == (0, 1)
     (image,) = found["other"]["images"]
     assert image["image"] == 7
@@ -103,3 +107,30 @@ def test_an_image_without_a_labelled_pixel_is_neither_good_nor_bad():
     ignored[1] = 1
     found = image_scores("segment", mask_rows(logits, ignored).numpy()[None], np.zeros((2, 0)))
     assert np.isnan(found).tolist() == [[True, False]]
+
+
+def test_images_of_another_size_count_the_same_when_masks_are_exchanged():
+    (one, targets), (other, _) = answers("segment", 0.6, 1), answers("segment", 0.4, 2)
+    larger = 16 * other  # the same answers, at four times the resolution
+    same = exchange_test(exchanger("segment", one, other, targets), IMAGES)
+    assert exchange_test(exchanger("segment", one, larger, targets, (36, 36 * 16)), IMAGES) == same
+    chosen = np.random.default_rng(3).random((5, IMAGES)) < 0.5
+    wanted = exchanger("segment", one, other, targets)(chosen)
+    assert exchanger("segment", one, larger, targets, (36, 36 * 16))(chosen).tolist() == wanted.tolist()
+    assert exchanger("segment", one, other, targets, (36, 36))(chosen).tolist() == wanted.tolist()
+
+
+def test_numbers_that_are_the_same_for_all_images_do_not_count():
+    (one, targets), (other, _) = answers("regress", 0.6, 1), answers("regress", 0.4, 2)
+    targets[:, 1] = 0.1
+    chosen = np.random.default_rng(3).random((5, IMAGES)) < 0.5
+    varied = [0, 2]
+    found, wanted = (
+        exchanger("regress", a, b, t)(chosen)
+        for a, b, t in ((one, other, targets), (one[..., varied], other[..., varied], targets[:, varied]))
+    )
+    assert found == pytest.approx(wanted)
+    assert image_scores("regress", one, targets) == pytest.approx(
+        image_scores("regress", one[..., varied], targets[:, varied])
+    )
+    assert [each is None for each in each_of("regress", one, targets)] == [False, True, False]

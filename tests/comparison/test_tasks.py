@@ -5,12 +5,15 @@ import re
 
 import numpy as np
 import pytest
+import torch
+from task_sets import task_model
 from tiny_runs import make_task
 from tiny_studies import MODELS, Heard, states
 
 from vitreous.api.compare import compare
 from vitreous.cli.main import main
 from vitreous.comparison.entrants import Budget, configure, find_entrant
+from vitreous.comparison.runs import predict_task
 from vitreous.comparison.statistics import EXCHANGES
 from vitreous.comparison.study import STUDIES, NamedStudy, StudyPart
 from vitreous.data.datasets import open_split
@@ -122,6 +125,7 @@ def test_one_seed_gives_neither_an_interval_nor_a_verdict(tmp_path):
     assert "unknown: 3 seeds would give one" in found.table
     assert "one seed: no verdict" in found.table
     assert "which is not the same for all models" not in found.page.read_text()
+    assert "the sizes differ" not in found.table
     assert (
         "One seed does not tell how far seeds spread, so there is no interval and no verdict." in found.page.read_text()
     )
@@ -133,6 +137,17 @@ def test_masks_of_different_resolutions_are_spoken_of(tmp_path):
     found = study_of(boxes, tmp_path / "study", seeds=1, epochs=1, image_size=None)
     assert [row["image_size"] for row in found.tables[0]["rows"]] == [[8, 8], [32, 32]]
     assert "which is not the same for all models" in found.page.read_text()
+    assert "the sizes differ: a coarser one has an easier task" in found.table
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_model_that_answers_nan_is_one_line(task, tmp_path):
+    _, tested = open_split(make_task(tmp_path / "data", task))
+    model = task_model(task, tested.class_names)
+    with torch.no_grad():
+        model.head.bias[0] = torch.nan
+    with pytest.raises(ValueError, match="tiny answers NaN: `vitreous doctor`"):
+        predict_task(model, tested, device="cpu")
 
 
 @pytest.mark.slow

@@ -108,3 +108,9 @@ def test_fields_of_another_kind_or_given_twice_are_refused():
         resnet_config("resnet18:width=wide")
     with pytest.raises(ValueError, match="twice"):
         resnet_config("resnet18:width=8,width=9")
+
+
+@pytest.mark.parametrize("fields", ["width", "width=9;channels=1", "width=9,", "width=9,,channels=1", "=9"])
+def test_malformed_fields_after_a_name_are_refused(fields):
+    with pytest.raises(ValueError, match="fields follow a name as in resnet14_small:width=9,channels=1"):
+        resnet_config(f"resnet14_small:{fields}")

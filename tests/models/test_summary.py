@@ -59,3 +59,10 @@ def test_flops_are_counted_for_every_kind_of_positions(position):
     patches, tokens, d = 16, 17, 24
     block = 2 * tokens * (3 * d * d + d * d + 8 * d * d) + 4 * tokens * tokens * d
     assert count_flops(model) == 2 * patches * 3 * 64 * d + 2 * block + 2 * d * 5
+
+
+def test_a_trace_records_no_gradients():
+    model, grads = ViT(variant("vit_femto_patch4_32")).eval(), []
+    model.register_forward_hook(lambda *_: grads.append(torch.is_grad_enabled()))
+    trace(model)
+    assert grads == [False]

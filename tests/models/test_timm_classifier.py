@@ -101,3 +101,27 @@ def test_names_that_are_not_complete_or_unknown_are_refused():
         build("resnet81")
     with pytest.raises(ValueError, match=r"timm cannot build swin_tiny_patch4_window7_224 for images of 64×64"):
         build("swin_tiny_patch4_window7_224", channels=-1)
+
+
+@torch.no_grad()
+def test_nothing_is_dropped_in_training_and_evaluation_is_timms():
+    name = "swin_tiny_patch4_window7_224"
+    model = build(name, image_size=224)
+    torch.manual_seed(0)
+    theirs = timm.create_model(name, num_classes=5)
+    x = torch.randn(2, 3, 224, 224)
+    assert any(getattr(module, "drop_prob", 0) for module in theirs.modules())
+    assert torch.equal(model.train().features(x), model.features(x))
+    assert torch.equal(
+        model.eval().features(x), theirs.eval().forward_head(theirs.forward_features(x), pre_logits=True)
+    )
+    head = TimmClassifier(TimmConfig("efficientnet_b0", 5, 32))  # its head calls F.dropout
+    head.reset_classifier(3)
+    assert not any(getattr(module, "drop_rate", 0) for module in head.modules())
+
+
+def test_batch_norms_of_vectors_are_batch_norms_too():
+    model = build("test_convnext")
+    assert not model.has_batch_norm()
+    model.network.extra = torch.nn.BatchNorm1d(4)
+    assert model.has_batch_norm()

@@ -56,3 +56,10 @@ def test_paper_sizes():
 def test_unknown_name_suggests_close_ones():
     with pytest.raises(ValueError, match="vit_base_patch16_224"):
         variant("vit_base_patch16_225")
+
+
+def test_another_width_brings_its_own_mlp_width_unless_one_is_stated():
+    assert variant("vit_femto_patch4_32:width=64").mlp_width == 256
+    assert variant("vit_femto_patch4_32", width=64).mlp_width == 256
+    assert variant("vit_femto_patch4_32:width=64,mlp_width=128").mlp_width == 128
+    assert variant("vit_giant_patch14_224", width=1280).mlp_width == 6144  # not four times its width

@@ -18,9 +18,10 @@ from vitreous.pages.run import (
     time_to_accuracy,
     write_run_page,
 )
+from vitreous.pages.run_outputs import outputs_section
 from vitreous.pages.run_snapshots import snapshots_payload
 from vitreous.training.config import TrainConfig
-from vitreous.training.held_out import HeldOutAnswers, write_answers
+from vitreous.training.held_out import HeldOutAnswers, HeldOutOutputs, write_answers
 from vitreous.training.loop import train
 from vitreous.training.run_folder import RunFolder
 from vitreous.training.snapshots import Snapshot, SnapshotRecorder, write_snapshot
@@ -297,3 +298,11 @@ def test_top5_is_shown_where_there_are_more_classes(classes, shown):
     text = run_page(TrainConfig(), [], result, None, classes)
     assert ("first five guesses" in text) == shown
     assert "loss is 0.25" in text
+
+
+def test_labels_of_held_out_images_are_present_from_the_models_thresholds_on():
+    rows = np.array([[0.1, 0.7], [0.25, 0.8], [0.3, 0.9]], np.float32)  # best thresholds 0.175 and 0.85
+    targets, images = np.array([[0, 0], [1, 0], [1, 1]], np.float32), np.zeros((3, 4, 4, 3), np.uint8)
+    shown = np.arange(3), ("0.png", "1.png", "2.png"), images, np.zeros((2, 0, 0, 0), np.uint8)
+    found = outputs_section(HeldOutOutputs(1, "multilabel", ("cat", "dog"), rows, targets, *shown))
+    assert [lists for _, _, lists in found["shown"]] == [{}, {"has": ["cat"]}, {"has": ["cat", "dog"]}]

@@ -7,6 +7,7 @@ import torch
 from PIL import Image
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 from task_sets import NAMES, TASKS, make_task_data, task_model, train_on
+from tiny_runs import make_task
 from tiny_sets import colour_folder
 
 from conftest import noise
@@ -383,3 +384,45 @@ def test_a_label_that_no_image_has_is_left_out_and_no_label_at_all_is_an_error(t
     none = open_dataset(data)
     with pytest.raises(ValueError, match="no image has one of the labels"):
         evaluate(replace(none, targets=none.targets * 0), model, device="cpu")
+
+
+@pytest.mark.parametrize("task", ["classify", *TASKS])
+def test_outputs_of_nan_are_one_line(task, tmp_path):
+    if task == "classify":
+        data, model = colour_folder(tmp_path / "data", ["a", "b"]), small_model(tmp_path / "model", ["a", "b"])
+    else:
+        data, model = make_task_data(tmp_path / "data", task), task_model(task)
+    with torch.no_grad():
+        model.head.bias[0] = torch.nan
+    with pytest.raises(ValueError, match="answers NaN: `vitreous doctor` tells whether its weights hold any"):
+        evaluate(data, model, device="cpu")
+
+
+def test_of_a_single_image_the_errors_of_numbers_are_measured_without_r2(tmp_path):
+    found = evaluate(make_task_data(tmp_path / "data", "regress"), task_model("regress"), limit=1, device="cpu")
+    assert found.figures == {}
+    assert [list(own) for own in found.each.values()] == [["mae", "rmse"]] * 2
+    assert "MAE" in repr(found)
+    assert "R²" not in repr(found)
+
+
+def test_f1_at_thresholds_comes_with_the_note_that_they_were_chosen_on_these_images(tmp_path):
+    data = make_task_data(tmp_path / "data", "multilabel")
+    train, _ = open_split(data, held_out=0.3, task="multilabel")
+    model, note = task_model("multilabel"), "the thresholds of the labels were chosen on these images"
+    model.card.training = record(data, train)
+    assert note not in evaluate(data, model, device="cpu").note
+    model.card.thresholds = (0.5, 0.5, 0.5)
+    assert note in evaluate(data, model, device="cpu").note
+    model.card.training = record(data, train, validation=0.1)  # chosen on other images
+    assert note not in evaluate(data, model, device="cpu").note
+
+
+def test_a_test_split_that_thresholds_were_chosen_on_has_the_note_too(tmp_path):
+    data = make_task(tmp_path / "data", "multilabel")
+    train, _ = open_split(data, task="multilabel")
+    model = task_model("multilabel", train.class_names)
+    model.card.thresholds = (0.5, 0.5)
+    assert evaluate(data, model, device="cpu").note == ""
+    model.card.training = record(data, train)
+    assert evaluate(data, model, device="cpu").note.startswith("the thresholds of the labels were chosen on these")

@@ -81,3 +81,14 @@ def test_a_class_that_no_pixel_has_is_asked_about_where_it_is_likeliest():
 def test_a_pixel_of_a_model_without_masks_is_an_error():
     with pytest.raises(ValueError, match="of masks alone"):
         as_classifier(make("multilabel"), X, pixel=(0, 0))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("task", ["multilabel", "regress", "segment"])
+def test_a_negative_target_counts_from_the_last(task):
+    model = make(task)
+    asked = [(X, {}), (None, {}), *([(X, {"pixel": (2, 3)})] if task == "segment" else [])]
+    for x, options in asked:
+        found, wanted = as_classifier(model, x, -1, **options), as_classifier(model, x, 2, **options)
+        assert (found.target, found.output, found.probability) == (wanted.target, 2, wanted.probability)
+        assert torch.equal(found.model(X), wanted.model(X))

@@ -54,6 +54,22 @@ def test_a_threshold_gives_the_highest_f1_and_lies_between_two_images():
     assert (probability - threshold).abs().min() > 1e-6
 
 
+def test_a_threshold_of_tiny_probabilities_lies_between_them():
+    probability = torch.tensor([[1e-8], [1e-7], [3e-7], [4e-7]])
+    (threshold,) = best_thresholds(probability, np.array([[0], [0], [1], [1]], np.float32))
+    assert threshold == pytest.approx(2e-7)
+
+
+def test_of_equal_logits_the_lower_class_is_predicted():
+    rows = SCORES["classify"].rows(torch.zeros(50, 40), torch.zeros(50, dtype=torch.int64))
+    assert rows[:, 0].tolist() == [0.0] * 50
+
+
+def test_half_precision_does_not_round_the_index_of_a_class():
+    logits, labels = torch.eye(1000, dtype=torch.bfloat16), torch.arange(1000)
+    assert torch.equal(SCORES["classify"].rows(logits, labels)[:, 0].long(), labels)
+
+
 def test_numbers_are_scored_by_r2_and_by_the_error_of_each():
     torch.manual_seed(0)
     targets = np.random.default_rng(0).normal(5, 2, (30, 2)).astype(np.float32)
@@ -61,6 +77,23 @@ def test_numbers_are_scored_by_r2_and_by_the_error_of_each():
     figures = number_figures(found, targets)
     assert figures["r2"] == pytest.approx(r2_score(targets, found.numpy()), abs=1e-6)
     assert figures["mae_1"] == pytest.approx(np.abs(found.numpy() - targets)[:, 1].mean(), abs=1e-6)
+
+
+def test_r2_does_not_depend_on_the_unit():
+    targets = np.array([[1], [2], [3]], np.float32)
+    found = torch.tensor([[1.0], [2.0], [4.0]])
+    for unit in (1.0, 1e-7, 1e9):
+        assert number_figures(found * unit, targets * np.float32(unit))["r2"] == pytest.approx(0.5, rel=1e-5)
+
+
+def test_numbers_that_are_the_same_for_all_images_have_no_r2():
+    constant = np.full((7, 1), 0.1, np.float32)
+    varied = np.arange(7, dtype=np.float32)[:, None]
+    found = torch.from_numpy(np.concatenate([constant + 1, varied], axis=1))
+    both = number_figures(found, np.concatenate([constant, varied], axis=1))
+    assert both == {"r2": 1.0, "mae_0": pytest.approx(1), "mae_1": 0.0}
+    assert number_figures(found[:, :1], constant) == {"mae": pytest.approx(1)}
+    assert number_figures(found[:1], varied[:1, [0, 0]]).keys() == {"mae_0", "mae_1"}  # a single image
 
 
 def one_hot(mask, classes):
@@ -120,5 +153,5 @@ def test_counts_of_pixels_are_those_of_one_hot_classes():
 
 
 def test_a_class_that_there_is_none_of_is_an_error():
-    with pytest.raises(ValueError, match="a mask has class 3, and there are 3"):
+    with pytest.raises(ValueError, match="a mask has the value 3: expected 3 classes and 255 for none"):
         mask_rows(torch.randn(1, 3, 2, 2), torch.tensor([[[0, 1], [3, 255]]]))

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from PIL import Image
 from tiny_runs import make_images, plain
 
+from vitreous.data.augment.geometry import draw_crop
 from vitreous.data.augment.pipeline import Augment
 from vitreous.data.counter_random import CounterRandom
 from vitreous.data.datasets import open_dataset, open_split
 from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.images import ImageError
 from vitreous.data.preprocess import Preprocess
-from vitreous.training.batches import BatchSource, balanced_order, epoch_order, with_margin
+from vitreous.training.batches import BatchSource, balanced_order, cropped, epoch_order, with_margin
 
 VIEW = Preprocess(size=(8, 8), resize=8, mean=(0.5,) * 3, std=(0.5,) * 3)
 CPU = torch.device("cpu")
@@ -272,3 +273,46 @@ def test_targets_of_labels_and_numbers_are_floats(tmp_path, resident):
 def test_balance_is_for_classes(tmp_path):
     with pytest.raises(ValueError, match="--balance sampling is for classes, and the task is segment: leave it out"):
         BatchSource(open_dataset(ramps(tmp_path)), VIEW, plain(tmp_path, balance="sampling"), CPU, training=True)
+
+
+def wide_images(folder, images=8):
+    """Images of 96×32 px: a dark third, a third of class 0, a bright third; class 1 and 2 are at the sides."""
+    mask = np.repeat(np.repeat(np.array([[1, 0, 0, 0, 2]], np.uint8), [20, 19, 18, 19, 20], axis=1), 32, axis=0)
+    for kind, pixels in (("images", 100 * mask), ("masks", mask)):
+        (folder / kind).mkdir(parents=True)
+        for i in range(images):
+            Image.fromarray(pixels).save(folder / kind / f"{i}.png")
+    return folder
+
+
+def trained_masks(source, crop, epochs=6):
+    """The masks that a model of 16 px learns from in some epochs, `[n h w]`."""
+    view, found = source.preprocess, []
+    augment = Augment(
+        size=view.size, mean=view.mean, std=view.std, classes=3, crop=crop if source.resident else None, masks=True
+    )
+    for epoch in range(epochs):
+        indices, _, pixels = shown(source, epoch)
+        found.append(augment(pixels, source.labels, CounterRandom.of(0, epoch, indices))[1])
+    return torch.cat(found)
+
+
+def test_the_sides_of_wide_images_are_learned_by_a_model_that_squashes_them(tmp_path):
+    data, crop, masks = open_dataset(wide_images(tmp_path)), (0.4, 1.0), {}
+    view = replace(VIEW, size=(16, 16)).with_fit("squash")
+    tested = BatchSource(data, view, plain(tmp_path), CPU, training=False).pixels[:, -1]
+    for resident in ("yes", "no"):
+        source = BatchSource(data, view, plain(tmp_path, crop=crop, resident=resident), CPU, training=True)
+        masks[resident] = trained_masks(source, crop)
+        for side in (1, 2):
+            assert (masks[resident] == side).float().mean() > 0.6 * (tested == side).float().mean() > 0.1
+    assert (masks["yes"] == masks["no"]).float().mean() > 0.9  # the same boxes, but for rounding
+
+
+@pytest.mark.parametrize("view", [VIEW, replace(VIEW, resize=(9, 9), cover=True)])
+def test_the_crop_of_a_model_that_crops_is_drawn_in_the_images_own_pixels(view):
+    image, random = Image.effect_noise((60, 40), 90).convert("RGB"), CounterRandom.of(3, 1, torch.tensor([5]))
+    top, left, height, width = (edge.item() for edge in draw_crop(random, (40, 60), (0.2, 0.9)))
+    expected = image.resize((8, 8), Image.Resampling.BICUBIC, box=(left, top, left + width, top + height))
+    assert np.array_equal(cropped(image, view, (0.2, 0.9), random).permute(1, 2, 0).numpy(), np.asarray(expected))
+    assert with_margin(view) == replace(view, size=(10, 10), resize=(10, 10), cover=True)

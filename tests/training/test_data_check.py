@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from PIL import Image
-from tiny_runs import LogKeeper, make_images, tiny
+from tiny_runs import LogKeeper, make_images, make_task, tiny
 
 from vitreous.data.datasets import open_split
 from vitreous.data.image_dataset import ImageDataset
@@ -67,6 +67,14 @@ def test_held_out_copies_of_training_images_are_found_by_their_bytes(tmp_path):
     (line,) = data_remarks(train_data, test_data)
     assert f"({test_data.describe(1)} = {train_data.describe(4)})" in line
     assert "is a copy of a training image" in line
+
+
+def test_held_out_copies_are_found_in_tables_too(tmp_path):
+    train_data, test_data = open_split(make_task(tmp_path / "zoo", "regress"))
+    assert find_copies(train_data, test_data) == []
+    shutil.copyfile(train_data.image(4), test_data.image(1))
+    assert find_copies(train_data, test_data) == [(1, 4)]
+    assert "the result is too good by as much" in data_remarks(train_data, test_data)[-1]
 
 
 def test_images_that_are_no_files_are_not_compared():

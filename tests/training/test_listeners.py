@@ -7,9 +7,9 @@ import sys
 
 import pytest
 from rich.console import Console
-from tiny_runs import break_off, make_images, plain
+from tiny_runs import break_off, make_images, make_task, plain
 
-from vitreous.training import listeners
+from vitreous.training import listeners, loop
 from vitreous.training.listeners import LOG_LINES, ProgressDisplay, TensorBoard
 from vitreous.training.loop import train
 
@@ -48,6 +48,19 @@ def test_a_long_run_names_the_flag_that_shortens_it(seconds, rest, tmp_path, mon
     monkeypatch.setattr(listeners, "expected_seconds", lambda parts: seconds)
     text, _ = watch(plain(make_images(tmp_path / "zoo"), epochs=1), tmp_path / "run")
     assert re.search(rf"1 epoch of .*: {rest}$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("task", "share"),
+    [("classify", "accuracy"), ("multilabel", "label accuracy"), ("segment", "pixel accuracy"), ("regress", None)],
+)
+def test_the_progress_line_names_its_share_of_correct_answers(task, share, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "STEP_EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(listeners.LogPace, "is_due", lambda pace: True)
+    data = make_images(tmp_path / "zoo") if task == "classify" else make_task(tmp_path / "zoo", task)
+    text, _ = watch(plain(data, epochs=1), tmp_path / "run")
+    (line, *_) = [line for line in text.splitlines() if line.startswith("step ")]
+    assert re.search(rf"· loss \d\.\d+ · {share + r' [0-9.]+% · ' if share else ''}[0-9,]+ images/s", line)
 
 
 def test_trainable_parameters_are_shown_as_a_share_of_all(tmp_path):

@@ -1,5 +1,7 @@
 """A config and its data to a model: fresh or from a checkpoint, with the right head and preprocessing."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tiny_runs import make_images, parts_of, plain
@@ -13,7 +15,7 @@ from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.words import with_words
 from vitreous.training.loop import train
-from vitreous.training.model import build_model
+from vitreous.training.model import build_model, choose_forward, is_convolutional
 from vitreous.training.setup import make_teacher
 from vitreous.weights.card import Card
 from vitreous.weights.load import load
@@ -145,6 +147,7 @@ def test_another_image_size_resizes_positions(checkpoint):
         ({"model": "resnet18_small:channels=3", "channels": 1}, "states channels=3, and the run has channels=1"),
         ({"model": "timm:resnet18", "dropout": 0.1}, "a timm classifier has no dropout"),
         ({"model": "timm:resnet18", "optimizer": "muon"}, "muon is for the blocks of a ViT"),
+        ({"model": "resnet18", "optimizer": "muon"}, "muon is for the blocks of a ViT: .* for a ResNet"),
         ({"model": "timm:resnet18", "parallel": "fsdp"}, "fsdp does not work with a timm classifier"),
         ({"model": "timm:resnet81"}, "no model called 'resnet81': did you mean"),
         ({"model": "timm:resnet18@mine.safetensors"}, "names weights"),
@@ -210,3 +213,26 @@ def test_a_small_resnet_is_built_by_name_at_32_pixels_or_any_other_size():
     assert build_model(plain("x", model="resnet18_small", image_size=8), DATA).card.preprocess.size == (8, 8)
     with pytest.raises(ValueError, match="18, 34, 50, 101, 152"):
         build_model(plain("x", model="resnet20_small"), DATA)
+
+
+@pytest.mark.parametrize(
+    "unlike",
+    [
+        *({"talking_heads": True}, {"branch_bias": False}, {"residual_norm": True, "final_norm": False}),
+        *({"mlp_norm": True}, {"attention_norm": True}, {"relative_position": "table", "position": "none"}),
+    ],
+    ids=str,
+)
+def test_fused_is_refused_for_every_block_that_its_kernels_are_not_written_for(unlike, tmp_path):
+    save(ViT(replace(SMALL, **unlike)), tmp_path)
+    with pytest.raises(ValueError, match="fused needs a plain GELU network"):
+        build_model(plain("x", model=str(tmp_path), pretrained=True, fused=True), DATA, lambda line: None)
+
+
+@pytest.mark.parametrize(("name", "expected"), [("resnet18", True), ("timm:resnet18", True), ("timm:test_vit", False)])
+def test_convolutions_run_with_channels_last_on_a_gpu(name, expected):
+    model, found = build_model(plain("x", model=name), DATA), []
+    model.forward = lambda x: found.append(x.is_contiguous(memory_format=torch.channels_last))
+    choose_forward(model, torch.device("cuda"))(model, torch.randn(2, 3, 32, 32))
+    assert found == [expected]
+    assert is_convolutional(model) == expected

@@ -9,6 +9,7 @@ from tiny_runs import make_images, parts_of, plain
 
 from conftest import noise
 from vitreous.models.resnet import ResNet, ResNetConfig
+from vitreous.models.timm_classifier import TimmClassifier, TimmConfig
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.training.policies import POLICIES, apply_policy, merge_lora
@@ -157,3 +158,15 @@ def test_a_policy_that_is_none_is_answered_with_those_there_are(policy):
 
 def test_every_policy_is_tested_here():
     assert set(POLICIES) == {"full", "head", "attention", "last", "lora"}
+
+
+def test_frozen_batch_norms_of_vectors_keep_their_statistics():
+    model = TimmClassifier(TimmConfig("levit_128s", 3, 224)).train()
+    apply_policy(model, "head")
+    norms = [module for module in model.modules() if isinstance(module, torch.nn.BatchNorm1d)]
+    learn = {name for name, value in model.named_parameters() if value.requires_grad}
+    frozen = [norm for norm in norms if not norm.weight.requires_grad]
+    assert learn
+    assert frozen
+    assert not any(norm.training for norm in frozen)
+    assert all(norm.training for norm in norms if norm.weight.requires_grad)

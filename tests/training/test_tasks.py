@@ -1,20 +1,28 @@
 """Runs that learn several labels, numbers or masks: they learn, resume to the same bits, and leave a model."""
 
+import io
 import json
+import re
 
 import numpy as np
 import pytest
 import torch
-from tiny_runs import bits, break_off, differing, make_task, parts_of, plain, tiny
+from PIL import Image
+from rich.console import Console
+from tiny_runs import Crash, bits, break_off, crash, differing, make_images, make_task, parts_of, plain, tiny
 
 import vitreous
 from vitreous.api.train import AnswerRecorder, TrainingRun
+from vitreous.data.counter_random import permutation
 from vitreous.data.datasets import open_split
 from vitreous.data.image_dataset import TASKS
 from vitreous.pages.run import write_run_page
 from vitreous.predict.scores import SCORES
+from vitreous.training import loop
 from vitreous.training.held_out import HeldOutOutputs, read_answers
+from vitreous.training.listeners import ProgressDisplay
 from vitreous.training.loop import train
+from vitreous.training.setup import open_data
 
 NEW = TASKS[1:]
 OFF = {"segment": {"mixup": 0.0}}
@@ -99,3 +107,90 @@ def test_an_attention_pool_reads_the_tokens(data):
     model = parts_of(plain(data["regress"], readout="attention")).model
     assert model.config.pool == "attention"
     assert model.config.classes == 2
+
+
+@pytest.mark.parametrize("resident", ["yes", "no"])
+def test_a_cropped_run_of_masks_ends_with_the_same_bits_after_a_break(data, resident, tmp_path, monkeypatch):
+    config = tiny(data["segment"], save_every=0, crop=(0.3, 1.0), mixup=0.0, resident=resident)
+    train(config, tmp_path / "whole")
+    break_off(config, tmp_path / "broken", monkeypatch, 3)
+    train(config, tmp_path / "broken")
+    assert differing(bits(tmp_path / "whole"), bits(tmp_path / "broken")) == []
+
+
+def test_a_lora_run_of_labels_killed_before_its_result_finishes_the_next_time(data, tmp_path, monkeypatch):
+    config = plain(data["multilabel"], epochs=1, policy="lora")
+    train(config, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "finish", lambda *arguments: crash())
+        with pytest.raises(Crash):
+            train(config, tmp_path / "run")
+    train(config, tmp_path / "run")
+    assert differing(bits(tmp_path / "whole"), bits(tmp_path / "run")) == []
+    whole, again = (vitreous.load(tmp_path / name / "model").card.thresholds for name in ("whole", "run"))
+    assert again == whole
+
+
+def test_a_run_of_masks_resumes_in_a_moved_folder_but_not_with_other_masks(tmp_path, monkeypatch):
+    folder = make_task(tmp_path / "zoo", "segment")
+    before = parts_of(plain(folder)).data_hash
+    folder = folder.rename(tmp_path / "moved")
+    assert parts_of(plain(folder)).data_hash == before
+    config = plain(folder, save_every=0)
+    break_off(config, tmp_path / "run", monkeypatch, 2)
+    path = min((folder / "train/masks").iterdir())
+    mask = np.array(Image.open(path))
+    mask[-1, -1] = 1 - mask[-1, -1]
+    Image.fromarray(mask).save(path)
+    with pytest.raises(ValueError, match="the training images or their classes are not those that the run began with"):
+        train(config, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("multilabel", "no held-out image has one of the labels: there is nothing to measure"),
+        ("segment", "the held-out masks have no pixel of a class: there is nothing to measure"),
+    ],
+)
+@pytest.mark.parametrize("resident", ["yes", "no"])
+def test_held_out_images_with_nothing_to_measure_are_refused(task, message, resident, tmp_path):
+    folder = make_task(tmp_path / "zoo", task)
+    for path in (tmp_path / "zoo/test/masks").glob("*.png"):
+        Image.new("L", (8, 8), 255).save(path)
+    if task == "multilabel":
+        lines = [line.split(",") for line in folder.read_text().splitlines()]
+        kept = [[name, "" if split == "test" else labels, split] for name, labels, split in lines]
+        folder.write_text("\n".join(map(",".join, kept)))
+    with pytest.raises(ValueError, match=message):
+        parts_of(plain(folder, resident=resident))
+
+
+@pytest.mark.parametrize(
+    ("header", "cells", "message"),
+    [
+        ("age", ["1.5", "2.5", *["7"] * 8], "the number 'age' is 7 for all 8 images to learn from"),
+        ("labels", ["a;b", "b", *["a"] * 8], "no image to learn from has the label 'b'"),
+    ],
+)
+def test_images_held_out_for_validation_leave_targets_to_learn(header, cells, message, tmp_path):
+    make_images(tmp_path / "zoo", classes=["train", "test"], each=10)
+    held = sorted(permutation(0, 0, 10).tolist()[:2])
+    order = held + [i for i in range(10) if i not in held]
+    trained = [f"zoo/train/{i:03d}.png,{cell},train" for i, cell in sorted(zip(order, cells, strict=True))]
+    tested = [f"zoo/test/{i:03d}.png,{cell},test" for i, cell in enumerate(cells)]
+    (tmp_path / "table.csv").write_text("\n".join([f"image,{header},split", *trained, *tested]))
+    open_data(plain(tmp_path / "table.csv"), None)
+    with pytest.raises(ValueError, match=message):
+        open_data(plain(tmp_path / "table.csv", validation=0.2), None)
+
+
+def test_errors_of_several_numbers_have_their_names_wherever_they_are_shown(data, tmp_path):
+    config, console = plain(data["regress"], epochs=1), Console(file=io.StringIO(), width=400)
+    with ProgressDisplay(console) as display:
+        result = train(config, tmp_path / "run", listeners=[display, AnswerRecorder()])
+    errors = rf"mean error {result['mae_0']:.4g} \(top\), {result['mae_1']:.4g} \(left\)"
+    assert re.search(errors, TrainingRun(tmp_path / "run", config, result).describe())
+    assert re.search(errors, console.file.getvalue())
+    page = write_run_page(tmp_path / "run").read_text()
+    assert f"<strong>{result['mae_1']:.3g}</strong><span>mean absolute error of left</span>" in page

@@ -102,7 +102,9 @@ def test_a_resnet_is_pushed_too(hub, tmp_path):
     save(model, tmp_path / "resnet")
     main(["push", str(tmp_path / "resnet"), "ann/resnet", "--private", "--license", "mit"])
     x = torch.randn(1, 3, 32, 32)
-    assert torch.equal(load("ann/resnet")(x), model(x))
+    again = load("ann/resnet")
+    assert torch.equal(again(x), model(x))
+    assert again.card.revision is not None
     assert hub.private == {"ann/resnet": True}
     assert "license: mit" in hub.files("ann/resnet")["README.md"].decode()
 

@@ -140,3 +140,14 @@ def test_a_model_larger_than_memory_is_named(tmp_path, theirs, monkeypatch, erro
     torch.save(theirs.state_dict(), tmp_path / "mine.pth")
     with pytest.raises(ValueError, match=r"mine\.pth: the model does not fit into memory"):
         load(tmp_path / "mine.pth", assume={"heads": 4})
+
+
+def test_a_part_beside_the_model_that_is_left_out_is_a_remark(tmp_path):
+    state = ViT(ViTConfig(image_size=32, patch_size=8, width=192, depth=12, heads=3, classes=7)).state_dict()
+    beside = {"decoder": {"weight": torch.ones(3, 2)}, "optimizer": {"state": torch.ones(3)}}
+    torch.save({"model": state, **beside}, tmp_path / "mine.pth")
+    report = load(tmp_path / "mine.pth", assume={"heads": 3}).card.report
+    assert [line for line in report.remarks() if "left out" in line] == [
+        "left out decoder, which lies beside the model in the file"
+    ]
+    assert report.ignored == ["decoder", "optimizer"]

@@ -306,7 +306,7 @@ def test_an_old_model_is_saved_in_todays_layout(tmp_path):
     model = load(OLD / "trained")
     save(model, tmp_path)
     stored = json.loads((tmp_path / "config.json").read_text())["vitreous"]
-    assert stored["version"] == VERSION == 5
+    assert stored["version"] == VERSION == 6
     assert stored["training"] == model.card.training
     assert load(tmp_path).card.training == model.card.training
 
@@ -330,3 +330,33 @@ def test_a_config_of_another_library_has_no_section_of_ours():
     assert read_own({"architecture": "vit"}) == {}
     with pytest.raises(CheckpointError, match="expected an object of fields"):
         read_own({"vitreous": [1]})
+
+
+@pytest.mark.parametrize("changes", [{}, {"registers": 7, "final_norm": False}], ids=str)
+def test_a_model_of_ours_is_resized_as_timms(changes, tmp_path):
+    shape = {"image_size": 32, "patch_size": 8, "width": 48, "depth": 2, "heads": 4, "classes": 7}
+    save(ViT(ViTConfig(**shape, prefix_positions=False, **changes)), tmp_path)
+    model = load(tmp_path, image_size=64)
+    assert model.card.resize == "timm"
+    assert "(timm's convention)" in model.card.report.resized[0]
+
+
+def test_a_file_of_version_5_is_resized_as_timms_if_vitreous_made_it(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "old")
+    path = tmp_path / "old/config.json"
+    stored = json.loads(path.read_text())
+    own = stored["vitreous"]
+    del own["resize"]
+    for origin, expected in (("memory", "timm"), ("trained", "timm"), ("hub", None)):
+        own["version"], own["source"]["origin"] = 5, origin
+        path.write_text(json.dumps(stored))
+        assert load(tmp_path / "old").card.resize == expected
+        assert "(timm's convention)" in load(tmp_path / "old", image_size=64).card.report.resized[0]
+    own["version"] = 6
+    path.write_text(json.dumps(stored))
+    with pytest.raises(CheckpointError, match="does not state how positions are resized"):
+        load(tmp_path / "old")
+    own["resize"] = "nearest"
+    path.write_text(json.dumps(stored))
+    with pytest.raises(CheckpointError, match="config.json says resize='nearest', expected one of google, timm"):
+        load(tmp_path / "old")

@@ -301,3 +301,43 @@ def test_one_container_under_many_names_is_searched_once():
     found = unwrap({"model": weights()} | {f"loss_{n}": [shared] for n in range(20_000)})
     assert len(found.ignored) == 20_000
     assert time.process_time() - started < 5
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("target_scaler", 3), ("temperature_scaler", 1), ("metric_head", 3), ("metric_fc2", 3), ("predictor", 3)],
+)
+def test_a_neighbour_that_may_belong_to_the_model_is_joined_to_it(name, count):
+    found = unwrap({"model": weights(), name: {"weight": torch.ones(count)}})
+    assert list(found.tensors) == [*PLAIN_NAMES, f"{name}.weight"]
+    assert found.ignored == ()
+
+
+@pytest.mark.parametrize("key", ["predictor.weight", "metric_fc.weight"])
+def test_a_backbone_is_not_loaded_without_a_neighbour_that_may_be_its_head(key):
+    with pytest.raises(CheckpointError, match=f"{key} beside it, which would be lost"):
+        unwrap(weights("backbone.") | {key: HEAD})
+    beside = {"projector.weight": HEAD, "predictor.weight": HEAD}
+    assert unwrap(weights("backbone.") | beside).ignored == tuple(beside)
+
+
+def test_the_predictor_of_pre_training_is_left_out():
+    found = unwrap({"encoder": weights(), "target_encoder": weights(), "predictor": {"weight": HEAD}})
+    assert (found.wrappers, found.ignored, found.left_out) == (("target_encoder",), ("predictor", "encoder"), ())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("scaler", "grad_scaler", "amp_scaler_state_dict", "loss_scaler", "fp16_scaler", "optimizer_head"),
+        *("lr_scheduler", "dino_loss", "train_metrics", "criterion_state", "rng_state", "optimizers", "loss_history"),
+    ],
+)
+def test_what_training_keeps_for_itself_needs_no_remark(name):
+    found = unwrap({"model": weights(), name: {"state": torch.ones(3)}})
+    assert (list(found.tensors), found.ignored, found.left_out) == (PLAIN_NAMES, (name,), ())
+
+
+def test_a_decoder_beside_the_model_is_left_out_with_a_remark():
+    found = unwrap({"model": weights(), "decoder": {"weight": HEAD}, "optimizer": {"state": torch.ones(3)}})
+    assert (found.ignored, found.left_out) == (("decoder", "optimizer"), ("decoder",))

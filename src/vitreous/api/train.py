@@ -1,5 +1,7 @@
 """`train` and `finetune`: a recipe or a checkpoint and images in; `TrainingRun`, a folder with model and page, out."""
 
+import json
+import math
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -18,6 +20,7 @@ from vitreous.runtime.wording import count
 from vitreous.training.batches import train_stream
 from vitreous.training.config import TrainConfig
 from vitreous.training.data_check import typical_image
+from vitreous.training.evaluation import spell_errors
 from vitreous.training.held_out import AnswerRecorder
 from vitreous.training.listeners import Listener, ProgressDisplay, TensorBoard
 from vitreous.training.loop import Stopped
@@ -34,6 +37,7 @@ from vitreous.training.run_folder import RunFolder, free_folder
 from vitreous.training.setup import TrainingParts, open_data
 from vitreous.training.snapshots import SnapshotRecorder
 from vitreous.weights.load import Model, load
+from vitreous.weights.runs import MODEL_FILE
 
 PAGE_SECONDS = 10.0  # between two writings of the page of a run that goes on
 
@@ -51,12 +55,16 @@ class TrainingRun:
     @property
     def task(self) -> str:
         """What was learned: classify, multilabel, regress or segment."""
-        return next(task for task, scores in SCORES.items() if scores.main in self.result)
+        # numbers that are the same for all held-out images have no R²
+        return next((task for task, scores in SCORES.items() if scores.main in self.result), "regress")
 
     @property
     def accuracy(self) -> float:
-        """The figure that counts on the held-out images: top-1 accuracy, mean average precision, R² or mean IoU."""
-        return float(self.result[SCORES[self.task].main])
+        """The figure that counts on the held-out images: top-1 accuracy, mean average precision, R² or mean IoU.
+
+        R² is nan if all held-out images have the same numbers.
+        """
+        return float(self.result.get(SCORES[self.task].main, math.nan))
 
     def describe(self) -> str:
         """Write the result in one line."""
@@ -64,11 +72,15 @@ class TrainingRun:
         held_out, epochs = count(self.result["images"], "held-out image"), count(self.result["epochs"], "epoch")
         if self.task == "classify":
             return f"{self.accuracy:.2%} of {held_out} after {epochs}"
-        errors = {
-            name.removeprefix("mae").strip("_"): value for name, value in self.result.items() if name[:3] == "mae"
-        }
-        error = "".join(f", mean error {value:.4g}{f' ({name})' * bool(name)}" for name, value in errors.items())
-        return f"{scores.title} {scores.format(self.accuracy)}{error} on {held_out} after {epochs}"
+        errors = spell_errors(self.result, self.class_names) if self.task == "regress" else ""
+        score = f"{scores.title} {scores.format(self.accuracy)}" if scores.main in self.result else ""
+        return f"{', '.join(filter(None, (score, errors)))} on {held_out} after {epochs}"
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, labels, numbers or pixel classes that were learned."""
+        described = json.loads((self.folder / MODEL_FILE).read_text(encoding="utf-8"))
+        return tuple(described["vitreous"]["class_names"])
 
     @property
     def page(self) -> Path:

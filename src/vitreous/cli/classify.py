@@ -104,6 +104,10 @@ def classify(
         from vitreous.predict.words import with_words
 
         model = with_words(model, words, [template], note=notes(console))
+    if output is not None and not in_parts:
+        from vitreous.predict.tables import answer_fields
+
+        answer_fields(top, model.card)  # raises before any image is classified
     if sampled:
         notes(console)("no image was named: three sample photographs")
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}

@@ -59,7 +59,7 @@ def measure_speeds(
     path = folder / "speed.json"
     if path.is_file():
         known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if known["compiled"] or not compiled:
+        if known["models"].keys() == models.keys() and (known["compiled"] or not compiled):
             return known
     more = ", eager and compiled: up to a minute each (--skip-compiled leaves that out)" if compiled else ""
     say(f"timing the models{more}")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self
 
 from vitreous.data.image_dataset import ImageDataset
-from vitreous.models.resnet import resnet_config
+from vitreous.models.resnet import ResNetConfig, resnet_config
 from vitreous.models.timm_classifier import TimmClassifier, TimmConfig, split_timm
 from vitreous.models.variants import VARIANTS, split_changes, variant
 from vitreous.models.vit_config import ViTConfig
@@ -87,7 +87,7 @@ class Entrant:
     """One model of a study: its name, weights, policy and recipe."""
 
     label: str
-    """The name that was asked for; it stands in every table."""
+    """The name that was asked for; `display_names` shortens it for tables, pages and folders."""
     model: str
     """What `TrainConfig.model` gets."""
     kind: Literal["ViT", "ResNet", "timm"]
@@ -108,11 +108,6 @@ class Entrant:
         'from scratch'
         """
         return f"fine-tuned ({self.policy})" if self.pretrained else "from scratch"
-
-    @property
-    def slug(self) -> str:
-        """The entrant's label as a folder's name."""
-        return re.sub(r"[^A-Za-z0-9._]+", "-", self.label).strip("-.")
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
@@ -177,6 +172,50 @@ def split_policy(label: str) -> tuple[str, str | None]:
     return (name, policy) if at and policy.partition(":")[0] in POLICIES else (label, None)
 
 
+def display_names(labels: Sequence[str]) -> dict[str, str]:
+    """Shorten the names of a study's models to the last parts of their paths, as many as keep them different.
+
+    Local paths are not written to files that may be shared.
+
+    >>> display_names(["resnet18", "/home/me/weights/vit_tiny"])
+    {'resnet18': 'resnet18', '/home/me/weights/vit_tiny': 'vit_tiny'}
+    >>> list(display_names(["/home/me/one/model", "/home/me/other/model"]).values())
+    ['one/model', 'other/model']
+    """
+    for parts in range(1, 2 + max(label.count("/") + label.count("\\") for label in labels)):
+        names = {label: short_model(label, parts) for label in labels}
+        if len({slug(name) for name in names.values()}) == len(labels):
+            break
+    return names
+
+
+def short_model(label: str, parts: int = 1) -> str:
+    """Shorten the name of a study's model to the last parts of its path, after timm's name if it has one.
+
+    >>> short_model("timm:resnet18@/home/me/mine.safetensors@head")
+    'timm:resnet18@mine.safetensors@head'
+    """
+    name, policy = split_policy(label)
+    timm, end = split_timm(name), f"@{policy}" * (policy is not None)
+    if timm and timm[1]:
+        return f"timm:{timm[0]}@{_last_parts(timm[1], parts)}{end}"
+    return f"{_last_parts(name, parts)}{end}"
+
+
+def _last_parts(path: str, count: int) -> str:
+    """Return the last parts of a path to a study's model."""
+    return "/".join(path.rstrip("/\\").replace("\\", "/").split("/")[-count:]) or path
+
+
+def slug(name: str) -> str:
+    """Write the name of a study's model as a folder's name.
+
+    >>> slug("torchvision:vit_b_16@attention")
+    'torchvision-vit_b_16-attention'
+    """
+    return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")
+
+
 def choose_recipe(
     budget: Budget, entrants: Sequence[Entrant], learned: ImageDataset | None = None
 ) -> tuple[str, TrainConfig]:
@@ -206,10 +245,14 @@ def choose_recipe(
 
 
 def shared_size(budget: Budget, entrants: Sequence[Entrant]) -> int:
-    """Choose the image size of the study's models that take any: the one asked for, the first ViT's, or a ResNet's."""
+    """Choose the image size of the study's models that take any: the one asked for, the first ViT's, or a ResNet's.
+
+    >>> shared_size(Budget("images"), [find_entrant("resnet14_small:width=9"), find_entrant("resnet18_small")])
+    32
+    """
     sizes = [entrant.image_size for entrant in entrants if entrant.image_size is not None]
-    small = all(entrant.model.endswith("_small") for entrant in entrants)
-    return budget.image_size or (sizes[0] if sizes else 32 if small else 224)
+    resnets = (resnet_config(entrant.model) or ResNetConfig() for entrant in entrants)
+    return budget.image_size or (sizes[0] if sizes else max(config.size[0] for config in resnets))
 
 
 def configure(budget: Budget, entrants: Sequence[Entrant], learned: ImageDataset | None = None) -> list[TrainConfig]:
@@ -256,7 +299,7 @@ def _configure(common: TrainConfig, entrant: Entrant, size: int, rate: float | N
     if entrant.batch_norm:
         usual, decay = (RESNET_TUNING_RATE, RESNET_TUNING_DECAY) if entrant.pretrained else (RESNET_RATE, RESNET_DECAY)
         own |= RESNET | {"learning_rate": usual * batch / 256, "weight_decay": decay}
-        own |= {} if entrant.pretrained else {"image_size": size}
+        own |= {} if entrant.pretrained else {"image_size": common.image_size or entrant.image_size or size}
     elif entrant.pretrained:
         own |= {"optimizer": "adamw", "learning_rate": POLICY_RATES[entrant.policy.partition(":")[0]]}
         own |= TIMM if entrant.kind == "timm" else {}

@@ -3,6 +3,7 @@
 Shapes:  s seeds · n test images · m numbers of a row of scores
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.comparison.cost import measure_speeds, read_meter
-from vitreous.comparison.entrants import differing, split_policy
+from vitreous.comparison.entrants import differing
 from vitreous.comparison.runs import PREDICTIONS, Predictions, TaskPredictions
 from vitreous.comparison.statistics import compare_pairs, exchange_test, judge_pairs, seed_interval
 from vitreous.comparison.study import Run, Study
@@ -24,11 +25,10 @@ from vitreous.comparison.task_scores import (
     spell_gap,
 )
 from vitreous.models.summary import count_flops
-from vitreous.models.timm_classifier import split_timm
 from vitreous.pages.run import RUN_PAGE, spell
 from vitreous.predict.scores import SCORES
-from vitreous.runtime.files import short_name
 from vitreous.training.run_folder import RunFolder
+from vitreous.weights.card import Card
 from vitreous.weights.load import Model
 
 DISAGREEMENTS = 6
@@ -39,19 +39,17 @@ def gather(
     study: Study, *, compiled: bool = True, quoted: Mapping[str, float] | None = None, say: Callable[[str], object]
 ) -> dict[str, Any]:
     """Gather the results of every run of the study; speeds are measured once and kept."""
-    models = study.first_models()
-    names = display_names(list(models))
-    starts = {e.label: "fine-tuned" if e.pretrained else "from scratch" for e in study.entrants}
+    models, names = study.first_models(), study.names  # all that follows is by name: labels may be local paths
+    starts = {names[e.label]: "fine-tuned" if e.pretrained else "from scratch" for e in study.entrants}
+    stated = {names[label]: value for label, value in (quoted or {}).items()}
     speeds = measure_speeds(study.folder, study.configs[0], models, compiled, say)
     scored = (_score_classes if study.task == "classify" else _score_task)(study, models, starts)
     rows = [
-        _row(study.runs(label), models[label], scored.rows[label])
-        | {"model": label, "name": names[label], "quoted": (quoted or {}).get(label), **speeds["models"][label]}
-        for label in models
+        _row(study.runs(name), models[name], scored.rows[name])
+        | {"model": name, "name": name, "quoted": stated.get(name), **speeds["models"][name]}
+        for name in models
     ]
     for pair in scored.pairs:
-        for side in ("one", "other"):
-            pair["reason"] = pair["reason"].replace(pair[side], names[pair[side]])
         pair["disagreements"] = scored.disagreements(pair["one"], pair["other"])
     config = study.configs[0].to_dict()
     metrics = RunFolder(study.runs()[0].folder).read_metrics()
@@ -68,7 +66,7 @@ def gather(
         "rows": rows,
         "pairs": scored.pairs,
         "classes": scored.classes,
-        "curves": {label: _curve(study.runs(label), SCORES[study.task].main) for label in models},
+        "curves": {name: _curve(study.runs(name), SCORES[study.task].main) for name in models},
         "differing": differing(study.configs),
         "common": {name: spell(value) if isinstance(value, str) else value for name, value in config.items()},
         "speed": {key: speeds[key] for key in ("device", "batch", "precision", "torch")},
@@ -91,16 +89,16 @@ class _Scored:
 
 def _score_classes(study: Study, models: Mapping[str, Model], starts: Mapping[str, str]) -> _Scored:
     """Score the models of a study of classes by their correct answers."""
-    answers = {label: [Predictions.read(run.folder / PREDICTIONS) for run in study.runs(label)] for label in models}
-    correct = {label: np.stack([each.correct for each in seeds]) for label, seeds in answers.items()}  # [s n]
+    answers = {name: [Predictions.read(run.folder / PREDICTIONS) for run in study.runs(name)] for name in models}
+    correct = {name: np.stack([each.correct for each in seeds]) for name, seeds in answers.items()}  # [s n]
     labels = next(iter(answers.values()))[0].label
-    names = next(iter(models.values())).card.class_names or ()
-    by_class = {label: _by_class(each, labels, len(names)) for label, each in correct.items()}
+    classes = next(iter(models.values())).card.class_names or ()
+    by_class = {name: _by_class(each, labels, len(classes)) for name, each in correct.items()}
     return _Scored(
         len(labels),
-        {label: _accuracies(each) for label, each in correct.items()},
+        {name: _accuracies(each) for name, each in correct.items()},
         [asdict(pair) for pair in compare_pairs(correct, starts)],
-        {"names": list(names), "accuracy": by_class},
+        {"names": list(classes), "accuracy": by_class},
         lambda one, other: disagreements(answers[one], answers[other]),
     )
 
@@ -108,29 +106,32 @@ def _score_classes(study: Study, models: Mapping[str, Model], starts: Mapping[st
 def _score_task(study: Study, models: Mapping[str, Model], starts: Mapping[str, str]) -> _Scored:
     """Score the models of a study of labels, numbers or masks."""
     task, main = study.task, SCORES[study.task].main
-    answers = {label: [TaskPredictions.read(run.folder / PREDICTIONS) for run in study.runs(label)] for label in models}
-    rows = {label: np.stack([each.rows for each in seeds]) for label, seeds in answers.items()}  # [s n m]
+    answers = {name: [TaskPredictions.read(run.folder / PREDICTIONS) for run in study.runs(name)] for name in models}
+    rows = {name: np.stack([each.rows for each in seeds]) for name, seeds in answers.items()}  # [s n m]
     targets = next(iter(answers.values()))[0].targets
-    names = next(iter(models.values())).card.class_names or ()
-    figures = {label: figures_of(task, each, targets) for label, each in rows.items()}
-    scores = {label: np.array([own[main] for own in each]) for label, each in figures.items()}
+    classes = next(iter(models.values())).card.class_names or ()
+    pixels = {name: math.prod(model.card.preprocess.size) for name, model in models.items()}
+    figures = {name: figures_of(task, each, targets) for name, each in rows.items()}
+    scores = {name: np.array([own.get(main, np.nan) for own in each]) for name, each in figures.items()}
     if not all(np.isfinite(each).all() for each in scores.values()):
-        raise ValueError(f"the test images of {study.budget.data} have nothing to measure: check its test split")
+        why = "all have the same numbers" if task == "regress" else "have nothing to measure"
+        raise ValueError(f"the test images of {study.budget.data} {why}: check its test split")
 
     def test(one: str, other: str) -> float:
-        return exchange_test(exchanger(task, rows[one], rows[other], targets), rows[one].shape[1])
+        seen = pixels[one], pixels[other]
+        return exchange_test(exchanger(task, rows[one], rows[other], targets, seen), rows[one].shape[1])
 
     def better(one: str, other: str) -> dict[str, Any]:
         sides = {"one": one, "other": other}
-        thresholds = {side: models[label].card.thresholds for side, label in sides.items()}
-        return better_images(task, targets, {side: rows[label] for side, label in sides.items()}, thresholds)
+        cards = {side: models[name].card for side, name in sides.items()}
+        return better_images(task, targets, {side: rows[name] for side, name in sides.items()}, cards)
 
-    each = {label: each_of(task, own, targets) for label, own in rows.items()}
+    each = {name: each_of(task, own, targets) for name, own in rows.items()}
     return _Scored(
         len(next(iter(rows.values()))[0]),
-        {label: _figures(own, main) for label, own in figures.items()},
+        {name: _figures(own, main) for name, own in figures.items()},
         [asdict(pair) for pair in judge_pairs(scores, test, starts, lambda size: spell_gap(task, size))],
-        {"names": list(names), EACH_FIGURE[task]: each},
+        {"names": list(classes), EACH_FIGURE[task]: each},
         better,
     )
 
@@ -139,7 +140,7 @@ def better_images(
     task: str,
     targets: NDArray[np.float32],
     rows: Mapping[str, NDArray[np.float32]],
-    thresholds: Mapping[str, Sequence[float] | None],
+    cards: Mapping[str, Card],
 ) -> dict[str, Any]:
     """Find for a study's results the images that one model answers better than the other, those furthest apart first.
 
@@ -148,7 +149,7 @@ def better_images(
     """
     scores = {side: image_scores(task, each, targets) for side, each in rows.items()}  # [s n] each
     present = {
-        side: each[0] >= (0.5 if thresholds[side] is None else np.asarray(thresholds[side]))
+        side: each[0] >= np.array([cards[side].threshold(i) for i in range(targets.shape[1])])
         for side, each in rows.items()
         if task == "multilabel"
     }
@@ -168,29 +169,6 @@ def better_images(
             image["target"] = np.flatnonzero(own > 0.5).tolist() if task == "multilabel" else own.tolist()
         found[side] = {"count": len(chosen), "images": images}
     return found
-
-
-def display_names(labels: Sequence[str]) -> dict[str, str]:
-    """Shorten the models' names in a study's results to the last part of their paths, if they stay different.
-
-    >>> display_names(["resnet18", "/home/me/weights/vit_tiny"])
-    {'resnet18': 'resnet18', '/home/me/weights/vit_tiny': 'vit_tiny'}
-    >>> display_names(["timm:resnet18", "timm:resnet18@/home/me/mine.safetensors@head"])["timm:resnet18"]
-    'timm:resnet18'
-    """
-    cut = {label: short_model(label) for label in labels}
-    return cut if len(set(cut.values())) == len(labels) else {label: label for label in labels}
-
-
-def short_model(label: str) -> str:
-    """Shorten a model's name in a study's results to the last part of its path, after timm's name if it has one.
-
-    >>> short_model("timm:resnet18@/home/me/mine.safetensors@head")
-    'timm:resnet18@mine.safetensors@head'
-    """
-    name, policy = split_policy(label)
-    timm, end = split_timm(name), f"@{policy}" * (policy is not None)
-    return f"timm:{timm[0]}@{short_name(timm[1])}{end}" if timm and timm[1] else short_name(label)
 
 
 def _row(runs: Sequence[Run], model: Model, scores: Mapping[str, Any]) -> dict[str, Any]:

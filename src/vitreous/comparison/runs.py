@@ -26,8 +26,8 @@ from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.images import ImageError
 from vitreous.models.last_block import logits_only
 from vitreous.pages.run import write_run_page
-from vitreous.predict.pipeline import decode_batches, to_device
-from vitreous.predict.scores import SCORES
+from vitreous.predict.pipeline import check_finite, decode_batches, to_device
+from vitreous.predict.scores import SCORES, class_rows
 from vitreous.runtime.device import pick_device
 from vitreous.runtime.files import write_arrays
 from vitreous.runtime.wording import duration
@@ -170,14 +170,12 @@ class TaskPredictions:
 
 def predict(model: Model, data: ImageDataset, *, device: str = "auto", precision: str = "fp32") -> Predictions:
     """Predict a study's test images in one pass, in the precision of training; classes are the dataset's own."""
-    labels: list[int] = []
-    predicted, probability = [], []
-    for logits, part in _outputs(model, data, device, precision):
-        best = logits.softmax(dim=-1).max(dim=-1)
-        labels += part.tolist()
-        predicted.append(best.indices.cpu().numpy())
-        probability.append(best.values.cpu().numpy())
-    return Predictions(np.array(labels), np.concatenate(predicted), np.concatenate(probability))
+    scored = [
+        (part, class_rows(logits, part.to(logits.device)).cpu())
+        for logits, part in _outputs(model, data, device, precision)
+    ]
+    labels, rows = (torch.cat(parts).numpy() for parts in zip(*scored, strict=True))
+    return Predictions(labels, rows[:, 0].astype(np.int64), rows[:, 1])
 
 
 def predict_task(model: Model, data: ImageDataset, *, device: str = "auto", precision: str = "fp32") -> TaskPredictions:
@@ -197,6 +195,7 @@ def _outputs(model: Model, data: ImageDataset, device: str, precision: str) -> I
     for tensors, part in decode_batches(data, model.card.preprocess, BATCH, problems):
         with torch.autocast(chosen.type, torch.bfloat16, enabled=precision == "bf16"):
             outputs = logits_only(model, model.card.preprocess.normalise(to_device(tensors, chosen))).float()
+        check_finite(outputs, model.card.name)
         yield outputs, part
     if problems:  # images are compared by their index: none may be missing
         raise problems[0]

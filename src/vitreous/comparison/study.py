@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.comparison.cost import epochs_for
-from vitreous.comparison.entrants import Budget, Entrant, choose_recipe, configure, find_entrant
+from vitreous.comparison.entrants import Budget, Entrant, choose_recipe, configure, display_names, find_entrant, slug
 from vitreous.data.datasets import open_split
 from vitreous.pages.run import spell
 from vitreous.runtime.files import short_name, write_json
@@ -54,13 +54,19 @@ class Study:
     configs: tuple[TrainConfig, ...]
     """One for each model, with seed 0."""
 
-    def runs(self, label: str | None = None) -> list[Run]:
+    @property
+    def names(self) -> dict[str, str]:
+        """Label → the model's name in tables, pages and folders."""
+        return display_names([entrant.label for entrant in self.entrants])
+
+    def runs(self, name: str | None = None) -> list[Run]:
         """List the runs of a study, or of one model; seed by seed, so that a study cut short treats all alike."""
+        names = self.names
         return [
-            Run(entrant, replace(config, seed=seed), self.folder / "runs" / f"{entrant.slug}-seed{seed}")
+            Run(entrant, replace(config, seed=seed), self.folder / "runs" / f"{slug(names[entrant.label])}-seed{seed}")
             for seed in range(self.seeds)
             for entrant, config in zip(self.entrants, self.configs, strict=True)
-            if label in (None, entrant.label)
+            if name in (None, names[entrant.label])
         ]
 
     @property
@@ -75,8 +81,9 @@ class Study:
         return len({entrant.pretrained for entrant in self.entrants}) == 1
 
     def first_models(self) -> dict[str, Model]:
-        """Load the trained models of the first seed, by label; all runs must be done."""
-        return {run.entrant.label: load(run.folder / "model") for run in self.runs() if run.config.seed == 0}
+        """Load the trained models of the first seed, by name; all runs must be done."""
+        names = self.names
+        return {names[run.entrant.label]: load(run.folder / "model") for run in self.runs() if run.config.seed == 0}
 
 
 def open_study(
@@ -107,8 +114,9 @@ def open_study(
             if others := [other.name for other in folder.iterdir() if other.name != "settling"]:  # our own lock
                 raise ValueError(f"{folder} holds no study, but {others[0]}: choose another --output")
             entrants = [find_entrant(model, listener.log) for model in models]
-            if len({entrant.slug for entrant in entrants}) < len(entrants):
-                raise ValueError(f"two of the models would share a folder: {', '.join(e.slug for e in entrants)}")
+            folders = [slug(name) for name in display_names(models).values()]
+            if len(set(folders)) < len(folders):
+                raise ValueError(f"two of the models would share a folder: {', '.join(folders)}")
             learned = None
             if task != "classify":
                 learned, _ = open_split(budget.data, data_root, train=budget.train_split or "train", task=task)
@@ -242,25 +250,28 @@ def _fine_tuned(data: str, quoted: tuple[float, float], epochs: int) -> StudyPar
     return StudyPart((VIT, RESNET), budget, dict(zip((VIT, RESNET), quoted, strict=True)), WEIGHTS)
 
 
-def _from_scratch(data: str, recipe: str, quoted: float, models: tuple[str, ...] = FEMTO) -> StudyPart:
-    """Make one dataset's part of a named study of models trained from scratch; the first is the report's."""
+def _from_scratch(
+    data: str, recipe: str, quoted: float, models: tuple[str, ...] = FEMTO, report: str = FEMTO[0]
+) -> StudyPart:
+    """Make one dataset's part of a named study of models trained from scratch; `report` is the report's, or nearest."""
     # as report 001 states: its small ViT, 32 px, 20 epochs, batch 64, cosine from 1e-3, shifts up to 5 %
     budget = Budget(data=data, recipe=recipe, epochs=20, batch_size=64)
     get = "torchvision downloads it on first use: run this with a network"
-    return StudyPart(models, budget, {models[0]: quoted}, get)
+    return StudyPart(models, budget, {report: quoted}, get)
 
 
 STUDIES: dict[str, NamedStudy] = {
     "scratch-vit-vs-resnet": NamedStudy(
-        "A small ViT from scratch on MNIST and CIFAR-10 (report 001), beside a ResNet-18 for small images",
+        "A small ViT from scratch on MNIST and CIFAR-10 (report 001, but with positions drawn from N(0, 0.02²), not "
+        "N(0, 1)), beside a ResNet-18 for small images",
         (_from_scratch("mnist", "mnist-20-epochs", 98.10), _from_scratch("cifar10", "cifar10-20-epochs", 56.41)),
     ),
     "scratch-vit-vs-cnn": NamedStudy(
-        "The same ViT with learned positions, drawn from N(0, 0.02²) and N(0, 1), and with fixed sines (report 001), "
-        "beside a CNN with as many parameters",
+        "The same ViT with learned positions, drawn from N(0, 0.02²) and N(0, 1) (as in report 001), and with fixed "
+        "sines, beside a CNN with as many parameters",
         (
-            _from_scratch("mnist", "mnist-20-epochs", 98.10, POSITIONS),
-            _from_scratch("cifar10", "cifar10-20-epochs", 56.41, POSITIONS),
+            _from_scratch("mnist", "mnist-20-epochs", 98.10, POSITIONS, report=POSITIONS[1]),
+            _from_scratch("cifar10", "cifar10-20-epochs", 56.41, POSITIONS, report=POSITIONS[1]),
         ),
     ),
     "finetuned-vit-vs-resnet": NamedStudy(

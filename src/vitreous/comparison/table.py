@@ -82,6 +82,10 @@ MEASURES: dict[str, Callable[[Row], str]] = {
 }
 """The lines of the table, top to bottom: name → a row in words."""
 QUOTED = "the report's own figure (quoted)"
+SIZES_DIFFER = (
+    "Masks are measured at each model's own image size, and the sizes differ: a coarser one has an easier task. In the "
+    "test over images each image counts the same for both models."
+)
 NUMBERS = 6
 """Numbers whose mean absolute errors have a line each; of more, the first ones."""
 
@@ -189,4 +193,5 @@ def as_text(table: Mapping[str, Any]) -> str:
         columns = (value.rjust(width) for value, width in zip(line, widths, strict=True))
         text.append(f"{name:<{first}}  {'  '.join(columns)}".rstrip())
     text += [f"{row['name']}: {note}" for row in table["rows"] for note in row["notes"]]
+    text += [SIZES_DIFFER] if table.get("task") == "segment" and len(set(lines["pixels"])) > 1 else []
     return "\n".join([*text, "", *verdicts(table)])

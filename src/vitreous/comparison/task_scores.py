@@ -7,13 +7,14 @@ between two models changes if they exchange their answers to some images, for th
 Shapes:  s seeds · n images · m numbers of a row · k classes, labels or numbers · r choices of images
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitreous.predict.scores import BOUNDARY_COUNTS, EACH, SCORES
+from vitreous.predict.scores import EACH, SCORES, split_counts, variances
 from vitreous.runtime.wording import FIGURES, accuracy, figure
 
 Floats = NDArray[np.float32] | NDArray[np.float64]
@@ -53,7 +54,7 @@ def each_of(task: str, rows: Floats, targets: NDArray[np.float32]) -> list[float
     name = EACH_FIGURE[task]
     seeds = [EACH[task](torch.from_numpy(own), targets) for own in rows]
     columns = zip(*seeds, strict=True)
-    known = ([own[name] for own in column if own is not None] for column in columns)
+    known = ([own[name] for own in column if own is not None and name in own] for column in columns)
     return [float(np.mean(found)) if found else None for found in known]
 
 
@@ -67,20 +68,25 @@ def image_scores(task: str, rows: Floats, targets: NDArray[np.float32]) -> NDArr
     if task == "multilabel":
         return np.asarray(1 - np.abs(found - targets).mean(axis=2))
     if task == "regress":
-        return np.asarray(-((found - targets) ** 2 / _variance(targets)).mean(axis=2))
-    ious = _ious(found[..., :-BOUNDARY_COUNTS])  # [s n k]
+        return np.asarray(-_squared_errors(found, targets).mean(axis=2))
+    ious = _ious(found)  # [s n k]
     return np.where(np.isnan(ious).all(axis=2), np.nan, _nanmean(ious))
 
 
-def exchanger(task: str, one: Floats, other: Floats, targets: NDArray[np.float32]) -> Differences:
+def exchanger(
+    task: str, one: Floats, other: Floats, targets: NDArray[np.float32], pixels: tuple[int, int] = (1, 1)
+) -> Differences:
     """Return the function that computes two models' difference in score with answers exchanged: `[r n]` → `[r]`.
 
     Rows of scores are `[s n m]`. An image is exchanged in all seeds, and the difference is the mean over seeds.
+    `pixels` are those of an image as each model sees it: counts of pixels are exchanged as shares of them.
     """
     if task == "segment":
-        return _exchange_masks(one[..., :-BOUNDARY_COUNTS].astype(float), other[..., :-BOUNDARY_COUNTS].astype(float))
+        # not divided by its own pixels but multiplied by the other's, which is the same for IoUs and exact
+        common = math.gcd(*pixels)
+        return _exchange_masks(one.astype(float) * (pixels[1] // common), other.astype(float) * (pixels[0] // common))
     if task == "regress":
-        errors = [((rows - targets) ** 2 / _variance(targets)).mean(axis=(0, 2)) for rows in (one, other)]  # [n] each
+        errors = [_squared_errors(rows, targets).mean(axis=(0, 2)) for rows in (one, other)]  # [n] each
         gains = errors[1] - errors[0]  # R² is 1 less the mean of these errors
         return lambda exchanged: np.where(exchanged, -gains, gains).mean(axis=1)
     wanted = targets > 0.5
@@ -94,12 +100,12 @@ def exchanger(task: str, one: Floats, other: Floats, targets: NDArray[np.float32
 
 
 def _exchange_masks(one: NDArray[np.float64], other: NDArray[np.float64]) -> Differences:
-    """Exchange the counted pixels of images between two models of a comparison: counts are `[s n 3k]`."""
+    """Exchange the counted pixels of images between two models of a comparison: rows are `[s n m]`."""
     change = other - one
-    whole = one.sum(axis=1)[:, None], other.sum(axis=1)[:, None]  # [s 1 3k] each
+    whole = one.sum(axis=1)[:, None], other.sum(axis=1)[:, None]  # [s 1 m] each
 
     def differences(exchanged: NDArray[np.bool_]) -> NDArray[np.float64]:
-        moved = exchanged.astype(float) @ change  # [s r 3k]
+        moved = exchanged.astype(float) @ change  # [s r m]
         means = _nanmean(_ious(whole[0] + moved)) - _nanmean(_ious(whole[1] - moved))
         return np.asarray(means.mean(axis=0))
 
@@ -133,9 +139,9 @@ def _exchange_label(one: Floats, other: Floats, wanted: NDArray[np.bool_]) -> Di
     return differences
 
 
-def _ious(counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute IoUs for a comparison from correct, predicted and labelled pixels `[… 3k]`: `[… k]`, nan without any."""
-    correct, shown, wanted = np.split(counts, 3, axis=-1)
+def _ious(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Compute IoUs for a comparison from rows of masks `[… m]`: `[… k]`, nan without any pixel."""
+    correct, shown, wanted, _ = split_counts(rows)
     union = shown + wanted - correct
     return np.where(union > 0, correct / np.maximum(union, 1), np.nan)
 
@@ -145,7 +151,7 @@ def _nanmean(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.nansum(values, axis=-1) / np.maximum((~np.isnan(values)).sum(axis=-1), 1))
 
 
-def _variance(targets: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Compute the variance of each number of a comparison's test images, as R² does: `[k]`."""
-    wanted = targets.astype(np.float64)
-    return np.asarray(np.maximum(((wanted - wanted.mean(axis=0)) ** 2).mean(axis=0), 1e-12))
+def _squared_errors(rows: Floats, targets: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Compute squared errors of a comparison in units of the numbers' variances, as R² does; without constant ones."""
+    spread = variances(targets)  # [k]
+    return np.asarray((rows.astype(np.float64) - targets)[..., spread > 0] ** 2 / spread[spread > 0])

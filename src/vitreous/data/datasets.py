@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitreous.data.finding import find_images
 from vitreous.data.image_dataset import (
@@ -36,6 +37,7 @@ from vitreous.data.sources.table_targets import guess_task
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+COARSE = 0.01  # the largest step between float32 numbers, as a share of their standard deviation
 EXPECTED = {
     "classify": "a class for each image: a folder for each, or a table with a column label",
     "multilabel": "a table with a column labels (cat;outdoor), or with a column of 0 and 1 for each label",
@@ -410,18 +412,29 @@ def _check_learnable(data: ImageDataset, source: DatasetSource) -> None:
 
 
 def check_targets(train: ImageDataset) -> None:
-    """Raise for training images with a label that none or all of them have, or with a number that never changes."""
+    """Raise for training images with a label that none or all of them have, or with a number of `check_numbers`."""
     if train.targets is None:
         return
+    if train.task == "regress":
+        check_numbers(train.class_names, train.targets)
     lowest, highest = train.targets.min(0), train.targets.max(0)
     for name, low, high in zip(train.class_names, lowest, highest, strict=True):
-        if train.task == "regress" and low == high:
-            same = f"the number {name!r} is {low:g} for all {len(train):,} images to learn from"
-            raise ValueError(f"{same}: remove it, or add images with others")
         if train.task == "multilabel" and high == 0:
             raise ValueError(f"no image to learn from has the label {name!r}: add some, or remove the label")
         if train.task == "multilabel" and low == 1 and len(train.class_names) == 1:
             raise ValueError(f"all images have the label {name!r} and no other: add images without it, or other labels")
+
+
+def check_numbers(names: Sequence[str], numbers: NDArray[np.float32]) -> None:
+    """Raise for numbers to learn, `[n k]`, that never change, or differ by little more than float32 can hold."""
+    for name, column in zip(names, numbers.T.astype(np.float64), strict=True):
+        if column.min() == column.max():
+            same = f"the number {name!r} is {column[0]:g} for all {len(column):,} images to learn from"
+            raise ValueError(f"{same}: remove it, or add images with others")
+        mean, spread = column.mean(), column.std()
+        if (step := np.spacing(np.float32(abs(mean)))) > COARSE * spread:
+            kept = f"the number {name!r} is about {mean:.6g} and kept as float32, in steps of {step:.3g}"
+            raise ValueError(f"{kept}; its standard deviation is {spread:.3g}: subtract {mean:.6g} in all rows")
 
 
 def _matched(train_set: ImageDataset, test_set: ImageDataset, source: DatasetSource, test: str) -> ImageDataset:

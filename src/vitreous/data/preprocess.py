@@ -175,6 +175,16 @@ class Preprocess:
         (top, bottom), (left, right) = found
         return left, top, right, bottom
 
+    @property
+    def squashes(self) -> bool:
+        """Whether the resize distorts an image to the model's proportions, so that nothing of it is cropped for them.
+
+        >>> preprocess = Preprocess(size=(4, 4), resize=5, mean=HALF, std=HALF)
+        >>> [preprocess.with_fit(fit).squashes for fit in ("crop", "squash", "pad")]
+        [False, True, False]
+        """
+        return isinstance(self.resize, tuple) and not (self.cover or self.pad)
+
     def _resized(self, height: int, width: int) -> tuple[int, int]:
         """Return height and width after the resize, before the crop."""
         if self.resize is None:

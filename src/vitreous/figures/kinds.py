@@ -216,8 +216,8 @@ class Removal:
     colour: tuple[int, int, int]
     """What hidden patches are filled with."""
     title: str
-    hide: str = "Hide the {count} strongest of {patches} patches, and “{class}” {moves} from {whole} to {now}."
-    show: str = "Show only these {count} of {patches} patches, and “{class}” {moves} from {whole} to {now}."
+    hide: str = "Hide the {count} strongest of {patches} patches, and “{class}” {moves} {now}."
+    show: str = "Show only these {count} of {patches} patches, and “{class}” {moves} {now}."
     good: str = "Hiding {count} random ones leaves {random}, {count} at the centre {centre}: the map finds what counts."
     bad: str = (
         "Hiding {count} random ones leaves {random} on average, {count} at the centre {centre}, and one such choice "
@@ -236,12 +236,12 @@ class Removal:
         write = percent if number is None else (lambda value: format_number(value).replace("-", "−"))
         line = self.hidden[0, :, 0] if number is None else number.hidden
         whole, now = float(line[0]), float(line[step])
+        direction = "rises" if now > whole else "falls"
         words = {
             "count": self.counts[step],
             "patches": self.counts[-1],
             "class": self.names["class"][0] if number is None else number.name,
-            "moves": "rises" if now > whole else "falls" if now < whole else "goes",
-            "whole": write(whole),
+            "moves": "stays at" if write(now) == write(whole) else f"{direction} from {write(whole)} to",
             "now": write(now),
             "random": write(float(of.random[0])),
             "centre": write(float(of.centre[0])),

@@ -151,5 +151,7 @@ def resnet_config(name: str, **changes: Any) -> ResNetConfig | None:
     if (match := re.fullmatch(r"resnet(\d+)(_small)?(:.+)?", name)) is None:
         return None
     _, stated = split_changes(name, ResNetConfig)
+    if match[3] and not stated:
+        raise ValueError(f"{name}: fields follow a name as in resnet14_small:width=9,channels=1")
     usual = ResNetConfig(int(match[1]), image_size=32 if match[2] else 224, stem="small" if match[2] else "imagenet")
     return replace(usual, **(stated | changes))

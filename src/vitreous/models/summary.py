@@ -83,7 +83,6 @@ class FlopCounter(TorchFunctionMode):
         return out
 
 
-@torch.no_grad()
 def _assembled(model: Model) -> str:
     """Say for a trace what the embedding adds to the patches: prefix tokens and positions."""
     config: Any = model.config
@@ -91,6 +90,7 @@ def _assembled(model: Model) -> str:
     return f"with {' and '.join(held)}" if (held := [name for name, has in parts.items() if has]) else "first tokens"
 
 
+@torch.no_grad()
 def trace(model: Model) -> Rows:
     """List the tensor shapes of one image's forward pass, read from a real one.
 

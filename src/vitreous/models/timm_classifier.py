@@ -65,6 +65,14 @@ class TimmClassifier(nn.Module):
         if not hasattr(self.network, "reset_classifier") or not hasattr(self.network, "forward_head"):
             raise ValueError(f"{config.timm} is no classifier of timm's: it has no head to replace")
         self.config = replace(config, image_size=asked)
+        self._drop_nothing()
+
+    def _drop_nothing(self) -> None:
+        """Turn off the dropout and stochastic depth that timm trains some networks with: a study's table says 0."""
+        for module in self.modules():
+            for name in ("p",) if isinstance(module, nn.modules.dropout._DropoutNd) else ("drop_prob", "drop_rate"):
+                if isinstance(getattr(module, name, None), float | int):
+                    setattr(module, name, 0.0)
 
     def forward(self, x: Tensor) -> Tensor:
         check_batch(x)
@@ -116,7 +124,7 @@ class TimmClassifier(nn.Module):
 
     def has_batch_norm(self) -> bool:
         """Return whether the network has batch norms, as ResNets have."""
-        return any(isinstance(module, nn.BatchNorm2d) for module in self.modules())
+        return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.modules())
 
     def first_filters(self) -> Tensor | None:
         """Return the weights of the first convolution on the image, `[d c p q]`; None if there is none."""

@@ -119,7 +119,10 @@ def variant(name: str, **changes: Any) -> ViTConfig:
         close = difflib.get_close_matches(plain, VARIANTS, n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else "`vitreous models` lists the known ones"
         raise ValueError(f"no variant is called {name!r}: {hint}")
-    return replace(VARIANTS[plain], **(stated | changes))
+    found, changes = VARIANTS[plain], stated | changes
+    if "width" in changes and found.mlp_width == 4 * found.width:
+        changes = {"mlp_width": 0} | changes  # four times the new width, as the paper has it
+    return replace(found, **changes)
 
 
 def split_changes(name: str, config: type) -> tuple[str, dict[str, Any]]:

@@ -99,7 +99,7 @@ class ComparedDataset:
     evidence: Sequence[str] = ()
     """The numbers behind the verdict on each pair."""
     models: Callable[[], Mapping[str, Model]] = dict
-    """Loads the models of the first seed, by label."""
+    """Loads the models of the first seed, by name."""
     image: Callable[[int], Image] | None = None
     """Opens a test image by its index."""
     mask: Callable[[int], Image] | None = None

@@ -22,7 +22,7 @@ from vitreous.predict.scores import SCORES
 from vitreous.runtime.files import short_name, write_atomic
 from vitreous.runtime.wording import accuracy, duration
 from vitreous.training.config import TrainConfig
-from vitreous.training.evaluation import class_accuracies
+from vitreous.training.evaluation import LISTED_ERRORS, class_accuracies, mean_errors
 from vitreous.training.held_out import HeldOutAnswers, HeldOutOutputs, read_answers
 from vitreous.training.run_folder import RunFolder
 from vitreous.training.snapshots import read_snapshots
@@ -74,7 +74,7 @@ def run_page(
         "run.html",
         title=title,
         summary=summary(config, rows),
-        numbers=_numbers(config, rows, result, task),
+        numbers=_numbers(config, rows, result, task, () if answers is None else answers.class_names),
         result=result,
         # of five classes or fewer, each is among the first five
         show_top5=task == "classify" and (classes is None or classes > 5),
@@ -116,27 +116,31 @@ def summary(config: TrainConfig, rows: Sequence[Row] = ()) -> str:
 def task_of(rows: Sequence[Row]) -> str:
     """Return what a run learns, by the figures in its metrics.
 
-    >>> task_of([{"epoch": 1, "test_map": 0.5}]), task_of([])
-    ('multilabel', 'classify')
+    >>> task_of([{"epoch": 1, "test_map": 0.5}]), task_of([{"epoch": 1, "test_mae": 2.0}]), task_of([])
+    ('multilabel', 'regress', 'classify')
     """
     found = {name for row in rows for name in row}
+    if any(name.startswith("test_mae") for name in found):  # without R² if all held-out images have the same numbers
+        return "regress"
     return next((task for task, scores in SCORES.items() if f"test_{scores.main}" in found), "classify")
 
 
 def _numbers(
-    config: TrainConfig, rows: Sequence[Row], result: Mapping[str, Any] | None, task: str
+    config: TrainConfig, rows: Sequence[Row], result: Mapping[str, Any] | None, task: str, names: Sequence[str]
 ) -> list[tuple[str, str]]:
     """Write the main numbers of the run's page, in large type: accuracy or another figure, epochs, time."""
     scores = SCORES[task]
-    last = next((row for row in reversed(rows) if f"test_{scores.main}" in row), None)
+    last = next((row for row in reversed(rows) if "test_loss" in row), None)
     held_out = "held-out images" if not config.validation else "training images held out for validation"
     numbers = []
     found = result or {name.removeprefix("test_"): value for name, value in (last or {}).items()}
     if found:
         after = "" if result is not None or last is None else f", after epoch {last['epoch']}"
-        shown = accuracy(found["top1"]) if task == "classify" else scores.format(found[scores.main])
-        numbers.append((shown, f"{scores.title} on {found['images']:,} {held_out}{after}"))
-        numbers += [(f"{found['mae']:.3g}", "mean absolute error")] if "mae" in found else []
+        if scores.main in found:
+            shown = accuracy(found["top1"]) if task == "classify" else scores.format(found[scores.main])
+            numbers.append((shown, f"{scores.title} on {found['images']:,} {held_out}{after}"))
+        errors = list(mean_errors(found, names).items())[:LISTED_ERRORS]
+        numbers += [(f"{error:.3g}", "mean absolute error" + f" of {name}" * bool(name)) for name, error in errors]
     done = rows[-1]["epoch"] if rows else 0
     epochs = f"{done:,}" if done == config.epochs else f"{done:,} of {config.epochs:,}"
     seconds = result["seconds"] if result else rows[-1]["seconds"] if rows else 0.0

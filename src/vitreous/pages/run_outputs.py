@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL.Image import fromarray
 
 from vitreous.data.masks import class_colours
-from vitreous.predict.scores import average_precisions, class_ious
+from vitreous.predict.scores import average_precisions, best_thresholds, class_ious
 from vitreous.predict.segmentation import draw_mask
 from vitreous.training.held_out import HeldOutOutputs
 
@@ -35,12 +35,14 @@ def data_uri(pixels: NDArray[np.uint8]) -> str:
 def _labels(outputs: HeldOutOutputs) -> dict[str, Any]:
     """List the labels, the least precise first, and the images whose labels were found worst."""
     names, targets = outputs.class_names, outputs.targets
-    precisions = average_precisions(torch.from_numpy(outputs.rows), targets)
+    probabilities = torch.from_numpy(outputs.rows)
+    precisions = average_precisions(probabilities, targets)
+    thresholds = np.array(best_thresholds(probabilities, targets))  # those of the model that the run leaves
     known = [(name, int(count), each) for name, count, each in zip(names, targets.sum(axis=0), precisions, strict=True)]
     ranked = sorted(known, key=lambda row: 2.0 if row[2] is None else row[2])
     shown = []
     for i, name, image in zip(outputs.shown, outputs.names, outputs.images, strict=True):
-        wanted, found = targets[i] > 0.5, outputs.rows[i] >= 0.5
+        wanted, found = targets[i] > 0.5, outputs.rows[i] >= thresholds
         words = {"has": wanted & found, "missed": wanted & ~found, "not there": found & ~wanted}
         lists = {word: [names[k] for k in np.flatnonzero(some)] for word, some in words.items() if some.any()}
         shown.append((data_uri(image), name, lists))

@@ -16,7 +16,7 @@ from vitreous.data.finding import Images, open_images
 from vitreous.data.images import ImageError, ImageLike, image_name, is_web_address, read_image
 from vitreous.data.preprocess import Fit, Preprocess
 from vitreous.models.last_block import Compute
-from vitreous.predict.pipeline import Size, choose_compute, compute_images, plain_compute, task_of
+from vitreous.predict.pipeline import Size, check_finite, choose_compute, compute_images, plain_compute, task_of
 from vitreous.predict.segmentation import class_shares, draw_mask, full_mask, mask_colours
 from vitreous.runtime.wording import format_number
 from vitreous.weights.card import Card
@@ -250,8 +250,7 @@ def classify_each(
             if isinstance(outputs, ImageError):
                 yield outputs
                 continue
-            if not outputs.isfinite().all():
-                raise ValueError(f"{card.name} answers NaN: `vitreous doctor` tells whether its weights hold any")
+            check_finite(outputs, card.name)
             said = answer(outputs, card, top, preprocess, size)
             yield replace(said, image=image_name(image), source=image)
 
@@ -267,8 +266,7 @@ def _classes(logits: Tensor, card: Card, top: int, preprocess: Preprocess, size:
 def _labels(logits: Tensor, card: Card, top: int, preprocess: Preprocess, size: Size) -> Answer:
     """Answer with the most probable labels, and with all that are present: logits `[k]`."""
     ranked = top_classes(logits, card.label, len(logits), independent=True)
-    thresholds = card.thresholds or (0.5,) * len(logits)
-    marked = tuple(replace(p, present=p.probability >= thresholds[p.index]) for p in ranked)
+    marked = tuple(replace(p, present=p.probability >= card.threshold(p.index)) for p in ranked)
     return Answer("", marked[:top], labels=tuple(p.class_name for p in marked if p.present))
 
 

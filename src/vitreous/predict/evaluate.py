@@ -19,8 +19,16 @@ from vitreous.data.preprocess import Fit, Preprocess
 from vitreous.models.last_block import Compute
 from vitreous.predict.class_names import match_classes
 from vitreous.predict.evaluation_result import Evaluation, TaskEvaluation
-from vitreous.predict.pipeline import choose_compute, compute_batches, decode_batches, lanes_of, plain_compute, task_of
-from vitreous.predict.scores import EACH, SCORES, f1_scores
+from vitreous.predict.pipeline import (
+    check_finite,
+    choose_compute,
+    compute_batches,
+    decode_batches,
+    lanes_of,
+    plain_compute,
+    task_of,
+)
+from vitreous.predict.scores import EACH, SCORES, f1_scores, split_counts
 from vitreous.predict.words import PLAIN, named_by_folders, with_folder_names
 from vitreous.runtime.distributed import Rank, span
 from vitreous.weights.card import Card
@@ -28,39 +36,27 @@ from vitreous.weights.load import Model, loaded
 from vitreous.weights.runs import is_run
 
 ALONE = Rank()
+CHOSEN_HERE = "the thresholds of the labels were chosen on these images, so F1 at them is a little too high"
 
 
 @dataclass
 class _Tally:
     """The outcome of each evaluated image, in the dataset's order; every figure follows from it."""
 
-    label: list[int] = field(default_factory=list)
-    predicted: list[int] = field(default_factory=list)
-    """The most probable class."""
-    in_top5: list[bool] = field(default_factory=list)
-    confidence: list[float] = field(default_factory=list)
-    """The probability of the predicted class."""
-    loss: list[float] = field(default_factory=list)
     rows: list[Tensor] = field(default_factory=list)
-    """Of other tasks than classify: what `SCORES` counts of each image, a batch each: `[b m]`."""
+    """What `SCORES` counts of each image, a batch each: `[b m]`."""
     targets: list[Tensor] = field(default_factory=list)
-    """Labels or numbers of the images, a batch each: `[b k]`."""
+    """Classes of the images, a batch each, `[b]`; or their labels or numbers `[b k]`; none of masks."""
+    loss: list[float] = field(default_factory=list)
+    """Of classes: the cross-entropy of each image."""
     problems: list[ImageError] = field(default_factory=list)
 
-    def add(self, logits: Tensor, label: Tensor) -> None:
-        """Add the outcome of a batch to the evaluation: logits `[b classes]` and labels `[b]`."""
-        confidence = logits.softmax(dim=-1).max(dim=-1).values
-        best = logits.topk(min(5, logits.shape[-1])).indices  # [b 5]
-        self.label += label.tolist()
-        self.predicted += logits.argmax(dim=-1).tolist()
-        self.in_top5 += (best == label[:, None]).any(dim=-1).tolist()
-        self.confidence += confidence.tolist()
-        self.loss += torch.nn.functional.cross_entropy(logits, label, reduction="none").tolist()
-
-    def add_scores(self, task: str, outputs: Tensor, targets: Tensor) -> None:
-        """Add the outcome of a batch of another task: outputs and targets, which masks need not keep."""
+    def add(self, task: str, outputs: Tensor, targets: Tensor) -> None:
+        """Add the outcome of a batch to the evaluation: outputs and targets, which masks need not keep."""
         self.rows.append(SCORES[task].rows(outputs, targets))
         self.targets += [] if task == "segment" else [targets]
+        if task == "classify":
+            self.loss += torch.nn.functional.cross_entropy(outputs, targets, reduction="none").tolist()
 
 
 def evaluate(
@@ -119,7 +115,6 @@ def evaluate(
         raise ValueError(f"{card.name} has no classifier: use --probe knn or --probe linear")
     if task != "classify":
         data = _with_names(data, card, classes)
-        indices = torch.arange(classes)
     else:
         own_names = named_by_folders(model, data.class_names)
         matched = list(range(classes)) if own_names else match_classes(data.class_names, card.class_names, classes)
@@ -136,17 +131,15 @@ def evaluate(
     if not own_statistics:  # another mean and std are not part of the model
         batches = ((view.normalise(pixels), part) for pixels, part in batches)
     for part, outputs in compute_batches(run, batches, lanes=lanes_of(run)):
-        if task == "classify":
-            tally.add(outputs, indices[part])
-        else:
-            tally.add_scores(task, outputs, part)
+        check_finite(outputs, card.name)
+        tally.add(task, outputs, indices[part] if task == "classify" else part)
         done += len(part)
         progress(done + len(tally.problems), len(own))
     tally, *others = rank.gather(tally)
     for other in others:  # the images of other ranks
         for each in fields(tally):
             getattr(tally, each.name).extend(getattr(other, each.name))
-    if not tally.label and not tally.rows:
+    if not tally.rows:
         raise tally.problems[0] if tally.problems else ValueError(f"{data.name} holds no images")
     names = tuple(card.label(i) for i in range(classes))
     return (_sum_up if task == "classify" else _sum_up_task)(tally, names, card, note)
@@ -156,14 +149,14 @@ def _sum_up(tally: _Tally, names: tuple[str, ...], card: Card, note: str) -> Eva
     """Compute the figures of an evaluation of classes."""
     from torchmetrics.functional.classification import binary_calibration_error, multiclass_confusion_matrix
 
-    count = len(tally.label)
-    label, predicted = torch.tensor(tally.label), torch.tensor(tally.predicted)
+    label, rows = torch.cat(tally.targets), torch.cat(tally.rows)
+    count, predicted, confidence, in_top5 = len(rows), rows[:, 0].long(), rows[:, 1], rows[:, 3]
     correct = label == predicted
     # confidence in the top class against its correctness: a problem of two classes
-    calibration = binary_calibration_error(torch.tensor(tally.confidence).clamp(0, 1), correct.int(), n_bins=15)
+    calibration = binary_calibration_error(confidence.clamp(0, 1), correct.int(), n_bins=15)
     return Evaluation(
         top1=correct.sum().item() / count,
-        top5=sum(tally.in_top5) / count if len(names) > 5 else None,
+        top5=in_top5.sum().item() / count if len(names) > 5 else None,
         images=count,
         loss=sum(tally.loss) / count,
         calibration_error=calibration.item(),
@@ -181,7 +174,7 @@ def _sum_up_task(tally: _Tally, names: tuple[str, ...], card: Card, note: str) -
     targets = torch.cat(tally.targets).numpy() if tally.targets else np.zeros((0, 0), np.float32)
     if task == "multilabel" and not (targets > 0.5).any():
         raise ValueError("no image has one of the labels: there is nothing to measure")
-    if task == "segment" and not rows[:, 2 * len(names) : 3 * len(names)].any():
+    if task == "segment" and not split_counts(rows)[2].any():
         raise ValueError("the masks have no pixel of a class: there is nothing to measure")
     each = {name: own for name, own in zip(names, EACH[task](rows, targets), strict=True) if own is not None}
     figures = SCORES[task].figures(rows, targets)
@@ -189,7 +182,8 @@ def _sum_up_task(tally: _Tally, names: tuple[str, ...], card: Card, note: str) -
         scores = [f1 for f1 in f1_scores(rows, targets, card.thresholds) if f1 is not None]
         figures["f1_at_thresholds"] = sum(scores) / len(scores)
     if task == "regress":  # several numbers have an error each, in its own unit
-        figures = {"r2": figures["r2"], **(next(iter(each.values())) if len(each) == 1 else {})}
+        figures = {name: figures[name] for name in ("r2",) if name in figures}
+        figures |= next(iter(each.values())) if len(each) == 1 else {}
     return TaskEvaluation(len(rows), names, task, figures, each, problems=tally.problems, note=note)
 
 
@@ -227,16 +221,18 @@ def open_unseen(
         train, held_out = open_split(name, root, used["held_out"], train=used["train_split"], task=task)
     except (ValueError, KeyError, OSError):  # other splits than the training had, or a record of something else
         return data, ""
-    if len(held_out) == len(data) or train.class_names != model.card.class_names:  # a test split, or other data
+    if train.class_names != model.card.class_names:  # other data
         return data, ""
-    if not _is_same_data(name, used, len(train), model):
+    same = _is_same_data(name, used, len(train), model)
+    chosen = same and model.card.thresholds is not None and not used.get("validation")  # else on training images
+    if len(held_out) == len(data):  # a test split
+        return data, CHOSEN_HERE if chosen else ""
+    if not same:
         return data, f"the model was trained on {used.get('data')}: if it learned from these images, this is too high"
     if all_images:
         return data, f"the model learned from {len(train):,} of these {len(data):,} images, so this is too high"
-    return held_out, (
-        f"the model learned from {len(train):,} of these {len(data):,} images: measured on the {len(held_out):,} that "
-        "were held out (--all for all)"
-    )
+    note = f"the model learned from {len(train):,} of these {len(data):,} images: measured on the {len(held_out):,} "
+    return held_out, f"{note}that were held out (--all for all){f'; {CHOSEN_HERE}' * chosen}"
 
 
 def _source(name: str | Path, root: Path | None, card: Card) -> DatasetSource:

@@ -1,6 +1,7 @@
 """What `evaluate` returns: `Evaluation` of classes, `TaskEvaluation` of labels, numbers or masks; as text and files."""
 
 import html
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -159,8 +160,8 @@ class TaskEvaluation(MeasuredModel):
         """Format the figures of each label, number or class, the lowest first; empty for a single number."""
         if self.task == "regress" and len(self.each) == 1:
             return ""
-        first = {name: next(iter(own.values())) for name, own in self.each.items()}
-        ranked = sorted(first, key=lambda name: first[name])
+        first = next(iter(sorted(self.each.values(), key=len)[-1]))  # a number that is equal for all images has no R²
+        ranked = sorted(self.each, key=lambda name: self.each[name].get(first, math.inf))
         texts = {
             name: [f"{figure_name(key)} {figure(key, own)}" for key, own in self.each[name].items()] for name in ranked
         }

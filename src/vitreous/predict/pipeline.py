@@ -150,6 +150,12 @@ def compute_images(
 # --- what computes --------------------------------------------------------------------------------------------------
 
 
+def check_finite(outputs: Tensor, name: str) -> None:
+    """Raise if a model's outputs hold NaN or infinity: the likeliest class of them would be any."""
+    if not outputs.isfinite().all():
+        raise ValueError(f"{name} answers NaN: `vitreous doctor` tells whether its weights hold any")
+
+
 def task_of(model: Model) -> str:
     """Return the task that a model's outputs answer; a model whose numbers are not in their own units yet raises."""
     if model.card.standard is not None:

@@ -3,7 +3,7 @@
 Shapes:  b images · d width of the features · k classes · h w pixels as the model sees an image
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from vitreous.models.last_block import Compute
 from vitreous.models.timm_classifier import TimmConfig
 from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.pipeline import PlainCompute, copy_to, decode_batches, patch_features, plain_compute
-from vitreous.predict.scores import class_ious, mask_figures, mask_rows
+from vitreous.predict.scores import check_masks, class_ious, mask_figures, mask_rows, split_counts
 from vitreous.weights.load import Model, loaded
 
 PATCHES = 50_000
@@ -164,7 +164,8 @@ def _probe_patches(
     share = patches / max(1, len(train) * rows * columns)
     features, labels, labelled = list[Tensor](), list[Tensor](), 0
     trained = 0
-    for pixels, masks in _with_masks(train, preprocess, batch_size, problems):
+    for pixels, masks in decode_batches(train, preprocess, batch_size, problems):
+        check_masks(masks, classes)
         found = compute(pixels).cpu().flatten(0, 2)  # [b·rows·columns d]
         label = torch.stack([patch_labels(mask, (rows, columns), classes, sides) for mask in masks]).flatten()
         numbers = trained * rows * columns + torch.arange(len(label))
@@ -181,14 +182,14 @@ def _probe_patches(
         raise ValueError(f"the {len(y):,} patches of {train.name} that are learned from have fewer than two classes")
     weight, bias, known = _fit_linear(x, y)
     counts, tested = list[Tensor](), 0
-    for pixels, masks in _with_masks(test, preprocess, batch_size, problems):
+    for pixels, masks in decode_batches(test, preprocess, batch_size, problems):
         scores = F.linear(compute(pixels).cpu(), weight, bias).permute(0, 3, 1, 2)  # [b known rows columns]
         logits = torch.full((len(pixels), classes, *preprocess.size), -torch.inf)
         logits[:, known] = upsample(scores, preprocess.size, sides)  # [b k h w]
         counts.append(mask_rows(logits, masks))
         tested += len(pixels)
         progress(trained + tested, total)
-    if not tested or not (measured := torch.cat(counts))[:, 2 * classes : 3 * classes].any():
+    if not tested or not split_counts(measured := torch.cat(counts))[2].any():
         raise problems[0] if problems else ValueError(f"the masks of {test.name} have no pixel of a class")
     ious = zip(train.class_names, class_ious(measured), strict=True)
     return {
@@ -202,18 +203,6 @@ def _probe_patches(
         **({"blocks": list(blocks)} if blocks else {}),
         "unreadable": len(problems),
     }
-
-
-def _with_masks(
-    data: ImageDataset, preprocess: Preprocess, batch_size: int, problems: list[ImageError]
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Decode images and masks for a probe: pixels, uint8 `[b c h w]`, and classes `[b h w]`, which are checked."""
-    for pixels, masks in decode_batches(data, preprocess, batch_size, problems):
-        highest = int(masks.where(masks != IGNORE, 0).max())
-        if highest >= len(data.class_names):
-            known = f"{len(data.class_names)} classes and {IGNORE} for none"
-            raise ValueError(f"a mask of {data.name} has the value {highest}: expected {known}")
-        yield pixels, masks
 
 
 def patch_labels(mask: Tensor, grid: tuple[int, int], classes: int, sides: tuple[int, int] | None = None) -> Tensor:

@@ -41,6 +41,8 @@ def as_classifier(
     or the class at the centre. Of a mask, the pixels that have that class are asked about, or one `pixel` (row and
     column). Without an image, the first output is asked about, and of a mask the whole image.
     """
+    if target is not None:
+        target %= model.config.classes  # -1 is the last one
     card, names = model.card, [model.card.label(i) for i in range(model.config.classes)]
     if card.task == "segment":
         assert isinstance(model, ViT)

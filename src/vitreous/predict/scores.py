@@ -8,6 +8,7 @@ Shapes:  b images of a batch · n images in all · k classes, labels or numbers 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from vitreous.data.masks import IGNORE
 
 BOUNDARY = 0.0075  # of the image's diagonal: how far two boundaries may lie apart to count as one (Csurka et al., 2013)
 BOUNDARY_COUNTS = 5  # the last numbers of a row of masks
+Counts = TypeVar("Counts", Tensor, NDArray[Any])
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,12 @@ class Scores:
 
 def class_rows(logits: Tensor, labels: Tensor) -> Tensor:
     """Score classes: predicted class, its probability, the label's probability, label among the first five: `[b 4]`."""
+    logits = logits.float()  # bf16 would round the indices of classes above 256
     best = logits.topk(min(5, logits.shape[-1]), dim=-1).indices  # [b 5]
     probability = logits.softmax(dim=-1)
     own = probability.gather(1, labels[:, None])[:, 0]
     hit = (best == labels[:, None]).any(dim=-1)
-    return torch.stack([best[:, 0], probability.amax(dim=-1), own, hit], dim=-1)
+    return torch.stack([logits.argmax(dim=-1), probability.amax(dim=-1), own, hit], dim=-1)
 
 
 def class_figures(rows: Tensor, labels: NDArray[np.float32] | Sequence[int] | None) -> dict[str, float]:
@@ -90,15 +93,15 @@ def average_precisions(rows: Tensor, targets: NDArray[np.float32]) -> list[float
 
 
 def f1_scores(
-    rows: Tensor, targets: NDArray[np.float32], thresholds: Sequence[float] | None = None
+    rows: Tensor, targets: NDArray[np.float32], thresholds: float | Sequence[float] = 0.5
 ) -> list[float | None]:
-    """Compute the F1 of each label, present from its threshold on (0.5 without any); None if no image has it.
+    """Compute the F1 of each label, present from a threshold on, one for all or one for each; None if no image has it.
 
     >>> f1_scores(torch.tensor([[0.6, 0.3], [0.7, 0.1]]), np.array([[1, 1], [0, 0]], np.float32), [0.5, 0.2])
     [0.6666666666666666, 1.0]
     """
     wanted = targets > 0.5  # [n k]
-    shown = rows.double().numpy() >= np.asarray(0.5 if thresholds is None else thresholds)
+    shown = rows.double().numpy() >= np.asarray(thresholds)
     counts = zip((wanted & shown).sum(axis=0), shown.sum(axis=0), wanted.sum(axis=0), strict=True)
     return [float(2 * correct / (found + images)) if images else None for correct, found, images in counts]
 
@@ -112,8 +115,8 @@ def label_each(rows: Tensor, targets: NDArray[np.float32]) -> list[dict[str, flo
 def best_thresholds(rows: Tensor, targets: NDArray[np.float32]) -> tuple[float, ...]:
     """Find for each label the probability from which on calling it present gives the highest F1; 0.5 if none has it.
 
-    >>> best_thresholds(torch.tensor([[0.1], [0.25], [0.3]]), np.array([[0], [1], [1]], np.float32))
-    (0.175,)
+    >>> best_thresholds(torch.tensor([[0.125], [0.25], [0.5]]), np.array([[0], [1], [1]], np.float32))
+    (0.1875,)
     """
     from sklearn.metrics import precision_recall_curve
 
@@ -126,7 +129,7 @@ def best_thresholds(rows: Tensor, targets: NDArray[np.float32]) -> tuple[float, 
         f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
         best = int(f1[: len(values)].argmax())
         below = found[found < values[best]]
-        thresholds.append(round(float(values[best] + below.max() if len(below) else values[best]) / 2, 6))
+        thresholds.append(float(values[best] + below.max() if len(below) else values[best]) / 2)
     return tuple(thresholds)
 
 
@@ -139,7 +142,9 @@ def number_rows(numbers: Tensor, targets: Tensor) -> Tensor:
 
 
 def number_figures(rows: Tensor, targets: NDArray[np.float32] | Sequence[int] | None) -> dict[str, float]:
-    """Compute R², the mean over numbers, and the mean absolute error of each, in its own unit.
+    """Compute R², the mean over numbers that differ among images, and the mean absolute error of each, in its own unit.
+
+    If none differs, as with a single image, R² is not defined and is left out.
 
     >>> number_figures(torch.tensor([[1.0], [2.0], [4.0]]), np.array([[1], [2], [3]], np.float32))
     {'r2': 0.5, 'mae': 0.3333333333333333}
@@ -147,20 +152,27 @@ def number_figures(rows: Tensor, targets: NDArray[np.float32] | Sequence[int] | 
     each = number_each(rows, np.asarray(targets, np.float32))
     errors = [own["mae"] for own in each]
     named = {"mae": errors[0]} if len(errors) == 1 else {f"mae_{i}": error for i, error in enumerate(errors)}
-    return {"r2": float(np.mean([own["r2"] for own in each])), **named}
+    known = [own["r2"] for own in each if "r2" in own]
+    return ({"r2": float(np.mean(known))} if known else {}) | named
 
 
 def number_each(rows: Tensor, targets: NDArray[np.float32]) -> list[dict[str, float]]:
-    """Compute R² of each number, and its mean absolute and root mean square errors, in its own unit.
+    """Compute R² of each number if it differs among images, and its mean absolute and root mean square errors.
 
     >>> number_each(torch.tensor([[1.0], [2.0], [4.0]]), np.array([[1], [2], [3]], np.float32))
     [{'r2': 0.5, 'mae': 0.3333333333333333, 'rmse': 0.5773502691896257}]
     """
     found, wanted = rows.double().numpy(), np.asarray(targets, np.float64)  # [n k]
     errors, squares = np.abs(found - wanted).mean(axis=0), ((found - wanted) ** 2).mean(axis=0)
-    spread = np.maximum(((wanted - wanted.mean(axis=0)) ** 2).mean(axis=0), 1e-12)
-    columns = zip(1 - squares / spread, errors, np.sqrt(squares), strict=True)
-    return [{"r2": float(r2), "mae": float(mae), "rmse": float(rmse)} for r2, mae, rmse in columns]
+    known = [{"r2": float(1 - s / v)} if v else {} for s, v in zip(squares, variances(wanted), strict=True)]
+    columns = zip(known, errors, np.sqrt(squares), strict=True)
+    return [{**r2, "mae": float(mae), "rmse": float(rmse)} for r2, mae, rmse in columns]
+
+
+def variances(targets: NDArray[Any]) -> NDArray[np.float64]:
+    """Compute the variance of each number among images, exactly 0 if all have the same: `[n k]` → `[k]`."""
+    wanted = targets.astype(np.float64)
+    return np.where(np.ptp(wanted, axis=0) > 0, wanted.var(axis=0), 0.0)  # the mean of equal numbers is rounded
 
 
 # --- masks ------------------------------------------------------------------------------------------------------------
@@ -173,9 +185,8 @@ def mask_rows(logits: Tensor, masks: Tensor) -> Tensor:
     of the prediction's, of the label near the prediction's, all of the label's, and those hidden by ignored pixels.
     """
     classes = logits.shape[1]
+    check_masks(masks, classes)
     predicted, valid = logits.argmax(dim=1), masks != IGNORE  # [b H W]
-    if (masks.where(valid, 0) >= classes).any():
-        raise ValueError(f"a mask has class {masks.where(valid, 0).max()}, and there are {classes}: expected 0 on")
     first = (classes + 1) * torch.arange(len(masks), device=masks.device)[:, None, None]  # the last bin is not counted
 
     def count(values: Tensor, counted: Tensor) -> Tensor:
@@ -190,6 +201,22 @@ def mask_rows(logits: Tensor, masks: Tensor) -> Tensor:
     everywhere = boundary(masks, torch.ones_like(valid)).float()
     sums = [edges[0] * near[1], edges[0], edges[1] * near[0], edges[1], everywhere - edges[1]]
     return torch.cat([counts.flatten(1).float(), torch.stack([x.sum(dim=(1, 2)) for x in sums], dim=1)], dim=1)
+
+
+def check_masks(masks: Tensor, classes: int) -> None:
+    """Raise if a mask has a class that there is none of."""
+    if (highest := masks.where(masks != IGNORE, 0)).numel() and highest.max() >= classes:
+        raise ValueError(f"a mask has the value {highest.max()}: expected {classes} classes and {IGNORE} for none")
+
+
+def split_counts(rows: Counts) -> tuple[Counts, Counts, Counts, Counts]:
+    """Split rows of masks `[… 3k+5]`: correct, predicted and labelled pixels of each class `[… k]`, boundaries `[… 5]`.
+
+    >>> split_counts(np.arange(11))
+    (array([0, 1]), array([2, 3]), array([4, 5]), array([ 6,  7,  8,  9, 10]))
+    """
+    k = (rows.shape[-1] - BOUNDARY_COUNTS) // 3
+    return rows[..., :k], rows[..., k : 2 * k], rows[..., 2 * k : 3 * k], rows[..., 3 * k :]
 
 
 def boundary(mask: Tensor, valid: Tensor) -> Tensor:
@@ -207,14 +234,13 @@ def mask_figures(rows: Tensor, targets: NDArray[np.float32] | Sequence[int] | No
     >>> mask_figures(mask_rows(logits, torch.tensor([[[0, 0], [1, 1]]])))
     {'miou': 0.5833333333333333, 'pixel_accuracy': 0.75, 'boundary_f': 1.0}
     """
-    sums = rows.double().sum(dim=0)
-    correct, _, wanted = sums[:-BOUNDARY_COUNTS].view(3, -1)
+    correct, _, wanted, edge_counts = split_counts(rows.double().sum(dim=0))
     ious = class_ious(rows)
     found = {
         "miou": float(np.mean([iou for iou in ious if iou is not None])),
         "pixel_accuracy": (correct.sum() / wanted.sum().clamp(min=1)).item(),
     }
-    near_label, edges, near_prediction, label_edges, hidden = sums[-BOUNDARY_COUNTS:].tolist()
+    near_label, edges, near_prediction, label_edges, hidden = edge_counts.tolist()
     if label_edges > hidden:  # else the edges of objects are ignored, and the rest says nothing about them
         precision, recall = near_label / max(edges, 1), near_prediction / label_edges
         found["boundary_f"] = 2 * precision * recall / max(precision + recall, 1e-12)
@@ -223,7 +249,7 @@ def mask_figures(rows: Tensor, targets: NDArray[np.float32] | Sequence[int] | No
 
 def class_ious(rows: Tensor) -> list[float | None]:
     """Compute each class's intersection over union, over all pixels of all images; None where it never occurs."""
-    correct, shown, wanted = rows.double().sum(dim=0)[:-BOUNDARY_COUNTS].view(3, -1)
+    correct, shown, wanted, _ = split_counts(rows.double().sum(dim=0))
     union = (shown + wanted - correct).tolist()
     return [c / u if u else None for c, u in zip(correct.tolist(), union, strict=True)]
 

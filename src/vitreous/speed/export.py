@@ -27,7 +27,6 @@ from vitreous.models.vit_config import ViTConfig
 from vitreous.speed.dynamic_size import DynamicSizeViT
 from vitreous.weights.architectures import resizing
 from vitreous.weights.card import fold_standard
-from vitreous.weights.formats.registry import FORMATS
 from vitreous.weights.positions import CONVENTIONS, resize_positions
 from vitreous.weights.save import describe_model
 
@@ -110,12 +109,10 @@ def export(
         return Exported(publish(draft, path), difference, tolerance, tried)
 
 
-def convention_of(model: nn.Module) -> str:
+def convention_of(model: ViT | ResNet) -> str:
     """Choose the convention by which `export` lets a graph resize positions: the checkpoint's library's, or timm's."""
-    card: Any = model.card
-    name = card.report.format if card is not None else ""
-    way = FORMATS[name].resize if name in FORMATS else "timm"
-    return resizing("", model.config) if way == "timm" and isinstance(model, ViT) else way
+    config, way = model.config, None if model.card is None else model.card.resize
+    return way or (resizing("", config) if isinstance(config, ViTConfig) else "timm")
 
 
 def output_name(model: ViT | ResNet) -> str:

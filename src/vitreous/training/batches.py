@@ -26,7 +26,7 @@ from torch import Tensor
 
 from vitreous.data.augment.geometry import draw_crop
 from vitreous.data.counter_random import CounterRandom, permutation
-from vitreous.data.datasets import open_dataset
+from vitreous.data.datasets import check_numbers, open_dataset
 from vitreous.data.decoded import array_bytes, decode
 from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.images import ImageError
@@ -192,15 +192,18 @@ def cropped(
 ) -> Tensor:
     """Return a random crop of a batch's image or, without `crop`, the model's own view of it: uint8 `[c h w]`.
 
-    The mask, if there is one, is cropped alike by nearest neighbour: the last channel.
+    The mask, if there is one, is cropped alike by nearest neighbour: the last channel. The crop of a model that
+    squashes images is drawn in the squashed image, where a resident one is cropped: it reaches the sides of wide ones.
     """
     image = image.convert("RGB" if len(preprocess.mean) == 3 else "L")
     if crop is None or random is None:
         views = [preprocess.view(image), *([] if mask is None else [view_mask(mask, preprocess)])]
     else:
-        box = draw_crop(random, (image.height, image.width), crop)
-        top, left, height, width = (edge.item() for edge in box)
-        size, inside = (preprocess.size[1], preprocess.size[0]), (left, top, left + width, top + height)
+        tall, wide = with_margin(preprocess).size if preprocess.squashes else (image.height, image.width)
+        top, left, height, width = (edge.item() for edge in draw_crop(random, (tall, wide), crop))
+        columns = [edge * image.width / wide for edge in (left, left + width)]
+        rows = [edge * image.height / tall for edge in (top, top + height)]
+        size, inside = (preprocess.size[1], preprocess.size[0]), (columns[0], rows[0], columns[1], rows[1])
         views = [image.resize(size, INTERPOLATIONS[preprocess.interpolation], box=inside)]
         views += [] if mask is None else [mask.resize(size, Resampling.NEAREST, box=inside)]
     return torch.cat([_to_tensor(view) for view in views])
@@ -255,9 +258,12 @@ def default_workers(rank: Rank) -> int:
 
 
 def with_margin(preprocess: Preprocess) -> Preprocess:
-    """Enlarge the preprocessing of a batch's images by `MARGIN`, so that there is room for crops."""
+    """Enlarge the preprocessing of a batch's images by `MARGIN`, so that there is room for crops.
+
+    Images are squashed if the model squashes them; else they keep their proportions, and the centre is stored.
+    """
     size = math.ceil(preprocess.size[0] * MARGIN), math.ceil(preprocess.size[1] * MARGIN)
-    return replace(preprocess, size=size, resize=size, cover=True, pad=False)
+    return replace(preprocess, size=size, resize=size, cover=not preprocess.squashes, pad=False)
 
 
 def _to_tensor(image: Image) -> Tensor:
@@ -331,9 +337,7 @@ def open_stream(config: TrainConfig, data_root: Path | None) -> tuple[StreamedDa
     if stream.task == "regress":
         some = islice(stream.shuffled(0, buffer=STANDARD_ROWS).undecoded(), STANDARD_ROWS)
         numbers = np.stack([stream.targets(row) for row in some])
-        if (same := numbers.min(0) == numbers.max(0)).any():
-            name, value = stream.class_names[same.argmax()], numbers[0, same.argmax()]
-            raise ValueError(f"the number {name!r} of {stream.name} is {value:g} for all of {len(numbers):,} images")
+        check_numbers(stream.class_names, numbers)
     return StreamedData(stream, images, numbers), test_data
 
 

@@ -18,7 +18,7 @@ class TrainConfig:
 
     # --- model ------------------------------------------------------------------------------------------------------
     model: str = "vit_pico_patch2_8"
-    """A variant (`vitreous models`), `NAME:field=value,…` or `timm:NAME`; with `pretrained`, a checkpoint for `load`."""
+    """A variant (`vitreous models`), `NAME:field=value,…` or `timm:NAME`; with `pretrained`, what `load` reads."""
     pretrained: bool = False
     """Start from the checkpoint's weights and a new head, instead of random weights."""
     readout: Literal["own", "attention", "linear", "decoder"] = "own"

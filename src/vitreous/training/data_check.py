@@ -154,7 +154,7 @@ def find_copies(train: ImageDataset, test: ImageDataset) -> list[tuple[int, int]
 
     A file is read only if one of the other split has its size.
     """
-    if len(train) + len(test) > FILES or not all(isinstance(data.image(0), Path) for data in (train, test)):
+    if len(train) + len(test) > FILES or not all(isinstance(data.image(0), str | Path) for data in (train, test)):
         return []
     sizes = [[_size(data.image(i)) for i in range(len(data))] for data in (train, test)]
     shared = set(sizes[0]) & set(sizes[1]) - {0}
@@ -166,15 +166,15 @@ def find_copies(train: ImageDataset, test: ImageDataset) -> list[tuple[int, int]
 def _size(image: object) -> int:
     """Return the bytes of an image's file, to find copies; 0 if it cannot be read, or is none."""
     try:
-        return image.stat().st_size if isinstance(image, Path) else 0
+        return Path(image).stat().st_size if isinstance(image, str | Path) else 0
     except OSError:
         return 0
 
 
 def _hash(image: object) -> bytes:
     """Hash an image's file, to find copies."""
-    assert isinstance(image, Path)
-    with image.open("rb") as file:
+    assert isinstance(image, str | Path)
+    with Path(image).open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
 
 

@@ -6,13 +6,15 @@ Each rank evaluates its own share of the images and the rows are summed: no imag
 import copy
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.data.augment.pipeline import Augment
+from vitreous.data.masks import IGNORE
 from vitreous.predict.scores import SCORES
 from vitreous.runtime.distributed import Rank, World, span
 from vitreous.training.batches import BatchSource
@@ -26,6 +28,7 @@ from vitreous.weights.load import Model
 KEPT_MASKS = 2000  # predicted masks that are kept for the run's page
 MASK_SIDE = 128  # pixels of their longer side
 BATCH_SIZES = {"cpu": 64, "cuda": 500, "mps": 250}  # a CPU is fastest while a batch stays in its caches
+LISTED_ERRORS = 4  # of several numbers, in a line
 BATCH_PIXELS = 4_000_000  # limit on a batch: 500 images up to 89 px, 79 of 224 px
 
 
@@ -130,12 +133,46 @@ class Evaluator:
         return itertools.islice(itertools.chain(source.all(self.batch), itertools.repeat(empty)), rounds)
 
 
+def check_measurable(source: BatchSource) -> None:
+    """Raise for test images that no figure of an evaluation can be computed on: without labels, or classes of pixels.
+
+    Of masks the first one is read, and more only if all its pixels are ignored.
+    """
+    data = source.data
+    if data.task == "multilabel" and data.targets is not None and not (data.targets > 0.5).any():
+        raise ValueError("no held-out image has one of the labels: there is nothing to measure")
+    if data.task == "segment" and not any((source.some([i])[:, -1] != IGNORE).any() for i in range(len(data))):
+        raise ValueError("the held-out masks have no pixel of a class: there is nothing to measure")
+
+
 def reduce_masks(masks: Tensor, longest: int = MASK_SIDE) -> Tensor:
     """Reduce an evaluation's masks to a longer side of at most `longest` pixels, by nearest neighbour: `[b h w]`."""
     height, width = masks.shape[-2:]
     share = min(1.0, longest / max(height, width))
     size = max(1, round(height * share)), max(1, round(width * share))
     return F.interpolate(masks[:, None], size, mode="nearest-exact")[:, 0]
+
+
+def mean_errors(figures: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
+    """Return the mean absolute errors among a run's figures by the names of its numbers; a single one has none.
+
+    >>> mean_errors({"r2": 0.9, "mae_0": 4.0, "mae_1": 0.5}, ["age", "height"]), mean_errors({"mae": 4.0}, ["age"])
+    ({'age': 4.0, 'height': 0.5}, {'': 4.0})
+    """
+    if "mae" in figures:
+        return {"": figures["mae"]}
+    return {name: figures[f"mae_{i}"] for i, name in enumerate(names) if f"mae_{i}" in figures}
+
+
+def spell_errors(figures: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Write the mean absolute errors among a run's figures in a line; of many, the first; empty if there are none.
+
+    >>> spell_errors({"mae_0": 4.0, "mae_1": 0.51234}, ["age", "height"])
+    'mean error 4 (age), 0.5123 (height)'
+    """
+    errors = [f"{value:.4g}" + f" ({name})" * bool(name) for name, value in mean_errors(figures, names).items()]
+    more = f" and {len(errors) - LISTED_ERRORS} more" if len(errors) > LISTED_ERRORS else ""
+    return f"mean error {', '.join(errors[:LISTED_ERRORS])}{more}" if errors else ""
 
 
 def balanced_accuracy(labels: Sequence[int], predicted: Sequence[int]) -> float:

@@ -13,6 +13,7 @@ from vitreous.predict.scores import SCORES
 from vitreous.runtime.files import short_name
 from vitreous.runtime.progress import LogPace, time_left
 from vitreous.runtime.wording import count, duration
+from vitreous.training.evaluation import spell_errors
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from vitreous.training.setup import TrainingParts
 
 LOG_LINES = 20  # epochs to print if the output is not a terminal
+SHARES = {"classify": "accuracy", "multilabel": "label accuracy", "segment": "pixel accuracy"}
+"""Task → the share of correct answers on the training images, in the progress line; numbers have none."""
 LONG = 180.0  # seconds of a run after which its first line names the flag that shortens it
 
 
@@ -132,7 +135,9 @@ class ProgressDisplay(Listener):
         speed = (done - self.first_step) * int(parts.config.batch_size) / (time.monotonic() - self.started)
         status = f"epoch {parts.state.epoch + 1}/{parts.config.epochs}"
         if images:
-            status += f" · loss {loss / images:.3f} · {correct / images:.1%} · {speed:,.0f} images/s"
+            title = SHARES.get(parts.train_data.task)
+            share = f" · {title} {correct / images:.1%}" if title else ""
+            status += f" · loss {loss / images:.3f}{share} · {speed:,.0f} images/s"
         self.bars.update(self.tasks["training"], completed=done, status=status)
         if not self.console.is_terminal and done > self.first_step and self.pace.is_due():
             total = parts.config.epochs * parts.steps_per_epoch - self.first_step
@@ -144,11 +149,14 @@ class ProgressDisplay(Listener):
         epoch, epochs = row["epoch"], parts.config.epochs
         due = self.console.is_terminal or epoch * LOG_LINES // epochs != (epoch - 1) * LOG_LINES // epochs
         scores = SCORES[parts.train_data.task]
-        if f"test_{scores.main}" in row and (due or epoch == epochs):
+        if "test_loss" in row and (due or epoch == epochs):
             title = "" if scores.main == "top1" else f"{scores.title} "
-            figure = scores.format(row[f"test_{scores.main}"])
-            line = f"epoch {epoch:>4}/{epochs}  loss {row['loss']:.4f}  held out {title}{figure}"
-            line += f"  mean error {row['test_mae']:.4g}" if "test_mae" in row else ""
+            line = f"epoch {epoch:>4}/{epochs}  loss {row['loss']:.4f}  held out"
+            if f"test_{scores.main}" in row:  # numbers that are the same for all images have no R²
+                line += f" {title}{scores.format(row[f'test_{scores.main}'])}"
+            figures = {name.removeprefix("test_"): value for name, value in row.items()}
+            errors = spell_errors(figures, parts.train_data.class_names)
+            line += f"  {errors}" if errors else ""
             line += f"  balanced {row['test_balanced']:.2%}" if "test_balanced" in row else ""
             self.console.print(f"{line}  {row['seconds']:,.0f} s", markup=False)
             self.pace.wait()

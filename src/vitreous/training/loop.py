@@ -137,12 +137,13 @@ def run(parts: TrainingParts, folder: RunFolder, listener: Listener, stop_flag: 
 def resume(parts: TrainingParts, folder: RunFolder, listener: Listener) -> float:
     """Resume a run: restore the newest undamaged checkpoint, if there is one; return its seconds of training."""
     state, world, seconds = parts.state, parts.world, 0.0
+    data_hash = parts.data_hash  # before the first step, as it reads the masks
     # rank 0 checks the hashes for all
     if (found := world.broadcast(checkpoint.latest(folder.checkpoints) if world.first else None)) is not None:
         position, path, problems = found
         for problem in problems:
             listener.log(problem)
-        if position.data and position.data != parts.data_hash:
+        if position.data and position.data != data_hash:
             raise ValueError(
                 "the training images or their classes are not those that the run began with: restore them, or choose "
                 f"another --output than {folder.path} for a new run"
@@ -183,11 +184,11 @@ def raise_if_not_finite(parts: TrainingParts) -> None:
 
 def finish(parts: TrainingParts, folder: RunFolder, listener: Listener) -> dict[str, Any]:
     """Finish a run: write the model and the result."""
+    if not len(parts.evaluate.answers):  # in a run that was resumed after its last epoch
+        parts.evaluate()  # before LoRA is merged, which changes the evaluator's model
     row = parts.world.broadcast(folder.read_metrics()[-1] if parts.world.first else {})
     result = {name.removeprefix("test_"): value for name, value in row.items() if name.startswith("test_")}
     if "balanced" in result:
-        if not len(parts.evaluate.answers):  # in a run that was resumed after its last epoch
-            parts.evaluate()
         found = class_accuracies(parts.test_data.labels, parts.evaluate.answers[:, 0].int().tolist())
         result["classes"] = {parts.test_data.class_names[i]: list(counts) for i, counts in found.items()}
     result |= {"epochs": parts.config.epochs, "seconds": row["seconds"], "memory": parts.peak_memory}
@@ -195,8 +196,6 @@ def finish(parts: TrainingParts, folder: RunFolder, listener: Listener) -> dict[
     model = merge_lora(parts.evaluate.current_model())
     card = parts.model.card
     if card.task == "multilabel" and parts.test_data.targets is not None:
-        if not len(parts.evaluate.answers):  # in a run that was resumed after its last epoch
-            parts.evaluate()
         card = replace(card, thresholds=best_thresholds(parts.evaluate.answers, parts.test_data.targets))
     training = {"config": parts.config.to_dict(), "result": result, "training_images": len(parts.train_data)}
     training["date"] = time.strftime("%Y-%m-%d")

@@ -28,9 +28,15 @@ from vitreous.training.config import TrainConfig
 from vitreous.weights.card import Card
 from vitreous.weights.load import Model, load
 
-FUSED = {"activation": "gelu", "swiglu": False, "qkv_bias": True, "relative_position": "none", "post_norm": False}
-FUSED |= {"residual_norm": False}
-"""What `fused` needs of a ViT: its kernels are written for the paper's blocks (`speed/training_forward.py`)."""
+FUSED = {
+    "activation": "gelu",
+    "swiglu": False,
+    "attention_norm": False,
+    "mlp_norm": False,
+    "qkv_bias": True,
+    "branch_bias": True,
+}
+"""What `fused` needs of a ViT whose blocks are plain: its kernels are in `speed/training_forward.py`."""
 NARROW = 16  # torch's fused CPU attention is slower than plain products for heads narrower than this
 SMALL = 64  # up to this size images are not cropped; larger ones lose an eighth at the edges, as usual
 
@@ -54,9 +60,11 @@ def build_model(config: TrainConfig, data: ImageDataset | StreamedData, log: Cal
     if config.fused and isinstance(shape := model.config, ViTConfig):
         _check_fused(shape)
     if not isinstance(model, ViT):
+        kind = "ResNet" if isinstance(model, ResNet) else "timm classifier"
+        if config.optimizer == "muon":
+            raise ValueError(f"muon is for the blocks of a ViT: choose adamw or sgd for a {kind}")
         unknown = {"dropout": 0.0, "stochastic_depth": 0.0, "layer_decay": 1.0}
         if asked := [name for name, off in unknown.items() if getattr(config, name) != off] + config.forward_options():
-            kind = "ResNet" if isinstance(model, ResNet) else "timm classifier"
             raise ValueError(f"a {kind} has no {', '.join(asked)}: leave it out")
     if isinstance(model, TimmClassifier):
         _check_timm(config, data)
@@ -89,8 +97,6 @@ def _check_timm(config: TrainConfig, data: ImageDataset | StreamedData) -> None:
         raise ValueError("a timm classifier learns one class of an image, by its own head: choose a ViT")
     if config.parallel == "fsdp":
         raise ValueError("parallel=fsdp does not work with a timm classifier: use ddp or one process")
-    if config.optimizer == "muon":
-        raise ValueError("muon is for the blocks of a ViT: choose adamw or sgd for a timm classifier")
 
 
 def _new_head(model: Model, config: TrainConfig, data: ImageDataset | StreamedData) -> None:
@@ -110,8 +116,10 @@ def _new_head(model: Model, config: TrainConfig, data: ImageDataset | StreamedDa
 
 def _check_fused(shape: ViTConfig) -> None:
     """Raise for a run's model that the fused forward pass does not support."""
-    if unlike := [f"{name}={getattr(shape, name)}" for name, value in FUSED.items() if getattr(shape, name) != value]:
-        found = ", ".join(unlike)
+    unlike = [f"{name}={getattr(shape, name)}" for name, value in FUSED.items() if getattr(shape, name) != value]
+    if not shape.plain:
+        unlike.append("other blocks than the paper's")
+    if found := ", ".join(unlike):
         raise ValueError(
             f"fused needs a plain GELU network whose layers all have biases, this one has {found}: leave it out"
         )
@@ -172,9 +180,6 @@ def _fresh(config: TrainConfig, data: ImageDataset | StreamedData) -> Model:
 def _pretrained(config: TrainConfig, data: ImageDataset | StreamedData, log: Callable[[str], object]) -> Model:
     """Build the model of a run from a checkpoint, with a new head for the run's classes."""
     model = load(config.model, image_size=config.image_size)
-    if isinstance(model, ResNet) and config.image_size is not None:  # it takes any size, and was loaded at its own
-        model.config = replace(model.config, image_size=config.image_size)
-        model.card.preprocess = model.card.preprocess.with_size(config.image_size)
     model.card.report.assumed.pop("class names", None)  # the data's names replace them
     for line in model.card.report.remarks():
         log(line)
@@ -218,10 +223,8 @@ def choose_forward(
     """
     if sharded:  # FSDP2 gathers a block when it is called as a whole
         return call_model
-    if isinstance(model, TimmClassifier):
-        return call_model
-    if isinstance(model, ResNet):
-        return call_model if device.type == "cpu" else _call_channels_last
+    if not isinstance(model, ViT):
+        return _call_channels_last if device.type != "cpu" and is_convolutional(model) else call_model
     forward: Forward = logits_only if device.type == "cpu" else call_model
     if config is not None and config.forward_options():
         residual = torch.bfloat16 if config.residual == "bf16" else None
@@ -238,6 +241,11 @@ def choose_forward(
     return with_plain_attention
 
 
+def is_convolutional(model: Model) -> bool:
+    """Return whether a run's model is fastest on a GPU with channels last: a ResNet, or timm's with batch norms."""
+    return isinstance(model, ResNet) or (isinstance(model, TimmClassifier) and model.has_batch_norm())
+
+
 def call_model(model: Model, x: Tensor) -> Tensor:
     """Compute the logits of a run's model by its own forward pass."""
     logits: Tensor = model(x)
@@ -245,5 +253,5 @@ def call_model(model: Model, x: Tensor) -> Tensor:
 
 
 def _call_channels_last(model: Model, x: Tensor) -> Tensor:
-    """Compute the logits of a run's ResNet on a GPU, with images in the memory format of its weights."""
+    """Compute the logits of a run's convolutional network on a GPU, with images in its weights' memory format."""
     return call_model(model, x.contiguous(memory_format=torch.channels_last))

@@ -108,8 +108,10 @@ def apply_policy(
     for each, parameter in model.named_parameters():
         parameter.requires_grad_(each in chosen)
     for module in model.modules():  # frozen layers keep their running statistics too
-        if isinstance(module, nn.BatchNorm2d) and not module.weight.requires_grad:
-            module.eval()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            learns = name == "full" if module.weight is None else module.weight.requires_grad
+            if not learns:
+                module.eval()
     return [each for each in _names(model) if each in chosen]
 
 

@@ -1,10 +1,11 @@
 """Set up a run from its config (`TrainingParts`): device, data, model, augmentation, teacher, optimisers, step."""
 
 import copy
+import hashlib
 import os
 import random
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,10 @@ import torch
 
 from vitreous.data.augment.pipeline import Augment
 from vitreous.data.counter_random import permutation
-from vitreous.data.datasets import open_split
+from vitreous.data.datasets import check_targets, open_split
 from vitreous.data.image_dataset import NOUNS, ImageDataset, count_nouns, digest, list_some, spell_labels
+from vitreous.data.prefetch import prefetch
 from vitreous.data.preprocess import Preprocess
-from vitreous.models.resnet import ResNet
 from vitreous.runtime.device import lacks_compiler, pick_device
 from vitreous.runtime.distributed import World, this_rank
 from vitreous.runtime.memory import keep_freed_memory
@@ -24,10 +25,10 @@ from vitreous.training.batches import BatchSource, StreamedData, StreamSource, o
 from vitreous.training.checkpoint import TrainingState
 from vitreous.training.config import TrainConfig
 from vitreous.training.data_check import are_unequal, check_images_left, check_size, data_remarks
-from vitreous.training.evaluation import Evaluator
+from vitreous.training.evaluation import Evaluator, check_measurable
 from vitreous.training.listeners import Listener
 from vitreous.training.loss import Objective, Teacher, balancing_weights, standardised
-from vitreous.training.model import build_model, choose_forward
+from vitreous.training.model import build_model, choose_forward, is_convolutional
 from vitreous.training.optimisers import build_optimisers, create_states
 from vitreous.training.parallel import is_sharded, parallelise, seed_rank
 from vitreous.training.policies import apply_policy
@@ -63,12 +64,21 @@ class TrainingParts:
     def steps_per_epoch(self) -> int:
         return len(self.train_data) // int(self.config.batch_size)
 
-    @property
+    @cached_property
     def data_hash(self) -> str:
-        """A hash of the training data's classes and labels."""
+        """A hash of the training data's classes and labels, and of the classes of all pixels, wherever masks lie."""
         data = self.train_data
         labels = spell_labels(data) if isinstance(data, ImageDataset) else [" ".join(map(str, data.labels))]
+        if isinstance(data, ImageDataset) and data.mask is not None:
+            labels += prefetch(partial(_hash_mask, data), range(len(data)))
         return digest([*data.class_names, *labels])[:16]
+
+
+def _hash_mask(data: ImageDataset, i: int) -> str:
+    """Hash the size and the classes of a mask's pixels, for the hash of a run's data."""
+    assert data.mask is not None
+    mask = data.mask(i)
+    return f"{mask.size} {hashlib.sha256(mask.tobytes()).hexdigest()}"
 
 
 def set_up_run(
@@ -94,7 +104,7 @@ def set_up_run(
     sharded = is_sharded(config, world)
     if not sharded:  # else one block at a time moves there
         model = model.to(device)
-    if isinstance(model, ResNet) and device.type == "cuda" and not world.distributed:
+    if is_convolutional(model) and device.type == "cuda" and not world.distributed:
         model = model.to(memory_format=torch.channels_last)  # the fastest layout for a GPU's convolutions
     trainable = apply_policy(
         model,
@@ -133,6 +143,7 @@ def set_up_run(
         unequal = classes and (are_unequal(train_data.labels) or are_unequal(test_data.labels))
         if config.balance == "loss":
             class_weights = balancing_weights(train_data.labels, len(train_data.class_names)).to(device)
+    check_measurable(test_source)
     config = settle_batch_size(config, model, len(train_data), device, listener.log, world)
     augment = make_augment(config, train_source, len(train_data.class_names)).to(device)
     evaluated = copy.deepcopy(model)
@@ -214,6 +225,7 @@ def open_data(config: TrainConfig, data_root: Path | None) -> tuple[ImageDataset
                 f"--validation {config.validation} leaves none of {count} images for training: choose a smaller share"
             )
         train_data, test_data = train_data.take(sorted(shuffled[count:])), train_data.take(sorted(shuffled[:count]))
+        check_targets(train_data)
     return train_data, test_data
 
 

@@ -29,8 +29,8 @@ PLAIN = 0.25
 """The share of patches that is told where a class is not lost within that."""
 
 AT_PIXELS = (
-    "Hide the {count} strongest of {patches} patches, and “{class}” there {moves} from {whole} to {now}.",
-    "Show only these {count} of {patches} patches, and “{class}” there {moves} from {whole} to {now}.",
+    "Hide the {count} strongest of {patches} patches, and “{class}” there {moves} {now}.",
+    "Show only these {count} of {patches} patches, and “{class}” there {moves} {now}.",
 )
 """What the page says of a class of pixels that are asked about: with patches hidden, and with these alone."""
 

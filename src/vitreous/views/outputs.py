@@ -44,13 +44,12 @@ def list_outputs(inspection: Inspection) -> list[dict[str, Any]]:
     if card.task == "regress":
         return [row | {"value": value} for row, value in zip(rows, answers.tolist(), strict=True)]
     if card.task == "multilabel":
-        limits = card.thresholds or (0.5,) * len(rows)
-        found = zip(rows, answers.sigmoid().tolist(), limits, strict=True)
-        rows = [row | {"probability": value, "present": value >= limit} for row, value, limit in found]
+        found = zip(rows, answers.sigmoid().tolist(), strict=True)
+        rows = [row | {"probability": value, "present": value >= card.threshold(row["index"])} for row, value in found]
     else:
         shares = np.bincount(mask_of(inspection).ravel(), minlength=len(rows)) / answers[0].numel()
-        found = zip(rows, shares.tolist(), mask_colours(len(rows)), strict=False)
-        rows = [row | {"probability": share, "colour": colour} for row, share, colour in found]
+        drawn = zip(rows, shares.tolist(), mask_colours(len(rows)), strict=False)
+        rows = [row | {"probability": share, "colour": colour} for row, share, colour in drawn]
     return sorted(rows, key=lambda row: -row["probability"])
 
 

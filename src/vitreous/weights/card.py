@@ -72,6 +72,7 @@ class LoadReport:
     resized: list[str] = field(default_factory=list)
     reinitialised: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)  # known keys that the model does not need
+    left_out: list[str] = field(default_factory=list)  # of `ignored`, parts beside the model that may belong to it
     nonfinite: dict[str, int] = field(default_factory=dict)  # tensors that hold NaN or infinity, and how many values
     unfinished: str = ""  # of a run that goes on: which epoch the weights are from
     registers: str = ""  # test-time registers that were added, or why there are none, if they were asked for
@@ -82,6 +83,7 @@ class LoadReport:
         lines += [f"assumed {name} = {why}" for name, why in self.assumed.items()]
         averaged = [wrapper for wrapper in self.wrappers if re.search("ema|teacher|average", wrapper)]
         lines += [f"took the averaged weights ({wrapper}) of several in the file" for wrapper in averaged]
+        lines += [f"left out {name}, which lies beside the model in the file" for name in self.left_out]
         lines += [f"resized {line}" for line in self.resized]
         lines += [f"re-initialised {key}" for key in self.reinitialised]
         lines += [f"{key} holds {count} NaN or infinite values" for key, count in self.nonfinite.items()]
@@ -151,6 +153,8 @@ class Card:
     independent: bool = False
     """Whether a class is true or false by itself (several labels, sentences of a SigLIP): probabilities do not sum to
     1."""
+    resize: str | None = "timm"
+    """The convention by which a ViT's position embeddings are resized, one of `CONVENTIONS`; None: it is not known."""
     origin: str = "memory"
     revision: str | None = None
     files: tuple[str, ...] = ()
@@ -165,6 +169,10 @@ class Card:
         """Return a class's name, or `class 3` if names are unknown."""
         return self.class_names[index] if self.class_names else f"class {index}"
 
+    def threshold(self, index: int) -> float:
+        """Return the probability from which on one of several labels counts as present."""
+        return self.thresholds[index] if self.thresholds else 0.5
+
     def to_dict(self) -> dict[str, Any]:
         """Return what our own `config.json` stores of the card."""
         return {
@@ -174,6 +182,7 @@ class Card:
             "task": self.task,
             "thresholds": None if self.thresholds is None else list(self.thresholds),
             "standard": None if self.standard is None else [list(pair) for pair in self.standard],
+            "resize": self.resize,
             "source": {"name": self.name, "origin": self.origin, "revision": self.revision},
             "training": self.training,
             "assumed": {k: v for k, v in self.report.assumed.items() if k in ("preprocessing", "class names")},

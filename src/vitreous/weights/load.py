@@ -68,10 +68,11 @@ def load(
     """Load a model by name or path, in evaluation mode; without a name, the ViT-Ti/16 inside the package.
 
     `classes` replaces the head by a fresh one of that many outputs (0: no head). `image_size` resizes the position
-    embeddings by the `resize` convention, by default that of the checkpoint's library. `assume` says what the files do
-    not, or overrules them: fields of `ViTConfig` (`{"heads": 6}`), `architecture` (a name of timm's) and `ignored`
-    (keys of tensors to load without). `test_time_registers` adds so many tokens, to which the neurons that make
-    artifacts in the sample photographs move their activations (`inside/artifacts.py`); `model.card.report` names them.
+    embeddings by the `resize` convention, by default that of the checkpoint's library; a network without any is given
+    images of that size. `assume` says what the files do not, or overrules them: fields of `ViTConfig` (`{"heads": 6}`),
+    `architecture` (a name of timm's) and `ignored` (keys of tensors to load without). `test_time_registers` adds so
+    many tokens, to which the neurons that make artifacts in the sample photographs move their activations
+    (`inside/artifacts.py`); `model.card.report` names them.
 
     >>> model = load("packaged:cifar10")
     >>> model.config.classes, model.card.preprocess.size, model.card.class_names[:3]
@@ -99,13 +100,15 @@ def load(
 
             if assume:
                 raise CheckpointError(f"a timm classifier has no {next(iter(assume))} to assume: load it without")
+            _check_resize(resize, "a timm classifier")
             model: Model = load_timm(timm, raw, files, sidecar, classes, image_size)
         elif {"conv1.weight", "layer1.0.conv1.weight"} <= set(raw.tensors):
             from vitreous.weights.formats.torchvision import load_resnet
 
             if assume:
                 raise CheckpointError(f"it is a ResNet, which has no {next(iter(assume))} to assume: load it without")
-            model = load_resnet(raw, files, sidecar, classes)
+            _check_resize(resize, "a ResNet")
+            model = load_resnet(raw, files, sidecar, classes, image_size)
         else:
             model = _load_vit(raw, files, sidecar, classes, image_size, resize, assume)
     except CheckpointError as error:
@@ -126,6 +129,7 @@ def load(
     model.card.report.unfinished = files.unfinished
     model.card.report.wrappers = raw.wrappers
     model.card.report.ignored += raw.ignored
+    model.card.report.left_out = list(raw.left_out)
     model.card.report.nonfinite = nonfinite(model.state_dict())
     model = model.to(device=device, dtype=dtype).eval()
     return _add_registers(model, test_time_registers) if test_time_registers else model
@@ -143,6 +147,12 @@ def _add_registers(model: Model, count: int) -> Model:
     named = ", ".join(f"unit {unit} of block {block}" for block, unit in neurons)
     model.card.report.registers = f"{count} added, which take the activations of {named}"
     return with_registers(model, neurons, count)
+
+
+def _check_resize(resize: str | None, kind: str) -> None:
+    """Raise if `load` is given a convention for the positions of a network that has none."""
+    if resize is not None:
+        raise ValueError(f"{kind} has no position embeddings to resize: leave resize={resize!r} out")
 
 
 def loaded(model: Model | str | None) -> Model:
@@ -202,8 +212,14 @@ def _load_vit(
     if size is None and "config" not in own:
         size = processor_size(files, trained.size) or format.run_size(sidecar)
     config = trained
-    if size is not None:
-        way = resize or (resizing(known, trained) if format.resize == "timm" else format.resize)
+    way = resize or _convention(format, own)
+    if way is None and (size is not None or "config" not in own):
+        try:
+            way = resizing(known, trained)
+        except CheckpointError:
+            if size is not None:
+                raise
+    if size is not None and way is not None:
         config = _resize(tensors, trained, size, way, report)
     if classes is not None and classes != config.classes:
         tensors = {key: value for key, value in tensors.items() if not key.startswith("head")}
@@ -214,7 +230,18 @@ def _load_vit(
     fresh = classes is not None and config.dense == "none"
     model = build_vit(config, tensors, report, replaced="head" if fresh else None)
     model.card = _card(files, sidecar, raw.stated, report, config, kept=config.classes == trained.classes)
+    model.card.resize = way
     return model
+
+
+def _convention(format: Format, own: Mapping[str, Any]) -> str | None:
+    """Return the convention by which `load` resizes positions: our own file's, or the format's; None if timm's vary."""
+    if "config" in own and "resize" not in own:
+        raise CheckpointError("config.json does not state how positions are resized (resize): get it again")
+    if (stated := own.get("resize")) is not None and stated not in CONVENTIONS:
+        raise CheckpointError(f"config.json says resize={stated!r:.40}, expected one of {', '.join(CONVENTIONS)}")
+    usual = None if format.resize == "timm" else format.resize
+    return usual if stated is None else str(stated)
 
 
 def _statement(

@@ -112,7 +112,7 @@ def _public_training(card: Card) -> dict[str, Any]:
     training = public(card.training) if isinstance(card.training, Mapping) else {}
     assert isinstance(training, dict)
     complete = isinstance(training.get("config"), dict) and {"data", "model"} <= set(training["config"])
-    needed = {METRICS[card.task][1], "images"}
+    needed = {"images"} if card.task == "regress" else {METRICS[card.task][1], "images"}  # R² may be undefined
     return training if complete and needed <= set(training.get("result") or ()) else {}
 
 
@@ -148,9 +148,10 @@ def _front_matter(title: object, card: Card, training: dict[str, Any], licence: 
         if (base := _base_model(training)) is not None:
             known["base_model"] = base
         pipeline, key, metric = METRICS[card.task]
-        data, value = str(training["config"]["data"]), round(float(training["result"][key]), 6)
-        known |= {"metrics": [metric], "model_name": str(title)}
-        known["eval_results"] = [EvalResult(pipeline or card.task, data, data, metric, value)]
+        if key in training["result"]:
+            data, value = str(training["config"]["data"]), round(float(training["result"][key]), 6)
+            known |= {"metrics": [metric], "model_name": str(title)}
+            known["eval_results"] = [EvalResult(pipeline or card.task, data, data, metric, value)]
     return f"---\n{ModelCardData(**known).to_yaml().strip()}\n---"
 
 

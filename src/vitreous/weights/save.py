@@ -1,7 +1,8 @@
 """`save`: write our own model folders and read their `config.json`, also of 0.1; write safetensors, pickle, npz files.
 
 Weights are `model.safetensors` under timm's keys (`formats/timm.py`). `config.json` holds everything else under
-`"vitreous"`: the version of the layout, the model's config, preprocessing, class names, source and training.
+`"vitreous"`: the version of the layout, the model's config, preprocessing, class names, how positions are resized,
+source and training.
 """
 
 import os
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from vitreous.models.resnet import ResNet
     from vitreous.models.timm_classifier import TimmClassifier
 
-VERSION = 5  # the layout that is written; 0.1 wrote 1 and 2
+VERSION = 6  # the layout that is written; 0.1 wrote 1 and 2
 
 
 def save(model: "ViT | ResNet | TimmClassifier", folder: str | Path) -> list[Path]:
@@ -167,10 +168,21 @@ def upgrade_4_to_5(own: dict[str, Any]) -> dict[str, Any]:
     return own | {"config": {"position_std": 0.02, "residual_norm": False} | dict(config)}
 
 
+def upgrade_5_to_6(own: dict[str, Any]) -> dict[str, Any]:
+    """State in an older config file of ours by which convention positions are resized, as far as it is known.
+
+    Models that vitreous made are resized as timm's; other checkpoints' folders did not say what they were made from.
+    """
+    source = own.get("source")
+    made = isinstance(source, Mapping) and source.get("origin") in ("trained", "memory")
+    return {"resize": "timm" if made else None} | own
+
+
 UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     1: upgrade_1_to_2,
     2: upgrade_2_to_3,
     3: upgrade_3_to_4,
     4: upgrade_4_to_5,
+    5: upgrade_5_to_6,
 }
 """How a `"vitreous"` section of one version becomes one of the next."""

@@ -148,6 +148,11 @@ def _preprocessing(
         if (member := torchvision_weights(files.weights[0].name)) is not None:
             return from_torchvision(member.transforms())
         preprocess, family = usual_torchvision(size, files.weights[0].name), "torchvision's models"
+        if stated := inside.get("pretrained_cfg", {}):
+            settings: dict[str, Any] = {"mean": preprocess.mean, "std": preprocess.std, "input_size": (channels, *size)}
+            settings["crop_pct"] = 1.0 if preprocess.resize == size else 0.875
+            settings["interpolation"] = preprocess.interpolation
+            preprocess, family = from_timm(settings | stated), f"{family}, {_but_for(stated)}"
     else:
         mean, std, family = usual_statistics(report.format, inside.get("architecture") or files.name)
         if channels != len(mean):
@@ -157,10 +162,15 @@ def _preprocessing(
             resample = next((name for start, name in SQUASHED.items() if report.format.startswith(start)), "bilinear")
             settings |= {"crop_pct": 1.0, "crop_mode": "squash", "interpolation": resample}
         if stated := inside.get("pretrained_cfg", {}):
-            settings, family = settings | stated, f"{family}, but for {', '.join(stated)}: its args state them"
+            settings, family = settings | stated, f"{family}, {_but_for(stated)}"
         preprocess = from_timm(settings)
     report.assumed["preprocessing"] = f"{preprocess.describe()} (usual for {family})"
     return preprocess
+
+
+def _but_for(stated: Mapping[str, Any]) -> str:
+    """Say which of the assumed preprocessing a training script states in the file of weights."""
+    return f"but for {', '.join(stated)}: its args state them"
 
 
 def torchvision_weights(file_name: str) -> Any:

@@ -24,10 +24,12 @@ CONTAINERS = (
     *("state_dict", "model_state_dict", "model_state", "model", "net", "network", "module", "params", "weights"),
     *("student", "encoder"),  # encoder: I-JEPA's student
 )
+LAYER = r"(?!\w*_(head|fc|classifier|layer|proj(ection)?)s?\d*(\.|$))"  # a metric_fc is a layer, and no metric
 # Never opened, and lost without harm: the tensors in these are not the model's.
 NOT_WEIGHTS = re.compile(
-    r"(\w+_)?(optim|optimi[sz]ers?|schedulers?|lr_sched|(loss_|grad_|amp_|fp16_)?scaler|loss(es)?|criterion|metrics?|callbacks?"
-    r"|history|rng|random)(_\w+)?\d*|opt|opt_states?|amp|args|loops|hyper_parameters|prototypes"
+    r"(\w+_)?(optim|optimi[sz]ers?|schedulers?|lr_sched)(_\w+)?\d*|((loss|grad|amp|fp16)_)?scalers?(_state(s|_dict)?)?\d*"
+    rf"|(\w+_)?(loss(es)?|criterion|metrics?|callbacks?|history|rng|random){LAYER}(_\w+)?\d*"
+    r"|opt|opt_states?|amp|args|loops|hyper_parameters|prototypes"
 )
 # Removed when every tensor's name begins with one, as often as one fits.
 # `encoder.` is not here: torchvision's and Hugging Face's own names begin with it.
@@ -48,9 +50,12 @@ BACKBONES = ("teacher.backbone.", "student.backbone.", "backbone.", "model.", "n
 # Parts beside a backbone that its features do not need: a head beside it would be the model's answer, and is none.
 BESIDE_BACKBONE = re.compile(
     r"(student|teacher|momentum_encoder|ema)\.|((student|teacher)\.)?(dino_head|ibot_head|projector|projection_head|predictor"
-    r"|decoder|mask_token|head\.mlp\d?|head\.last_layer\d?|\w*(loss|criterion|metrics?)\w*|n_averaged)(\.|$)"
+    rf"|decoder|mask_token|head\.mlp\d?|head\.last_layer\d?|\w*(loss|criterion|metrics?){LAYER}\w*|n_averaged)(\.|$)"
 )
+# What shows that a predictor is a part of pre-training: beside any other model it may be the head.
+PRETRAINING = re.compile(r"(student|teacher|momentum_encoder|(target_)?encoder|projector|projection_head)(\.|$)")
 PREPROCESSING = ("mean", "std", "interpolation", "crop_pct", "crop_mode")  # options of timm's training script
+SHAPING = {"gp": "global_pool", "bn_eps": "bn_eps"}  # and those that it hands to timm's models
 MAX_NESTING = 8  # containers inside one another
 
 Known = dict[tuple[int, Any, int], bool]
@@ -66,6 +71,8 @@ class RawCheckpoint:
     """Tensors, and containers of tensors, that are in the file but not in `tensors`: `("student", "optimizer")`."""
     stated: Mapping[str, Any] = field(default_factory=dict)
     """What timm's training script writes beside the weights (`arch`, `args`), in the words of its config file."""
+    left_out: tuple[str, ...] = ()
+    """Those of the ignored containers that are not known to be harmless: `("decoder",)`."""
 
 
 def unwrap(loaded: object) -> RawCheckpoint:
@@ -79,7 +86,7 @@ def unwrap(loaded: object) -> RawCheckpoint:
     ['cls_token', 'head.weight']
     """
     level, wrappers, ignored, known = loaded, list[str](), list[str](), Known()
-    parts, stated, opened = list[tuple[str, Any]](), dict[str, Any](), list[object]()
+    parts, stated, opened, left_out = list[tuple[str, Any]](), dict[str, Any](), list[object](), list[str]()
     for _ in range(MAX_NESTING):
         if not isinstance(level, Mapping):
             raise CheckpointError(f"expected named tensors, got a {type(level).__name__}: save model.state_dict()")
@@ -90,10 +97,16 @@ def unwrap(loaded: object) -> RawCheckpoint:
             other = name != container and (container or not isinstance(value, torch.Tensor))
             if not other or not _holds_tensors(value, known) or any(value is each for each in opened):
                 continue
-            trains = NOT_WEIGHTS.fullmatch(str(name)) or BESIDE_BACKBONE.match(f"{name}.")
-            record = not _holds_tensors(value, known, least=2)  # a single number is a score or a counter
-            if record or (trains and name not in CONTAINERS):
+            trains = NOT_WEIGHTS.fullmatch(str(name)) is not None
+            beside = not trains and BESIDE_BACKBONE.match(f"{name}.") is not None
+            pretrains = PRETRAINING.match(str(container)) is not None
+            # a single number is a score or a counter, but for a scaler's temperature
+            record = not _holds_tensors(value, known, least=2) and not str(name).endswith("scaler")
+            unused = trains or (beside and (pretrains or name != "predictor"))
+            if record or (unused and name not in CONTAINERS):
                 ignored.append(str(name))
+                if beside and not record and not pretrains:
+                    left_out.append(str(name))
             else:
                 parts.append((str(name), value))
         if container is None:
@@ -113,7 +126,7 @@ def unwrap(loaded: object) -> RawCheckpoint:
             ignored.append(name)
         else:
             _join(tensors, name, value)
-    return RawCheckpoint(tensors, (*wrappers, *prefixes), (*ignored, *others), stated)
+    return RawCheckpoint(tensors, (*wrappers, *prefixes), (*ignored, *others), stated, tuple(left_out))
 
 
 def _statement(level: Mapping[Any, Any]) -> dict[str, Any]:
@@ -128,11 +141,12 @@ def _statement(level: Mapping[Any, Any]) -> dict[str, Any]:
         raise CheckpointError(
             f"its args say model_kwargs={given!r:.60}, expected an object of arguments: save it again"
         )
-    pool, classes = options.get("gp"), options.get("num_classes")
+    given = {**given, **{key: options[old] for old, key in SHAPING.items() if options.get(old) is not None}}
+    classes = options.get("num_classes")
     images = {key: value for key in PREPROCESSING if (value := options.get(key)) not in (None, "")}
     return {
         "architecture": name.rpartition("/")[2],
-        "model_args": dict(given) | ({} if pool is None else {"global_pool": pool}),
+        "model_args": given,
         **({"num_classes": classes} if type(classes) is int else {}),
         **({"pretrained_cfg": images} if images else {}),
     }
@@ -239,7 +253,9 @@ def _without_prefixes(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch
         if (prefix := prefix or _backbone_prefix(tensors)) is None:
             break
         beside = [name for name in tensors if not name.startswith(prefix)]
-        if lost := [name for name in beside if not BESIDE_BACKBONE.match(name)]:
+        pretrains = any(PRETRAINING.match(name) for name in beside)
+        heads = () if pretrains else ("predictor.",)
+        if lost := [name for name in beside if not BESIDE_BACKBONE.match(name) or name.startswith(heads)]:
             raise CheckpointError(
                 f"has a backbone under {prefix} and {_join_names(lost)} beside it, which would be lost: save them as "
                 "one model, or the backbone alone"

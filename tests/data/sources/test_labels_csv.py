@@ -129,12 +129,34 @@ def test_a_missing_image_is_the_readers_problem_unless_all_are_missing(tmp_path)
         (["image,label", "photos/0.png,cat", ",dog"], "row 1 of my.csv has no image"),
         (["image,label,split", "photos/0.png,cat,west"], "row 0 of my.csv has split 'west': expected train, training"),
         (["image,label", "photos/0.png,cat", "photos/0.png,dog"], "gives photos/0.png two labels, 'cat' and 'dog'"),
+        (
+            ["image,label,split", "photos/0.png,cat,train", "photos/0.png,cat,test"],
+            "my.csv has photos/0.png in the splits train and test: keep one of the rows",
+        ),
         (["image,label", "https://example.org/0.png,cat"], "row 0 of my.csv is a URL: download the images"),
     ],
 )
 def test_what_a_table_lacks_is_said(tmp_path, lines, message):
     with pytest.raises(ValueError, match=message):
         open_dataset(write(photos(tmp_path) / "my.csv", *lines))
+
+
+@pytest.mark.parametrize(
+    ("row", "cells"),
+    [
+        ("photos/1.png,cat,dog", "3 cells for 2 columns: put a cell with ',' in quotes"),
+        ("photos/1.png,cat,,owl", "4 cells for 2 columns: put a cell with"),
+        ("photos/1.png", "1 cell for 2 columns: fill in the others"),
+    ],
+)
+def test_a_row_with_other_cells_than_columns_is_an_error(tmp_path, row, cells):
+    table = write(photos(tmp_path) / "my.csv", "image,labels", "photos/0.png,cat;dog", row)
+    with pytest.raises(ValueError, match=f"row 1 of my.csv has {cells}"):
+        open_dataset(table, task="multilabel")
+
+
+def test_empty_cells_after_the_last_column_are_harmless(tmp_path):
+    assert seen(open_dataset(write(photos(tmp_path) / "my.csv", "image,label", "photos/0.png,cat,,"))) == [(0, "cat")]
 
 
 def test_what_cannot_be_read_as_a_table_is_said(tmp_path):

@@ -134,6 +134,13 @@ def test_columns_of_true_and_false_are_labels_and_of_floats_are_numbers(tmp_path
     assert stream_dataset(folder, task="multilabel").class_names == ("rooms",)
 
 
+def test_a_column_of_true_and_false_may_be_called_label(tmp_path):
+    flags = {"label": pa.array([False, True, True]), "night": pa.array([True, False, True])}
+    stream = stream_dataset(write(tmp_path / "flags/train-0.parquet", flags))
+    assert (stream.task, stream.class_names) == ("multilabel", ("label", "night"))
+    assert [target.tolist() for _, target in stream] == [[0, 1], [1, 0], [1, 1]]
+
+
 def test_a_cell_that_is_neither_is_named(tmp_path):
     stream = stream_dataset(write(tmp_path / "ages/train-0.parquet", {"age": pa.array([31.5, None, float("nan")])}))
     reader = iter(stream)

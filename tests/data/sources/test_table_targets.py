@@ -170,6 +170,16 @@ def test_a_number_that_never_changes_cannot_be_learned(tmp_path):
         open_split(write(tmp_path, "age,size", *(f"{i},4" for i in range(8))))
 
 
+def test_numbers_that_differ_by_little_more_than_float32_holds_are_refused(tmp_path):
+    times = [1_700_000_000 + 900 * i for i in range(8)]
+    with pytest.raises(
+        ValueError, match=r"'time' is about 1.7e\+09 and kept as float32, in steps of 128; .*: subtract"
+    ):
+        open_split(write(tmp_path, "age,time", *(f"{i},{time}" for i, time in enumerate(times))))
+    train, _ = open_split(write(tmp_path, "time", *(f"{time - times[0]}" for time in times)))
+    assert set(train.targets[:, 0]) <= set(range(0, 8 * 900, 900))
+
+
 def test_only_one_label_that_all_images_have_cannot_be_learned(tmp_path):
     with pytest.raises(ValueError, match="all images have the label 'cat' and no other: add images without it"):
         open_split(write(tmp_path, "labels", *["cat"] * 8), task="multilabel")

@@ -1,5 +1,7 @@
 """Weights of timm's classifiers by file, and the folders of runs that trained one: exactly or not at all."""
 
+import json
+
 import pytest
 import timm
 import torch
@@ -89,3 +91,84 @@ def test_views_are_refused_in_a_line(file):
     assert isinstance(model.card.preprocess, Preprocess)
     with pytest.raises(ValueError, match="views are drawn of ViTs and ResNets, and this is a timm classifier"):
         explain(None, model)
+
+
+def timm_folder(folder, name="test_efficientnet", **arguments):
+    """A folder as timm itself writes it, of noise; and the network in it."""
+    torch.manual_seed(0)
+    network = timm.create_model(name, **{"num_classes": 7, **arguments}).eval()
+    for value in network.state_dict().values():
+        if value.is_floating_point():
+            value.copy_(torch.rand_like(value) + 0.5)
+    timm.models.save_for_hf(network, folder, safe_serialization=True)
+    return network
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("arguments", [{}, {"in_chans": 1}, {"num_classes": 0}, {"drop_rate": 0.3}], ids=str)
+def test_a_folder_of_timms_gives_timms_outputs(arguments, tmp_path):
+    theirs = timm_folder(tmp_path, **arguments)
+    model = load(f"timm:test_efficientnet@{tmp_path}")
+    x = torch.randn(2, arguments.get("in_chans", 3), *model.config.size)
+    assert torch.equal(model(x), theirs(x))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"global_pool": "max"}, "config.json says global_pool='max', not avg"),
+        ({"act_layer": "silu"}, "config.json says act_layer='silu'"),
+        ({"bn_eps": 0.1}, "config.json says bn_eps=0.1"),
+    ],
+)
+def test_a_folder_of_a_network_with_other_arguments_is_refused(arguments, words, tmp_path):
+    timm_folder(tmp_path, **arguments)
+    with pytest.raises(CheckpointError, match=words):
+        load(f"timm:test_efficientnet@{tmp_path}")
+
+
+def test_a_field_of_timms_config_that_nobody_reads_is_refused(tmp_path):
+    timm_folder(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"temperature": 2}))
+    with pytest.raises(CheckpointError, match="has the field temperature=2"):
+        load(f"timm:test_efficientnet@{tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("stated", "words"),
+    [
+        ({"arch": "resnetaa50"}, "its training script says resnetaa50, and you ask for test_resnet"),
+        ({"args": {"gp": "max"}}, "its training script says global_pool='max', not avg"),
+        ({"args": {"bn_eps": 0.1}}, "its training script says bn_eps=0.1"),
+        ({"args": {"model_kwargs": {"act_layer": "silu"}}}, "its training script says act_layer='silu'"),
+    ],
+)
+def test_a_training_script_that_states_another_network_is_refused(stated, words, tensors, tmp_path):
+    torch.save({"arch": "test_resnet", "state_dict": tensors} | stated, tmp_path / "last.pth.tar")
+    with pytest.raises(CheckpointError, match=words):
+        load(f"timm:test_resnet@{tmp_path / 'last.pth.tar'}")
+
+
+def test_the_training_scripts_preprocessing_is_taken(tensors, tmp_path):
+    args = {"mean": [0.1, 0.2, 0.3], "crop_pct": 0.5, "interpolation": "bilinear", "gp": "avg", "num_classes": 7}
+    torch.save({"arch": "test_resnet", "args": args, "state_dict": tensors}, tmp_path / "last.pth.tar")
+    card = load(f"timm:test_resnet@{tmp_path / 'last.pth.tar'}").card
+    found = card.preprocess
+    assert (found.mean, found.resize, found.interpolation) == ((0.1, 0.2, 0.3), 2 * found.size[0], "bilinear")
+    assert "but for mean, interpolation, crop_pct: its args state them" in card.report.assumed["preprocessing"]
+
+
+@torch.no_grad()
+def test_a_model_without_a_head_is_saved_and_loaded_again(file, tmp_path):
+    model = load(f"timm:test_resnet@{file}", classes=0)
+    save(model, tmp_path / "folder")
+    again = load(tmp_path / "folder")
+    x = torch.randn(2, 3, *model.config.size)
+    assert (again.config.classes, again.card.head) == (0, "none")
+    assert torch.equal(again(x), model(x))
+
+
+def test_positions_are_not_resized_where_there_are_none(file):
+    with pytest.raises(ValueError, match="a timm classifier has no position embeddings to resize"):
+        load(f"timm:test_resnet@{file}", resize="timm")

@@ -79,7 +79,7 @@ class Augment(nn.Module):
         erasing: the probability to erase a box, which is filled with the mean
         mixup, cutmix: alpha of the Beta distribution; 0 for none; with both, each image gets either
         mix_share: the probability that an image is mixed
-        label_smoothing: the share of a target that is spread over all classes; `soft` targets move towards 0.5 by it
+        label_smoothing: the share of a target that is spread over all classes
         soft: labels are targets already, float `[b k]`: several labels, or numbers
         masks: pixels have one more channel, a mask; its classes are the targets, and 255 is ignored
         """
@@ -99,6 +99,8 @@ class Augment(nn.Module):
         if masks and (mixup or label_smoothing):
             name, advice = ("mixup", "cut with cutmix") if mixup else ("label_smoothing", "smooth in the loss")
             raise ValueError(f"{name} would blend the classes of a mask, which are whole numbers: {advice} instead")
+        if soft and label_smoothing:
+            raise ValueError("label_smoothing spreads a class over all, and soft targets are none: leave it out")
         self.size, self.classes, self.soft, self.masks = size, classes, soft, masks
         self.shift, self.flip, self.crop, self.erasing = shift, flip, crop, erasing
         self.label_smoothing = label_smoothing
@@ -128,9 +130,7 @@ class Augment(nn.Module):
 
     def soften(self, labels: Tensor) -> Tensor:
         """Turn the labels of an augmented batch into targets: int64 `[b]`, or soft `[b k]` → float32 `[b k]`."""
-        if not self.soft:
-            return soft_targets(labels, self.classes, self.label_smoothing)
-        return labels * (1.0 - self.label_smoothing) + 0.5 * self.label_smoothing if self.label_smoothing else labels
+        return labels if self.soft else soft_targets(labels, self.classes, self.label_smoothing)
 
     def vary(self, pixels: Tensor, rng: CounterRandom) -> Tensor:
         """Crop, shift, mirror and apply the policy of augmentation: uint8 `[b c H W]` → uint8 `[b c h w]`."""

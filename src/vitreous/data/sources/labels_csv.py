@@ -25,6 +25,7 @@ from vitreous.data.archives import split_member
 from vitreous.data.image_dataset import SPELLINGS, DatasetSource, ImageDataset, digest, file_state
 from vitreous.data.images import is_web_address
 from vitreous.data.sources.table_targets import Table, Target, cell_text, guess_task, read_target, spell_target
+from vitreous.runtime.wording import count
 
 SUFFIXES = (".csv", ".tsv", ".jsonl")
 NOUNS = {"classify": "labels", "multilabel": "sets of labels", "regress": "rows of numbers"}
@@ -153,6 +154,7 @@ def read_rows(table: Table, task: str) -> list[Row]:
     title, read = table.path.name, read_target(table, task)
     rows: list[Row] = []
     targets: dict[str, Target] = {}
+    splits: dict[str, str | None] = {}
     for number, value in enumerate(table.values):
         name = cell_text(value.get(table.image))
         part = cell_text(value.get(table.split)).lower() if table.split else None
@@ -166,6 +168,8 @@ def read_rows(table: Table, task: str) -> list[Row]:
         if (other := targets.setdefault(name, target)) != target:
             both = f"{spell_target(other)} and {spell_target(target)}"
             raise ValueError(f"{title} gives {name} two {NOUNS[task]}, {both}: keep one of them")
+        if (before := splits.setdefault(name, part)) != part:
+            raise ValueError(f"{title} has {name} in the splits {before} and {part}: keep one of the rows")
         rows.append((name, target, part))
     if not rows:
         raise ValueError(f"{table.path} has no rows: expected one for each image")
@@ -185,11 +189,19 @@ def _read(table: Path) -> tuple[list[str], list[Mapping[str, Any]]]:
         kind = "lines of JSON" if table.suffix.lower() == ".jsonl" else "text in UTF-8"
         raise ValueError(f"{table} cannot be read as {kind} ({error}): save it again") from error
     first = text.partition("\n")[0]
-    reader = csv.DictReader(text.splitlines(), delimiter=max(",;\t", key=first.count), skipinitialspace=True)
+    separator = max(",;\t", key=first.count)
+    reader = csv.DictReader(text.splitlines(), delimiter=separator, skipinitialspace=True)
     try:
-        return list(reader.fieldnames or ()), list(reader)
+        header, values = list(reader.fieldnames or ()), list(reader)
     except csv.Error as error:
         raise ValueError(f"{table} cannot be read as a table ({error}): save it again as .csv") from error
+    for number, row in enumerate(values):
+        missing, surplus = sum(cell is None for cell in row.values()), row.get(None) or []
+        if missing or any(surplus):
+            cells = count(len(header) - missing + len(surplus), "cell")
+            advice = "fill in the others" if missing else f"put a cell with {separator!r} in quotes"
+            raise ValueError(f"row {number} of {table.name} has {cells} for {len(header)} columns: {advice}")
+    return header, [*values]
 
 
 def _has_columns(table: Path, labels: bool) -> bool:

@@ -51,6 +51,8 @@ class ImageStream(IterableDataset[Any]):
     """The number of images over all ranks, if the dataset states it."""
     task: str = "classify"
     """classify, multilabel or regress."""
+    lists: bool = False
+    """multilabel: `label` is a list of classes; else each of `class_names` is a column of true and false."""
 
     def shard(self, rank: int, world_size: int) -> ImageStream:
         """Return one rank's part of a stream; the parts of all ranks are disjoint and make up the whole."""
@@ -86,7 +88,7 @@ class ImageStream(IterableDataset[Any]):
     def targets(self, numbered: tuple[int, dict[str, Any]]) -> NDArray[np.float32]:
         """Return the labels of a row of `undecoded`, 1 for each that the image has, or its numbers: float32 `[k]`."""
         number, row = numbered
-        if "label" in row and self.task == "multilabel":
+        if self.lists:
             known = [self.label((number, row | {"label": each})) for each in row["label"] or ()]
             return np.isin(np.arange(len(self.class_names)), known).astype(np.float32)
         table = Table(Path(self.name), self.class_names, ())
@@ -188,7 +190,7 @@ def stream_dataset(
     rows = rows.select_columns([image, *targets])
     renamed = {image: "image"} | ({} if names is targets else {targets[0]: "label"})
     rows = rows.rename_columns({old: new for old, new in renamed.items() if old != new})
-    return ImageStream(title, names, rows, images=count, task=task)
+    return ImageStream(title, names, rows, images=count, task=task, lists=task == "multilabel" and names is not targets)
 
 
 def take_first(stream: ImageStream, count: int) -> ImageDataset:

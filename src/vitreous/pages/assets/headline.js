@@ -244,8 +244,8 @@ export class Headline {
   sentence(asked, way, step) {
     const { number } = this.removal, write = number ? quantity : percent;
     const [whole, now] = [["hide", 0], [way, step]].map((at) => (number ? this.number(...at) : this.probability(asked.index, ...at)));
-    const words = { count: this.removal.counts[step], patches: this.removal.counts.at(-1), class: asked.class_name, whole: write(whole), moves: now > whole ? "rises" : now < whole ? "falls" : "goes" };
-    const text = (way === "hide" ? this.removal.hide : this.removal.show).replace(/\{(count|patches|class|whole|moves)\}/g, (_, name) => words[name]);
+    const words = { count: this.removal.counts[step], patches: this.removal.counts.at(-1), class: asked.class_name, moves: write(now) === write(whole) ? "stays at" : `${now > whole ? "rises" : "falls"} from ${write(whole)} to` };
+    const text = (way === "hide" ? this.removal.hide : this.removal.show).replace(/\{(count|patches|class|moves)\}/g, (_, name) => words[name]);
     const [before, after] = text.replace(/ %/g, "\u00a0%").split("{now}");
     this.proof.replaceChildren(before, make("b", {}, write(now)), after);
   }

@@ -164,6 +164,15 @@ def _given(sidecar: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
+def is_dropout(argument: str) -> bool:
+    """Return whether an argument of timm's models, as in `model_args`, matters for training alone.
+
+    >>> is_dropout("drop_path_rate"), is_dropout("attn_drop_rate"), is_dropout("global_pool")
+    (True, True, False)
+    """
+    return argument in ("drop_rate", "drop_path_rate", "drop_block_rate") or argument.endswith("_drop_rate")
+
+
 def read_training_script(stated: Mapping[str, Any], entry: Architecture | None) -> Allowed:
     """Read what timm's training script says inside a checkpoint: an architecture (`entry`, if known), its arguments.
 

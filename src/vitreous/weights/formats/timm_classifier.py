@@ -10,11 +10,12 @@ from vitreous.data.preprocess_configs import from_timm
 from vitreous.models.timm_classifier import TimmClassifier, TimmConfig, import_timm
 from vitreous.weights.card import Card, LoadReport, stated_task
 from vitreous.weights.fetch import CheckpointFiles
+from vitreous.weights.formats.timm import FIELDS, HARMLESS, PRETRAINED_FIELDS, WRAPPER, is_dropout
 from vitreous.weights.infer import check_shapes
 from vitreous.weights.read import data_types
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.save import read_own, stated_timm
-from vitreous.weights.sidecar import class_names, preprocessing
+from vitreous.weights.sidecar import check_fields, class_names, preprocessing
 from vitreous.weights.unwrap import RawCheckpoint
 
 
@@ -30,18 +31,29 @@ def load_timm(
     own, tensors = read_own(sidecar), dict(raw.tensors)
     if all(key.startswith("network.") for key in tensors):  # a checkpoint of a run that is not finished
         tensors = {key.removeprefix("network."): value for key, value in tensors.items()}
-    said = stated_timm(sidecar) or str(sidecar.get("architecture", ""))
-    if said and said.partition(".")[0] != architecture.partition(".")[0]:
-        raise CheckpointError(f"config.json says {said}, and you ask for {architecture}: name the right one")
-    stated = own.get("config") if said and "config" in own else {}
+    ours = stated_timm(sidecar)
+    named = {"config.json": ours or sidecar.get("architecture"), "its training script": raw.stated.get("architecture")}
+    for source, said in named.items():
+        if said and str(said).partition(".")[0] != architecture.partition(".")[0]:
+            raise CheckpointError(f"{source} says {said}, and you ask for {architecture}: name the right one")
+    stated = own.get("config") if ours else {}
     if not isinstance(stated, Mapping) or set(stated) - {"timm", "classes", "image_size", "channels"}:
         raise CheckpointError("config.json was not written by this version: its model has unknown fields")
-    size = stated.get("image_size")
+    channels, size = stated.get("channels", 3), stated.get("image_size")
     size = tuple(size) if isinstance(size, list) else size
-    if size is None and sidecar.get("pretrained_cfg"):
-        size = tuple(sidecar["pretrained_cfg"].get("input_size", (3, 224, 224))[1:])
-    stored = stated.get("classes") or _classes(architecture, tensors)
-    model = TimmClassifier(TimmConfig(architecture, int(stored), size, int(stated.get("channels", 3))))
+    if sidecar and "config" not in own:
+        pretrained = sidecar.get("pretrained_cfg")
+        check_fields(sidecar, (*FIELDS, *PRETRAINED_FIELDS, *HARMLESS, *WRAPPER), "config.json")
+        check_fields(pretrained or {}, (*PRETRAINED_FIELDS, *HARMLESS), "pretrained_cfg")
+        if pretrained:
+            channels, *sides = pretrained.get("input_size", (3, 224, 224))
+            size = tuple(sides)
+    counts = (stated.get("classes"), sidecar.get("num_classes"), raw.stated.get("num_classes"))
+    stored = next((count for count in counts if count is not None), None)
+    stored = _classes(architecture, tensors) if stored is None else stored
+    model = TimmClassifier(TimmConfig(architecture, int(stored), size, int(channels)))
+    _check_arguments(model, sidecar, "config.json")
+    _check_arguments(model, raw.stated, "its training script")
     wanted = model.network.state_dict()
     check_shapes(wanted, tensors)
     if whole := [key for key, value in tensors.items() if value.is_floating_point() != wanted[key].is_floating_point()]:
@@ -53,10 +65,12 @@ def load_timm(
     if "preprocess" in own:
         preprocess, sidecar = Preprocess.from_dict(own["preprocess"]), own
     elif sidecar:
-        preprocess = preprocessing(files, sidecar, model.config.size, model.config.channels, report)
+        preprocess = preprocessing(files, sidecar, model.config.size, model.config.channels, report, raw.stated)
     else:
-        preprocess = from_timm(model.settings, image_size=model.config.size)
-        report.assumed["preprocessing"] = f"{preprocess.describe()} (timm's of {architecture})"
+        said = raw.stated.get("pretrained_cfg", {})
+        preprocess = from_timm(model.settings | said, image_size=model.config.size)
+        whose = f"timm's of {architecture}" + (f", but for {', '.join(said)}: its args state them" if said else "")
+        report.assumed["preprocessing"] = f"{preprocess.describe()} ({whose})"
     if image_size is not None and (preprocess := preprocess.with_size(image_size)).size != model.config.size:
         if model.fixed_size:
             at = "×".join(str(side) for side in model.config.size)
@@ -73,6 +87,7 @@ def load_timm(
         class_names=names,
         head="classifier" if model.config.classes else "none",
         origin=files.origin,
+        revision=files.revision,
         files=tuple(str(path) for path in files.weights),
         family="timm",
         report=report,
@@ -80,6 +95,26 @@ def load_timm(
         **({} if replaced else stated_task(sidecar, own, model.config)),
     )
     return model
+
+
+def _check_arguments(model: TimmClassifier, said: Mapping[str, Any], source: str) -> None:
+    """Raise for arguments, in a config file or of a training script, that give another network than timm's own."""
+    config, network = model.config, model.network
+    parts = (getattr(part, "global_pool", None) for part in (getattr(network, "head", None), network))
+    pools = (getattr(pool, "pool_type", pool) for pool in parts)
+    built = {"num_classes": config.classes, "in_chans": config.channels, "img_size": config.size}
+    built["global_pool"] = next((pool for pool in pools if isinstance(pool, str)), None)
+    given = dict(said.get("model_args") or {})
+    for name, value in ({key: said[key] for key in ("num_classes", "global_pool") if key in said} | given).items():
+        wanted = tuple(value) if isinstance(value, list) else value
+        if name == "img_size" and isinstance(value, int):
+            wanted = (value, value)
+        if value is not None and not is_dropout(name) and (name not in built or wanted != built[name]):
+            usual = f", not {built[name]}" if name in built else ""
+            raise CheckpointError(
+                f"{source} says {name}={value!r:.60}{usual}, and {config.timm} is built without arguments of its own: "
+                "load it with timm"
+            )
 
 
 def _classes(architecture: str, tensors: Mapping[str, torch.Tensor]) -> int:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -13,6 +13,7 @@ from vitreous.models.vit import ViT
 from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, check_limits, library_models
 from vitreous.weights.card import Card, LoadReport, stated_task
 from vitreous.weights.fetch import CheckpointFiles
+from vitreous.weights.formats.timm import is_dropout
 from vitreous.weights.infer import check_shapes
 from vitreous.weights.keymap import Format, rule, to_theirs
 from vitreous.weights.read import data_types
@@ -60,34 +61,52 @@ def to_torchvision(model: ViT) -> ConvertedCheckpoint:
 
 
 def load_resnet(
-    raw: RawCheckpoint, files: CheckpointFiles, sidecar: Mapping[str, Any], classes: int | None
+    raw: RawCheckpoint,
+    files: CheckpointFiles,
+    sidecar: Mapping[str, Any],
+    classes: int | None,
+    image_size: int | tuple[int, int] | None,
 ) -> "ResNet":
     """Build the ResNet in torchvision's checkpoint: the number of blocks gives its depth, the first kernel its stem.
 
-    `classes` replaces its head by a fresh one.
+    `classes` replaces its head by a fresh one; `image_size` is what its preprocessing makes, since it takes any.
     """
     from vitreous.models.resnet import DEPTHS, ResNet, ResNetConfig  # it imports torchvision, which takes a second
 
-    tensors = raw.tensors
+    tensors, own = raw.tensors, read_own(sidecar)
+    stated = own.get("config", {})
+    if not isinstance(stated, Mapping) or set(stated) - {field.name for field in fields(ResNetConfig)}:
+        raise CheckpointError("config.json was not written by this version: its model has unknown fields")
     layers = [len({key.split(".")[1] for key in tensors if key.startswith(f"layer{i}.")}) for i in (1, 2, 3, 4)]
     bottleneck = "layer1.0.conv3.weight" in tensors
+    head, first = tensors.get("fc.weight"), tensors["conv1.weight"]
+    stored = 0 if head is None else head.shape[0]
+    if first.dim() != 4 or 0 in first.shape:
+        raise CheckpointError(f"conv1.weight should have four dimensions, got {tuple(first.shape)}")
     depth = next((d for d, (_, n) in DEPTHS.items() if n == layers and (d >= 50) == bottleneck), None)
     if depth is None:
         raise CheckpointError(f"a ResNet with {layers} blocks a stage is none of {', '.join(map(str, DEPTHS))}")
-    for source, said in (("config.json", sidecar), ("its training script", raw.stated)):
-        name, given = str(said.get("architecture", "")), said.get("model_args")
+    if depth == 14 and not stated and "fc.weight" not in tensors:
+        raise CheckpointError(
+            "it has neither layer4 nor fc: a part of a larger ResNet, or a resnet14 without its config"
+        )
+    shape = {"depth": depth, "classes": stored, "channels": first.shape[1], "width": first.shape[0]}
+    if unlike := [name for name, value in shape.items() if stated.get(name, value) != value]:
+        said = f"{unlike[0]}={stated[unlike[0]]!r:.40}, and its tensors {unlike[0]}={shape[unlike[0]]}"
+        raise CheckpointError(f"config.json says {said}: get both files again")
+    plain = {"num_classes": stored, "in_chans": first.shape[1], "global_pool": "avg"}
+    for source, section in (("config.json", sidecar), ("its training script", raw.stated)):
+        name = str(section.get("architecture", ""))
+        given = {"global_pool": section.get("global_pool") or "avg"} | dict(section.get("model_args") or {})
+        given = {key: value for key, value in given.items() if value != plain.get(key, "") and not is_dropout(key)}
         kind = re.match(r"(?:wide_)?resn[a-z]*\d+[a-z]*", name)
         if given or (kind and kind[0] != f"resnet{depth}"):  # timm's resnetaa50 has the tensors of a resnet50
             also = f" with {given!r:.60}" if given else ""
             raise CheckpointError(f"{source} says {name}{also}, and its tensors are those of a plain resnet{depth}")
-    head = tensors.get("fc.weight")
-    stored = 0 if head is None else head.shape[0]
-    first = tensors["conv1.weight"]
-    if first.dim() != 4 or 0 in first.shape:
-        raise CheckpointError(f"conv1.weight should have four dimensions, got {tuple(first.shape)}")
-    stem: Literal["imagenet", "small"] = "small" if first.shape[-2:] == (3, 3) else "imagenet"
+    small: Literal["imagenet", "small"] = "small" if first.shape[-2:] == (3, 3) else "imagenet"
+    stem = stated.get("stem", small)
     with torch.device("meta"):
-        model = ResNet(ResNetConfig(depth, stored, stem=stem, channels=first.shape[1], width=first.shape[0]))
+        model = ResNet(ResNetConfig(stem=stem, **shape))
     wanted = model.state_dict()
     check_shapes(wanted, tensors)
     if missing := [key for key in wanted if key not in tensors and not key.endswith("num_batches_tracked")]:
@@ -95,15 +114,18 @@ def load_resnet(
     zeros = {key: torch.zeros_like(value, device="cpu") for key, value in wanted.items() if key not in tensors}
     model.load_state_dict({**{k: v.clone() for k, v in tensors.items()}, **zeros}, assign=True)
     report = LoadReport(format="torchvision-resnet", tensors=len(tensors), stored_as=data_types(tensors))
+    if stem == "small" and "stem" not in stated:
+        report.assumed["stem"] = "small (the first kernel is 3×3: no max-pool after it)"
     if classes is not None and classes != stored:
         model.reset_classifier(classes)
         if isinstance(model.fc, nn.Linear):
             report.reinitialised = ["fc.weight", "fc.bias"]
-    own = read_own(sidecar)
     if "preprocess" in own:
         preprocess, sidecar = Preprocess.from_dict(own["preprocess"]), own
     else:
-        preprocess = preprocessing(files, sidecar, (224, 224), first.shape[1], report)
+        preprocess = preprocessing(files, sidecar, (224, 224), first.shape[1], report, raw.stated)
+    if image_size is not None:
+        preprocess = preprocess.with_size(image_size)
     names = None if report.reinitialised else class_names(files, sidecar, stored, report)
     model.config = replace(model.config, image_size=preprocess.size)
     model.card = Card(
@@ -112,6 +134,7 @@ def load_resnet(
         class_names=names,
         head="classifier" if model.config.classes else "none",
         origin=files.origin,
+        revision=files.revision,
         files=tuple(str(path) for path in files.weights),
         family="ResNet",
         report=report,
