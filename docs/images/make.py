@@ -42,9 +42,10 @@ FIGURES: dict[str, tuple[str, dict[str, Any]]] = {  # name → model and choice
 PREFIX = {"vit_tiny": "ti", "cifar10": "packaged"}
 WIDEST = 900  # pixels
 PATIENCE = 900_000  # milliseconds
+SHOWN = "vitreous.viewer.header.image.name.startsWith('coffee') && document.documentElement.dataset.ready"
 CLICKED = """() => { const { edits } = vitreous.viewer;
     edits.change(() => {
-        for (let row = 2; row < 7; row++) for (let column = 3; column < 11; column++) edits.gone.add(14 * row + column);
+        for (let row = 3; row < 8; row++) for (let column = 3; column < 11; column++) edits.gone.add(14 * row + column);
     });
 }"""
 
@@ -71,8 +72,8 @@ def take_screenshot(name: str, image: Image.Image, width: int, height: int, drop
         if dropped is not None:
             dropped.save(photo)
             page.set_input_files("#file", photo)
-            page.wait_for_selector(".slot.waiting", state="attached")
-            page.wait_for_selector("html[data-ready]", timeout=PATIENCE)
+            while not page.evaluate(SHOWN):
+                page.wait_for_timeout(200)
             page.evaluate(CLICKED)
             page.wait_for_selector(".answer small", timeout=PATIENCE)
             page.wait_for_selector(".viewer .pending", state="detached", timeout=PATIENCE)

@@ -320,6 +320,9 @@ def test_patches_are_clicked_away_and_brought_back(watched, home):
     until(page, "vitreous.viewer.news.includes('Without 4 patches')", 60)
     ready(page)
     assert page.locator(".answer .value small").count() == 5  # the difference to before
+    now = "vitreous.viewer.header.predictions.find((each) => each.index === vitreous.viewer.header.classes[0].index)"
+    asked = page.evaluate(f"[vitreous.viewer.header.classes[0].probability, ({now}).probability]")
+    assert asked[0] == pytest.approx(asked[1])  # what the sentence under the image starts from
     attention = "[...vitreous.viewer.read(vitreous.viewer.attention, {...vitreous.state.values, hover: null}).values]"
     assert [value for i, value in enumerate(page.evaluate(attention)) if i in (18, 19, 20, 21)] == [0, 0, 0, 0]
     press(page, "blurred")

@@ -138,7 +138,7 @@ export class Edits {
     if (!viewer.before) this.base = this.keep();
     const { base } = this;
     viewer.payload.add(part);
-    viewer.header.predictions = part.header.predictions;
+    Object.assign(viewer.header, { predictions: part.header.predictions, classes: part.header.classes });
     viewer.before = base.predictions;
     await this.setImage(this.gone.size && this.way === "blur" ? await createImageBitmap(part.file("image")) : base.image);
     for (const view of viewer.header.views) view.pending = true;
@@ -168,7 +168,7 @@ export class Edits {
 
   keep() {
     const { header, image } = this.viewer;
-    return { arrays: { ...header.arrays }, files: { ...header.files }, predictions: header.predictions, image, views: header.views.map((view) => ({ view, results: view.results, pending: view.pending })) };
+    return { arrays: { ...header.arrays }, files: { ...header.files }, predictions: header.predictions, classes: header.classes, image, views: header.views.map((view) => ({ view, results: view.results, pending: view.pending })) };
   }
 
   // a part of the unchanged page that comes after a change: it is kept until everything is back
@@ -206,7 +206,7 @@ export class Edits {
     viewer.source.stop();
     if (!viewer.before) return; // no change was answered yet
     const { header } = viewer;
-    Object.assign(header, { arrays: { ...base.arrays }, files: { ...base.files }, predictions: base.predictions });
+    Object.assign(header, { arrays: { ...base.arrays }, files: { ...base.files }, predictions: base.predictions, classes: base.classes });
     header.views.splice(0, Infinity, ...base.views.map(({ view, results, pending }) => Object.assign(view, { results, pending })));
     for (const [group, views] of viewer.groups) views.splice(0, Infinity, ...header.views.filter((view) => view.group === group));
     viewer.payload.kept.clear();
