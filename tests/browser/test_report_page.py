@@ -221,7 +221,10 @@ def test_artifacts_are_outlined_where_they_are_spoken_of(watched, tmp_path, monk
     assert "Dashed lines on the image show where." in page.locator(".artifacts").inner_text()
     page.mouse.move(*centre(page, 0, 7))
     settle(page)
-    assert page.locator(".said").inner_text() == "Patch in row 0, column 7 is left out: it carries no image content."
+    assert (
+        page.locator(".said").inner_text()
+        == "Patch in row 0, column 7 is not coloured: the model stores other information in it."
+    )
 
 
 def test_the_slider_hides_the_strongest_patches_and_the_bars_follow(watched, report):

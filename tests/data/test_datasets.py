@@ -339,3 +339,10 @@ def test_real_flowers_can_be_learned_from_train_and_validation(shared):
     train, test = open_split(folder, train="train+validation")
     assert (len(train), len(test), len(set(test.labels))) == (2040, 6149, 102)
     assert train.describe(1020) == "validation-00000-of-00001.parquet row 0"
+
+
+def test_a_folder_of_almost_that_name_is_suggested_before_a_dataset(tmp_path, monkeypatch):
+    (tmp_path / "images").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"did you mean images\?$"):
+        open_dataset("image/", "train")

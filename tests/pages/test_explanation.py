@@ -159,18 +159,18 @@ def test_no_path_of_this_machine_is_on_the_page(tmp_path):
     assert b"photo.png" in text
 
 
-def test_a_target_that_is_no_likely_answer_is_named_with_its_probability():
+def test_a_target_that_is_not_the_answer_is_named_with_its_probability():
     inspection = inspection_of()
     order = inspection.logits.argsort(descending=True).tolist()
-    likely, unlikely = (
+    first, *others = (
         Explanation(Inspection(inspection.model, inspection.image, Choice(target=order[rank]), inspection.name))
-        for rank in (2, 6)
+        for rank in (0, 2, 6)
     )
-    assert "asked for" not in likely.summary
-    probability = inspection.logits.softmax(dim=-1)[order[6]].item()
-    assert unlikely.summary == (
-        f"{likely.summary}; asked for: {inspection.model.card.label(order[6])} {100 * probability:.1f}%"
-    )
+    assert "explained" not in first.summary
+    for explanation, index in zip(others, (order[2], order[6]), strict=True):
+        probability = inspection.logits.softmax(dim=-1)[index].item()
+        named = f"{inspection.model.card.label(index)} {100 * probability:.1f}%"
+        assert explanation.summary == f"{first.summary}; explained: {named}"
 
 
 def test_the_target_comes_first_and_every_map_of_one_class_is_its():

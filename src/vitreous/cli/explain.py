@@ -149,7 +149,7 @@ def explain(
         if each.summary and not json:
             print(f"{name}: {each.summary}")
         if trust and not json:
-            print(f"{name}: {each.verdict}")
+            print(f"{name}: {each.verdict} (on the page: Model, “Which map to trust”)")
         for view, reason in each.skipped.items():
             console.print(f"left out {view}: {reason}", style="dim", markup=False)
         if figures is not None:

@@ -171,7 +171,7 @@ def _call(command: Callable[[], TrainingRun], data_root: Path | None, as_json: b
     result = run.result
     print(run.describe())
     if "balanced" in result:
-        print(f"{result['balanced']:.2%} balanced: the mean over classes, which are of unequal size")
+        print(f"{result['balanced']:.2%} balanced: the mean over classes, whose held-out images are unequal in number")
         worst = sorted(result["classes"].items(), key=lambda found: found[1][0] / found[1][1])[:SHOWN_CLASSES]
         for name, (correct, images) in worst:
             print(f"  {name}: {correct:,} of {images:,}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.data.finding import find_images
+from vitreous.data.finding import find_images, nearest_path
 from vitreous.data.image_dataset import (
     NOUNS,
     SPELLINGS,
@@ -159,7 +159,8 @@ def _find_source(name: str | Path, root: Path | None, task: str | None) -> Datas
     if path.suffix in (*TABLE_SUFFIXES, ".parquet"):
         raise FileNotFoundError(f"there is no {path.suffix.removeprefix('.')} file {name}: check the path")
     close = difflib.get_close_matches(str(name), DATASETS, n=1)
-    hint = f"did you mean {close[0]}?" if close else "give a folder with a sub-folder for each class, or one of those"
+    known = f"did you mean {close[0]}?" if close else "give a folder with a sub-folder for each class, or one of those"
+    hint = nearest_path(path) or known
     raise FileNotFoundError(f"{name} is neither a folder nor a known dataset ({', '.join(DATASETS)}): {hint}")
 
 

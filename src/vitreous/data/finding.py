@@ -121,7 +121,7 @@ def _expand(given: str | Path, problems: list[ImageError]) -> list[str]:
     if path.exists():  # before patterns: a file may well be called "photo [1].jpg"
         return [str(path)]
     if (parts := split_pattern(path)) is None:
-        raise ImageError(str(given), f"no such file or folder: {_nearest(path)}")
+        raise ImageError(str(given), f"no such file or folder: {nearest_path(path) or 'check the path'}")
     folder, pattern = parts
     try:
         matches = [path for path in folder.glob(str(pattern)) if _wanted(path.relative_to(folder), pattern)]
@@ -134,13 +134,13 @@ def _expand(given: str | Path, problems: list[ImageError]) -> list[str]:
     raise ImageError(str(given), "no image matches this pattern: check the path")
 
 
-def _nearest(path: Path) -> str:
-    """Say what to try in place of a path that leads nowhere: a name like it in the same folder, if there is one."""
+def nearest_path(path: Path) -> str:
+    """Say what to try in place of an image's path that leads nowhere: a name like it in the same folder, if any."""
     try:
         close = difflib.get_close_matches(path.name, os.listdir(path.parent), n=1, cutoff=0.7)
     except OSError:
         close = []
-    return f"did you mean {path.parent / close[0]}?" if close else "check the path"
+    return f"did you mean {path.parent / close[0]}?" if close else ""
 
 
 def _members(archive: Path, asked: str, given: str) -> list[str]:

@@ -113,7 +113,7 @@ class Explanation:
 
     @property
     def summary(self) -> str:
-        """The answer in a line, `dome 66.9%, church 19.9%, monastery 5.8%`; the target too where it is none of them.
+        """The answer in a line, `dome 66.9%, church 19.9%, monastery 5.8%`; what is explained, if it is not the first.
 
         Of other tasks the labels that are present, the numbers, or the classes of most pixels, and what is explained.
         """
@@ -123,10 +123,10 @@ class Explanation:
             several = inspection.asked.config.classes > 1
             return "" if answer is None else answer.brief() + f"; explained: {asked}" * several
         line = ", ".join(map(str, found))
-        if not found or inspection.target in [each.index for each in found]:
+        if not found or inspection.target == found[0].index:
             return line
         ranked = top_classes(inspection.logits, inspection.model.card.label, len(inspection.logits))
-        return f"{line}; asked for: {next(each for each in ranked if each.index == inspection.target)}"
+        return f"{line}; explained: {next(each for each in ranked if each.index == inspection.target)}"
 
     @property
     def verdict(self) -> str:

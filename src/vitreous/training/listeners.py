@@ -119,7 +119,7 @@ class ProgressDisplay(Listener):
         learned = count_nouns(parts.train_data.task, len(parts.train_data.class_names))
         self.log(
             f"{short_name(config.model)}: {trainable:,}{of_all} parameters learn from {len(parts.train_data):,} images "
-            f"of {learned}, on {parts.state.device}; into {folder.path}"
+            f"of {learned} ({len(parts.test_data):,} held out), on {parts.state.device}; into {folder.path}"
         )
         self.started, self.pace = time.monotonic(), LogPace()
         self.first_step = parts.state.epoch * parts.steps_per_epoch + parts.state.step

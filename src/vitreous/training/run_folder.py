@@ -80,7 +80,9 @@ class RunFolder:
         if (before := self.read_config()) is not None:
             if changed := config.differences(before):
                 changes = ", ".join(f"{name} {getattr(before, name)} → {getattr(config, name)}" for name in changed)
-                raise ValueError(f"{self.path} holds another run ({changes}): choose another --output")
+                raise ValueError(
+                    f"{self.path} holds another run ({changes}): choose another --output, such as {self.path}-2"
+                )
             if config.batch_size == "auto":
                 config = replace(config, batch_size=before.batch_size)
         elif not self.is_free():

@@ -17,12 +17,13 @@ export class Headline {
     const asked = header.model.compares ? header.predictions.find((each) => each.index === header.start.class) : null; // a sentence was asked for: it comes first, likely or not
     const first = asked ?? header.predictions[0];
     const compares = header.model.compares ? ` · ${header.model.compares}` : "";
-    const about = first ? `The answer of ${header.model.name}${header.image?.name ? ` for ${header.image.name}` : ""}${compares}` : `${header.model.name}${compares}`;
+    this.first = first;
+    const about = this.about = first ? `The answer of ${header.model.name}${header.image?.name ? ` for ${header.image.name}` : ""}${compares}` : `${header.model.name}${compares}`;
     const words = first ? [make("strong", {}, first.class_name), " ", make("span", {}, amount(first), this.task === "segment" ? make("small", {}, " of the image") : null)] : [make("strong", {}, header.image?.name || header.model.name)];
     const waits = !viewer.failed && header.views.some((view) => view.pending && view.name === "evidence");
     this.proof = make("p", { class: waits ? "proof pending" : "proof", "aria-live": "polite" }, waits ? "Hiding patches, to see whether the map is right …" : "");
     this.verdict = make("p", { class: "verdict" });
-    this.head = make("div", { class: "head" }, make("h2", { class: first?.class_name.length > LONG ? "answer-line long" : "answer-line" }, words), make("p", { class: "sub", title: header.model.summary }, about), this.removal || waits ? [this.proof, this.verdict] : null);
+    this.head = make("div", { class: "head" }, make("h2", { class: first?.class_name.length > LONG ? "answer-line long" : "answer-line" }, words), (this.sub = make("p", { class: "sub", title: header.model.summary }, about)), this.removal || waits ? [this.proof, this.verdict] : null);
     this.bars = make("ol", { class: this.task === "regress" ? "answers numbers" : "answers", "aria-label": { multilabel: "Labels", regress: "Numbers", segment: "Classes of pixels" }[this.task] ?? "Predictions" });
     const parts = [];
     if (this.removal) {
@@ -210,6 +211,7 @@ export class Headline {
     const at = this.viewer.classAt(values);
     const asked = header.classes[at];
     for (const { button, each } of this.rows) if (button.tagName === "BUTTON") button.setAttribute("aria-pressed", String(each.index === asked.index));
+    if (this.task === "classify" && this.first && asked) this.sub.textContent = asked.index === this.first.index ? this.about : `${this.about} · coloured: evidence for “${asked.class_name}”`;
     if (!this.removal) return;
     this.row = at < this.removal.names.class.length ? at : null;
     const ready = this.row !== null;
@@ -228,7 +230,7 @@ export class Headline {
     } else {
       const shownStep = step ?? this.removal.chosen[this.row];
       this.sentence(asked, step === null ? "hide" : way, shownStep);
-      this.verdict.textContent = step === null || (way === "hide" && step === this.removal.chosen[this.row]) ? this.judged(asked) : this.instead(way, shownStep);
+      this.verdict.textContent = step === null || (way === "hide" && step === this.removal.chosen[this.row]) ? `${this.judged(asked)} ${step === null ? "" : this.instead(way, shownStep)}` : this.instead(way, shownStep);
     }
     this.verdict.classList.toggle("failed", ready && !this.removal.passed[this.row]);
     if (ready && step !== null) {

@@ -220,7 +220,7 @@ export class Viewer {
     this.opacity.addEventListener("input", () => this.state.set({ opacity: Number(this.opacity.value) / 100 }));
     const save = make("button", { class: "chip", onclick: () => this.save() }, "Save as PNG");
     this.outliers = artifacts ? make("button", { class: "chip", title: artifacts.said, onclick: () => this.state.set({ outliers: this.state.values.outliers === "shown" ? null : "shown" }) }, "Colour them too") : null;
-    const aside = artifacts?.patches.length === 1 ? "1 patch is left out: it carries no image content" : `${artifacts?.patches.length} patches are left out: they carry no image content`;
+    const aside = artifacts?.patches.length === 1 ? "1 patch is not coloured: the model stores other information in it" : `${artifacts?.patches.length} patches are not coloured: the model stores other information in them`;
     this.artifacts = artifacts ? make("details", { class: "artifacts", ontoggle: () => this.state.set({ tick: performance.now() }) }, make("summary", {}, aside), make("p", {}, artifacts.said), this.outliers) : null;
     this.against = make("button", { class: "chip", onclick: () => this.state.set({ against: this.state.values.against ? null : "shown" }) }, "Evidence against");
     this.edits = this.source.ablate ? new Edits(this) : null;
@@ -385,14 +385,14 @@ export class Viewer {
     if (!this.shown.axes.includes("query") && !("query" in this.shown.at) && pointed !== null && pointed >= this.prefix) {
       const value = heat[pointed - this.prefix], rank = heat.reduce((above, other) => above + (other > value), 1);
       const words = { patch: this.tokenName(pointed), number: text(value).replace("-", "−"), label: this.shown.label, rank, count: heat.length, change: this.change(value, values), doubt: this.doubt(value, pointed - this.prefix, values) };
-      const sentence = this.edits?.gone.has(pointed - this.prefix) ? `${words.patch} is ${this.edits.way === "blur" ? "blurred" : "gone"}.` : without?.has(pointed - this.prefix) ? `${words.patch} is left out: it carries no image content.` : (this.shown.points ?? "").replace(/\{(\w+)\}/g, (_, word) => words[word]);
+      const sentence = this.edits?.gone.has(pointed - this.prefix) ? `${words.patch} is ${this.edits.way === "blur" ? "blurred" : "gone"}.` : without?.has(pointed - this.prefix) ? `${words.patch} is not coloured: the model stores other information in it.` : (this.shown.points ?? "").replace(/\{(\w+)\}/g, (_, word) => words[word]);
       return this.tell(sentence);
     }
     const { query } = this.picked(this.shown, values);
     const own = this.shown.limits && query !== null && !this.compared(this.shown, values) ? query - (this.shown.prefix ?? 0) : -1; // a patch is like itself
     let best = own === 0 ? 1 : 0;
     for (let i = 0; i < heat.length; i++) if (i !== own && !without?.has(i) && (heat[i] > heat[best] || without?.has(best))) best = i;
-    const words = this.fill(this.shown.says, this.shown, values).replace("{peak}", `the ${this.tokenName(this.prefix + best)}`).replace("{place}", this.tokenName(this.prefix + best).replace("patch in ", "")).replace("{value}", percent(heat[best])).replace("{number}", number(heat[best])).replace("{change}", () => this.change(heat[best], values));
+    const words = this.fill(this.shown.says, this.shown, values).replace("{peak}", `the ${this.tokenName(this.prefix + best)}`).replace("{place}", this.tokenName(this.prefix + best).replace("patch in ", "") + " (from 0)").replace("{value}", percent(heat[best])).replace("{number}", number(heat[best])).replace("{change}", () => this.change(heat[best], values));
     this.tell(words);
   }
 
