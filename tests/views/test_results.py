@@ -258,12 +258,13 @@ def test_models_of_other_number_formats_are_explained(dtype, model, photo):
         (
             {"relevance": (0.1, 0.6), "CAM": (0.2, 0.5), "random": (0.4, 0.2), "centre": (0.3, 0.3)},
             {"relevance": 0.1, "CAM": 0.2},
-            "Relevance is the most faithful here.",
+            "Relevance is the most faithful here (insertion less deletion).",
         ),
         (
             {"relevance": (0.1, 0.6), "CAM": (0.5, 0.1), "rollout": (0.6, 0.1), "random": (0.4, 0.3)},
             {"relevance": 0.1},
-            "Relevance is the most faithful here; CAM and rollout are no better than random patches.",
+            "Relevance is the most faithful here (insertion less deletion); CAM and rollout are no better than random "
+            "patches.",
         ),
         (
             {"relevance": (0.5, 0.3), "random": (0.4, 0.2), "centre": (0.1, 0.6)},
@@ -273,8 +274,8 @@ def test_models_of_other_number_formats_are_explained(dtype, model, photo):
         (
             {"attention": (0.1, 0.6), "centre": (0.3, 0.3)},
             {"attention": 0.83},
-            "Attention is the most faithful here. But its map is much the same with random weights (rank correlation "
-            "0.83): be careful.",
+            "Attention is the most faithful here (insertion less deletion). But its map is much the same with random "
+            "weights (rank correlation 0.83): be careful.",
         ),
     ],
 )

@@ -79,7 +79,7 @@ def verdict(areas: dict[str, tuple[float, float]], similarity: dict[str, float])
     `areas` are those under deletion and insertion; a map's score is insertion less deletion.
 
     >>> verdict({"CAM": (0.2, 0.6), "rollout": (0.5, 0.4), "centre": (0.3, 0.5)}, {"CAM": 0.1, "rollout": 0.9})
-    'CAM is the most faithful here; rollout is no better than the centre.'
+    'CAM is the most faithful here (insertion less deletion); rollout is no better than the centre.'
     """
     scores = {name: insertion - deletion for name, (deletion, insertion) in areas.items()}
     known = {name: scores.pop(name) for name in BASELINES if name in scores}
@@ -90,7 +90,7 @@ def verdict(areas: dict[str, tuple[float, float]], similarity: dict[str, float])
         return f"No map is better than {words[bar]} here: none of them finds what the answer rests on."
     weak = [name for name, score in scores.items() if score <= known[bar]]
     listed = ", ".join(weak[:-1]) + " and " + weak[-1] if len(weak) > 1 else "".join(weak)
-    said = f"{best} is the most faithful here"
+    said = f"{best} is the most faithful here (insertion less deletion)"
     said += f"; {listed} {'are' if len(weak) > 1 else 'is'} no better than {words[bar]}." if weak else "."
     if similarity.get(best, 0.0) > ALIKE:
         said += (
