@@ -89,6 +89,8 @@ def test_a_recipe_without_data_says_what_to_pass(name, capsys):
 def test_a_recipe_learns_from_data_that_is_named(name, tmp_path):
     table = make_task(tmp_path / "data", OWN[name], size=24)
     brief = {"epochs": 1, "batch_size": 8, "snapshots": 0, "device": "cpu", "progress": False}
+    if RECIPES[name].config.pretrained:
+        brief |= {"model": "packaged:cifar10", "image_size": 32}  # a small model
     run = api_train(name, data=str(table), output=tmp_path / "run", **brief)
     assert run.task == OWN[name]
     assert run.config.data == str(table)

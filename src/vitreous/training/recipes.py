@@ -192,15 +192,15 @@ RECIPES: dict[str, Recipe] = {
         "quoted: 79.8 % (DeiT-S, Touvron et al., 2021); never run to its end here",
     ),
     "pets-masks": Recipe(
-        "a decoder on the frozen packaged ViT-Ti/16: a class for each pixel of pets and other photographs with masks",
+        "fine-tune attention and a decoder of the packaged ViT-Ti/16: a class for each pixel of photographs with masks",
         replace(
             FINETUNE,
             data="",
             task="segment",
-            policy="head",
             readout="decoder",
-            learning_rate=POLICY_RATES["head"],
-            epochs=10,
+            learning_rate=1e-3,
+            layer_decay=0.65,  # few images: the first blocks stay as they are
+            epochs=14,
             warmup=1,
             batch_size=16,
             crop=(0.5, 1.0),
@@ -210,17 +210,18 @@ RECIPES: dict[str, Recipe] = {
         "python examples/pets_with_masks.py FOLDER",
     ),
     "mosaic-labels": Recipe(
-        "fine-tune the packaged CIFAR-10 ViT on mosaics of four images: several labels for each",
+        "fine-tune the packaged ViT-Ti/16 on mosaics of four images: several labels for each",
         replace(
             FINETUNE,
-            model="packaged:cifar10",
             data="",
             task="multilabel",
-            image_size=64,  # four images of 32 px, each as large as the model has learned them
-            learning_rate=POLICY_RATES["attention"],
+            image_size=160,  # four images of 80 px: half the time of 224
+            learning_rate=5e-4,
+            layer_decay=0.75,
             epochs=5,
-            warmup=0.5,
-            crop=None,  # a crop would lose a label
+            warmup=0.3,
+            batch_size=16,
+            crop=(0.8, 1.0),
             label_smoothing=0.0,
         ),
         UNMEASURED,
@@ -240,6 +241,7 @@ RECIPES: dict[str, Recipe] = {
             learning_rate=2e-3,
             warmup=2,
             clip=1.0,
+            shift=0.08,  # moves the digit and leaves its angle
         ),
         UNMEASURED,
         "python examples/digits_with_angles.py mnist 10000 2000",
