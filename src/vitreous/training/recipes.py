@@ -206,7 +206,7 @@ RECIPES: dict[str, Recipe] = {
             crop=(0.5, 1.0),
             label_smoothing=0.0,
         ),
-        UNMEASURED,
+        "measured: mean IoU 96.9 % in 21 min on one busy CPU core (frozen, with a linear layer: 95.0 % in 3 min)",
         "python examples/pets_with_masks.py FOLDER",
     ),
     "mosaic-labels": Recipe(
@@ -215,16 +215,13 @@ RECIPES: dict[str, Recipe] = {
             FINETUNE,
             data="",
             task="multilabel",
-            image_size=160,  # four images of 80 px: half the time of 224
-            learning_rate=5e-4,
-            layer_decay=0.75,
-            epochs=5,
+            learning_rate=POLICY_RATES["attention"],
+            epochs=3,
             warmup=0.3,
-            batch_size=16,
             crop=(0.8, 1.0),
             label_smoothing=0.0,
         ),
-        UNMEASURED,
+        "measured: mean average precision 0.948 in 28 min on one busy CPU core",
         "python examples/mosaics_with_labels.py cifar10 5000 1000",
     ),
     "digit-angles": Recipe(
