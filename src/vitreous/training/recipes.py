@@ -240,7 +240,7 @@ RECIPES: dict[str, Recipe] = {
             clip=1.0,
             shift=0.08,  # moves the digit and leaves its angle
         ),
-        UNMEASURED,
+        "measured: mean error 7.1° in 41 min on one busy CPU core; about 5.1° is the least that can be expected",
         "python examples/digits_with_angles.py mnist 10000 2000",
     ),
 }
