@@ -57,7 +57,7 @@ def as_classifier(
     index = target or 0
     mean, std = _spread(model, index, outputs)
     asked = _two_classes(model, index, (f"higher {names[index]}", f"lower {names[index]}"), mean, std)
-    words = f"odds of “higher {names[index]}” say how far it lies above {mean:.3g}, in units of {std:.3g}"
+    words = f"“higher {names[index]}” means above {mean:.3g}; its evidence is in units of {std:.3g}"
     return Question(asked, 0, words.replace(" -", " −"), index, (mean, std))
 
 
