@@ -57,7 +57,7 @@ def as_classifier(
     index = target or 0
     mean, std = _spread(model, index, outputs)
     asked = _two_classes(model, index, (f"higher {names[index]}", f"lower {names[index]}"), mean, std)
-    words = f"“higher {names[index]}” means above {mean:.3g}; its evidence is in units of {std:.3g}"
+    words = f"the maps explain how far {names[index]} lies above {mean:.3g}, in units of {std:.3g}"
     return Question(asked, 0, words.replace(" -", " −"), index, (mean, std))
 
 
