@@ -72,7 +72,10 @@ def watched(chromium):
 
 def drop(page, path):
     """Drop a file into the page and wait for all that it computes."""
-    page.evaluate("delete document.documentElement.dataset.ready")
+    page.evaluate("""() => {
+        delete document.documentElement.dataset.ready;
+        document.querySelector("#status").classList.remove("wrong"); // what was said of the file before
+    }""")
     page.set_input_files("#file", str(path))
     until(page, f"({READY}) || document.querySelector('#status').classList.contains('wrong')", 120)
 
