@@ -237,8 +237,8 @@ def test_names_are_escaped_and_local_paths_are_not_written(tmp_path):
 
 def test_times_are_those_of_the_first_evaluation_that_was_good_enough():
     rows = [row(1, 0.3, 10), row(2, None, 20), row(3, 0.86, 30), row(4, 0.7, 40), row(5, 0.95, 50)]
-    slow = [(level, 3, 30) for level in (0.5, 0.6, 0.7, 0.8, 0.85)]
-    assert time_to_accuracy(rows) == [*slow, (0.9, 5, 50), (0.95, 5, 50)]
+    assert time_to_accuracy(rows) == [(0.85, 3, 30), (0.95, 5, 50)]
+    assert time_to_accuracy(rows, [0.5, 0.9]) == [(0.5, 3, 30), (0.9, 5, 50)]
     assert time_to_accuracy(rows, [0.99]) == time_to_accuracy([], LEVELS) == []
 
 

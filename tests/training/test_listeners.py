@@ -4,6 +4,7 @@ import io
 import json
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -106,6 +107,16 @@ def test_every_number_of_the_metrics_is_there_also_after_a_restart(tmp_path, mon
     }
     assert found["loss/train"] == pytest.approx({row["epoch"]: row["loss"] for row in rows})
     assert found["top1/test"] == pytest.approx({row["epoch"]: row["test_top1"] for row in rows})
+
+
+def test_the_errors_of_several_numbers_have_their_names(tmp_path):
+    pytest.importorskip("tensorboard")
+    parts = SimpleNamespace(state=SimpleNamespace(epoch=0), train_data=SimpleNamespace(class_names=("age", "height")))
+    board = TensorBoard()
+    board.begin(parts, None, SimpleNamespace(path=tmp_path))
+    board.epoch({"epoch": 1, "loss": 0.5, "test_mae_0": 4.0, "test_mae_1": 0.25}, parts)
+    board.end({}, None)
+    assert read(tmp_path) == {"loss/train": {1: 0.5}, "mae_age/test": {1: 4.0}, "mae_height/test": {1: 0.25}}
 
 
 def test_without_tensorboard_the_extra_is_named(monkeypatch):

@@ -26,6 +26,7 @@ from vitreous.training.evaluation import LISTED_ERRORS, class_accuracies, mean_e
 from vitreous.training.held_out import HeldOutAnswers, HeldOutOutputs, read_answers
 from vitreous.training.run_folder import RunFolder
 from vitreous.training.snapshots import read_snapshots
+from vitreous.weights.names import PACKAGED
 
 Row = Mapping[str, Any]
 """A line of `metrics.jsonl`."""
@@ -69,7 +70,8 @@ def run_page(
     links |= {"held-out": "Held-out images"} if outputs is not None else {}
     links |= {view.name: view.title for view in views} | {"settings": "Settings"}
     moments = {} if snapshots is None else snapshots.header["views"]
-    title = f"{short_name(config.model)} on {short_name(config.data)}"
+    name = f"packaged {PACKAGED[config.model]}" if config.model in PACKAGED else short_name(config.model)
+    title = f"{name} on {short_name(config.data)}"
     body = render(
         "run.html",
         title=title,
@@ -150,12 +152,15 @@ def _numbers(
 def time_to_accuracy(rows: Sequence[Row], levels: Sequence[float] = LEVELS) -> list[tuple[float, int, float]]:
     """List for the run's page when each accuracy was first reached on held-out images: (level, epoch, seconds).
 
+    Of several levels that one evaluation reached first, the highest stands for all.
+
     >>> time_to_accuracy([{"epoch": 1, "seconds": 2.0, "test_top1": 0.65}, {"epoch": 2, "seconds": 4.0}])
-    [(0.5, 1, 2.0), (0.6, 1, 2.0)]
+    [(0.6, 1, 2.0)]
     """
     evaluated = [row for row in rows if "test_top1" in row]
     firsts = ((level, next((row for row in evaluated if row["test_top1"] >= level), None)) for level in levels)
-    return [(level, row["epoch"], row["seconds"]) for level, row in firsts if row is not None]
+    highest = {row["epoch"]: (level, row["epoch"], row["seconds"]) for level, row in firsts if row is not None}
+    return list(highest.values())
 
 
 # --- held-out images --------------------------------------------------------------------------------------------------
@@ -235,7 +240,8 @@ FIGURE_CHARTS = {
         "Mean IoU",
         {"held_out": "test_miou", "pixel_accuracy": "test_pixel_accuracy", "boundary_F": "test_boundary_f"},
         "IoU is the overlap of predicted and labelled pixels of a class, divided by their union; the mean over "
-        "classes. Boundary F says how well the edges agree, within a hundredth of the image's diagonal.",
+        "classes. A line of boundary F, where there is one, says how well edges agree, within 0.75 % of the "
+        "image's diagonal.",
         "Measured on the image as the model sees it. Pixel accuracy is high where one class fills most of an image.",
     ),
 }

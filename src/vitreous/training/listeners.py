@@ -191,8 +191,12 @@ class TensorBoard(Listener):
         self.writer = self.create(str(folder.path / "tensorboard"), purge_step=parts.state.epoch + 1)
 
     def epoch(self, row: dict[str, Any], parts: TrainingParts) -> None:
+        errors = {
+            f"mae_{i}": f"mae_{name}" for i, name in enumerate(parts.train_data.class_names)
+        }  # of several numbers
         for name, value in row.items():
             kind, name = ("test", name.removeprefix("test_")) if name.startswith("test_") else ("train", name)
+            name = errors.get(name, name)
             if name not in ("epoch", "images", "batch_size"):
                 self.writer.add_scalar(f"{name}/{kind}", value, row["epoch"])
         self.writer.flush()
