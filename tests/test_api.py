@@ -131,6 +131,9 @@ CALLS = {
     "embed": lambda model, zoo, out: vitreous.embed(zoo, model, device="cpu"),
     "evaluate": lambda model, zoo, out: vitreous.evaluate(zoo, model, device="cpu"),
     "explore": lambda model, zoo, out: explored(model),
+    "find_concepts": lambda model, zoo, out: vitreous.find_concepts(
+        [PIXELS + value for value in range(10)], model, concepts=16, active=1, steps=2, measured=2, device="cpu"
+    ),
     "train": lambda model, zoo, out: vitreous.train("digits", output=out, progress=False, **TINY),
     "finetune": lambda model, zoo, out: vitreous.finetune(
         zoo, vitreous.save(model, out / "model")[0].parent, "head", output=out / "run", progress=False, **TINY

@@ -25,6 +25,7 @@ PRINTS = {  # script → parts of its output
     "digits_with_angles": ["100 digits in angles; next: vitreous train --data angles/angles.csv"],
     "mosaics_with_labels": ["60 mosaics in mosaics; next: vitreous finetune --data mosaics"],
     "pets_with_masks": ["40 images with masks in pets; next: vitreous finetune --data pets"],
+    "find_concepts": ["Concepts of block 8 of packaged:vit_tiny: 128, ", "concept ", "wrote concepts.html"],
     "finetune_a_folder": ["on 9 held-out images", ".png is "],
     "look_inside": ["Egyptian cat 81", "wrote 4 figures to inside/", "block 11: "],
     "switch_heads_off": ["Egyptian cat: logit", "all three off: -"],

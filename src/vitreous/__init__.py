@@ -13,6 +13,7 @@ _HOMES = {  # public name → its module
     "classify": "vitreous.predict.classify",
     "explain": "vitreous.api.explain",
     "explore": "vitreous.api.explore",
+    "find_concepts": "vitreous.api.concepts",
     "embed": "vitreous.predict.embed",
     "embed_text": "vitreous.predict.words",
     "similarity": "vitreous.predict.words",
@@ -48,6 +49,7 @@ __all__ = ["__version__", *_HOMES]
 if TYPE_CHECKING:  # so that editors and type checkers see what the lazy import gives
     from vitreous.api.benchmark import benchmark
     from vitreous.api.compare import compare
+    from vitreous.api.concepts import find_concepts
     from vitreous.api.explain import explain
     from vitreous.api.explore import explore
     from vitreous.api.train import finetune, train

@@ -1,0 +1,105 @@
+"""`find_concepts`: learn what the patches of one block tell apart from a folder of images, and measure what it does."""
+
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from vitreous.data.finding import Images, open_images
+from vitreous.data.images import ImageError, image_name
+from vitreous.inside.concepts import collect_tokens, learn_concepts, measure_concepts, unused_share
+from vitreous.models.vit import ViT
+from vitreous.pages.concepts import Concepts
+from vitreous.runtime.device import pick_device
+from vitreous.runtime.files import short_name
+from vitreous.weights.load import Model, load
+
+LEAST = 10  # images
+HELD_OUT = 5  # every fifth image
+PER_WIDTH = 4  # concepts for each dimension of a token
+
+
+def find_concepts(
+    images: Images,
+    model: Model | str | Path | None = None,
+    block: int | None = None,
+    *,
+    concepts: int | None = None,
+    active: int = 8,
+    steps: int = 1000,
+    measured: int = 96,
+    seed: int = 0,
+    device: str = "auto",
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Concepts:
+    """Find the concepts of one block of a ViT in a folder of images, or a list: the more images, the better.
+
+    A sparse autoencoder learns `concepts` directions of the patch tokens after `block` (two thirds of the way up if
+    none is named), of which `active` rebuild each patch. Each of the `measured` most active ones is then switched off,
+    and the change of the classes is measured on images that were held out. `progress` gets what is being done, how much
+    of it is done and how much there is. All images are held in memory: a few thousand are enough, and fit.
+
+    >>> from vitreous.data.samples import samples
+    >>> photos = [samples()[name].rotate(angle) for name in ("chelsea", "coffee") for angle in range(6)]
+    >>> find_concepts(photos, "packaged:cifar10", block=5, concepts=64, steps=20, measured=8).block
+    5
+    """
+    begun = time.perf_counter()
+    loaded = load(model) if model is None or isinstance(model, str | Path) else model
+    if not isinstance(loaded, ViT) or loaded.card.head != "classifier" or loaded.card.task != "classify":
+        raise ValueError("concepts are found in a ViT that answers with classes: this model is another")
+    loaded = loaded.to(pick_device(device))
+    if block is None:
+        block = 2 * loaded.config.depth // 3
+    if not 0 <= block < loaded.config.depth:
+        raise ValueError(f"there is no block {block}: this model has 0 to {loaded.config.depth - 1}")
+    sources, _ = open_images(images)
+    say = progress or (lambda what, done, total: None)
+    preprocess, like = loaded.card.preprocess, next(loaded.parameters())
+    names, views = [], []
+    for i, source in enumerate(sources):
+        try:
+            views.append(preprocess.view(source))
+            names.append(short_name(image_name(source, f"image {i}")))
+        except ImageError as error:
+            warnings.warn(f"left out: {error}", stacklevel=2)
+        say("images", i + 1, len(sources))
+    if len(views) < LEAST:
+        raise ValueError(f"{len(views)} images are too few to learn concepts from: pass {LEAST} or more")
+    x = [preprocess.normalise(preprocess.pixels_of(view)).to(like) for view in views]
+    tokens, logits = collect_tokens(loaded, x, block)
+    learned = [i % HELD_OUT > 0 for i in range(len(x))]
+    held_out = tokens[::HELD_OUT]
+    autoencoder = learn_concepts(
+        tokens[[i for i, known in enumerate(learned) if known]].flatten(0, 1),
+        concepts or PER_WIDTH * loaded.config.width,
+        active,
+        steps,
+        seed,
+        lambda done, total: say("steps", done, total),
+    )
+    found = measure_concepts(
+        loaded,
+        x,
+        block,
+        autoencoder,
+        tokens,
+        logits,
+        learned,
+        measured,
+        lambda done, total: say("effects", done, total),
+    )
+    return Concepts(
+        short_name(loaded.card.name),
+        block,
+        found,
+        autoencoder,
+        views,
+        names,
+        [loaded.card.label(index) for index in range(loaded.config.classes)],
+        loaded.layout,
+        sum(learned),
+        autoencoder.explained(held_out.flatten(0, 1)),
+        unused_share(autoencoder, held_out),
+        time.perf_counter() - begun,
+    )

@@ -1,0 +1,266 @@
+"""Concepts: directions of one block's patch tokens, learned by a sparse autoencoder, and their effect on the classes.
+
+A sparse autoencoder rebuilds each token from the few directions that it matches best, out of many (Makhzani & Frey,
+2014, "k-Sparse Autoencoders"; Gao et al., 2024, "Scaling and evaluating sparse autoencoders"). What a direction stands
+for shows where it is strongest; what it does shows when its part of the tokens is taken away. Tokens are brought to
+mean 0 and variance 1 first, or a few artifacts (`inside/artifacts.py`) would decide what is learned.
+
+Shapes:  b images · n patches · d width · c concepts
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.inside.capture import capture
+from vitreous.inside.glossary import full_name
+from vitreous.inside.intervene import intervene
+from vitreous.models.vit import ViT
+
+BATCH = 2048  # tokens of a training step
+RATE = 3e-3
+WARMUP = 50  # steps
+UNUSED = 20_000  # tokens after which a concept that was not active is also taught what the others leave
+UNUSED_SHARE = 1 / 32  # of that in the loss
+NAMED = 3  # classes that stand for a concept's effect
+WITNESSES = 8  # images on which they are chosen, and others on which they are measured
+
+
+class SparseAutoencoder(nn.Module):
+    """Rebuild a token from the `active` concepts that it matches best: a reader and a direction `[c d]` for each."""
+
+    def __init__(self, width: int, concepts: int, active: int) -> None:
+        super().__init__()
+        self.active = active
+        self.directions = nn.Parameter(F.normalize(torch.randn(concepts, width), dim=-1))
+        self.readers = nn.Parameter(self.directions.detach().clone())
+        self.thresholds = nn.Parameter(torch.zeros(concepts))
+        self.centre = nn.Parameter(torch.zeros(width))
+
+    def match(self, tokens: Tensor) -> Tensor:
+        """Compute how well normalised tokens `[… d]` match each concept: `[… c]`."""
+        return (tokens - self.centre) @ self.readers.T - self.thresholds
+
+    def activations(self, tokens: Tensor) -> Tensor:
+        """Compute the activation of each concept on tokens `[… d]`, as a block returns them: `[… c]`, most of it 0."""
+        return strongest(self.match(normalise(tokens)[0]), self.active)
+
+    def rebuild(self, activations: Tensor) -> Tensor:
+        """Compute normalised tokens `[… d]` from activations `[… c]`."""
+        return activations @ self.directions + self.centre
+
+    def without(self, tokens: Tensor, concept: int, direction: Tensor | None = None) -> Tensor:
+        """Take a concept's part away from tokens `[… d]`; or as much of another, unit, `direction` `[d]`."""
+        part = self.directions[concept] if direction is None else direction
+        return tokens - normalise(tokens)[1] * self.activations(tokens)[..., concept, None] * part
+
+    @torch.no_grad()
+    def explained(self, tokens: Tensor) -> float:
+        """Compute the share of the variance of normalised tokens `[m d]` that rebuilt tokens have: 1 if all."""
+        error, total, seen = 0.0, 0.0, normalise(tokens)[0]
+        mean = seen.mean(dim=0)
+        for part in seen.split(BATCH):
+            error += float((part - self.rebuild(strongest(self.match(part), self.active))).square().sum())
+            total += float((part - mean).square().sum())
+        return 1 - error / total
+
+
+def normalise(tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Bring each token `[… d]` to mean 0 and variance 1; also return its standard deviation `[… 1]`.
+
+    >>> normalise(torch.tensor([[1.0, 3.0]]))
+    (tensor([[-1.,  1.]]), tensor([[1.]]))
+    """
+    deviation = tokens.std(dim=-1, correction=0, keepdim=True).clamp_min(1e-6)
+    return (tokens - tokens.mean(dim=-1, keepdim=True)) / deviation, deviation
+
+
+def strongest(values: Tensor, count: int) -> Tensor:
+    """Keep the `count` largest of the last dimension where they are above 0; all others become 0.
+
+    >>> strongest(torch.tensor([3.0, -1.0, 2.0, 1.0]), 2), strongest(torch.tensor([3.0, -1.0]), 2)
+    (tensor([3., 0., 2., 0.]), tensor([3., 0.]))
+    """
+    found, where = values.topk(count, dim=-1)
+    return torch.zeros_like(values).scatter(-1, where, found.relu())
+
+
+def learn_concepts(
+    tokens: Tensor,
+    concepts: int,
+    active: int = 8,
+    steps: int = 1000,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> SparseAutoencoder:
+    """Learn concepts from tokens `[m d]` of one block; `progress` gets the steps that are done and all of them."""
+    if not 0 < active <= concepts:
+        raise ValueError(f"{active} of {concepts} concepts cannot be active: pass at least 1 and at most all")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return _learn(normalise(tokens)[0], concepts, active, steps, progress)
+
+
+def _learn(
+    seen: Tensor, concepts: int, active: int, steps: int, progress: Callable[[int, int], None] | None
+) -> SparseAutoencoder:
+    """Train the sparse autoencoder of `learn_concepts` on normalised tokens `[m d]`."""
+    autoencoder = SparseAutoencoder(seen.shape[-1], concepts, active).to(seen)
+    with torch.no_grad():
+        autoencoder.centre.copy_(seen.mean(dim=0))
+    variance = (seen - autoencoder.centre.detach()).square().sum(dim=-1).mean().clamp_min(1e-12)
+    optimizer = torch.optim.Adam(autoencoder.parameters(), betas=(0.9, 0.99))
+    idle = torch.zeros(concepts, dtype=torch.long, device=seen.device)  # tokens since each was active
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = (
+            RATE * min(1.0, (step + 1) / WARMUP) * (0.5 + 0.5 * math.cos(math.pi * step / steps))
+        )
+        batch = seen[torch.randint(len(seen), (BATCH,), device=seen.device)]
+        matched = autoencoder.match(batch)
+        activations = strongest(matched, active)
+        left = batch - autoencoder.rebuild(activations)  # what the concepts leave
+        loss = left.square().sum(dim=-1).mean() / variance
+        idle = torch.where((activations > 0).any(dim=0), 0, idle + BATCH)
+        if unused := int((idle > UNUSED).sum()):
+            others = strongest(matched.masked_fill(idle <= UNUSED, -math.inf), min(4 * active, unused))
+            rest = left.detach() - others @ autoencoder.directions
+            loss = loss + UNUSED_SHARE * rest.square().sum(dim=-1).mean() / variance
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            autoencoder.directions.copy_(F.normalize(autoencoder.directions, dim=-1))
+        if progress is not None:
+            progress(step + 1, steps)
+    return autoencoder.requires_grad_(False).eval()
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a model's classes lose without a concept, or without as much of a random direction."""
+
+    classes: tuple[int, ...]
+    """The classes that fall most, chosen on some images that have the concept …"""
+    changes: tuple[float, ...]
+    """… and the mean change of their logits on other images that have it; logits less their mean over the classes."""
+
+    @property
+    def mean(self) -> float:
+        return sum(self.changes) / len(self.changes)
+
+
+@dataclass(frozen=True)
+class Concept:
+    """One concept: where it is strongest, how often it is active, and what the classes lose without it."""
+
+    index: int
+    frequency: float
+    """The share of patches on which it is active."""
+    places: tuple[tuple[int, int], ...]
+    """Image and patch where it is strongest, one for each image, the strongest first."""
+    effect: Effect
+    random: Effect
+    """The same, for as much of a random direction, at the same patches."""
+
+
+@torch.inference_mode()
+def collect_tokens(model: ViT, images: Sequence[Tensor], block: int, batch: int = 16) -> tuple[Tensor, Tensor]:
+    """Run a model on images `[c H W]`: the patch tokens after a block, `[b n d]`, and the logits `[b classes]`."""
+    tokens, logits = [], []
+    for start in range(0, len(images), batch):
+        with capture(model, "output", layers=[block]) as seen:
+            logits.append(model(torch.stack(list(images[start : start + batch]))))
+        tokens.append(seen[full_name("output", seen.layers[0])][:, model.layout.prefix :])
+    return torch.cat(tokens), torch.cat(logits)
+
+
+@torch.inference_mode()
+def measure_concepts(
+    model: ViT,
+    images: Sequence[Tensor],
+    block: int,
+    autoencoder: SparseAutoencoder,
+    tokens: Tensor,
+    logits: Tensor,
+    learned: Sequence[bool],
+    count: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Concept]:
+    """Measure the `count` most active concepts on images `[c H W]`, those first that do most beyond a random direction.
+
+    `tokens` and `logits` are those of `collect_tokens`; `learned` says which images the concepts were learned from. The
+    classes that fall most without a concept are chosen on those, and measured on the others: on the same images, the
+    lowest of many classes would be low by chance. A concept that is in fewer than two of either is left out.
+    """
+    total = sum(autoencoder.activations(image).sum(dim=0) for image in tokens)
+    assert isinstance(total, Tensor)
+    ranked = total.argsort(descending=True)[:count]
+    activations = torch.stack([autoencoder.activations(image)[:, ranked] for image in tokens])  # [b n count]
+    found = []
+    for i, concept in enumerate(ranked.tolist()):
+        if total[concept] > 0:
+            found.append(_measure(model, images, block, autoencoder, concept, activations[..., i], logits, learned))
+        if progress is not None:
+            progress(i + 1, len(ranked))
+    return sorted((each for each in found if each is not None), key=lambda each: each.effect.mean - each.random.mean)
+
+
+def _measure(
+    model: ViT,
+    images: Sequence[Tensor],
+    block: int,
+    autoencoder: SparseAutoencoder,
+    concept: int,
+    activations: Tensor,
+    logits: Tensor,
+    learned: Sequence[bool],
+) -> Concept | None:
+    """Measure one concept, of activations `[b n]`, for `measure_concepts`; None if it is in too few images."""
+    strengths, patches = activations.max(dim=1)
+    ranked = [int(i) for i in strengths.argsort(descending=True) if strengths[i] > 0]
+    chosen, measured = ([i for i in ranked if learned[i] is kind][:WITNESSES] for kind in (True, False))
+    if len(chosen) < 2 or len(measured) < 2:
+        return None
+    together = chosen + measured
+    x = torch.stack([images[i] for i in together])
+    generator = torch.Generator().manual_seed(concept)
+    random = F.normalize(torch.randn(autoencoder.directions.shape[1], generator=generator), dim=0).to(x)
+    effects = []
+    for direction in (None, random):
+        with switched_off(model, block, autoencoder, concept, direction):
+            changes = centred(model(x)) - centred(logits[together])
+        lowest = changes[: len(chosen)].mean(dim=0).argsort()[:NAMED]
+        fallen = changes[len(chosen) :].mean(dim=0)[lowest]
+        effects.append(Effect(tuple(lowest.tolist()), tuple(fallen.tolist())))
+    places = tuple((i, int(patches[i])) for i in ranked)
+    return Concept(concept, float((activations > 0).float().mean()), places, *effects)
+
+
+@torch.inference_mode()
+def unused_share(autoencoder: SparseAutoencoder, tokens: Tensor) -> float:
+    """Compute the share of concepts that are active on none of the tokens `[b n d]`: dead, where there are many."""
+    used = torch.stack([(autoencoder.activations(image) > 0).any(dim=0) for image in tokens]).any(dim=0)
+    return 1 - float(used.float().mean())
+
+
+def switched_off(
+    model: ViT, block: int, autoencoder: SparseAutoencoder, concept: int, direction: Tensor | None = None
+) -> AbstractContextManager[None]:
+    """Switch a concept off: inside the `with`, its part is missing from the patch tokens after the block."""
+    prefix = model.layout.prefix
+
+    def change(tokens: Tensor) -> Tensor:
+        patches = autoencoder.without(tokens[:, prefix:], concept, direction)
+        return torch.cat([tokens[:, :prefix], patches], dim=1)
+
+    return intervene(model, replace={full_name("output", block): change})
+
+
+def centred(logits: Tensor) -> Tensor:
+    """Take the mean over the classes off logits `[… classes]`: what all classes share changes no answer."""
+    return logits - logits.mean(dim=-1, keepdim=True)

@@ -1,0 +1,97 @@
+"""`Concepts`: what one block's patches tell apart, and its page: where each concept is strongest, and what it does."""
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from PIL import Image, ImageDraw
+
+from vitreous.inside.concepts import Concept, SparseAutoencoder
+from vitreous.models.tokens import TokenLayout
+from vitreous.pages.render import render, scripted_page
+from vitreous.runtime.files import write_atomic
+from vitreous.runtime.wording import percent
+
+SHOWN = 40  # concepts of a page
+PLACES = 6  # images of each
+SIDE = 144  # of an image on the page, in pixels
+
+
+@dataclass(frozen=True)
+class Concepts:
+    """Concepts of one block's patch tokens, learned and measured on images; `save` writes them as a page."""
+
+    title: str
+    """The model's name."""
+    block: int
+    found: Sequence[Concept]
+    """The measured concepts, those first that do most beyond a random direction."""
+    autoencoder: SparseAutoencoder
+    images: Sequence[Image.Image]
+    """The images as the model sees them."""
+    names: Sequence[str]
+    class_names: Sequence[str]
+    layout: TokenLayout
+    learned: int
+    """Of how many images the concepts were learned; the others were held out."""
+    explained: float
+    """The share of the variance of held-out tokens that their rebuilt ones have."""
+    unused: float
+    """The share of concepts that no patch of a held-out image has."""
+    seconds: float
+
+    def __repr__(self) -> str:
+        return (
+            f"Concepts of block {self.block} of {self.title}: {len(self.autoencoder.directions):,}, "
+            f"{len(self.found)} measured on {len(self.images):,} images ({percent(self.explained)} of held-out "
+            f"variance explained)"
+        )
+
+    @property
+    def stronger(self) -> int:
+        """How many of the measured concepts lower their classes more than as much of a random direction lowers its."""
+        return sum(each.effect.mean < each.random.mean for each in self.found)
+
+    def describe(self, concept: Concept) -> list[tuple[str, float]]:
+        """Name the classes that fall most without a concept, with the change of their logits."""
+        pairs = zip(concept.effect.classes, concept.effect.changes, strict=True)
+        return [(self.class_names[index], change) for index, change in pairs]
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page of the concepts as one HTML file."""
+        title = f"What block {self.block} of {self.title} tells apart"
+        body = render(
+            "concepts.html",
+            title=title,
+            concepts=self,
+            shown=[(each, self._tiles(each), self.describe(each)) for each in self.found[:SHOWN]],
+            count=len(self.autoencoder.directions),
+            mean=[sum(each) / max(1, len(self.found)) for each in zip(*self._changes(), strict=True)],
+            percent=percent,
+        )
+        text = scripted_page(title, body, "run.js", styles=["run.css", "comparison.css"])
+        return write_atomic(Path(path), partial(Path.write_text, data=text, encoding="utf-8"))
+
+    def _changes(self) -> list[tuple[float, float]]:
+        """List the mean change of each concept's classes, and that of its random direction's."""
+        return [(each.effect.mean, each.random.mean) for each in self.found]
+
+    def _tiles(self, concept: Concept) -> list[tuple[str, str]]:
+        """Draw the images where a concept is strongest, its patch outlined: their names and addresses."""
+        return [(self.names[i], self._tile(i, patch)) for i, patch in concept.places[:PLACES]]
+
+    def _tile(self, index: int, patch: int) -> str:
+        """Draw one image with a patch outlined, as an address that holds its own bytes."""
+        image = self.images[index].convert("RGB").resize((SIDE, SIDE), Image.Resampling.LANCZOS)
+        rows, columns = self.layout.grid
+        row, column = divmod(patch, columns)
+        box = (column * SIDE / columns, row * SIDE / rows, (column + 1) * SIDE / columns, (row + 1) * SIDE / rows)
+        draw = ImageDraw.Draw(image)
+        draw.rectangle([round(edge) for edge in box], outline="white", width=3)
+        draw.rectangle([round(edge) for edge in box], outline="#b5004b", width=2)
+        file = io.BytesIO()
+        image.save(file, "JPEG", quality=82)
+        return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"

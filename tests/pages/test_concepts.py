@@ -1,0 +1,59 @@
+"""The page of concepts shows where each is strongest, what it does, and how far to trust it; bad input is one line."""
+
+import base64
+import io
+
+import pytest
+from PIL import Image
+
+import vitreous
+from vitreous.data.samples import samples
+from vitreous.models.resnet import ResNet, resnet_config
+
+
+def photos(count=12):
+    """Parts of the sample photographs."""
+    cut = [photo.crop((x, x, x + 100, x + 100)) for photo in samples().values() for x in (0, 40, 80, 120)]
+    return cut[:count]
+
+
+@pytest.fixture(scope="module")
+def concepts():
+    return vitreous.find_concepts(photos(), "packaged:cifar10", 5, concepts=64, steps=30, measured=8)
+
+
+def test_the_page_shows_places_classes_and_figures(concepts, tmp_path):
+    page = concepts.save(tmp_path / "concepts.html").read_text(encoding="utf-8")
+    assert "What block 5 of packaged:cifar10 tells apart" in page
+    assert page.count('<section id="concept-') == len(concepts.found) > 0
+    for name, change in concepts.describe(concepts.found[0]):
+        assert f"{name} <small>{change:+.2f}".replace("-", "−") in page
+    assert f"{concepts.stronger} of {len(concepts.found)}" in page
+    assert page.count("data:image/jpeg;base64,") == sum(min(6, len(each.places)) for each in concepts.found)
+
+
+def test_the_outlined_patch_is_the_concepts(concepts):
+    plain = concepts.images[0].convert("RGB").resize((144, 144), Image.Resampling.LANCZOS)
+    address = concepts._tile(0, 9)  # of 8 × 8 patches: the second row, the second column
+    drawn = Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2])))
+    assert sum(drawn.getpixel((18, 27))) != sum(plain.getpixel((18, 27)))
+    assert max(abs(a - b) for a, b in zip(drawn.getpixel((100, 100)), plain.getpixel((100, 100)), strict=True)) < 40
+
+
+def test_what_cannot_be_done_is_said_in_one_line(tmp_path):
+    with pytest.raises(ValueError, match="3 images are too few to learn concepts from: pass 10 or more"):
+        vitreous.find_concepts(photos(3), "packaged:cifar10")
+    with pytest.raises(ValueError, match="there is no block 40: this model has 0 to 7"):
+        vitreous.find_concepts(photos(), "packaged:cifar10", 40)
+    with pytest.raises(ValueError, match="concepts are found in a ViT that answers with classes"):
+        vitreous.find_concepts(photos(), ResNet(resnet_config("resnet18_small", classes=3)))
+
+
+def test_a_broken_image_is_left_out_and_named(tmp_path):
+    for i, photo in enumerate(photos()):
+        photo.save(tmp_path / f"{i:02}.png")
+    (tmp_path / "03.png").write_bytes(b"no image")
+    with pytest.warns(UserWarning, match=r"left out: .*03\.png"):
+        found = vitreous.find_concepts(tmp_path, "packaged:cifar10", concepts=32, steps=5, measured=2)
+    assert found.names == [f"{i:02}.png" for i in range(12) if i != 3]
+    assert "Concepts of block 5 of packaged:cifar10: 32," in repr(found)
