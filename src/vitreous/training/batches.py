@@ -26,7 +26,7 @@ from torch import Tensor
 
 from vitreous.data.augment.geometry import draw_crop
 from vitreous.data.counter_random import CounterRandom, permutation
-from vitreous.data.datasets import check_numbers, open_dataset
+from vitreous.data.datasets import open_dataset
 from vitreous.data.decoded import array_bytes, decode
 from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.images import ImageError
@@ -35,6 +35,7 @@ from vitreous.data.prefetch import prefetch
 from vitreous.data.preprocess import INTERPOLATIONS, Preprocess
 from vitreous.data.sources.parquet import find_parquet
 from vitreous.data.sources.stream import ImageStream, stream_dataset, take_first
+from vitreous.data.splits import check_numbers
 from vitreous.runtime.distributed import Rank, span
 from vitreous.training.config import TrainConfig
 

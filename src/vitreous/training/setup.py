@@ -13,10 +13,10 @@ import torch
 
 from vitreous.data.augment.pipeline import Augment
 from vitreous.data.counter_random import permutation
-from vitreous.data.datasets import check_targets, open_split
 from vitreous.data.image_dataset import NOUNS, ImageDataset, count_nouns, digest, list_some, spell_labels
 from vitreous.data.prefetch import prefetch
 from vitreous.data.preprocess import Preprocess
+from vitreous.data.splits import check_targets, open_split
 from vitreous.runtime.device import lacks_compiler, pick_device
 from vitreous.runtime.distributed import World, this_rank
 from vitreous.runtime.memory import keep_freed_memory

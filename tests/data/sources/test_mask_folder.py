@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitreous.data.datasets import describe_task, find_source, open_dataset, open_split
+from vitreous.data.datasets import describe_task, find_source, open_dataset
 from vitreous.data.images import ImageError
 from vitreous.data.masks import IGNORE
 from vitreous.data.sources import mask_folder
+from vitreous.data.splits import open_split
 
 SIZE = (6, 4)
 TRIMAP = {"1": "animal", "2": "background", "ignore": 3}

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from tiny_sets import png
 
-from vitreous.data.datasets import describe_task, find_source, open_dataset, open_split
+from vitreous.data.datasets import describe_task, find_source, open_dataset
+from vitreous.data.splits import open_split
 
 
 def photos(folder, count=8):
