@@ -17,8 +17,6 @@ from vitreous.data.image_dataset import (
     TASKS,
     DatasetSource,
     ImageDataset,
-    count_names,
-    list_some,
     split_parts,
 )
 from vitreous.data.sources.class_folder import folder_source, has_classes
@@ -62,16 +60,6 @@ def open_dataset(
     """
     split_parts(split)  # a misspelled split is found before a download
     return find_source(name, root, task).open(split)
-
-
-def describe_task(data: ImageDataset) -> str:
-    """Say in a line what is learned from a dataset: its task, guessed or named, and its classes.
-
-    >>> describe_task(ImageDataset("zoo", ("cat", "dog"), (0, 1), Path))
-    "task: classify (2 classes: 'cat', 'dog')"
-    """
-    layout = "images/ and masks/, " if data.task == "segment" else ""
-    return f"task: {data.task} ({layout}{count_names(data)}: {list_some(data.class_names, 4)})"
 
 
 def find_source(name: str | Path, root: Path | None = None, task: str | None = None) -> DatasetSource:

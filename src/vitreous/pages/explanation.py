@@ -22,9 +22,9 @@ from vitreous.pages.report import DIRECTIONS, NAMED, predictions, report, report
 from vitreous.predict.classify import ANSWERS, Answer, top_classes
 from vitreous.runtime.files import short_name, write_atomic
 from vitreous.views.inspection import Inspection
-from vitreous.views.joint import SIMILARITY_READ, unit_directions
 from vitreous.views.outputs import WORDS
 from vitreous.views.registry import choose_views
+from vitreous.views.tokens import SIMILARITY_READ, unit_directions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -21,7 +21,8 @@ from vitreous.predict.classify import Prediction, top_classes
 from vitreous.runtime.files import short_name, write_atomic
 from vitreous.runtime.wording import format_number
 from vitreous.views.inspection import Inspection
-from vitreous.views.joint import (
+from vitreous.views.outputs import list_outputs
+from vitreous.views.tokens import (
     COLOURS_BEWARE,
     COLOURS_TITLE,
     MAX_IMAGES,
@@ -29,7 +30,6 @@ from vitreous.views.joint import (
     joint_colours,
     joint_directions,
 )
-from vitreous.views.outputs import list_outputs
 from vitreous.views.view import GROUPS
 from vitreous.weights.load import Model
 
