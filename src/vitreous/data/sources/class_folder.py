@@ -36,7 +36,7 @@ def from_folder(folder: Path) -> ImageDataset:
         class_names=tuple(path.name for path in classes),
         labels=tuple(labels),
         image=paths.__getitem__,
-        name_of=partial(_name_of, paths),
+        name_of=partial(name_path, paths),
         version=partial(fingerprint_files, folder, paths),
     )
 
@@ -60,6 +60,6 @@ def folder_source(folder: Path) -> DatasetSource:
     )
 
 
-def _name_of(paths: Sequence[Path], i: int) -> str:
+def name_path(paths: Sequence[Path], i: int) -> str:
     """Name an image of a dataset's folder by its path."""
     return str(paths[i])
