@@ -133,8 +133,9 @@ def find_model(name: str | None, random: bool):
 def page_file(folder: Path, model=None, precision: str = "fp16") -> Path:
     """Write a live page of a cat; of a model that is given, without the views that take many passes."""
     from vitreous.data.samples import samples
-    from vitreous.pages.explanation import Explanation, save_report
+    from vitreous.pages.explanation import Explanation
     from vitreous.pages.live import LIVE_VIEWS, check_live, round_weights
+    from vitreous.pages.report import save_report
     from vitreous.views.inspection import Inspection
     from vitreous.weights.load import load
 

@@ -31,7 +31,7 @@ _HOMES = {  # public name → its module
     "intervene": "vitreous.inside.intervene",
     "save": "vitreous.weights.save",
     "open_dataset": "vitreous.data.datasets",
-    "open_split": "vitreous.data.datasets",
+    "open_split": "vitreous.data.splits",
     "read_image": "vitreous.data.images",
     "samples": "vitreous.data.samples",
     "Preprocess": "vitreous.data.preprocess",
@@ -53,10 +53,11 @@ if TYPE_CHECKING:  # so that editors and type checkers see what the lazy import 
     from vitreous.api.explain import explain
     from vitreous.api.explore import explore
     from vitreous.api.train import finetune, train
-    from vitreous.data.datasets import open_dataset, open_split
+    from vitreous.data.datasets import open_dataset
     from vitreous.data.images import read_image
     from vitreous.data.preprocess import Preprocess
     from vitreous.data.samples import samples
+    from vitreous.data.splits import open_split
     from vitreous.inside.capture import capture
     from vitreous.inside.intervene import intervene
     from vitreous.models.resnet import ResNet

@@ -15,7 +15,7 @@ from PIL import Image
 
 from conftest import SMALL, noise
 from vitreous.cli.main import COMMANDS, main
-from vitreous.cli.welcome import PURPOSES
+from vitreous.cli.usage import PURPOSES
 from vitreous.data.samples import samples
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig

@@ -16,7 +16,7 @@ from vitreous.comparison.entrants import Budget, configure, find_entrant
 from vitreous.comparison.runs import predict_task
 from vitreous.comparison.statistics import EXCHANGES
 from vitreous.comparison.study import STUDIES, NamedStudy, StudyPart
-from vitreous.data.datasets import open_split
+from vitreous.data.splits import open_split
 from vitreous.predict.scores import SCORES
 
 TASKS = ("multilabel", "regress", "segment")

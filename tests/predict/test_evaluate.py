@@ -11,8 +11,10 @@ from tiny_runs import make_task
 from tiny_sets import colour_folder
 
 from conftest import noise
-from vitreous.data.datasets import from_folder, open_dataset, open_split
+from vitreous.data.datasets import open_dataset
 from vitreous.data.image_dataset import NOUNS
+from vitreous.data.sources.class_folder import from_folder
+from vitreous.data.splits import open_split
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.evaluate import evaluate, open_unseen

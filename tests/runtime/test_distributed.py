@@ -13,7 +13,7 @@ from tiny_sets import colour_folder
 
 from conftest import noise
 from vitreous.cli.main import main
-from vitreous.data.datasets import from_folder
+from vitreous.data.sources.class_folder import from_folder
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.evaluate import evaluate
@@ -26,7 +26,7 @@ import json, sys, weakref
 from pathlib import Path
 import torch
 from vitreous.cli.main import main
-from vitreous.data.datasets import from_folder
+from vitreous.data.sources.class_folder import from_folder
 from vitreous.predict.evaluate import evaluate
 from vitreous.runtime.distributed import cpu_group
 from vitreous.weights.load import load

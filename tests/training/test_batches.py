@@ -15,10 +15,11 @@ from tiny_runs import make_images, plain
 from vitreous.data.augment.geometry import draw_crop
 from vitreous.data.augment.pipeline import Augment
 from vitreous.data.counter_random import CounterRandom
-from vitreous.data.datasets import open_dataset, open_split
+from vitreous.data.datasets import open_dataset
 from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.images import ImageError
 from vitreous.data.preprocess import Preprocess
+from vitreous.data.splits import open_split
 from vitreous.training.batches import BatchSource, balanced_order, cropped, epoch_order, with_margin
 
 VIEW = Preprocess(size=(8, 8), resize=8, mean=(0.5,) * 3, std=(0.5,) * 3)

@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 from tiny_runs import LogKeeper, make_images, make_task, tiny
 
-from vitreous.data.datasets import open_split
 from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.images import ImageError
+from vitreous.data.splits import open_split
 from vitreous.training.data_check import (
     are_unequal,
     check_images_left,

@@ -14,8 +14,8 @@ from tiny_runs import Crash, bits, break_off, crash, differing, make_images, mak
 import vitreous
 from vitreous.api.train import AnswerRecorder, TrainingRun
 from vitreous.data.counter_random import permutation
-from vitreous.data.datasets import open_split
 from vitreous.data.image_dataset import TASKS
+from vitreous.data.splits import open_split
 from vitreous.pages.run import write_run_page
 from vitreous.predict.scores import SCORES
 from vitreous.training import loop

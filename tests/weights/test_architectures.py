@@ -15,7 +15,7 @@ from timm.models import _registry
 from timm.models.vision_transformer_hybrid import ConvStem
 
 import vitreous.weights
-from vitreous.models.hybrid_stem import STEMS
+from vitreous.models.stems import STEMS
 from vitreous.weights.architectures import HARMLESS, find_architecture, from_arguments, structure, timm_arguments
 from vitreous.weights.formats.registry import recognise
 from vitreous.weights.formats.timm import RULES, TIMM

@@ -21,8 +21,8 @@ from safetensors.torch import load_file, save_file
 from conftest import assert_same, noise
 from vitreous.data.preprocess import default_preprocess
 from vitreous.models.dense_head import at_pixel
-from vitreous.models.hybrid_stem import STEMS
 from vitreous.models.resnet import ResNet, ResNetConfig
+from vitreous.models.stems import STEMS
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.weights import save as saving

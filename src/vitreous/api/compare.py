@@ -10,9 +10,10 @@ from vitreous.comparison.results import gather
 from vitreous.comparison.runs import finish_runs
 from vitreous.comparison.study import STUDIES, folder_name, locked, open_study, repeat_command
 from vitreous.comparison.table import as_text, cells, evidence, verdicts
-from vitreous.data.datasets import find_source, open_split
+from vitreous.data.datasets import find_source
 from vitreous.data.image_dataset import NOUNS
 from vitreous.data.images import read_image
+from vitreous.data.splits import open_split
 from vitreous.pages.comparison import COMPARISON_PAGE, ComparedDataset, write_comparison_page
 from vitreous.pages.render import render
 from vitreous.runtime.distributed import this_rank

@@ -60,7 +60,7 @@ def find_concepts(
     for i, source in enumerate(sources):
         try:
             views.append(preprocess.view(source))
-            names.append(short_name(image_name(source, f"image {i}")))
+            names.append(short_name(image_name(source)))
         except ImageError as error:
             warnings.warn(f"left out: {error}", stacklevel=2)
         say("images", i + 1, len(sources))

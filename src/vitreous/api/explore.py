@@ -15,8 +15,8 @@ from vitreous.data.images import ImageLike, read_image
 from vitreous.data.samples import samples
 from vitreous.models.text import TextTower
 from vitreous.models.vit import ViT
-from vitreous.pages.explanation import Explanation, save_site
-from vitreous.pages.live import LIVE_VIEWS, LivePrecision, check_live, round_weights
+from vitreous.pages.explanation import Explanation
+from vitreous.pages.live import LIVE_VIEWS, LivePrecision, check_live, live_site, round_weights
 from vitreous.predict.words import TwoTowers, two_towers, with_target, with_words
 from vitreous.runtime.device import pick_device, pick_dtype
 from vitreous.runtime.files import short_name
@@ -107,7 +107,7 @@ def write_site(
         explanation = Explanation(inspection, [*(views.split(",") if isinstance(views, str) else views), *LIVE_VIEWS])
         explanation.live = True
         pages.append(explanation.page(partial(_begin_view, begin, name)))
-    return save_site(Path(folder), pages, rounded, precision)
+    return live_site(Path(folder), short_name(rounded.card.name), pages, rounded, precision)
 
 
 def _begin_view(begin: Callable[[str], object], name: str, view: str) -> None:

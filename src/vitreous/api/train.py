@@ -17,7 +17,6 @@ from vitreous.pages.run import RUN_PAGE, write_run_page
 from vitreous.predict.scores import SCORES
 from vitreous.runtime.distributed import this_rank
 from vitreous.runtime.wording import count
-from vitreous.training.batches import train_stream
 from vitreous.training.config import TrainConfig
 from vitreous.training.data_check import typical_image
 from vitreous.training.evaluation import spell_errors
@@ -36,6 +35,7 @@ from vitreous.training.recipes import (
 from vitreous.training.run_folder import RunFolder, free_folder
 from vitreous.training.setup import TrainingParts, open_data
 from vitreous.training.snapshots import SnapshotRecorder
+from vitreous.training.stream_batches import train_stream
 from vitreous.weights.load import Model, load
 from vitreous.weights.runs import MODEL_FILE
 

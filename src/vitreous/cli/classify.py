@@ -8,10 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from vitreous.cli.console import Estimate, messages, notes, print_json, say_packaged, say_problems
+from vitreous.cli.console import (
+    Estimate,
+    is_folder,
+    messages,
+    notes,
+    print_json,
+    say_packaged,
+    say_problems,
+    write_folder,
+)
 from vitreous.cli.inputs import find_inputs
 from vitreous.cli.options import Device, Images, ModelOptions, Precision, SharedModel, Switch, Template, Words, optional
-from vitreous.cli.parts import is_folder, write_folder
 from vitreous.runtime.distributed import this_rank
 from vitreous.runtime.files import check_writable_file
 from vitreous.runtime.wording import count

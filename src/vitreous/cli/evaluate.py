@@ -72,7 +72,8 @@ def evaluate(
         merge: Merge this many tokens in each block: faster, and a little less exact (try 8 for a ViT of 197 tokens).
         data_root: The folder of named datasets.
     """
-    from vitreous.data.datasets import find_source, open_split
+    from vitreous.data.datasets import find_source
+    from vitreous.data.splits import open_split
     from vitreous.predict.evaluate import evaluate as measure
     from vitreous.predict.evaluate import open_unseen
     from vitreous.predict.evaluation_result import Evaluation

@@ -87,8 +87,8 @@ def explain(
     """
     from vitreous.api.explain import explain_each
     from vitreous.data.images import ImageError
-    from vitreous.pages.explanation import save_report
     from vitreous.pages.live import LIVE_VIEWS, check_live, round_weights, warn_large
+    from vitreous.pages.report import save_report
     from vitreous.predict.words import name_target, read_words
     from vitreous.runtime.device import pick_device
     from vitreous.views.inspection import Choice

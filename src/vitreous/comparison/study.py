@@ -18,7 +18,7 @@ from typing import Any
 
 from vitreous.comparison.cost import epochs_for
 from vitreous.comparison.entrants import Budget, Entrant, choose_recipe, configure, display_names, find_entrant, slug
-from vitreous.data.datasets import open_split
+from vitreous.data.splits import open_split
 from vitreous.pages.run import spell
 from vitreous.runtime.files import short_name, write_json
 from vitreous.training.config import TrainConfig

@@ -149,7 +149,7 @@ def read_size(source: Path) -> tuple[int, int]:
         raise ImageError(name, reason_of(error)) from error
 
 
-def image_name(source: object, default: str = "image") -> str:
+def image_name(source: object) -> str:
     """Return the name of an image for messages; raise `TypeError` for what cannot be an image.
 
     >>> image_name(Path("cat.jpg")), image_name(b"...")
@@ -161,7 +161,7 @@ def image_name(source: object, default: str = "image") -> str:
         kinds = "a path, a URL, bytes, a file opened with 'rb', a Pillow image, a NumPy array or a tensor"
         raise TypeError(f"expected {kinds}, got {type(source).__name__}")
     name = getattr(source, "filename" if isinstance(source, Image.Image) else "name", None)
-    return name if isinstance(name, str) and name else default  # an unnamed file has a number, or nothing
+    return name if isinstance(name, str) and name else "image"  # an unnamed file has a number, or nothing
 
 
 def is_web_address(text: str) -> bool:

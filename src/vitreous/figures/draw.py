@@ -72,16 +72,12 @@ def _notes(result: Map) -> list[str]:
     """Write the note under a drawn `Map` of several panels."""
     notes = [] if result.limits else ["Own scale for each tile, from 0 to its 97th percentile."]
     if result.prefix and len(result.panels) == 1:
-        notes.append(f"In percent: the share that goes to the {_before(result)}, which no tile shows.")
+        before = "class token" if result.prefix == 1 else f"{result.prefix} tokens before the patches"
+        notes.append(f"In percent: the share that goes to the {before}, which no tile shows.")
     blocks = range(len(result.shown(("block",)))) if "block" in result.panels else (None,)
     if any(result.left_out(block) for block in blocks):
         notes.append(ARTIFACTS)
     return [" ".join(notes)]
-
-
-def _before(result: Map) -> str:
-    """Name the tokens before the patches in the note under a drawn `Map`."""
-    return "class token" if result.prefix == 1 else f"{result.prefix} tokens before the patches"
 
 
 def _panels(result: Map, image: Bytes, title: str) -> Figure:

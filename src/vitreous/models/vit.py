@@ -20,15 +20,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.models.attention_pool import AttentionPool
-from vitreous.models.class_attention import ClassAttention
-from vitreous.models.conv_stem import build_stem
+from vitreous.models.cait import ClassAttention, HeadMixing, TalkingHeads
 from vitreous.models.dense_head import DenseHead, spread_blocks
 from vitreous.models.hooks import hook, hooked_attention
 from vitreous.models.qv_bias import QVLinear
 from vitreous.models.relative_position import add_relative_position, relative_position, share
 from vitreous.models.residual import LayerScale, StochasticDepth
 from vitreous.models.rope import RotaryPositions, rotate, share_rotation
-from vitreous.models.talking_heads import HeadMixing, TalkingHeads
+from vitreous.models.stems import build_stem
 from vitreous.models.vit_config import ViTConfig
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -4,8 +4,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
-from vitreous.models.conv_stem import STRIDES
-from vitreous.models.hybrid_stem import STEMS
+from vitreous.models.stems import STEMS, STRIDES
 from vitreous.models.tokens import TokenLayout
 
 LARGEST = 2**24

@@ -21,8 +21,8 @@ from vitreous.data.images import ImageError, read_image
 from vitreous.data.samples import FILES as SAMPLES
 from vitreous.data.samples import samples
 from vitreous.models.vit import ViT
-from vitreous.pages.explanation import describe_answers
 from vitreous.pages.render import ASSETS
+from vitreous.pages.report import describe_answers
 from vitreous.predict.words import LONGEST, TwoTowers
 from vitreous.runtime.http import read_address
 from vitreous.server.jobs import CancelToken, JobCancelled, JobQueue, ServerBusy

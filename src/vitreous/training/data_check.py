@@ -8,11 +8,11 @@ from statistics import median
 
 import numpy as np
 
-from vitreous.data.datasets import check_targets
 from vitreous.data.image_dataset import ImageDataset, list_some
 from vitreous.data.images import ImageError, read_image
 from vitreous.data.masks import IGNORE
 from vitreous.data.prefetch import prefetch
+from vitreous.data.splits import check_targets
 from vitreous.runtime.wording import percent
 from vitreous.training.config import TrainConfig
 from vitreous.weights.load import Model

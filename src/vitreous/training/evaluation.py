@@ -145,10 +145,10 @@ def check_measurable(source: BatchSource) -> None:
         raise ValueError("the held-out masks have no pixel of a class: there is nothing to measure")
 
 
-def reduce_masks(masks: Tensor, longest: int = MASK_SIDE) -> Tensor:
-    """Reduce an evaluation's masks to a longer side of at most `longest` pixels, by nearest neighbour: `[b h w]`."""
+def reduce_masks(masks: Tensor) -> Tensor:
+    """Reduce an evaluation's masks to a longer side of at most `MASK_SIDE` pixels, by nearest neighbour: `[b h w]`."""
     height, width = masks.shape[-2:]
-    share = min(1.0, longest / max(height, width))
+    share = min(1.0, MASK_SIDE / max(height, width))
     size = max(1, round(height * share)), max(1, round(width * share))
     return F.interpolate(masks[:, None], size, mode="nearest-exact")[:, 0]
 

@@ -18,7 +18,6 @@ from vitreous.predict.scores import best_thresholds
 from vitreous.runtime.distributed import join_world
 from vitreous.runtime.files import write_json
 from vitreous.training import checkpoint
-from vitreous.training.batches import StreamSource
 from vitreous.training.config import TrainConfig
 from vitreous.training.evaluation import class_accuracies
 from vitreous.training.listeners import Listener, Listeners
@@ -26,6 +25,7 @@ from vitreous.training.optimisers import rate_factor
 from vitreous.training.policies import merge_lora
 from vitreous.training.run_folder import RunFolder
 from vitreous.training.setup import TrainingParts, set_up_device, set_up_run
+from vitreous.training.stream_batches import StreamSource
 from vitreous.weights.card import fold_standard
 from vitreous.weights.model_card import write_model_card
 from vitreous.weights.save import describe_model, save

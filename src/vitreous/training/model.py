@@ -23,8 +23,8 @@ from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.words import begin_with_words
 from vitreous.runtime.wording import count
 from vitreous.speed.training_forward import training_logits
-from vitreous.training.batches import StreamedData
 from vitreous.training.config import TrainConfig
+from vitreous.training.stream_batches import StreamedData
 from vitreous.weights.card import Card
 from vitreous.weights.load import Model, load
 

@@ -13,15 +13,15 @@ import torch
 
 from vitreous.data.augment.pipeline import Augment
 from vitreous.data.counter_random import permutation
-from vitreous.data.datasets import check_targets, open_split
 from vitreous.data.image_dataset import NOUNS, ImageDataset, count_nouns, digest, list_some, spell_labels
 from vitreous.data.prefetch import prefetch
 from vitreous.data.preprocess import Preprocess
+from vitreous.data.splits import check_targets, open_split
 from vitreous.runtime.device import lacks_compiler, pick_device
 from vitreous.runtime.distributed import World, this_rank
 from vitreous.runtime.memory import keep_freed_memory
 from vitreous.training.batch_size import settle_batch_size
-from vitreous.training.batches import BatchSource, StreamedData, StreamSource, open_stream
+from vitreous.training.batches import BatchSource
 from vitreous.training.checkpoint import TrainingState
 from vitreous.training.config import TrainConfig
 from vitreous.training.data_check import are_unequal, check_images_left, check_size, data_remarks
@@ -33,6 +33,7 @@ from vitreous.training.optimisers import build_optimisers, create_states
 from vitreous.training.parallel import is_sharded, parallelise, seed_rank
 from vitreous.training.policies import apply_policy
 from vitreous.training.step import TrainStep
+from vitreous.training.stream_batches import StreamedData, StreamSource, open_stream
 from vitreous.weights.load import Model, load
 
 

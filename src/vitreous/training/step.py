@@ -17,12 +17,13 @@ from vitreous.runtime.device import synchronize
 from vitreous.runtime.distributed import World
 from vitreous.speed.cuda_graph import record
 from vitreous.training.batch_size import explain_out_of_memory
-from vitreous.training.batches import Batch, BatchSource, StreamSource
+from vitreous.training.batches import Batch, BatchSource
 from vitreous.training.checkpoint import TrainingState
 from vitreous.training.config import TrainConfig
 from vitreous.training.loss import training_scores
 from vitreous.training.optimisers import set_learning_rates
 from vitreous.training.parallel import average_buffers, gradient_sync, local
+from vitreous.training.stream_batches import StreamSource
 
 WARM_UPS = 3  # steps before a capture: kernels are chosen and compiled, memory is allocated
 SLOW_STEP = 0.5  # seconds

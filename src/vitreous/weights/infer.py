@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous.models.conv_stem import STRIDES
-from vitreous.models.hybrid_stem import STEMS
+from vitreous.models.stems import STEMS, STRIDES
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.architectures import ROTATION, STRUCTURE, UNSEEN, known_depths, known_heads, normalise

@@ -203,7 +203,8 @@ def _load_vit(
         trained, report.assumed = _overrule(own_config(own), assume, report.assumed)
     else:
         if image_size is not None and not any(key.endswith(("pos_embed", "bias_table")) for key in tensors):
-            assume.setdefault("image_size", _pair(image_size))  # without positions any size is the trained one
+            pair = (image_size, image_size) if isinstance(image_size, int) else image_size
+            assume.setdefault("image_size", pair)  # without positions any size is the trained one
         if classes is not None and "head.weight" not in tensors:
             stated = {name: values for name, values in stated.items() if name not in ("classes", "distillation_head")}
         trained, reasons = infer_config(tensors, format, stated | format.read_shapes(theirs), source, assume)
@@ -292,11 +293,6 @@ def _overrule(
         raise ValueError("a model folder of vitreous states every field: assume single fields, not an architecture")
     said = {name: said_by_user(value, getattr(config, name), "config.json") for name, value in assume.items()}
     return replace(config, **assume), reasons | said
-
-
-def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
-    """Return height and width of the image size that `load` is given."""
-    return (size, size) if isinstance(size, int) else size
 
 
 def _ignorable(keys: list[str], format: Format) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from vitreous.data.preprocess import CLIP_MEAN, CLIP_STD, HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitreous.data.preprocess_configs import from_huggingface, from_open_clip, from_timm, from_torchvision
-from vitreous.weights.card import LoadReport
+from vitreous.weights.card import Card, LoadReport, stated_task
 from vitreous.weights.fetch import CheckpointFiles
 from vitreous.weights.names import TORCHVISION_MODELS
 from vitreous.weights.safety import CheckpointError
@@ -83,6 +83,38 @@ def class_names(files: CheckpointFiles, sidecar: Mapping[str, Any], classes: int
         return names if names is not None and len(names) == classes else None
     report.assumed["class names"] = "ImageNet-1k's names (there are 1,000 classes)"
     return imagenet_names()
+
+
+def classifier_card(
+    family: str,
+    files: CheckpointFiles,
+    sidecar: Mapping[str, Any],
+    own: Mapping[str, Any],
+    preprocess: Preprocess,
+    report: LoadReport,
+    config: Any,
+    stored: int,
+    *,
+    replaced: bool,
+) -> Card:
+    """Make the card of a ResNet or a timm classifier of `stored` classes; of its old head nothing if it was `replaced`.
+
+    `own` is the `"vitreous"` section of the config file, `config` the model's.
+    """
+    names = None if replaced else class_names(files, sidecar, stored, report)
+    return Card(
+        name=str(files.name),
+        preprocess=preprocess,
+        class_names=names,
+        head="classifier" if config.classes else "none",
+        origin=files.origin,
+        revision=files.revision,
+        files=tuple(str(path) for path in files.weights),
+        family=family,
+        report=report,
+        training=None if replaced else own.get("training"),
+        **({} if replaced else stated_task(sidecar, own, config)),
+    )
 
 
 def _stated_names(files: CheckpointFiles, sidecar: Mapping[str, Any]) -> Names:

@@ -224,15 +224,11 @@ def beit_arguments(config: ViTConfig) -> dict[str, Any]:
     }
 
 
-def _pools_prefix(config: ViTConfig) -> bool:
-    """Say whether attention pooling of timm's `Eva` reads the tokens before the patches: always if there are any."""
-    return config.pool == "attention" and config.layout.prefix > 0
-
-
 def eva_arguments(config: ViTConfig) -> dict[str, Any]:
     """Write the arguments by which timm's `Eva` builds a model with rotary positions: what `eva` reads."""
     kinds = {"axial": "cat", "mixed": "mixed", "dinov3": "dinov3"}
-    check_limits(config, "timm's Eva", EVA_LIMITS | {"pool_prefix": (_pools_prefix(config),)})
+    reads_prefix = config.pool == "attention" and config.layout.prefix > 0  # its pool reads whatever tokens there are
+    check_limits(config, "timm's Eva", EVA_LIMITS | {"pool_prefix": (reads_prefix,)})
     arguments = shared_arguments(config, config.mlp_width) | {
         "swiglu_mlp": config.swiglu,
         "swiglu_align_to": 0,

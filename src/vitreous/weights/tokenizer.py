@@ -106,7 +106,7 @@ def _encoder(files: CheckpointFiles, config: TextConfig) -> tuple[tokenizers.Tok
     """Read the first tokenizer file that is there; and whether it is CLIP's vocabulary alone."""
     try:
         if path := files.beside("tokenizer.json"):
-            return tokenizers.Tokenizer.from_str(_text(path)), False
+            return tokenizers.Tokenizer.from_str(_bytes(path).decode("utf-8")), False
         vocabulary, merges = files.beside("vocab.json"), files.beside("merges.txt")
         if vocabulary and merges:
             return clip_encoder(*models.BPE.read_file(str(vocabulary), str(merges))), True
@@ -209,10 +209,6 @@ def _number(encoder: tokenizers.Tokenizer, stated: Mapping[str, Any], name: str)
     token = token.get("content") if isinstance(token, Mapping) else token
     found: int | None = encoder.token_to_id(token) if isinstance(token, str) else None
     return found
-
-
-def _text(path: Path) -> str:
-    return _bytes(path).decode("utf-8")
 
 
 def _bytes(path: Path) -> bytes:

@@ -8,10 +8,11 @@ from unittest.mock import MagicMock
 import pytest
 from tiny_sets import make_parquet, number_of
 
-from vitreous.data.datasets import open_dataset, open_split
+from vitreous.data.datasets import open_dataset
 from vitreous.data.images import ImageError
 from vitreous.data.prefetch import prefetch
 from vitreous.data.sources.hub import is_hub_name
+from vitreous.data.splits import open_split
 
 NAMES = ["cat", "dog"]
 

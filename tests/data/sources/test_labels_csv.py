@@ -7,8 +7,9 @@ import zipfile
 import pytest
 from tiny_sets import number_of, png
 
-from vitreous.data.datasets import open_dataset, open_split
+from vitreous.data.datasets import open_dataset
 from vitreous.data.images import ImageError, read_image
+from vitreous.data.splits import open_split
 
 
 def photos(folder, count=6):

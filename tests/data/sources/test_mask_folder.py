@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitreous.data.datasets import describe_task, find_source, open_dataset, open_split
+from vitreous.data.datasets import find_source, open_dataset
 from vitreous.data.images import ImageError
 from vitreous.data.masks import IGNORE
 from vitreous.data.sources import mask_folder
+from vitreous.data.splits import open_split
 
 SIZE = (6, 4)
 TRIMAP = {"1": "animal", "2": "background", "ignore": 3}
@@ -47,7 +48,6 @@ def test_images_and_masks_are_matched_by_their_stems(pets):
         assert mask[0, 0] == IGNORE
         assert set(mask.flatten()[1:]) == {i % 2}
     assert np.array_equal(pickle.loads(pickle.dumps(data)).mask(3), data.mask(3))
-    assert describe_task(data) == "task: segment (images/ and masks/, 2 pixel classes: 'animal', 'background')"
 
 
 def test_without_names_the_classes_are_the_values_that_occur(pets):

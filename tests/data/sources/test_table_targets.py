@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from tiny_sets import png
 
-from vitreous.data.datasets import describe_task, find_source, open_dataset, open_split
+from vitreous.data.datasets import find_source, open_dataset
+from vitreous.data.splits import open_split
 
 
 def photos(folder, count=8):
@@ -37,7 +38,6 @@ def test_several_labels_stand_in_one_cell(tmp_path, separator):
     assert data.targets.dtype == np.float32
     assert labels_of(pickle.loads(pickle.dumps(data))) == labels_of(data)
     assert repr(data) == "ImageDataset('my.csv': 4 images, 3 labels)"
-    assert describe_task(data) == "task: multilabel (3 labels: 'cat', 'dog', 'outdoor')"
 
 
 def test_lists_of_labels_stand_in_lines_of_json(tmp_path):
@@ -58,7 +58,6 @@ def test_columns_of_numbers_are_read_in_their_own_units(tmp_path):
     data = open_dataset(write(tmp_path, "age, height", "31,1.75", "42,-1.8e0", "1,0"))
     assert (data.task, data.class_names) == ("regress", ("age", "height"))
     assert np.array_equal(data.targets, np.array([[31, 1.75], [42, -1.8], [1, 0]], np.float32))
-    assert describe_task(data) == "task: regress (2 numbers: 'age', 'height')"
     assert open_dataset(write(tmp_path, "age,legs", "31,2", "42,0", "40,1")).task == "regress"  # counts, mostly 0 or 1
 
 

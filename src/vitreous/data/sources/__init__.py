@@ -1,1 +1,1 @@
-"""Where datasets come from: a folder, parquet files, the Hugging Face Hub, a stream."""
+"""Where datasets come from: folders, tables, parquet files, torchvision, the Hugging Face Hub, a stream."""

@@ -76,13 +76,13 @@ def table_source(name: str | Path, tables: Mapping[str | None, Path], task: str 
 
 
 def _class_names(tables: Sequence[Table], rows: Iterable[list[Row]], task: str) -> tuple[str, ...]:
-    """Return the names of a table's classes, labels or numbers: sorted words, or columns in their order."""
+    """Return the names of a table's classes, labels or numbers: words in order (numbers by value), or columns."""
     if task == "classify" or (task == "multilabel" and tables[0].label):
         targets = (target for part in rows for _, target, _ in part)
         words = {str(word) for target in targets for word in ((target,) if isinstance(target, str) else target)}
         if not words:
             raise ValueError(f"{tables[0].path} has no label in any row: expected some, such as cat;outdoor")
-        return _sorted_names(words)
+        return tuple(sorted(words, key=int if all(word.isdecimal() for word in words) else str))
     for table in tables[1:]:
         if table.others != tables[0].others:
             raise ValueError(f"{tables[0].path} and {table.path} have different columns: give both the same")
@@ -129,11 +129,6 @@ def _state(path: str) -> str:
 def _version(paths: Sequence[str]) -> str:
     """Hash the files that a table of labels names, for the dataset's fingerprint."""
     return digest(chain.from_iterable((os.path.abspath(path), _state(path)) for path in paths))
-
-
-def _sorted_names(names: set[str]) -> tuple[str, ...]:
-    """Sort the class names in a table of labels; numbers by their value."""
-    return tuple(sorted(names, key=int if all(name.isdecimal() for name in names) else str))
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------

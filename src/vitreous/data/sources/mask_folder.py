@@ -20,6 +20,7 @@ from vitreous.data.image_dataset import SPELLINGS, DatasetSource, ImageDataset, 
 from vitreous.data.images import ImageError, read_size
 from vitreous.data.masks import CLASS_FILES, MaskValues, name_values, read_classes, read_values, sizes_differ
 from vitreous.data.prefetch import prefetch
+from vitreous.data.sources.class_folder import name_path
 from vitreous.runtime.files import cache_folder, write_json
 
 LOSSLESS = (".png", ".bmp", ".gif", ".tif", ".tiff")
@@ -72,7 +73,7 @@ class MaskFolder:
             class_names=values.class_names,
             labels=(0,) * len(images),
             image=images.__getitem__,
-            name_of=partial(_name_of, images),
+            name_of=partial(name_path, images),
             version=partial(_version, self.folder, (*images, *masks), values),
             task="segment",
             mask=partial(_read_mask, masks, values),
@@ -169,11 +170,6 @@ def _check_mask(values: MaskValues | None, pair: tuple[Path, Path]) -> set[int]:
 def _read_mask(masks: tuple[Path, ...], values: MaskValues, i: int) -> Image:
     """Read the mask of an image in a folder."""
     return values.read(masks[i])
-
-
-def _name_of(images: tuple[Path, ...], i: int) -> str:
-    """Name an image that has a mask by its path."""
-    return str(images[i])
 
 
 def _version(folder: Path, paths: Sequence[Path], values: MaskValues) -> str:

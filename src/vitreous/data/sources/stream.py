@@ -67,8 +67,8 @@ class ImageStream(IterableDataset[Any]):
     def __iter__(self) -> Iterator[tuple[Image, Any]]:
         return map(self.read, self.undecoded())  # not a generator, which an error would end
 
-    def undecoded(self, first: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield a stream's numbered rows for `read`, from number `first` on; earlier ones are skipped undecoded."""
+    def undecoded(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield a stream's numbered rows for `read`."""
         from datasets.distributed import split_dataset_by_node
 
         rows = self.rows
@@ -78,7 +78,7 @@ class ImageStream(IterableDataset[Any]):
             rows = split_dataset_by_node(rows, self.rank, self.world_size)
         if self.seed is not None:
             rows.set_epoch(self.epoch)  # last: each step above makes a new iterable, which is at epoch 0
-        return islice(enumerate(rows), first, None)
+        return enumerate(rows)
 
     def read(self, numbered: tuple[int, dict[str, Any]]) -> tuple[Image, Any]:
         """Decode a row of a stream to an image and its class, or its targets `[k]`."""

@@ -108,7 +108,10 @@ def _guess(table: Table) -> str:
     columns = {column: table.cells(column) for column in table.others}
     if not any(to_number(cell) is not None for cells in columns.values() for cell in cells):
         return "classify"
-    shares = {column: _share(cells) for column, cells in columns.items()}
+    shares = {  # of cells that are 0 or 1
+        column: sum(to_flag(cell) is not None for cell in cells) / max(1, len(cells))
+        for column, cells in columns.items()
+    }
     numbers = [column for column, share in shares.items() if share <= 0.5]
     flags = [column for column, share in shares.items() if share == 1]
     if not numbers:  # another value in a few rows is a mistake to report, not a number to learn
@@ -119,11 +122,6 @@ def _guess(table: Table) -> str:
             "these to learn labels, or pass --task regress to learn numbers"
         )
     return "regress"
-
-
-def _share(cells: Sequence[str]) -> float:
-    """Return the share of a column's cells that are 0 or 1."""
-    return sum(to_flag(cell) is not None for cell in cells) / max(1, len(cells))
 
 
 # --- rows -----------------------------------------------------------------------------------------------------

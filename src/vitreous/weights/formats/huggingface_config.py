@@ -159,8 +159,8 @@ def shared_fields(values: Mapping[str, Any]) -> Allowed:
         "heads": (values["num_attention_heads"],),
         "mlp_width": (hidden,),
         "channels": (values["num_channels"],),
-        "image_size": (_pair(values["image_size"]),),
-        "patch_size": (_pair(values["patch_size"]),),
+        "image_size": (read_pair(values["image_size"]),),
+        "patch_size": (read_pair(values["patch_size"]),),
         "norm_eps": (values["layer_norm_eps"],),
         "activation": (ACTIVATIONS[values["hidden_act"]],),
         "position": ("learned",),
@@ -242,7 +242,8 @@ def count_labels(sidecar: Mapping[str, Any]) -> int:
     return len(by_index) if isinstance(by_index, Mapping) else count
 
 
-def _pair(value: Any) -> tuple[int, int]:
+def read_pair(value: Any) -> tuple[int, int]:
+    """Read height and width of an image or a patch from a config file: two whole numbers, or one for both."""
     if isinstance(value, list | tuple) and len(value) == 2 and all(type(side) is int for side in value):
         return value[0], value[1]
     if type(value) is not int:

@@ -6,6 +6,7 @@ from typing import Any
 
 from vitreous.weights.architectures import from_arguments, states, timm_arguments
 from vitreous.weights.formats.clip import OPENAI_CLIP
+from vitreous.weights.formats.huggingface_config import read_pair
 from vitreous.weights.formats.timm import TIMM
 from vitreous.weights.keymap import Allowed, Tensors
 from vitreous.weights.safety import CheckpointError
@@ -51,7 +52,7 @@ def read_config(sidecar: Mapping[str, Any]) -> Allowed:
     """Read `open_clip_config.json` of a model with OpenCLIP's own vision tower."""
     model, vision = read_model(sidecar, VISION_FIELDS)
     given = {"layers": 12, "width": 768, "head_width": 64, "mlp_ratio": 4.0, "patch_size": 16} | vision
-    size, patch = (_pair(given[name]) for name in ("image_size", "patch_size"))
+    size, patch = (read_pair(given[name]) for name in ("image_size", "patch_size"))
     return {
         "image_size": (size,),
         "patch_size": (patch,),
@@ -74,7 +75,7 @@ def read_timm_config(sidecar: Mapping[str, Any]) -> Allowed:
         raise CheckpointError(f"its config says timm_model_name={name!r:.60}, which is not a supported one of timm's")
     if projection not in ("linear", "none", "", None):
         raise CheckpointError(f"timm_proj={projection!r:.40} is not supported: expected linear or none")
-    arguments = timm_arguments()[name] | {"img_size": list(_pair(vision["image_size"]))}
+    arguments = timm_arguments()[name] | {"img_size": list(read_pair(vision["image_size"]))}
     usual = arguments.get("global_pool", "token")
     if projection != "linear":
         arguments |= {"global_pool": pool, "num_classes": 0 if projection == "none" else model["embed_dim"]}
@@ -97,13 +98,6 @@ def known_towers(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[
     if not shapes["classes"] and "classes" not in assume:
         raise CheckpointError("it has no projection (visual.proj): it is incomplete; if not, pass --assume classes=0")
     return OPENAI_CLIP.known(shapes, assume)
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    sides = tuple(value) if isinstance(value, list | tuple) else (value, value)
-    if len(sides) != 2 or not all(type(side) is int for side in sides):
-        raise CheckpointError(f"image_size and patch_size must be whole numbers, got {value!r:.40}")
-    return sides[0], sides[1]
 
 
 OPEN_CLIP = replace(

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from vitreous.data.preprocess import Preprocess
-from vitreous.models.hybrid_stem import STEMS
+from vitreous.models.stems import STEMS
 from vitreous.models.variants import VARIANTS
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig

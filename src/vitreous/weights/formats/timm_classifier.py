@@ -8,14 +8,14 @@ import torch
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.preprocess_configs import from_timm
 from vitreous.models.timm_classifier import TimmClassifier, TimmConfig, import_timm
-from vitreous.weights.card import Card, LoadReport, stated_task
+from vitreous.weights.card import LoadReport
 from vitreous.weights.fetch import CheckpointFiles
 from vitreous.weights.formats.timm import FIELDS, HARMLESS, PRETRAINED_FIELDS, WRAPPER, is_dropout
 from vitreous.weights.infer import check_shapes
 from vitreous.weights.read import data_types
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.save import read_own, stated_timm
-from vitreous.weights.sidecar import check_fields, class_names, preprocessing
+from vitreous.weights.sidecar import check_fields, classifier_card, preprocessing
 from vitreous.weights.unwrap import RawCheckpoint
 
 
@@ -77,22 +77,11 @@ def load_timm(
             raise ValueError(f"{architecture} with these weights takes images of {at} px: leave the image size out")
         model.config = TimmConfig(architecture, int(stored), preprocess.size, model.config.channels)
     replaced = classes is not None and classes != model.config.classes
-    names = None if replaced else class_names(files, sidecar, model.config.classes, report)
     if replaced:
         model.reset_classifier(classes or 0)
         report.reinitialised = [name.removeprefix("network.") for name in (model.head_names() if classes else ())]
-    model.card = Card(
-        name=str(files.name),
-        preprocess=preprocess,
-        class_names=names,
-        head="classifier" if model.config.classes else "none",
-        origin=files.origin,
-        revision=files.revision,
-        files=tuple(str(path) for path in files.weights),
-        family="timm",
-        report=report,
-        training=None if replaced else own.get("training"),
-        **({} if replaced else stated_task(sidecar, own, model.config)),
+    model.card = classifier_card(
+        "timm", files, sidecar, own, preprocess, report, model.config, model.config.classes, replaced=replaced
     )
     return model
 

@@ -11,7 +11,7 @@ from torch import nn
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.vit import ViT
 from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, check_limits, library_models
-from vitreous.weights.card import Card, LoadReport, stated_task
+from vitreous.weights.card import LoadReport
 from vitreous.weights.fetch import CheckpointFiles
 from vitreous.weights.formats.timm import is_dropout
 from vitreous.weights.infer import check_shapes
@@ -19,7 +19,7 @@ from vitreous.weights.keymap import Format, rule, to_theirs
 from vitreous.weights.read import data_types
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.save import read_own
-from vitreous.weights.sidecar import class_names, preprocessing
+from vitreous.weights.sidecar import classifier_card, preprocessing
 from vitreous.weights.unwrap import RawCheckpoint
 
 if TYPE_CHECKING:
@@ -126,19 +126,8 @@ def load_resnet(
         preprocess = preprocessing(files, sidecar, (224, 224), first.shape[1], report, raw.stated)
     if image_size is not None:
         preprocess = preprocess.with_size(image_size)
-    names = None if report.reinitialised else class_names(files, sidecar, stored, report)
     model.config = replace(model.config, image_size=preprocess.size)
-    model.card = Card(
-        name=str(files.name),
-        preprocess=preprocess,
-        class_names=names,
-        head="classifier" if model.config.classes else "none",
-        origin=files.origin,
-        revision=files.revision,
-        files=tuple(str(path) for path in files.weights),
-        family="ResNet",
-        report=report,
-        training=None if report.reinitialised else own.get("training"),
-        **({} if report.reinitialised else stated_task(sidecar, own, model.config)),
+    model.card = classifier_card(
+        "ResNet", files, sidecar, own, preprocess, report, model.config, stored, replaced=bool(report.reinitialised)
     )
     return model

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from sklearn.metrics import average_precision_score
 
-from vitreous.inside.segmentation_scores import average_precision, segmentation_scores
+from vitreous.comparison.map_scores import average_precision, segmentation_scores
 
 
 @pytest.mark.parametrize("ties", [False, True])

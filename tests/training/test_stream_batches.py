@@ -10,9 +10,9 @@ import vitreous
 from vitreous.data.preprocess import Preprocess
 from vitreous.predict.scores import SCORES
 from vitreous.runtime.distributed import Rank
-from vitreous.training.batches import StreamSource, open_stream
 from vitreous.training.loop import train
 from vitreous.training.loss import in_units
+from vitreous.training.stream_batches import StreamSource, open_stream
 
 VIEW = Preprocess(size=(8, 8), resize=(8, 8), mean=(0.5,) * 3, std=(0.5,) * 3)
 CPU, ALONE = torch.device("cpu"), Rank()

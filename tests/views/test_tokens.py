@@ -4,7 +4,7 @@ import torch
 from vitreous.inside.representations import patch_similarity, principal_colours
 from vitreous.models.variants import variant
 from vitreous.models.vit import ViT
-from vitreous.views.joint import joint_colours, joint_directions
+from vitreous.views.tokens import joint_colours, joint_directions
 
 
 def outputs(model, seed):

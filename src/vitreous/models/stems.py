@@ -1,15 +1,24 @@
-"""`HybridStem`: a convolutional network before the patch embedding, the paper's hybrid architecture (section 3.1).
+"""Networks before the patch embedding: the paper's hybrid (`HybridStem`, section 3.1) and MobileCLIP's `ConvStem`.
 
-The first stages of BiT's ResNet (Kolesnikov et al., 2020): group norms, and convolutions whose weights are standardised
-(Qiao et al., 2019). Patches are then cut from its feature map instead of the image.
+`HybridStem` is the first stages of BiT's ResNet (Kolesnikov et al., 2020): group norms, and convolutions whose weights
+are standardised (Qiao et al., 2019). Patches are then cut from its feature map instead of the image.
+
+`ConvStem` is MobileCLIP's (Vasu et al., 2024). Kernels are as large as their strides, so that none sees beyond a patch:
+with the patch embedding, which is the last of them, they are an MLP over a pyramid of 4×4, 8×8 and 16×16 pixels. Batch
+norms of a checkpoint are folded into the convolutions: a batch norm at inference is one scale and one shift for each
+channel.
 
 Shapes:  b images · c channels · H W pixels
 """
 
 import math
+from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from vitreous.models.vit_config import ViTConfig
 
 STEMS: dict[str, tuple[int, ...]] = {  # blocks of each stage
     "r": (),
@@ -18,6 +27,7 @@ STEMS: dict[str, tuple[int, ...]] = {  # blocks of each stage
     "r50-s32": (3, 4, 6, 3),
 }
 GROUPS = 32
+STRIDES = (4, 2)  # of `ConvStem`
 
 
 def pad_same(x: Tensor, kernel: int, stride: int, value: float = 0.0) -> Tensor:
@@ -108,3 +118,29 @@ class HybridStem(nn.Module):
         for stage in self.stages or ():
             x = stage["blocks"](x)  # type: ignore[index]
         return x
+
+
+class ConvStem(nn.ModuleList):
+    """Images to a feature map: `[b c H W]` → `[b width/4 H/8 W/8]`."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        sides = zip((channels, width // 4), STRIDES, strict=True)
+        super().__init__(nn.Conv2d(inputs, width // 4, stride, stride) for inputs, stride in sides)
+        self.channels = width // 4
+
+    @property
+    def filters(self) -> Tensor:
+        """The filters of the first convolution: `[width/4 c 4 4]`."""
+        return next(self.parameters())
+
+    def forward(self, x: Tensor) -> Tensor:
+        for convolution in self:
+            x = F.gelu(convolution(x))
+        return x
+
+
+def build_stem(config: "ViTConfig") -> HybridStem | ConvStem | None:
+    """Build the network that a model has before its patch embedding, if it has one."""
+    if config.stem == "mobileclip":
+        return ConvStem(config.channels, config.width)
+    return None if config.stem == "none" else HybridStem(config.stem, config.channels)

@@ -1,8 +1,12 @@
-"""`ClassAttention`: layers after the blocks in which a class token reads the patches (CaiT, Touvron et al., 2021).
+"""What CaiT adds to a ViT (Touvron et al., 2021): `ClassAttention` after the blocks, and `TalkingHeads` in them.
 
 "Going deeper with Image Transformers": the blocks see patches alone. Then the class token, which they never met,
 attends to itself and to the patches in a few layers of attention and MLP; the patches stay as they are.
 `capture` sees the last of these layers as the model's pool.
+
+Heads talk (Shazeer et al., 2020): a head's scores become a weighted sum of all heads' scores, and its attention a
+weighted sum of all heads' attention. So a row of attention need not sum to 1 and can be negative, and no fused kernel
+computes it.
 
 Shapes:  b images · t tokens · d width · h heads · k width of one head
 """
@@ -15,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.models.hooks import hook, hooked_attention
+from vitreous.models.hooks import hook, hooked_attention, hooks_active, masked, scaled
 from vitreous.models.residual import LayerScale
 
 if TYPE_CHECKING:
@@ -73,3 +77,36 @@ class ClassAttention(nn.Module):
         for layer in self.layers:
             token = layer(token, x, mask, self)
         return token[:, 0]
+
+
+class HeadMixing(nn.Module):
+    """Replace each head's matrix by a weighted sum of all heads': `[b h t t]` → `[b h t t]`."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(heads))
+        self.bias = nn.Parameter(torch.zeros(heads))
+
+    def reset_parameters(self) -> None:
+        """Start with heads that do not talk: the identity."""
+        nn.init.eye_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x.movedim(1, -1), self.weight, self.bias).movedim(-1, 1)
+
+
+class TalkingHeads(nn.Module):
+    """Attention with a mixing of heads before the softmax, `proj_l`, and one after it, `proj_w`."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.proj_l, self.proj_w = HeadMixing(heads), HeadMixing(heads)
+
+    def forward(self, owner: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
+        """Compute attention of queries, keys and values `[b h t k]` → `[b h t k]`; hooks see it as `owner`'s."""
+        scores = hook(owner, "scores", masked(self.proj_l(scaled(q) @ k.transpose(-2, -1)), mask))
+        attention: Tensor = self.proj_w(scores.softmax(dim=-1))
+        if mask is not None or hooks_active():  # proj_w's bias must not bring back attention that is forbidden
+            attention = attention.nan_to_num().masked_fill(scores == float("-inf"), 0.0)
+        return F.dropout(hook(owner, "attention", attention), dropout, training=dropout > 0) @ v
