@@ -7,7 +7,9 @@ from safetensors.torch import save_file
 from torchvision.models.vision_transformer import VisionTransformer
 
 from conftest import assert_same, noise
-from vitreous.models.resnet import ResNet, ResNetConfig
+from vitreous.data.preprocess import HALF, Preprocess
+from vitreous.models.resnet import ResNet, ResNetConfig, resnet_config
+from vitreous.weights.card import Card
 from vitreous.weights.convert import convert
 from vitreous.weights.load import load
 from vitreous.weights.safety import CheckpointError
@@ -155,3 +157,15 @@ def test_a_saved_folder_is_resized_as_the_checkpoint_that_it_was_made_from(tmp_p
     again = load(tmp_path / "folder", image_size=64)
     assert "torchvision's convention" in again.card.report.resized[0]
     assert torch.equal(again(x), model(x))
+
+
+def test_a_resnet_without_its_head_keeps_nothing_of_it(tmp_path):
+    model = ResNet(resnet_config("resnet18_small", classes=2)).eval()
+    preprocess = Preprocess(size=(32, 32), resize=32, mean=HALF, std=HALF)
+    model.card = Card("small", preprocess, ("cat", "dog"), family="ResNet", task="multilabel", thresholds=(0.25, 0.5))
+    save(model, tmp_path / "model")
+    assert load(tmp_path / "model").card.thresholds == (0.25, 0.5)
+    for classes in (0, 5):
+        card = load(tmp_path / "model", classes=classes).card
+        assert (card.class_names, card.thresholds, card.task) == (None, None, "classify")
+        assert card.head == ("classifier" if classes else "none")

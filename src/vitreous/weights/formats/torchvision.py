@@ -116,7 +116,8 @@ def load_resnet(
     report = LoadReport(format="torchvision-resnet", tensors=len(tensors), stored_as=data_types(tensors))
     if stem == "small" and "stem" not in stated:
         report.assumed["stem"] = "small (the first kernel is 3×3: no max-pool after it)"
-    if classes is not None and classes != stored:
+    replaced = classes is not None and classes != stored
+    if classes is not None and replaced:
         model.reset_classifier(classes)
         if isinstance(model.fc, nn.Linear):
             report.reinitialised = ["fc.weight", "fc.bias"]
@@ -128,6 +129,6 @@ def load_resnet(
         preprocess = preprocess.with_size(image_size)
     model.config = replace(model.config, image_size=preprocess.size)
     model.card = classifier_card(
-        "ResNet", files, sidecar, own, preprocess, report, model.config, stored, replaced=bool(report.reinitialised)
+        "ResNet", files, sidecar, own, preprocess, report, model.config, stored, replaced=replaced
     )
     return model
