@@ -35,5 +35,5 @@ concepts = vitreous.find_concepts(
 print(concepts)
 for concept in concepts.found[:5]:
     falls = ", ".join(f"{name} {change:+.2f}" for name, change in concepts.describe(concept))
-    print(f"concept {concept.index}: {falls}; a random direction {concept.random.mean:+.2f}")
+    print(f"concept {concept.index}: {falls}; a random direction {concept.random:+.2f}")
 print(f"wrote {concepts.save('concepts.html')}")

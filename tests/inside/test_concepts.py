@@ -131,7 +131,7 @@ def test_effects_are_measured_on_images_that_were_held_out(model):
         model, images, 1, autoencoder, tokens, logits, learned, 4, lambda *counts: done.append(counts)
     )
     assert done == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    assert found == sorted(found, key=lambda each: each.effect.mean - each.random.mean)
+    assert found == sorted(found, key=lambda each: each.effect.mean - each.random)
     concept = found[0]
     held_out = [i for i, _ in concept.places if not learned[i]][:8]
     with torch.inference_mode(), switched_off(model, 1, autoencoder, concept.index):

@@ -29,6 +29,7 @@ UNUSED = 20_000  # tokens after which a concept that was not active is also taug
 UNUSED_SHARE = 1 / 32  # of that in the loss
 NAMED = 3  # classes that stand for a concept's effect
 WITNESSES = 8  # images on which they are chosen, and others on which they are measured
+RANDOM = 3  # directions that a concept is compared with
 
 
 class SparseAutoencoder(nn.Module):
@@ -142,7 +143,7 @@ def _learn(
 
 @dataclass(frozen=True)
 class Effect:
-    """What a model's classes lose without a concept, or without as much of a random direction."""
+    """What a model's classes lose without a concept, or without as much of another direction."""
 
     classes: tuple[int, ...]
     """The classes that fall most, chosen on some images that have the concept …"""
@@ -164,8 +165,8 @@ class Concept:
     places: tuple[tuple[int, int], ...]
     """Image and patch where it is strongest, one for each image, the strongest first."""
     effect: Effect
-    random: Effect
-    """The same, for as much of a random direction, at the same patches."""
+    random: float
+    """The mean effect of as much of a random direction at the same patches, on the classes that it lowers most."""
 
 
 @torch.inference_mode()
@@ -207,7 +208,7 @@ def measure_concepts(
             found.append(_measure(model, images, block, autoencoder, concept, activations[..., i], logits, learned))
         if progress is not None:
             progress(i + 1, len(ranked))
-    return sorted((each for each in found if each is not None), key=lambda each: each.effect.mean - each.random.mean)
+    return sorted((each for each in found if each is not None), key=lambda each: each.effect.mean - each.random)
 
 
 def _measure(
@@ -229,16 +230,17 @@ def _measure(
     together = chosen + measured
     x = torch.stack([images[i] for i in together])
     generator = torch.Generator().manual_seed(concept)
-    random = F.normalize(torch.randn(autoencoder.directions.shape[1], generator=generator), dim=0).to(x)
+    random = F.normalize(torch.randn(RANDOM, autoencoder.directions.shape[1], generator=generator), dim=1).to(x)
     effects = []
-    for direction in (None, random):
+    for direction in (None, *random):
         with switched_off(model, block, autoencoder, concept, direction):
             changes = centred(model(x)) - centred(logits[together])
         lowest = changes[: len(chosen)].mean(dim=0).argsort()[:NAMED]
         fallen = changes[len(chosen) :].mean(dim=0)[lowest]
         effects.append(Effect(tuple(lowest.tolist()), tuple(fallen.tolist())))
     places = tuple((i, int(patches[i])) for i in ranked)
-    return Concept(concept, float((activations > 0).float().mean()), places, *effects)
+    usual = sum(each.mean for each in effects[1:]) / RANDOM
+    return Concept(concept, float((activations > 0).float().mean()), places, effects[0], usual)
 
 
 @torch.inference_mode()

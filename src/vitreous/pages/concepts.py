@@ -52,8 +52,8 @@ class Concepts:
 
     @property
     def stronger(self) -> int:
-        """How many of the measured concepts lower their classes more than as much of a random direction lowers its."""
-        return sum(each.effect.mean < each.random.mean for each in self.found)
+        """How many of the measured concepts lower their classes more than as much of random directions lowers theirs."""
+        return sum(each.effect.mean < each.random for each in self.found)
 
     def describe(self, concept: Concept) -> list[tuple[str, float]]:
         """Name the classes that fall most without a concept, with the change of their logits."""
@@ -77,7 +77,7 @@ class Concepts:
 
     def _changes(self) -> list[tuple[float, float]]:
         """List the mean change of each concept's classes, and that of its random direction's."""
-        return [(each.effect.mean, each.random.mean) for each in self.found]
+        return [(each.effect.mean, each.random) for each in self.found]
 
     def _tiles(self, concept: Concept) -> list[tuple[str, str]]:
         """Draw the images where a concept is strongest, its patch outlined: their names and addresses."""
