@@ -52,7 +52,7 @@ class Concepts:
 
     @property
     def stronger(self) -> int:
-        """How many of the measured concepts lower their classes more than as much of random directions lowers theirs."""
+        """How many measured concepts lower their classes more than as much of random directions lowers theirs."""
         return sum(each.effect.mean < each.random for each in self.found)
 
     def describe(self, concept: Concept) -> list[tuple[str, float]]:
