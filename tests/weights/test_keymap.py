@@ -13,13 +13,13 @@ from vitreous.weights.keymap import (
     TABLE,
     TOKEN,
     TRANSPOSE,
-    fold_class_position,
     pattern,
     rule,
     strip_prefix,
     to_ours,
     to_theirs,
 )
+from vitreous.weights.positions import fold_class_position
 from vitreous.weights.safety import CheckpointError
 
 RULES = (

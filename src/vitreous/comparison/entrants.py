@@ -102,7 +102,7 @@ class Entrant:
 
     @property
     def start(self) -> str:
-        """How the model begins: fine-tuned or from scratch.
+        """How an entrant begins: fine-tuned or from scratch.
 
         >>> find_entrant("resnet18_small").start
         'from scratch'

@@ -204,7 +204,7 @@ def mask_rows(logits: Tensor, masks: Tensor) -> Tensor:
 
 
 def check_masks(masks: Tensor, classes: int) -> None:
-    """Raise if a mask has a class that there is none of."""
+    """Raise if a mask to be scored has a class that the model does not have."""
     if (highest := masks.where(masks != IGNORE, 0)).numel() and highest.max() >= classes:
         raise ValueError(f"a mask has the value {highest.max()}: expected {classes} classes and {IGNORE} for none")
 

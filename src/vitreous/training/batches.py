@@ -253,7 +253,7 @@ def with_margin(preprocess: Preprocess) -> Preprocess:
 
 
 def _to_tensor(image: Image) -> Tensor:
-    """Turn an image of a batch into pixels, uint8 `[c h w]`."""
+    """Turn an image of a training batch into pixels, uint8 `[c h w]`."""
     pixels = np.array(image)
     return torch.from_numpy(pixels.reshape(image.height, image.width, -1).transpose(2, 0, 1).copy())  # [c h w]
 

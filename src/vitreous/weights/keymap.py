@@ -158,17 +158,3 @@ def strip_prefix(*prefixes: str) -> Callable[[Tensors], Tensors]:
         return plain
 
     return strip
-
-
-def fold_class_position(tensors: Tensors) -> Tensors:
-    """Make a format's `adjust` step: add the class token's position to the token itself, for models with registers.
-
-    Registers stand between class token and patches and have no positions, so only patches keep theirs. The class
-    token's position is a constant added to a constant: the sum is the same function.
-    """
-    if "reg_token" not in tensors:
-        return tensors
-    if absent := [key for key in ("cls_token", "pos_embed") if key not in tensors]:
-        raise CheckpointError(f"the checkpoint has reg_token but not {', '.join(absent)}: it is incomplete")
-    positions = tensors["pos_embed"]
-    return tensors | {"cls_token": tensors["cls_token"] + positions[:, :1], "pos_embed": positions[:, 1:]}

@@ -190,3 +190,17 @@ def _stretched(old: int, new: int) -> Tensor:
     share = ((targets - places[right - 1]) / (places[right] - places[right - 1])).clamp(0, 1)[:, None]
     identity = torch.eye(old)
     return (1 - share) * identity[right - 1] + share * identity[right]
+
+
+def fold_class_position(tensors: Tensors) -> Tensors:
+    """Add the class token's position to the token itself, for models with registers: a format's `adjust` step.
+
+    Registers stand between class token and patches and have no positions, so only patches keep theirs. The class
+    token's position is a constant added to a constant: the sum is the same function.
+    """
+    if "reg_token" not in tensors:
+        return tensors
+    if absent := [key for key in ("cls_token", "pos_embed") if key not in tensors]:
+        raise CheckpointError(f"the checkpoint has reg_token but not {', '.join(absent)}: it is incomplete")
+    positions = tensors["pos_embed"]
+    return tensors | {"cls_token": tensors["cls_token"] + positions[:, :1], "pos_embed": positions[:, 1:]}

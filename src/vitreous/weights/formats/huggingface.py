@@ -23,11 +23,11 @@ from vitreous.weights.keymap import (
     Format,
     Rule,
     Tensors,
-    fold_class_position,
     rule,
     strip_prefix,
     to_theirs,
 )
+from vitreous.weights.positions import fold_class_position
 
 PATCHES = "embeddings.patch_embeddings.projection.weight"
 OLD, NEW = "encoder.layer.{n}", "layers.{n}"  # DINOv2's blocks kept the old name

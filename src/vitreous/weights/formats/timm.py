@@ -24,10 +24,10 @@ from vitreous.weights.keymap import (
     SAME,
     Allowed,
     Format,
-    fold_class_position,
     rule,
     to_theirs,
 )
+from vitreous.weights.positions import fold_class_position
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.sidecar import check_fields
 from vitreous.weights.timm_classes import OURS, POOLS, beit_arguments, eva_arguments, shared_arguments
