@@ -32,3 +32,8 @@ def test_the_key_table_of_efficientnet_lite0_covers_timms_keys_one_to_one(monkey
     keys = [f"{name}.{part}" for name, parts in [*layers, ("_fc", ("weight", "bias"))] for part in parts]
     theirs = pytest.importorskip("timm").create_model("tf_efficientnet_lite0").state_dict()
     assert sorted(map(table.timm_key, keys)) == sorted(theirs)
+
+
+def test_the_maps_that_were_left_out_give_the_results_known_in_closed_form(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    importlib.import_module("more_maps").check()
