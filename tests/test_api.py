@@ -17,6 +17,7 @@ from two_towers import write_siglip
 
 import vitreous
 from vitreous.benchmarking.roofline import SQUARES
+from vitreous.models.resnet import resnet_config
 from vitreous.weights import hub
 from vitreous.weights.card import Card
 
@@ -180,3 +181,14 @@ def test_a_public_function_can_be_called_twice(name, model, zoo, tmp_path, monke
         out.mkdir()
         assert callable(getattr(vitreous, name))
         assert CALLS[name](model, zoo, out) is not None
+
+
+def test_a_vit_made_in_memory_answers_and_other_models_are_refused_in_one_line():
+    made = vitreous.ViT(vitreous.variant("vit_pico_patch2_8")).eval()
+    assert len(vitreous.classify(PIXELS, made, device="cpu").predictions) == 5
+    assert vitreous.explain(PIXELS, made, "relevance", device="cpu").answer is not None
+    for function in (vitreous.classify, vitreous.explain):
+        with pytest.raises(TypeError, match="expected a model of vitreous, a name or a path, got torch's Linear"):
+            function(PIXELS, torch.nn.Linear(2, 2))
+    with pytest.raises(ValueError, match=r"set model\.card"):
+        vitreous.classify(PIXELS, vitreous.ResNet(resnet_config("resnet18_small", classes=2)))

@@ -12,7 +12,7 @@ from vitreous.models.vit import ViT
 from vitreous.pages.concepts import Concepts
 from vitreous.runtime.device import pick_device
 from vitreous.runtime.files import short_name
-from vitreous.weights.load import Model, load
+from vitreous.weights.load import Model, loaded
 
 LEAST = 10  # images
 HELD_OUT = 5  # every fifth image
@@ -45,17 +45,17 @@ def find_concepts(
     5
     """
     begun = time.perf_counter()
-    loaded = load(model) if model is None or isinstance(model, str | Path) else model
-    if not isinstance(loaded, ViT) or loaded.card.head != "classifier" or loaded.card.task != "classify":
+    vit = loaded(model)
+    if not isinstance(vit, ViT) or vit.card.head != "classifier" or vit.card.task != "classify":
         raise ValueError("concepts are found in a ViT that answers with classes: this model is another")
-    loaded = loaded.to(pick_device(device))
+    vit = vit.to(pick_device(device))
     if block is None:
-        block = 2 * loaded.config.depth // 3
-    if not 0 <= block < loaded.config.depth:
-        raise ValueError(f"there is no block {block}: this model has 0 to {loaded.config.depth - 1}")
+        block = 2 * vit.config.depth // 3
+    if not 0 <= block < vit.config.depth:
+        raise ValueError(f"there is no block {block}: this model has 0 to {vit.config.depth - 1}")
     sources, _ = open_images(images)
     say = progress or (lambda what, done, total: None)
-    preprocess, like = loaded.card.preprocess, next(loaded.parameters())
+    preprocess, like = vit.card.preprocess, next(vit.parameters())
     names, views = [], []
     for i, source in enumerate(sources):
         try:
@@ -67,19 +67,19 @@ def find_concepts(
     if len(views) < LEAST:
         raise ValueError(f"{len(views)} images are too few to learn concepts from: pass {LEAST} or more")
     x = [preprocess.normalise(preprocess.pixels_of(view)).to(like) for view in views]
-    tokens, logits = collect_tokens(loaded, x, block)
+    tokens, logits = collect_tokens(vit, x, block)
     learned = [i % HELD_OUT > 0 for i in range(len(x))]
     held_out = tokens[::HELD_OUT]
     autoencoder = learn_concepts(
         tokens[[i for i, known in enumerate(learned) if known]].flatten(0, 1),
-        concepts or PER_WIDTH * loaded.config.width,
+        concepts or PER_WIDTH * vit.config.width,
         active,
         steps,
         seed,
         lambda done, total: say("steps", done, total),
     )
     found = measure_concepts(
-        loaded,
+        vit,
         x,
         block,
         autoencoder,
@@ -90,14 +90,14 @@ def find_concepts(
         lambda done, total: say("effects", done, total),
     )
     return Concepts(
-        short_name(loaded.card.name),
+        short_name(vit.card.name),
         block,
         found,
         autoencoder,
         views,
         names,
-        [loaded.card.label(index) for index in range(loaded.config.classes)],
-        loaded.layout,
+        [vit.card.label(index) for index in range(vit.config.classes)],
+        vit.layout,
         sum(learned),
         autoencoder.explained(held_out.flatten(0, 1)),
         unused_share(autoencoder, held_out),

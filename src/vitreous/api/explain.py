@@ -14,7 +14,7 @@ from vitreous.pages.explanation import Explanation
 from vitreous.predict.words import name_target
 from vitreous.runtime.device import pick_device
 from vitreous.views.inspection import Choice, Inspection
-from vitreous.weights.load import Model, load
+from vitreous.weights.load import Model, loaded
 
 
 def explain(
@@ -42,8 +42,7 @@ def explain(
     >>> explanation.answer.best.class_name, explanation.map("relevance").shape
     ('cat', (8, 8))
     """
-    loaded = load(model) if model is None or isinstance(model, str | Path) else model
-    inspected, index = name_target(_with_fit(loaded.to(pick_device(device)), fit), target, classes)
+    inspected, index = name_target(_with_fit(loaded(model).to(pick_device(device)), fit), target, classes)
     chosen = Choice(target=index, **choice)
     if image is None:
         found = [("", None)] if model is not None else [("coffee", samples()["coffee"])]

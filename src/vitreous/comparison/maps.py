@@ -39,7 +39,7 @@ from vitreous.predict.tables import reason, table_schema
 from vitreous.runtime.device import device_name, pick_device
 from vitreous.runtime.distributed import this_rank
 from vitreous.runtime.files import short_name, write_atomic, write_json
-from vitreous.weights.load import Model, load
+from vitreous.weights.load import Model, loaded
 
 SANITY_EVERY = 5
 """Every how many images the maps are computed with fresh weights too."""
@@ -106,19 +106,19 @@ def compare_maps(
     """
     if data is None and masks is None:
         raise ValueError("name the images to measure on: data=FOLDER, or masks=FOLDER with images/ and masks/")
-    loaded = load(model) if model is None or isinstance(model, str | Path) else model
-    if loaded.card.family == "timm":
+    network = loaded(model)
+    if network.card.family == "timm":
         raise ValueError("heat maps of timm classifiers are not compared: choose a ViT or a ResNet")
-    if loaded.card.head != "classifier":
+    if network.card.head != "classifier":
         raise ValueError("heat maps explain a class, and this model has no classifier: choose one that has")
-    if loaded.card.task != "classify":
+    if network.card.task != "classify":
         raise ValueError(
-            f"heat maps are measured by a class's probability, and this model answers with {NOUNS[loaded.card.task]}: "
+            f"heat maps are measured by a class's probability, and this model answers with {NOUNS[network.card.task]}: "
             "choose one that has a class for each image"
         )
-    loaded = loaded.to(pick_device(device)).eval()
-    chosen = choose_methods(tuple(methods), loaded)
-    scorer = Scorer(loaded, chosen, steps)
+    network = network.to(pick_device(device)).eval()
+    chosen = choose_methods(tuple(methods), network)
+    scorer = Scorer(network, chosen, steps)
     folder = Path(output or Path("studies") / f"maps-{short_name(str(data or masks))}").expanduser()
     page, folder = (folder, folder.with_suffix("")) if folder.suffix == ".html" else (folder / "maps.html", folder)
     about = {"methods": ", ".join(chosen), "steps": str(steps), "greedy": str(greedy)}
@@ -132,7 +132,7 @@ def compare_maps(
                 "folder with a sub-folder for each class"
             )
         found = found if images is None else found.spread(images)
-        classes = match_classes(found.class_names, loaded.card.class_names, loaded.config.classes)
+        classes = match_classes(found.class_names, network.card.class_names, network.config.classes)
         names = [found.describe(i) for i in range(len(found))]
         if len(set(names)) < len(names):
             names = [f"{name} #{i}" for i, name in enumerate(names)]
@@ -152,22 +152,22 @@ def compare_maps(
             raise
     read = {what: read_parts(folder / what) for what in jobs if any((folder / what).glob("part-*.parquet"))}
     context = {
-        "model": loaded.card.name,
+        "model": network.card.name,
         "data": {"faithfulness": short_name(str(data)), "segmentation": short_name(str(masks))},
-        "device": device_name(next(loaded.parameters()).device),
+        "device": device_name(next(network.parameters()).device),
         "torch": torch.__version__,
         "steps": steps,
-        "grid": list(patch_grid(loaded, torch.empty(1, 1, *loaded.card.preprocess.size))),
+        "grid": list(patch_grid(network, torch.empty(1, 1, *network.card.preprocess.size))),
         "methods": list(chosen),
     }
     table = map_tables(read, chosen, scorer.operators, context)
     write_json(folder / "maps.json", table)
     write_atomic(folder / "maps.md", lambda path: path.write_text(as_markdown(table) + "\n", encoding="utf-8"))
-    agree, disagree = _examples(read.get("faithfulness"), listed, loaded, table) if listed else ([], [])
-    title = f"Heat maps of {short_name(loaded.card.name)}"
+    agree, disagree = _examples(read.get("faithfulness"), listed, network, table) if listed else ([], [])
+    title = f"Heat maps of {short_name(network.card.name)}"
     again = {"--data": data, "--masks": masks, "--images": images}
     words = [f"{flag} {short_name(str(value))}" for flag, value in again.items() if value is not None]
-    command = " ".join(["vitreous compare", short_name(loaded.card.name), "--maps", *words])
+    command = " ".join(["vitreous compare", short_name(network.card.name), "--maps", *words])
     write_maps_page(page, printed_tables(table), title=title, agree=agree, disagree=disagree, command=command)
     return MapComparison(folder, table, page, ended)
 

@@ -23,7 +23,7 @@ from vitreous.models.vit_config import ViTConfig
 from vitreous.runtime.memory import is_out_of_memory
 from vitreous.weights.architectures import find_architecture, resizing, states, timm_models
 from vitreous.weights.assume import check_assumptions, without_fields
-from vitreous.weights.card import Card, LoadReport, fold_standard, stated_task
+from vitreous.weights.card import Card, LoadReport, card_of, fold_standard, stated_task
 from vitreous.weights.fetch import CheckpointFiles, fetch
 from vitreous.weights.formats.pretraining import MAE
 from vitreous.weights.formats.registry import recognise
@@ -155,9 +155,19 @@ def _check_resize(resize: str | None, kind: str) -> None:
         raise ValueError(f"{kind} has no position embeddings to resize: leave resize={resize!r} out")
 
 
-def loaded(model: Model | str | None) -> Model:
-    """Return a model that is loaded already as it is; load a name, a path or (None) the packaged model."""
-    return model if isinstance(model, torch.nn.Module) else load(model)
+def loaded(model: Model | str | Path | None) -> Model:
+    """Return a model that is loaded already as it is; load a name, a path or (None) the packaged model.
+
+    A ViT that was made in memory gets a card with the usual preprocessing.
+    """
+    if model is None or isinstance(model, str | Path):
+        return load(model)
+    if not hasattr(model, "card"):
+        kind = f"{type(model).__module__.partition('.')[0]}'s {type(model).__name__}"
+        raise TypeError(f"expected a model of vitreous, a name or a path, got {kind}: save its weights and load them")
+    if model.card is None:
+        model.card = card_of(model)
+    return model
 
 
 def _without(raw: RawCheckpoint, config: Mapping[str, Any], ignored: tuple[str, ...]) -> dict[str, Any]:
