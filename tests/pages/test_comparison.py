@@ -46,3 +46,5 @@ def test_a_class_that_does_not_differ_takes_no_bar_from_one_that_does():
         gaps = class_gaps(names, better, worst)
         assert len(gaps) == CLASSES
         assert all(gap for _, gap in gaps)
+    assert len(class_gaps(names, [0.6, *worst[1:]], worst)) == 1
+    assert len(class_gaps(names, worst, worst)) == CLASSES

@@ -312,9 +312,10 @@ def class_gaps(
     gaps.sort(key=lambda pair: -pair[1])
     if len(gaps) <= CLASSES:
         return gaps
+    gaps = [(name, gap) for name, gap in gaps if gap] or gaps
     above, below = sum(gap > 0 for _, gap in gaps), sum(gap < 0 for _, gap in gaps)
     last = min(below, max(CLASSES // 2, CLASSES - above))
-    return gaps[: CLASSES - last] + gaps[len(gaps) - last :]
+    return gaps if len(gaps) <= CLASSES else gaps[: CLASSES - last] + gaps[len(gaps) - last :]
 
 
 def _bars(gaps: Sequence[tuple[str, float]], right: int, left: int, form: str = ".1f") -> list[dict[str, Any]]:
