@@ -1,7 +1,7 @@
 """Models of a study: what a name stands for, and the config that each model gets."""
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -110,6 +110,13 @@ def test_each_kind_gets_its_own_optimiser():
     tuned, tuned_resnet = configure(Budget("pets", batch_size=64), (TUNED, TUNED_RESNET))
     assert (tuned.optimizer, tuned.learning_rate, tuned.policy) == ("adamw", 3e-4, "attention")
     assert (tuned_resnet.optimizer, tuned_resnet.learning_rate) == ("sgd", pytest.approx(0.04 * 64 / 256))
+
+
+def test_heads_alone_are_trained_alike():
+    entrants = (replace(TUNED, policy="head"), replace(TUNED_RESNET, policy="head"))
+    vit, resnet = configure(Budget("pets", batch_size=8), entrants)
+    assert (resnet.optimizer, resnet.learning_rate) == ("adamw", 3e-3)
+    assert differing([vit, resnet]) == []
 
 
 def test_a_resnet_sees_images_of_the_vits_size():

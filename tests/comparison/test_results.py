@@ -11,6 +11,7 @@ from vitreous.comparison.entrants import display_names
 from vitreous.comparison.results import disagreements, gather
 from vitreous.comparison.runs import Predictions, finish_runs
 from vitreous.comparison.study import open_study
+from vitreous.comparison.table import verdicts
 from vitreous.weights.load import load
 from vitreous.weights.save import save
 
@@ -45,6 +46,17 @@ def test_disagreements_are_sorted_by_probability_and_hold_both_answers():
     }
     assert (found["one"]["count"], found["other"]["count"]) == (2, 1)
     assert disagreements([*one, *other], other)["one"]["count"] == 0  # a seed of the first is wrong as well
+
+
+def test_among_several_pairs_a_sentence_without_verdict_names_its_pair():
+    numbers = {"difference": 0.1, "half_width": None, "p_images": 0.5, "p_seeds": 1.0, "p_corrected": 1.0}
+    pairs = [
+        {"one": "a", "other": "b", "verdict": "", "reason": "one seed: no verdict", **numbers},
+        {"one": "a", "other": "c", "verdict": "a", "reason": "a is better than c", **numbers},
+    ]
+    said = verdicts({"pairs": pairs, "alike": True})
+    assert [line.split(" (")[0] for line in said] == ["a and b, one seed: no verdict", "a is better than c"]
+    assert verdicts({"pairs": pairs[:1], "alike": True})[0].startswith("one seed: no verdict")
 
 
 def test_names_are_cut_only_if_they_stay_different():

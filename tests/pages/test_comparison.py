@@ -36,3 +36,15 @@ def test_of_many_classes_those_that_differ_most_are_shown():
     assert len(gaps) == CLASSES
     assert gaps[0][1] > 0 > gaps[-1][1]
     assert {name for name, _ in gaps} == {str(i) for i in range(count) if min(i, count - 1 - i) < CLASSES // 2}
+
+
+def test_a_class_that_does_not_differ_takes_no_bar_from_one_that_does():
+    names, worst = [str(i) for i in range(2 * CLASSES)], [0.5] * (2 * CLASSES)
+    for sign in (1, -1):
+        better = [0.5 + sign * (0.1 if i < CLASSES - 1 else 0) for i in range(2 * CLASSES)]
+        better[-1] -= sign * 0.2
+        gaps = class_gaps(names, better, worst)
+        assert len(gaps) == CLASSES
+        assert all(gap for _, gap in gaps)
+    assert len(class_gaps(names, [0.6, *worst[1:]], worst)) == 1
+    assert len(class_gaps(names, worst, worst)) == CLASSES

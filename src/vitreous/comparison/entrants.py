@@ -98,7 +98,7 @@ class Entrant:
     notes: tuple[str, ...] = ()
     """What a reader of the table must know."""
     batch_norm: bool = False
-    """Whether it has batch norms: then it gets the optimiser of a ResNet."""
+    """Whether it has batch norms: then it gets the optimiser of a ResNet, unless its head alone learns."""
 
     @property
     def start(self) -> str:
@@ -299,6 +299,9 @@ def _configure(common: TrainConfig, entrant: Entrant, size: int, rate: float | N
     if entrant.batch_norm:
         usual, decay = (RESNET_TUNING_RATE, RESNET_TUNING_DECAY) if entrant.pretrained else (RESNET_RATE, RESNET_DECAY)
         own |= RESNET | {"learning_rate": usual * batch / 256, "weight_decay": decay}
+        if entrant.policy == "head":  # a new head on frozen features is the same task for every model
+            own |= {"optimizer": "adamw", "clip": common.clip, "weight_decay": common.weight_decay}
+            own |= {"learning_rate": POLICY_RATES["head"]}
         own |= {} if entrant.pretrained else {"image_size": common.image_size or entrant.image_size or size}
     elif entrant.pretrained:
         own |= {"optimizer": "adamw", "learning_rate": POLICY_RATES[entrant.policy.partition(":")[0]]}

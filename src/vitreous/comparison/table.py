@@ -139,9 +139,17 @@ def cells(table: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def verdicts(table: Mapping[str, Any]) -> list[str]:
-    """Write the verdict on each pair of models in a sentence; one for all pairs that began differently."""
+    """Write the verdict on each pair of models in a sentence; one for all pairs that began differently.
+
+    Among several pairs, a sentence without a verdict names its pair; a verdict does so itself.
+    """
     known = [pair for pair in table["pairs"] if pair["reason"] != DIFFERENT_STARTS]
-    sentences = [f"{pair['reason']} ({evidence(pair, table.get('task'))})" for pair in known]
+    several = len(table["pairs"]) > 1
+    sentences = [
+        f"{pair['one']} and {pair['other']}, " * (several and not pair["verdict"])
+        + f"{pair['reason']} ({evidence(pair, table.get('task'))})"
+        for pair in known
+    ]
     if table["alike"]:
         return sentences
     return [f"{DIFFERENT_STARTS} between a pre-trained model and one from scratch", *sentences]

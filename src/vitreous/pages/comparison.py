@@ -302,13 +302,20 @@ def class_gaps(
 ) -> list[tuple[str, float]]:
     """Compute the comparison page's gaps by class: one model's accuracy less the other's, in points.
 
+    Of many classes, those that differ most are left: half of them to each side, or more where the other side has fewer.
+
     >>> class_gaps(["cat", "dog", "owl"], [0.5, 0.9, None], [0.75, 0.8, None])
     [('dog', 10.0), ('cat', -25.0)]
     """
     pairs = zip(names, one, other, strict=True)
     gaps = [(name, round(scale * (a - b), 6)) for name, a, b in pairs if a is not None and b is not None]
     gaps.sort(key=lambda pair: -pair[1])
-    return gaps if len(gaps) <= CLASSES else gaps[: CLASSES // 2] + gaps[-CLASSES // 2 :]
+    if len(gaps) <= CLASSES:
+        return gaps
+    gaps = [(name, gap) for name, gap in gaps if gap] or gaps
+    above, below = sum(gap > 0 for _, gap in gaps), sum(gap < 0 for _, gap in gaps)
+    last = min(below, max(CLASSES // 2, CLASSES - above))
+    return gaps if len(gaps) <= CLASSES else gaps[: CLASSES - last] + gaps[len(gaps) - last :]
 
 
 def _bars(gaps: Sequence[tuple[str, float]], right: int, left: int, form: str = ".1f") -> list[dict[str, Any]]:
