@@ -64,6 +64,10 @@ def test_names_are_cut_only_if_they_stay_different():
     assert display_names(["a/vit", "b/resnet"]) == {"a/vit": "vit", "b/resnet": "resnet"}
     paths = ["/home/me/a/vit@head", "/home/me/b/vit@head", "timm:resnet18@/home/me/a/mine.pth@head"]
     assert list(display_names(paths).values()) == ["a/vit@head", "b/vit@head", "timm:resnet18@a/mine.pth@head"]
+    alone = ["packaged@head", "timm:resnet18@a/mine.pth@head"]
+    assert list(display_names(alone).values()) == ["packaged@head", "timm:resnet18@head"]
+    twice = ["timm:resnet18@a/mine.pth", "timm:resnet18@b/yours.pth"]
+    assert list(display_names(twice).values()) == ["timm:resnet18@mine.pth", "timm:resnet18@yours.pth"]
 
 
 @pytest.mark.slow

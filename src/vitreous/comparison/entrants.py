@@ -173,7 +173,7 @@ def split_policy(label: str) -> tuple[str, str | None]:
 
 
 def display_names(labels: Sequence[str]) -> dict[str, str]:
-    """Shorten the names of a study's models to the last parts of their paths, as many as keep them different.
+    """Shorten the names of a study's models to the last parts of their paths, as few as keep them different.
 
     Local paths are not written to files that may be shared.
 
@@ -182,7 +182,7 @@ def display_names(labels: Sequence[str]) -> dict[str, str]:
     >>> list(display_names(["/home/me/one/model", "/home/me/other/model"]).values())
     ['one/model', 'other/model']
     """
-    for parts in range(1, 2 + max(label.count("/") + label.count("\\") for label in labels)):
+    for parts in range(2 + max(label.count("/") + label.count("\\") for label in labels)):
         names = {label: short_model(label, parts) for label in labels}
         if len({slug(name) for name in names.values()}) == len(labels):
             break
@@ -190,16 +190,18 @@ def display_names(labels: Sequence[str]) -> dict[str, str]:
 
 
 def short_model(label: str, parts: int = 1) -> str:
-    """Shorten the name of a study's model to the last parts of its path, after timm's name if it has one.
+    """Shorten the name of a study's model to the last parts of its path; of a timm classifier's weights, perhaps none.
 
     >>> short_model("timm:resnet18@/home/me/mine.safetensors@head")
     'timm:resnet18@mine.safetensors@head'
+    >>> short_model("timm:resnet18@/home/me/mine.safetensors@head", 0), short_model("/home/me/vit", 0)
+    ('timm:resnet18@head', 'vit')
     """
     name, policy = split_policy(label)
     timm, end = split_timm(name), f"@{policy}" * (policy is not None)
     if timm and timm[1]:
-        return f"timm:{timm[0]}@{_last_parts(timm[1], parts)}{end}"
-    return f"{_last_parts(name, parts)}{end}"
+        return f"timm:{timm[0]}" + f"@{_last_parts(timm[1], parts)}" * (parts > 0) + end
+    return f"{_last_parts(name, max(parts, 1))}{end}"
 
 
 def _last_parts(path: str, count: int) -> str:
