@@ -210,7 +210,7 @@ def test_weights_by_file_are_fine_tuned_and_their_folder_is_not_shown(tmp_path):
     zoo, model = make_zoo(tmp_path / "zoo"), f"timm:test_resnet@{weights}@head"
     found = tiny(zoo, tmp_path / "study", models=(model, "vit_pico_patch2_8"), image_size=32, seeds=1)
     row = found.tables[0]["rows"][0]
-    assert (row["name"], row["start"]) == ("timm:test_resnet@mine.safetensors@head", "fine-tuned (head)")
+    assert (row["name"], row["start"]) == ("timm:test_resnet@head", "fine-tuned (head)")
     assert row["learning"] < row["parameters"]
     folder = next((tmp_path / "study/runs").glob("timm*"))
     trained, first = load(folder / "model").network.state_dict(), load_file(weights)
