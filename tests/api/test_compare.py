@@ -218,3 +218,4 @@ def test_weights_by_file_are_fine_tuned_and_their_folder_is_not_shown(tmp_path):
     assert changed == {"fc.weight", "fc.bias"}
     assert str(tmp_path) not in found.page.read_text()
     assert str(tmp_path) not in found.command
+    assert found.command.endswith(" --skip-compiled")

@@ -15,6 +15,17 @@ def test_a_folder_comes_before_a_dataset_of_the_same_name(tmp_path, monkeypatch)
     assert open_dataset("digits").class_names == ("a", "b")
 
 
+@pytest.mark.parametrize(
+    "holds", [(), ("run.lock", "config.json"), ("study.json",)], ids=["nothing", "a run", "a study"]
+)
+def test_a_run_or_study_that_is_called_like_its_dataset_does_not_hide_it(holds, tmp_path, monkeypatch):
+    (tmp_path / "digits").mkdir()
+    for name in holds:
+        (tmp_path / "digits" / name).write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    assert len(open_dataset("digits").class_names) == 10
+
+
 def test_names_that_mean_nothing_are_refused_in_one_line(tmp_path):
     for split in ("dev", "", "train+", "train+train"):
         with pytest.raises(ValueError, match="split"):

@@ -135,6 +135,7 @@ def compare(
             reasons = "; ".join(f"{dataset.table['data']}: {dataset.table['missing']}" for dataset in datasets)
             raise FileNotFoundError(f"nothing was run: {reasons}")
     command = repeat_command(["--study", study] if study else models, data, settings, seeds)
+    command += " --skip-compiled" * (not compiled)
     comparison = Comparison(folder, title, command, tuple(dataset.table for dataset in datasets))
     with locked(folder / "gathering", job.say):  # a second process writes the same again
         write_comparison_page(folder, datasets, title=title, command=command)

@@ -75,10 +75,16 @@ def find_source(name: str | Path, root: Path | None = None, task: str | None = N
     return source
 
 
+def _may_hold_images(folder: Path) -> bool:
+    """Return whether a folder that is called like a dataset may be meant: not an empty one, nor a run or study."""
+    found = {path.name for path in folder.iterdir()}
+    return bool(found) and not found & {"run.lock", "study.json"}
+
+
 def _find_source(name: str | Path, root: Path | None, task: str | None) -> DatasetSource:
     """Find a dataset by its name, folder or file; it may be of another task."""
     path = Path(name).expanduser()
-    if str(name) in DATASETS and not path.is_dir():
+    if str(name) in DATASETS and not (path.is_dir() and _may_hold_images(path)):
         build = DATASETS[str(name)]
         known = getattr(build, "splits", ("train", "test"))
         return DatasetSource(str(name), {split: partial(build, root or data_root(), split) for split in known})
