@@ -32,7 +32,7 @@ from vitreous.training.recipes import (
     finetune_config,
     scratch_config,
 )
-from vitreous.training.run_folder import RunFolder, free_folder
+from vitreous.training.run_folder import RunFolder, free_folder, run_name
 from vitreous.training.setup import TrainingParts, open_data
 from vitreous.training.snapshots import SnapshotRecorder
 from vitreous.training.stream_batches import train_stream
@@ -207,16 +207,6 @@ def finetune(
         images, _ = open_data(config, root)
         config = finetune_config(policy, len(images), images.task).with_settings(**settings)
     return _run(config, run_name(data), output, data_root, listeners, progress)
-
-
-def run_name(data: str | Path) -> str:
-    """Name the run of `train` or `finetune` after its data.
-
-    >>> run_name("photos/flowers/"), run_name("org/zoo"), run_name("shots.parquet")
-    ('flowers', 'zoo', 'shots')
-    """
-    path = Path(data).expanduser()
-    return (path.stem if path.suffix else path.resolve().name) or "run"
 
 
 def _run(

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.inside.artifacts import find_artifacts
+from vitreous.inside.artifacts import filled, find_artifacts
 from vitreous.inside.capture import capture
 from vitreous.inside.faithfulness import area, curves, reinitialised, saco
 from vitreous.inside.methods import Method, patch_grid
@@ -97,23 +97,6 @@ class Scorer:
             self.model(x)
         artifacts = find_artifacts(internals.stack("output")[:, 0], self.model.layout)
         return filled(maps, artifacts.patches)
-
-
-def filled(maps: Tensor, patches: tuple[int, ...]) -> Tensor:
-    """Replace artifacts in maps that are scored, `[m rows columns]`, by the mean of their neighbours that stay.
-
-    >>> filled(torch.tensor([[[9.0, 1.0], [2.0, 3.0]]]), (0,))
-    tensor([[[2., 1.],
-             [2., 3.]]])
-    """
-    if not patches:
-        return maps
-    kept = torch.ones_like(maps[:1])
-    kept.view(-1)[list(patches)] = 0
-    around = maps.new_ones(1, 1, 3, 3)
-    near = torch.conv2d((maps * kept)[:, None], around, padding=1)[:, 0]
-    count = torch.conv2d(kept[:, None], around, padding=1)[:, 0]
-    return torch.where(kept > 0, maps, near / count.clamp_min(1))
 
 
 @dataclass(frozen=True)

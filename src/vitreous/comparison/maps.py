@@ -33,7 +33,7 @@ from vitreous.data.sources.mask_folder import MaskFolder, find_mask_folders
 from vitreous.inside.faithfulness import rank_correlation
 from vitreous.inside.methods import choose_methods, patch_grid
 from vitreous.pages.maps import MapExample, write_maps_page
-from vitreous.predict.class_names import match_classes
+from vitreous.predict.class_matching import match_classes
 from vitreous.predict.parts import PartsJob, fingerprint, write_parts
 from vitreous.predict.tables import reason, table_schema
 from vitreous.runtime.device import device_name, pick_device

@@ -11,14 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vitreous.data.dataset_source import DatasetSource, split_parts
 from vitreous.data.finding import nearest_path
-from vitreous.data.image_dataset import (
-    NOUNS,
-    TASKS,
-    DatasetSource,
-    ImageDataset,
-    split_parts,
-)
+from vitreous.data.image_dataset import NOUNS, TASKS, ImageDataset
 from vitreous.data.sources.class_folder import folder_source, has_classes
 from vitreous.data.sources.hub import PREFIX, hub_source, is_hub_name
 from vitreous.data.sources.labels_csv import SUFFIXES as TABLE_SUFFIXES

@@ -1,11 +1,11 @@
-"""`ImageDataset`: images with classes, labels, numbers or masks (`TASKS`); `DatasetSource`: splits before opening."""
+"""`ImageDataset`: images with classes, labels, numbers or masks (`TASKS`); some taken, several joined, hashed."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import accumulate
@@ -24,15 +24,6 @@ if TYPE_CHECKING:
 TASKS = ("classify", "multilabel", "regress", "segment")
 NOUNS = {"classify": "classes", "multilabel": "labels", "regress": "numbers", "segment": "pixel classes"}
 """Task → what the names in `ImageDataset.class_names` stand for."""
-
-SPLITS = {
-    "train": ("train", "training"),
-    "test": ("test", "val", "valid", "validation"),  # a dataset without a test split is tested on its validation split
-    "validation": ("validation", "valid", "val"),
-}
-"""Split → the names it may have, the preferred first."""
-
-SPELLINGS = tuple(dict.fromkeys(spelling for spellings in SPLITS.values() for spelling in spellings))
 
 
 @dataclass(frozen=True)
@@ -229,59 +220,6 @@ def list_some(names: Sequence[str], limit: int = 3) -> str:
     """List a few names of classes or splits for a message."""
     text = ", ".join(repr(name) for name in names[:limit])
     return text if len(names) <= limit else f"{text} and {len(names) - limit} more"
-
-
-@dataclass(frozen=True)
-class DatasetSource:
-    """A dataset before it is opened: its splits, or the whole if it has none."""
-
-    name: str
-    splits: Mapping[str, Callable[[], ImageDataset]]
-    """The split's name in this source → a function that opens it."""
-    whole: Callable[[], ImageDataset] | None = None
-    """Opens all images, if the source has no splits."""
-    part: str = "{} split"
-    """What a split is called in messages."""
-    layout: str = ""
-    """Where a missing split is expected, for messages."""
-    folder: Path | None = None
-    """The folder above all images, if each is a file."""
-    task: str = "classify"
-    """One of `TASKS`."""
-
-    def spelled(self, split: str, without: Collection[str] = ()) -> str | None:
-        """Return the split's name in this source, None if it is missing; `without` are names already in use."""
-        return next((name for name in SPLITS[split] if name in self.splits and name not in without), None)
-
-    def open(self, split: str) -> ImageDataset:
-        """Open a split, or several joined by `+`; a source without splits is a test split."""
-        parts = split_parts(split)
-        if parts == ["test"] and self.whole is not None:
-            return self.whole()
-        return join_datasets([self.splits[name]() for name in self.names(parts)])
-
-    def names(self, parts: list[str]) -> list[str]:
-        """Return the splits' names in this source; raise `FileNotFoundError` if one is missing."""
-        found = []
-        for part in parts:
-            name = self.spelled(part)
-            if name is None:
-                known = f" (it has {', '.join(self.splits)})" if self.splits else ""
-                expected = f": expected {self.layout.format(part)}" if self.layout else ""
-                raise FileNotFoundError(f"{self.name} has no {self.part.format(part)}{known}{expected}")
-            found.append(name)
-        return found
-
-
-def split_parts(split: str) -> list[str]:
-    """Take the name of an `ImageDataset`'s splits, such as `train+validation`, apart."""
-    parts = split.split("+")
-    for part in parts:
-        if part not in SPLITS:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, or several joined by +, got {split!r}")
-    if len(set(parts)) < len(parts):
-        raise ValueError(f"split names a part twice: {split!r}")
-    return parts
 
 
 # --- functions for `partial`, which can be pickled, unlike lambdas: datasets are sent to worker processes -------------

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from vitreous.data.dataset_source import DatasetSource, split_parts
 from vitreous.data.datasets import find_source
-from vitreous.data.image_dataset import DatasetSource, ImageDataset, join_datasets, list_some, split_parts
+from vitreous.data.image_dataset import ImageDataset, join_datasets, list_some
 from vitreous.data.sources.class_folder import table_hint
 
 COARSE = 0.01  # the largest step between float32 numbers, as a share of their standard deviation

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL.Image import Image
 from torch import Tensor
 
-from vitreous.data.masks import class_colours
+from vitreous.data.masks import class_colours, draw_mask
 from vitreous.figures.maps import draw_overlay
 from vitreous.inside.grad_cam import grad_cam
 from vitreous.inside.pixel_gradients import gradient_input, to_patches
@@ -25,11 +25,10 @@ from vitreous.inside.relevance import relevance
 from vitreous.models.resnet import ResNet
 from vitreous.models.timm_classifier import TimmClassifier
 from vitreous.models.vit import ViT
-from vitreous.pages.render import Line, figure_image, line_chart, render, scripted_page
+from vitreous.pages.render import Line, data_uri, figure_image, line_chart, render, scripted_page
 from vitreous.pages.run import config_docs, spell
-from vitreous.pages.run_outputs import data_uri
 from vitreous.predict.scores import SCORES
-from vitreous.predict.segmentation import draw_mask, full_mask
+from vitreous.predict.segmentation import full_mask
 from vitreous.runtime.files import short_name, write_atomic
 from vitreous.runtime.wording import FIGURES
 from vitreous.views.inspection import Inspection

@@ -11,14 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitreous.data.dataset_source import DatasetSource
 from vitreous.data.datasets import EXPECTED, find_source
 from vitreous.data.finding import Images, open_images
-from vitreous.data.image_dataset import NOUNS, DatasetSource, ImageDataset, count_names, list_some
+from vitreous.data.image_dataset import NOUNS, ImageDataset, count_names, list_some
 from vitreous.data.images import ImageError
 from vitreous.data.preprocess import Fit, Preprocess
 from vitreous.data.splits import open_split
 from vitreous.models.last_block import Compute
-from vitreous.predict.class_names import match_classes
+from vitreous.predict.class_matching import match_classes
 from vitreous.predict.evaluation_result import Evaluation, TaskEvaluation
 from vitreous.predict.pipeline import (
     check_finite,

@@ -10,7 +10,7 @@ import torch
 
 from vitreous.data.image_dataset import NOUNS, ImageDataset
 from vitreous.data.preprocess import STATISTICS, Preprocess
-from vitreous.predict.class_names import match_classes
+from vitreous.predict.class_matching import match_classes
 from vitreous.predict.pipeline import PlainCompute, decode_batches
 from vitreous.weights.load import Model
 

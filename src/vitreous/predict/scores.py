@@ -6,6 +6,7 @@ batches, ranks and parts of a dataset can be put together in any order; `figures
 Shapes:  b images of a batch · n images in all · k classes, labels or numbers · m numbers of a row · H W pixels
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -273,3 +274,24 @@ EACH: dict[str, Callable[[Tensor, NDArray[np.float32]], Sequence[dict[str, float
     "segment": mask_each,
 }
 """Task → the figures of each label, number or class, from all rows and the dataset's targets."""
+
+
+def balanced_accuracy(labels: Sequence[int], predicted: Sequence[int]) -> float:
+    """Compute balanced accuracy: the mean over classes of the share of their images that is recognised.
+
+    >>> balanced_accuracy([0, 0, 0, 1], [0, 0, 0, 0])
+    0.5
+    """
+    shares = class_accuracies(labels, predicted)
+    return sum(correct / count for correct, count in shares.values()) / len(shares)
+
+
+def class_accuracies(labels: Sequence[int], predicted: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Count for each class that occurs how many of its test images are recognised, and how many there are.
+
+    >>> class_accuracies([0, 0, 2], [0, 1, 2])
+    {0: (1, 2), 2: (1, 1)}
+    """
+    counts = Counter(labels)
+    correct = Counter(label for label, guess in zip(labels, predicted, strict=True) if label == guess)
+    return {label: (correct[label], counts[label]) for label in sorted(counts)}

@@ -1,4 +1,4 @@
-"""Masks as answers: a class for each pixel at the image's own size, drawn in colours, and written as indexed PNG files.
+"""Segmentation: a model's mask at the image's own size, and a folder of such masks, written as indexed PNG files.
 
     masks/classes.json    the names of the values, and their colours
     masks/cat.png         the mask of cat.jpg: a palette image of its size, whose values are indices of classes
@@ -14,11 +14,10 @@ from pathlib import Path, PurePath
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from vitreous.data.images import ImageLike, image_name
-from vitreous.data.masks import IGNORE, UNKNOWN, class_colours
+from vitreous.data.masks import IGNORE, UNKNOWN, mask_colours, palette_image
 from vitreous.data.preprocess import Preprocess
 from vitreous.runtime.files import check_writable_folder, write_atomic, write_json
 
@@ -68,39 +67,6 @@ def _neighbours(length: int, seen: tuple[float, float], view: tuple[int, int]) -
     first = exact.floor().long()
     pixels = slice(int(inside[0]), int(inside[-1]) + 1)
     return pixels, first, (first + 1).clamp(max=view[1] - 1), (exact - first).float()
-
-
-def class_shares(mask: NDArray[np.uint8], classes: int) -> dict[int, float]:
-    """Return the share of a mask's pixels that each class has, the largest first; classes without any are left out.
-
-    >>> class_shares(np.array([[1, 1, 0, 255]], np.uint8), 3)
-    {1: 0.5, 0: 0.25}
-    """
-    counts = np.bincount(mask.ravel(), minlength=classes)[:classes]
-    return {int(i): float(counts[i] / mask.size) for i in np.argsort(-counts, kind="stable") if counts[i]}
-
-
-# --- colours ----------------------------------------------------------------------------------------------------------
-
-
-def mask_colours(classes: int) -> list[str]:
-    """Return the colours of a mask's 256 values: one for each class, black for the rest."""
-    return ["#" + bytes(colour).hex() for colour in class_colours(classes)] + ["#000000"] * (256 - classes)
-
-
-def palette_image(mask: NDArray[np.uint8], classes: int) -> Image.Image:
-    """Return a mask as a palette image."""
-    image = Image.fromarray(mask).copy()
-    image.putpalette(b"".join(bytes.fromhex(colour.removeprefix("#")) for colour in mask_colours(classes)))
-    return image
-
-
-def draw_mask(image: Image.Image, mask: NDArray[np.uint8], classes: int, opacity: float = 0.5) -> Image.Image:
-    """Draw a mask over its image, which may be smaller: its colours where there are classes, the image elsewhere."""
-    small = np.asarray(Image.fromarray(mask).resize(image.size, Image.Resampling.NEAREST))
-    mixed = Image.blend(image.convert("RGB"), palette_image(small, classes).convert("RGB"), opacity)
-    mixed.paste(image, mask=Image.fromarray(np.where(small == IGNORE, np.uint8(255), np.uint8(0))))
-    return mixed
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

@@ -20,10 +20,10 @@ from vitreous.data.finding import Images
 from vitreous.data.image_dataset import NOUNS
 from vitreous.models.text import SentenceHead, TextTower, begin_head, with_sentences
 from vitreous.models.vit import ViT
-from vitreous.predict.class_names import find_class
+from vitreous.predict.class_matching import find_class
 from vitreous.predict.embed import embed
+from vitreous.weights.class_names import imagenet_names, imagenet_wordnet_ids
 from vitreous.weights.load import Model, loaded
-from vitreous.weights.sidecar import imagenet_names, imagenet_wordnet_ids
 
 PLAIN = ("{}",)
 ENSEMBLE = (  # the seven templates that CLIP's authors chose for ImageNet

@@ -19,9 +19,10 @@ from vitreous.predict.words import TwoTowers
 from vitreous.runtime.http import is_loopback
 from vitreous.runtime.memory import share_heap
 from vitreous.server.app import create_app, encoded_samples
+from vitreous.server.connections import TimedConnection
 from vitreous.server.jobs import CancelToken, JobQueue
-from vitreous.server.parts import Parts, Question
-from vitreous.server.security import SecurityMiddleware, TimedConnection
+from vitreous.server.page_parts import Parts, Question
+from vitreous.server.security import SecurityMiddleware
 
 KEEP_ALIVE = 5
 

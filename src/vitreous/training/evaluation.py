@@ -5,7 +5,6 @@ Each rank evaluates its own share of the images and the rows are summed: no imag
 
 import copy
 import itertools
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from vitreous.data.augment.pipeline import Augment
 from vitreous.data.masks import IGNORE
-from vitreous.predict.scores import SCORES
+from vitreous.predict.scores import SCORES, balanced_accuracy
 from vitreous.runtime.distributed import Rank, World, span
 from vitreous.training.batches import BatchSource
 from vitreous.training.checkpoint import TrainingState
@@ -173,24 +172,3 @@ def spell_errors(figures: Mapping[str, Any], names: Sequence[str]) -> str:
     errors = [f"{value:.4g}" + f" ({name})" * bool(name) for name, value in mean_errors(figures, names).items()]
     more = f" and {len(errors) - LISTED_ERRORS} more" if len(errors) > LISTED_ERRORS else ""
     return f"mean error {', '.join(errors[:LISTED_ERRORS])}{more}" if errors else ""
-
-
-def balanced_accuracy(labels: Sequence[int], predicted: Sequence[int]) -> float:
-    """Compute balanced accuracy: the mean over classes of the share of their images that is recognised.
-
-    >>> balanced_accuracy([0, 0, 0, 1], [0, 0, 0, 0])
-    0.5
-    """
-    shares = class_accuracies(labels, predicted)
-    return sum(correct / count for correct, count in shares.values()) / len(shares)
-
-
-def class_accuracies(labels: Sequence[int], predicted: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Count for each class that occurs how many of its test images are recognised, and how many there are.
-
-    >>> class_accuracies([0, 0, 2], [0, 1, 2])
-    {0: (1, 2), 2: (1, 1)}
-    """
-    counts = Counter(labels)
-    correct = Counter(label for label, guess in zip(labels, predicted, strict=True) if label == guess)
-    return {label: (correct[label], counts[label]) for label in sorted(counts)}

@@ -14,12 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitreous.predict.scores import best_thresholds
+from vitreous.predict.scores import best_thresholds, class_accuracies
 from vitreous.runtime.distributed import join_world
 from vitreous.runtime.files import write_json
 from vitreous.training import checkpoint
 from vitreous.training.config import TrainConfig
-from vitreous.training.evaluation import class_accuracies
 from vitreous.training.listeners import Listener, Listeners
 from vitreous.training.optimisers import rate_factor
 from vitreous.training.policies import merge_lora

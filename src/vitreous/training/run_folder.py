@@ -198,3 +198,13 @@ def free_folder(name: str, config: TrainConfig) -> RunFolder:
         if before is not None and folder.read_result() is None and not config.differences(before):
             return folder
         number += 1
+
+
+def run_name(data: str | Path) -> str:
+    """Name the run of `train` or `finetune` after its data.
+
+    >>> run_name("photos/flowers/"), run_name("org/zoo"), run_name("shots.parquet")
+    ('flowers', 'zoo', 'shots')
+    """
+    path = Path(data).expanduser()
+    return (path.stem if path.suffix else path.resolve().name) or "run"

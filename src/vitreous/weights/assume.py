@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from vitreous.models.vit_config import ViTConfig
-from vitreous.weights.architectures import find_architecture
+from vitreous.weights.timm_architectures import find_architecture
 
 DEFAULTS = {field.name: field.default for field in fields(ViTConfig)}
 WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}

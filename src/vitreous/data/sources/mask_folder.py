@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 from PIL.Image import Image
 
+from vitreous.data.dataset_source import SPELLINGS, DatasetSource
 from vitreous.data.finding import SUFFIXES, find_images
-from vitreous.data.image_dataset import SPELLINGS, DatasetSource, ImageDataset, digest, fingerprint_files
+from vitreous.data.image_dataset import ImageDataset, digest, fingerprint_files
 from vitreous.data.images import ImageError, read_size
 from vitreous.data.masks import CLASS_FILES, MaskValues, name_values, read_classes, read_values, sizes_differ
 from vitreous.data.prefetch import prefetch

@@ -19,8 +19,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitreous.data.dataset_source import SPELLINGS, DatasetSource
 from vitreous.data.finding import split_pattern
-from vitreous.data.image_dataset import SPELLINGS, DatasetSource, ImageDataset, digest, file_state, list_some
+from vitreous.data.image_dataset import ImageDataset, digest, file_state, list_some
 from vitreous.data.images import ImageError, read_image
 
 if TYPE_CHECKING:

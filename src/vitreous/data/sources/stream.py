@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset
 
-from vitreous.data.image_dataset import SPLITS, ImageDataset, split_parts
+from vitreous.data.dataset_source import SPLITS, split_parts
+from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.sources.hub import PREFIX, decode_cell, hub_builder, library
 from vitreous.data.sources.parquet import LABEL_COLUMNS, choose_columns, choose_image, find_parquet, split_of
 from vitreous.data.sources.table_targets import ID_COLUMNS, Table, read_cell, to_flag, to_number

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitreous.models.vit import ViT
 from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, check_limits, library_models
-from vitreous.weights.architectures import known_heads
+from vitreous.weights.config_files import check_fields
 from vitreous.weights.formats.clip import HUGGINGFACE_RULES
 from vitreous.weights.formats.huggingface import activation_name, add_prefix, with_sidecars
 from vitreous.weights.formats.huggingface_config import (
@@ -39,7 +39,7 @@ from vitreous.weights.keymap import (
     to_theirs,
 )
 from vitreous.weights.safety import CheckpointError
-from vitreous.weights.sidecar import check_fields
+from vitreous.weights.timm_architectures import known_heads
 
 POOL = "head.attention.in_proj_"
 PATCHES = "embeddings.patch_embedding.weight"

@@ -1,11 +1,11 @@
 """timm's architectures by name: the arguments timm gives a model → `ViTConfig`; which of them a file's tensors fit.
 
-`architectures.json` holds what timm's entry points pass to its `VisionTransformer`, or to another `class`. Three keys
-are ours, for values that JSON cannot hold: `norm_eps`, `swiglu` and `distilled`; `input_size` is the image size of
-timm's weights where the tensors do not show it. An entry with `unsupported` has the
+`timm_architectures.json` holds what timm's entry points pass to its `VisionTransformer`, or to another `class`. Three
+keys are ours, for values that JSON cannot hold: `norm_eps`, `swiglu` and `distilled`; `input_size` is the image size
+of timm's weights where the tensors do not show it. An entry with `unsupported` has the
 tensors that a supported model could have and computes something else: it is listed so that a bare file of one is not
-taken for the other, and `unsupported` names the difference. `tests/weights/test_architectures.py` compares the table
-with timm and, run as a script, writes it.
+taken for the other, and `unsupported` names the difference. `tests/weights/test_timm_architectures.py` compares the
+table with timm and, run as a script, writes it.
 """
 
 import json
@@ -107,7 +107,7 @@ class Architecture:
 @cache
 def timm_arguments() -> dict[str, dict[str, Any]]:
     """Return the table: timm's name → the arguments of its `VisionTransformer`."""
-    text = (resources.files("vitreous.weights") / "architectures.json").read_text(encoding="utf-8")
+    text = (resources.files("vitreous.weights") / "timm_architectures.json").read_text(encoding="utf-8")
     table: dict[str, dict[str, Any]] = json.loads(text)
     return table
 

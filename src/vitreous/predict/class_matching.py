@@ -5,8 +5,8 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from vitreous.weights.class_names import imagenet_names, imagenet_wordnet_ids
 from vitreous.weights.load import Model
-from vitreous.weights.sidecar import imagenet_names, imagenet_wordnet_ids
 
 FEW_CLASSES = 20
 """Classes up to which an error names them all."""
