@@ -5,8 +5,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vitreous.benchmarking.benchmark import BenchmarkResult, environment, run_benchmark
 from vitreous.benchmarking.contenders import Setting, select_contenders
+from vitreous.benchmarking.run import environment, run_benchmark
+from vitreous.benchmarking.table import BenchmarkResult
 from vitreous.benchmarking.timing import load_average
 from vitreous.figures.bars import Panel, draw_speeds
 from vitreous.figures.style import encode

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from vitreous.cli.console import (
     Estimate,
-    is_folder,
     messages,
     notes,
     print_json,
@@ -19,7 +18,18 @@ from vitreous.cli.console import (
     write_folder,
 )
 from vitreous.cli.inputs import find_inputs
-from vitreous.cli.options import Device, Images, ModelOptions, Precision, SharedModel, Switch, Template, Words, optional
+from vitreous.cli.options import (
+    Device,
+    Images,
+    ModelOptions,
+    Precision,
+    SharedModel,
+    Switch,
+    Template,
+    Words,
+    is_folder,
+    optional,
+)
 from vitreous.runtime.distributed import this_rank
 from vitreous.runtime.files import check_writable_file
 from vitreous.runtime.wording import count

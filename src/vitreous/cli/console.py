@@ -137,11 +137,6 @@ def _finite(value: Any) -> Any:
 # --- `classify -o FOLDER` and `embed -o FOLDER`: a folder of Parquet parts ------------------------------------------
 
 
-def is_folder(output: Path) -> bool:
-    """Return whether `-o` names a folder of parts: a name without a suffix, or an existing folder."""
-    return not output.suffix or output.is_dir()
-
-
 def write_folder(
     output: Path,
     images: Sequence[ImageLike],

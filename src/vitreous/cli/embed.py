@@ -10,7 +10,6 @@ import tyro
 
 from vitreous.cli.console import (
     Estimate,
-    is_folder,
     messages,
     notes,
     print_json,
@@ -19,7 +18,7 @@ from vitreous.cli.console import (
     write_folder,
 )
 from vitreous.cli.inputs import find_inputs
-from vitreous.cli.options import Device, Images, ModelOptions, Number, Precision, SharedModel, Switch, Words
+from vitreous.cli.options import Device, Images, ModelOptions, Number, Precision, SharedModel, Switch, Words, is_folder
 from vitreous.runtime.distributed import this_rank
 from vitreous.runtime.files import check_writable_file
 from vitreous.runtime.wording import count

@@ -101,3 +101,8 @@ def without_fields(section: Mapping[str, Any], ignored: Iterable[str]) -> dict[s
         for name, value in section.items()
         if name not in ignored
     }
+
+
+def as_flag(value: Any) -> str:
+    """Write a field's value as `--assume` takes it."""
+    return "x".join(str(side) for side in value) if isinstance(value, tuple) else str(value)

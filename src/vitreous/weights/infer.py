@@ -15,6 +15,7 @@ import torch
 
 from vitreous.models.stems import STEMS, STRIDES
 from vitreous.models.vit_config import ViTConfig
+from vitreous.weights.assume import as_flag
 from vitreous.weights.keymap import Allowed, Format, Tensors
 from vitreous.weights.positions import RELATIVE, trained_grid
 from vitreous.weights.safety import CheckpointError
@@ -266,11 +267,6 @@ def _question(name: str, allowed: tuple[Any, ...], shapes: Mapping[str, Any]) ->
     if name.startswith(("rope", "pool_")):  # several fields belong together
         return f"no file states {name} of {what}{known}: pass --assume architecture=NAME, timm's name of the model"
     return f"no file states {name} of {what}{known}: pass --assume {name}={value}, or assume={{'{name}': …}} in Python"
-
-
-def as_flag(value: Any) -> str:
-    """Write a field's value as `--assume` takes it."""
-    return "x".join(str(side) for side in value) if isinstance(value, tuple) else str(value)
 
 
 def _sides(size: tuple[int, int]) -> str:
