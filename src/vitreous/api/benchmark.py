@@ -32,11 +32,11 @@ class Benchmark:
         return "".join(result._repr_html_() for result in self.results)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON values, as `benchmark.json` has it."""
+        """Return what `vitreous.benchmark` measured as JSON values, as `benchmark.json` has it."""
         return {**self.environment, "results": [asdict(result) for result in self.results]}
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write `benchmark.json`, `benchmark.png` and `benchmark.svg`."""
+        """Write what `vitreous.benchmark` measured: `benchmark.json`, `benchmark.png` and `benchmark.svg`."""
         folder, about = Path(folder), self.environment
         panels = [
             Panel(

@@ -43,7 +43,7 @@ def run_benchmark(
     load: float | None = None,
     note: Callable[[str], object] = lambda line: None,
 ) -> BenchmarkResult:
-    """Time every contender on one network.
+    """Run a benchmark: time every contender on one network.
 
     `seconds` are for the rounds; building, compiling and warming up take extra time. `load` is the load average before
     the first benchmark. `note` gets a line for each step.
@@ -99,7 +99,7 @@ def run_benchmark(
 
 
 def check(name: str, logits: Tensor, truth: Tensor, precision: str) -> float:
-    """Check a contender's logits: the difference from ours in fp32, relative to the largest; raise if it is too large.
+    """Check a contender's logits before a benchmark runs: the difference from ours in fp32; raise if it is too large.
 
     >>> round(check("timm", torch.tensor([1.0, 2.0002]), torch.tensor([1.0, 2.0]), "bf16"), 4)
     0.0001
@@ -118,14 +118,14 @@ def check(name: str, logits: Tensor, truth: Tensor, precision: str) -> float:
 
 
 def images(setting: Setting) -> Tensor:
-    """Make the noise images that a benchmark times contenders on, `[b c H W]`, the same every time."""
+    """Make the noise images that a benchmark runs contenders on, `[b c H W]`, the same every time."""
     config, generator = setting.config, torch.Generator().manual_seed(1)
     x = torch.randn(setting.batch, config.channels, *config.size, generator=generator)
     return x.to(setting.device, torch.float32 if setting.train else setting.dtype)
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Describe the hardware, library versions and date of a benchmark."""
+    """Describe the hardware, library versions and date of a benchmark's run."""
     versions = {}
     for library in ("torch", "timm", "torchvision", "transformers", "onnxruntime", "openvino"):
         try:
@@ -151,7 +151,7 @@ def _build(
     truth: Tensor,
     note: Callable[[str], object],
 ) -> tuple[dict[str, Compute], dict[str, float], dict[str, str]]:
-    """Build every contender; return calls, differences from the reference, and the reasons of those left out."""
+    """Build every contender that a benchmark runs; return calls, differences from ours, and why others are left out."""
     runs: dict[str, Compute] = {}
     errors: dict[str, float] = {}
     left_out: dict[str, str] = {}
@@ -198,7 +198,7 @@ def _call(run: Compute, module: nn.Module | None, x: Tensor, setting: Setting) -
 
 
 def _peak(call: Call, module: nn.Module | None, contender: Contender, setting: Setting) -> int | None:
-    """Measure the peak bytes of one call with its model's own; other contenders' models do not count."""
+    """Measure the peak bytes of one call while a benchmark runs, with its model's own; others' models do not count."""
     call()
     if setting.device.type != "cuda" or (contender.mode == "graph" and not setting.train) or module is None:
         return None
@@ -212,7 +212,7 @@ def _peak(call: Call, module: nn.Module | None, contender: Contender, setting: S
 
 
 def bytes_held(module: nn.Module, train: bool) -> int:
-    """Count the bytes of memory that a contender's weights take, and in training its optimiser's state."""
+    """Count the bytes of a contender's weights while a benchmark runs it, and in training of its optimiser's state."""
     weights = sum(parameter.nbytes for parameter in module.parameters())
     learning = sum(parameter.nbytes for parameter in module.parameters() if parameter.requires_grad)
     return weights + (STATES * learning if train else 0)

@@ -51,7 +51,7 @@ class BenchmarkResult:
 
     @property
     def images_at_ceiling(self) -> float:
-        """Images a second at the hardware's limit."""
+        """Images a second at the hardware's limit, for a benchmark's table."""
         return self.ceiling / self.flops
 
     @property
@@ -121,7 +121,7 @@ def to_rows(
     errors: Mapping[str, float],
     memory: Mapping[str, int | None],
 ) -> list[BenchmarkRow]:
-    """Make a benchmark's rows from the contenders' timings, fastest first."""
+    """Make the rows of a benchmark's table from the contenders' timings, fastest first."""
     rates = {name: batch / summary.median for name, summary in summaries.items()}
     peers = [rate for name, rate in rates.items() if contenders[name].library != "vitreous"]
     rows = [

@@ -173,7 +173,7 @@ def classify(
 def _write_masks(
     answers: Iterable[Answer | ImageError], images: Sequence[ImageLike], model: Model, folder: Path | None
 ) -> Iterator[Answer | ImageError]:
-    """Write the masks of answers to a folder, if there is one, and pass the answers on without: masks take memory."""
+    """Write the masks of `vitreous classify` to its folder, if any; pass the answers on without: masks take memory."""
     from vitreous.data.images import ImageError
     from vitreous.predict.segmentation import begin_masks, write_mask
 
@@ -237,7 +237,7 @@ def _one(answer: Answer, top: int, probability: str) -> list[list[str]]:
 
 
 def _hidden_labels(answer: Answer) -> list[str]:
-    """Return the labels of an image that are present and not in its table, which --top cuts."""
+    """Return the labels of an image that are present and not in classify's table, which --top cuts."""
     shown = {p.class_name for p in answer.predictions}
     return [label for label in answer.labels or () if label not in shown]
 

@@ -144,7 +144,7 @@ def _print_summary(output: Path, shape: tuple[int, ...], texts: int, as_json: bo
 
 
 def _describe(model: Model, text: tuple[str, ...], note: Callable[[str], None]) -> tuple[tuple[str, ...], Tensor]:
-    """Compute the features of sentences beside the images: the sentences, and `[s e]`."""
+    """Compute the features of the sentences of `vitreous embed`, beside the images: the sentences, and `[s e]`."""
     from vitreous.predict.words import check_sentences, read_words, text_features, tower_of
 
     sentences = check_sentences(read_words(text, "--text"))

@@ -92,5 +92,5 @@ SharedModel = Annotated[ModelOptions, tyro.conf.arg(name="")]  # flags without a
 
 
 def is_folder(output: Path) -> bool:
-    """Return whether `-o` names a folder of parts: a name without a suffix, or an existing folder."""
+    """Return whether the flag `-o` names a folder of parts: a name without a suffix, or an existing folder."""
     return not output.suffix or output.is_dir()

@@ -252,7 +252,7 @@ def mask_colours(classes: int) -> list[str]:
 
 
 def palette_image(mask: NDArray[np.uint8], classes: int) -> Image:
-    """Return a mask as a palette image."""
+    """Return a mask as a palette image, whose colours are those of its classes."""
     image = fromarray(mask).copy()
     image.putpalette(b"".join(bytes.fromhex(colour.removeprefix("#")) for colour in mask_colours(classes)))
     return image

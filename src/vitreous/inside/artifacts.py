@@ -201,7 +201,7 @@ def has_registers(model: nn.Module) -> bool:
 
 
 def filled(maps: Tensor, patches: tuple[int, ...]) -> Tensor:
-    """Replace artifacts in maps that are scored, `[m rows columns]`, by the mean of their neighbours that stay.
+    """Replace artifacts in heat maps, `[m rows columns]`, by the mean of their neighbours that stay.
 
     >>> filled(torch.tensor([[[9.0, 1.0], [2.0, 3.0]]]), (0,))
     tensor([[[2., 1.],

@@ -18,7 +18,7 @@ CONFUSIONS, CLASS_ROWS = 12, 30  # rows of the tables of confusions and of class
 
 
 def held_out_section(answers: HeldOutAnswers) -> dict[str, Any]:
-    """Prepare what the page shows of the held-out images: worst mistakes, confusions, and unequal classes."""
+    """Prepare what the run's page shows of held-out images with classes: mistakes, confusions, unequal classes."""
     names, counts = answers.class_names, class_accuracies(answers.labels.tolist(), answers.predicted.tolist())
     matrix = answers.confusion().tolist() if len(names) <= MATRIX else []
     rows = [(label, correct / images, images) for label, (correct, images) in counts.items()]
@@ -48,14 +48,14 @@ def held_out_section(answers: HeldOutAnswers) -> dict[str, Any]:
 
 
 def outputs_section(outputs: HeldOutOutputs) -> dict[str, Any]:
-    """Prepare what the run's page shows of its held-out images, by the task."""
+    """Prepare what the run's page shows of held-out images with labels, numbers or masks."""
     make = {"multilabel": _labels, "regress": _numbers, "segment": _masks}[outputs.task]
     common = {"task": outputs.task, "epoch": outputs.epoch, "images": len(outputs.rows)}
     return common | make(outputs)
 
 
 def _labels(outputs: HeldOutOutputs) -> dict[str, Any]:
-    """List the labels, the least precise first, and the images whose labels were found worst."""
+    """List for a run's held-out images the labels, the least precise first, and the images found worst."""
     names, targets = outputs.class_names, outputs.targets
     probabilities = torch.from_numpy(outputs.rows)
     precisions = average_precisions(probabilities, targets)
@@ -72,7 +72,7 @@ def _labels(outputs: HeldOutOutputs) -> dict[str, Any]:
 
 
 def _numbers(outputs: HeldOutOutputs) -> dict[str, Any]:
-    """Prepare a scatter plot of each number, and the images whose numbers are furthest off."""
+    """Prepare for a run's held-out images a scatter plot of each number, and the images that are furthest off."""
     found, wanted = outputs.rows, outputs.targets
     plots = []
     for k, name in enumerate(outputs.class_names):
@@ -97,7 +97,7 @@ def _numbers(outputs: HeldOutOutputs) -> dict[str, Any]:
 
 
 def _masks(outputs: HeldOutOutputs) -> dict[str, Any]:
-    """List the classes with their IoU and colours, and draw masks over images."""
+    """List for a run's held-out images the classes with their IoU and colours, and draw masks over images."""
     colours = class_colours(len(outputs.class_names))
     ious = class_ious(torch.from_numpy(outputs.rows))
     known = [

@@ -27,7 +27,7 @@ STRIP = 1 << 24
 
 
 def full_mask(logits: Tensor, preprocess: Preprocess, width: int, height: int) -> NDArray[np.uint8]:
-    """Return the class of each pixel of an image of this size, from what the model said about its view of it.
+    """Return a model's segmentation of an image of this size, the class of each pixel, from its logits for its view.
 
     Logits `[k h w]` are resized bilinearly to the part of the image that the model sees: uint8 `[H W]`, 255 beyond it.
 
@@ -53,7 +53,7 @@ def full_mask(logits: Tensor, preprocess: Preprocess, width: int, height: int) -
 
 
 def _neighbours(length: int, seen: tuple[float, float], view: tuple[int, int]) -> tuple[slice, Tensor, Tensor, Tensor]:
-    """Find a mask's pixels along a side that the model sees: both neighbours of each in its view, the second's share.
+    """Find for segmentation a side's pixels that the model sees: both neighbours in its view, and the second's share.
 
     The part `seen` of the image's side is the part `view` of the model's.
     """
@@ -73,7 +73,7 @@ def _neighbours(length: int, seen: tuple[float, float], view: tuple[int, int]) -
 
 
 def mask_path(folder: Path, image: str) -> Path:
-    """Name the file of an image's mask: the image's stem, in that folder.
+    """Name the file that an image's segmentation is written to: the image's stem, in that folder.
 
     >>> mask_path(Path("masks"), "photos/cat.jpg").as_posix()
     'masks/cat.png'
@@ -82,7 +82,7 @@ def mask_path(folder: Path, image: str) -> Path:
 
 
 def begin_masks(folder: Path, images: Sequence[ImageLike], class_names: Sequence[str]) -> None:
-    """Write the names of the classes to a folder of masks, before the masks themselves.
+    """Begin a folder of segmentations: write the names of the classes, before the masks themselves.
 
     A `ValueError` says if a mask would replace an image, or anything else that is not an older mask of these classes.
     """
@@ -108,7 +108,7 @@ def begin_masks(folder: Path, images: Sequence[ImageLike], class_names: Sequence
 
 
 def _read(path: Path) -> object:
-    """Read the class names in a folder of masks; None if there are none."""
+    """Read the class names that an earlier segmentation wrote to its folder of masks; None if there are none."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -116,6 +116,6 @@ def _read(path: Path) -> object:
 
 
 def write_mask(folder: Path, image: str, mask: NDArray[np.uint8], classes: int) -> Path:
-    """Write an image's mask as an indexed PNG."""
+    """Write an image's segmentation as an indexed PNG."""
     save = partial(palette_image(mask, classes).save, format="PNG", optimize=False)
     return write_atomic(mask_path(folder, image), save)

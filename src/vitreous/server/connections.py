@@ -18,7 +18,7 @@ TIMEOUTS = {REQUEST: 30.0, REJECTED_BODY: 2.0, UNREAD: 30.0}
 
 
 def connection_limit() -> int:
-    """Return how many connections to keep: 512, and at most half of the files that this process may open."""
+    """Return how many connections the explorer keeps: 512, and at most half of the files that this process may open."""
     try:
         import resource
     except ImportError:  # Windows has no such limit
@@ -61,7 +61,7 @@ class TimedConnection(H11Protocol):
         self._update_state()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP, as JSON like every other error; the request that was under way is abandoned."""
+        """Answer on a connection what is not HTTP, as JSON like other errors; the request under way is abandoned."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -82,7 +82,7 @@ class TimedConnection(H11Protocol):
             self.timer.cancel()
 
     def shutdown(self) -> None:
-        """End with the server; a request that has not arrived in full gets no response."""
+        """End a connection with the server; a request that has not arrived in full gets no response."""
         with contextlib.suppress(h11.LocalProtocolError):
             super().shutdown()
         if self.waits_for_client():
@@ -93,7 +93,7 @@ class TimedConnection(H11Protocol):
         return self.state != RESPONSE or self.cycle.more_body
 
     def _update_state(self) -> None:
-        """Start a new timeout if the state has changed."""
+        """Start a new timeout of a connection if its state has changed."""
         state = self._state()
         if state == self.state or self.state == "lost":
             return

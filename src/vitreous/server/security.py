@@ -88,7 +88,7 @@ class SecurityMiddleware:
             self.total_bytes -= body.size
 
     def _check(self, scope: Message, headers: dict[str, str]) -> tuple[int, str] | None:
-        """Return status and message for a request that is rejected; None for one that is allowed."""
+        """Check a request for security: return status and message if it is rejected; None if it is allowed."""
         host = headers.get("host", "").lower()
         if self.hosts is not None and host not in self.hosts:
             return 421, "this address is not served here"
@@ -107,16 +107,16 @@ class SecurityMiddleware:
         return None
 
     def size_message(self) -> str:
-        """Write how large an uploaded image may be."""
+        """Write to the sender of a rejected request how large an uploaded image may be."""
         return f"an image may have {self.max_bytes / 2**20:g} MB at the most"
 
     def _token_in_query(self, scope: Message) -> str:
-        """Read the explorer's token from a request's address."""
+        """Read the security token from the address of a request to the explorer."""
         query: bytes = scope.get("query_string", b"")
         return parse_qs(query.decode("latin-1")).get("token", [""])[0]
 
     def _has_token(self, scope: Message, headers: dict[str, str], token: str) -> bool:
-        """Return whether a request has the explorer's token, in its cookie or its address."""
+        """Return whether a request has the explorer's security token, in its cookie or its address."""
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
         except Exception:  # a foreign cookie may be anything

@@ -65,7 +65,7 @@ class Evaluator:
             self.forward, self.compiled = torch.compile(self.forward, fullgraph=True, dynamic=False), True
 
     def current_weights(self) -> dict[str, Tensor]:
-        """Return the current weights by name: their average, if one is kept."""
+        """Return the current weights that an evaluation measures, by name: their average, if one is kept."""
         return {name: self.state.average.get(name, value) for name, value in self.state.model.state_dict().items()}
 
     @torch.no_grad()
@@ -153,7 +153,7 @@ def reduce_masks(masks: Tensor) -> Tensor:
 
 
 def mean_errors(figures: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
-    """Return the mean absolute errors among a run's figures by the names of its numbers; a single one has none.
+    """Return the mean absolute errors of an evaluation by the names of its numbers; a single one has none.
 
     >>> mean_errors({"r2": 0.9, "mae_0": 4.0, "mae_1": 0.5}, ["age", "height"]), mean_errors({"mae": 4.0}, ["age"])
     ({'age': 4.0, 'height': 0.5}, {'': 4.0})
@@ -164,7 +164,7 @@ def mean_errors(figures: Mapping[str, Any], names: Sequence[str]) -> dict[str, f
 
 
 def spell_errors(figures: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Write the mean absolute errors among a run's figures in a line; of many, the first; empty if there are none.
+    """Write the mean absolute errors of a run's evaluation in a line; of many, the first; empty if there are none.
 
     >>> spell_errors({"mae_0": 4.0, "mae_1": 0.51234}, ["age", "height"])
     'mean error 4 (age), 0.5123 (height)'

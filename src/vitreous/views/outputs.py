@@ -53,7 +53,7 @@ def list_outputs(inspection: Inspection) -> list[dict[str, Any]]:
 
 
 def mask_of(inspection: Inspection) -> NDArray[np.int64]:
-    """Return the class of each pixel that the model sees: `[H W]`."""
+    """Return for the view of outputs the class of each pixel that the model sees: `[H W]`."""
     return inspection.answers.argmax(dim=0).numpy()
 
 

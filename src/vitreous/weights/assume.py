@@ -104,5 +104,5 @@ def without_fields(section: Mapping[str, Any], ignored: Iterable[str]) -> dict[s
 
 
 def as_flag(value: Any) -> str:
-    """Write a field's value as `--assume` takes it."""
+    """Write a field's value as the user writes it after `--assume`."""
     return "x".join(str(side) for side in value) if isinstance(value, tuple) else str(value)

@@ -46,7 +46,7 @@ def build_vit(config: ViTConfig, tensors: Tensors, report: LoadReport, replaced:
 
 
 def check_shapes(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-    """Raise while a ViT is built for a tensor that it does not have, and for one of another shape."""
+    """Raise while a model is built from tensors for one that it does not have, and for one of another shape."""
     for key, value in tensors.items():
         if key not in wanted:
             raise CheckpointError(f"the model that its config describes has no {key}: get both files again")

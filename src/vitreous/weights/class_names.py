@@ -26,12 +26,12 @@ def imagenet_names() -> tuple[str, ...]:
 
 
 def imagenet_wordnet_ids() -> tuple[str, ...]:
-    """Return ImageNet-1k's WordNet ids, such as n03028079, in class order."""
+    """Return the WordNet ids of ImageNet-1k's class names, such as n03028079, in class order."""
     return tuple((resources.files("vitreous.weights") / "imagenet_wordnet_ids.txt").read_text().split())
 
 
 def class_names(files: CheckpointFiles, sidecar: Mapping[str, Any], classes: int, report: LoadReport) -> Names:
-    """Return the class names; if they are assumed, the report states it."""
+    """Return a checkpoint's class names; if they are assumed, the report states it."""
     names = _stated_names(files, sidecar)
     if names is not None or classes != 1000:  # names of another number of classes are those of another model
         return names if names is not None and len(names) == classes else None
@@ -40,7 +40,7 @@ def class_names(files: CheckpointFiles, sidecar: Mapping[str, Any], classes: int
 
 
 def _stated_names(files: CheckpointFiles, sidecar: Mapping[str, Any]) -> Names:
-    """Return the class names that the config files state."""
+    """Return the class names that a checkpoint's config files state."""
     if files.weights_enum is not None:
         return tuple(files.weights_enum.meta["categories"])
     by_index = sidecar.get("id2label")

@@ -254,13 +254,13 @@ def _compare(shapes: Mapping[str, Any], allowed: Allowed, source: str, assume: M
 
 
 def said_by_user(value: Any, stated: Any, source: str) -> str:
-    """Write for the loading report what the user said of a field, and what the file says, if it does (not None)."""
+    """Write for an inferred config field what the user said of it, and what the file says, if it does (not None)."""
     also = "" if stated is None else f", and {source} too" if value == stated else f"; {source} says {stated}"
     return f"{as_flag(value)} (as you said{also})"
 
 
 def _question(name: str, allowed: tuple[Any, ...], shapes: Mapping[str, Any]) -> str:
-    """Return the line that asks for a field which no file states and known models do not agree on."""
+    """Return the line that asks for a config field which cannot be inferred: no file states it, known models differ."""
     known = f" (known models have {' or '.join(str(value) for value in allowed)})" if 1 < len(allowed) < 5 else ""
     what = f"a model of width {shapes['width']} and depth {shapes['depth']}"
     value = {"heads": "N", "norm_eps": "EPS", "post_norm": "False"}.get(name, "NAME")

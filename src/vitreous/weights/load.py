@@ -254,7 +254,7 @@ def _statement(
     inside: Mapping[str, Any],
     assume: dict[str, Any],
 ) -> tuple[Allowed, str, str]:
-    """Return for `load` what the config file says, else the architecture that the user, the file or its name names.
+    """Return what `load` goes by: what the config file says, else the architecture named by user, file or file name.
 
     `inside` is what a training script says in the file of weights. Then the source, for messages, and the
     architecture's name, if there is one.

@@ -36,7 +36,7 @@ def preprocessing(
     report: LoadReport,
     inside: Mapping[str, Any] = MappingProxyType({}),
 ) -> Preprocess:
-    """Return the preprocessing for a model of this size; if it is assumed, the report states it.
+    """Return a checkpoint's preprocessing for a model of this size; if it is assumed, the report states it.
 
     `inside` is what timm's training script says in the file of weights.
     """
@@ -54,7 +54,7 @@ def _preprocessing(
     report: LoadReport,
     inside: Mapping[str, Any],
 ) -> Preprocess:
-    """Read the preprocessing from the config files, or assume the family's usual one."""
+    """Read a checkpoint's preprocessing from its config files, or assume the family's usual one."""
     if files.weights_enum is not None:
         return from_torchvision(files.weights_enum.transforms())
     if files.preprocessor is not None:
@@ -103,7 +103,7 @@ def _but_for(stated: Mapping[str, Any]) -> str:
 
 
 def torchvision_weights(file_name: str) -> Any:
-    """Return torchvision's `WeightsEnum` member of a file's name, which states its preprocessing; None if unknown."""
+    """Find by a file's name torchvision's `WeightsEnum` member, which states the preprocessing; None if unknown."""
     if not re.fullmatch(r"(vit|resnet)\w*-[0-9a-f]{8}\.pth", file_name):
         return None
     from torchvision.models import get_model_weights
@@ -127,7 +127,7 @@ def usual_torchvision(size: tuple[int, int], file_name: str) -> Preprocess:
 
 
 def processor_size(files: CheckpointFiles, trained_size: tuple[int, int]) -> tuple[int, int] | None:
-    """Return the size in Hugging Face's preprocessing file, if the model was trained at another.
+    """Return the image size in a checkpoint's preprocessing file (Hugging Face's), if trained at another.
 
     DINOv2 was trained at 518 px, but its processor crops to 224 and its library resizes positions as it runs.
     """
@@ -141,7 +141,7 @@ def processor_size(files: CheckpointFiles, trained_size: tuple[int, int]) -> tup
 
 
 def usual_statistics(format: str, name: str) -> tuple[tuple[float, ...], tuple[float, ...], str]:
-    """Assume mean and std where no file states them: those that the checkpoint's family is usually trained with."""
+    """Assume the preprocessing's mean and std where no file states them: those usual for the checkpoint's family."""
     name = name.lower()
     if (known := next((value for start, value in STATISTICS.items() if format.startswith(start)), None)) is not None:
         return known

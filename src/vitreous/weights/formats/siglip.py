@@ -137,7 +137,7 @@ def known_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[
 
 
 def _is(tensors: Mapping[str, Tensor], classifier: bool, flat: bool) -> bool:
-    """Return whether these are a SigLIP's; SigLIP 2 for images of any shape has `flat` patches, as a matrix."""
+    """Return whether these keys are a SigLIP's; SigLIP 2 for images of any shape has `flat` patches, as a matrix."""
     patches = next((tensor for key, tensor in tensors.items() if key.endswith(PATCHES)), None)
     if patches is None or not any(key.endswith("head.probe") for key in tensors):
         return False
@@ -145,7 +145,7 @@ def _is(tensors: Mapping[str, Tensor], classifier: bool, flat: bool) -> bool:
 
 
 def unflatten_patches(tensors: Tensors) -> Tensors:
-    """Split the pool's matrix, and give SigLIP 2's patch embedding, whose channels are last, a convolution's shape."""
+    """Split SigLIP 2's pool's matrix, and give its patch embedding, whose channels are last, a convolution's shape."""
     plain = split_pool(tensors)
     weight = plain[PATCHES]
     side = math.isqrt(weight.shape[1] // 3)

@@ -43,7 +43,7 @@ BLOCK = (
 
 
 def _scale(gain: Tensor, variance: Tensor) -> Tensor:
-    """Return what a batch norm multiplies each channel by; its epsilon is torch's default, as timm's."""
+    """Return what a batch norm in a file of timm's multiplies each channel by; its epsilon is torch's default."""
     return gain * (variance + 1e-5).rsqrt()
 
 
