@@ -132,7 +132,7 @@ def digits(root: Path, split: str) -> ImageDataset:
 
 
 def _from_pixels(pixels: Any, i: int) -> Image:
-    """Make an image of one of the digits."""
+    """Make an image of the dataset of digits."""
     from PIL.Image import fromarray
 
     return fromarray(pixels[i])

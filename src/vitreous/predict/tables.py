@@ -61,7 +61,7 @@ def printable(text: str) -> str:
 
 
 def answer_fields(top: int, card: Card | None = None) -> dict[str, pyarrow.DataType]:
-    """Return the columns of answers: class_name, index, probability; and lists of the `top`.
+    """Return the columns of a table of answers: class_name, index, probability; and lists of the `top`.
 
     Of a model of another task, `card` adds `labels`, those that are present; or there is a column for each number, or
     for each class of a mask: its share of the image.
@@ -104,7 +104,7 @@ def answer_columns(rows: Sequence[Answer | ImageError], top: int, card: Card | N
 
 
 def _own_values(answer: Answer) -> dict[str, float]:
-    """Return an answer's numbers, or the shares of its mask's classes, by name."""
+    """Return an answer's numbers, or the shares of its mask's classes, by name, for a table."""
     return answer.numbers or {each.class_name: each.share for each in answer.shares or ()}
 
 

@@ -291,7 +291,7 @@ def fetch_image(url: str) -> bytes:
 
 
 def busy(error: ServerBusy) -> HTTPException:
-    """Turn a full queue into the explorer's response, which invites to try again."""
+    """Turn a full queue into the response of the explorer's application, which invites to try again."""
     return HTTPException(503, f"busy: {error}; try again", headers={"Retry-After": "5"})
 
 

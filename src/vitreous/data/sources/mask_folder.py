@@ -169,7 +169,7 @@ def _check_mask(values: MaskValues | None, pair: tuple[Path, Path]) -> set[int]:
 
 
 def _read_mask(masks: tuple[Path, ...], values: MaskValues, i: int) -> Image:
-    """Read the mask of an image in a folder."""
+    """Read the mask of an image in a folder of images and masks."""
     return values.read(masks[i])
 
 

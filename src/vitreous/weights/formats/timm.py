@@ -242,7 +242,7 @@ DINOV2_REGISTERS = replace(
 
 
 def architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
-    """Choose for a conversion to timm the entry point that builds this config, and the arguments that differ."""
+    """Choose, to write a model's files for timm, the entry point that builds its config, and arguments that differ."""
     if config.rope != "none":  # an entry point states the epsilon, which no argument in JSON can
         eva = {1e-6: "eva02_tiny_patch14_224", 1e-5: "vit_small_patch16_dinov3"}
         check_limits(config, "timm's Eva", {"norm_eps": tuple(eva)})
