@@ -114,7 +114,7 @@ def _likeliest(
 
 
 def _axes(design: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute, to fit contributions, the squared singular values above 0 of masks `[m n]`, and right vectors `[n r]`."""
+    """Compute, to fit contributions, squared singular values above 0 of masks `[m n]`, and right vectors `[n r]`."""
     masks, patches = design.shape
     values, vectors = torch.linalg.eigh(design @ design.T if masks < patches else design.T @ design)
     here = values > 1e-12 * values.max()
